@@ -1,0 +1,3 @@
+//! The `dtrain` program.
+
+fn main() {}

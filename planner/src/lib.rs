@@ -1,0 +1,1 @@
+//! Pure search: recipe, cluster and rates to a plan.

@@ -1,0 +1,181 @@
+//! All one rank must know for one attempt. Nothing is left to decide.
+
+use crate::{Action, AttemptId, Layout, Rank, StepId, TrialId};
+use dtrain_recipes::{Data, Metric, Model, Optimizer, Precision, Recompute, Schedule, ZeroStage};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// All one rank must know for one attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// The trial.
+    pub trial: TrialId,
+    /// The attempt: stamped on every event and every checkpoint.
+    pub attempt: AttemptId,
+    /// This rank.
+    pub rank: Rank,
+    /// How work is cut among all ranks.
+    pub layout: Layout,
+    /// What is trained.
+    pub model: Model,
+    /// The blocks this rank holds.
+    pub blocks: Range<u32>,
+    /// Where samples come from.
+    pub data: Data,
+    /// Folder that relative data paths start from.
+    pub data_root: PathBuf,
+    /// How the weights are moved.
+    pub training: Training,
+    /// When the attempt is over.
+    pub until: RunUntil,
+    /// What this rank does in each optimizer step.
+    pub step: Vec<Action>,
+    /// What the replicas shard.
+    pub zero: ZeroStage,
+    /// Which activations are computed again.
+    pub recompute: Recompute,
+    /// Where this rank runs.
+    pub placement: Placement,
+    /// How this rank reaches the others.
+    pub link: Link,
+    /// Validate after every this many steps, and after the last.
+    pub validate_every: u64,
+    /// At most this many validation samples are used.
+    pub validate_samples: u64,
+    /// Save after every this many steps, and after the last.
+    pub save_every: u64,
+    /// Folder of this trial's checkpoints.
+    pub checkpoints: PathBuf,
+    /// Where to go on from; `None` starts afresh.
+    pub resume: Option<ResumePoint>,
+}
+
+/// How the weights are moved, with every number decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Training {
+    /// Samples of one optimizer step over all ranks.
+    pub batch: u64,
+    /// Samples of one forward pass on this rank; `batch = micro_batch · micro_batches · replicas`.
+    pub micro_batch: u32,
+    /// Forward passes of one step on this rank.
+    pub micro_batches: u32,
+    /// The update rule.
+    pub optimizer: Optimizer,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Warm-up in steps.
+    pub warmup_steps: u64,
+    /// Steps the schedule is stretched over.
+    pub schedule_steps: u64,
+    /// Shape after warm-up.
+    pub schedule: Schedule,
+    /// Final learning rate as a fraction of the peak.
+    pub final_fraction: f64,
+    /// Largest global gradient norm.
+    pub clip: Option<f64>,
+    /// Arithmetic of matrix products.
+    pub precision: Precision,
+    /// Seed of weights and data order.
+    pub seed: u64,
+}
+
+/// When the attempt is over: the first condition that holds. All ranks decide alike, because the decision
+/// travels with the reduced loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunUntil {
+    /// The step after which training is complete; `None` when only time or target ends it.
+    pub steps: Option<StepId>,
+    /// Seconds of training left for this attempt.
+    pub seconds: Option<f64>,
+    /// Metric and value at which training is complete.
+    pub target: Option<(Metric, f64)>,
+}
+
+/// Where a rank runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Which backend.
+    pub device: DeviceKind,
+    /// Index among the host's devices of that kind.
+    pub index: u32,
+    /// Threads for compute on the CPU.
+    pub threads: u32,
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// The host's processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+/// How a rank reaches the others.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// There are no others.
+    Alone,
+    /// All ranks are processes of one host and share one mapping, inherited as an open file.
+    SharedMemory {
+        /// Number of the inherited file descriptor.
+        descriptor: i32,
+        /// Length of the mapping in bytes.
+        bytes: u64,
+    },
+    /// Mutual TLS 1.3 over TCP; the listener is bound first, then `Event::Listening` tells its port, and
+    /// `Order::Peers` answers with all addresses.
+    Tls {
+        /// Address to bind, without a port.
+        bind: String,
+        /// Certificates of this attempt.
+        identity: TlsIdentity,
+    },
+}
+
+/// Certificates of one attempt: the authority lives only in the memory of the agent that made it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsIdentity {
+    /// The attempt's certificate authority, PEM.
+    pub authority: String,
+    /// This rank's certificate, PEM; its only subject alternative name is [`TlsIdentity::name`].
+    pub certificate: String,
+    /// This rank's private key, PEM.
+    pub key: String,
+}
+
+/// Where to go on from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumePoint {
+    /// The folder of the committed checkpoint.
+    pub folder: PathBuf,
+    /// Steps completed in it.
+    pub step: StepId,
+}
+
+impl TlsIdentity {
+    /// The name in the certificate of `rank`: `rank-<n>.<attempt>.<trial>`, in lower case.
+    pub fn name(trial: &TrialId, attempt: AttemptId, rank: Rank) -> String {
+        format!("rank-{rank}.{attempt}.{}", trial.0.to_ascii_lowercase())
+    }
+}
+
+// Keys never reach a log: the identity prints as its kind only.
+impl std::fmt::Debug for TlsIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsIdentity(…)")
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Alone => f.write_str("Alone"),
+            Self::SharedMemory { bytes, .. } => write!(f, "SharedMemory({bytes} bytes)"),
+            Self::Tls { bind, .. } => write!(f, "Tls({bind})"),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Orders to a worker, and events from it. An event is a claim; the runner decides what becomes a fact.
+
+use crate::{AttemptId, Rank, SavedFile, StepId};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What the agent tells a rank. The first message of a rank is its [`crate::Assignment`]; these follow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Addresses of all ranks, by rank; the answer to `Event::Listening`.
+    Peers(Vec<String>),
+    /// Finish the current step, save, and end with `Event::Finished`.
+    Stop,
+}
+
+/// What a rank says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The mesh listener is bound here (`host:port`).
+    Listening(String),
+    /// State is loaded and the mesh is up; training begins after `step`.
+    Ready {
+        /// Steps already completed.
+        step: StepId,
+        /// Trainable parameters on this rank.
+        parameters: u64,
+        /// The device in words, such as `cpu (flex, 1 thread)`.
+        device: String,
+        /// Samples in the training data.
+        train_samples: u64,
+        /// Samples in the validation data.
+        valid_samples: u64,
+        /// blake3 over the lengths and contents (for large files: a sample of the contents) of the data files.
+        data_fingerprint: String,
+    },
+    /// A step is complete. Sent by every rank; the loss is the same on all.
+    Step(StepFigures),
+    /// A validation pass after `step`.
+    Validated {
+        /// Steps completed.
+        step: StepId,
+        /// Mean cross-entropy in nats.
+        loss: f64,
+        /// Share of samples (tokens, for a decoder) whose most likely class was right.
+        accuracy: f64,
+    },
+    /// This rank's part of the checkpoint is durable under the `.partial` folder.
+    Saved {
+        /// Steps completed in it.
+        step: StepId,
+        /// The partial folder.
+        folder: PathBuf,
+        /// The files this rank wrote.
+        files: Vec<SavedFile>,
+        /// Seconds training stood still for it.
+        stall_seconds: f64,
+    },
+    /// A checkpoint could not be written; training goes on.
+    SaveFailed {
+        /// Steps completed.
+        step: StepId,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The rank did all it was told and exits with 0.
+    Finished {
+        /// Steps completed.
+        step: StepId,
+        /// Why it stopped.
+        reason: StopReason,
+    },
+    /// The rank cannot go on and exits with 1.
+    Failed(Failure),
+}
+
+/// Figures of one completed step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepFigures {
+    /// Steps completed, this one included.
+    pub step: StepId,
+    /// Mean loss over the global batch, in nats.
+    pub loss: f64,
+    /// Global gradient norm before clipping.
+    pub gradient_norm: f64,
+    /// Learning rate that was applied.
+    pub learning_rate: f64,
+    /// Tokens of the global batch.
+    pub tokens: u64,
+    /// Where the time of this rank went.
+    pub times: PhaseTimes,
+    /// Largest resident memory of this rank so far, in bytes (device memory on a GPU).
+    pub memory_bytes: u64,
+}
+
+/// Seconds of one step on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseTimes {
+    /// The whole step.
+    pub step: f64,
+    /// Reading samples.
+    pub data: f64,
+    /// Forward passes.
+    pub forward: f64,
+    /// Backward passes.
+    pub backward: f64,
+    /// Communication that nothing hid.
+    pub communication: f64,
+    /// Clipping and the optimizer.
+    pub optimizer: f64,
+}
+
+/// Why a rank stopped as it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// All steps were done.
+    Complete,
+    /// The time was up.
+    Time,
+    /// The target was reached.
+    Target,
+    /// Somebody asked for it.
+    Ordered,
+}
+
+/// Why a rank cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// Memory ran out.
+    OutOfMemory {
+        /// What was asked for, in words.
+        detail: String,
+    },
+    /// Loss or gradient is not finite.
+    NotFinite {
+        /// The step.
+        step: StepId,
+        /// Which figure.
+        figure: String,
+    },
+    /// A peer is gone or silent.
+    PeerLost {
+        /// Which, when known.
+        peer: Option<Rank>,
+        /// What was seen.
+        detail: String,
+    },
+    /// A checkpoint cannot be read as it was written.
+    CorruptCheckpoint {
+        /// The folder.
+        folder: PathBuf,
+        /// Tensor, file and offset.
+        detail: String,
+    },
+    /// The data cannot be used.
+    Data(String),
+    /// The process ended without a word.
+    Exited {
+        /// Exit code, when there is one.
+        code: Option<i32>,
+        /// Signal, when it was killed.
+        signal: Option<i32>,
+    },
+    /// Anything else.
+    Other(String),
+}
+
+/// An event with who said it, in the order it was said. The key `(attempt, rank, sequence)` is unique, so
+/// that a repeated delivery changes nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamped {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The rank.
+    pub rank: Rank,
+    /// Counts the events of this rank in this attempt from 0.
+    pub sequence: u64,
+    /// Milliseconds since the Unix epoch by the host's clock; for display only.
+    pub at_ms: u64,
+    /// What was said.
+    pub event: Event,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OutOfMemory { detail } => write!(f, "out of memory: {detail}"),
+            Self::NotFinite { step, figure } => write!(f, "{figure} is not finite at step {step}"),
+            Self::PeerLost { peer: Some(peer), detail } => write!(f, "lost rank {peer}: {detail}"),
+            Self::PeerLost { peer: None, detail } => write!(f, "lost a peer: {detail}"),
+            Self::CorruptCheckpoint { folder, detail } => {
+                write!(f, "checkpoint {} is corrupt: {detail}", folder.display())
+            }
+            Self::Data(detail) => write!(f, "data: {detail}"),
+            Self::Exited { signal: Some(signal), .. } => write!(f, "killed by signal {signal}"),
+            Self::Exited { code: Some(code), .. } => write!(f, "exited with {code} without a word"),
+            Self::Exited { .. } => f.write_str("exited without a word"),
+            Self::Other(detail) => f.write_str(detail),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Measured speeds of a host, with when and how they were measured.
+
+use crate::{DeviceKind, Layout};
+use serde::{Deserialize, Serialize};
+
+/// Measured speeds of one host for one model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// The host as it was when measured.
+    pub host: HostFacts,
+    /// Milliseconds since the Unix epoch.
+    pub measured_at_ms: u64,
+    /// Digest of the model the profiles were measured on; another model needs a new probe.
+    pub model_digest: String,
+    /// One entry for each number of ranks that ran at the same time; ascending.
+    pub by_ranks: Vec<RankRates>,
+}
+
+/// What the planner must know of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// Host name.
+    pub name: String,
+    /// Processor in words.
+    pub processor: String,
+    /// Cores this process may use.
+    pub cores: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// CUDA devices that this binary can use: name and memory in bytes.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A CUDA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Product name.
+    pub name: String,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Speeds of one rank while `ranks` of them worked side by side, each with its share of the cores.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankRates {
+    /// Ranks at work.
+    pub ranks: u32,
+    /// Device of each.
+    pub device: DeviceKind,
+    /// Compute threads of each.
+    pub threads: u32,
+    /// Seconds of the model's own parts by micro-batch; ascending in `micro_batch`.
+    pub profile: Vec<ProfilePoint>,
+    /// Seconds of clipping and the optimizer for one parameter (AdamW).
+    pub optimizer_seconds_per_parameter: f64,
+    /// Seconds of an all-reduce over all ranks by length in bytes, ascending; empty for one rank.
+    pub all_reduce: Vec<(u64, f64)>,
+    /// Relative spread (median absolute deviation over median) of repeated steps.
+    pub spread: f64,
+    /// Resident bytes of a rank before the model is built.
+    pub baseline_bytes: u64,
+}
+
+/// Seconds of the model's parts at one micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfilePoint {
+    /// Samples.
+    pub micro_batch: u32,
+    /// Forward of one block, averaged over the blocks.
+    pub block_forward: f64,
+    /// Backward of one block, averaged over the blocks.
+    pub block_backward: f64,
+    /// Forward of what surrounds the blocks: embedding, head, loss.
+    pub outer_forward: f64,
+    /// Backward of what surrounds the blocks.
+    pub outer_backward: f64,
+    /// Everything else of a step that grows with micro-batches: reading samples, accumulating gradients.
+    pub overhead: f64,
+}
+
+/// What is asked of `dtrain worker probe`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProbeRequest {
+    /// What is to be trained.
+    pub model: dtrain_recipes::Model,
+    /// Device.
+    pub placement: crate::Placement,
+    /// Ranks at work at the same time, this one included.
+    pub layout: Layout,
+    /// This rank.
+    pub rank: crate::Rank,
+    /// How to reach the others.
+    pub link: crate::Link,
+    /// Micro-batches to measure, ascending.
+    pub micro_batches: Vec<u32>,
+    /// Seconds the whole measurement may take.
+    pub budget_seconds: f64,
+}

@@ -1,0 +1,63 @@
+//! Where training happens.
+
+use serde::{Deserialize, Serialize};
+
+/// Where training happens. Absent from a recipe: this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// How processes are placed.
+    pub launcher: Launcher,
+    /// Ranks on this machine for the local launcher; `None` lets the planner choose.
+    pub ranks: Option<u32>,
+    /// Which devices the local launcher uses.
+    pub devices: Devices,
+    /// Hosts; empty for the local launcher.
+    pub hosts: Vec<Host>,
+}
+
+/// How processes are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Launcher {
+    /// On this machine.
+    Local,
+    /// Over SSH.
+    Ssh,
+    /// As a Slurm job.
+    Slurm,
+    /// As a Kubernetes job.
+    Kubernetes,
+}
+
+/// Which devices train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Devices {
+    /// CUDA devices where there are any and the binary has the backend, otherwise the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// CUDA devices; an error where there are none.
+    Cuda,
+}
+
+/// One host reached over the network. A range in the address (`gpu-[01-04]`) is already expanded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Name or address.
+    pub address: String,
+    /// SSH port.
+    pub port: u16,
+    /// User name; `None` takes the one of the SSH configuration.
+    pub user: Option<String>,
+    /// Bastion to go through.
+    pub via: Option<String>,
+    /// Which devices train.
+    pub devices: Devices,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self { launcher: Launcher::Local, ranks: None, devices: Devices::Auto, hosts: Vec::new() }
+    }
+}

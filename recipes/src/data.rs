@@ -1,0 +1,61 @@
+//! Where samples come from.
+
+use serde::{Deserialize, Serialize};
+
+/// Training and validation data. Paths are relative to the folder of the recipe that named them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Data {
+    /// How the files are read.
+    pub format: DataFormat,
+    /// Files or glob patterns of the training data, in order.
+    pub train: Vec<String>,
+    /// Validation data.
+    pub valid: Valid,
+    /// Fraction of the training data that is used, in (0, 1].
+    pub fraction: f64,
+}
+
+/// How files are read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "format", rename_all = "snake_case")]
+pub enum DataFormat {
+    /// Any files, as text.
+    Text {
+        /// How text becomes tokens.
+        tokenizer: Tokenizer,
+    },
+    /// Token shards: raw little-endian `u16` (nanoGPT) or the llm.c shard with its 1,024-byte header.
+    Tokens,
+    /// IDX images and labels (the MNIST files), uncompressed.
+    Idx {
+        /// Label files, one for each image file of `train`.
+        labels: Vec<String>,
+        /// Label files for the images of `valid`, when `valid` names files.
+        valid_labels: Vec<String>,
+    },
+    /// Comma-separated values with a header row; every column but the target is a number.
+    Csv {
+        /// Name of the column with the class.
+        target: String,
+    },
+}
+
+/// How text becomes tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tokenizer {
+    /// Each byte is a token; the vocabulary is 256.
+    Bytes,
+    /// Byte-level BPE trained on the training text, with this vocabulary size.
+    Bpe(u32),
+}
+
+/// Where validation samples come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Valid {
+    /// This fraction of the training data, in (0, 1), cut off its end and never trained on.
+    Fraction(f64),
+    /// These files or glob patterns.
+    Files(Vec<String>),
+}

@@ -1,0 +1,216 @@
+//! Models, described by their numbers.
+
+use serde::{Deserialize, Serialize};
+
+/// What is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Model {
+    /// A causal transformer of the GPT-2 or the Llama family.
+    Decoder(Decoder),
+    /// A multi-layer perceptron over the columns of a table.
+    Mlp(Mlp),
+    /// A residual convolutional network over images.
+    Cnn(Cnn),
+    /// A foreign script that trains by itself; dtrain places and watches it.
+    Command(Command),
+}
+
+/// How a decoder knows where a token stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Positions {
+    /// A trained vector for each position.
+    Learned,
+    /// Rotary embedding of queries and keys, base 10,000, halves rotated (the Llama convention).
+    Rotary,
+}
+
+/// Normalisation before each sub-layer and before the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norm {
+    /// LayerNorm with scale and bias, epsilon 1e-5.
+    Layer,
+    /// RMSNorm with scale, epsilon 1e-5.
+    Rms,
+}
+
+/// The feed-forward non-linearity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// The exact (erf) GELU.
+    Gelu,
+    /// `silu(gate) · up`: three matrices in place of two.
+    Swiglu,
+    /// `max(0, x)`; for mlp and cnn only.
+    Relu,
+}
+
+/// A causal transformer. All counts are at least 1; `heads` divides `hidden`, `kv_heads` divides `heads`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decoder {
+    /// Number of blocks.
+    pub layers: u32,
+    /// Hidden size.
+    pub hidden: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads (grouped-query attention when fewer than `heads`).
+    pub kv_heads: u32,
+    /// Feed-forward width.
+    pub ffn: u32,
+    /// Vocabulary size.
+    pub vocab: u32,
+    /// Sequence length in tokens.
+    pub context: u32,
+    /// Position encoding.
+    pub positions: Positions,
+    /// Normalisation.
+    pub norm: Norm,
+    /// Feed-forward non-linearity: `Gelu` or `Swiglu`.
+    pub activation: Activation,
+    /// Whether the head shares the embedding's weights.
+    pub tied: bool,
+    /// Whether linear layers have a bias.
+    pub bias: bool,
+}
+
+/// A multi-layer perceptron.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mlp {
+    /// Number of input columns.
+    pub inputs: u32,
+    /// Width of each hidden layer, in order; at least one.
+    pub hidden: Vec<u32>,
+    /// Number of classes.
+    pub classes: u32,
+    /// `Relu` or `Gelu`.
+    pub activation: Activation,
+}
+
+/// A residual network over square or oblong images. Normalises by group, not by batch: a batch norm's
+/// statistics would depend on the micro-batch, and so the trained weights on the layout.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cnn {
+    /// Channels of an image.
+    pub channels: u32,
+    /// Rows of an image, in pixels.
+    pub height: u32,
+    /// Columns of an image, in pixels.
+    pub width: u32,
+    /// Channels of each residual stage; every stage after the first halves the image.
+    pub stages: Vec<u32>,
+    /// Residual blocks in each stage.
+    pub blocks: u32,
+    /// Number of classes.
+    pub classes: u32,
+}
+
+/// A foreign training command, run once for each rank with the usual environment variables.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Command {
+    /// Program and arguments; no shell is involved.
+    pub argv: Vec<String>,
+}
+
+impl Decoder {
+    /// Width of one head.
+    pub fn head_width(&self) -> u32 {
+        self.hidden / self.heads
+    }
+
+    /// Parameters of one block.
+    pub fn block_parameters(&self) -> u64 {
+        let (h, f) = (u64::from(self.hidden), u64::from(self.ffn));
+        let kv = u64::from(self.kv_heads) * u64::from(self.head_width());
+        let up = if self.activation == Activation::Swiglu { 2 } else { 1 };
+        let linear = h * (h + 2 * kv) + h * h + up * h * f + f * h;
+        let bias = if self.bias { (h + 2 * kv) + h + up * f + h } else { 0 };
+        linear + bias + 2 * self.norm_parameters()
+    }
+
+    /// Parameters of one normalisation.
+    pub fn norm_parameters(&self) -> u64 {
+        match self.norm {
+            Norm::Layer => 2 * u64::from(self.hidden),
+            Norm::Rms => u64::from(self.hidden),
+        }
+    }
+
+    /// Parameters outside the blocks: embeddings, final norm, head (counted once when tied).
+    pub fn outer_parameters(&self) -> u64 {
+        let embedding = u64::from(self.vocab) * u64::from(self.hidden);
+        let positions = match self.positions {
+            Positions::Learned => u64::from(self.context) * u64::from(self.hidden),
+            Positions::Rotary => 0,
+        };
+        let head = if self.tied { 0 } else { embedding };
+        embedding + positions + head + self.norm_parameters()
+    }
+}
+
+impl Mlp {
+    /// Width of every layer boundary: inputs, hidden layers, classes.
+    pub fn widths(&self) -> Vec<u32> {
+        let mut widths = vec![self.inputs];
+        widths.extend(&self.hidden);
+        widths.push(self.classes);
+        widths
+    }
+}
+
+impl Model {
+    /// Trainable parameters, each counted once. Zero for a foreign command, which nobody here can count.
+    pub fn parameters(&self) -> u64 {
+        match self {
+            Self::Decoder(d) => u64::from(d.layers) * d.block_parameters() + d.outer_parameters(),
+            Self::Mlp(m) => m.widths().windows(2).map(|w| (u64::from(w[0]) + 1) * u64::from(w[1])).sum(),
+            Self::Cnn(c) => c.parameters(),
+            Self::Command(_) => 0,
+        }
+    }
+
+    /// Tokens of one sample: the context of a decoder, otherwise one.
+    pub fn sample_tokens(&self) -> u64 {
+        match self {
+            Self::Decoder(d) => u64::from(d.context),
+            Self::Mlp(_) | Self::Cnn(_) | Self::Command(_) => 1,
+        }
+    }
+
+    /// Number of equal blocks that a pipeline could cut between.
+    pub fn blocks(&self) -> u32 {
+        match self {
+            Self::Decoder(d) => d.layers,
+            #[expect(clippy::cast_possible_truncation, reason = "a list in a recipe is short")]
+            Self::Mlp(m) => m.hidden.len() as u32,
+            #[expect(clippy::cast_possible_truncation, reason = "a list in a recipe is short")]
+            Self::Cnn(c) => c.stages.len() as u32 * c.blocks,
+            Self::Command(_) => 0,
+        }
+    }
+}
+
+impl Cnn {
+    /// Trainable parameters: 3×3 stem, per block two 3×3 convolutions with group norms, a 1×1 projection
+    /// where the channels or the size change, and a linear head. Convolutions have no bias.
+    pub fn parameters(&self) -> u64 {
+        let conv = |i: u64, o: u64, k: u64| i * o * k * k;
+        let mut before = u64::from(self.stages[0]);
+        let mut total = conv(u64::from(self.channels), before, 3) + 2 * before;
+        for (index, stage) in self.stages.iter().enumerate() {
+            let after = u64::from(*stage);
+            for block in 0..self.blocks {
+                let input = if block == 0 { before } else { after };
+                total += conv(input, after, 3) + conv(after, after, 3) + 4 * after;
+                if block == 0 && (index > 0 || input != after) {
+                    total += conv(input, after, 1);
+                }
+            }
+            before = after;
+        }
+        total + (before + 1) * u64::from(self.classes)
+    }
+}

@@ -1,0 +1,96 @@
+//! The checked recipe: a value that exists is valid.
+
+use crate::{Cluster, Data, Model, Objective, Seconds, Train};
+use serde::{Deserialize, Serialize};
+
+/// What to train and what may vary. Made by checking a document; nobody validates it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// Letters, digits, `-`, `_` and `.`, at most 128.
+    pub name: String,
+    /// What is trained.
+    pub model: Model,
+    /// Where samples come from; `None` only for a foreign command.
+    pub data: Option<Data>,
+    /// What is to be reached.
+    pub objective: Objective,
+    /// How the weights are moved.
+    pub train: Train,
+    /// Axes the user decided.
+    pub layout: LayoutPins,
+    /// When state is saved.
+    pub checkpoint: Checkpointing,
+    /// Where training happens.
+    pub cluster: Cluster,
+}
+
+/// Axes and memory choices the user decided; `None` leaves them to the planner.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutPins {
+    /// Data-parallel replicas.
+    pub data: Option<u32>,
+    /// Tensor-parallel ranks.
+    pub tensor: Option<u32>,
+    /// Pipeline stages.
+    pub pipeline: Option<u32>,
+    /// Context-parallel ranks.
+    pub context: Option<u32>,
+    /// Expert-parallel ranks.
+    pub expert: Option<u32>,
+    /// What the replicas shard among them.
+    pub zero: Option<ZeroStage>,
+    /// Samples of one forward pass on one rank.
+    pub micro_batch: Option<u32>,
+    /// Which activations are computed again in backward.
+    pub recompute: Option<Recompute>,
+}
+
+/// What the data-parallel replicas shard among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ZeroStage {
+    /// Nothing.
+    #[serde(rename = "0")]
+    Zero0,
+    /// Optimizer state.
+    #[serde(rename = "1")]
+    Zero1,
+    /// Optimizer state and gradients.
+    #[serde(rename = "2")]
+    Zero2,
+    /// Optimizer state, gradients and parameters.
+    #[serde(rename = "3")]
+    Zero3,
+}
+
+/// Which activations are computed again in backward in place of being kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recompute {
+    /// None: all are kept.
+    None,
+    /// The attention core only.
+    Selective,
+    /// Everything inside a block; only its input is kept.
+    Full,
+}
+
+/// When state is saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Checkpointing {
+    /// How often.
+    pub every: SaveEvery,
+    /// How many of the newest checkpoints are kept, at least 2.
+    pub keep: u32,
+}
+
+/// How often state is saved.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaveEvery {
+    /// The planner decides from the predicted step time.
+    Auto,
+    /// After this many optimizer steps.
+    Steps(u64),
+    /// After about this long, rounded to whole steps by the predicted step time.
+    Time(Seconds),
+}

@@ -1,0 +1,89 @@
+//! How the weights are moved.
+
+use crate::search::Choice;
+use crate::units::{Samples, Tokens};
+use serde::{Deserialize, Serialize};
+
+/// How the weights are moved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Train {
+    /// The update rule and its constants.
+    pub optimizer: Optimizer,
+    /// Global batch: samples in one optimizer step over all ranks.
+    pub batch: Choice<Samples>,
+    /// Peak learning rate.
+    pub learning_rate: Choice<f64>,
+    /// Linear warm-up from zero.
+    pub warmup: Choice<Warmup>,
+    /// How the learning rate falls after warm-up.
+    pub schedule: Schedule,
+    /// The learning rate at the end as a fraction of the peak, in [0, 1].
+    pub final_fraction: f64,
+    /// Largest global norm of the gradient; `None` does not clip.
+    pub clip: Option<f64>,
+    /// Arithmetic of matrix products.
+    pub precision: Choice<Precision>,
+    /// Seed of weights and data order.
+    pub seed: u64,
+}
+
+/// Length of the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Warmup {
+    /// In optimizer steps.
+    Steps(u64),
+    /// In tokens, rounded up to whole steps.
+    Tokens(Tokens),
+}
+
+/// An update rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerKind {
+    /// Adam with decoupled weight decay.
+    Adamw,
+    /// Stochastic gradient descent with heavy-ball momentum.
+    Sgd,
+    /// Sign of an interpolated momentum.
+    Lion,
+    /// AdamW scaled per tensor by the trust ratio.
+    Lamb,
+}
+
+/// An update rule with its constants.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Optimizer {
+    /// Which rule.
+    pub kind: OptimizerKind,
+    /// Decay of the first moment (momentum for sgd), in [0, 1).
+    pub beta1: f64,
+    /// Decay of the second moment, in [0, 1); unused by sgd.
+    pub beta2: f64,
+    /// Added to the root of the second moment; unused by sgd and lion.
+    pub epsilon: f64,
+    /// Decoupled weight decay, applied to matrices but not to norms and biases.
+    pub weight_decay: f64,
+}
+
+/// How the learning rate falls after warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// Half a cosine down to the final fraction.
+    Cosine,
+    /// A straight line down to the final fraction.
+    Linear,
+    /// It does not fall.
+    Constant,
+}
+
+/// Arithmetic of matrix products; weights and optimizer state are always kept in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// 32-bit floats (TF32 inside a GPU's tensor cores).
+    F32,
+    /// bfloat16 products of f32 master weights.
+    Bf16,
+}

@@ -1,0 +1,56 @@
+//! Quantities with their units. The unit is in the type, so that two quantities cannot be swapped.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+/// A number of training samples: sequences for a decoder, images for a cnn, rows for an mlp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Samples(pub u64);
+
+/// A number of tokens. One sample of a model without a sequence counts as one token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tokens(pub u64);
+
+/// A duration in seconds, never negative and always finite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seconds(pub f64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+        let (mut value, mut unit) = (self.0 as f64, 0);
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        if unit == 0 { write!(f, "{} B", self.0) } else { write!(f, "{value:.1} {}", UNITS[unit]) }
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = self.0;
+        if s < 1e-3 {
+            write!(f, "{:.1} µs", s * 1e6)
+        } else if s < 1.0 {
+            write!(f, "{:.1} ms", s * 1e3)
+        } else if s < 120.0 {
+            write!(f, "{s:.1} s")
+        } else if s < 7200.0 {
+            write!(f, "{:.0} min {:02.0} s", (s / 60.0).floor(), s % 60.0)
+        } else if s < 172_800.0 {
+            write!(f, "{:.0} h {:02.0} min", (s / 3600.0).floor(), (s % 3600.0) / 60.0)
+        } else {
+            write!(f, "{:.1} days", s / 86_400.0)
+        }
+    }
+}

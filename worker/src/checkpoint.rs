@@ -1,0 +1,1 @@
+//! Reads and writes named ranges of global tensors.

@@ -1,0 +1,1 @@
+//! Collectives over buffers: how ranks exchange numbers.

@@ -1,0 +1,1 @@
+//! Picks the backend a rank computes on.

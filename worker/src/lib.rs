@@ -1,0 +1,15 @@
+//! Trains what one rank was assigned. The only crate that names burn.
+//!
+//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing.
+
+pub mod checkpoint;
+pub mod comm;
+pub mod data;
+pub mod device;
+pub mod model;
+pub mod ops;
+pub mod optimizer;
+pub mod parallel;
+pub mod probe;
+pub mod sample;
+pub mod session;

@@ -1,0 +1,1 @@
+//! The models, as lists of units with one autodiff graph each.

@@ -1,0 +1,1 @@
+//! Fused operations with their own gradients.

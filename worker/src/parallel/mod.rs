@@ -1,0 +1,1 @@
+//! How gradients meet those of the other replicas.

@@ -1,0 +1,1 @@
+//! Measures the speeds of a model on this host.

@@ -1,0 +1,1 @@
+//! Writes text with a trained decoder.

@@ -1,0 +1,1 @@
+//! One attempt of one rank, from the assignment to the last event.
