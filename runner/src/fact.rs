@@ -1,0 +1,116 @@
+//! What we accept as true and keep, and the place it is kept in.
+
+use dtrain_protocol::{AttemptId, Failure, Stamped, StepId, StopReason, TrialId};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Something true about a trial. The facts of a trial, in order, are enough to go on with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fact {
+    /// An attempt is about to be launched. Recorded before it happens.
+    AttemptStarted {
+        /// The attempt.
+        attempt: AttemptId,
+        /// The checkpoint it goes on from.
+        from: Option<StepId>,
+    },
+    /// Every rank of the attempt saved, and the agent committed.
+    CheckpointDurable {
+        /// The attempt that wrote it.
+        attempt: AttemptId,
+        /// Steps completed in it.
+        step: StepId,
+        /// The committed folder.
+        folder: PathBuf,
+    },
+    /// A committed checkpoint was found unreadable and is no longer counted.
+    CheckpointRefused {
+        /// Steps completed in it.
+        step: StepId,
+        /// The folder.
+        folder: PathBuf,
+        /// Tensor, file and offset.
+        reason: String,
+    },
+    /// The attempt is over and none of its processes lives.
+    AttemptEnded {
+        /// The attempt.
+        attempt: AttemptId,
+        /// How.
+        ended: Ended,
+    },
+    /// The trial is over.
+    TrialEnded {
+        /// How.
+        verdict: Verdict,
+    },
+    /// A stopped or failed trial is taken up again on the user's word.
+    Resumed,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// All ranks did what they were told.
+    Finished(StopReason),
+    /// A rank, the agent or the link to it was lost.
+    Lost(Failure),
+    /// It could not be launched.
+    NotLaunched(String),
+}
+
+/// How a trial ended. Out of memory and divergence are results, not errors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It reached its end: steps, time or target.
+    Completed(StopReason),
+    /// A search ended it early.
+    Pruned,
+    /// Memory ran out.
+    OutOfMemory,
+    /// Loss or gradient became infinite or not a number.
+    Diverged,
+    /// It failed more often than it may.
+    Failed(Failure),
+    /// The user stopped it; it can be resumed.
+    Stopped,
+}
+
+/// One batch of news about a trial, kept in one transaction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct News {
+    /// Facts, in order.
+    pub facts: Vec<Fact>,
+    /// Events whose figures are kept as metric points, in order.
+    pub events: Vec<Stamped>,
+    /// How far the attempt's spool is contained in what was kept so far, in bytes.
+    pub offset: Option<(AttemptId, u64)>,
+}
+
+/// The place facts are kept in. When a call returns `Ok`, what it was given survives a power cut.
+pub trait Ledger {
+    /// Keeps one batch, whole or not at all. Events and facts already kept change nothing.
+    fn keep(&mut self, trial: &TrialId, news: &News) -> Result<(), LedgerError>;
+
+    /// All facts of a trial, in order.
+    fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError>;
+
+    /// How far the attempt's spool is kept, in bytes; 0 when nothing is.
+    fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError>;
+}
+
+/// The ledger could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing} the history at {}", path.display())]
+pub struct LedgerError {
+    /// What was tried, such as `write to`.
+    pub doing: &'static str,
+    /// The database.
+    pub path: PathBuf,
+    /// Why not.
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
