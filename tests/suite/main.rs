@@ -1,0 +1,3 @@
+//! One test binary for everything that needs more than one crate.
+
+mod tidy;
