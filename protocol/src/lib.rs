@@ -2,6 +2,7 @@
 //!
 //! Only words and arithmetic on them. Nothing here reads a clock, a file or a socket.
 
+pub mod ability;
 pub mod action;
 pub mod assignment;
 pub mod checkpoint;
@@ -12,8 +13,10 @@ pub mod layout;
 pub mod order;
 pub mod rate;
 pub mod rates;
+pub mod sample;
 pub mod split;
 
+pub use ability::cannot_run;
 pub use action::{Action, Toward};
 pub use assignment::{Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training};
 pub use checkpoint::{FileEntry, Manifest, Piece, SavedFile, Tensor, TensorKind};
@@ -21,3 +24,4 @@ pub use event::{Event, Failure, Order, PhaseTimes, Stamped, StepFigures, StopRea
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use layout::{Axis, Coord, Layout};
 pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates};
+pub use sample::{SampleRequest, Sampled};
