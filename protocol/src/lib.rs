@@ -10,6 +10,7 @@ pub mod event;
 pub mod frame;
 pub mod ids;
 pub mod layout;
+pub mod link;
 pub mod order;
 pub mod rate;
 pub mod rates;
