@@ -9,7 +9,8 @@ use std::process::Command;
 /// The crates a crate may use, from the table under "Crates and arrows" of `ARCHITECTURE.md`.
 fn allowed() -> BTreeMap<String, BTreeSet<String>> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
-    let table = text.split("<!-- arrows -->").nth(1).expect("the table stands between two `<!-- arrows -->` marks");
+    let table =
+        text.split("<!-- arrows -->").nth(1).expect("the table stands between two `<!-- arrows -->` marks");
     table
         .lines()
         .filter(|line| line.starts_with("| `"))
@@ -17,7 +18,10 @@ fn allowed() -> BTreeMap<String, BTreeSet<String>> {
             let mut cells = line.split('|').map(str::trim).skip(1);
             let name = cells.next().expect("a row has cells").trim_matches('`').to_owned();
             let uses = cells.next().expect("a row has two cells");
-            (name, uses.split(',').map(|c| c.trim().trim_matches('`').to_owned()).filter(|c| c != "–").collect())
+            (
+                name,
+                uses.split(',').map(|c| c.trim().trim_matches('`').to_owned()).filter(|c| c != "–").collect(),
+            )
         })
         .collect()
 }
@@ -29,7 +33,8 @@ fn found() -> BTreeMap<String, BTreeSet<String>> {
         .current_dir(root())
         .output()
         .expect("cargo runs");
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
     let packages = metadata["packages"].as_array().expect("there are packages");
     packages
         .iter()
@@ -49,7 +54,11 @@ fn found() -> BTreeMap<String, BTreeSet<String>> {
 #[test]
 fn arrows_between_crates_are_those_of_the_architecture() {
     let (allowed, found) = (allowed(), found());
-    assert_eq!(allowed.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>(), "the crates of the table");
+    assert_eq!(
+        allowed.keys().collect::<Vec<_>>(),
+        found.keys().collect::<Vec<_>>(),
+        "the crates of the table"
+    );
     for (name, uses) in &found {
         let extra: Vec<_> = uses.difference(&allowed[name]).collect();
         assert!(extra.is_empty(), "{name} uses {extra:?}, which ARCHITECTURE.md does not allow");
@@ -65,7 +74,8 @@ fn fenced_crates_are_met_only_through_their_wrappers() {
     for entry in deny["bans"]["deny"].as_array().expect("a list") {
         let name = entry["crate"].as_str().expect("a name").split('@').next().expect("a name");
         let Some(wrappers) = entry.get("wrappers") else { continue };
-        let wrappers: Vec<_> = wrappers.as_array().expect("a list").iter().filter_map(|w| w.as_str()).collect();
+        let wrappers: Vec<_> =
+            wrappers.as_array().expect("a list").iter().filter_map(|w| w.as_str()).collect();
         fences += 1;
         for package in packages {
             let user = package["name"].as_str().expect("a name");
@@ -74,7 +84,10 @@ fn fenced_crates_are_met_only_through_their_wrappers() {
             let uses = package.get("dependencies").and_then(|d| d.as_array()).is_some_and(|list| {
                 list.iter().filter_map(|d| d.as_str()).any(|d| d.split(' ').next() == Some(name))
             });
-            assert!(!uses || !is_ours || wrappers.contains(&user), "{user} uses {name}; only {wrappers:?} may");
+            assert!(
+                !uses || !is_ours || wrappers.contains(&user),
+                "{user} uses {name}; only {wrappers:?} may"
+            );
         }
     }
     assert!(fences >= 8, "deny.toml lost its fences: {fences} left");

@@ -1,0 +1,219 @@
+//! Whether a host's key is the one we know.
+//!
+//! Our own matcher, because the one of libssh2 ignores `@revoked` (a revoked key is accepted when another line
+//! lists it), knows no wildcards, and lets a line for port 22 answer for other ports. Hashed names alone are
+//! left to libssh2, one line at a time. Everything not understood is as if it were not there: the result is
+//! then "unknown", which refuses.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use std::fmt;
+
+/// The lines of one or several known_hosts files.
+#[derive(Clone, Debug, Default)]
+pub struct KnownHosts {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    is_revoked: bool,
+    hosts: String,
+    kind: String,
+    key: String,
+}
+
+/// Why a key is not trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distrust {
+    /// No line names this host.
+    Unknown,
+    /// The host is known by another key.
+    Changed,
+    /// A line revokes this key.
+    Revoked,
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "the host is not in known_hosts",
+            Self::Changed => "the host key differs from the one in known_hosts: somebody may be listening",
+            Self::Revoked => "the host key is revoked in known_hosts",
+        })
+    }
+}
+
+impl KnownHosts {
+    /// Adds the lines of a file.
+    pub fn read(&mut self, text: &str) {
+        self.lines.extend(text.lines().filter_map(Line::parse));
+    }
+
+    /// The key types on record for a host, for the handshake to prefer: otherwise a host known by its
+    /// ECDSA key alone would present another key and look like a stranger.
+    pub fn kinds(&self, host: &str, port: u16) -> Vec<&str> {
+        let mut kinds: Vec<_> = self
+            .lines
+            .iter()
+            .filter(|line| !line.is_revoked && line.names(host, port))
+            .map(|line| line.kind.as_str())
+            .collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    /// `Ok` when a line lists exactly this key for this host and none revokes it. `key` is the key blob of the
+    /// handshake.
+    pub fn check(&self, host: &str, port: u16, key: &[u8]) -> Result<(), Distrust> {
+        let key = STANDARD.encode(key);
+        let named: Vec<_> = self.lines.iter().filter(|line| line.names(host, port)).collect();
+        if named.iter().any(|line| line.is_revoked && line.key == key) {
+            return Err(Distrust::Revoked);
+        }
+        let mut listed = named.into_iter().filter(|line| !line.is_revoked).peekable();
+        if listed.peek().is_none() {
+            return Err(Distrust::Unknown);
+        }
+        if listed.any(|line| line.key == key) { Ok(()) } else { Err(Distrust::Changed) }
+    }
+}
+
+impl Line {
+    /// `[marker] hosts type key [comment]`; `None` for comments, certificate authorities and broken lines.
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let first = words.next().filter(|word| !word.starts_with('#'))?;
+        let is_revoked = first == "@revoked";
+        let hosts = if is_revoked { words.next()? } else { first };
+        // Host certificates are not spoken by libssh2; an authority's line must not vouch for a plain key.
+        if hosts.starts_with('@') {
+            return None;
+        }
+        let (kind, key) = (words.next()?, words.next()?);
+        STANDARD.decode(key).ok()?;
+        Some(Self { is_revoked, hosts: hosts.into(), kind: kind.into(), key: key.into() })
+    }
+
+    fn names(&self, host: &str, port: u16) -> bool {
+        if self.hosts.starts_with("|1|") {
+            return self.names_hashed(host, port);
+        }
+        let name = if port == 22 {
+            host.to_ascii_lowercase()
+        } else {
+            format!("[{}]:{port}", host.to_ascii_lowercase())
+        };
+        let mut is_named = false;
+        for pattern in self.hosts.split(',') {
+            match pattern.strip_prefix('!') {
+                Some(negated) if matches(negated, &name) => return false,
+                Some(_) => {}
+                None => is_named |= matches(pattern, &name),
+            }
+        }
+        is_named
+    }
+
+    fn names_hashed(&self, host: &str, port: u16) -> bool {
+        let found = || {
+            let session = ssh2::Session::new()?;
+            let mut hosts = session.known_hosts()?;
+            hosts.read_str(
+                &format!("{} {} {}", self.hosts, self.kind, self.key),
+                ssh2::KnownHostFileKind::OpenSSH,
+            )?;
+            // libssh2 lets a hash of the bare name answer for every port; the hash of `[host]:port` is what counts.
+            let name = if port == 22 { host.to_owned() } else { format!("[{host}]:{port}") };
+            Ok::<_, ssh2::Error>(hosts.check(&name, &STANDARD.decode(&self.key).unwrap_or_default()))
+        };
+        matches!(found(), Ok(ssh2::CheckResult::Match | ssh2::CheckResult::Mismatch))
+    }
+}
+
+/// Whether `name` matches a pattern of `*` and `?`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match (pattern.chars().next(), name.chars().next()) {
+        (None, None) => true,
+        (Some('*'), _) => {
+            matches(&pattern[1..], name)
+                || name.chars().next().is_some_and(|c| matches(pattern, &name[c.len_utf8()..]))
+        }
+        (Some('?'), Some(c)) => matches(&pattern[1..], &name[c.len_utf8()..]),
+        (Some(p), Some(c)) if p.eq_ignore_ascii_case(&c) => {
+            matches(&pattern[p.len_utf8()..], &name[c.len_utf8()..])
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ed25519 key blob whose last byte is `last`.
+    fn blob(last: u8) -> Vec<u8> {
+        let mut key = vec![0, 0, 0, 11];
+        key.extend(b"ssh-ed25519");
+        key.extend([0, 0, 0, 32]);
+        key.extend([7; 31]);
+        key.push(last);
+        key
+    }
+
+    fn check(file: &str, host: &str, port: u16) -> Result<(), Distrust> {
+        let mut hosts = KnownHosts::default();
+        let text = file.replace("KEY", &STANDARD.encode(blob(1))).replace("OTHER", &STANDARD.encode(blob(2)));
+        hosts.read(&text);
+        hosts.check(host, port, &blob(1))
+    }
+
+    #[test]
+    fn a_key_is_trusted_only_where_a_line_lists_it_and_none_revokes_it() {
+        use Distrust::{Changed, Revoked, Unknown};
+        let cases: &[(&str, &str, u16, Result<(), Distrust>)] = &[
+            ("h ssh-ed25519 KEY", "h", 22, Ok(())),
+            ("h ssh-ed25519 KEY", "H", 22, Ok(())),
+            ("h ssh-ed25519 KEY", "h", 2222, Err(Unknown)),
+            ("[h]:2222 ssh-ed25519 KEY", "h", 2222, Ok(())),
+            ("h ssh-ed25519 OTHER", "h", 22, Err(Changed)),
+            ("h ssh-ed25519 OTHER\nh ssh-ed25519 KEY", "h", 22, Ok(())),
+            ("@revoked h ssh-ed25519 KEY\nh ssh-ed25519 KEY", "h", 22, Err(Revoked)),
+            ("h ssh-ed25519 KEY\n@revoked * ssh-ed25519 KEY", "h", 22, Err(Revoked)),
+            ("@revoked h ssh-ed25519 OTHER\nh ssh-ed25519 KEY", "h", 22, Ok(())),
+            ("@revoked h ssh-ed25519 OTHER", "h", 22, Err(Unknown)),
+            ("@cert-authority h ssh-ed25519 KEY", "h", 22, Err(Unknown)),
+            ("*.example.org,!bad.example.org ssh-ed25519 KEY", "a.example.org", 22, Ok(())),
+            ("*.example.org,!bad.example.org ssh-ed25519 KEY", "bad.example.org", 22, Err(Unknown)),
+            ("node-? ssh-ed25519 KEY", "node-7", 22, Ok(())),
+            ("node-? ssh-ed25519 KEY", "node-17", 22, Err(Unknown)),
+            ("# h ssh-ed25519 KEY\n\nh ssh-ed25519", "h", 22, Err(Unknown)),
+            ("", "h", 22, Err(Unknown)),
+        ];
+        for (file, host, port, expected) in cases {
+            assert_eq!(check(file, host, *port), *expected, "{file:?} for {host}:{port}");
+        }
+    }
+
+    #[test]
+    fn a_hashed_name_is_found() {
+        // Made once with `ssh-keygen -H` from the names `h` and `[h]:2222`.
+        let names = [
+            ("|1|Py5tYdauHFt2nwMvR0+GGm0v7kk=|B4BfIZwded17dqWxWFlE6qbPR2s=", "h", 22),
+            ("|1|d1p0ywj/QM4ztyk9mdy5vnkUgPM=|ZoZhR1sVhaxnXK+9ABPL5s1c6zU=", "h", 2222),
+        ];
+        for (hashed, host, port) in names {
+            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), host, port), Ok(()), "{host}:{port}");
+            assert_eq!(check(&format!("{hashed} ssh-ed25519 OTHER"), host, port), Err(Distrust::Changed));
+            assert_eq!(
+                check(&format!("@revoked {hashed} ssh-ed25519 KEY"), host, port),
+                Err(Distrust::Revoked)
+            );
+            let both = format!("{hashed} ssh-ed25519 KEY\n@revoked {hashed} ssh-ed25519 KEY");
+            assert_eq!(check(&both, host, port), Err(Distrust::Revoked));
+            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), "other", port), Err(Distrust::Unknown));
+            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), host, 22022), Err(Distrust::Unknown));
+        }
+    }
+}
