@@ -1,3 +1,4 @@
 //! One test binary for everything that needs more than one crate.
 
+mod ssh;
 mod tidy;
