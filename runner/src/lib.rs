@@ -1,6 +1,16 @@
 //! Makes a plan come true on machines that fail: a pure machine inside a thin driver.
 
+pub mod agent;
+pub mod driver;
 pub mod fact;
+pub mod home;
+pub mod interrupts;
+pub mod probe;
+pub mod seen;
 pub mod transport;
 
+pub use driver::{Drive, DriveError, Launching, OnInterrupt, Options, Outcome, Programs};
 pub use fact::{Ended, Fact, Ledger, LedgerError, News, Verdict};
+pub use home::{Home, TrialFolder};
+pub use interrupts::Interrupts;
+pub use seen::{Observer, Seen, Status};

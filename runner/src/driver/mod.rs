@@ -1,0 +1,177 @@
+//! Drives one trial: feeds the machine what happens, carries out what it decides, keeps what became true.
+//!
+//! Everything that waits, reads a clock, starts a process or touches a disk is here or below; nothing here
+//! decides what a failure means.
+
+use crate::agent::{LinkChoice, Log, Program};
+use crate::fact::{Ledger, LedgerError, Verdict};
+use crate::home::Home;
+use crate::interrupts::Interrupts;
+use crate::seen::Observer;
+use dtrain_protocol::{Assignment, AttemptId, ResumePoint, TrialId};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// One trial and all that its driver needs.
+pub struct Drive<'a> {
+    /// Where state lies.
+    pub home: &'a Home,
+    /// The trial; the ledger already knows it.
+    pub trial: &'a TrialId,
+    /// Turns an attempt into what each of its ranks must know.
+    pub lower: &'a dyn Fn(&Launching) -> Vec<Assignment>,
+    /// The programs that are started.
+    pub programs: &'a Programs,
+    /// What the user chose.
+    pub options: &'a Options,
+    /// Where facts and points are kept.
+    pub ledger: &'a mut dyn Ledger,
+    /// Who watches.
+    pub observer: &'a mut dyn Observer,
+    /// The user's wish to stop: once lets the ranks finish their step and save, twice kills them.
+    pub interrupts: Arc<Interrupts>,
+}
+
+/// An attempt that is about to be launched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launching {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Where it goes on from.
+    pub from: Option<ResumePoint>,
+    /// Seconds of training in all earlier attempts together.
+    pub spent_seconds: f64,
+    /// The folder of the trial's checkpoints.
+    pub checkpoints: PathBuf,
+}
+
+/// The programs that a driver starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Programs {
+    /// The agent: reads an [`AgentOrder`] and runs [`crate::agent::run`].
+    pub agent: Program,
+    /// A rank.
+    pub worker: Program,
+}
+
+impl Programs {
+    /// `agent` and `worker` of the running program itself, so that no two versions meet.
+    pub fn of_this_program() -> io::Result<Self> {
+        let path = std::env::current_exe()?;
+        Ok(Self { agent: Program::new(&path, ["agent"]), worker: Program::new(&path, ["worker"]) })
+    }
+}
+
+/// What the user chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Return as soon as the agent confirmed the launch.
+    pub detach: bool,
+    /// What an interrupt means.
+    pub on_interrupt: OnInterrupt,
+    /// Committed checkpoints that are kept.
+    pub keep: u32,
+    /// How the ranks reach each other.
+    pub link: LinkChoice,
+}
+
+/// What an interrupt means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnInterrupt {
+    /// The trial stops.
+    Stop,
+    /// The controller leaves, and the trial goes on.
+    Leave,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { detach: false, on_interrupt: OnInterrupt::Stop, keep: 3, link: LinkChoice::SharedMemory }
+    }
+}
+
+/// How a drive ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The trial is over.
+    Ended {
+        /// How.
+        verdict: Verdict,
+        /// The newest durable checkpoint.
+        checkpoint: Option<ResumePoint>,
+        /// Attempts launched so far.
+        attempts: u64,
+    },
+    /// The trial goes on without a controller.
+    Detached {
+        /// Process id of the agent.
+        agent: u32,
+    },
+}
+
+/// Launches a new trial and drives it to its end.
+pub fn start(drive: Drive<'_>) -> Result<Outcome, DriveError> {
+    drop(drive);
+    todo!()
+}
+
+/// Goes on with a trial, whatever became of its controller, agent and ranks: takes over what still runs,
+/// otherwise launches from the newest durable checkpoint. A completed trial is returned as it ended.
+pub fn resume(drive: Drive<'_>) -> Result<Outcome, DriveError> {
+    drop(drive);
+    todo!()
+}
+
+/// Takes over a trial that runs without a controller. `Err` when none of it runs.
+pub fn attach(drive: Drive<'_>) -> Result<Outcome, DriveError> {
+    drop(drive);
+    todo!()
+}
+
+/// Asks a running trial to finish its step, save and stop; returns at once.
+///
+/// Reaches the agent, or, while none runs, the controller that waits before the next attempt.
+pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
+    let _ = (home, trial);
+    todo!()
+}
+
+/// All logs of a trial, by attempt and rank; that of the agents is last.
+pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
+    let _ = (home, trial);
+    todo!()
+}
+
+/// Why a trial cannot be driven.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// Another controller drives it.
+    #[error("trial {trial} already has a controller, process {process}")]
+    Busy {
+        /// The trial.
+        trial: TrialId,
+        /// Its process id.
+        process: u32,
+    },
+    /// Nothing of it runs.
+    #[error("nothing of trial {0} runs")]
+    NothingRuns(TrialId),
+    /// It has already been launched.
+    #[error("trial {0} was launched before; it can be resumed, not started")]
+    Launched(TrialId),
+    /// The history could not be read or written. The agent goes on; so can a later controller.
+    #[error("the history of the trial could not be kept")]
+    Ledger(#[from] LedgerError),
+    /// A file of the trial could not be used.
+    #[error("cannot {doing} {}", path.display())]
+    Folder {
+        /// What was tried, such as `create`.
+        doing: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}

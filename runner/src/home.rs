@@ -1,0 +1,102 @@
+//! Where things lie on disk: the state folder and the folder of one trial. Names only; nothing is read here.
+
+use dtrain_protocol::{AttemptId, Rank, TrialId};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The state folder: the history and one folder for each trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home(PathBuf);
+
+/// The folder of one trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrialFolder(PathBuf);
+
+impl Home {
+    /// The state folder at `root`; it need not exist.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self(root.into())
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The database of the history.
+    pub fn history(&self) -> PathBuf {
+        self.0.join("history.db")
+    }
+
+    /// The folder of `trial`.
+    pub fn trial(&self, trial: &TrialId) -> TrialFolder {
+        TrialFolder(self.0.join("trials").join(&trial.0))
+    }
+}
+
+impl TrialFolder {
+    /// The folder at `path`; it need not exist.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The plan the trial carries out, as JSON.
+    pub fn plan(&self) -> PathBuf {
+        self.0.join("plan.json")
+    }
+
+    /// The folder of committed and partial checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.0.join("checkpoints")
+    }
+
+    /// What the ranks of `attempt` said, in order.
+    pub fn spool(&self, attempt: AttemptId) -> PathBuf {
+        self.0.join("spool").join(format!("attempt-{attempt}.spool"))
+    }
+
+    /// The folder of all logs.
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("logs")
+    }
+
+    /// What `rank` wrote to its standard error during `attempt`.
+    pub fn rank_log(&self, attempt: AttemptId, rank: Rank) -> PathBuf {
+        self.logs().join(format!("attempt-{attempt}.rank-{rank}.log"))
+    }
+
+    /// What the agents of this trial wrote to their standard error.
+    pub fn agent_log(&self) -> PathBuf {
+        self.logs().join("agent.log")
+    }
+
+    /// Who the newest agent is and where it listens; see [`crate::agent::AgentCard`].
+    pub fn agent_card(&self) -> PathBuf {
+        self.0.join("agent.json")
+    }
+
+    /// Where the agent listens, unless the path is too long for a socket.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("agent.sock")
+    }
+
+    /// Locked by the one controller of the trial; holds its process id.
+    pub fn lock(&self) -> PathBuf {
+        self.0.join("controller.lock")
+    }
+
+    /// Makes the folder and those inside it, readable by nobody else.
+    pub fn create(&self) -> io::Result<()> {
+        for folder in [self.0.clone(), self.0.join("spool"), self.logs(), self.checkpoints()] {
+            DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        }
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700))
+    }
+}

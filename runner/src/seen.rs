@@ -1,0 +1,87 @@
+//! What a trial shows while it runs: one stream that the progress display, `--json` and tests read alike.
+
+use crate::Fact;
+use dtrain_protocol::{AttemptId, Failure, Stamped, StepId};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// One thing seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    /// Something accepted as true. It is durable once a later `Status` or fact of another batch was seen.
+    Fact(Fact),
+    /// A rank said something. Each event is seen at most once by one controller, and never again after it was kept.
+    Event(Stamped),
+    /// What the controller itself is about.
+    Status(Status),
+}
+
+/// What the controller is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// An agent is being started.
+    Launching {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Ranks of the attempt.
+        ranks: u32,
+        /// Steps completed in the checkpoint it goes on from.
+        from: Option<StepId>,
+    },
+    /// The agent answers; what it says from here on is live.
+    Attached {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Process id of the agent.
+        agent: u32,
+    },
+    /// The attempt was lost; the next follows after a pause.
+    Waiting {
+        /// The attempt that was lost.
+        attempt: AttemptId,
+        /// Length of the pause in seconds.
+        seconds: f64,
+        /// Attempts without progress so far, and how many are allowed.
+        failures: (u32, u32),
+        /// Why it was lost.
+        failure: Failure,
+    },
+    /// The ranks were asked to finish their step, save and stop.
+    Stopping {
+        /// The attempt.
+        attempt: AttemptId,
+    },
+    /// What is left of the attempt is being killed.
+    Killing {
+        /// The attempt.
+        attempt: AttemptId,
+    },
+    /// All ranks saved, but the checkpoint could not be committed; training goes on.
+    CommitFailed {
+        /// Steps completed in it.
+        step: StepId,
+        /// Why not.
+        reason: String,
+    },
+    /// The spool of an attempt is damaged before its end; what follows the damage is not read.
+    SpoolDamaged {
+        /// The file.
+        spool: PathBuf,
+        /// Where, in bytes.
+        offset: u64,
+    },
+}
+
+/// Somebody who watches a trial.
+pub trait Observer {
+    /// Takes note of one thing seen. Called from the thread that drives the trial: it should return soon.
+    fn observe(&mut self, seen: &Seen);
+}
+
+impl<F: FnMut(&Seen)> Observer for F {
+    fn observe(&mut self, seen: &Seen) {
+        self(seen);
+    }
+}
