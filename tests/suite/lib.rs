@@ -1,6 +1,11 @@
-//! What the suites share: where the repository and the binary are, and a state folder of their own.
+//! What the suites share: the program, a house of its own for each test, and a look into checkpoints.
 
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{Manifest, StepId, TensorKind};
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
@@ -15,4 +20,115 @@ pub fn program() -> PathBuf {
     let program = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").join("dtrain");
     assert!(program.exists(), "{} is missing; run `cargo build --release` first", program.display());
     program
+}
+
+/// A user's folders: state, settings and a place for recipes, all gone when it is dropped.
+pub struct House {
+    folder: tempfile::TempDir,
+}
+
+impl Default for House {
+    fn default() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder for the test") }
+    }
+}
+
+impl House {
+    /// The state folder.
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// The history.
+    pub fn history(&self) -> PathBuf {
+        self.state().join("history.db")
+    }
+
+    /// Writes a file below the house and returns its path.
+    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        fs::write(&path, text).expect("a file");
+        path
+    }
+
+    /// The program with these arguments, in this house.
+    pub fn dtrain<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(program());
+        command
+            .args(args)
+            .env("DTRAIN_STATE", self.state())
+            .env("XDG_CONFIG_HOME", self.folder.path().join("config"))
+            .env("XDG_DATA_HOME", self.folder.path().join("data"))
+            .env("NO_COLOR", "1")
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs the program to its end; panics with what it printed when its exit code is not `code`.
+    pub fn expect<S: AsRef<std::ffi::OsStr>>(&self, code: i32, args: impl IntoIterator<Item = S>) -> Output {
+        let mut command = self.dtrain(args);
+        let output = command.output().expect("the program starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{command:?}\n--- stdout\n{}\n--- stderr\n{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        output
+    }
+
+    /// The folder of the only, or the newest, trial.
+    pub fn newest_trial(&self) -> PathBuf {
+        let entries = fs::read_dir(self.state().join("trials")).expect("trials were made");
+        entries.map(|e| e.expect("an entry").path()).max().expect("at least one trial")
+    }
+}
+
+/// The newest committed checkpoint below a trial's folder.
+pub fn newest_checkpoint(trial: &Path) -> (StepId, PathBuf) {
+    let entries = fs::read_dir(trial.join("checkpoints")).expect("checkpoints were made");
+    let committed = entries.filter_map(|entry| {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name()?.to_str()?;
+        if !path.join("COMMIT").exists() {
+            return None;
+        }
+        Some((parse_folder_name(name)?, path.clone()))
+    });
+    let ((step, _), path) = committed.max().expect("at least one committed checkpoint");
+    (step, path)
+}
+
+/// Every tensor of a checkpoint, whole, as its bytes: weights and optimizer state alike.
+pub fn tensors(folder: &Path) -> BTreeMap<(String, TensorKind), Vec<u8>> {
+    let manifest = fs::read(folder.join("manifest.json")).expect("a manifest");
+    let manifest: Manifest = serde_json::from_slice(&manifest).expect("a manifest is JSON");
+    let files: BTreeMap<_, _> = manifest
+        .files
+        .iter()
+        .map(|file| (file.name.clone(), fs::read(folder.join(&file.name)).expect("a file of the manifest")))
+        .collect();
+    let mut all = BTreeMap::new();
+    for tensor in &manifest.tensors {
+        let mut bytes = Vec::new();
+        for piece in &tensor.pieces {
+            let file = safetensors::SafeTensors::deserialize(&files[&piece.file]).expect("safetensors");
+            bytes.extend_from_slice(file.tensor(&piece.key).expect("the piece").data());
+        }
+        assert_eq!(bytes.len() as u64, 4 * tensor.shape.iter().product::<u64>(), "{}", tensor.name);
+        all.insert((tensor.name.clone(), tensor.kind), bytes);
+    }
+    all
+}
+
+/// One number for all tensors of a checkpoint.
+pub fn digest(folder: &Path) -> String {
+    let mut hash = blake3::Hasher::new();
+    for ((name, kind), bytes) in tensors(folder) {
+        hash.update(format!("{name} {kind:?} {}\n", bytes.len()).as_bytes()).update(&bytes);
+    }
+    hash.finalize().to_hex().to_string()
 }
