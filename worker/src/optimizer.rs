@@ -1,1 +1,158 @@
-//! Update rules.
+//! Update rules: AdamW, SGD with momentum, Lion and LAMB.
+//!
+//! Moments lie beside the weights: flat vectors on the host, tensors elsewhere. The learning rate and the time
+//! come from outside, so a resumed run needs the moments alone.
+
+mod device;
+mod host;
+
+use crate::ops::kernels::Numbers;
+use crate::stage::{Parameter, Stage};
+use burn::tensor::Tensor;
+use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
+use std::ops::Range;
+
+/// One update rule with the moments of one stage.
+pub struct Optimizer {
+    rule: Rule,
+    parameters: Vec<Parameter>,
+    shard: Range<usize>,
+    moments: Vec<Moments>,
+}
+
+/// Running averages of one parameter's part of the shard; made at the first step.
+#[derive(Clone, Debug, Default)]
+enum Moments {
+    #[default]
+    None,
+    Host(Vec<f32>, Vec<f32>),
+    Device(Tensor<1>, Tensor<1>),
+}
+
+impl Optimizer {
+    /// An optimizer of all `parameters`.
+    pub fn new(rule: &Rule, parameters: &[Parameter]) -> Self {
+        let len = parameters.last().map_or(0, |parameter| parameter.range.end);
+        Self::sharded(rule, parameters, 0..len)
+    }
+
+    /// An optimizer that holds moments for, and changes, only the flat range `shard` of the parameters.
+    ///
+    /// Off the host, and for LAMB, whose ratio is a property of a whole tensor, the shard must not begin or
+    /// end inside a parameter.
+    pub fn sharded(rule: &Rule, parameters: &[Parameter], shard: Range<usize>) -> Self {
+        let moments = vec![Moments::None; parameters.len()];
+        Self { rule: *rule, parameters: parameters.to_vec(), shard, moments }
+    }
+
+    /// Applies the gradients of `stage` to its values.
+    ///
+    /// `scale` multiplies every gradient (the clip factor); `t` counts the steps from 1, this one included.
+    pub fn step(&mut self, stage: &mut Stage, learning_rate: f64, scale: f32, t: u64) {
+        for index in 0..self.parameters.len() {
+            let part = self.part(index);
+            if part.is_empty() {
+                continue;
+            }
+            let numbers = self.numbers(&self.parameters[index], learning_rate, scale, t);
+            let kind = self.rule.kind;
+            let moments = &mut self.moments[index];
+            if stage.is_on_host() {
+                let (first, second) = moments.host(part.len(), self.rule.kind);
+                stage.update(index, |values, gradient| {
+                    host::step(kind, numbers, &mut values[part.clone()], &gradient[part], first, second);
+                });
+            } else {
+                let whole = part.len() == self.parameters[index].range.len();
+                assert!(whole, "off the host a shard does not cut `{}`", self.parameters[index].name);
+                stage.update_tensor(index, |value, gradient| {
+                    let (first, second) = moments.device(&value);
+                    let (value, first, second) = device::step(kind, numbers, value, gradient, first, second);
+                    *moments = Moments::Device(first, second);
+                    value
+                });
+            }
+        }
+    }
+
+    /// First and second moment of parameter `index`: its part inside the shard. `None` for a moment that the
+    /// rule does not have; zeros before the first step.
+    pub fn moments(&self, index: usize) -> (Option<Vec<f32>>, Option<Vec<f32>>) {
+        let len = self.part(index).len();
+        let (first, second) = match &self.moments[index] {
+            Moments::None => (vec![0.0; len], vec![0.0; len]),
+            Moments::Host(first, second) => (first.clone(), second.clone()),
+            Moments::Device(first, second) => {
+                let vector = |t: &Tensor<1>| t.to_data().to_vec().expect("moments are f32");
+                (vector(first), vector(second))
+            }
+        };
+        (Some(first), has_second(self.rule.kind).then_some(second))
+    }
+
+    /// Replaces the moments of parameter `index`, as [`Optimizer::moments`] gave them. A moment that the rule
+    /// does not have is ignored, a missing one is zero. Panics on a wrong length.
+    pub fn set_moments(&mut self, index: usize, first: Option<Vec<f32>>, second: Option<Vec<f32>>) {
+        let len = self.part(index).len();
+        let checked = |moment: Option<Vec<f32>>| {
+            let moment = moment.unwrap_or_else(|| vec![0.0; len]);
+            assert_eq!(moment.len(), len, "moments of `{}`", self.parameters[index].name);
+            moment
+        };
+        let second = if has_second(self.rule.kind) { checked(second) } else { Vec::new() };
+        self.moments[index] = Moments::Host(checked(first), second);
+    }
+
+    /// The part of parameter `index` inside the shard, counted from the parameter's first value.
+    pub fn part(&self, index: usize) -> Range<usize> {
+        let own = &self.parameters[index].range;
+        let (start, end) = (own.start.max(self.shard.start), own.end.min(self.shard.end));
+        if start < end { start - own.start..end - own.start } else { 0..0 }
+    }
+
+    fn numbers(&self, parameter: &Parameter, learning_rate: f64, scale: f32, t: u64) -> Numbers {
+        let Rule { beta1, beta2, epsilon, weight_decay, .. } = self.rule;
+        let correction = |beta: f64| (1.0 / (1.0 - beta.powf(t as f64))) as f32;
+        Numbers {
+            beta1: beta1 as f32,
+            beta2: beta2 as f32,
+            epsilon: epsilon as f32,
+            rate: learning_rate as f32,
+            decay: if parameter.decays { weight_decay as f32 } else { 0.0 },
+            scale,
+            correction1: correction(beta1),
+            correction2: correction(beta2),
+        }
+    }
+}
+
+impl Moments {
+    fn host(&mut self, len: usize, kind: OptimizerKind) -> (&mut [f32], &mut [f32]) {
+        if let Self::None = self {
+            let second = if has_second(kind) { vec![0.0; len] } else { Vec::new() };
+            *self = Self::Host(vec![0.0; len], second);
+        }
+        match self {
+            Self::Host(first, second) => (first, second),
+            Self::None | Self::Device(..) => unreachable!("moments of a stage on the host are vectors"),
+        }
+    }
+
+    /// Moments beside `value`, moved there when they came from a checkpoint.
+    fn device(&self, value: &Tensor<1>) -> (Tensor<1>, Tensor<1>) {
+        let beside = |v: &[f32]| if v.is_empty() { value.zeros_like() } else { Tensor::from_data(v, &value.device()) };
+        match self {
+            Self::None => (value.zeros_like(), value.zeros_like()),
+            Self::Host(first, second) => (beside(first), beside(second)),
+            Self::Device(first, second) => (first.clone(), second.clone()),
+        }
+    }
+}
+
+/// Whether the rule averages squares.
+fn has_second(kind: OptimizerKind) -> bool {
+    match kind {
+        OptimizerKind::Adamw | OptimizerKind::Lamb => true,
+        OptimizerKind::Sgd | OptimizerKind::Lion => false,
+    }
+}

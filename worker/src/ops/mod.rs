@@ -1,1 +1,140 @@
-//! Fused operations with their own gradients.
+//! The operations models are made of, each with its own gradient on the host, and as a plain composition of
+//! tensor operations everywhere else.
+
+pub(crate) mod kernels;
+pub(crate) mod plain;
+
+use burn::tensor::Tensor;
+use dtrain_recipes::Precision;
+use std::sync::Arc;
+
+/// How operations compute; decided once for each stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arithmetic {
+    /// Whether tensors are f32 in host memory and the fused operations may be used.
+    pub(crate) fused: bool,
+    /// Arithmetic of matrix products.
+    pub(crate) precision: Precision,
+}
+
+/// How the columns of a packed `[.., (query + 2·key)·width]` tensor divide into heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    /// Query heads.
+    pub(crate) query: usize,
+    /// Key heads, and as many value heads; divides `query`.
+    pub(crate) key: usize,
+    /// Width of one head.
+    pub(crate) width: usize,
+}
+
+/// What a forward pass through the head tells people.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LossFigures {
+    /// Sum of the cross-entropies of all predictions, in nats.
+    pub(crate) loss_sum: f64,
+    /// Predictions whose most likely class was right.
+    pub(crate) hits: u64,
+    /// Predictions.
+    pub(crate) count: u64,
+}
+
+/// Cosines and sines of every position and pair of columns. `[positions, width / 2]` each
+#[derive(Clone, Debug)]
+pub(crate) struct Rotary {
+    pub(crate) cos: Arc<[f32]>,
+    pub(crate) sin: Arc<[f32]>,
+}
+
+impl Rotary {
+    /// Angles `position · 10000^(-2i / width)`.
+    pub(crate) fn new(positions: usize, width: usize) -> Self {
+        let half = width / 2;
+        let angle = |index: usize| {
+            let (position, pair) = (index / half, index % half);
+            position as f64 * 10_000f64.powf(-2.0 * pair as f64 / width as f64)
+        };
+        let table = |f: fn(f64) -> f64| (0..positions * half).map(|i| f(angle(i)) as f32).collect();
+        Self { cos: table(f64::cos), sin: table(f64::sin) }
+    }
+}
+
+/// Linear layers of one input side by side: `x · [w0 | w1 | …] + [b0 | b1 | …] + residual`.
+///
+/// `x: [b, t, in]`, each weight `[in, out]`; `biases` is empty or as long as `weights`.
+pub(crate) fn project(
+    arithmetic: Arithmetic,
+    x: Tensor<3>,
+    weights: Vec<Tensor<2>>,
+    biases: Vec<Tensor<1>>,
+    residual: Option<Tensor<3>>,
+) -> Tensor<3> {
+    plain::project(arithmetic.precision, x, weights, biases, residual)
+}
+
+/// Turns the query and key heads of a packed tensor by their positions (halves rotated, as Llama does).
+pub(crate) fn rotary(_arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+    plain::rotary(packed, heads, table)
+}
+
+/// Causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
+pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+    plain::attention(arithmetic.precision, packed, heads)
+}
+
+/// `(x - mean) / sqrt(variance + epsilon) · weight + bias` over the last dimension.
+pub(crate) fn layer_norm(
+    _arithmetic: Arithmetic,
+    x: Tensor<3>,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    epsilon: f32,
+) -> Tensor<3> {
+    plain::layer_norm(x, weight, bias, epsilon)
+}
+
+/// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension.
+pub(crate) fn rms_norm(_arithmetic: Arithmetic, x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
+    plain::rms_norm(x, weight, epsilon)
+}
+
+/// The exact GELU, `x · Φ(x)`.
+pub(crate) fn gelu(_arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
+    burn::tensor::activation::gelu(x)
+}
+
+/// `max(0, x)`.
+pub(crate) fn relu(x: Tensor<3>) -> Tensor<3> {
+    burn::tensor::activation::relu(x)
+}
+
+/// `silu(gate) · up` of a packed `[.., gate | up]`. `[b, t, 2·f]` → `[b, t, f]`
+pub(crate) fn swiglu(_arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
+    plain::swiglu(packed)
+}
+
+/// Rows of `table` by token, plus the row of `positions` by place. `[samples, length, width]`
+pub(crate) fn embed(
+    _arithmetic: Arithmetic,
+    table: Tensor<2>,
+    positions: Option<Tensor<2>>,
+    tokens: &[u32],
+    [samples, length]: [usize; 2],
+) -> Tensor<3> {
+    plain::embed(table, positions, tokens, [samples, length])
+}
+
+/// Mean cross-entropy of `logits: [n, classes]` against `targets`, and its figures.
+pub(crate) fn cross_entropy(
+    _arithmetic: Arithmetic,
+    logits: Tensor<2>,
+    targets: &[u32],
+) -> (Tensor<1>, LossFigures) {
+    plain::cross_entropy(logits, targets)
+}
+
+/// A scalar whose gradient with respect to `output` is `upstream`: continues a backward pass that began in
+/// another graph.
+pub(crate) fn inject(_arithmetic: Arithmetic, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
+    plain::inject(output, upstream)
+}

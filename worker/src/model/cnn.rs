@@ -1,0 +1,143 @@
+//! Residual convolutional networks with group norm: no statistic crosses samples, so results do not depend on
+//! how a batch is cut into micro-batches.
+// Shapes in this file: b samples · c channels · h rows · w columns; between parts an image is `[b, c, h·w]`
+
+use super::{Initial, Network, Part, Spec, Weights, mlp};
+use burn::tensor::{Tensor, activation, module, ops::ConvOptions};
+use dtrain_recipes::Cnn;
+
+/// Added to the variance of a group.
+const EPSILON: f64 = 1e-5;
+
+/// Where a block stands and what it sees.
+struct Place {
+    stage: usize,
+    block: usize,
+    channels: [usize; 2],
+    height: usize,
+    width: usize,
+    stride: usize,
+}
+
+/// Only a block that changes the channels or the size needs a projection on its short cut.
+fn projects(place: &Place) -> bool {
+    place.stride > 1 || place.channels[0] != place.channels[1]
+}
+
+fn place(cnn: &Cnn, index: u32) -> Place {
+    let (stage, block) = ((index / cnn.blocks) as usize, (index % cnn.blocks) as usize);
+    let enters = stage > 0 && block == 0;
+    // Every stage after the first halves the image, rounding up as a padded 3×3 convolution does.
+    let halved = |mut length: u32| {
+        let halvings = if enters { stage - 1 } else { stage };
+        (0..halvings).for_each(|_| length = length.div_ceil(2));
+        length as usize
+    };
+    let before = if enters { stage - 1 } else { stage };
+    Place {
+        stage,
+        block,
+        channels: [cnn.stages[before] as usize, cnn.stages[stage] as usize],
+        height: halved(cnn.height),
+        width: halved(cnn.width),
+        stride: if enters { 2 } else { 1 },
+    }
+}
+
+pub(crate) fn specs(cnn: &Cnn, part: Part) -> Vec<Spec> {
+    match part {
+        Part::Embedding => {
+            let mut specs = vec![conv("stem.", "conv", cnn.channels as usize, cnn.stages[0] as usize, 3)];
+            specs.extend(norm_specs("stem.", "norm", cnn.stages[0] as usize));
+            specs
+        }
+        Part::Block(index) => block_specs(&place(cnn, index)),
+        Part::Head => {
+            let last = *cnn.stages.last().expect("a checked cnn has a stage") as usize;
+            let classes = cnn.classes as usize;
+            let deviation = (1.0 / last as f64).sqrt();
+            vec![
+                Spec::new("head.", "weight", &[last, classes], Initial::Normal(deviation)),
+                Spec::new("head.", "bias", &[classes], Initial::Zeros),
+            ]
+        }
+    }
+}
+
+fn block_specs(place: &Place) -> Vec<Spec> {
+    let prefix = format!("stages.{}.{}.", place.stage, place.block);
+    let [input, output] = place.channels;
+    let mut specs = vec![conv(&prefix, "conv1", input, output, 3)];
+    specs.extend(norm_specs(&prefix, "norm1", output));
+    specs.push(conv(&prefix, "conv2", output, output, 3));
+    specs.extend(norm_specs(&prefix, "norm2", output));
+    if projects(place) {
+        specs.push(conv(&prefix, "project", input, output, 1));
+    }
+    specs
+}
+
+/// `[out, in, size, size]`; He et al. 2015.
+fn conv(prefix: &str, name: &str, input: usize, output: usize, size: usize) -> Spec {
+    let deviation = (2.0 / (input * size * size) as f64).sqrt();
+    let shape = [output, input, size, size];
+    Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Normal(deviation))
+}
+
+fn norm_specs(prefix: &str, name: &str, channels: usize) -> Vec<Spec> {
+    vec![
+        Spec::new(prefix, &format!("{name}.weight"), &[channels], Initial::Ones),
+        Spec::new(prefix, &format!("{name}.bias"), &[channels], Initial::Zeros),
+    ]
+}
+
+/// The first convolution. `[b, 1, channels·h·w]` → `[b, c, h·w]`
+pub(crate) fn stem(cnn: &Cnn, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+    let [b, ..] = x.dims();
+    let image = x.reshape([b, cnn.channels as usize, cnn.height as usize, cnn.width as usize]);
+    let y = convolve(image, weights.get("conv.weight"), 1);
+    activation::relu(group_norm(y, weights, "norm")).flatten(2, 3)
+}
+
+/// A residual block. `[b, in, h·w]` → `[b, out, h'·w']`
+pub(crate) fn block(cnn: &Cnn, index: u32, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+    let place = place(cnn, index);
+    let [b, c, _] = x.dims();
+    let image = x.reshape([b, c, place.height, place.width]);
+    let y = convolve(image.clone(), weights.get("conv1.weight"), place.stride);
+    let y = activation::relu(group_norm(y, weights, "norm1"));
+    let y = group_norm(convolve(y, weights.get("conv2.weight"), 1), weights, "norm2");
+    let short = match weights.find("project.weight") {
+        Some(project) => convolve(image, project, place.stride),
+        None => image,
+    };
+    activation::relu(y + short).flatten(2, 3)
+}
+
+/// Mean over the image, then a linear layer. `[b, c, h·w]` → `[b, classes]`
+pub(crate) fn logits(network: &Network, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
+    let [b, c, _] = x.dims();
+    mlp::linear(network, weights, x.mean_dim(2).reshape([b, 1, c])).flatten(0, 1)
+}
+
+fn convolve(x: Tensor<4>, weight: Tensor<4>, stride: usize) -> Tensor<4> {
+    let padding = weight.dims()[2] / 2;
+    let options = ConvOptions::new([stride, stride], [padding, padding], [1, 1], 1);
+    module::conv2d(x, weight, None, options)
+}
+
+/// Normalises each sample over groups of channels; eight groups, or as many as divide the channels evenly.
+fn group_norm(x: Tensor<4>, weights: &Weights<'_>, name: &str) -> Tensor<4> {
+    let [b, c, h, w] = x.dims();
+    let groups = gcd(c, 8);
+    let x: Tensor<3> = x.reshape([b, groups, c / groups * h * w]);
+    let centred = x.clone() - x.mean_dim(2);
+    let variance = (centred.clone() * centred.clone()).mean_dim(2);
+    let normed = (centred / (variance + EPSILON).sqrt()).reshape([b, c, h, w]);
+    let per_channel = |suffix: &str| weights.get::<1>(&format!("{name}.{suffix}")).reshape([1, c, 1, 1]);
+    normed * per_channel("weight") + per_channel("bias")
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

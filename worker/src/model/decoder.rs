@@ -1,0 +1,166 @@
+//! Causal transformers of the GPT-2 and the Llama family.
+//!
+//! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`.
+// Shapes in this file: b samples · t tokens · w hidden · d width of one head
+
+use super::{Initial, Network, Part, Spec, Weights};
+use crate::ops::{self, Rotary};
+use crate::stage::Samples;
+use burn::tensor::Tensor;
+use dtrain_recipes::{Activation, Decoder, Norm, Positions};
+
+/// Standard deviation of embeddings and linear layers at the start (GPT-2).
+const DEVIATION: f64 = 0.02;
+/// Added to the variance by both norms.
+const EPSILON: f32 = 1e-5;
+
+pub(crate) fn specs(decoder: &Decoder, part: Part) -> Vec<Spec> {
+    match part {
+        Part::Embedding => embedding_specs(decoder),
+        Part::Block(index) => block_specs(decoder, &format!("blocks.{index}.")),
+        Part::Head => head_specs(decoder),
+    }
+}
+
+fn embedding_specs(decoder: &Decoder) -> Vec<Spec> {
+    let [w, v, t] = [decoder.hidden, decoder.vocab, decoder.context].map(|n| n as usize);
+    let mut specs = vec![Spec::new("", "embedding.weight", &[v, w], Initial::Normal(DEVIATION))];
+    match decoder.positions {
+        Positions::Learned => {
+            specs.push(Spec::new("", "positions.weight", &[t, w], Initial::Normal(DEVIATION)));
+        }
+        Positions::Rotary => {}
+    }
+    specs
+}
+
+fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
+    let [w, f] = [decoder.hidden, decoder.ffn].map(|n| n as usize);
+    let kv = (decoder.kv_heads * decoder.head_width()) as usize;
+    // Both outputs of a block add to the residual stream; its variance grows with 2 · layers of them.
+    let residual = DEVIATION / (2.0 * f64::from(decoder.layers)).sqrt();
+    let mut specs = norm_specs(decoder, prefix, "attention_norm");
+    let mut linear = |specs: &mut Vec<Spec>, name: &str, shape: [usize; 2], deviation| {
+        specs.push(Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Normal(deviation)));
+        if decoder.bias {
+            specs.push(Spec::new(prefix, &format!("{name}.bias"), &shape[1..], Initial::Zeros));
+        }
+    };
+    linear(&mut specs, "attention.q", [w, w], DEVIATION);
+    linear(&mut specs, "attention.k", [w, kv], DEVIATION);
+    linear(&mut specs, "attention.v", [w, kv], DEVIATION);
+    linear(&mut specs, "attention.out", [w, w], residual);
+    specs.extend(norm_specs(decoder, prefix, "ffn_norm"));
+    if decoder.activation == Activation::Swiglu {
+        linear(&mut specs, "ffn.gate", [w, f], DEVIATION);
+    }
+    linear(&mut specs, "ffn.up", [w, f], DEVIATION);
+    linear(&mut specs, "ffn.down", [f, w], residual);
+    specs
+}
+
+fn head_specs(decoder: &Decoder) -> Vec<Spec> {
+    let [w, v] = [decoder.hidden, decoder.vocab].map(|n| n as usize);
+    let mut specs = norm_specs(decoder, "", "norm");
+    specs.push(if decoder.tied {
+        Spec::new("", "embedding.weight", &[v, w], Initial::Normal(DEVIATION))
+    } else {
+        Spec::new("", "head.weight", &[w, v], Initial::Normal(DEVIATION))
+    });
+    specs
+}
+
+fn norm_specs(decoder: &Decoder, prefix: &str, name: &str) -> Vec<Spec> {
+    let shape = [decoder.hidden as usize];
+    let mut specs = vec![Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Ones)];
+    if decoder.norm == Norm::Layer {
+        specs.push(Spec::new(prefix, &format!("{name}.bias"), &shape, Initial::Zeros));
+    }
+    specs
+}
+
+/// The table of angles, when positions are rotary.
+pub(crate) fn rotary(decoder: &Decoder) -> Option<Rotary> {
+    match decoder.positions {
+        Positions::Learned => None,
+        Positions::Rotary => Some(Rotary::new(decoder.context as usize, decoder.head_width() as usize)),
+    }
+}
+
+/// Looks tokens up. `[b, t, w]`
+pub(crate) fn embed(network: &Network, weights: &Weights<'_>, samples: &Samples<'_>) -> Tensor<3> {
+    let Samples::Tokens { inputs, samples, length, .. } = samples else {
+        panic!("a decoder trains on tokens, not on rows");
+    };
+    let positions = weights.find("positions.weight");
+    ops::embed(network.arithmetic, weights.get("embedding.weight"), positions, inputs, [*samples, *length])
+}
+
+/// One block. `[b, t, w]` → `[b, t, w]`
+pub(crate) fn block(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+    let x = attention(network, decoder, weights, x);
+    feed_forward(network, decoder, weights, x)
+}
+
+fn attention(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+    let arithmetic = network.arithmetic;
+    let heads = ops::Heads {
+        query: decoder.heads as usize,
+        key: decoder.kv_heads as usize,
+        width: decoder.head_width() as usize,
+    };
+    let normed = norm(network, decoder, weights, "attention_norm", x.clone());
+    let mut packed = project(network, weights, &["attention.q", "attention.k", "attention.v"], normed, None);
+    if let Some(table) = &network.rotary {
+        packed = ops::rotary(arithmetic, packed, heads, table);
+    }
+    let mixed = ops::attention(arithmetic, packed, heads);
+    project(network, weights, &["attention.out"], mixed, Some(x))
+}
+
+fn feed_forward(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+    let arithmetic = network.arithmetic;
+    let normed = norm(network, decoder, weights, "ffn_norm", x.clone());
+    let wide = match decoder.activation {
+        Activation::Swiglu => {
+            ops::swiglu(arithmetic, project(network, weights, &["ffn.gate", "ffn.up"], normed, None))
+        }
+        Activation::Gelu => ops::gelu(arithmetic, project(network, weights, &["ffn.up"], normed, None)),
+        Activation::Relu => ops::relu(project(network, weights, &["ffn.up"], normed, None)),
+    };
+    project(network, weights, &["ffn.down"], wide, Some(x))
+}
+
+/// Scores of the next token. `[b, t, w]` → `[b·t, vocab]`
+pub(crate) fn logits(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
+    let x = norm(network, decoder, weights, "norm", x);
+    let weight = match weights.find("head.weight") {
+        Some(head) => head,
+        None => weights.get::<2>("embedding.weight").transpose(),
+    };
+    ops::project(network.arithmetic, x, vec![weight], Vec::new(), None).flatten(0, 1)
+}
+
+fn norm(network: &Network, decoder: &Decoder, weights: &Weights<'_>, name: &str, x: Tensor<3>) -> Tensor<3> {
+    let weight = weights.get(&format!("{name}.weight"));
+    match decoder.norm {
+        Norm::Layer => {
+            let bias = weights.get(&format!("{name}.bias"));
+            ops::layer_norm(network.arithmetic, x, weight, bias, EPSILON)
+        }
+        Norm::Rms => ops::rms_norm(network.arithmetic, x, weight, EPSILON),
+    }
+}
+
+/// Linear layers of one input side by side, plus a residual.
+fn project(
+    network: &Network,
+    weights: &Weights<'_>,
+    names: &[&str],
+    x: Tensor<3>,
+    residual: Option<Tensor<3>>,
+) -> Tensor<3> {
+    let matrices = names.iter().map(|name| weights.get(&format!("{name}.weight"))).collect();
+    let biases = names.iter().filter_map(|name| weights.find(&format!("{name}.bias"))).collect();
+    ops::project(network.arithmetic, x, matrices, biases, residual)
+}

@@ -1,0 +1,143 @@
+//! Every operation as a composition of tensor operations: what runs on devices other than the host, and what
+//! the fused operations are tested against.
+
+use super::{Heads, LossFigures, Rotary};
+use burn::tensor::{FloatDType, Int, Tensor, TensorData, activation};
+use dtrain_recipes::Precision;
+
+/// `lhs · rhs` in the given arithmetic; the result is f32.
+fn product<const D: usize>(precision: Precision, lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+    match precision {
+        Precision::F32 => lhs.matmul(rhs),
+        Precision::Bf16 => {
+            let half = |x: Tensor<D>| x.cast(FloatDType::BF16);
+            half(lhs).matmul(half(rhs)).cast(FloatDType::F32)
+        }
+    }
+}
+
+pub(crate) fn project(
+    precision: Precision,
+    x: Tensor<3>,
+    weights: Vec<Tensor<2>>,
+    biases: Vec<Tensor<1>>,
+    residual: Option<Tensor<3>>,
+) -> Tensor<3> {
+    let [b, t, _] = x.dims();
+    let rows: Tensor<2> = x.flatten(0, 1);
+    let mut biases = biases.into_iter();
+    let columns = weights.into_iter().map(|weight| {
+        let y = product(precision, rows.clone(), weight);
+        match biases.next() {
+            Some(bias) => y + bias.unsqueeze(),
+            None => y,
+        }
+    });
+    let columns: Vec<_> = columns.collect();
+    let y = if columns.len() == 1 { columns.into_iter().next() } else { Some(Tensor::cat(columns, 1)) };
+    let y = y.expect("a projection has a weight");
+    let out = y.dims()[1];
+    let y = y.reshape([b, t, out]);
+    match residual {
+        Some(residual) => residual + y,
+        None => y,
+    }
+}
+
+pub(crate) fn rotary(packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+    let [b, t, all] = packed.dims();
+    let (turned, half) = (heads.query + heads.key, heads.width / 2);
+    let device = packed.device();
+    let angles = |values: &[f32]| {
+        let values = values[..t * half].to_vec();
+        Tensor::<4>::from_data(TensorData::new(values, [1, t, 1, half]), &device)
+    };
+    let (cos, sin) = (angles(&table.cos), angles(&table.sin));
+    let x = packed.clone().narrow(2, 0, turned * heads.width).reshape([b, t, turned, heads.width]);
+    let (low, high) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
+    let turned_low = low.clone() * cos.clone() - high.clone() * sin.clone();
+    let turned_high = high * cos + low * sin;
+    let turned_heads = Tensor::cat(vec![turned_low, turned_high], 3).reshape([b, t, turned * heads.width]);
+    let rest = all - turned * heads.width;
+    Tensor::cat(vec![turned_heads, packed.narrow(2, turned * heads.width, rest)], 2)
+}
+
+pub(crate) fn attention(precision: Precision, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+    let [b, t, _] = packed.dims();
+    let Heads { query, key, width } = heads;
+    let part = |from: usize, count: usize| {
+        let columns = packed.clone().narrow(2, from * width, count * width);
+        columns.reshape([b, t, count, width]).swap_dims(1, 2)
+    };
+    // Every key head serves `query / key` query heads.
+    let repeated = |x: Tensor<4>| {
+        if query == key {
+            return x;
+        }
+        let x: Tensor<5> = x.unsqueeze_dim(2);
+        x.repeat_dim(2, query / key).reshape([b, query, t, width])
+    };
+    let (q, k, v) = (part(0, query), repeated(part(query, key)), repeated(part(query + key, key)));
+    let scores = product(precision, q, k.transpose()) * (width as f32).powf(-0.5);
+    let ahead: Vec<bool> = (0..t * t).map(|i| i % t > i / t).collect();
+    let ahead = Tensor::<2, burn::tensor::Bool>::from_data(TensorData::new(ahead, [t, t]), &packed.device());
+    let scores = scores.mask_fill(ahead.unsqueeze::<4>().expand([b, query, t, t]), f32::NEG_INFINITY);
+    let mixed = product(precision, activation::softmax(scores, 3), v);
+    mixed.swap_dims(1, 2).reshape([b, t, query * width])
+}
+
+pub(crate) fn layer_norm(x: Tensor<3>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<3> {
+    let centred = x.clone() - x.mean_dim(2);
+    let variance = (centred.clone() * centred.clone()).mean_dim(2);
+    centred / (variance + epsilon).sqrt() * weight.unsqueeze() + bias.unsqueeze()
+}
+
+pub(crate) fn rms_norm(x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
+    let square = (x.clone() * x.clone()).mean_dim(2);
+    x / (square + epsilon).sqrt() * weight.unsqueeze()
+}
+
+pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
+    let width = packed.dims()[2] / 2;
+    let (gate, up) = (packed.clone().narrow(2, 0, width), packed.narrow(2, width, width));
+    activation::sigmoid(gate.clone()) * gate * up
+}
+
+pub(crate) fn embed(
+    table: Tensor<2>,
+    positions: Option<Tensor<2>>,
+    tokens: &[u32],
+    [samples, length]: [usize; 2],
+) -> Tensor<3> {
+    let width = table.dims()[1];
+    let rows = table.clone().select(0, indices(tokens, &table)).reshape([samples, length, width]);
+    match positions {
+        Some(positions) => rows + positions.narrow(0, 0, length).unsqueeze(),
+        None => rows,
+    }
+}
+
+pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, LossFigures) {
+    let count = targets.len();
+    let wanted = indices(targets, &logits);
+    let hits = logits.clone().inner().argmax(1).reshape([count]).equal(wanted.clone().inner()).int().sum();
+    let picked = activation::log_softmax(logits, 1).gather(1, wanted.reshape([count, 1]));
+    let loss = picked.mean().neg();
+    let figures = LossFigures {
+        loss_sum: f64::from(loss.clone().into_scalar::<f32>()) * count as f64,
+        hits: u64::try_from(hits.into_scalar::<i64>()).unwrap_or(0),
+        count: count as u64,
+    };
+    (loss, figures)
+}
+
+pub(crate) fn inject(output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
+    (output * upstream.autodiff()).sum()
+}
+
+/// `ids` as indices beside `near`.
+fn indices(ids: &[u32], near: &Tensor<2>) -> Tensor<1, Int> {
+    let ids: Vec<i64> = ids.iter().map(|id| i64::from(*id)).collect();
+    let count = ids.len();
+    Tensor::from_data(TensorData::new(ids, [count]), &near.device())
+}

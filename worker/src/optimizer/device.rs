@@ -1,0 +1,54 @@
+//! The rules as tensor operations, for devices other than the host.
+
+use crate::ops::kernels::Numbers;
+use burn::tensor::Tensor;
+use dtrain_recipes::OptimizerKind;
+
+/// One step of one parameter: its new value and moments.
+pub(super) fn step(
+    kind: OptimizerKind,
+    n: Numbers,
+    value: Tensor<1>,
+    gradient: Tensor<1>,
+    first: Tensor<1>,
+    second: Tensor<1>,
+) -> (Tensor<1>, Tensor<1>, Tensor<1>) {
+    let gradient = gradient * n.scale;
+    match kind {
+        OptimizerKind::Adamw => {
+            let (first, second) = averages(n, gradient, first, second);
+            let value = value * (1.0 - n.rate * n.decay) - direction(n, &first, &second) * n.rate;
+            (value, first, second)
+        }
+        OptimizerKind::Sgd => {
+            let first = first * n.beta1 + gradient;
+            (value * (1.0 - n.rate * n.decay) - first.clone() * n.rate, first, second)
+        }
+        OptimizerKind::Lion => {
+            let sign = (first.clone() * n.beta1 + gradient.clone() * (1.0 - n.beta1)).sign();
+            let first = first * n.beta2 + gradient * (1.0 - n.beta2);
+            (value * (1.0 - n.rate * n.decay) - sign * n.rate, first, second)
+        }
+        OptimizerKind::Lamb => {
+            let (first, second) = averages(n, gradient, first, second);
+            let direction = direction(n, &first, &second) + value.clone() * n.decay;
+            let length = |x: &Tensor<1>| (x.clone() * x.clone()).sum().sqrt();
+            let (own, other) = (length(&value), length(&direction));
+            // Without a length on either side the ratio is 1.
+            let unknown = own.clone().equal_elem(0.0).bool_or(other.clone().equal_elem(0.0));
+            let ratio = (own / other).mask_fill(unknown, 1.0);
+            (value - direction * (ratio * n.rate), first, second)
+        }
+    }
+}
+
+/// Moments with the gradient added.
+fn averages(n: Numbers, gradient: Tensor<1>, first: Tensor<1>, second: Tensor<1>) -> (Tensor<1>, Tensor<1>) {
+    let square = gradient.clone() * gradient.clone();
+    (first * n.beta1 + gradient * (1.0 - n.beta1), second * n.beta2 + square * (1.0 - n.beta2))
+}
+
+/// Adam's step of unit rate.
+fn direction(n: Numbers, first: &Tensor<1>, second: &Tensor<1>) -> Tensor<1> {
+    first.clone() * n.correction1 / ((second.clone() * n.correction2).sqrt() + n.epsilon)
+}
