@@ -83,7 +83,7 @@ impl Optimizer {
             Moments::None => (vec![0.0; len], vec![0.0; len]),
             Moments::Host(first, second) => (first.clone(), second.clone()),
             Moments::Device(first, second) => {
-                let vector = |t: &Tensor<1>| t.to_data().to_vec().expect("moments are f32");
+                let vector = |t: &Tensor<1>| t.to_data().try_to_vec().expect("moments are f32");
                 (vector(first), vector(second))
             }
         };
@@ -140,7 +140,8 @@ impl Moments {
 
     /// Moments beside `value`, moved there when they came from a checkpoint.
     fn device(&self, value: &Tensor<1>) -> (Tensor<1>, Tensor<1>) {
-        let beside = |v: &[f32]| if v.is_empty() { value.zeros_like() } else { Tensor::from_data(v, &value.device()) };
+        let beside =
+            |v: &[f32]| if v.is_empty() { value.zeros_like() } else { Tensor::from_data(v, &value.device()) };
         match self {
             Self::None => (value.zeros_like(), value.zeros_like()),
             Self::Host(first, second) => (beside(first), beside(second)),

@@ -178,7 +178,17 @@ impl Stage {
         let host = device::is_host(&device);
         let gradients = Gradients::new(&parameters, &device, host);
         let network = Network::new(model, arithmetic);
-        Ok(Self { network, device, recompute, units, parameters, values, gradients, kept: BTreeMap::new(), host })
+        Ok(Self {
+            network,
+            device,
+            recompute,
+            units,
+            parameters,
+            values,
+            gradients,
+            kept: BTreeMap::new(),
+            host,
+        })
     }
 
     /// The parameters, in flat order.
@@ -215,7 +225,7 @@ impl Stage {
 
     /// Values of parameter `index`.
     pub fn values(&self, index: usize) -> Vec<f32> {
-        self.values[index].to_data().to_vec().expect("weights are f32")
+        self.values[index].to_data().try_to_vec().expect("weights are f32")
     }
 
     /// Replaces the values of parameter `index`; panics when their number is not the parameter's.
@@ -275,7 +285,8 @@ impl Stage {
             if self.forgets(unit) {
                 let input = flow.take().expect("a block reads an activation");
                 let weights = self.weights(unit, None);
-                let Output::Activation(output) = self.compute(unit, &weights, Some(input.clone()), samples) else {
+                let Output::Activation(output) = self.compute(unit, &weights, Some(input.clone()), samples)
+                else {
                     unreachable!("only the head gives a loss, and it is kept");
                 };
                 kept.push(Kept::Input(input));
@@ -331,7 +342,8 @@ impl Stage {
                         self.gradients.add(*parameter, gradient);
                     }
                 }
-                upstream = input.filter(|_| unit.input_tracked).and_then(|input| input.grad_remove(&mut found));
+                upstream =
+                    input.filter(|_| unit.input_tracked).and_then(|input| input.grad_remove(&mut found));
             }
             done(index, &mut self.gradients);
         }
@@ -365,27 +377,34 @@ impl Stage {
         let (head, before) = self.units.split_last().expect("a stage has a part");
         let mut flow = None;
         for unit in before {
-            if let Output::Activation(output) = self.compute(unit, &self.weights(unit, None), flow.take(), &samples) {
+            if let Output::Activation(output) =
+                self.compute(unit, &self.weights(unit, None), flow.take(), &samples)
+            {
                 flow = Some(output);
             }
         }
         let last = flow.expect("a decoder has an embedding").narrow(1, tokens.len() - 1, 1);
         let logits = self.network.logits(&self.weights(head, None), last);
-        logits.into_data().to_vec().expect("logits are f32")
+        logits.into_data().try_to_vec().expect("logits are f32")
     }
 
     /// Changes the values of parameter `index` in place, given its gradient; only on the host.
     pub(crate) fn update(&mut self, index: usize, change: impl FnOnce(&mut [f32], &[f32])) {
         let empty = tensor(Vec::new(), &self.device);
         let values = std::mem::replace(&mut self.values[index], empty);
-        let mut values = values.try_into_primitive::<Flex>().expect("values are changed in place on the host only");
+        let mut values =
+            values.try_into_primitive::<Flex>().expect("values are changed in place on the host only");
         // Copies when a graph still holds the old values, and only then.
         change(values.storage_mut(), &self.gradients.values()[self.parameters[index].range.clone()]);
         self.values[index] = Tensor::from_primitive::<Flex>(values);
     }
 
     /// Replaces parameter `index` by a function of its value and gradient; only off the host.
-    pub(crate) fn update_tensor(&mut self, index: usize, change: impl FnOnce(Tensor<1>, Tensor<1>) -> Tensor<1>) {
+    pub(crate) fn update_tensor(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(Tensor<1>, Tensor<1>) -> Tensor<1>,
+    ) {
         let value = self.values[index].clone();
         let gradient = self.gradients.tensor(index).unwrap_or_else(|| value.zeros_like());
         self.values[index] = change(value, gradient);
@@ -404,8 +423,11 @@ impl Stage {
 
     /// Runs `unit` with autodiff.
     fn record(&self, unit: &Unit, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Graph {
-        let leaves: Vec<_> =
-            unit.uses.iter().map(|(_, index)| self.values[*index].clone().autodiff().require_grad()).collect();
+        let leaves: Vec<_> = unit
+            .uses
+            .iter()
+            .map(|(_, index)| self.values[*index].clone().autodiff().require_grad())
+            .collect();
         let input = input.map(|input| {
             let input = input.autodiff();
             if unit.input_tracked { input.require_grad() } else { input }
@@ -423,7 +445,13 @@ impl Stage {
         Weights { entries: entries.collect() }
     }
 
-    fn compute(&self, unit: &Unit, weights: &Weights<'_>, x: Option<Tensor<3>>, samples: &Samples<'_>) -> Output {
+    fn compute(
+        &self,
+        unit: &Unit,
+        weights: &Weights<'_>,
+        x: Option<Tensor<3>>,
+        samples: &Samples<'_>,
+    ) -> Output {
         let activation = || x.expect("this part reads the activation of the part before it");
         match unit.part {
             Part::Embedding => Output::Activation(self.network.embed(weights, samples, &self.device)),
@@ -487,3 +515,6 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
 fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start - by..range.end - by
 }
+
+#[cfg(test)]
+mod tests;

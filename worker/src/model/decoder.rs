@@ -40,7 +40,7 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
     // Both outputs of a block add to the residual stream; its variance grows with 2 · layers of them.
     let residual = DEVIATION / (2.0 * f64::from(decoder.layers)).sqrt();
     let mut specs = norm_specs(decoder, prefix, "attention_norm");
-    let mut linear = |specs: &mut Vec<Spec>, name: &str, shape: [usize; 2], deviation| {
+    let linear = |specs: &mut Vec<Spec>, name: &str, shape: [usize; 2], deviation| {
         specs.push(Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Normal(deviation)));
         if decoder.bias {
             specs.push(Spec::new(prefix, &format!("{name}.bias"), &shape[1..], Initial::Zeros));

@@ -108,7 +108,12 @@ impl Network {
     }
 
     /// The first activation. `[samples, length, width]`
-    pub(crate) fn embed(&self, weights: &Weights<'_>, samples: &Samples<'_>, device: &burn::tensor::Device) -> Tensor<3> {
+    pub(crate) fn embed(
+        &self,
+        weights: &Weights<'_>,
+        samples: &Samples<'_>,
+        device: &burn::tensor::Device,
+    ) -> Tensor<3> {
         match &self.model {
             Model::Decoder(_) => decoder::embed(self, weights, samples),
             Model::Mlp(_) => mlp::rows(samples, device),

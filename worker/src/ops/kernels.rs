@@ -2,7 +2,10 @@
 //!
 //! The only file of the mathematics with unsafe code: it calls code for a processor feature that was detected.
 //! It knows slices only, neither tensors nor threads.
-#![expect(unsafe_code, reason = "calls of functions compiled for a detected processor feature, and raw products")]
+#![expect(
+    unsafe_code,
+    reason = "calls of functions compiled for a detected processor feature, and raw products"
+)]
 
 /// The numbers of one optimizer step, for one parameter.
 #[derive(Clone, Copy, Debug)]
