@@ -1,6 +1,6 @@
 //! What we accept as true and keep, and the place it is kept in.
 
-use dtrain_protocol::{AttemptId, Failure, Stamped, StepId, StopReason, TrialId};
+use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId, StopReason, TrialId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -86,8 +86,28 @@ pub struct News {
     pub facts: Vec<Fact>,
     /// Events whose figures are kept as metric points, in order.
     pub events: Vec<Stamped>,
+    /// Figures that no rank tells, such as the load of the host. Points at or before the newest kept one of
+    /// their series change nothing.
+    pub points: Vec<Point>,
     /// How far the attempt's spool is contained in what was kept so far, in bytes.
     pub offset: Option<(AttemptId, u64)>,
+}
+
+/// One figure at one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The rank it is about; 0 for what is about the host.
+    pub rank: Rank,
+    /// What it measures, such as `valid.loss`.
+    pub key: String,
+    /// Steps completed; for figures of the host, seconds since the Unix epoch.
+    pub step: u64,
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The figure; may be infinite or not a number.
+    pub value: f64,
 }
 
 /// The place facts are kept in. When a call returns `Ok`, what it was given survives a power cut.

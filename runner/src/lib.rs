@@ -5,12 +5,15 @@ pub mod driver;
 pub mod fact;
 pub mod home;
 pub mod interrupts;
+pub mod ledger;
 pub mod probe;
+pub mod provenance;
 pub mod seen;
 pub mod transport;
 
 pub use driver::{Drive, DriveError, Launching, OnInterrupt, Options, Outcome, Programs};
-pub use fact::{Ended, Fact, Ledger, LedgerError, News, Verdict};
+pub use fact::{Ended, Fact, Ledger, LedgerError, News, Point, Verdict};
 pub use home::{Home, TrialFolder};
 pub use interrupts::Interrupts;
+pub use ledger::History;
 pub use seen::{Observer, Seen, Status};

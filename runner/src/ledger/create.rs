@@ -1,0 +1,245 @@
+//! Recording a new trial before anything is launched.
+
+use super::{Fault, History, now_ms, stored};
+use crate::fact::LedgerError;
+use crate::provenance::Provenance;
+use dtrain_protocol::{Layout, TrialId};
+use dtrain_recipes::Recipe;
+use rusqlite::{OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What is known of a trial before it is launched.
+#[derive(Clone, Debug)]
+pub struct NewTrial {
+    /// What the user asked for.
+    pub recipe: Recipe,
+    /// The whole plan.
+    pub plan: Value,
+    /// The candidate that will be trained.
+    pub candidate: Value,
+    /// How it cuts the work.
+    pub layout: Layout,
+    /// Samples of one optimizer step.
+    pub batch: u64,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// What the planner expects.
+    pub predicted: Predicted,
+    /// Digest of the host whose rates were used: [`super::host_digest`].
+    pub host_digest: String,
+    /// Digest of the model whose rates were used: `Rates::model_digest`.
+    pub model_digest: String,
+    /// The search it belongs to.
+    pub search: Option<String>,
+    /// Where parameters came from, by path such as `train.batch`; those not named came from the recipe.
+    pub sources: BTreeMap<String, Source>,
+    /// What produced it.
+    pub provenance: Provenance,
+}
+
+/// What the planner expects of a trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// Seconds of one optimizer step.
+    pub step_seconds: Option<f64>,
+    /// Tokens (samples, for a model without sequences) per second over all ranks.
+    pub tokens_per_second: Option<f64>,
+    /// Peak bytes of the rank that needs most.
+    pub memory_bytes: Option<u64>,
+}
+
+/// Where the value of a parameter came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The user's recipe.
+    Recipe,
+    /// A flag or an environment variable.
+    Setting,
+    /// Nobody: it is the default.
+    Default,
+    /// The planner.
+    Planner,
+    /// A search.
+    Search,
+}
+
+/// One value of a recipe or a candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Param {
+    /// Where it stands, such as `train.optimizer.beta1` or `plan.micro_batch`.
+    pub path: String,
+    /// A number, a text, a truth value, `null`, or an empty list.
+    pub value: Value,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// The name of a new trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// Its id, unique everywhere.
+    pub id: TrialId,
+    /// `<recipe>-<n>`, unique in this history; never given twice.
+    pub label: String,
+}
+
+impl Source {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Recipe => "recipe",
+            Self::Setting => "setting",
+            Self::Default => "default",
+            Self::Planner => "planner",
+            Self::Search => "search",
+        }
+    }
+
+    /// The source behind a stored word.
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        [Self::Recipe, Self::Setting, Self::Default, Self::Planner, Self::Search]
+            .into_iter()
+            .find(|source| source.word() == word)
+    }
+}
+
+impl History {
+    /// Records a trial; it is durable, and nothing was launched yet.
+    pub fn create_trial(&mut self, new: &NewTrial) -> Result<Created, LedgerError> {
+        self.write("write a trial to", |transaction| create(transaction, new))
+    }
+}
+
+fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Fault> {
+    let recipe = serde_json::to_value(&new.recipe)?;
+    let created = Created {
+        id: TrialId(ulid::Ulid::generate().to_string()),
+        label: format!("{}-{}", new.recipe.name, next_number(transaction, &new.recipe.name)?),
+    };
+    let made = &new.provenance;
+    let environment = serde_json::to_string(&made.environment)?;
+    let objective = serde_json::to_value(new.recipe.objective.metric)?;
+    transaction.execute(
+        "INSERT INTO trial(uid, label, recipe, search, state, objective, layout, batch, learning_rate, config_hash,
+             host_digest, model_digest, predicted_step_seconds, predicted_tokens_per_second,
+             predicted_memory_bytes, created_ms, git_revision, git_dirty, patch_hash, environment_hash, program)
+         VALUES (?1, ?2, ?3, ?4, 'created', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+        params![
+            created.id.0,
+            created.label,
+            new.recipe.name,
+            new.search,
+            objective.as_str().unwrap_or_default(),
+            new.layout.to_string(),
+            stored(new.batch),
+            new.learning_rate,
+            digest(&format!("{recipe}\n{}", new.candidate)),
+            new.host_digest,
+            new.model_digest,
+            new.predicted.step_seconds,
+            new.predicted.tokens_per_second,
+            new.predicted.memory_bytes.map(stored),
+            now_ms(),
+            made.git.as_ref().map(|git| &git.revision),
+            made.git.as_ref().is_some_and(|git| git.is_dirty()),
+            made.git.as_ref().and_then(|git| git.patch.as_ref()).map(|patch| keep_once(transaction, "patch", "text", patch)).transpose()?,
+            keep_once(transaction, "environment", "json", &environment)?,
+            made.program,
+        ],
+    )?;
+    let trial = transaction.last_insert_rowid();
+    // The patch and the environment are kept once for all trials that share them.
+    let mut lean = made.clone();
+    lean.environment.clear();
+    if let Some(git) = &mut lean.git {
+        git.patch = None;
+    }
+    let documents = [
+        ("recipe", &recipe),
+        ("plan", &new.plan),
+        ("candidate", &new.candidate),
+        ("provenance", &serde_json::to_value(&lean)?),
+    ];
+    for (kind, json) in documents {
+        transaction.execute(
+            "INSERT INTO document(trial, kind, json) VALUES (?1, ?2, ?3)",
+            params![trial, kind, json.to_string()],
+        )?;
+    }
+    let mut values = flatten("", &recipe, Source::Recipe);
+    values.extend(flatten("plan", &new.candidate, Source::Planner));
+    for param in values {
+        let source = new.sources.get(&param.path).copied().unwrap_or(param.source);
+        transaction
+            .prepare_cached(
+                "INSERT OR REPLACE INTO param(trial, key, value, number, source) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![
+                trial,
+                key(transaction, &param.path)?,
+                param.value.to_string(),
+                param.value.as_f64(),
+                source.word()
+            ])?;
+    }
+    Ok(created)
+}
+
+/// The next number of a recipe; numbers of deleted trials are not given again.
+fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, Fault> {
+    let next = transaction.query_row(
+        "INSERT INTO recipe(name, last_number) VALUES (?1, 1)
+         ON CONFLICT(name) DO UPDATE SET last_number = last_number + 1 RETURNING last_number",
+        [recipe],
+        |row| row.get(0),
+    )?;
+    Ok(next)
+}
+
+/// Keeps a text under its hash, once; returns the hash.
+fn keep_once(transaction: &Transaction<'_>, table: &str, column: &str, text: &str) -> Result<String, Fault> {
+    let hash = digest(text);
+    transaction
+        .execute(&format!("INSERT OR IGNORE INTO {table}(hash, {column}) VALUES (?1, ?2)"), [&hash, text])?;
+    Ok(hash)
+}
+
+/// The first 32 hex digits of a text's blake3.
+pub(super) fn digest(text: &str) -> String {
+    let mut hex = blake3::hash(text.as_bytes()).to_hex().to_string();
+    hex.truncate(32);
+    hex
+}
+
+/// The number of a key's name; made when it is new.
+pub(super) fn key(database: &rusqlite::Connection, name: &str) -> Result<i64, Fault> {
+    let known = database
+        .prepare_cached("SELECT id FROM key WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()?;
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    database.prepare_cached("INSERT INTO key(name) VALUES (?1)")?.execute([name])?;
+    Ok(database.last_insert_rowid())
+}
+
+/// The leaves of a JSON value with their paths: `{"a": {"b": [1]}}` is `a.b.0 = 1`.
+pub fn flatten(prefix: &str, value: &Value, source: Source) -> Vec<Param> {
+    let below = |name: &str, inner: &Value| {
+        let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
+        flatten(&path, inner, source)
+    };
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            fields.iter().flat_map(|(name, inner)| below(name, inner)).collect()
+        }
+        Value::Array(items) if !items.is_empty() => {
+            items.iter().enumerate().flat_map(|(index, inner)| below(&index.to_string(), inner)).collect()
+        }
+        leaf => vec![Param { path: prefix.to_owned(), value: leaf.clone(), source }],
+    }
+}

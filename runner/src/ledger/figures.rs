@@ -1,0 +1,163 @@
+//! Which figures an event carries, and what they say of a trial in the end.
+
+use super::{Fault, History, keep, points, unstored};
+use crate::fact::{LedgerError, Point};
+use dtrain_protocol::{Event, Rank, Stamped, TrialId};
+use rusqlite::{Connection, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+/// One line about one series.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// What it measures.
+    pub key: String,
+    /// The rank.
+    pub rank: Rank,
+    /// Points over all attempts.
+    pub points: u64,
+    /// The newest; `None` when it is not a number.
+    pub last: Option<f64>,
+    /// Its step.
+    pub last_step: u64,
+    /// The smallest finite one.
+    pub min: Option<f64>,
+    /// Its step.
+    pub min_step: Option<u64>,
+    /// The largest finite one.
+    pub max: Option<f64>,
+    /// Its step.
+    pub max_step: Option<u64>,
+    /// Mean of the finite ones.
+    pub mean: Option<f64>,
+}
+
+/// A typical value and how far values lie from it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The median.
+    pub median: f64,
+    /// The median absolute deviation from it.
+    pub spread: f64,
+}
+
+impl Measured {
+    /// Of the finite ones among `values`; `None` when there is none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let values: Vec<_> = values.into_iter().filter(|value| value.is_finite()).collect();
+        let median = middle(values.clone())?;
+        let spread = middle(values.into_iter().map(|value| (value - median).abs()).collect())?;
+        Some(Self { median, spread })
+    }
+}
+
+/// The value in the middle, or the mean of the two there.
+fn middle(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    let upper = *values.get(half)?;
+    Some(if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], upper) } else { upper })
+}
+
+/// The points an event carries; none for most events.
+///
+/// Loss, norm, rate and speed are the same on all ranks and kept of rank 0; times and memory of every rank.
+pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
+    let point = |key: &str, step: u64, value: f64| Point {
+        attempt: stamped.attempt,
+        rank: stamped.rank,
+        key: key.to_owned(),
+        step,
+        at_ms: stamped.at_ms,
+        value,
+    };
+    let is_first = stamped.rank == Rank(0);
+    match &stamped.event {
+        Event::Step(figures) => {
+            let (step, times) = (figures.step.0, &figures.times);
+            let mut points = vec![
+                point("step_seconds", step, times.step),
+                point("data_seconds", step, times.data),
+                point("forward_seconds", step, times.forward),
+                point("backward_seconds", step, times.backward),
+                point("communication_seconds", step, times.communication),
+                point("optimizer_seconds", step, times.optimizer),
+                point("memory_bytes", step, figures.memory_bytes as f64),
+            ];
+            if is_first {
+                points.extend([
+                    point("loss", step, figures.loss),
+                    point("gradient_norm", step, figures.gradient_norm),
+                    point("learning_rate", step, figures.learning_rate),
+                ]);
+                if times.step > 0.0 {
+                    points.push(point("tokens_per_second", step, figures.tokens as f64 / times.step));
+                }
+            }
+            points
+        }
+        Event::Validated { step, loss, accuracy } if is_first => {
+            vec![point("valid.loss", step.0, *loss), point("valid.accuracy", step.0, *accuracy)]
+        }
+        Event::Saved { step, stall_seconds, .. } => vec![point("save.stall_seconds", step.0, *stall_seconds)],
+        Event::Listening(_)
+        | Event::Ready { .. }
+        | Event::Validated { .. }
+        | Event::SaveFailed { .. }
+        | Event::Finished { .. }
+        | Event::Failed(_) => Vec::new(),
+    }
+}
+
+/// Writes what the steps so far say of the trial's speed into its row.
+pub(super) fn settle(transaction: &Transaction<'_>, trial: i64) -> Result<(), Fault> {
+    let step = steady(transaction, trial, "step_seconds")?;
+    let speed = steady(transaction, trial, "tokens_per_second")?;
+    transaction.execute(
+        "UPDATE trial SET measured_step_seconds = ?2, measured_step_spread = ?3, measured_tokens_per_second = ?4
+         WHERE id = ?1",
+        params![trial, step.map(|m| m.median), step.map(|m| m.spread), speed.map(|m| m.median)],
+    )?;
+    Ok(())
+}
+
+/// Rank 0's typical value without the first steps, which pay for warming up: a fifth of them, at most ten.
+pub(super) fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<Measured>, Fault> {
+    let samples = points::joined(database, trial, key, Rank(0))?;
+    let skipped = (samples.len() / 5).min(10);
+    Ok(Measured::of(samples[skipped..].iter().map(|sample| sample.value)))
+}
+
+impl History {
+    /// One line about each series of a trial, sorted by key and rank.
+    pub fn summaries(&self, trial: &TrialId) -> Result<Vec<Summary>, LedgerError> {
+        self.read("read figures from", |database| summaries(database, keep::row_of(database, trial)?))
+    }
+
+    /// Rank 0's typical value of a series, without the steps that warm up.
+    pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<Measured>, LedgerError> {
+        self.read("read figures from", |database| steady(database, keep::row_of(database, trial)?, key))
+    }
+}
+
+pub(super) fn summaries(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
+    let mut select = database.prepare_cached(
+        "SELECT key.name, rank, points, last, last_step, min, min_step, max, max_step,
+                CASE WHEN finite > 0 THEN sum / finite END
+         FROM summary JOIN key ON key.id = summary.key WHERE trial = ?1 ORDER BY key.name, rank",
+    )?;
+    let rows = select.query_map([trial], |row| {
+        Ok(Summary {
+            key: row.get(0)?,
+            rank: Rank(row.get(1)?),
+            points: unstored(row.get(2)?),
+            last: row.get(3)?,
+            last_step: unstored(row.get(4)?),
+            min: row.get(5)?,
+            min_step: row.get::<_, Option<i64>>(6)?.map(unstored),
+            max: row.get(7)?,
+            max_step: row.get::<_, Option<i64>>(8)?.map(unstored),
+            mean: row.get(9)?,
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}

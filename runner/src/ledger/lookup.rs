@@ -1,0 +1,105 @@
+//! Finding a trial by what the user typed.
+
+use super::{Fault, History};
+use crate::fact::LedgerError;
+use dtrain_protocol::TrialId;
+use rusqlite::Connection;
+
+/// What the user typed names no single trial.
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    /// No trial is called so.
+    #[error("no trial is called `{name}`{}", hint(.near))]
+    Unknown {
+        /// What was typed.
+        name: String,
+        /// Labels that resemble it, the nearest first.
+        near: Vec<String>,
+    },
+    /// Several ids or labels begin so.
+    #[error("`{name}` may be any of {}; type more of it", .matches.join(", "))]
+    Ambiguous {
+        /// What was typed.
+        name: String,
+        /// Labels of the trials, at most eight.
+        matches: Vec<String>,
+    },
+    /// The history could not be read.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+fn hint(near: &[String]) -> String {
+    if near.is_empty() {
+        return "; `dtrain history` lists all".to_owned();
+    }
+    format!("; did you mean {}?", near.join(", "))
+}
+
+/// What a name led to.
+enum Found {
+    One(TrialId),
+    Many(Vec<String>),
+    None(Vec<String>),
+}
+
+impl History {
+    /// The trial called `name`: a label, an id, `last` for the newest, or the beginning of an id or a label
+    /// that only one trial has. Ids are found in either case.
+    pub fn find(&self, name: &str) -> Result<TrialId, LookupError> {
+        let found = self.read("look up a trial in", |database| find(database, name))?;
+        match found {
+            Found::One(trial) => Ok(trial),
+            Found::Many(matches) => Err(LookupError::Ambiguous { name: name.to_owned(), matches }),
+            Found::None(near) => Err(LookupError::Unknown { name: name.to_owned(), near }),
+        }
+    }
+}
+
+fn find(database: &Connection, name: &str) -> Result<Found, Fault> {
+    let exact = [
+        "SELECT uid, label FROM trial WHERE label = ?1",
+        "SELECT uid, label FROM trial WHERE uid = upper(?1)",
+    ];
+    for query in exact {
+        if let Some((uid, _)) = pairs(database, query, name)?.pop() {
+            return Ok(Found::One(TrialId(uid)));
+        }
+    }
+    if name == "last" {
+        let newest =
+            "SELECT uid, label FROM trial WHERE ?1 = 'last' ORDER BY created_ms DESC, id DESC LIMIT 1";
+        if let Some((uid, _)) = pairs(database, newest, name)?.pop() {
+            return Ok(Found::One(TrialId(uid)));
+        }
+    }
+    let begins = "SELECT uid, label FROM trial
+        WHERE ?1 <> '' AND (substr(uid, 1, length(?1)) = upper(?1) OR substr(label, 1, length(?1)) = ?1)
+        ORDER BY created_ms DESC, id DESC LIMIT 9";
+    let mut matches = pairs(database, begins, name)?;
+    match matches.len() {
+        0 => Ok(Found::None(near(database, name)?)),
+        1 => Ok(Found::One(TrialId(matches.remove(0).0))),
+        _ => Ok(Found::Many(matches.into_iter().map(|(_, label)| label).take(8).collect())),
+    }
+}
+
+fn pairs(database: &Connection, query: &str, name: &str) -> Result<Vec<(String, String)>, Fault> {
+    let mut select = database.prepare_cached(query)?;
+    let rows = select.query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The three labels most like `name`.
+fn near(database: &Connection, name: &str) -> Result<Vec<String>, Fault> {
+    let all = pairs(
+        database,
+        "SELECT uid, label FROM trial WHERE ?1 = ?1 ORDER BY created_ms DESC LIMIT 2000",
+        name,
+    )?;
+    let mut scored: Vec<_> =
+        all.into_iter().map(|(_, label)| (strsim::jaro_winkler(name, &label), label)).collect();
+    scored.retain(|(score, _)| *score > 0.7);
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    Ok(scored.into_iter().take(3).map(|(_, label)| label).collect())
+}

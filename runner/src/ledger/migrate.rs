@@ -1,0 +1,163 @@
+//! From an older file to the newest schema, one durable step at a time.
+//!
+//! `PRAGMA user_version` is `major · 100 + minor`. A new minor version only adds, so that an older dtrain can
+//! still read; a new major version changes what is there.
+
+use super::Fault;
+use rusqlite::{Connection, TransactionBehavior};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A version of the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(i32);
+
+/// One step: the version it leads to, and how.
+pub(super) type Step = (Version, &'static str);
+
+/// The version this program writes.
+pub(super) const CURRENT: Version = Version(100);
+
+/// All steps, oldest first.
+pub(super) const STEPS: &[Step] = &[(CURRENT, include_str!("sql/v1.sql"))];
+
+impl Version {
+    /// Files of different major versions cannot be read by each other's programs.
+    pub(super) fn major(self) -> i32 {
+        self.0 / 100
+    }
+
+    /// Whether `self` came after `other`.
+    pub(super) fn is_newer_than(self, other: Self) -> bool {
+        self > other
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 100, self.0 % 100)
+    }
+}
+
+/// The version of the file; 0.0 for an empty one.
+pub(super) fn version(database: &Connection) -> Result<Version, Fault> {
+    Ok(Version(database.pragma_query_value(None, "user_version", |row| row.get(0))?))
+}
+
+/// Brings the file to the last of `steps`. An older file is copied beside itself first.
+pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Step]) -> Result<(), Fault> {
+    let Some((target, _)) = steps.last() else { return Ok(()) };
+    let found = version(database)?;
+    if found != Version(0) && found < *target {
+        back_up(database, path, found)?;
+    }
+    for (to, sql) in steps {
+        if version(database)? >= *to {
+            continue;
+        }
+        let step = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Asked again under the lock: another process may have been faster.
+        if version(&step)? < *to {
+            step.execute_batch(sql)?;
+            step.pragma_update(None, "user_version", to.0)?;
+            step.commit()?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the copy of a file of version `found` is put.
+fn backup_path(path: &Path, found: Version) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".v{found}.backup"));
+    path.with_file_name(name)
+}
+
+/// Copies the whole database, then renames the copy into place; keeps a copy that is already there.
+fn back_up(database: &Connection, path: &Path, found: Version) -> Result<(), Fault> {
+    let whole = backup_path(path, found);
+    if whole.exists() {
+        return Ok(());
+    }
+    let partial = whole.with_extension(format!("partial-{}", std::process::id()));
+    drop(std::fs::remove_file(&partial));
+    let name = partial.to_str().ok_or("its path is not valid UTF-8")?;
+    database.execute("VACUUM INTO ?1", [name])?;
+    std::fs::File::open(&partial)?.sync_all()?;
+    std::fs::rename(&partial, &whole)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &[Step] = &[(Version(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);")];
+    const NEW: &[Step] = &[
+        (Version(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);"),
+        (Version(101), "ALTER TABLE a ADD COLUMN y INTEGER NOT NULL DEFAULT 1;"),
+        (Version(102), "CREATE TABLE b(z TEXT) STRICT;"),
+    ];
+
+    fn file() -> (tempfile::TempDir, PathBuf, Connection) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history.db");
+        let database = Connection::open(&path).expect("opens");
+        (folder, path, database)
+    }
+
+    #[test]
+    fn an_older_file_is_copied_then_brought_forward_with_its_rows() {
+        let (_folder, path, mut database) = file();
+        migrate(&mut database, &path, OLD).expect("made");
+        assert!(!backup_path(&path, Version(100)).exists(), "an empty file needs no copy");
+        migrate(&mut database, &path, NEW).expect("migrated");
+        assert_eq!(version(&database).expect("told"), Version(102));
+        let row: (i64, i64) = database
+            .query_row("SELECT x, y FROM a", [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .expect("there");
+        assert_eq!(row, (7, 1));
+
+        let copy = Connection::open(backup_path(&path, Version(100))).expect("the copy opens");
+        assert_eq!(version(&copy).expect("told"), Version(100));
+        let kept: i64 = copy.query_row("SELECT x FROM a", [], |row| row.get(0)).expect("there");
+        assert_eq!(kept, 7);
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_version_before_it() {
+        let (_folder, path, mut database) = file();
+        let broken: &[Step] = &[OLD[0], (Version(101), "CREATE TABLE c(x) STRICT; no sql;")];
+        migrate(&mut database, &path, broken).expect_err("the second step is not SQL");
+        assert_eq!(version(&database).expect("told"), Version(100));
+        database.execute_batch("SELECT * FROM c").expect_err("its first half is undone");
+    }
+
+    #[test]
+    fn a_newer_minor_version_is_read_and_a_newer_major_version_is_refused_by_number() {
+        let (folder, path, database) = file();
+        drop(database);
+        drop(crate::History::open(&path).expect("made"));
+        let mark = |version: i32| {
+            let raw = Connection::open(&path).expect("opens");
+            raw.pragma_update(None, "user_version", version).expect("marked");
+        };
+        mark(CURRENT.0 + 3);
+        let newer = crate::History::open(&path).expect("readable");
+        assert!(newer.is_read_only());
+        mark(CURRENT.0 + 100);
+        let error = crate::History::open(&path).expect_err("refused").source.to_string();
+        assert!(error.contains("version 2.0") && error.contains("version 1.0"), "{error}");
+        drop(folder);
+    }
+
+    #[test]
+    fn the_schema_is_sound() {
+        let (_folder, path, mut database) = file();
+        migrate(&mut database, &path, STEPS).expect("made");
+        let loose: i64 = database
+            .query_row("SELECT count(*) FROM pragma_table_list WHERE type = 'table' AND NOT strict AND name NOT LIKE 'sqlite_%'", [], |row| row.get(0))
+            .expect("counted");
+        assert_eq!(loose, 0, "every table is STRICT");
+    }
+}

@@ -1,0 +1,210 @@
+//! Opening the file: where it may lie, who may read it, and how SQLite is told to keep its word.
+
+use super::{Access, Fault, migrate};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// `DTRN`: says that a file is ours.
+const APPLICATION_ID: i32 = 0x4454_524E;
+
+/// How long a writer waits for the others.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// File systems without memory shared between hosts, on which a write-ahead log corrupts itself.
+const NETWORK: &[(u64, &str)] = &[
+    (0x6969, "NFS"),
+    (0xFF53_4D42, "CIFS"),
+    (0xFE53_4D42, "SMB"),
+    (0x517B, "SMB"),
+    (0x6573_5546, "FUSE"),
+    (0x0BD0_0BD0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0x00C3_6400, "Ceph"),
+    (0x5346_414F, "AFS"),
+];
+
+/// Opens for writing; makes folder (0700) and file (0600) where there are none.
+pub(super) fn writer(path: &Path) -> Result<(Connection, Access), Fault> {
+    let folder = folder(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    refuse_network(&folder, path)?;
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let mut database = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    database.busy_timeout(BUSY)?;
+    recognise(&database)?;
+    let version = migrate::version(&database)?;
+    if version.is_newer_than(migrate::CURRENT) {
+        return Ok((read_newer(database, version)?, Access::Newer(version.to_string())));
+    }
+    until_free(|| {
+        database.query_row("PRAGMA journal_mode=WAL", [], |row| row.get::<_, String>(0)).map(drop)
+    })?;
+    configure(&database)?;
+    migrate::migrate(&mut database, path, migrate::STEPS)?;
+    Ok((database, Access::Write))
+}
+
+/// Opens for reading; an `Err` where there is no file.
+pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
+    if !path.exists() {
+        return Err("there is no history yet; `dtrain run` makes one".into());
+    }
+    refuse_network(&folder(path), path)?;
+    let database = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    database.busy_timeout(BUSY)?;
+    recognise(&database)?;
+    let version = migrate::version(&database)?;
+    if version.is_newer_than(migrate::CURRENT) {
+        return Ok((read_newer(database, version)?, Access::Newer(version.to_string())));
+    }
+    if migrate::CURRENT.is_newer_than(version) {
+        drop(database);
+        drop(writer(path)?);
+        return reader(path);
+    }
+    database.pragma_update(None, "query_only", true)?;
+    Ok((database, Access::Read))
+}
+
+/// What to say to a write on a newer file.
+pub(super) fn too_new(version: &str) -> String {
+    format!(
+        "it has schema version {version}, this dtrain {} writes version {}; use the newer dtrain that made it",
+        env!("CARGO_PKG_VERSION"),
+        migrate::CURRENT
+    )
+}
+
+/// A newer minor version only added things, so reading is safe; a newer major version is refused.
+fn read_newer(database: Connection, version: migrate::Version) -> Result<Connection, Fault> {
+    if version.major() != migrate::CURRENT.major() {
+        return Err(too_new(&version.to_string()).into());
+    }
+    database.pragma_update(None, "query_only", true)?;
+    Ok(database)
+}
+
+fn configure(database: &Connection) -> Result<(), Fault> {
+    database.execute_batch(
+        "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA temp_store=MEMORY;
+         PRAGMA cache_size=-32768; PRAGMA journal_size_limit=67108864;",
+    )?;
+    database.set_prepared_statement_cache_capacity(64);
+    Ok(())
+}
+
+/// Fails when the file belongs to another program; marks an empty one as ours.
+fn recognise(database: &Connection) -> Result<(), Fault> {
+    let id: i32 = match database.pragma_query_value(None, "application_id", |row| row.get(0)) {
+        Ok(id) => id,
+        Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::NotADatabase => {
+            return Err("it is not a database; move it aside".into());
+        }
+        Err(other) => return Err(other.into()),
+    };
+    if id == APPLICATION_ID {
+        return Ok(());
+    }
+    let tables: i64 = database.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if id != 0 || tables > 0 {
+        // Another process may have marked and filled it between the two questions.
+        let again: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0))?;
+        if again != APPLICATION_ID {
+            return Err("it is a database of another program; choose another file".into());
+        }
+        return Ok(());
+    }
+    until_free(|| database.pragma_update(None, "application_id", APPLICATION_ID))
+}
+
+/// Fails on a file system that other hosts may write at the same time.
+fn refuse_network(folder: &Path, path: &Path) -> Result<(), Fault> {
+    let kind = rustix::fs::statfs(folder)?.f_type;
+    #[expect(clippy::cast_sign_loss, reason = "the kernel's magic numbers are 32 bits in a signed word")]
+    let magic = (kind as u64) & 0xFFFF_FFFF;
+    refuse_magic(magic, path).map_or(Ok(()), |message| Err(message.into()))
+}
+
+/// Why a file on a file system with this magic number is refused.
+fn refuse_magic(magic: u64, path: &Path) -> Option<String> {
+    let (_, name) = NETWORK.iter().find(|(known, _)| *known == magic)?;
+    Some(format!(
+        "{} is on a network file system ({name}), where SQLite loses data; keep it on a local disk: \
+         unset DTRAIN_STATE (the default is ~/.local/state/dtrain) or set it to a local folder",
+        path.display()
+    ))
+}
+
+/// Repeats what SQLite refuses without waiting while others switch the file to its write-ahead log.
+fn until_free(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), Fault> {
+    let begun = Instant::now();
+    loop {
+        match work() {
+            Err(rusqlite::Error::SqliteFailure(error, _))
+                if matches!(error.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+                    && begun.elapsed() < BUSY =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// The folder of `path`; `.` for a bare name.
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        Some(_) | None => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_file_system_is_refused_by_name_and_a_local_one_is_not() {
+        let message = refuse_magic(0x6969, Path::new("/home/a/history.db")).expect("NFS is refused");
+        assert!(message.contains("NFS") && message.contains("~/.local/state/dtrain"), "{message}");
+        assert_eq!(refuse_magic(0xEF53, Path::new("x")), None, "ext4");
+        assert_eq!(refuse_magic(0x794C_7630, Path::new("x")), None, "overlayfs");
+    }
+
+    #[test]
+    fn a_foreign_file_is_refused_untouched() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = folder.path().join("text");
+        std::fs::write(&text, "x".repeat(4096)).expect("written");
+        let error = crate::History::open(&text).expect_err("not a database");
+        assert!(error.source.to_string().contains("not a database"), "{}", error.source);
+
+        let other = folder.path().join("other.db");
+        Connection::open(&other).expect("made").execute_batch("CREATE TABLE theirs(x)").expect("made");
+        let before = std::fs::read(&other).expect("read");
+        let error = crate::History::open(&other).expect_err("of another program");
+        assert!(error.source.to_string().contains("another program"), "{}", error.source);
+        assert_eq!(before, std::fs::read(&other).expect("read"));
+    }
+
+    #[test]
+    fn only_the_owner_can_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("state").join("history.db");
+        drop(crate::History::open(&path).expect("made"));
+        let mode = |p: &Path| std::fs::metadata(p).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().expect("has one")), 0o700);
+    }
+}

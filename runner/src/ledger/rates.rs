@@ -1,0 +1,98 @@
+//! What was measured: speeds of hosts, and how trials went against what was predicted.
+
+use super::{History, create, stored};
+use crate::fact::LedgerError;
+use dtrain_protocol::{HostFacts, Rates, TrialId};
+use rusqlite::{OptionalExtension, params};
+use serde_json::Value;
+
+/// How a trial went against what was predicted for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observation {
+    /// The trial.
+    pub trial: TrialId,
+    /// What was trained.
+    pub candidate: Value,
+    /// Seconds of one step that the planner expected, before any correction.
+    pub predicted_step_seconds: f64,
+    /// Median seconds of one step, without the steps that warm up.
+    pub measured_step_seconds: f64,
+    /// Median absolute deviation of these.
+    pub measured_step_spread: f64,
+}
+
+/// Names a host by everything a plan depends on: two hosts with equal digests are alike.
+pub fn host_digest(host: &HostFacts) -> String {
+    create::digest(&serde_json::to_string(host).unwrap_or_default())
+}
+
+impl History {
+    /// The newest rates of this host for this model; `None` when they were never measured.
+    pub fn rates(&self, host: &HostFacts, model_digest: &str) -> Result<Option<Rates>, LedgerError> {
+        self.read("read rates from", |database| {
+            let json: Option<String> = database
+                .query_row(
+                    "SELECT json FROM rates WHERE host_digest = ?1 AND model_digest = ?2",
+                    [&host_digest(host), model_digest],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            // Rates that an older dtrain wrote differently are measured again.
+            Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
+        })
+    }
+
+    /// Keeps rates in place of older ones of the same host and model.
+    pub fn save_rates(&mut self, rates: &Rates) -> Result<(), LedgerError> {
+        self.write("write rates to", |transaction| {
+            transaction.execute(
+                "INSERT OR REPLACE INTO rates(host_digest, model_digest, measured_ms, json) VALUES (?1, ?2, ?3, ?4)",
+                params![
+                    host_digest(&rates.host),
+                    rates.model_digest,
+                    stored(rates.measured_at_ms),
+                    serde_json::to_string(rates)?
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// All rates, the newest first.
+    pub fn all_rates(&self) -> Result<Vec<Rates>, LedgerError> {
+        self.read("read rates from", |database| {
+            let mut select = database.prepare("SELECT json FROM rates ORDER BY measured_ms DESC")?;
+            let rows = select.query_map([], |row| row.get::<_, String>(0))?;
+            let all: Vec<String> = rows.collect::<Result<_, _>>()?;
+            Ok(all.iter().filter_map(|json| serde_json::from_str(json).ok()).collect())
+        })
+    }
+
+    /// How trials on such a host with such a model went against what was predicted, the newest first.
+    pub fn observations(
+        &self,
+        host: &HostFacts,
+        model_digest: &str,
+    ) -> Result<Vec<Observation>, LedgerError> {
+        self.read("read observations from", |database| {
+            let mut select = database.prepare(
+                "SELECT trial.uid, document.json, predicted_step_seconds, measured_step_seconds, measured_step_spread
+                 FROM trial JOIN document ON document.trial = trial.id AND document.kind = 'candidate'
+                 WHERE host_digest = ?1 AND model_digest = ?2 AND measured_step_seconds IS NOT NULL
+                   AND predicted_step_seconds IS NOT NULL ORDER BY trial.id DESC LIMIT 1000",
+            )?;
+            let mut rows = select.query([&host_digest(host), model_digest])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                found.push(Observation {
+                    trial: TrialId(row.get(0)?),
+                    candidate: serde_json::from_str(row.get_ref(1)?.as_str()?)?,
+                    predicted_step_seconds: row.get(2)?,
+                    measured_step_seconds: row.get(3)?,
+                    measured_step_spread: row.get(4)?,
+                });
+            }
+            Ok(found)
+        })
+    }
+}

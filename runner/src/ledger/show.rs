@@ -1,0 +1,287 @@
+//! Everything about one trial, and what a user may add to or take from it.
+
+use super::{
+    Fault, History, Param, Predicted, Source, Status, Summary, TrialRow, figures, keep, list, now_ms,
+    unstored,
+};
+use crate::fact::{Ended, LedgerError, Verdict};
+use crate::provenance::Provenance;
+use dtrain_protocol::{AttemptId, StepId, TrialId};
+use rusqlite::{Connection, params};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Everything about one trial but its points.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The line about it.
+    pub row: TrialRow,
+    /// How it ended; `None` while it goes on.
+    pub verdict: Option<Verdict>,
+    /// What the user asked for.
+    pub recipe: Value,
+    /// The whole plan.
+    pub plan: Value,
+    /// What was trained.
+    pub candidate: Value,
+    /// Recipe and candidate value by value, sorted by path.
+    pub params: Vec<Param>,
+    /// What the planner expected.
+    pub predicted: Predicted,
+    /// All attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// All checkpoints, oldest first, refused ones included.
+    pub checkpoints: Vec<Checkpoint>,
+    /// One line about each series.
+    pub figures: Vec<Summary>,
+    /// What produced it.
+    pub provenance: Provenance,
+    /// What the user wrote, oldest first.
+    pub notes: Vec<Note>,
+    /// Tags by name.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// One launch of a trial.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its number.
+    pub number: AttemptId,
+    /// The checkpoint it went on from.
+    pub from: Option<StepId>,
+    /// Milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// Milliseconds since the Unix epoch; `None` while it goes on.
+    pub ended_ms: Option<u64>,
+    /// How it ended.
+    pub ended: Option<Ended>,
+}
+
+/// A committed checkpoint. Old ones may have been removed from disk since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The attempt that wrote it.
+    pub attempt: AttemptId,
+    /// Steps completed in it.
+    pub step: StepId,
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The folder.
+    pub folder: PathBuf,
+    /// Why it no longer counts.
+    pub refused: Option<String>,
+}
+
+/// What a user wrote about a trial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The text.
+    pub text: String,
+}
+
+impl History {
+    /// Everything about a trial but its points; `is_alive` says whether anybody is at work on it.
+    pub fn trial(&self, trial: &TrialId, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<Trial, LedgerError> {
+        self.read("read a trial from", |database| show(database, keep::row_of(database, trial)?, is_alive))
+    }
+
+    /// All checkpoints of a trial, oldest first, refused ones included.
+    pub fn checkpoints(&self, trial: &TrialId) -> Result<Vec<Checkpoint>, LedgerError> {
+        self.read("read checkpoints from", |database| checkpoints(database, keep::row_of(database, trial)?))
+    }
+
+    /// Adds a note.
+    pub fn add_note(&mut self, trial: &TrialId, text: &str) -> Result<(), LedgerError> {
+        self.write("write a note to", |transaction| {
+            let trial = keep::row_of(transaction, trial)?;
+            transaction.execute(
+                "INSERT INTO note(trial, at_ms, text) VALUES (?1, ?2, ?3)",
+                params![trial, now_ms(), text],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Sets a tag, in place of one of the same name; an empty value takes it away.
+    pub fn set_tag(&mut self, trial: &TrialId, name: &str, value: &str) -> Result<(), LedgerError> {
+        self.write("write a tag to", |transaction| {
+            let trial = keep::row_of(transaction, trial)?;
+            if value.is_empty() {
+                transaction
+                    .execute("DELETE FROM tag WHERE trial = ?1 AND name = ?2", params![trial, name])?;
+            } else {
+                transaction.execute(
+                    "INSERT OR REPLACE INTO tag(trial, name, value) VALUES (?1, ?2, ?3)",
+                    params![trial, name, value],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes a trial with its points and facts. Its folder is the caller's; its label is not given again.
+    ///
+    /// `Err` when somebody is at work on it: stop it first.
+    pub fn delete(
+        &mut self,
+        trial: &TrialId,
+        is_alive: &dyn Fn(&TrialId) -> bool,
+    ) -> Result<(), LedgerError> {
+        self.write("delete a trial from", |transaction| {
+            let row = keep::row_of(transaction, trial)?;
+            let line = line(transaction, row, is_alive)?;
+            if line.status == Status::Running {
+                return Err(format!("{} is running; stop it first", line.label).into());
+            }
+            transaction.execute("DELETE FROM trial WHERE id = ?1", [row])?;
+            transaction.execute_batch(
+                "DELETE FROM patch WHERE hash NOT IN (SELECT patch_hash FROM trial WHERE patch_hash IS NOT NULL);
+                 DELETE FROM environment
+                 WHERE hash NOT IN (SELECT environment_hash FROM trial WHERE environment_hash IS NOT NULL);",
+            )?;
+            Ok(())
+        })
+    }
+}
+
+fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<Trial, Fault> {
+    let row = line(database, trial, is_alive)?;
+    let (verdict, predicted) = database.query_row(
+        "SELECT verdict, predicted_step_seconds, predicted_tokens_per_second, predicted_memory_bytes
+         FROM trial WHERE id = ?1",
+        [trial],
+        |row| {
+            let predicted = Predicted {
+                step_seconds: row.get(1)?,
+                tokens_per_second: row.get(2)?,
+                memory_bytes: row.get::<_, Option<i64>>(3)?.map(unstored),
+            };
+            Ok((row.get::<_, Option<String>>(0)?, predicted))
+        },
+    )?;
+    Ok(Trial {
+        row,
+        verdict: verdict.map(|json| serde_json::from_str(&json)).transpose()?,
+        recipe: document(database, trial, "recipe")?,
+        plan: document(database, trial, "plan")?,
+        candidate: document(database, trial, "candidate")?,
+        params: parameters(database, trial)?,
+        predicted,
+        attempts: attempts(database, trial)?,
+        checkpoints: checkpoints(database, trial)?,
+        figures: figures::summaries(database, trial)?,
+        provenance: provenance(database, trial)?,
+        notes: rows(
+            database,
+            "SELECT at_ms, text FROM note WHERE trial = ?1 ORDER BY at_ms, rowid",
+            trial,
+            |row| Ok(Note { at_ms: unstored(row.get(0)?), text: row.get(1)? }),
+        )?,
+        tags: rows(database, "SELECT name, value FROM tag WHERE trial = ?1", trial, |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?
+        .into_iter()
+        .collect(),
+    })
+}
+
+/// All rows of a query about one trial.
+fn rows<T>(
+    database: &Connection,
+    query: &str,
+    trial: i64,
+    read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, Fault> {
+    let mut select = database.prepare_cached(query)?;
+    let found = select.query_map([trial], read)?.collect::<Result<_, _>>()?;
+    Ok(found)
+}
+
+fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, Fault> {
+    let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", list::COLUMNS, list::TABLES);
+    let mut select = database.prepare_cached(&query)?;
+    let mut found = select.query([trial])?;
+    let row = found.next()?.ok_or("the trial was deleted")?;
+    list::row(row, is_alive)
+}
+
+fn document(database: &Connection, trial: i64, kind: &str) -> Result<Value, Fault> {
+    let json: String = database.query_row(
+        "SELECT json FROM document WHERE trial = ?1 AND kind = ?2",
+        params![trial, kind],
+        |row| row.get(0),
+    )?;
+    Ok(serde_json::from_str(&json)?)
+}
+
+fn parameters(database: &Connection, trial: i64) -> Result<Vec<Param>, Fault> {
+    let query = "SELECT key.name, value, source FROM param JOIN key ON key.id = param.key WHERE trial = ?1 ORDER BY 1";
+    let stored = rows(database, query, trial, |row| {
+        Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
+    })?;
+    stored
+        .into_iter()
+        .map(|(path, value, source)| {
+            let source = Source::parse(&source).unwrap_or(Source::Recipe);
+            Ok(Param { path, value: serde_json::from_str(&value)?, source })
+        })
+        .collect()
+}
+
+fn attempts(database: &Connection, trial: i64) -> Result<Vec<Attempt>, Fault> {
+    let query =
+        "SELECT number, from_step, started_ms, ended_ms, ended FROM attempt WHERE trial = ?1 ORDER BY number";
+    let stored = rows(database, query, trial, |row| {
+        let attempt = Attempt {
+            number: AttemptId(unstored(row.get(0)?)),
+            from: row.get::<_, Option<i64>>(1)?.map(|step| StepId(unstored(step))),
+            started_ms: unstored(row.get(2)?),
+            ended_ms: row.get::<_, Option<i64>>(3)?.map(unstored),
+            ended: None,
+        };
+        Ok((attempt, row.get::<_, Option<String>>(4)?))
+    })?;
+    stored
+        .into_iter()
+        .map(|(attempt, ended)| {
+            let ended = ended.map(|json| serde_json::from_str(&json)).transpose()?;
+            Ok(Attempt { ended, ..attempt })
+        })
+        .collect()
+}
+
+fn checkpoints(database: &Connection, trial: i64) -> Result<Vec<Checkpoint>, Fault> {
+    let query = "SELECT attempt, step, at_ms, folder, refused FROM checkpoint WHERE trial = ?1 ORDER BY step, attempt";
+    rows(database, query, trial, |row| {
+        Ok(Checkpoint {
+            attempt: AttemptId(unstored(row.get(0)?)),
+            step: StepId(unstored(row.get(1)?)),
+            at_ms: unstored(row.get(2)?),
+            folder: PathBuf::from(row.get::<_, String>(3)?),
+            refused: row.get(4)?,
+        })
+    })
+}
+
+/// What produced a trial, with the patch and the environment it shares with others.
+fn provenance(database: &Connection, trial: i64) -> Result<Provenance, Fault> {
+    let mut made: Provenance = serde_json::from_value(document(database, trial, "provenance")?)?;
+    let (patch, environment): (Option<String>, Option<String>) = database.query_row(
+        "SELECT patch.text, environment.json FROM trial
+         LEFT JOIN patch ON patch.hash = trial.patch_hash
+         LEFT JOIN environment ON environment.hash = trial.environment_hash WHERE trial.id = ?1",
+        [trial],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    if let Some(git) = &mut made.git {
+        git.patch = patch;
+    }
+    if let Some(json) = environment {
+        made.environment = serde_json::from_str(&json)?;
+    }
+    Ok(made)
+}

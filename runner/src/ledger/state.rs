@@ -1,0 +1,161 @@
+//! How a trial stands: what its facts say, and who is alive.
+
+use crate::fact::{Fact, Verdict};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How a trial stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Recorded, never launched.
+    Created,
+    /// Launched, not ended, and somebody is at work on it.
+    Running,
+    /// Launched, not ended, and nobody is at work on it: it can be resumed.
+    Lost,
+    /// It reached its end.
+    Completed,
+    /// A search ended it early.
+    Pruned,
+    /// Memory ran out.
+    OutOfMemory,
+    /// Loss or gradient was not finite.
+    Diverged,
+    /// It failed more often than it may.
+    Failed,
+    /// The user stopped it; it can be resumed.
+    Stopped,
+}
+
+impl Status {
+    /// All, in the order of a trial's life.
+    pub const ALL: [Self; 9] = [
+        Self::Created,
+        Self::Running,
+        Self::Lost,
+        Self::Completed,
+        Self::Pruned,
+        Self::OutOfMemory,
+        Self::Diverged,
+        Self::Failed,
+        Self::Stopped,
+    ];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Lost => "lost",
+            Self::Completed => "completed",
+            Self::Pruned => "pruned",
+            Self::OutOfMemory => "out of memory",
+            Self::Diverged => "diverged",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+impl std::str::FromStr for Status {
+    type Err = String;
+
+    /// Reads the word, with spaces, `-` or `_` between its parts.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = text.replace(['-', '_'], " ").to_lowercase();
+        Self::ALL.into_iter().find(|status| status.word() == plain).ok_or_else(|| {
+            let words: Vec<_> = Self::ALL.iter().map(|status| status.word().replace(' ', "-")).collect();
+            format!("`{text}` is no status; expected one of {}", words.join(", "))
+        })
+    }
+}
+
+/// What the facts alone say; stored beside the trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// No attempt yet.
+    Created,
+    /// Neither ended nor merely created.
+    Open,
+    /// Ended so.
+    Ended(Status),
+}
+
+impl State {
+    /// The stored word.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Open => "open",
+            Self::Ended(Status::OutOfMemory) => "out_of_memory",
+            Self::Ended(status) => status.word(),
+        }
+    }
+
+    /// The state behind a stored word.
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        match word {
+            "created" => Some(Self::Created),
+            "open" => Some(Self::Open),
+            other => other.parse().ok().map(Self::Ended),
+        }
+    }
+
+    /// The state after `fact`.
+    pub(super) fn after(self, fact: &Fact) -> Self {
+        match fact {
+            Fact::AttemptStarted { .. } | Fact::Resumed => Self::Open,
+            Fact::TrialEnded { verdict } => Self::Ended(ended(verdict)),
+            Fact::CheckpointDurable { .. } | Fact::CheckpointRefused { .. } | Fact::AttemptEnded { .. } => {
+                self
+            }
+        }
+    }
+
+    /// How the trial stands, given whether anybody is at work on it.
+    pub(super) fn status(self, is_alive: impl FnOnce() -> bool) -> Status {
+        match self {
+            Self::Created => Status::Created,
+            Self::Open if is_alive() => Status::Running,
+            Self::Open => Status::Lost,
+            Self::Ended(status) => status,
+        }
+    }
+}
+
+fn ended(verdict: &Verdict) -> Status {
+    match verdict {
+        Verdict::Completed(_) => Status::Completed,
+        Verdict::Pruned => Status::Pruned,
+        Verdict::OutOfMemory => Status::OutOfMemory,
+        Verdict::Diverged => Status::Diverged,
+        Verdict::Failed(_) => Status::Failed,
+        Verdict::Stopped => Status::Stopped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_states_are_read_back() {
+        for status in Status::ALL {
+            assert_eq!(status.word().parse(), Ok(status));
+            assert_eq!(status.word().replace(' ', "-").parse(), Ok(status));
+        }
+        for state in
+            [State::Created, State::Open, State::Ended(Status::OutOfMemory), State::Ended(Status::Failed)]
+        {
+            assert_eq!(State::parse(state.word()), Some(state));
+        }
+        assert!("ok".parse::<Status>().expect_err("no status").contains("out-of-memory"));
+    }
+}
