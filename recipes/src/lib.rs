@@ -1,22 +1,35 @@
 //! What the user declares: the TOML language of dtrain, checked once and never changed afterwards.
 //!
-//! Text comes in, a [`Recipe`] or a list of [`error::Problem`]s goes out. This crate reads no clock and
-//! touches no file outside [`sharing`], which runs the user's own `git`.
+//! Text comes in, a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock and
+//! touches no file outside `sharing`, which runs the user's own `git`.
 
+pub mod canonical;
+pub mod check;
 pub mod cluster;
 pub mod data;
+pub mod document;
+pub mod extends;
+pub mod keys;
+pub mod library;
 pub mod model;
 pub mod objective;
+pub mod problem;
 pub mod recipe;
 pub mod search;
+pub mod source;
 pub mod train;
 pub mod units;
 
+pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
 pub use cluster::{Cluster, Devices, Host, Launcher};
 pub use data::{Data, DataFormat, Tokenizer, Valid};
+pub use document::{Document, Leaf};
+pub use extends::extended;
 pub use model::{Activation, Cnn, Command, Decoder, Mlp, Model, Norm, Positions};
 pub use objective::{Metric, Objective, Stop};
+pub use problem::{Problem, render_all};
 pub use recipe::{Checkpointing, LayoutPins, Recipe, Recompute, SaveEvery, ZeroStage};
 pub use search::Choice;
+pub use source::{Layer, Origin, Source};
 pub use train::{Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 pub use units::{Bytes, Samples, Seconds, Tokens};

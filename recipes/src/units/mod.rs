@@ -1,5 +1,9 @@
 //! Quantities with their units. The unit is in the type, so that two quantities cannot be swapped.
 
+mod parse;
+
+pub use parse::{UnitError, bytes, epochs, fraction, samples, seconds, steps, tokens};
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -53,4 +57,29 @@ impl fmt::Display for Seconds {
             write!(f, "{:.1} days", s / 86_400.0)
         }
     }
+}
+
+impl fmt::Display for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} samples", grouped(self.0))
+    }
+}
+
+impl fmt::Display for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tokens", grouped(self.0))
+    }
+}
+
+/// Digits in groups of three: `20,000,000`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }

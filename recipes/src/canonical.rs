@@ -1,0 +1,81 @@
+//! One text and one digest for each recipe, whatever way it was written.
+
+use crate::recipe::Recipe;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Compact JSON with sorted keys. Equal recipes give equal bytes on every machine.
+pub fn json(recipe: &Recipe) -> String {
+    sorted(value(recipe)).to_string()
+}
+
+/// blake3 of the canonical JSON, in 64 hexadecimal digits.
+pub fn digest(recipe: &Recipe) -> String {
+    blake3::hash(json(recipe).as_bytes()).to_hex().to_string()
+}
+
+/// One value that two recipes do not share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Dotted path in the canonical JSON.
+    pub path: String,
+    /// The value in the first recipe; `—` where it has none.
+    pub before: String,
+    /// The value in the second recipe; `—` where it has none.
+    pub after: String,
+}
+
+/// What two recipes do not share, in order of the path.
+pub fn differences(a: &Recipe, b: &Recipe) -> Vec<Difference> {
+    let (a, b) = (flat(a), flat(b));
+    let mut paths: Vec<&String> = a.keys().chain(b.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    let of =
+        |map: &BTreeMap<String, String>, path: &String| map.get(path).map_or("—".to_owned(), Clone::clone);
+    let differ = paths.into_iter().filter(|path| a.get(*path) != b.get(*path));
+    differ.map(|path| Difference { path: path.clone(), before: of(&a, path), after: of(&b, path) }).collect()
+}
+
+/// Every value of a recipe by its dotted path in the canonical JSON; lists of plain values are one value.
+pub fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
+    let mut map = BTreeMap::new();
+    flatten("", &value(recipe), &mut map);
+    map
+}
+
+fn value(recipe: &Recipe) -> Value {
+    serde_json::to_value(recipe).expect("a recipe has text keys and finite numbers only")
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let ordered: BTreeMap<String, Value> =
+                map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            Value::Object(ordered.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        plain => plain,
+    }
+}
+
+fn flatten(path: &str, value: &Value, map: &mut BTreeMap<String, String>) {
+    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        Value::Null => {}
+        Value::Object(inner) => inner.iter().for_each(|(key, value)| flatten(&below(key), value, map)),
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, item)| flatten(&format!("{path}[{index}]"), item, map));
+        }
+        Value::String(text) => {
+            map.insert(path.to_owned(), text.clone());
+        }
+        plain => {
+            map.insert(path.to_owned(), plain.to_string());
+        }
+    }
+}

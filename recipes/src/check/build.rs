@@ -1,0 +1,221 @@
+//! The typed recipe from values that hold. `None` anywhere would be a fault of the table of keys.
+
+use super::hosts::{Named, devices_of};
+use super::parsed::Parsed;
+use super::values::Values;
+use crate::cluster::{Cluster, Launcher};
+use crate::data::{Data, DataFormat, Tokenizer, Valid};
+use crate::keys::Kind;
+use crate::model::{Activation, Cnn, Command, Decoder, Mlp, Model, Norm, Positions};
+use crate::objective::{Metric, Objective, Stop};
+use crate::recipe::{Checkpointing, LayoutPins, Recipe, Recompute, SaveEvery, ZeroStage};
+use crate::search::Choice;
+use crate::train::{Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
+use crate::units::{Samples, Seconds, Tokens};
+
+pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
+    Some(Recipe {
+        name: values.text("name")?,
+        model: model(values)?,
+        data: if values.kind? == Kind::Command { None } else { Some(data(values)?) },
+        objective: objective(values)?,
+        train: train(values)?,
+        layout: layout(values)?,
+        checkpoint: Checkpointing { every: every(values)?, keep: values.count("checkpoint.keep")? },
+        cluster: cluster(values, hosts)?,
+    })
+}
+
+fn model(values: &Values) -> Option<Model> {
+    let count = |key: &str| values.count(&format!("model.{key}"));
+    let counts = |key: &str| match values.get(&format!("model.{key}"))? {
+        Parsed::Wholes(numbers) => {
+            numbers.iter().map(|n| u32::try_from(*n).ok()).collect::<Option<Vec<u32>>>()
+        }
+        _ => None,
+    };
+    Some(match values.kind? {
+        Kind::Decoder => Model::Decoder(Decoder {
+            layers: count("layers")?,
+            hidden: count("hidden")?,
+            heads: count("heads")?,
+            kv_heads: count("kv_heads")?,
+            ffn: count("ffn")?,
+            vocab: count("vocab")?,
+            context: count("context")?,
+            positions: match values.word("model.positions")? {
+                "rotary" => Positions::Rotary,
+                _ => Positions::Learned,
+            },
+            norm: if values.word("model.norm")? == "rms" { Norm::Rms } else { Norm::Layer },
+            activation: activation(values)?,
+            tied: values.flag("model.tied")?,
+            bias: values.flag("model.bias")?,
+        }),
+        Kind::Mlp => Model::Mlp(Mlp {
+            inputs: count("inputs")?,
+            hidden: counts("hidden")?,
+            classes: count("classes")?,
+            activation: activation(values)?,
+        }),
+        Kind::Cnn => Model::Cnn(Cnn {
+            channels: count("channels")?,
+            height: count("height")?,
+            width: count("width")?,
+            stages: counts("stages")?,
+            blocks: count("blocks")?,
+            classes: count("classes")?,
+        }),
+        Kind::Command => match values.get("model.argv")? {
+            Parsed::Texts(argv) => Model::Command(Command { argv: argv.clone() }),
+            _ => return None,
+        },
+    })
+}
+
+fn activation(values: &Values) -> Option<Activation> {
+    Some(match values.word("model.activation")? {
+        "swiglu" => Activation::Swiglu,
+        "relu" => Activation::Relu,
+        _ => Activation::Gelu,
+    })
+}
+
+fn data(values: &Values) -> Option<Data> {
+    let format = match values.word("data.format")? {
+        "tokens" => DataFormat::Tokens,
+        "csv" => DataFormat::Csv { target: values.text("data.target")? },
+        "idx" => DataFormat::Idx {
+            labels: values.patterns("data.labels"),
+            valid_labels: values.patterns("data.valid_labels"),
+        },
+        _ => DataFormat::Text {
+            tokenizer: match values.get("data.tokenizer")? {
+                Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),
+                _ => Tokenizer::Bytes,
+            },
+        },
+    };
+    let valid = match values.get("data.valid")? {
+        Parsed::Files(_) => Valid::Files(values.patterns("data.valid")),
+        share => Valid::Fraction(share.real()?),
+    };
+    Some(Data {
+        format,
+        train: values.patterns("data.train"),
+        valid,
+        fraction: values.real("data.fraction")?,
+    })
+}
+
+fn objective(values: &Values) -> Option<Objective> {
+    let whole = |key: &str| values.whole(&format!("objective.stop.{key}"));
+    Some(Objective {
+        metric: match values.word("objective.metric")? {
+            "valid.accuracy" => Metric::ValidAccuracy,
+            _ => Metric::ValidLoss,
+        },
+        stop: Stop {
+            steps: whole("steps"),
+            samples: whole("samples").map(Samples),
+            tokens: whole("tokens").map(Tokens),
+            epochs: values.real("objective.stop.epochs"),
+            time: values.real("objective.stop.time").map(Seconds),
+            target: values.real("objective.stop.target"),
+        },
+    })
+}
+
+fn train(values: &Values) -> Option<Train> {
+    let real = |key: &str| values.real(&format!("train.optimizer.{key}"));
+    Some(Train {
+        optimizer: Optimizer {
+            kind: match values.word("train.optimizer.kind")? {
+                "sgd" => OptimizerKind::Sgd,
+                "lion" => OptimizerKind::Lion,
+                "lamb" => OptimizerKind::Lamb,
+                _ => OptimizerKind::Adamw,
+            },
+            beta1: real("beta1")?,
+            beta2: real("beta2").unwrap_or(0.0),
+            epsilon: real("epsilon").unwrap_or(0.0),
+            weight_decay: real("weight_decay")?,
+        },
+        batch: choice(values.get("train.batch")?, |value| value.whole().map(Samples))?,
+        learning_rate: choice(values.get("train.learning_rate")?, Parsed::real)?,
+        warmup: choice(values.get("train.warmup")?, |value| match value {
+            Parsed::Tokens(tokens) => Some(Warmup::Tokens(Tokens(*tokens))),
+            value => value.whole().map(Warmup::Steps),
+        })?,
+        schedule: match values.word("train.schedule")? {
+            "linear" => Schedule::Linear,
+            "constant" => Schedule::Constant,
+            _ => Schedule::Cosine,
+        },
+        final_fraction: values.real("train.final_fraction")?,
+        clip: match values.get("train.clip")? {
+            Parsed::None => None,
+            value => Some(value.real()?),
+        },
+        precision: choice(values.get("train.precision")?, |value| {
+            Some(if value.word()? == "bf16" { Precision::Bf16 } else { Precision::F32 })
+        })?,
+        seed: values.whole("train.seed")?,
+    })
+}
+
+fn choice<T>(value: &Parsed, of: impl Fn(&Parsed) -> Option<T>) -> Option<Choice<T>> {
+    Some(match value {
+        Parsed::Auto => Choice::Auto,
+        Parsed::Among(values) => Choice::Among(values.iter().map(of).collect::<Option<_>>()?),
+        Parsed::Log(low, high) => Choice::Log { low: of(low)?, high: of(high)? },
+        value => Choice::Pinned(of(value)?),
+    })
+}
+
+fn layout(values: &Values) -> Option<LayoutPins> {
+    let count = |key: &str| values.count(&format!("layout.{key}"));
+    Some(LayoutPins {
+        data: count("data"),
+        tensor: count("tensor"),
+        pipeline: count("pipeline"),
+        context: count("context"),
+        expert: count("expert"),
+        zero: match values.get("layout.zero")? {
+            Parsed::Whole(0) => Some(ZeroStage::Zero0),
+            Parsed::Whole(1) => Some(ZeroStage::Zero1),
+            Parsed::Whole(2) => Some(ZeroStage::Zero2),
+            Parsed::Whole(_) => Some(ZeroStage::Zero3),
+            _ => None,
+        },
+        micro_batch: count("micro_batch"),
+        recompute: match values.get("layout.recompute")?.word() {
+            Some("none") => Some(Recompute::None),
+            Some("selective") => Some(Recompute::Selective),
+            Some(_) => Some(Recompute::Full),
+            None => None,
+        },
+    })
+}
+
+fn every(values: &Values) -> Option<SaveEvery> {
+    Some(match values.get("checkpoint.every")? {
+        Parsed::Auto => SaveEvery::Auto,
+        Parsed::Time(seconds) => SaveEvery::Time(Seconds(*seconds)),
+        value => SaveEvery::Steps(value.whole()?),
+    })
+}
+
+fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
+    Some(Cluster {
+        launcher: match values.word("cluster.launcher")? {
+            "ssh" => Launcher::Ssh,
+            "slurm" => Launcher::Slurm,
+            "kubernetes" => Launcher::Kubernetes,
+            _ => Launcher::Local,
+        },
+        ranks: values.count("cluster.ranks"),
+        devices: devices_of(values.word("cluster.devices")?),
+        hosts: hosts.iter().map(|named| named.host.clone()).collect(),
+    })
+}

@@ -1,0 +1,111 @@
+//! The values that hold where a recipe says nothing. `keys.rs` tells them in words.
+
+use super::CheckContext;
+use super::parsed::Parsed;
+use super::values::Values;
+use crate::keys::Kind;
+use std::path::Path;
+
+pub(super) fn fill(values: &mut Values, context: &CheckContext) {
+    values.or("name", Parsed::Text(context.name.clone()));
+    match values.kind {
+        Some(Kind::Decoder) => decoder(values),
+        Some(Kind::Mlp) => values.or("model.activation", Parsed::Word("relu")),
+        Some(Kind::Cnn) => values.or("model.blocks", Parsed::Whole(2)),
+        Some(Kind::Command) | None => {}
+    }
+    if values.kind != Some(Kind::Command) {
+        data(values);
+    }
+    values.or("objective.metric", Parsed::Word("valid.loss"));
+    optimizer(values);
+    train(values);
+    for axis in ["data", "tensor", "pipeline", "context", "expert", "zero", "micro_batch", "recompute"] {
+        let path = crate::keys::find(&format!("layout.{axis}"), None).map(|key| key.path);
+        path.into_iter().for_each(|path| values.or(path, Parsed::Auto));
+    }
+    values.or("checkpoint.every", Parsed::Auto);
+    values.or("checkpoint.keep", Parsed::Whole(3));
+    values.or("cluster.launcher", Parsed::Word("local"));
+    values.or("cluster.ranks", Parsed::Auto);
+    values.or("cluster.devices", Parsed::Word("auto"));
+}
+
+fn decoder(values: &mut Values) {
+    values.or("model.family", Parsed::Word("gpt2"));
+    let is_llama = values.word("model.family") == Some("llama");
+    let word = |llama, gpt2| Parsed::Word(if is_llama { llama } else { gpt2 });
+    values.or("model.positions", word("rotary", "learned"));
+    values.or("model.norm", word("rms", "layer"));
+    values.or("model.activation", word("swiglu", "gelu"));
+    values.or("model.tied", Parsed::Flag(!is_llama));
+    values.or("model.bias", Parsed::Flag(!is_llama));
+    if let Some(heads) = values.whole("model.heads") {
+        values.or("model.kv_heads", Parsed::Whole(heads));
+    }
+    if let Some(hidden) = values.whole("model.hidden") {
+        let is_gated = values.word("model.activation") == Some("swiglu");
+        let ffn = if is_gated { (8 * hidden).div_ceil(3).next_multiple_of(64) } else { 4 * hidden };
+        values.or("model.ffn", Parsed::Whole(ffn));
+    }
+}
+
+fn data(values: &mut Values) {
+    let train = values.patterns("data.train");
+    if let Some(first) = train.first() {
+        values.or("data.format", Parsed::Word(format(first)));
+    }
+    values.or("data.valid", Parsed::Share(0.05));
+    values.or("data.fraction", Parsed::Share(1.0));
+    if values.word("data.format") == Some("text") && values.kind == Some(Kind::Decoder) {
+        values.or("data.tokenizer", Parsed::Word("bytes"));
+        let vocab = match values.get("data.tokenizer") {
+            Some(Parsed::Bpe(vocab)) => Some(u64::from(*vocab)),
+            Some(Parsed::Word(_)) => Some(256),
+            _ => None,
+        };
+        if let Some(vocab) = vocab {
+            values.or("model.vocab", Parsed::Whole(vocab));
+        }
+    }
+}
+
+/// How a file of this name is read.
+fn format(pattern: &str) -> &'static str {
+    let name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
+    let lower = name.to_ascii_lowercase();
+    match lower.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("bin") => "tokens",
+        Some("csv") => "csv",
+        Some("idx") => "idx",
+        _ if lower.ends_with("-ubyte") => "idx",
+        _ => "text",
+    }
+}
+
+fn optimizer(values: &mut Values) {
+    values.or("train.optimizer.kind", Parsed::Word("adamw"));
+    let is_decoder = values.kind == Some(Kind::Decoder);
+    let decay = if is_decoder { 0.1 } else { 0.01 };
+    values.or("train.optimizer.beta1", Parsed::Real(0.9));
+    let (beta2, epsilon, decay) = match values.word("train.optimizer.kind") {
+        Some("sgd") => (None, None, 0.0),
+        Some("lion") => (Some(0.99), None, decay),
+        Some("lamb") => (Some(0.999), Some(1e-6), decay),
+        _ => (Some(if is_decoder { 0.95 } else { 0.999 }), Some(1e-8), decay),
+    };
+    values.or("train.optimizer.beta2", beta2.map_or(Parsed::Unset, Parsed::Real));
+    values.or("train.optimizer.epsilon", epsilon.map_or(Parsed::Unset, Parsed::Real));
+    values.or("train.optimizer.weight_decay", Parsed::Real(decay));
+}
+
+fn train(values: &mut Values) {
+    values.or("train.batch", Parsed::Auto);
+    values.or("train.learning_rate", Parsed::Auto);
+    values.or("train.warmup", Parsed::Auto);
+    values.or("train.schedule", Parsed::Word("cosine"));
+    values.or("train.final_fraction", Parsed::Real(0.1));
+    values.or("train.clip", Parsed::Real(1.0));
+    values.or("train.precision", Parsed::Auto);
+    values.or("train.seed", Parsed::Whole(1));
+}

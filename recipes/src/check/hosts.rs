@@ -1,0 +1,204 @@
+//! The hosts of a cluster, with ranges such as `gpu-[01-04]` expanded.
+
+use super::shape::{kind_of, parse};
+use super::{Resolved, suggest};
+use crate::cluster::{Devices, Host};
+use crate::document::{Document, Node, Value};
+use crate::keys::find;
+use crate::problem::Problem;
+use crate::source::Origin;
+
+/// Most hosts one recipe may name.
+const MOST: usize = 65_536;
+
+/// A host and where its address was said.
+pub(super) struct Named {
+    pub(super) host: Host,
+    pub(super) origin: Origin,
+}
+
+/// The hosts that are right, and what is wrong with the others.
+pub(super) fn of(document: &Document) -> (Vec<Named>, Vec<Problem>) {
+    let mut problems = Vec::new();
+    let mut named: Vec<Named> = Vec::new();
+    let Some(node) = document.get("cluster.hosts") else { return (named, problems) };
+    let Value::List(items) = &node.value else {
+        let message = format!("`cluster.hosts` must be a list of hosts, found {}", kind_of(node));
+        let problem = Problem::new(message).at(&node.origin);
+        return (
+            named,
+            vec![problem.hint("write `[[cluster.hosts]]` with two brackets, once for each host")],
+        );
+    };
+    for item in items {
+        named.extend(one(item, &mut problems));
+        if named.len() > MOST {
+            problems.push(Problem::new(format!("more than {MOST} hosts")).at(&item.origin));
+            break;
+        }
+    }
+    problems.extend(twice(&named));
+    (named, problems)
+}
+
+/// The same address and port under two names would put two agents on one machine.
+fn twice(named: &[Named]) -> Vec<Problem> {
+    let mut seen = std::collections::BTreeMap::new();
+    let mut problems = Vec::new();
+    for host in named {
+        let key = (host.host.address.as_str(), host.host.port);
+        if let Some(first) = seen.insert(key, &host.origin) {
+            let problem =
+                Problem::new(format!("host \"{}\" is named twice", host.host.address)).at(&host.origin);
+            problems.push(problem.note_at("first", first));
+            break;
+        }
+    }
+    problems
+}
+
+fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
+    let Some(table) = item.table() else {
+        let message = format!("a host must be a table or a text, found {}", kind_of(item));
+        problems.push(Problem::new(message).at(&item.origin));
+        return Vec::new();
+    };
+    let before = problems.len();
+    let mut text = |key: &str| {
+        let path = format!("cluster.hosts.{key}");
+        let (node, shape) = (&table.get(key)?.node, find(&path, None)?.shape);
+        parse(&path, shape, node).map_err(|problem| problems.push(problem)).ok()
+    };
+    let (address, port, user, via, devices) =
+        (text("address"), text("port"), text("user"), text("via"), text("devices"));
+    for (key, entry) in table {
+        let path = format!("cluster.hosts.{key}");
+        if find(&path, None).is_none() {
+            let near =
+                suggest::key(&path, None).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            problems.push(Problem::new(format!("unknown key `{path}`{near}")).at(&entry.key));
+        }
+    }
+    let Some(entry) = table.get("address") else {
+        let problem = Problem::new("missing `cluster.hosts.address`: name or address").at(&item.origin);
+        problems.push(problem.hint("write for example `address = \"gpu-[01-04]\"`"));
+        return Vec::new();
+    };
+    if problems.len() > before {
+        return Vec::new();
+    }
+    let words = |value: Option<super::parsed::Parsed>| value.and_then(|v| v.text().map(ToOwned::to_owned));
+    let (user, via) = (words(user), words(via));
+    let port = port.and_then(|port| port.whole()).and_then(|port| u16::try_from(port).ok()).unwrap_or(22);
+    let devices = devices_of(devices.and_then(|word| word.word()).unwrap_or("auto"));
+    match expanded(&words(address).unwrap_or_default()) {
+        Ok(addresses) => addresses
+            .into_iter()
+            .map(|address| Named {
+                host: Host { address, port, user: user.clone(), via: via.clone(), devices },
+                origin: entry.node.origin.clone(),
+            })
+            .collect(),
+        Err(detail) => {
+            let problem = Problem::new(format!("`cluster.hosts.address`: {detail}")).at(&entry.node.origin);
+            problems.push(problem.hint("a range is written `gpu-[01-04]` or `gpu-[1,3,7-9]`"));
+            Vec::new()
+        }
+    }
+}
+
+pub(super) fn devices_of(word: &str) -> Devices {
+    match word {
+        "cpu" => Devices::Cpu,
+        "cuda" => Devices::Cuda,
+        _ => Devices::Auto,
+    }
+}
+
+/// All addresses a pattern stands for. Numbers keep the width of the first bound: `[08-10]` is 08, 09, 10.
+fn expanded(pattern: &str) -> Result<Vec<String>, String> {
+    // A bracket with a colon inside is an IPv6 address, not a range.
+    let range = pattern
+        .split_once('[')
+        .and_then(|(head, rest)| rest.split_once(']').map(|(r, tail)| (head, r, tail)));
+    let Some((head, range, tail)) = range.filter(|(_, range, _)| !range.contains(':')) else {
+        let is_open = pattern.contains(['[', ']']) && !pattern.contains(':');
+        return if is_open || pattern.contains(',') {
+            Err(format!("{pattern:?} has no complete range"))
+        } else {
+            Ok(vec![pattern.to_owned()])
+        };
+    };
+    let mut addresses = Vec::new();
+    let tails = expanded(tail)
+        .or_else(|detail| if tail.is_empty() { Ok(vec![String::new()]) } else { Err(detail) })?;
+    for part in range.split(',') {
+        let (low, high) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a number"));
+        let (first, last) = (number(low)?, number(high)?);
+        let width = low.trim().len();
+        if first > last {
+            return Err(format!("the range {part:?} falls"));
+        }
+        if (last - first) as usize >= MOST
+            || addresses.len() + (last - first + 1) as usize * tails.len() > MOST
+        {
+            return Err(format!("the range {part:?} stands for more than {MOST} hosts"));
+        }
+        for number in first..=last {
+            addresses.extend(tails.iter().map(|tail| format!("{head}{number:0width$}{tail}")));
+        }
+    }
+    Ok(addresses)
+}
+
+pub(super) fn resolved(hosts: &[Named]) -> Vec<Resolved> {
+    let of = |(index, named): (usize, &Named)| {
+        let host = &named.host;
+        let optional =
+            |text: &Option<String>| text.as_ref().map_or("not set".to_owned(), |text| format!("{text:?}"));
+        let devices = match host.devices {
+            Devices::Auto => "auto",
+            Devices::Cpu => "cpu",
+            Devices::Cuda => "cuda",
+        };
+        let values = [
+            ("address", format!("{:?}", host.address)),
+            ("port", host.port.to_string()),
+            ("user", optional(&host.user)),
+            ("via", optional(&host.via)),
+            ("devices", format!("{devices:?}")),
+        ];
+        values.map(|(key, value)| Resolved {
+            path: format!("cluster.hosts[{index}].{key}"),
+            value,
+            origin: named.origin.clone(),
+        })
+    };
+    hosts.iter().enumerate().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::expanded;
+
+    #[test]
+    fn ranges_keep_their_width() {
+        let check =
+            |pattern: &str, expected: &[&str]| assert_eq!(expanded(pattern).unwrap(), expected, "{pattern}");
+        check("gpu-[01-03]", &["gpu-01", "gpu-02", "gpu-03"]);
+        check("n[8-10].lan", &["n8.lan", "n9.lan", "n10.lan"]);
+        check("r[1-2]n[1,3]", &["r1n1", "r1n3", "r2n1", "r2n3"]);
+        check("10.0.0.1", &["10.0.0.1"]);
+        check("[fe80::1]", &["[fe80::1]"]);
+    }
+
+    #[test]
+    fn wrong_ranges_are_refused() {
+        for pattern in
+            ["gpu-[4-1]", "gpu-[a-b]", "gpu-[1-", "gpu-1]", "gpu-[0-99999999]", "a,b", "n[0-999]m[0-999]"]
+        {
+            assert!(expanded(pattern).is_err(), "{pattern}");
+        }
+    }
+}

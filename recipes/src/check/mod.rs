@@ -1,0 +1,116 @@
+//! From a document to a recipe, or to everything that is wrong with it.
+//!
+//! Four steps: each value against the shape of its key ([`walk`]), defaults ([`defaults`]), contradictions
+//! between values ([`rules`]), and the typed recipe ([`build`]). Reads no file: the files a recipe names are
+//! listed in [`Checked::files`], and the caller looks for them.
+
+mod build;
+mod defaults;
+mod hosts;
+mod parsed;
+mod rules;
+mod shape;
+mod suggest;
+mod values;
+mod walk;
+
+use crate::document::Document;
+use crate::problem::{Problem, sorted};
+use crate::recipe::Recipe;
+use crate::source::Origin;
+use std::path::{Path, PathBuf};
+
+pub(crate) use shape::is_name;
+
+/// What the document itself does not say.
+#[derive(Clone, Debug)]
+pub struct CheckContext {
+    /// Folder of the recipe; relative data paths of the checked recipe start from it.
+    pub folder: PathBuf,
+    /// Name of a recipe that gives none: the stem of its file.
+    pub name: String,
+}
+
+impl CheckContext {
+    /// Folder and name of a recipe's file. A stem that is no name becomes `recipe`.
+    pub fn of_file(path: &Path) -> Self {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| is_name(stem));
+        Self {
+            folder: path.parent().map(PathBuf::from).unwrap_or_default(),
+            name: stem.unwrap_or("recipe").to_owned(),
+        }
+    }
+}
+
+/// A recipe that holds, and where each of its values comes from.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// Every key that applies, in the order of the table of keys.
+    pub resolved: Vec<Resolved>,
+    /// The files the recipe needs; whether they exist has not been looked at.
+    pub files: Vec<FilePattern>,
+}
+
+/// One value of a recipe.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// Dotted path; hosts are `cluster.hosts[0].address`.
+    pub path: String,
+    /// As it would be written in a recipe, or `not set`.
+    pub value: String,
+    /// Who said it.
+    pub origin: Origin,
+}
+
+/// A file or glob pattern that a recipe names.
+#[derive(Clone, Debug)]
+pub struct FilePattern {
+    /// The key that names it: `data.train`.
+    pub key: &'static str,
+    /// As it stands in the checked recipe: relative to [`CheckContext::folder`], or absolute.
+    pub pattern: String,
+    /// Where it was said.
+    pub origin: Origin,
+}
+
+impl FilePattern {
+    /// The problem to report when nothing matches the pattern in a folder.
+    pub fn missing(&self, folder: &Path) -> Problem {
+        let place = folder.join(&self.pattern);
+        let is_glob = self.pattern.contains(['*', '?', '[']);
+        let message = if is_glob { "no file matches" } else { "no such file:" };
+        Problem::new(format!("`{}`: {message} {}", self.key, place.display()))
+            .at(&self.origin)
+            .hint("paths start from the folder of the recipe that names them")
+    }
+}
+
+/// Checks a document. `Err` lists every problem, in the order of their places.
+pub fn check(document: &Document, context: &CheckContext) -> Result<Checked, Vec<Problem>> {
+    let mut document = document.clone();
+    walk::spell_out(&mut document);
+    let (mut values, mut problems) = walk::walk(&document, context);
+    let (hosts, wrong) = hosts::of(&document);
+    if !wrong.is_empty() {
+        values.wrong.push("cluster.hosts".to_owned());
+        problems.extend(wrong);
+    }
+    defaults::fill(&mut values, context);
+    problems.extend(walk::missing(&document, &values, &problems));
+    problems.extend(rules::contradictions(&values, &hosts));
+    if !problems.is_empty() {
+        return Err(sorted(problems));
+    }
+    let recipe = build::recipe(&values, &hosts).ok_or_else(|| vec![incomplete()])?;
+    let mut resolved = values.resolved();
+    resolved.extend(hosts::resolved(&hosts));
+    Ok(Checked { recipe, resolved, files: values.files() })
+}
+
+/// Every value fits its shape and yet no recipe could be built: a fault of this crate, not of the user.
+fn incomplete() -> Problem {
+    Problem::new("the recipe passed every check but could not be built; this is a bug of dtrain")
+        .hint("please report it together with the recipe")
+}

@@ -1,0 +1,95 @@
+//! A value that has passed the check of its own shape.
+
+use crate::source::Origin;
+use std::fmt;
+
+/// A value of the right shape.
+#[derive(Clone, Debug)]
+pub(crate) enum Parsed {
+    /// Nothing was said and nothing is assumed.
+    Unset,
+    Auto,
+    None,
+    Text(String),
+    Word(&'static str),
+    Flag(bool),
+    Whole(u64),
+    Real(f64),
+    Share(f64),
+    Tokens(u64),
+    Samples(u64),
+    Steps(u64),
+    Time(f64),
+    Texts(Vec<String>),
+    Files(Vec<(String, Origin)>),
+    Wholes(Vec<u64>),
+    Bpe(u32),
+    Among(Vec<Parsed>),
+    Log(Box<Parsed>, Box<Parsed>),
+}
+
+impl Parsed {
+    pub(crate) fn whole(&self) -> Option<u64> {
+        match self {
+            Self::Whole(n) | Self::Tokens(n) | Self::Samples(n) | Self::Steps(n) => Some(*n),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn real(&self) -> Option<f64> {
+        match self {
+            Self::Real(x) | Self::Share(x) | Self::Time(x) => Some(*x),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn word(&self) -> Option<&'static str> {
+        if let Self::Word(word) = self { Some(word) } else { None }
+    }
+
+    pub(crate) fn flag(&self) -> Option<bool> {
+        if let Self::Flag(flag) = self { Some(*flag) } else { None }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+}
+
+/// As it would be written in a recipe.
+impl fmt::Display for Parsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unset => f.write_str("not set"),
+            Self::Auto => f.write_str("\"auto\""),
+            Self::None => f.write_str("\"none\""),
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Word(word) => write!(f, "{word:?}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Whole(n) => write!(f, "{n}"),
+            Self::Real(x) => write!(f, "{x:?}"),
+            Self::Share(x) => write!(f, "\"{}%\"", percent(*x)),
+            Self::Tokens(n) => write!(f, "\"{n} tokens\""),
+            Self::Samples(n) => write!(f, "{n}"),
+            Self::Steps(n) => write!(f, "\"{n} steps\""),
+            Self::Time(s) => write!(f, "\"{s} s\""),
+            Self::Texts(texts) => write!(f, "{texts:?}"),
+            Self::Files(files) => match files.as_slice() {
+                [(one, _)] => write!(f, "{one:?}"),
+                many => f.debug_list().entries(many.iter().map(|(file, _)| file)).finish(),
+            },
+            Self::Wholes(numbers) => write!(f, "{numbers:?}"),
+            Self::Bpe(vocab) => write!(f, "{{ bpe = {vocab} }}"),
+            Self::Among(values) => {
+                let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
+                write!(f, "{{ choices = [{}] }}", texts.join(", "))
+            }
+            Self::Log(low, high) => write!(f, "{{ log = [{low}, {high}] }}"),
+        }
+    }
+}
+
+/// Per cent without the dust of binary fractions: 0.07 is 7, not 7.000000000000001.
+fn percent(share: f64) -> f64 {
+    (share * 1e12).round() / 1e10
+}

@@ -1,0 +1,104 @@
+//! The values of a recipe by the path of their key, between reading and building.
+
+use super::parsed::Parsed;
+use super::{FilePattern, Resolved};
+use crate::keys::{KEYS, Kind, Need};
+use crate::source::{Layer, Origin};
+use std::collections::BTreeMap;
+
+/// Values that fit their shapes, each with where it was said.
+#[derive(Default)]
+pub(super) struct Values {
+    pub(super) kind: Option<Kind>,
+    map: BTreeMap<&'static str, (Parsed, Origin)>,
+    /// Paths at which something wrong was said, which has been reported.
+    pub(super) wrong: Vec<String>,
+}
+
+impl Values {
+    pub(super) fn of_kind(kind: Option<Kind>) -> Self {
+        Self { kind, ..Self::default() }
+    }
+
+    pub(super) fn insert(&mut self, path: &'static str, value: Parsed, origin: Origin) {
+        self.map.insert(path, (value, origin));
+    }
+
+    /// Sets a default where nothing was said.
+    pub(super) fn or(&mut self, path: &'static str, value: Parsed) {
+        self.map.entry(path).or_insert_with(|| (value, Origin::builtin()));
+    }
+
+    pub(super) fn get(&self, path: &str) -> Option<&Parsed> {
+        self.map.get(path).map(|(value, _)| value)
+    }
+
+    /// Where a value was said; `None` for defaults and what is absent.
+    pub(super) fn said(&self, path: &str) -> Option<&Origin> {
+        self.map.get(path).map(|(_, origin)| origin).filter(|origin| origin.layer() != Layer::Default)
+    }
+
+    /// Whether something wrong was said at a path or below it, so that nothing more can be concluded from it.
+    pub(super) fn is_wrong(&self, path: &str) -> bool {
+        self.wrong.iter().any(|wrong| wrong.starts_with(path))
+    }
+
+    pub(super) fn whole(&self, path: &str) -> Option<u64> {
+        self.get(path)?.whole()
+    }
+
+    pub(super) fn count(&self, path: &str) -> Option<u32> {
+        self.whole(path).and_then(|n| u32::try_from(n).ok())
+    }
+
+    pub(super) fn real(&self, path: &str) -> Option<f64> {
+        self.get(path)?.real()
+    }
+
+    pub(super) fn word(&self, path: &str) -> Option<&'static str> {
+        self.get(path)?.word()
+    }
+
+    pub(super) fn flag(&self, path: &str) -> Option<bool> {
+        self.get(path)?.flag()
+    }
+
+    pub(super) fn text(&self, path: &str) -> Option<String> {
+        self.get(path)?.text().map(ToOwned::to_owned)
+    }
+
+    /// The files a key names; empty where it names none.
+    pub(super) fn patterns(&self, path: &str) -> Vec<String> {
+        match self.get(path) {
+            Some(Parsed::Files(files)) => files.iter().map(|(file, _)| file.clone()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Every key that applies to the kind, in the order of the table.
+    pub(super) fn resolved(&self) -> Vec<Resolved> {
+        let applies = |kinds: &[Kind]| self.kind.is_none_or(|kind| kinds.contains(&kind));
+        let keys = KEYS.iter().filter(|key| applies(key.kinds) && !key.path.starts_with("cluster.hosts."));
+        keys.filter_map(|key| match (self.map.get(key.path), key.need) {
+            (Some((value, origin)), _) => Some((key.path, value.to_string(), origin.clone())),
+            (None, Need::Optional(_)) => Some((key.path, Parsed::Unset.to_string(), Origin::builtin())),
+            (None, Need::Required | Need::Default(_)) => None,
+        })
+        .map(|(path, value, origin)| Resolved { path: path.to_owned(), value, origin })
+        .collect()
+    }
+
+    pub(super) fn files(&self) -> Vec<FilePattern> {
+        let mut files = Vec::new();
+        for (key, (value, _)) in &self.map {
+            if let Parsed::Files(patterns) = value {
+                files.extend(patterns.iter().map(|(pattern, origin)| FilePattern {
+                    key,
+                    pattern: pattern.clone(),
+                    origin: origin.clone(),
+                }));
+            }
+        }
+        files
+    }
+}

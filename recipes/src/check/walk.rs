@@ -1,0 +1,228 @@
+//! Each key and value of a document against the table of keys.
+
+use super::CheckContext;
+use super::parsed::Parsed;
+use super::shape::{kind_of, parse};
+use super::suggest;
+use super::values::Values;
+use crate::document::{Document, Entry, Node, Table, Value};
+use crate::keys::{KEYS, Kind, Need, find, is_section};
+use crate::problem::Problem;
+use crate::source::Origin;
+use std::path::Path;
+
+/// Replaces short forms by what they stand for: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
+pub(super) fn spell_out(document: &mut Document) {
+    let inside = |table: &mut Table, section: &str, key: &str, change: &dyn Fn(&mut Node)| {
+        if let Some(Entry { node: Node { value: Value::Section(inner) | Value::Inline(inner), .. }, .. }) =
+            table.get_mut(section)
+            && let Some(entry) = inner.get_mut(key)
+        {
+            change(&mut entry.node);
+        }
+    };
+    inside(&mut document.table, "train", "optimizer", &|node| wrap(node, "kind"));
+    inside(&mut document.table, "cluster", "hosts", &|node| {
+        if let Value::List(items) = &mut node.value {
+            items.iter_mut().for_each(|item| wrap(item, "address"));
+        }
+    });
+}
+
+/// Turns a text into a table with that text under one key.
+fn wrap(node: &mut Node, key: &str) {
+    if matches!(node.value, Value::Text(_)) {
+        let inner = Entry { key: node.origin.clone(), node: node.clone() };
+        node.value = Value::Inline(Table::from([(key.to_owned(), inner)]));
+    }
+}
+
+struct Walk<'w> {
+    values: Values,
+    problems: Vec<Problem>,
+    context: &'w CheckContext,
+}
+
+/// The values that fit, and what is wrong with the others.
+pub(super) fn walk(document: &Document, context: &CheckContext) -> (Values, Vec<Problem>) {
+    let mut walk = Walk { values: Values::of_kind(kind(document)), problems: Vec::new(), context };
+    walk.section("", &document.table);
+    (walk.values, walk.problems)
+}
+
+fn kind(document: &Document) -> Option<Kind> {
+    let Value::Text(word) = &document.get("model.kind")?.value else { return None };
+    Kind::NAMES.iter().find(|(name, _)| name == word).map(|(_, kind)| *kind)
+}
+
+impl Walk<'_> {
+    fn section(&mut self, parent: &str, table: &Table) {
+        for (name, entry) in table {
+            let path = if parent.is_empty() { name.clone() } else { format!("{parent}.{name}") };
+            if path == "cluster.hosts" {
+                continue;
+            }
+            if find(&path, None).is_some() {
+                self.value(&path, entry);
+            } else if is_section(&path) {
+                match entry.node.table() {
+                    Some(inner) => self.section(&path, inner),
+                    None => self.wrong(&path, not_a_section(&path, &entry.node)),
+                }
+            } else {
+                let problem = unknown(&path, entry, self.values.kind);
+                let meant = problem.meant.clone().unwrap_or_default();
+                self.wrong(&meant, problem);
+            }
+        }
+    }
+
+    fn value(&mut self, path: &str, entry: &Entry) {
+        if path == "extends" {
+            let message = "`extends` can only stand in a recipe's own file";
+            self.problems.push(Problem::new(message).at(&entry.key));
+            return;
+        }
+        let Some(key) = find(path, self.values.kind) else {
+            self.problems.push(misplaced(path, entry, self.values.kind));
+            return;
+        };
+        // A key that other kinds write differently can only be judged once the kind is known.
+        let is_ambiguous =
+            self.values.kind.is_none() && KEYS.iter().filter(|key| key.path == path).count() > 1;
+        if is_ambiguous {
+            return;
+        }
+        match parse(path, key.shape, &entry.node) {
+            Ok(Parsed::Files(files)) => {
+                let files =
+                    files.into_iter().map(|(file, origin)| (self.rebased(file, &origin), origin)).collect();
+                self.values.insert(key.path, Parsed::Files(files), entry.node.origin.clone());
+            }
+            Ok(value) => self.values.insert(key.path, value, entry.node.origin.clone()),
+            Err(problem) => self.wrong(path, problem),
+        }
+    }
+
+    fn wrong(&mut self, path: &str, problem: Problem) {
+        self.values.wrong.push(path.to_owned());
+        self.problems.push(problem);
+    }
+
+    /// A path written in another folder's file, seen from the recipe's folder.
+    fn rebased(&self, file: String, origin: &Origin) -> String {
+        let Some(folder) = origin.source().and_then(|source| source.folder.as_deref()) else { return file };
+        if folder == self.context.folder || Path::new(&file).is_absolute() {
+            return file;
+        }
+        let base = folder.strip_prefix(&self.context.folder).unwrap_or(folder);
+        base.join(file).display().to_string()
+    }
+}
+
+fn not_a_section(path: &str, node: &Node) -> Problem {
+    let problem = Problem::new(format!("`{path}` is a section, found {}", kind_of(node))).at(&node.origin);
+    match path {
+        "objective.stop" => {
+            problem.hint("write for example `stop = { tokens = \"20M\", time = \"30 min\" }`")
+        }
+        "train.optimizer" => {
+            problem.hint("write \"adamw\", or a table such as `{ kind = \"adamw\", weight_decay = 0.1 }`")
+        }
+        path => problem.hint(format!("write `[{path}]` on a line of its own and its keys below it")),
+    }
+}
+
+fn unknown(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
+    let noun = if entry.node.table().is_some() { "section" } else { "key" };
+    let path: String = path.chars().take(200).collect();
+    match suggest::key(&path, kind) {
+        Some(near) => {
+            let message = format!("unknown {noun} `{path}`; did you mean `{near}`?");
+            Problem { meant: Some(near), ..Problem::new(message).at(&entry.key) }
+        }
+        None => Problem::new(format!("unknown {noun} `{path}`"))
+            .at(&entry.key)
+            .hint("`dtrain recipe keys` lists every key"),
+    }
+}
+
+fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
+    let kinds: Vec<&str> =
+        KEYS.iter().filter(|key| key.path == path).flat_map(|key| key.kinds).map(|k| k.name()).collect();
+    let found = kind.map_or("this", Kind::name);
+    Problem::new(format!("`{path}` does not apply to a model of kind \"{found}\""))
+        .at(&entry.key)
+        .note(format!("it is for {}", kinds.join(" and ")))
+        .hint("remove the key")
+}
+
+/// Required keys that nobody said. A key that was said wrongly has its own problem already.
+pub(super) fn missing(document: &Document, values: &Values, problems: &[Problem]) -> Vec<Problem> {
+    let mut missing = Vec::new();
+    for key in KEYS.iter().filter(|key| key.need == Need::Required && !key.path.starts_with("cluster.hosts."))
+    {
+        let applies = key.path == "model.kind" || values.kind.is_some_and(|kind| key.kinds.contains(&kind));
+        let is_typo = || {
+            problems
+                .iter()
+                .any(|problem| problem.meant.as_deref().is_some_and(|meant| covers(meant, key.path)))
+        };
+        if applies
+            && document.get(key.path).is_none()
+            && !is_typo()
+            && !under_wrong_section(document, key.path)
+        {
+            let problem = Problem::new(format!("missing `{}`: {}", key.path, lower(key.doc)));
+            let problem = problem.hint(example(key.path));
+            missing.push(match place(document, key.path) {
+                Some(origin) => problem.at(&origin),
+                None => problem,
+            });
+        }
+    }
+    missing
+}
+
+/// Whether a path is the key itself or a section it lies in.
+fn covers(path: &str, key: &str) -> bool {
+    key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Whether the section of a key is there but is no section.
+fn under_wrong_section(document: &Document, path: &str) -> bool {
+    let section = path.split('.').next().unwrap_or(path);
+    document.get(section).is_some_and(|node| node.table().is_none())
+}
+
+/// The header of the key's section, otherwise the beginning of the file.
+pub(super) fn place(document: &Document, path: &str) -> Option<Origin> {
+    let section = path.rsplit_once('.').map(|(parent, _)| parent)?;
+    let header = document.get(section).filter(|node| node.table().is_some()).map(|node| node.origin.clone());
+    header.or_else(|| document.source.as_ref().map(|source| Origin::of(source, 0..0)))
+}
+
+fn lower(doc: &str) -> String {
+    let mut chars = doc.chars();
+    chars.next().map_or(String::new(), |first| first.to_lowercase().chain(chars).collect())
+}
+
+fn example(path: &str) -> String {
+    let (section, key) = path.split_once('.').unwrap_or(("", path));
+    let value = match path {
+        "model.kind" => "\"decoder\"",
+        "model.layers" => "12",
+        "model.hidden" => "256",
+        "model.heads" => "8",
+        "model.context" => "256",
+        "model.stages" => "[16, 32]",
+        "model.classes" => "10",
+        "model.channels" => "1",
+        "model.height" | "model.width" => "28",
+        "model.inputs" => "8",
+        "model.argv" => "[\"python3\", \"train.py\"]",
+        "data.train" => "\"data/*.txt\"",
+        _ => "…",
+    };
+    format!("write for example `{key} = {value}` below `[{section}]`")
+}

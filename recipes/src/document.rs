@@ -1,0 +1,294 @@
+//! A TOML document in which every key and value knows its [`Origin`], and the layering of such documents.
+//!
+//! Knows nothing of the keys of a recipe; see [`crate::check()`] for those.
+
+use crate::problem::Problem;
+use crate::source::{LARGEST, Layer, Origin, Source};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A table, ordered by key.
+pub type Table = BTreeMap<String, Entry>;
+
+/// A key with its value.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Where the key stands.
+    pub key: Origin,
+    /// The value.
+    pub node: Node,
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Where the value stands; for a section, its header.
+    pub origin: Origin,
+    /// The value.
+    pub value: Value,
+}
+
+/// A TOML value.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// Text.
+    Text(String),
+    /// A whole number.
+    Whole(i64),
+    /// Any other number, also `nan` and `inf`.
+    Real(f64),
+    /// `true` or `false`.
+    Flag(bool),
+    /// A date or time, as written; no key of a recipe wants one.
+    Date(String),
+    /// `[a, b]`.
+    List(Vec<Node>),
+    /// `{ a = 1 }` on one line: a value, which replaces what lies below it.
+    Inline(Table),
+    /// `[section]` or a dotted key: adds to what lies below it.
+    Section(Table),
+}
+
+/// One value with the keys that lead to it.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// Keys from the root, each with where it stands; never empty.
+    pub path: Vec<(String, Origin)>,
+    /// The value; never a [`Value::Section`] with anything in it.
+    pub node: Node,
+}
+
+/// One or several layers of settings.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// The text of the strongest layer; missing keys are reported there.
+    pub(crate) source: Option<Arc<Source>>,
+    pub(crate) table: Table,
+}
+
+impl Document {
+    /// A document in which nothing is said.
+    pub fn empty() -> Self {
+        Self { source: None, table: Table::new() }
+    }
+
+    /// Reads TOML. `Err` lists every syntax error; nothing is said yet about the meaning.
+    pub fn parse(source: &Source) -> Result<Self, Vec<Problem>> {
+        if source.text.len() > LARGEST {
+            return Err(vec![too_large(&source.name, source.text.len())]);
+        }
+        let source = Arc::new(source.clone());
+        let (table, errors) = DeTable::parse_recoverable(&source.text);
+        if errors.is_empty() {
+            let table = table_of(&source, table.get_ref());
+            return Ok(Self { source: Some(source), table });
+        }
+        let problem = |error: &toml::de::Error| syntax(&source, error);
+        let mut problems: Vec<Problem> = errors.iter().map(problem).collect();
+        problems.truncate(20);
+        Err(crate::problem::sorted(problems))
+    }
+
+    /// Reads TOML from the bytes of a file; an `Err` also where they are too many or not UTF-8.
+    pub fn parse_bytes(name: &std::path::Path, layer: Layer, bytes: Vec<u8>) -> Result<Self, Vec<Problem>> {
+        if bytes.len() > LARGEST {
+            return Err(vec![too_large(&name.display().to_string(), bytes.len())]);
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&Source::file(name, layer, text)),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                let line = error.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
+                let problem = Problem::new(format!("{} is not UTF-8 text", name.display()))
+                    .note(format!("the first byte that cannot be read is byte {} (line {line})", at + 1))
+                    .hint("save the file as UTF-8");
+                Err(vec![problem])
+            }
+        }
+    }
+
+    /// A document with one value: `key` is a dotted path, `value` is TOML, or a text where it is not.
+    ///
+    /// `name` is what messages call it: `--set`, `environment variable DTRAIN_TRAIN__SEED`.
+    pub fn from_assignment(layer: Layer, name: &str, key: &str, value: &str) -> Result<Self, Vec<Problem>> {
+        let source = Arc::new(Source::new(name, layer, format!("{key}={value}")));
+        let start = key.len() + 1;
+        let whole = Origin::of(&source, 0..key.len());
+        if key.len() + value.len() >= LARGEST {
+            return Err(vec![too_large(name, key.len() + value.len() + 1)]);
+        }
+        let segments: Vec<&str> = key.split('.').collect();
+        if segments.iter().any(|segment| segment.trim().is_empty()) {
+            let problem = Problem::new(format!("{key:?} is not the path of a key"))
+                .at(&whole)
+                .hint("write a path such as `train.seed`");
+            return Err(vec![problem]);
+        }
+        let value = match DeValue::parse(value) {
+            Ok(parsed) => node_of(&source, &parsed, start),
+            Err(_) => Node {
+                origin: Origin::of(&source, start..start + value.len()),
+                value: Value::Text(value.to_owned()),
+            },
+        };
+        let path = segments.iter().map(|segment| (segment.trim().to_owned(), whole.clone())).collect();
+        let mut document = Self::from_leaves([Leaf { path, node: value }]);
+        document.source = Some(source);
+        Ok(document)
+    }
+
+    /// This document over another: sections are merged key by key, any other value replaces what lies below.
+    #[must_use]
+    pub fn layer_over(self, below: Self) -> Self {
+        let mut table = below.table;
+        merge(&mut table, self.table);
+        let source = strongest(self.source, below.source);
+        Self { source, table }
+    }
+
+    /// Every value in order of its path. Lists and inline tables are values; an empty `[section]` is one too.
+    pub fn leaves(&self) -> Vec<Leaf> {
+        let mut leaves = Vec::new();
+        collect(&self.table, &mut Vec::new(), &mut leaves);
+        leaves
+    }
+
+    /// The document that has these values; of two with the same path the later one wins.
+    pub fn from_leaves(leaves: impl IntoIterator<Item = Leaf>) -> Self {
+        leaves.into_iter().fold(Self::empty(), |below, leaf| {
+            let source = leaf.node.origin.source.clone();
+            Self { source, table: single(leaf) }.layer_over(below)
+        })
+    }
+
+    /// The value at a dotted path.
+    pub fn get(&self, path: &str) -> Option<&Node> {
+        self.entry(path).map(|entry| &entry.node)
+    }
+
+    /// The key and value at a dotted path.
+    pub fn entry(&self, path: &str) -> Option<&Entry> {
+        let mut table = &self.table;
+        let (parents, last) = path.rsplit_once('.').map_or((None, path), |(a, b)| (Some(a), b));
+        for segment in parents.into_iter().flat_map(|parents| parents.split('.')) {
+            table = table.get(segment)?.node.table()?;
+        }
+        table.get(last)
+    }
+
+    /// Takes a top-level key out.
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Entry> {
+        self.table.remove(key)
+    }
+}
+
+impl Node {
+    /// The keys of a section or an inline table.
+    pub fn table(&self) -> Option<&Table> {
+        match &self.value {
+            Value::Inline(table) | Value::Section(table) => Some(table),
+            Value::Text(_)
+            | Value::Whole(_)
+            | Value::Real(_)
+            | Value::Flag(_)
+            | Value::Date(_)
+            | Value::List(_) => None,
+        }
+    }
+}
+
+/// The source of the higher layer; the recipe's own file wins over single assignments, which show nothing.
+fn strongest(above: Option<Arc<Source>>, below: Option<Arc<Source>>) -> Option<Arc<Source>> {
+    let rank = |source: &Arc<Source>| match source.layer {
+        Layer::Recipe => 3,
+        Layer::Extended => 2,
+        Layer::Settings | Layer::Cluster => 1,
+        Layer::Default | Layer::Environment | Layer::Assignment => 0,
+    };
+    match (above, below) {
+        (Some(above), Some(below)) if rank(&below) > rank(&above) => Some(below),
+        (above, below) => above.or(below),
+    }
+}
+
+fn merge(below: &mut Table, above: Table) {
+    for (key, entry) in above {
+        match (below.get_mut(&key), entry) {
+            (
+                Some(Entry { node: Node { value: Value::Section(old) | Value::Inline(old), .. }, .. }),
+                Entry { node: Node { value: Value::Section(new), .. }, .. },
+            ) => merge(old, new),
+            (_, entry) => {
+                below.insert(key, entry);
+            }
+        }
+    }
+}
+
+fn collect(table: &Table, path: &mut Vec<(String, Origin)>, leaves: &mut Vec<Leaf>) {
+    for (key, entry) in table {
+        path.push((key.clone(), entry.key.clone()));
+        match &entry.node.value {
+            Value::Section(inner) if !inner.is_empty() => collect(inner, path, leaves),
+            _ => leaves.push(Leaf { path: path.clone(), node: entry.node.clone() }),
+        }
+        path.pop();
+    }
+}
+
+fn single(leaf: Leaf) -> Table {
+    let mut path = leaf.path.into_iter().rev();
+    let mut table = Table::new();
+    let Some((key, origin)) = path.next() else { return table };
+    table.insert(key, Entry { key: origin, node: leaf.node });
+    for (key, origin) in path {
+        let node = Node { origin: origin.clone(), value: Value::Section(table) };
+        table = Table::from([(key, Entry { key: origin, node })]);
+    }
+    table
+}
+
+fn table_of(source: &Arc<Source>, table: &DeTable<'_>) -> Table {
+    shifted_table(source, table, 0)
+}
+
+fn shifted_table(source: &Arc<Source>, table: &DeTable<'_>, shift: usize) -> Table {
+    let entry = |(key, value): (&Spanned<_>, &Spanned<_>)| {
+        let origin = Origin::of(source, key.span().start + shift..key.span().end + shift);
+        let name: &std::borrow::Cow<'_, str> = key.get_ref();
+        (name.clone().into_owned(), Entry { key: origin, node: node_of(source, value, shift) })
+    };
+    table.iter().map(entry).collect()
+}
+
+fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift: usize) -> Node {
+    let span = value.span().start + shift..value.span().end + shift;
+    let is_inline = source.text.as_bytes().get(span.start) == Some(&b'{');
+    let inner = match value.get_ref() {
+        DeValue::String(text) => Value::Text(text.clone().into_owned()),
+        DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+            Ok(whole) => Value::Whole(whole),
+            // Beyond 64 bits; as a real it is out of every range, and said to be.
+            Err(_) => Value::Real(number.as_str().parse().unwrap_or(f64::INFINITY)),
+        },
+        DeValue::Float(number) => Value::Real(number.as_str().replace('_', "").parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => Value::Flag(*flag),
+        DeValue::Datetime(date) => Value::Date(date.to_string()),
+        DeValue::Array(items) => Value::List(items.iter().map(|item| node_of(source, item, shift)).collect()),
+        DeValue::Table(table) if is_inline => Value::Inline(shifted_table(source, table, shift)),
+        DeValue::Table(table) => Value::Section(shifted_table(source, table, shift)),
+    };
+    Node { origin: Origin::of(source, span), value: inner }
+}
+
+fn too_large(name: &str, bytes: usize) -> Problem {
+    Problem::new(format!("{name} is too large for a recipe: {bytes} bytes, at most {LARGEST} are read"))
+        .hint("data belongs into files that `data.train` names")
+}
+
+fn syntax(source: &Arc<Source>, error: &toml::de::Error) -> Problem {
+    let span = error.span().unwrap_or(0..0);
+    Problem::new(format!("not valid TOML: {}", error.message())).at(&Origin::of(source, span))
+}

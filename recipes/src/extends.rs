@@ -1,0 +1,58 @@
+//! Recipes that build on other recipes.
+
+use crate::document::{Document, Value};
+use crate::library;
+use crate::problem::Problem;
+use crate::source::{Layer, Origin, Source};
+
+/// Longest chain of recipes that extend each other.
+const DEEPEST: usize = 16;
+
+/// Finds the recipe that `extends` names; gets the name and the source it stands in, which a relative path
+/// starts from. `Err` says why there is none.
+pub type Resolver<'r> = &'r dyn Fn(&str, &Source) -> Result<Source, String>;
+
+/// Lays a document over the recipes that it `extends`, and takes that key out.
+///
+/// `library/NAME` is found here; everything else is asked of `resolve`. Cycles are errors.
+pub fn extended(document: Document, resolve: Resolver<'_>) -> Result<Document, Vec<Problem>> {
+    let mut chain: Vec<String> = document.source.iter().map(|source| source.name.clone()).collect();
+    let mut merged = document;
+    while let Some(entry) = merged.remove("extends") {
+        let origin = entry.node.origin;
+        let Value::Text(name) = &entry.node.value else {
+            let problem = Problem::new("`extends` must be the name of a recipe, in quotes").at(&origin);
+            return Err(vec![problem.hint("write for example `extends = \"library/tiny-llama\"`")]);
+        };
+        let source = found(name, &origin, resolve).map_err(|problem| vec![problem])?;
+        if chain.contains(&source.name) {
+            let problem = Problem::new(format!("`extends` comes back to {}", source.name)).at(&origin);
+            return Err(vec![problem.note(format!("{} → {}", chain.join(" → "), source.name))]);
+        }
+        if chain.len() >= DEEPEST {
+            let message = format!("more than {DEEPEST} recipes extend each other");
+            return Err(vec![Problem::new(message).at(&origin)]);
+        }
+        chain.push(source.name.clone());
+        merged = merged.layer_over(Document::parse(&source)?);
+    }
+    Ok(merged)
+}
+
+fn found(name: &str, origin: &Origin, resolve: Resolver<'_>) -> Result<Source, Problem> {
+    let unknown = |why: String| Problem::new(format!("`extends`: {why}")).at(origin);
+    if let Some(stem) = name.strip_prefix("library/") {
+        return library::get(stem).ok_or_else(|| {
+            let near = library::names().map(|name| (strsim::jaro_winkler(stem, name), name));
+            let best = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score > 0.7);
+            let problem = unknown(format!("the library has no recipe {stem:?}"));
+            match best {
+                Some((_, near)) => problem.hint(format!("did you mean \"library/{near}\"?")),
+                None => problem.hint(format!("it has {}", library::names().collect::<Vec<_>>().join(", "))),
+            }
+        });
+    }
+    let Some(from) = origin.source() else { return Err(unknown("nothing to start from".to_owned())) };
+    let found = resolve(name, from).map_err(unknown)?;
+    Ok(Source { layer: Layer::Extended, ..found })
+}

@@ -1,0 +1,247 @@
+//! The table of every key a recipe may have. The checker, the JSON schema and `dtrain recipe keys` all read it.
+
+/// A kind of model; some keys are for some kinds only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A causal transformer.
+    Decoder,
+    /// A multi-layer perceptron.
+    Mlp,
+    /// A residual convolutional network.
+    Cnn,
+    /// A foreign script.
+    Command,
+}
+
+impl Kind {
+    /// All kinds, as `model.kind` spells them.
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("decoder", Self::Decoder), ("mlp", Self::Mlp), ("cnn", Self::Cnn), ("command", Self::Command)];
+
+    /// As `model.kind` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Decoder => "decoder",
+            Self::Mlp => "mlp",
+            Self::Cnn => "cnn",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// What a value looks like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shape {
+    /// Any text.
+    Text,
+    /// Letters, digits, `-`, `_` and `.`, at most 128.
+    Name,
+    /// A host name, a user name, or an address with a range; one word that does not begin with `-`.
+    Host,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number between two bounds, both included.
+    Whole(u64, u64),
+    /// A number above the first bound and at most the second.
+    Above(f64, f64),
+    /// A number from the first bound to below the second.
+    Below(f64, f64),
+    /// Any number, or a percentage.
+    Level,
+    /// A share from 0 to 1, both included; a number or a percentage.
+    Share,
+    /// A share above 0 and at most 1; a number or a percentage.
+    Part,
+    /// A number of passes above 0, with or without `epochs`.
+    Epochs,
+    /// A number of tokens, at least 1.
+    Tokens,
+    /// A number of samples, at least 1.
+    Samples,
+    /// A number of optimizer steps, at least 1.
+    Steps,
+    /// A duration above 0, with its unit.
+    Time,
+    /// A length in steps or tokens.
+    Warmup,
+    /// A period in steps or time.
+    Period,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// One file or glob pattern, or a list of them.
+    Files,
+    /// A list of texts, not empty.
+    Texts,
+    /// A list of whole numbers between two bounds, not empty.
+    Wholes(u64, u64),
+    /// `"bytes"` or `{ bpe = 4096 }`.
+    Tokenizer,
+    /// A share of the training data below 1, or files.
+    Valid,
+    /// `"none"` or the shape.
+    OrNone(&'static Self),
+    /// `"auto"` or the shape.
+    OrAuto(&'static Self),
+    /// `"auto"`, the shape, `{ choices = [..] }` or, where values have an order, `{ log = [low, high] }`.
+    Choice(&'static Self),
+}
+
+/// What holds when a key is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It must be said.
+    Required,
+    /// This value, or the rule that computes it.
+    Default(&'static str),
+    /// Nothing; what that means.
+    Optional(&'static str),
+}
+
+/// One key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Key {
+    /// Dotted path; `cluster.hosts.*` are the keys of each host.
+    pub path: &'static str,
+    /// What its value looks like.
+    pub shape: Shape,
+    /// What holds when it is absent.
+    pub need: Need,
+    /// Kinds of model it is for.
+    pub kinds: &'static [Kind],
+    /// One line of explanation.
+    pub doc: &'static str,
+}
+
+const ANY: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Command];
+const OURS: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn];
+const DECODER: &[Kind] = &[Kind::Decoder];
+const MLP: &[Kind] = &[Kind::Mlp];
+const CNN: &[Kind] = &[Kind::Cnn];
+const COMMAND: &[Kind] = &[Kind::Command];
+
+use Need::{Default, Optional, Required};
+use Shape::{Choice, OneOf, OrAuto, OrNone, Whole};
+
+const AXIS: Shape = OrAuto(&Whole(1, 1_000_000));
+const AUTO_AXIS: Need = Default("auto");
+const LARGEST_WHOLE: u64 = i64::MAX as u64;
+
+macro_rules! keys {
+    ($($path:literal, $shape:expr, $need:expr, $kinds:expr, $doc:literal;)*) => {
+        &[$(Key { path: $path, shape: $shape, need: $need, kinds: $kinds, doc: $doc }),*]
+    };
+}
+
+/// Every key, in the order in which a recipe is read.
+pub const KEYS: &[Key] = keys![
+    "name", Shape::Name, Default("the file's name"), ANY, "Name of the recipe, and of its trials";
+    "description", Shape::Text, Optional("no description"), ANY, "What the recipe is for; shown, never used";
+    "extends", Shape::Text, Optional("nothing is extended"), ANY,
+        "Recipe whose values hold where this one says nothing: `library/NAME`, a relative path, or `NAME/RECIPE` from git";
+
+    "model.kind", OneOf(&["decoder", "mlp", "cnn", "command"]), Required, ANY, "What is trained";
+    "model.family", OneOf(&["gpt2", "llama"]), Default("\"gpt2\""), DECODER,
+        "Preset of positions, norm, activation, tied, bias and ffn";
+    "model.layers", Whole(1, 65_536), Required, DECODER, "Number of blocks";
+    "model.hidden", Whole(1, 1_048_576), Required, DECODER, "Hidden size";
+    "model.heads", Whole(1, 65_536), Required, DECODER, "Query heads; they divide hidden";
+    "model.kv_heads", Whole(1, 65_536), Default("heads"), DECODER, "Key and value heads; they divide heads";
+    "model.ffn", Whole(1, 8_388_608), Default("gelu: 4 × hidden; swiglu: 8/3 × hidden, rounded up to a multiple of 64"),
+        DECODER, "Feed-forward width";
+    "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; must be said for token shards"), DECODER,
+        "Vocabulary size";
+    "model.context", Whole(1, 16_777_216), Required, DECODER, "Sequence length in tokens";
+    "model.positions", OneOf(&["learned", "rotary"]), Default("gpt2: \"learned\"; llama: \"rotary\""), DECODER,
+        "How a token's place is encoded";
+    "model.norm", OneOf(&["layer", "rms"]), Default("gpt2: \"layer\"; llama: \"rms\""), DECODER,
+        "Normalisation before each sub-layer";
+    "model.activation", OneOf(&["gelu", "swiglu"]), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
+        "Feed-forward non-linearity";
+    "model.tied", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether the head shares the embedding";
+    "model.bias", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether linear layers have a bias";
+    "model.inputs", Whole(1, 1_048_576), Required, MLP, "Input columns; said, so that the recipe is priced without reading data";
+    "model.hidden", Shape::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";
+    "model.activation", OneOf(&["relu", "gelu"]), Default("\"relu\""), MLP, "Non-linearity between layers";
+    "model.channels", Whole(1, 4096), Required, CNN, "Channels of an image; said, so that the recipe is priced without reading data";
+    "model.height", Whole(1, 65_536), Required, CNN, "Rows of an image, in pixels";
+    "model.width", Whole(1, 65_536), Required, CNN, "Columns of an image, in pixels";
+    "model.stages", Shape::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
+    "model.blocks", Whole(1, 4096), Default("2"), CNN, "Residual blocks in each stage";
+    "model.classes", Whole(2, 1_048_576), Required, &[Kind::Mlp, Kind::Cnn], "Number of classes";
+    "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; no shell is involved";
+
+    "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
+    "data.valid", Shape::Valid, Default("\"5%\""), OURS, "Share of the training data kept for validation, or files";
+    "data.format", OneOf(&["text", "tokens", "idx", "csv"]),
+        Default("by the first training file: .bin tokens, .csv csv, -ubyte or .idx idx, otherwise text"), OURS,
+        "How files are read";
+    "data.tokenizer", Shape::Tokenizer, Default("\"bytes\""), DECODER, "How text becomes tokens";
+    "data.labels", Shape::Files, Optional("must be said for idx"), CNN, "Label files, one for each file of train";
+    "data.valid_labels", Shape::Files, Optional("must be said when valid names idx files"), CNN,
+        "Label files, one for each file of valid";
+    "data.target", Shape::Text, Optional("must be said for csv"), MLP, "Name of the column with the class";
+    "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
+
+    "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY, "The figure that decides";
+    "objective.stop.steps", Shape::Steps, Optional("no limit"), ANY, "Stop after this many optimizer steps";
+    "objective.stop.samples", Shape::Samples, Optional("no limit"), ANY, "Stop after this many samples";
+    "objective.stop.tokens", Shape::Tokens, Optional("no limit"), ANY, "Stop after this many tokens";
+    "objective.stop.epochs", Shape::Epochs, Optional("no limit"), ANY, "Stop after this many passes over the training data";
+    "objective.stop.time", Shape::Time, Optional("no limit"), ANY, "Stop after this long, counted over all attempts";
+    "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
+
+    "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), ANY, "The update rule";
+    "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), ANY, "Decay of the first moment; momentum for sgd";
+    "train.optimizer.beta2", Shape::Below(0.0, 1.0), Default("adamw: decoder 0.95, others 0.999; lamb: 0.999; lion: 0.99"), ANY,
+        "Decay of the second moment";
+    "train.optimizer.epsilon", Shape::Above(0.0, 1.0), Default("adamw: 1e-8; lamb: 1e-6"), ANY, "Added to the root of the second moment";
+    "train.optimizer.weight_decay", Shape::Below(0.0, 100.0), Default("sgd: 0; otherwise decoder 0.1, others 0.01"), ANY,
+        "Decoupled weight decay of matrices";
+    "train.batch", Choice(&Shape::Samples), Default("auto"), ANY, "Samples in one optimizer step over all ranks";
+    "train.learning_rate", Choice(&Shape::Above(0.0, 1000.0)), Default("auto"), ANY, "Peak learning rate";
+    "train.warmup", Choice(&Shape::Warmup), Default("auto"), ANY, "Linear warm-up from zero, in steps or tokens";
+    "train.schedule", OneOf(&["cosine", "linear", "constant"]), Default("\"cosine\""), ANY,
+        "How the learning rate falls after warm-up";
+    "train.final_fraction", Shape::Share, Default("0.1"), ANY, "Learning rate at the end, as a share of the peak";
+    "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), ANY, "Largest global norm of the gradient";
+    "train.precision", Choice(&OneOf(&["f32", "bf16"])), Default("auto"), ANY, "Arithmetic of matrix products";
+    "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), ANY, "Seed of weights and data order";
+
+    "layout.data", AXIS, AUTO_AXIS, ANY, "Data-parallel replicas";
+    "layout.tensor", AXIS, AUTO_AXIS, ANY, "Tensor-parallel ranks";
+    "layout.pipeline", AXIS, AUTO_AXIS, ANY, "Pipeline stages";
+    "layout.context", AXIS, AUTO_AXIS, ANY, "Context-parallel ranks";
+    "layout.expert", AXIS, AUTO_AXIS, ANY, "Expert-parallel ranks";
+    "layout.zero", OrAuto(&Whole(0, 3)), Default("auto"), ANY,
+        "What replicas shard: 1 optimizer state, 2 also gradients, 3 also parameters";
+    "layout.micro_batch", AXIS, AUTO_AXIS, ANY, "Samples of one forward pass on one rank";
+    "layout.recompute", OrAuto(&OneOf(&["none", "selective", "full"])), Default("auto"), ANY,
+        "Activations computed again in backward";
+
+    "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), ANY, "How often state is saved, in steps or time";
+    "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";
+
+    "cluster.launcher", OneOf(&["local", "ssh", "slurm", "kubernetes"]), Default("\"local\""), ANY, "How processes are placed";
+    "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY, "Ranks of the local launcher";
+    "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices of the local launcher";
+    "cluster.hosts.address", Shape::Host, Required, ANY, "Name or address; `gpu-[01-04]` stands for four";
+    "cluster.hosts.port", Whole(1, 65_535), Default("22"), ANY, "SSH port";
+    "cluster.hosts.user", Shape::Host, Optional("that of the SSH configuration"), ANY, "User name";
+    "cluster.hosts.via", Shape::Host, Optional("reached directly"), ANY, "Bastion to go through";
+    "cluster.hosts.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train";
+];
+
+/// The keys, for printing.
+pub fn keys() -> &'static [Key] {
+    KEYS
+}
+
+/// The key with this path for this kind of model; without a kind, the first with this path.
+pub fn find(path: &str, kind: Option<Kind>) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path && kind.is_none_or(|kind| key.kinds.contains(&kind)))
+}
+
+/// Whether a path is a section: some key lies below it.
+pub fn is_section(path: &str) -> bool {
+    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}

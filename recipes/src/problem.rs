@@ -1,0 +1,203 @@
+//! What is wrong with a recipe, where, and what would be right.
+
+use crate::source::{Origin, Source, floor, position};
+use std::fmt::Write as _;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// What was wanted and what was found; lower case, no full stop.
+    pub message: String,
+    /// Where.
+    pub origin: Option<Origin>,
+    /// Facts that explain it; with the place each speaks of, where there is one.
+    pub notes: Vec<(String, Option<Origin>)>,
+    /// What to do.
+    pub hint: Option<String>,
+    /// The key that an unknown one probably stands for; it is then not reported as missing too.
+    pub(crate) meant: Option<String>,
+}
+
+/// Widest piece of a source line that is shown, in characters.
+const WIDEST: usize = 100;
+
+impl Problem {
+    /// A problem without a place.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), origin: None, notes: Vec::new(), hint: None, meant: None }
+    }
+
+    /// Says where.
+    #[must_use]
+    pub fn at(mut self, origin: &Origin) -> Self {
+        self.origin = Some(origin.clone());
+        self
+    }
+
+    /// Adds a fact.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push((note.into(), None));
+        self
+    }
+
+    /// Adds a fact that stands somewhere.
+    #[must_use]
+    pub fn note_at(mut self, note: impl Into<String>, origin: &Origin) -> Self {
+        self.notes.push((note.into(), Some(origin.clone())));
+        self
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Draws the problem with its source line, a caret under what is wrong, notes and hint. Ends in a newline.
+    ///
+    /// Control characters of the source are replaced, so that a recipe cannot steer a terminal.
+    pub fn render(&self, is_coloured: bool) -> String {
+        let paint = Paint(is_coloured);
+        let mut out = format!("{}: {}\n", paint.red("error"), paint.bold(&printable(&self.message)));
+        let place = self.origin.as_ref().and_then(|origin| origin.source().map(|source| (origin, source)));
+        let mut margin = 1;
+        if let Some((origin, source)) = place {
+            let line = position(&source.text, origin.span().start).0;
+            margin = line.to_string().len();
+            let bar = paint.blue("|");
+            _ = writeln!(out, "{:margin$}{} {}", "", paint.blue("-->"), printable(&origin.to_string()));
+            if !source.text.is_empty() {
+                let (text, caret) = excerpt(source, origin);
+                _ = writeln!(out, "{:margin$} {bar}", "");
+                _ = writeln!(out, "{} {bar} {text}", paint.blue(&line.to_string()));
+                _ = writeln!(out, "{:margin$} {bar} {}", "", paint.red(&caret));
+            }
+        }
+        for (note, origin) in &self.notes {
+            let place = origin.as_ref().map_or(String::new(), |origin| format!(" ({origin})"));
+            let line = printable(&format!("{note}{place}"));
+            _ = writeln!(out, "{:margin$} {} {line}", "", paint.blue("="));
+        }
+        if let Some(hint) = &self.hint {
+            _ = writeln!(out, "{}: {}", paint.green("hint"), printable(hint));
+        }
+        out
+    }
+}
+
+/// All problems, one after the other, with an empty line between them.
+pub fn render_all(problems: &[Problem], is_coloured: bool) -> String {
+    let texts: Vec<String> = problems.iter().map(|problem| problem.render(is_coloured)).collect();
+    texts.join("\n")
+}
+
+/// Problems in the order of their places; what has no place comes last.
+pub(crate) fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by_key(|problem| {
+        let order = problem.origin.as_ref().map(Origin::order);
+        (order.is_none(), order)
+    });
+    problems
+}
+
+/// The line of the source and the carets below it.
+fn excerpt(source: &Source, origin: &Origin) -> (String, String) {
+    let text = &source.text;
+    let start = floor(text, origin.span().start);
+    let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+    let end = floor(text, origin.span().end).clamp(start, line_end.max(start));
+    let line = text[line_start..line_end].trim_end_matches('\r');
+    let before = text[line_start..start].chars().count();
+    let marked = text[start..end].trim_end().chars().count().max(1);
+    let skip = if before + marked > WIDEST { before.saturating_sub(20) } else { 0 };
+    let piece: String = line.chars().skip(skip).take(WIDEST).map(visible).collect();
+    let ellipsis = |is_cut: bool| if is_cut { "…" } else { "" };
+    let is_cut_right = line.chars().nth(skip + WIDEST).is_some();
+    let indent = before - skip + usize::from(skip > 0);
+    let carets = marked.min(WIDEST.saturating_sub(before - skip).max(1));
+    let shown = format!("{}{piece}{}", ellipsis(skip > 0), ellipsis(is_cut_right));
+    (shown.trim_end().to_owned(), format!("{}{}", " ".repeat(indent), "^".repeat(carets)))
+}
+
+fn printable(text: &str) -> String {
+    text.chars().map(visible).collect()
+}
+
+/// A character that cannot move the cursor, hide text or change its direction.
+fn visible(character: char) -> char {
+    match character {
+        '\t' => ' ',
+        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => {
+            '\u{fffd}'
+        }
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    }
+}
+
+struct Paint(bool);
+
+impl Paint {
+    fn with(&self, code: &str, text: &str) -> String {
+        if self.0 { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+
+    fn red(&self, text: &str) -> String {
+        self.with("1;31", text)
+    }
+
+    fn blue(&self, text: &str) -> String {
+        self.with("1;34", text)
+    }
+
+    fn green(&self, text: &str) -> String {
+        self.with("1;32", text)
+    }
+
+    fn bold(&self, text: &str) -> String {
+        self.with("1", text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Layer;
+    use std::sync::Arc;
+
+    fn problem(text: &str, span: std::ops::Range<usize>) -> String {
+        let source = Arc::new(Source::new("r.toml", Layer::Recipe, text));
+        Problem::new("wrong").at(&Origin::of(&source, span)).render(false)
+    }
+
+    #[test]
+    fn carets_stand_below_the_value() {
+        let expected = "error: wrong\n --> r.toml:2:5\n  |\n2 | b = çç\n  |     ^^\n";
+        assert_eq!(problem("a = 1\nb = çç\n", 10..14), expected);
+    }
+
+    #[test]
+    fn control_characters_never_reach_the_terminal() {
+        let text = problem("a = \u{1b}[31m\u{202e}\t1", 0..1);
+        assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}') && !text.contains('\t'));
+    }
+
+    #[test]
+    fn a_very_long_line_is_cut_around_the_place() {
+        let text = format!("a = \"{}\" b", "x".repeat(100_000));
+        for span in [0..1, 4..100_000, 100_006..100_008] {
+            let drawn = problem(&text, span);
+            assert!(drawn.lines().all(|line| line.chars().count() < 120), "{drawn}");
+            assert!(drawn.contains('^'));
+        }
+    }
+
+    #[test]
+    fn colour_is_only_on_request() {
+        assert!(Problem::new("wrong").render(true).contains("\u{1b}[1;31m"));
+        assert_eq!(Problem::new("wrong").render(false), "error: wrong\n");
+    }
+}
