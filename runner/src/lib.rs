@@ -6,6 +6,7 @@ pub mod fact;
 pub mod home;
 pub mod interrupts;
 pub mod ledger;
+pub mod machine;
 pub mod probe;
 pub mod provenance;
 pub mod seen;

@@ -1,0 +1,102 @@
+//! What goes into the machine and what comes out.
+
+use crate::fact::{Ended, Fact, Verdict};
+use dtrain_protocol::{AttemptId, Failure, ResumePoint, Stamped, StepId};
+use std::path::PathBuf;
+
+/// Milliseconds on the driver's own clock, which never goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// So many milliseconds later.
+    pub fn after(self, milliseconds: u64) -> Self {
+        Self(self.0.saturating_add(milliseconds))
+    }
+}
+
+/// Something that happened. Told again, or told by an attempt that is not the open one, it changes nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// The agent of an attempt is about to start so many ranks.
+    Began {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Its ranks.
+        ranks: u32,
+    },
+    /// A rank said something.
+    Event(Stamped),
+    /// The agent committed a checkpoint.
+    Committed {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Steps completed in it.
+        step: StepId,
+        /// The committed folder.
+        folder: PathBuf,
+    },
+    /// The agent could not commit a checkpoint.
+    CommitFailed {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Steps completed in it.
+        step: StepId,
+    },
+    /// The agent saw the end of every rank.
+    Over {
+        /// The attempt.
+        attempt: AttemptId,
+        /// How it ended.
+        ended: Ended,
+    },
+    /// No process of the attempt lives, and all it left behind was told.
+    Gone {
+        /// The attempt.
+        attempt: AttemptId,
+    },
+    /// The attempt could not be launched; none of its processes lives.
+    LaunchFailed {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why not.
+        failure: Failure,
+    },
+    /// Time has passed.
+    Tick,
+    /// The user wants the trial to stop: once after its step, twice at once.
+    Stop,
+    /// The user wants the trial to go on.
+    Resume,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Keep this before anything that follows is done.
+    Record(Fact),
+    /// Start the agent of an attempt.
+    Launch {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Where it goes on from.
+        from: Option<ResumePoint>,
+    },
+    /// Ask the ranks to finish their step, save and stop.
+    SendStop {
+        /// The attempt.
+        attempt: AttemptId,
+    },
+    /// Kill the agent and the ranks, then say [`Input::Gone`].
+    Kill {
+        /// The attempt.
+        attempt: AttemptId,
+    },
+    /// Say [`Input::Tick`] then.
+    WakeAt(Moment),
+    /// The trial is over.
+    Done {
+        /// How.
+        verdict: Verdict,
+    },
+}
