@@ -10,6 +10,7 @@ pub mod machine;
 pub mod probe;
 pub mod provenance;
 pub mod seen;
+pub mod system;
 pub mod transport;
 
 pub use driver::{Drive, DriveError, Launching, OnInterrupt, Options, Outcome, Programs};

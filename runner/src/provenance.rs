@@ -1,7 +1,10 @@
-//! What produced a trial: code, program, machine, settings. Secrets are never read.
+//! What produced a trial: code, program, machine, settings. Secrets are never kept.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// What produced a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -10,9 +13,9 @@ pub struct Provenance {
     pub git: Option<Git>,
     /// Version of dtrain and the features it was built with, such as `0.1.0 (cuda)`.
     pub program: String,
-    /// Operating system, processor and the like, by name.
+    /// Operating system, processor, variables and the like, by name such as `variable.CUDA_VISIBLE_DEVICES`.
     pub environment: BTreeMap<String, String>,
-    /// The command line.
+    /// The command line; values that look like secrets are left out.
     pub command: Vec<String>,
 }
 
@@ -27,13 +30,277 @@ pub struct Git {
     pub patch: Option<String>,
     /// Whether the patch was cut at the limit.
     pub is_patch_cut: bool,
-    /// Names of files that git does not know and does not ignore.
+    /// Names of files that git does not know and does not ignore, at most 200.
     pub untracked: Vec<String>,
 }
+
+/// Largest patch that is kept, in bytes.
+const PATCH_LIMIT: usize = 1 << 20;
+
+/// Most names of unknown files that are kept.
+const UNTRACKED_LIMIT: usize = 200;
+
+/// Files whose contents may be secret: their changes are not kept.
+const PRIVATE: &[&str] = &[
+    ":(top,exclude,glob)**/.env*",
+    ":(top,exclude,glob)**/*.pem",
+    ":(top,exclude,glob)**/*.key",
+    ":(top,exclude,glob)**/*secret*",
+    ":(top,exclude,glob)**/*credential*",
+];
+
+/// Variables whose values are kept. None of them holds a secret, all of them change how training runs.
+const VALUES: &[&str] = &[
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "DTRAIN_STATE",
+    "GOMP_CPU_AFFINITY",
+    "LD_LIBRARY_PATH",
+    "MALLOC_ARENA_MAX",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "RUST_LOG",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+];
+
+/// Variables that are worth a mention: their values are kept only when [`VALUES`] names them.
+const NAMES: &[&str] = &["CUDA_", "DTRAIN_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "RAYON_", "SLURM_"];
 
 impl Git {
     /// Whether tracked files differ from the commit.
     pub fn is_dirty(&self) -> bool {
         self.patch.is_some()
+    }
+}
+
+impl Provenance {
+    /// What produces a trial now, by the program with these features, from a recipe in `folder`.
+    pub fn collect(folder: &Path, features: &[&str]) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        Self {
+            git: git(folder),
+            program: if features.is_empty() {
+                version.to_owned()
+            } else {
+                format!("{version} ({})", features.join(", "))
+            },
+            environment: environment(std::env::vars_os().filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+            })),
+            command: without_secrets(std::env::args()),
+        }
+    }
+}
+
+/// The repository around `folder`; `None` outside of one or without git.
+pub fn git(folder: &Path) -> Option<Git> {
+    let (revision, _) = ask(folder, &["rev-parse", "--verify", "HEAD"], 1024)?;
+    let branch = ask(folder, &["symbolic-ref", "--short", "--quiet", "HEAD"], 1024);
+    let mut diff = vec!["diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--", ":(top)"];
+    diff.extend(PRIVATE);
+    let (patch, is_patch_cut) = ask(folder, &diff, PATCH_LIMIT).unwrap_or_default();
+    let (untracked, _) =
+        ask(folder, &["ls-files", "--others", "--exclude-standard", "--full-name", "--", ":(top)"], 1 << 16)
+            .unwrap_or_default();
+    Some(Git {
+        revision: revision.trim().to_owned(),
+        branch: branch.map(|(name, _)| name.trim().to_owned()),
+        patch: (!patch.is_empty()).then_some(patch),
+        is_patch_cut,
+        untracked: untracked.lines().take(UNTRACKED_LIMIT).map(str::to_owned).collect(),
+    })
+}
+
+/// What git answers, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
+///
+/// The repository's own settings cannot make git start another program.
+fn ask(folder: &Path, question: &[&str], limit: usize) -> Option<(String, bool)> {
+    let mut child = Command::new("git")
+        .args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C"])
+        .arg(folder)
+        .args(question)
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let mut bytes = Vec::new();
+    let read = child.stdout.take()?.take(limit as u64 + 1).read_to_end(&mut bytes);
+    let is_cut = bytes.len() > limit;
+    if is_cut || read.is_err() {
+        drop(child.kill());
+    }
+    let ended = child.wait().ok()?;
+    if !is_cut && (!ended.success() || read.is_err()) {
+        return None;
+    }
+    bytes.truncate(limit);
+    Some((String::from_utf8_lossy(&bytes).into_owned(), is_cut))
+}
+
+/// What is told of the machine and of the variables.
+fn environment(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    let mut found = machine();
+    for (name, value) in variables {
+        if VALUES.contains(&name.as_str()) {
+            found.insert(format!("variable.{name}"), value);
+        } else if NAMES.iter().any(|prefix| name.starts_with(prefix)) {
+            found.insert(format!("variable.{name}"), "(set)".to_owned());
+        }
+    }
+    found
+}
+
+fn machine() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut tell = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            found.insert(name.to_owned(), value);
+        }
+    };
+    tell("host", sysinfo::System::host_name().ok());
+    tell("system", sysinfo::System::long_os_version().ok());
+    tell("kernel", sysinfo::System::kernel_version().ok());
+    tell("architecture", Some(std::env::consts::ARCH.to_owned()));
+    tell("cores", std::thread::available_parallelism().ok().map(|cores| cores.to_string()));
+    let kinds = sysinfo::RefreshKind::nothing()
+        .with_cpu(sysinfo::CpuRefreshKind::nothing())
+        .with_memory(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    if let Ok(system) = sysinfo::System::new_with_specifics(kinds) {
+        tell(
+            "processor",
+            system.cpus().first().map(|cpu| cpu.brand().to_owned()).filter(|brand| !brand.is_empty()),
+        );
+        tell("memory_bytes", Some(system.total_memory().to_string()));
+    }
+    if let Ok(nvml) = nvml_wrapper::Nvml::init() {
+        tell("driver", nvml.sys_driver_version().ok());
+        for index in 0..nvml.device_count().unwrap_or(0) {
+            tell(&format!("gpu.{index}"), nvml.device_by_index(index).and_then(|gpu| gpu.name()).ok());
+        }
+    }
+    found
+}
+
+/// A command line without the values of what looks like a secret.
+fn without_secrets(words: impl Iterator<Item = String>) -> Vec<String> {
+    let is_secret = |word: &str| {
+        let word = word.to_lowercase();
+        ["password", "secret", "token=", "apikey", "api_key", "api-key"]
+            .iter()
+            .any(|mark| word.contains(mark))
+    };
+    let mut hides_next = false;
+    words
+        .map(|word| {
+            if std::mem::take(&mut hides_next) {
+                return "…".to_owned();
+            }
+            match word.split_once('=') {
+                Some((name, _)) if is_secret(&format!("{name}=")) => format!("{name}=…"),
+                Some(_) => word,
+                None => {
+                    hides_next = word.starts_with('-') && is_secret(&format!("{word}="));
+                    word
+                }
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(folder: &Path, words: &[&str]) {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
+        let done =
+            Command::new("git").arg("-C").arg(folder).args(identity).args(words).output().expect("git runs");
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    #[test]
+    fn a_repository_is_told_with_what_differs_but_not_with_private_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = folder.path();
+        assert_eq!(git(at), None, "no repository");
+        run(at, &["init", "-q", "-b", "main"]);
+        assert_eq!(git(at), None, "no commit");
+        for (name, text) in [("a.toml", "x = 1\n"), (".env", "KEY=1\n")] {
+            std::fs::write(at.join(name), text).expect("written");
+        }
+        run(at, &["add", "-A"]);
+        run(at, &["commit", "-q", "-m", "first"]);
+        let clean = git(at).expect("a repository");
+        assert_eq!(
+            (clean.branch.as_deref(), clean.is_dirty(), clean.revision.len()),
+            (Some("main"), false, 40)
+        );
+
+        std::fs::create_dir(at.join("below")).expect("made");
+        for (name, text) in [("a.toml", "x = 2\n"), (".env", "KEY=hidden\n"), ("new", "")] {
+            std::fs::write(at.join(name), text).expect("written");
+        }
+        // A repository must not be able to choose what we run.
+        run(at, &["config", "diff.external", "touch ran"]);
+        run(at, &["config", "core.fsmonitor", "touch ran"]);
+        let dirty = git(&at.join("below")).expect("a repository");
+        let patch = dirty.patch.as_deref().expect("differs");
+        assert!(patch.contains("-x = 1\n+x = 2\n"), "{patch}");
+        assert!(!patch.contains("hidden"), "{patch}");
+        assert!(!at.join("ran").exists() && !at.join("below/ran").exists());
+        assert_eq!(git(at).expect("a repository").untracked, ["new"]);
+    }
+
+    #[test]
+    fn a_long_patch_is_cut_and_says_so() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = folder.path();
+        run(at, &["init", "-q"]);
+        std::fs::write(at.join("a"), "").expect("written");
+        run(at, &["add", "-A"]);
+        run(at, &["commit", "-q", "-m", "first"]);
+        std::fs::write(at.join("a"), "0123456789\n".repeat(200_000)).expect("written");
+        let found = git(at).expect("a repository");
+        assert!(found.is_patch_cut);
+        assert_eq!(found.patch.map(|patch| patch.len()), Some(PATCH_LIMIT));
+    }
+
+    #[test]
+    fn values_of_unknown_variables_and_secrets_on_the_command_line_are_not_kept() {
+        let variables = [("CUDA_VISIBLE_DEVICES", "0,1"), ("DTRAIN_TOKEN", "hidden"), ("AWS_KEY", "hidden")];
+        let found = environment(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        assert_eq!(found["variable.CUDA_VISIBLE_DEVICES"], "0,1");
+        assert_eq!(found["variable.DTRAIN_TOKEN"], "(set)");
+        assert!(
+            found.values().chain(found.keys()).all(|text| !text.contains("hidden") && !text.contains("AWS"))
+        );
+
+        let words = [
+            "dtrain",
+            "run",
+            "r.toml",
+            "--set",
+            "data.tokenizer=bytes",
+            "--api-key",
+            "hidden",
+            "x.password=hidden",
+        ];
+        let kept = without_secrets(words.iter().map(|word| (*word).to_owned()));
+        assert_eq!(
+            kept,
+            ["dtrain", "run", "r.toml", "--set", "data.tokenizer=bytes", "--api-key", "…", "x.password=…"]
+        );
     }
 }
