@@ -11,6 +11,7 @@ pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod link;
+pub mod mapping;
 pub mod order;
 pub mod rate;
 pub mod rates;

@@ -1,1 +1,0 @@
-//! Reads and writes named ranges of global tensors.
