@@ -1,1 +1,153 @@
 //! Collectives over buffers: how ranks exchange numbers.
+//!
+//! One trait, four ways: alone, threads of one process, processes of one host, TLS between hosts. All of them
+//! add in rank order `0..n` in `f32`, so the same ranks get the same bits whatever lies between them. Nothing here
+//! knows what the numbers mean.
+
+pub mod loopback;
+pub mod shared_memory;
+
+mod error;
+
+pub use error::CommError;
+
+use dtrain_protocol::{AttemptId, Axis, Link, Rank, TrialId};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Time a collective may take before the silent peer is given up.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Which process of which attempt this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// The trial.
+    pub trial: TrialId,
+    /// The attempt; a peer of another attempt is refused.
+    pub attempt: AttemptId,
+    /// This rank.
+    pub rank: Rank,
+    /// Number of ranks.
+    pub ranks: u32,
+}
+
+/// Values for one other rank of the group.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Index in the group.
+    pub to: u32,
+    /// What is sent.
+    pub values: &'a [f32],
+}
+
+/// Room for values of one other rank of the group.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// Index in the group.
+    pub from: u32,
+    /// Filled by what the other sends, which has this length.
+    pub values: &'a mut [f32],
+}
+
+/// Ranks that call the same operations in the same order with the same lengths.
+///
+/// An `Err` ends the group: the ranks no longer agree on where they are. Byte counts below are what one of `n`
+/// ranks sends for a buffer of `N` bytes.
+pub trait Group: Send {
+    /// Index of this rank in the group, from 0.
+    fn rank(&self) -> u32;
+
+    /// Ranks in the group.
+    fn size(&self) -> u32;
+
+    /// Replaces `values` by their sum over the ranks, added in rank order. Sends `2 N (n - 1) / n`; for a few
+    /// kilobytes `N (n - 1)` at once, which is one latency less.
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.reduce_scatter(values)?;
+        self.all_gather(values)
+    }
+
+    /// Sums like [`Group::all_reduce`], but only into this rank's [`part`], which is returned; the rest of `values`
+    /// is left as it was. Sends `N (n - 1) / n`.
+    fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError>;
+
+    /// Fills the [`part`] of every other rank from that rank; this rank gives its own part. Sends `N (n - 1) / n`.
+    fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError>;
+
+    /// Gives block `p` of `send` to rank `p`, and puts what rank `p` gives into block `p` of `recv`. Both have `n`
+    /// blocks of equal length. Sends `N (n - 1) / n`.
+    fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError>;
+
+    /// Replaces `values` by those of rank `root`, which sends `N (n - 1)`.
+    fn broadcast(&mut self, root: u32, values: &mut [f32]) -> Result<(), CommError>;
+
+    /// Sends to one rank and receives from one (the same or another), both at once, so that two ranks that each
+    /// owe the other a message cannot wait on each other forever. Only the named ranks take part. Sends `N`.
+    fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError>;
+
+    /// Returns when all ranks have called it.
+    fn barrier(&mut self) -> Result<(), CommError>;
+
+    /// The group of `members` (indices in this group, ascending, this rank among them), which may work at the same
+    /// time as this one and as those of other axes, from another thread.
+    ///
+    /// Called by every rank of this group, at most once for each axis, and in the same order of axes.
+    fn split(&mut self, axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError>;
+}
+
+/// The elements that rank `rank` of `size` owns of `length`: contiguous, in rank order, the first `length % size`
+/// parts one longer than the others.
+pub fn part(length: usize, rank: u32, size: u32) -> Range<usize> {
+    let (rank, size) = (rank as usize, size as usize);
+    let (each, longer) = (length / size, length % size);
+    let begin = rank * each + rank.min(longer);
+    begin..begin + each + usize::from(rank < longer)
+}
+
+/// Joins the ranks of an attempt into one group; returns when all are there.
+///
+/// `announce` is called for [`Link::Tls`] only: it tells the others the address this rank listens on, and returns
+/// the addresses of all, by rank. Each later operation may take `deadline`, and so may joining.
+pub fn join(
+    link: &Link,
+    seat: &Seat,
+    deadline: Duration,
+    announce: impl FnOnce(&str) -> Result<Vec<String>, CommError>,
+) -> Result<Box<dyn Group>, CommError> {
+    match link {
+        Link::Alone if seat.ranks == 1 => Ok(Box::new(loopback::Alone)),
+        Link::Alone => {
+            Err(CommError::Link(format!("{} ranks were given no link to one another", seat.ranks)))
+        }
+        Link::SharedMemory { descriptor, bytes } => {
+            let group = shared_memory::SharedMemory::inherit(*descriptor, *bytes, seat, deadline)?;
+            Ok(Box::new(group))
+        }
+        Link::Tls { .. } => Err(announce("").map_or_else(|error| error, |_| CommError::Link("TLS".into()))),
+    }
+}
+
+/// Adds `parts` element by element in their order into `sum`.
+///
+/// Works through blocks that stay in the first-level cache; the order of additions for one element is always that
+/// of the parts.
+fn sum_in_order(parts: &[&[f32]], sum: &mut [f32]) {
+    const BLOCK: usize = 2048;
+    for begin in (0..sum.len()).step_by(BLOCK) {
+        let range = begin..(begin + BLOCK).min(sum.len());
+        let block = &mut sum[range.clone()];
+        block.copy_from_slice(&parts[0][range.clone()]);
+        for part in &parts[1..] {
+            for (sum, value) in block.iter_mut().zip(&part[range.clone()]) {
+                *sum += value;
+            }
+        }
+    }
+}
+
+/// The members of a split are valid: ascending, inside the group, this rank among them.
+fn check_members(members: &[u32], rank: u32, size: u32) {
+    assert!(members.is_sorted_by(|a, b| a < b), "members are ascending");
+    assert!(members.iter().all(|member| *member < size), "members are of this group");
+    assert!(members.contains(&rank), "a rank splits into a group that it is in");
+}

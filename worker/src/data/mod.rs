@@ -1,1 +1,136 @@
 //! Where samples come from.
+//!
+//! [`open`] turns the recipe's data section into two numbered lists of samples. Which sample is read when is not
+//! decided here: see [`dtrain_protocol::order`]. Files are read in place
+//! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read; only
+//! tables (CSV) and class labels are kept in memory.
+
+mod bpe;
+mod csv_table;
+mod error;
+mod files;
+mod idx;
+mod prefetch;
+mod split;
+mod tokenizer;
+mod tokens;
+
+pub use error::DataError;
+pub use prefetch::Prefetch;
+pub use tokenizer::TextTokenizer;
+
+use dtrain_recipes::{Data, DataFormat, Model};
+use std::path::Path;
+
+/// Training and validation samples.
+pub struct DataSet {
+    /// Samples to train on.
+    pub train: Box<dyn Source>,
+    /// Samples that are never trained on.
+    pub valid: Box<dyn Source>,
+    /// blake3 over names, lengths and contents of the files, in hex; of a file over 64 MiB a sample of the contents.
+    pub fingerprint: String,
+    /// How text becomes tokens and back, when the data is text.
+    pub tokenizer: Option<TextTokenizer>,
+}
+
+/// A numbered list of samples, which any thread may read.
+pub trait Source: Send + Sync {
+    /// Number of samples; at least 1 in a [`DataSet`].
+    fn len(&self) -> u64;
+
+    /// Whether there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The samples with these numbers, in this order. Panics when a number is not below [`Source::len`].
+    fn read(&self, indices: &[u64]) -> Result<Batch, DataError>;
+}
+
+/// Samples side by side.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Batch {
+    /// Sequences of tokens.
+    Tokens {
+        /// `[samples, length]`.
+        inputs: Vec<u32>,
+        /// `[samples, length]`: the token that follows each input.
+        targets: Vec<u32>,
+        /// Sequences.
+        samples: usize,
+        /// Tokens of one.
+        length: usize,
+    },
+    /// Rows of numbers, or images as rows `[channel, row, column]`.
+    Rows {
+        /// `[samples, width]`.
+        values: Vec<f32>,
+        /// `[samples]`.
+        classes: Vec<u32>,
+        /// Rows.
+        samples: usize,
+        /// Numbers of one.
+        width: usize,
+    },
+}
+
+impl Batch {
+    /// Number of samples.
+    pub fn samples(&self) -> usize {
+        match self {
+            Self::Tokens { samples, .. } | Self::Rows { samples, .. } => *samples,
+        }
+    }
+}
+
+impl DataSet {
+    /// Fails when the training data has fewer samples than one optimizer step takes.
+    pub fn fill_a_batch(&self, batch: u64) -> Result<(), DataError> {
+        let found = self.train.len();
+        if found >= batch {
+            return Ok(());
+        }
+        let what = format!("{found} samples to train on, and one step takes {batch}");
+        Err(DataError::TooFew { what, hint: "use more data, a smaller `train.batch`, or a smaller `valid`" })
+    }
+}
+
+/// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
+/// tokenizer and its tokens) is kept in `cache`, and several ranks may call this at once.
+pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<DataSet, DataError> {
+    match (&data.format, model) {
+        (_, Model::Command(_)) => Err(DataError::Unfit("a foreign command reads its own data".into())),
+        (DataFormat::Text { tokenizer }, Model::Decoder(model)) => {
+            tokenizer::open(data, tokenizer, root, model, cache)
+        }
+        (DataFormat::Tokens, Model::Decoder(model)) => tokens::open(data, root, model),
+        (DataFormat::Idx { labels, valid_labels }, Model::Mlp(_) | Model::Cnn(_)) => {
+            idx::open(data, labels, valid_labels, root, model)
+        }
+        (DataFormat::Csv { target }, Model::Mlp(_) | Model::Cnn(_)) => {
+            csv_table::open(data, target, root, model)
+        }
+        (DataFormat::Text { .. } | DataFormat::Tokens, Model::Mlp(_) | Model::Cnn(_)) => {
+            Err(DataError::Unfit(
+                "an mlp or a cnn reads rows of numbers (`csv` or `idx`), not tokens; a decoder reads tokens"
+                    .into(),
+            ))
+        }
+        (DataFormat::Idx { .. } | DataFormat::Csv { .. }, Model::Decoder(_)) => Err(DataError::Unfit(
+            "a decoder reads tokens (`text` or `tokens`), not rows of numbers; an mlp or a cnn reads rows"
+                .into(),
+        )),
+    }
+}
+
+/// Numbers of one sample and classes that `model` expects: `(width, classes)`.
+fn row_shape(model: &Model) -> Option<(usize, u32)> {
+    match model {
+        Model::Mlp(mlp) => Some((mlp.inputs as usize, mlp.classes)),
+        Model::Cnn(cnn) => {
+            Some((cnn.channels as usize * cnn.height as usize * cnn.width as usize, cnn.classes))
+        }
+        Model::Decoder(_) | Model::Command(_) => None,
+    }
+}

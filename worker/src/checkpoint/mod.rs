@@ -1,0 +1,94 @@
+//! Reads and writes named ranges of global tensors.
+//!
+//! Every rank writes one safetensors file under the `.partial` folder; whoever started the ranks merges what they
+//! say they wrote into the manifest, and commits. Reading asks for ranges of global tensors and does not care which
+//! layout wrote them. Deciding when to save, and retention, are not done here.
+
+mod header;
+mod reader;
+mod writer;
+
+pub use reader::Reader;
+pub use writer::{NamedPiece, save};
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Why a checkpoint cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system said no.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, such as `writing`.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// There is too little room; nothing was written.
+    #[error(
+        "{} has {available} bytes free, and this rank's part of the checkpoint needs {needed}; \
+         free some, or keep fewer checkpoints (`checkpoint.keep`)",
+        folder.display()
+    )]
+    Full {
+        /// Where.
+        folder: PathBuf,
+        /// Bytes needed, with a reserve.
+        needed: u64,
+        /// Bytes free.
+        available: u64,
+    },
+    /// The folder is not a committed checkpoint that this program can read.
+    #[error("{} is not a usable checkpoint: {detail}", folder.display())]
+    Unusable {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// What lies in a file is not what was written.
+    #[error("tensor {tensor} in {file} at byte {offset}: {detail}")]
+    Corrupt {
+        /// The tensor that was to be read.
+        tensor: String,
+        /// The file.
+        file: String,
+        /// Offset in the file of the chunk, or of the header, that is wrong.
+        offset: u64,
+        /// What is wrong.
+        detail: String,
+    },
+    /// What was asked for is not in the checkpoint.
+    #[error("the checkpoint has no {wanted}: {detail}")]
+    Missing {
+        /// What was asked for.
+        wanted: String,
+        /// What there is instead.
+        detail: String,
+    },
+}
+
+/// The part of all elements that replica `replica` of `replicas` writes, as (tensor, elements) in ascending order.
+///
+/// `sizes` are the elements of each tensor that the replicas hold alike. Laid end to end they are cut into
+/// `replicas` contiguous parts that differ by at most one element, so that everything is written exactly once.
+pub fn share(sizes: &[u64], replica: u32, replicas: u32) -> Vec<(usize, Range<u64>)> {
+    let total: u128 = sizes.iter().map(|size| u128::from(*size)).sum();
+    let cut = |index: u32| total * u128::from(index) / u128::from(replicas);
+    let (begin, end) = (cut(replica), cut(replica + 1));
+    let mut shares = Vec::new();
+    let mut at = 0u128;
+    for (index, size) in sizes.iter().enumerate() {
+        let size = u128::from(*size);
+        let (low, high) = (begin.clamp(at, at + size), end.clamp(at, at + size));
+        if low < high {
+            #[expect(clippy::cast_possible_truncation, reason = "both are at most `size`, a u64")]
+            shares.push((index, (low - at) as u64..(high - at) as u64));
+        }
+        at += size;
+    }
+    shares
+}

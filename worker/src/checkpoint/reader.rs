@@ -1,0 +1,294 @@
+//! Reads ranges of global tensors from a committed checkpoint.
+//!
+//! Nothing on the disk is believed: `COMMIT` vouches for the manifest, the manifest for every chunk of every file, and
+//! a chunk is hashed before a byte of it is used.
+
+use super::writer::io_error;
+use super::{CheckpointError, header};
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, FORMAT};
+use dtrain_protocol::{FileEntry, Manifest, Piece, Tensor, TensorKind};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+/// Longest manifest that is read, in bytes.
+const MAX_MANIFEST: u64 = 1 << 30;
+
+/// A committed checkpoint.
+#[derive(Debug)]
+pub struct Reader {
+    folder: PathBuf,
+    manifest: Manifest,
+    tensors: BTreeMap<(String, TensorKind), usize>,
+    files: BTreeMap<String, OpenFile>,
+    /// The chunk that was verified last, with its file: neighbouring ranges are read one after the other.
+    last: Mutex<Option<(String, u64, Vec<u8>)>>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    file: File,
+    entry: FileEntry,
+    /// Byte range of each key; read when first needed.
+    places: OnceLock<BTreeMap<String, (u64, u64)>>,
+}
+
+impl Reader {
+    /// Opens the checkpoint in `folder`.
+    ///
+    /// `Err` unless `COMMIT` matches the manifest, the format is known, every file has its promised length, and the
+    /// pieces of every tensor cover it exactly once.
+    pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
+        let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
+        let manifest = committed(folder)?;
+        let manifest: Manifest = parse(&manifest).map_err(unusable)?;
+        let mut files = BTreeMap::new();
+        for entry in &manifest.files {
+            let file = open_file(folder, entry)?;
+            if files.insert(entry.name.clone(), file).is_some() {
+                return Err(unusable(format!("the manifest names {} twice", entry.name)));
+            }
+        }
+        let mut tensors = BTreeMap::new();
+        for (index, tensor) in manifest.tensors.iter().enumerate() {
+            check_tensor(tensor, &files).map_err(unusable)?;
+            if tensors.insert((tensor.name.clone(), tensor.kind), index).is_some() {
+                return Err(unusable(format!("the manifest names tensor {} twice", tensor.name)));
+            }
+        }
+        Ok(Self { folder: folder.to_owned(), manifest, tensors, files, last: Mutex::default() })
+    }
+
+    /// The table of contents.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The folder it was opened in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The tensor called `name`, if there is one of this kind.
+    pub fn tensor(&self, name: &str, kind: TensorKind) -> Option<&Tensor> {
+        self.tensors.get(&(name.to_owned(), kind)).map(|index| &self.manifest.tensors[*index])
+    }
+
+    /// Reads elements `range` of a global tensor; `into` has their number.
+    ///
+    /// Every chunk that is touched is verified. After an `Err` the content of `into` means nothing.
+    pub fn read(
+        &self,
+        name: &str,
+        kind: TensorKind,
+        range: Range<u64>,
+        into: &mut [f32],
+    ) -> Result<(), CheckpointError> {
+        assert_eq!(range.end.checked_sub(range.start), Some(into.len() as u64), "room for exactly the range");
+        let missing =
+            |detail| CheckpointError::Missing { wanted: format!("{kind:?} {name} {range:?}"), detail };
+        let tensor = self.tensor(name, kind).ok_or_else(|| missing("no such tensor".into()))?;
+        let elements = tensor.pieces.last().map_or(0, |piece| piece.end);
+        if range.end > elements {
+            return Err(missing(format!("it has shape {:?}, {elements} elements", tensor.shape)));
+        }
+        let first = tensor.pieces.partition_point(|piece| piece.end <= range.start);
+        for piece in tensor.pieces[first..].iter().take_while(|piece| piece.begin < range.end) {
+            let part = piece.begin.max(range.start)..piece.end.min(range.end);
+            let room = &mut into[index(part.start - range.start)..index(part.end - range.start)];
+            let skipped = part.start - piece.begin;
+            self.read_piece(tensor, piece, skipped, bytemuck::cast_slice_mut(room))?;
+        }
+        Ok(())
+    }
+
+    /// Fills `into` from the elements of `piece` after the first `skipped`.
+    fn read_piece(
+        &self,
+        tensor: &Tensor,
+        piece: &Piece,
+        skipped: u64,
+        into: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        let corrupt = |offset, detail| CheckpointError::Corrupt {
+            tensor: tensor.name.clone(),
+            file: piece.file.clone(),
+            offset,
+            detail,
+        };
+        let file = &self.files[&piece.file];
+        let places = self.places(file).map_err(|(offset, detail)| corrupt(offset, detail))?;
+        let Some((begin, end)) = places.get(&piece.key) else {
+            return Err(corrupt(0, format!("the file has no entry {}", piece.key)));
+        };
+        if end - begin != 4 * (piece.end - piece.begin) {
+            let elements = piece.end - piece.begin;
+            return Err(corrupt(
+                *begin,
+                format!("{elements} elements were promised, {} bytes lie there", end - begin),
+            ));
+        }
+        self.read_bytes(file, begin + 4 * skipped, into).map_err(|(offset, detail)| corrupt(offset, detail))
+    }
+
+    fn places<'a>(&self, file: &'a OpenFile) -> Result<&'a BTreeMap<String, (u64, u64)>, (u64, String)> {
+        if let Some(places) = file.places.get() {
+            return Ok(places);
+        }
+        if file.entry.bytes < 8 {
+            return Err((0, format!("a file of {} bytes has no head", file.entry.bytes)));
+        }
+        let mut length = [0; 8];
+        self.read_bytes(file, 0, &mut length)?;
+        let length = u64::from_le_bytes(length);
+        if length > header::MAX_JSON || length > file.entry.bytes - 8 {
+            return Err((
+                0,
+                format!("a head of {length} bytes does not fit into {} bytes", file.entry.bytes),
+            ));
+        }
+        let mut json = vec![0; index(length)];
+        self.read_bytes(file, 8, &mut json)?;
+        let places = header::decode(&json, file.entry.bytes).map_err(|detail| (0, detail))?;
+        Ok(file.places.get_or_init(|| places))
+    }
+
+    /// Fills `into` from byte `begin` of a file, chunk by verified chunk. `Err` has the offset of the bad chunk.
+    fn read_bytes(&self, file: &OpenFile, begin: u64, into: &mut [u8]) -> Result<(), (u64, String)> {
+        let end = begin + into.len() as u64;
+        let mut last = self.last.lock().expect("reading does not panic while it holds the chunk");
+        let mut at = begin;
+        while at < end {
+            let chunk = at / CHUNK_BYTES;
+            let is_kept =
+                last.as_ref().is_some_and(|(name, kept, _)| *name == file.entry.name && *kept == chunk);
+            if !is_kept {
+                let mut buffer = last.take().map(|(_, _, buffer)| buffer).unwrap_or_default();
+                verified_chunk(file, chunk, &mut buffer).map_err(|detail| (chunk * CHUNK_BYTES, detail))?;
+                *last = Some((file.entry.name.clone(), chunk, buffer));
+            }
+            let (_, _, buffer) = last.as_ref().expect("it was just set");
+            let from = index(at - chunk * CHUNK_BYTES);
+            let length = (buffer.len() - from).min(index(end - at));
+            into[index(at - begin)..][..length].copy_from_slice(&buffer[from..][..length]);
+            at += length as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Reads chunk number `chunk` of a file into `buffer` and compares its hash.
+fn verified_chunk(file: &OpenFile, chunk: u64, buffer: &mut Vec<u8>) -> Result<(), String> {
+    let begin = chunk * CHUNK_BYTES;
+    buffer.resize(index(CHUNK_BYTES.min(file.entry.bytes - begin)), 0);
+    file.file.read_exact_at(buffer, begin).map_err(|error| format!("reading failed: {error}"))?;
+    let (wanted, found) = (&file.entry.chunks[index(chunk)], blake3::hash(buffer).to_hex());
+    if found.as_str() == wanted {
+        return Ok(());
+    }
+    Err(format!(
+        "the content has changed since it was written (blake3 {wanted} was promised, {found} is there)"
+    ))
+}
+
+/// The bytes of the manifest, if `COMMIT` vouches for them.
+fn committed(folder: &Path) -> Result<Vec<u8>, CheckpointError> {
+    let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
+    let commit = read_limited(&folder.join("COMMIT"), 1024)?;
+    let manifest = read_limited(&folder.join("manifest.json"), MAX_MANIFEST)?;
+    let (wanted, found) = (String::from_utf8_lossy(&commit), blake3::hash(&manifest).to_hex());
+    if wanted.trim() == found.as_str() {
+        return Ok(manifest);
+    }
+    Err(unusable(format!("COMMIT vouches for {}, but manifest.json has blake3 {found}", wanted.trim())))
+}
+
+fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+    read.map_err(io_error("reading", path))?;
+    Ok(bytes)
+}
+
+fn parse(manifest: &[u8]) -> Result<Manifest, String> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        format: u32,
+    }
+    let version: Version =
+        serde_json::from_slice(manifest).map_err(|error| format!("manifest.json has no format: {error}"))?;
+    if version.format != FORMAT {
+        let format = version.format;
+        return Err(format!(
+            "it has format {format}, this program reads {FORMAT}; use the version that wrote it"
+        ));
+    }
+    serde_json::from_slice(manifest).map_err(|error| format!("manifest.json: {error}"))
+}
+
+/// Opens a file of the manifest: a regular file inside the folder, of the promised length.
+fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointError> {
+    let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
+    if !is_plain(&entry.name) {
+        return Err(unusable(format!(
+            "`{}` is not the name of a file in the folder",
+            entry.name.escape_debug()
+        )));
+    }
+    let path = folder.join(&entry.name);
+    let about = fs::symlink_metadata(&path).map_err(io_error("looking at", &path))?;
+    if !about.is_file() {
+        return Err(unusable(format!("{} is not a regular file", entry.name)));
+    }
+    if about.len() != entry.bytes {
+        let (found, promised) = (about.len(), entry.bytes);
+        return Err(unusable(format!("{} has {found} bytes, {promised} were promised", entry.name)));
+    }
+    if entry.chunks.len() as u64 != entry.bytes.div_ceil(CHUNK_BYTES) {
+        let (bytes, hashes) = (entry.bytes, entry.chunks.len());
+        return Err(unusable(format!("{hashes} hashes do not match the {bytes} bytes of {}", entry.name)));
+    }
+    let file = File::open(&path).map_err(io_error("opening", &path))?;
+    Ok(OpenFile { file, entry: entry.clone(), places: OnceLock::new() })
+}
+
+fn is_plain(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && !name.starts_with('.') && name.len() <= 255 && name.chars().all(allowed)
+}
+
+/// The pieces are in order and cover the shape exactly once, and lie in files that the manifest names.
+fn check_tensor(tensor: &Tensor, files: &BTreeMap<String, OpenFile>) -> Result<(), String> {
+    let name = &tensor.name;
+    let elements = tensor.shape.iter().try_fold(1u64, |product, side| product.checked_mul(*side));
+    let elements = elements.filter(|elements| elements.checked_mul(4).is_some());
+    let elements =
+        elements.ok_or_else(|| format!("tensor {name} has the impossible shape {:?}", tensor.shape))?;
+    let mut next = 0;
+    for piece in &tensor.pieces {
+        if !files.contains_key(&piece.file) {
+            return Err(format!(
+                "tensor {name} lies in `{}`, which is not listed",
+                piece.file.escape_debug()
+            ));
+        }
+        if piece.begin != next || piece.end < piece.begin {
+            let (begin, end) = (piece.begin, piece.end);
+            return Err(format!("tensor {name}: a piece was due at element {next}, found {begin}..{end}"));
+        }
+        next = piece.end;
+    }
+    if next == elements {
+        return Ok(());
+    }
+    Err(format!("tensor {name}: the pieces end at element {next} of {elements}"))
+}
+
+/// A position inside something that lies in memory or was checked to fit.
+fn index(value: u64) -> usize {
+    usize::try_from(value).expect("addresses have 64 bits")
+}

@@ -1,0 +1,241 @@
+//! Groups inside one process: of one rank, or of threads that share a board.
+
+use super::{CommError, Group, Incoming, Outgoing, check_members, part, sum_in_order};
+use dtrain_protocol::{Axis, Rank};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The group of one rank: every operation is complete before it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone;
+
+impl Group for Alone {
+    fn rank(&self) -> u32 {
+        0
+    }
+
+    fn size(&self) -> u32 {
+        1
+    }
+
+    fn all_reduce(&mut self, _values: &mut [f32]) -> Result<(), CommError> {
+        Ok(())
+    }
+
+    fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {
+        Ok(0..values.len())
+    }
+
+    fn all_gather(&mut self, _values: &mut [f32]) -> Result<(), CommError> {
+        Ok(())
+    }
+
+    fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError> {
+        recv.copy_from_slice(send);
+        Ok(())
+    }
+
+    fn broadcast(&mut self, _root: u32, _values: &mut [f32]) -> Result<(), CommError> {
+        Ok(())
+    }
+
+    fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError> {
+        match (send, recv) {
+            (Some(send), Some(recv)) => recv.values.copy_from_slice(send.values),
+            (None, None) => {}
+            _ => panic!("a message to oneself has two ends"),
+        }
+        Ok(())
+    }
+
+    fn barrier(&mut self) -> Result<(), CommError> {
+        Ok(())
+    }
+
+    fn split(&mut self, _axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+        check_members(members, 0, 1);
+        Ok(Box::new(Self))
+    }
+}
+
+/// One of the threads that [`threads`] joined.
+#[derive(Debug)]
+pub struct Thread {
+    board: Arc<Board>,
+    /// Ranks of the whole set that are in this group, ascending.
+    members: Vec<u32>,
+    /// Index of this rank among them.
+    index: u32,
+    channel: usize,
+}
+
+/// Queues of messages by channel, sender and receiver.
+type Queues = BTreeMap<(usize, u32, u32), VecDeque<Vec<f32>>>;
+
+#[derive(Debug, Default)]
+struct State {
+    queues: Queues,
+    /// Channels and ranks whose group was dropped.
+    gone: Vec<(usize, u32)>,
+}
+
+#[derive(Debug)]
+struct Board {
+    state: Mutex<State>,
+    changed: Condvar,
+    deadline: Duration,
+}
+
+/// One group for each of `ranks` threads. Messages are copied through a queue: simple rather than fast.
+pub fn threads(ranks: u32, deadline: Duration) -> Vec<Thread> {
+    let board = Arc::new(Board { state: Mutex::default(), changed: Condvar::new(), deadline });
+    let members: Vec<_> = (0..ranks).collect();
+    let thread = |index| Thread { board: Arc::clone(&board), members: members.clone(), index, channel: 0 };
+    (0..ranks).map(thread).collect()
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the board")
+    }
+}
+
+impl Thread {
+    fn key(&self, from: u32, to: u32) -> (usize, u32, u32) {
+        (self.channel, self.members[from as usize], self.members[to as usize])
+    }
+
+    fn put(&self, to: u32, values: &[f32]) {
+        let key = self.key(self.index, to);
+        self.board.lock().queues.entry(key).or_default().push_back(values.to_vec());
+        self.board.changed.notify_all();
+    }
+
+    fn take(&self, from: u32, length: usize, operation: &'static str) -> Result<Vec<f32>, CommError> {
+        let key = self.key(from, self.index);
+        let peer = Rank(self.members[from as usize]);
+        let end = Instant::now() + self.board.deadline;
+        let mut state = self.board.lock();
+        loop {
+            if let Some(values) = state.queues.get_mut(&key).and_then(VecDeque::pop_front) {
+                if values.len() == length {
+                    return Ok(values);
+                }
+                let detail = format!("{length} values were due, {} came", values.len());
+                return Err(CommError::OutOfStep { peer, operation, detail });
+            }
+            if state.gone.contains(&(self.channel, peer.0)) {
+                let detail = "the thread left the group".into();
+                return Err(CommError::PeerLost { peer, operation, detail });
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = self.board.deadline.as_secs_f64();
+                return Err(CommError::TimedOut { peer, seconds, operation });
+            }
+            state = self.board.changed.wait_timeout(state, left).expect("no thread panics there").0;
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let index = self.index;
+        (0..self.size()).filter(move |other| *other != index)
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.board.lock().gone.push((self.channel, self.members[self.index as usize]));
+        self.board.changed.notify_all();
+    }
+}
+
+impl Group for Thread {
+    fn rank(&self) -> u32 {
+        self.index
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "made from a u32")]
+    fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {
+        for to in self.others() {
+            self.put(to, &values[part(values.len(), to, self.size())]);
+        }
+        let mine = part(values.len(), self.index, self.size());
+        let own = values[mine.clone()].to_vec();
+        let parts: Vec<_> = (0..self.size())
+            .map(|from| match from == self.index {
+                true => Ok(own.clone()),
+                false => self.take(from, mine.len(), "reduce-scatter"),
+            })
+            .collect::<Result<_, _>>()?;
+        let parts: Vec<_> = parts.iter().map(Vec::as_slice).collect();
+        sum_in_order(&parts, &mut values[mine.clone()]);
+        Ok(mine)
+    }
+
+    fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let mine = part(values.len(), self.index, self.size());
+        for other in self.others() {
+            self.put(other, &values[mine.clone()]);
+        }
+        for other in self.others() {
+            let theirs = part(values.len(), other, self.size());
+            values[theirs.clone()].copy_from_slice(&self.take(other, theirs.len(), "all-gather")?);
+        }
+        Ok(())
+    }
+
+    fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError> {
+        let block = |rank: u32| part(send.len(), rank, self.size());
+        recv[block(self.index)].copy_from_slice(&send[block(self.index)]);
+        for other in self.others() {
+            self.put(other, &send[block(other)]);
+        }
+        for other in self.others() {
+            recv[block(other)].copy_from_slice(&self.take(other, block(other).len(), "all-to-all")?);
+        }
+        Ok(())
+    }
+
+    fn broadcast(&mut self, root: u32, values: &mut [f32]) -> Result<(), CommError> {
+        if root == self.index {
+            self.others().for_each(|other| self.put(other, values));
+        } else {
+            values.copy_from_slice(&self.take(root, values.len(), "broadcast")?);
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError> {
+        if let Some(send) = send {
+            self.put(send.to, send.values);
+        }
+        if let Some(recv) = recv {
+            recv.values.copy_from_slice(&self.take(recv.from, recv.values.len(), "exchange")?);
+        }
+        Ok(())
+    }
+
+    fn barrier(&mut self) -> Result<(), CommError> {
+        self.others().for_each(|other| self.put(other, &[]));
+        self.others().try_for_each(|other| self.take(other, 0, "barrier").map(drop))
+    }
+
+    fn split(&mut self, axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+        check_members(members, self.index, self.size());
+        let index = members.iter().take_while(|member| **member < self.index).count();
+        Ok(Box::new(Self {
+            board: Arc::clone(&self.board),
+            members: members.iter().map(|member| self.members[*member as usize]).collect(),
+            #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
+            index: index as u32,
+            channel: 1 + axis as usize,
+        }))
+    }
+}

@@ -1,0 +1,128 @@
+//! Finds data files, reads at any offset, and fingerprints them.
+
+use super::DataError;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Up to this length all of a file goes into the fingerprint.
+pub(super) const WHOLE_BYTES: u64 = 64 << 20;
+
+/// Blocks of a longer file that go into the fingerprint, evenly spread, the first and the last among them.
+const BLOCKS: u64 = 64;
+
+/// Bytes of such a block.
+const BLOCK_BYTES: u64 = 1 << 20;
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct DataFile {
+    file: File,
+    /// Path below the root where it lies there, otherwise the full path.
+    pub(super) name: String,
+    /// Length; at least 1.
+    pub(super) bytes: u64,
+    /// Nanoseconds since the Unix epoch of the last change, as the file system tells.
+    pub(super) modified: i128,
+}
+
+/// The files that `patterns` name, in the order of the patterns, those of one pattern sorted, none twice.
+pub(super) fn find(patterns: &[String], root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for pattern in patterns {
+        let found = matches(pattern, root)?;
+        if found.is_empty() {
+            return Err(DataError::NoFile { pattern: pattern.clone(), root: root.to_owned() });
+        }
+        for path in found {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+    }
+    paths.iter().map(|path| DataFile::open(path, root).map(Arc::new)).collect()
+}
+
+fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let literal = root.join(pattern);
+    if literal.exists() || !pattern.contains(['*', '?', '[']) {
+        return Ok(if literal.exists() { vec![literal] } else { Vec::new() });
+    }
+    let bad = |detail: String| DataError::Pattern { pattern: pattern.to_owned(), detail };
+    // Joining an absolute pattern drops the root, which must not be read as a pattern itself.
+    let escaped = PathBuf::from(glob::Pattern::escape(&root.to_string_lossy())).join(pattern);
+    let paths = glob::glob(&escaped.to_string_lossy()).map_err(|error| bad(error.to_string()))?;
+    let mut found = Vec::new();
+    for path in paths {
+        let path = path.map_err(|error| bad(error.to_string()))?;
+        if path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+impl DataFile {
+    pub(super) fn open(path: &Path, root: &Path) -> Result<Self, DataError> {
+        let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        let io = |source| DataError::Io { file: path.display().to_string(), source };
+        let file = File::open(path).map_err(io)?;
+        let about = file.metadata().map_err(io)?;
+        if about.is_dir() {
+            let detail = format!("this is a folder; name the files in it, such as `{name}/*`");
+            return Err(DataError::content(&name, "the whole", detail));
+        }
+        if about.len() == 0 {
+            return Err(DataError::content(
+                &name,
+                "byte 0",
+                "the file is empty; remove it or narrow the pattern",
+            ));
+        }
+        let modified = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
+        Ok(Self { file, name, bytes: about.len(), modified })
+    }
+
+    /// Fills `into` from byte `offset` on.
+    pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
+        let io = |source| DataError::Io { file: format!("{} at byte {offset}", self.name), source };
+        self.file.read_exact_at(into, offset).map_err(io)
+    }
+
+    /// Bytes `offset..` as many as there are, at most `length`.
+    pub(super) fn read_up_to(&self, offset: u64, length: u64) -> Result<Vec<u8>, DataError> {
+        let length = length.min(self.bytes.saturating_sub(offset));
+        let mut bytes = vec![0; usize::try_from(length).expect("a piece of a file fits into memory")];
+        self.read_at(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// blake3 over names, lengths and contents, in hex; of a long file [`BLOCKS`] blocks.
+pub(super) fn fingerprint<'a>(
+    files: impl IntoIterator<Item = &'a Arc<DataFile>>,
+) -> Result<String, DataError> {
+    let mut hasher = blake3::Hasher::new();
+    for file in files {
+        hasher.update(&(file.name.len() as u64).to_le_bytes());
+        hasher.update(file.name.as_bytes());
+        hasher.update(&file.bytes.to_le_bytes());
+        for (offset, length) in blocks(file.bytes) {
+            hasher.update(&file.read_up_to(offset, length)?);
+        }
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Offsets and lengths of what goes into the fingerprint of a file of `bytes`.
+fn blocks(bytes: u64) -> Vec<(u64, u64)> {
+    if bytes <= WHOLE_BYTES {
+        return (0..bytes).step_by(BLOCK_BYTES as usize).map(|offset| (offset, BLOCK_BYTES)).collect();
+    }
+    let last = u128::from(bytes - BLOCK_BYTES);
+    #[expect(clippy::cast_possible_truncation, reason = "at most `last`, a u64")]
+    let begin = |index: u64| (last * u128::from(index) / u128::from(BLOCKS - 1)) as u64;
+    (0..BLOCKS).map(|index| (begin(index), BLOCK_BYTES)).collect()
+}

@@ -1,0 +1,50 @@
+//! Reads one batch ahead.
+
+use super::{Batch, DataError, Source};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+
+/// A thread that reads the next batch while the current one is used. It works on the processor only as long as
+/// reading takes: one batch waits ready, one is being read.
+#[derive(Debug)]
+pub struct Prefetch {
+    /// Taken when dropped, so that the thread sees that nobody listens.
+    batches: Option<Receiver<Result<Batch, DataError>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Prefetch {
+    /// Reads the batches of `indices`, in order. Stops after the first error.
+    pub fn new(source: Arc<dyn Source>, indices: impl Iterator<Item = Vec<u64>> + Send + 'static) -> Self {
+        let (to, batches) = sync_channel(1);
+        let thread = std::thread::spawn(move || {
+            for indices in indices {
+                let batch = source.read(&indices);
+                let is_last = batch.is_err();
+                if to.send(batch).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Self { batches: Some(batches), thread: Some(thread) }
+    }
+}
+
+impl Iterator for Prefetch {
+    type Item = Result<Batch, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.batches.as_ref().and_then(|batches| batches.recv().ok())
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the reader was already told on stderr, and the batches ended there.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Tokens in files: raw shards, llm.c shards, bytes of text, joined end to end and cut into windows.
+
+use super::files::{self, DataFile};
+use super::{Batch, DataError, DataSet, Source, split};
+use dtrain_recipes::{Data, Decoder, Valid};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes before the tokens of an llm.c shard: 256 numbers `i32`.
+const LLM_C_HEADER: u64 = 1024;
+
+/// First number of an llm.c shard, its version, and the bytes of one of its tokens.
+const LLM_C: [(u32, u32, u64); 2] = [(20_240_520, 1, 2), (20_240_801, 7, 4)];
+
+/// A run of tokens in one file.
+#[derive(Debug)]
+pub(super) struct Segment {
+    file: Arc<DataFile>,
+    /// Offset of the first token in bytes.
+    begin: u64,
+    tokens: u64,
+    /// Bytes of one token: 1, 2 or 4, little-endian.
+    width: u64,
+}
+
+impl Segment {
+    /// All bytes of `file`, `width` to a token.
+    pub(super) fn raw(file: Arc<DataFile>, width: u64) -> Result<Self, DataError> {
+        if !file.bytes.is_multiple_of(width) {
+            let detail = format!(
+                "{} bytes are no whole number of tokens of {width} bytes; expected raw little-endian u16 \
+                 (nanoGPT) or an llm.c shard",
+                file.bytes
+            );
+            return Err(DataError::content(&file.name, "the end", detail));
+        }
+        Ok(Self { begin: 0, tokens: file.bytes / width, width, file })
+    }
+
+    /// A token shard: llm.c when it begins like one, otherwise raw `u16`.
+    fn shard(file: Arc<DataFile>) -> Result<Self, DataError> {
+        let head = file.read_up_to(0, 12)?;
+        let word = |index: usize| {
+            head.get(4 * index..4 * index + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        };
+        let known =
+            LLM_C.iter().find(|(magic, version, _)| (word(0), word(1)) == (Some(*magic), Some(*version)));
+        let (Some((.., width)), Some(tokens)) = (known, word(2)) else { return Self::raw(file, 2) };
+        let (tokens, width) = (u64::from(tokens), *width);
+        let expected = LLM_C_HEADER + tokens * width;
+        if file.bytes != expected || tokens == 0 {
+            let detail = format!(
+                "the llm.c header tells of {tokens} tokens of {width} bytes, a file of {expected} bytes; found {} \
+                 (was it cut short while copying?)",
+                file.bytes
+            );
+            return Err(DataError::content(&file.name, "byte 8", detail));
+        }
+        Ok(Self { file, begin: LLM_C_HEADER, tokens, width })
+    }
+}
+
+/// The tokens of several files, end to end.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    segments: Vec<Segment>,
+    /// Tokens up to the end of each segment.
+    ends: Vec<u64>,
+}
+
+impl Tokens {
+    pub(super) fn new(segments: Vec<Segment>) -> Self {
+        let ends = segments.iter().scan(0, |end, segment| {
+            *end += segment.tokens;
+            Some(*end)
+        });
+        Self { ends: ends.collect(), segments }
+    }
+
+    fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Appends tokens `begin..begin + length` to `into`; an `Err` names the place of a token not below `vocab`.
+    fn read(&self, begin: u64, length: u64, vocab: u32, into: &mut Vec<u32>) -> Result<(), DataError> {
+        let (mut at, end) = (begin, begin + length);
+        let mut which = self.ends.partition_point(|end| *end <= at);
+        while at < end {
+            let (segment, segment_end) = (&self.segments[which], self.ends[which]);
+            let inside = at - (segment_end - segment.tokens);
+            let count = end.min(segment_end) - at;
+            let offset = segment.begin + inside * segment.width;
+            let bytes = segment.file.read_up_to(offset, count * segment.width)?;
+            let first = into.len();
+            match segment.width {
+                1 => into.extend(bytes.iter().map(|b| u32::from(*b))),
+                2 => into.extend(bytes.as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)))),
+                _ => into.extend(bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b))),
+            }
+            if let Some(bad) = into[first..].iter().position(|token| *token >= vocab) {
+                let place = format!("byte {}", offset + bad as u64 * segment.width);
+                let token = into[first + bad];
+                let detail = format!(
+                    "token {token} is outside of the model's vocabulary of {vocab}; set `model.vocab` to at least \
+                     {} or name the files that belong to this model",
+                    u64::from(token) + 1
+                );
+                return Err(DataError::content(&segment.file.name, place, detail));
+            }
+            at += count;
+            which += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Samples of `context` tokens side by side, each with the tokens that follow.
+#[derive(Debug)]
+pub(super) struct Windows {
+    tokens: Arc<Tokens>,
+    /// First token of the first sample.
+    begin: u64,
+    samples: u64,
+    context: u64,
+    vocab: u32,
+}
+
+impl Source for Windows {
+    fn len(&self) -> u64 {
+        self.samples
+    }
+
+    fn read(&self, indices: &[u64]) -> Result<Batch, DataError> {
+        let length = usize::try_from(self.context).expect("a context is a u32");
+        let mut inputs = Vec::with_capacity(indices.len() * length);
+        let mut targets = Vec::with_capacity(indices.len() * length);
+        let mut window = Vec::with_capacity(length + 1);
+        for index in indices {
+            assert!(*index < self.samples, "sample {index} of {}", self.samples);
+            window.clear();
+            self.tokens.read(self.begin + index * self.context, self.context + 1, self.vocab, &mut window)?;
+            inputs.extend_from_slice(&window[..length]);
+            targets.extend_from_slice(&window[1..]);
+        }
+        Ok(Batch::Tokens { inputs, targets, samples: indices.len(), length })
+    }
+}
+
+/// Windows over `tokens` from `begin` on: as many as are whole, with one more token as the last target.
+fn windows(tokens: &Arc<Tokens>, begin: u64, model: &Decoder) -> Windows {
+    let context = u64::from(model.context);
+    let samples = (tokens.len() - begin).saturating_sub(1) / context;
+    Windows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
+}
+
+/// Opens token shards.
+pub(super) fn open(data: &Data, root: &Path, model: &Decoder) -> Result<DataSet, DataError> {
+    let shards = |patterns: &[String]| {
+        let files = files::find(patterns, root)?;
+        let segments = files.iter().map(|file| Segment::shard(Arc::clone(file))).collect::<Result<_, _>>()?;
+        Ok::<_, DataError>((files, Tokens::new(segments)))
+    };
+    let (mut files, train) = shards(&data.train)?;
+    let valid = match &data.valid {
+        Valid::Fraction(_) => None,
+        Valid::Files(patterns) => {
+            let (more, valid) = shards(patterns)?;
+            files.extend(more);
+            Some(valid)
+        }
+    };
+    let (train, valid) = cut(data, train, valid, model)?;
+    Ok(DataSet { train, valid, fingerprint: files::fingerprint(&files)?, tokenizer: None })
+}
+
+/// Cuts tokens into training and validation samples.
+pub(super) fn cut(
+    data: &Data,
+    train: Tokens,
+    valid: Option<Tokens>,
+    model: &Decoder,
+) -> Result<(Box<dyn Source>, Box<dyn Source>), DataError> {
+    let train = Arc::new(train);
+    let mut all = windows(&train, 0, model);
+    at_least_one(&all, &train, "train")?;
+    let valid = match (valid, &data.valid) {
+        (Some(valid), _) => {
+            let valid = Arc::new(valid);
+            let windows = windows(&valid, 0, model);
+            at_least_one(&windows, &valid, "validate")?;
+            windows
+        }
+        (None, Valid::Fraction(fraction)) => {
+            all.samples = split::train_samples(all.samples, *fraction)?;
+            // The last target of training is the first input of validation, so no token is predicted in both.
+            windows(&train, all.samples * all.context, model)
+        }
+        (None, Valid::Files(_)) => panic!("validation files were opened"),
+    };
+    all.samples = split::used(all.samples, data.fraction);
+    Ok((Box::new(all), Box::new(valid)))
+}
+
+fn at_least_one(windows: &Windows, tokens: &Tokens, deed: &str) -> Result<(), DataError> {
+    if windows.samples > 0 {
+        return Ok(());
+    }
+    let (have, context) = (tokens.len(), windows.context);
+    let what = format!(
+        "{have} tokens; one sample to {deed} on takes {} (a context of {context} and one more)",
+        context + 1
+    );
+    Err(DataError::TooFew { what, hint: "use more data or a shorter `model.context`" })
+}
