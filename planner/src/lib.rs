@@ -1,1 +1,44 @@
-//! Pure search: recipe, cluster and rates to a plan.
+//! Pure search: a recipe, a host and its rates go in, a plan comes out.
+//!
+//! Nothing here reads a clock, a file or a socket, starts a thread, or walks an unordered map: the same request
+//! gives the same plan, to the last bit. A formula is a free function of values, in the file named after the
+//! quantity it computes.
+
+pub mod batch;
+pub mod batch_size;
+pub mod calibrate;
+pub mod candidate;
+pub mod compare;
+pub mod compute;
+pub mod error;
+pub mod estimate;
+pub mod hardware;
+pub mod judge;
+pub mod learning_rate;
+pub mod lower;
+pub mod memory;
+pub mod network;
+pub mod pace;
+pub mod plan;
+pub mod schedule;
+pub mod search;
+pub mod simulate;
+pub mod space;
+pub mod stale;
+pub mod when;
+
+#[cfg(test)]
+mod sample;
+
+pub use batch::BatchSplit;
+pub use calibrate::{Factors, Observation};
+pub use candidate::{Candidate, Rejected, Rejection};
+pub use compare::Alternative;
+pub use error::PlanError;
+pub use estimate::{Breakdown, Estimate};
+pub use learning_rate::Decision;
+pub use lower::{Launch, lower};
+pub use memory::Memory;
+pub use pace::Pace;
+pub use plan::{Plan, PlanRequest, Ranked, RatesStamp, model_digest, plan, rates_digest};
+pub use stale::Staleness;

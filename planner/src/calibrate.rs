@@ -1,0 +1,154 @@
+//! Site correction: how much slower or faster this host is than its rates say, fitted to earlier trials.
+
+use crate::Candidate;
+use argmin::core::{CostFunction, Error, Executor, State};
+use argmin::solver::neldermead::NelderMead;
+use dtrain_recipes::Seconds;
+use serde::{Deserialize, Serialize};
+
+/// A step that was predicted and then measured, on the same host with the same model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// What was trained.
+    pub candidate: Candidate,
+    /// What the plan said.
+    pub predicted: Seconds,
+    /// The median step that was measured.
+    pub measured: Seconds,
+}
+
+/// Factors on the seconds of compute and of communication; 1 changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Factors {
+    /// Forward, backward, optimizer and overhead.
+    pub compute: f64,
+    /// Communication.
+    pub communication: f64,
+    /// Observations they were fitted to.
+    pub observations: u32,
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        Self { compute: 1.0, communication: 1.0, observations: 0 }
+    }
+}
+
+impl Factors {
+    /// What the width of an interval is multiplied by: it shrinks towards a third as trials confirm the model.
+    pub fn doubt_factor(&self) -> f64 {
+        1.0 / 3.0 + 2.0 / 3.0 / f64::from(1 + self.observations).sqrt()
+    }
+}
+
+/// A measured step with what the uncorrected model says about it, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Residual {
+    /// Predicted compute.
+    pub compute: f64,
+    /// Predicted communication.
+    pub communication: f64,
+    /// Measured step.
+    pub measured: f64,
+}
+
+/// Spread of the logarithm of a factor before anything was seen: about a third either way.
+const PRIOR: f64 = 0.3;
+
+/// Spread of the logarithm of a measured step around the model.
+const NOISE: f64 = 0.05;
+
+/// The factors that explain the residuals best without straying from 1 for nothing.
+///
+/// Minimises `Σ ((ln measured − ln predicted)/noise)² + Σ (ln factor / prior)²` by Nelder-Mead over the two
+/// logarithms. Residuals that are not positive and finite are left out. Deterministic.
+pub fn fit(residuals: &[Residual]) -> Factors {
+    let good = |r: &&Residual| {
+        r.compute > 0.0
+            && r.communication >= 0.0
+            && r.measured > 0.0
+            && (r.compute + r.communication + r.measured).is_finite()
+    };
+    let residuals: Vec<Residual> = residuals.iter().filter(good).copied().collect();
+    if residuals.is_empty() {
+        return Factors::default();
+    }
+    let observations = u32::try_from(residuals.len()).unwrap_or(u32::MAX);
+    let simplex = vec![vec![0.0, 0.0], vec![0.2, 0.0], vec![0.0, 0.2]];
+    let solver = NelderMead::new(simplex).with_sd_tolerance(1e-9);
+    // A search that cannot go on leaves the prior: no correction.
+    let found = solver.and_then(|solver| {
+        Executor::new(Misfit { residuals }, solver).configure(|state| state.max_iters(500)).ctrlc(false).run()
+    });
+    let best = found.ok().and_then(|result| result.state().get_best_param().cloned());
+    best.map_or_else(Factors::default, |logs| Factors {
+        compute: logs[0].exp(),
+        communication: logs[1].exp(),
+        observations,
+    })
+}
+
+/// The sum of squares that is made small.
+struct Misfit {
+    residuals: Vec<Residual>,
+}
+
+impl CostFunction for Misfit {
+    type Param = Vec<f64>;
+    type Output = f64;
+
+    fn cost(&self, logs: &Vec<f64>) -> Result<f64, Error> {
+        let (compute, communication) = (logs[0].exp(), logs[1].exp());
+        let misfit = |r: &Residual| {
+            let predicted = compute * r.compute + communication * r.communication;
+            ((r.measured.ln() - predicted.ln()) / NOISE).powi(2)
+        };
+        let prior: f64 = logs.iter().map(|log| (log / PRIOR).powi(2)).sum();
+        Ok(self.residuals.iter().map(misfit).sum::<f64>() + prior)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn residual(compute: f64, communication: f64, factors: (f64, f64)) -> Residual {
+        Residual { compute, communication, measured: compute * factors.0 + communication * factors.1 }
+    }
+
+    #[test]
+    fn factors_are_found_again_from_measured_steps() {
+        let truth = (1.25, 0.7);
+        let seen: Vec<_> = [(1.0, 0.0), (0.5, 0.5), (0.3, 0.6), (0.9, 0.2), (0.2, 0.8)]
+            .map(|(compute, communication)| residual(compute, communication, truth))
+            .to_vec();
+        let found = fit(&seen);
+        assert!((found.compute / truth.0 - 1.0).abs() < 0.03, "{found:?}");
+        assert!((found.communication / truth.1 - 1.0).abs() < 0.05, "{found:?}");
+        assert_eq!(found.observations, 5);
+        assert_eq!(found, fit(&seen), "the same trials give the same factors");
+    }
+
+    #[test]
+    fn what_was_not_seen_stays_at_the_prior() {
+        let found = fit(&[residual(1.0, 0.0, (1.2, 1.0))]);
+        assert!((found.communication - 1.0).abs() < 1e-3, "no trial communicated: {found:?}");
+        assert!(found.compute > 1.1 && found.compute < 1.2, "one trial is not believed outright: {found:?}");
+    }
+
+    #[test]
+    fn nothing_seen_corrects_nothing() {
+        assert_eq!(fit(&[]), Factors::default());
+        assert_eq!(
+            fit(&[Residual { compute: 1.0, communication: 0.0, measured: f64::NAN }]),
+            Factors::default()
+        );
+    }
+
+    #[test]
+    fn every_trial_narrows_the_interval() {
+        let doubt = |observations| Factors { observations, ..Factors::default() }.doubt_factor();
+        assert!((doubt(0) - 1.0).abs() < 1e-12);
+        assert!((0..10).all(|n| doubt(n + 1) < doubt(n)));
+    }
+}

@@ -1,0 +1,143 @@
+//! One complete way to train, and why a way cannot be used.
+
+use crate::BatchSplit;
+use dtrain_protocol::{DeviceKind, Layout};
+use dtrain_recipes::{Bytes, Precision, Recompute, ZeroStage};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One complete way to train.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// How work is cut among the ranks.
+    pub layout: Layout,
+    /// How the batch is split.
+    pub split: BatchSplit,
+    /// What the replicas shard.
+    pub zero: ZeroStage,
+    /// Which activations are computed again.
+    pub recompute: Recompute,
+    /// Arithmetic of matrix products.
+    pub precision: Precision,
+    /// Where every rank runs.
+    pub device: DeviceKind,
+    /// Compute threads of every rank.
+    pub threads: u32,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+}
+
+impl fmt::Display for Candidate {
+    /// Such as `data 2 (1 thread each), micro-batch 4 × 2`; what is left at its default is not said.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = if self.threads == 1 { "thread" } else { "threads" };
+        match self.device {
+            DeviceKind::Cpu => write!(f, "{} ({} {threads} each)", self.layout, self.threads)?,
+            DeviceKind::Cuda => write!(f, "{} (cuda)", self.layout)?,
+        }
+        write!(f, ", micro-batch {} × {}", self.split.micro(), self.split.micro_batches())?;
+        if self.zero != ZeroStage::Zero0 {
+            write!(f, ", zero {}", zero_word(self.zero))?;
+        }
+        if self.recompute != Recompute::None {
+            write!(f, ", {} recompute", recompute_word(self.recompute))?;
+        }
+        if self.precision != Precision::F32 {
+            write!(f, ", {}", precision_word(self.precision))?;
+        }
+        Ok(())
+    }
+}
+
+/// The stage as it is written in a recipe.
+pub fn zero_word(zero: ZeroStage) -> &'static str {
+    match zero {
+        ZeroStage::Zero0 => "0",
+        ZeroStage::Zero1 => "1",
+        ZeroStage::Zero2 => "2",
+        ZeroStage::Zero3 => "3",
+    }
+}
+
+/// The mode as it is written in a recipe.
+pub fn recompute_word(recompute: Recompute) -> &'static str {
+    match recompute {
+        Recompute::None => "none",
+        Recompute::Selective => "selective",
+        Recompute::Full => "full",
+    }
+}
+
+/// The precision as it is written in a recipe.
+pub fn precision_word(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 => "f32",
+        Precision::Bf16 => "bf16",
+    }
+}
+
+/// Why a candidate cannot be used, with its numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum Rejection {
+    /// The batch does not split evenly.
+    #[error("a batch of {batch} cannot be split into micro-batches of {micro} on {replicas} replicas")]
+    BatchDoesNotDivide {
+        /// Samples of one step.
+        batch: u64,
+        /// Samples of one forward pass.
+        micro: u32,
+        /// Replicas.
+        replicas: u32,
+    },
+    /// It needs more memory than a rank has.
+    #[error("it needs {needed} on each rank; {available} are available")]
+    TooMuchMemory {
+        /// Peak of one rank.
+        needed: Bytes,
+        /// What one rank may use.
+        available: Bytes,
+    },
+    /// A dimension of the model cannot be cut that many ways.
+    #[error("{what} = {size} cannot be cut {degree} ways")]
+    DoesNotDivide {
+        /// The dimension, as its key in the recipe.
+        what: String,
+        /// Its size.
+        size: u32,
+        /// The ways.
+        degree: u32,
+    },
+    /// The worker has no such way of working yet.
+    #[error("{0}")]
+    CannotRun(String),
+}
+
+impl Rejection {
+    /// What rejections of one kind have in common: the heading they are counted under.
+    pub fn heading(&self) -> String {
+        match self {
+            Self::BatchDoesNotDivide { batch, replicas, .. } => {
+                format!("a batch of {batch} does not split evenly over {replicas} replicas")
+            }
+            Self::TooMuchMemory { available, .. } => {
+                format!("more memory than the {available} a rank may use")
+            }
+            Self::DoesNotDivide { what, size, .. } => format!("{what} = {size} does not divide"),
+            Self::CannotRun(reason) => reason.clone(),
+        }
+    }
+}
+
+/// Candidates that were left out for one reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rejected {
+    /// The reason they share.
+    pub heading: String,
+    /// How many there are.
+    pub count: u64,
+    /// The one that came nearest, in words.
+    pub nearest: String,
+    /// Why that one was left out.
+    pub rejection: Rejection,
+}

@@ -1,0 +1,238 @@
+//! Seconds of one micro-batch on one rank: from the measured profile, or from the data sheet.
+
+use crate::hardware::Datasheet;
+use dtrain_protocol::ProfilePoint;
+use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
+
+/// Seconds of one micro-batch on one rank that holds the whole model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MicroCost {
+    /// Forward of one block.
+    pub block_forward: f64,
+    /// Backward of one block.
+    pub block_backward: f64,
+    /// Forward of what surrounds the blocks.
+    pub outer_forward: f64,
+    /// Backward of what surrounds the blocks.
+    pub outer_backward: f64,
+    /// Reading samples, accumulating gradients.
+    pub overhead: f64,
+    /// How far beyond the measured micro-batches this lies: 0 inside, otherwise the logarithm of the ratio.
+    pub beyond: f64,
+}
+
+impl MicroCost {
+    /// Every part times `factor`.
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            block_forward: self.block_forward * factor,
+            block_backward: self.block_backward * factor,
+            outer_forward: self.outer_forward * factor,
+            outer_backward: self.outer_backward * factor,
+            overhead: self.overhead * factor,
+            beyond: self.beyond,
+        }
+    }
+}
+
+/// The cost at `micro` samples from a measured profile; `None` when the profile is empty.
+///
+/// Straight lines between measured points; beyond them the line of the two nearest goes on, but never below
+/// proportional growth from the last point's best rate times one half.
+pub fn measured(profile: &[ProfilePoint], micro: u32) -> Option<MicroCost> {
+    let (first, last) = (profile.first()?, profile.last()?);
+    let at = f64::from(micro);
+    let (low, high) = match profile.iter().position(|p| p.micro_batch >= micro) {
+        Some(0) if profile.len() > 1 => (first, &profile[1]),
+        Some(index) if index > 0 => (&profile[index - 1], &profile[index]),
+        None if profile.len() > 1 => (&profile[profile.len() - 2], last),
+        Some(_) | None => (last, last),
+    };
+    let (x0, x1) = (f64::from(low.micro_batch), f64::from(high.micro_batch));
+    let part = |of: fn(&ProfilePoint) -> f64| {
+        let (y0, y1) = (of(low), of(high));
+        if low.micro_batch == high.micro_batch {
+            return y0 * at / x0;
+        }
+        let line = y0 + (y1 - y0) * (at - x0) / (x1 - x0);
+        let floor = 0.5 * at * (y0 / x0).min(y1 / x1);
+        line.max(floor)
+    };
+    let (begin, end) = (f64::from(first.micro_batch), f64::from(last.micro_batch));
+    Some(MicroCost {
+        block_forward: part(|p| p.block_forward),
+        block_backward: part(|p| p.block_backward),
+        outer_forward: part(|p| p.outer_forward),
+        outer_backward: part(|p| p.outer_backward),
+        overhead: part(|p| p.overhead),
+        beyond: (at / end).ln().max((begin / at).ln()).max(0.0),
+    })
+}
+
+/// The cost at `micro` samples from the data sheet: the slower of arithmetic and memory traffic, and the
+/// time to start each operation.
+pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: u32) -> MicroCost {
+    let work = work(model);
+    let samples = f64::from(micro);
+    let seconds = |flops: f64, weights: f64, values: f64, operations: f64| {
+        let arithmetic = flops * samples / (device.flops(precision) * device.efficiency);
+        let traffic = 4.0 * (weights + values * samples) / device.memory_bandwidth;
+        arithmetic.max(traffic) + operations * device.launch
+    };
+    let block = seconds(work.block_flops, work.block_weights, work.block_values, 25.0);
+    let outer = seconds(work.outer_flops, work.outer_weights, work.outer_values, 10.0);
+    MicroCost {
+        block_forward: block,
+        block_backward: 2.0 * block,
+        outer_forward: outer,
+        outer_backward: 2.0 * outer,
+        overhead: 0.05 * (f64::from(model.blocks()) * block + outer) + 5.0 * device.launch,
+        beyond: 0.0,
+    }
+}
+
+/// Forward work for one sample: operations, and values read or written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Floating-point operations of one block.
+    pub block_flops: f64,
+    /// Weights of one block.
+    pub block_weights: f64,
+    /// Values one block reads and writes for one sample.
+    pub block_values: f64,
+    /// Floating-point operations outside the blocks.
+    pub outer_flops: f64,
+    /// Weights outside the blocks that take part in products.
+    pub outer_weights: f64,
+    /// Values read and written outside the blocks for one sample.
+    pub outer_values: f64,
+}
+
+/// Forward work of `model` for one sample. A multiply-add counts as two operations.
+pub fn work(model: &Model) -> Work {
+    match model {
+        Model::Decoder(d) => decoder(d),
+        Model::Mlp(m) => mlp(m),
+        Model::Cnn(c) => cnn(c),
+        Model::Command(_) => Work {
+            block_flops: 0.0,
+            block_weights: 0.0,
+            block_values: 0.0,
+            outer_flops: 0.0,
+            outer_weights: 0.0,
+            outer_values: 0.0,
+        },
+    }
+}
+
+fn decoder(d: &Decoder) -> Work {
+    #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
+    let weights = d.block_parameters() as f64;
+    let (s, h, f, v) = (f64::from(d.context), f64::from(d.hidden), f64::from(d.ffn), f64::from(d.vocab));
+    let causal = 0.5;
+    let up = if d.activation == Activation::Swiglu { 3.0 } else { 2.0 };
+    Work {
+        block_flops: s * (2.0 * weights + causal * 4.0 * s * h),
+        block_weights: weights,
+        block_values: s * (14.0 * h + up * 2.0 * f) + causal * 4.0 * s * s * f64::from(d.heads),
+        outer_flops: 2.0 * s * h * v,
+        outer_weights: h * v,
+        outer_values: s * (4.0 * h + 4.0 * v),
+    }
+}
+
+fn mlp(m: &Mlp) -> Work {
+    let widths: Vec<f64> = m.widths().iter().map(|w| f64::from(*w)).collect();
+    let weights: f64 = widths.windows(2).map(|w| w[0] * w[1]).sum();
+    let blocks = f64::from(u32::try_from(m.hidden.len()).unwrap_or(u32::MAX)).max(1.0);
+    let values: f64 = widths.iter().sum();
+    Work {
+        block_flops: 2.0 * weights / blocks,
+        block_weights: weights / blocks,
+        block_values: 4.0 * values / blocks,
+        outer_flops: 0.0,
+        outer_weights: 0.0,
+        outer_values: 4.0 * f64::from(m.classes),
+    }
+}
+
+fn cnn(c: &Cnn) -> Work {
+    let conv = |pixels: f64, i: f64, o: f64, k: f64| 2.0 * pixels * i * o * k * k;
+    let mut pixels = f64::from(c.height) * f64::from(c.width);
+    let mut before = f64::from(c.stages[0]);
+    let stem = conv(pixels, f64::from(c.channels), before, 3.0);
+    let (mut flops, mut values) = (0.0, 0.0);
+    for (index, stage) in c.stages.iter().enumerate() {
+        let after = f64::from(*stage);
+        if index > 0 {
+            pixels /= 4.0;
+        }
+        for block in 0..c.blocks {
+            let input = if block == 0 { before } else { after };
+            flops += conv(pixels, input, after, 3.0) + conv(pixels, after, after, 3.0);
+            values += pixels * 14.0 * after;
+        }
+        before = after;
+    }
+    let blocks = f64::from(c.blocks) * f64::from(u32::try_from(c.stages.len()).unwrap_or(u32::MAX));
+    #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
+    let weights = c.parameters() as f64;
+    Work {
+        block_flops: flops / blocks,
+        block_weights: weights / blocks,
+        block_values: values / blocks,
+        outer_flops: stem + 2.0 * before * f64::from(c.classes),
+        outer_weights: before * f64::from(c.classes),
+        outer_values: 6.0 * f64::from(c.height) * f64::from(c.width) * f64::from(c.stages[0]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    fn point(micro_batch: u32, seconds: f64) -> ProfilePoint {
+        ProfilePoint {
+            micro_batch,
+            block_forward: seconds,
+            block_backward: 2.0 * seconds,
+            outer_forward: seconds,
+            outer_backward: seconds,
+            overhead: 0.1 * seconds,
+        }
+    }
+
+    #[test]
+    fn a_measured_point_is_returned_as_it_was_measured() {
+        let profile = [point(1, 1.0), point(4, 2.5), point(16, 8.0)];
+        for p in &profile {
+            let cost = measured(&profile, p.micro_batch).expect("the profile is not empty");
+            assert!((cost.block_forward - p.block_forward).abs() < 1e-12);
+            assert!((cost.block_backward - p.block_backward).abs() < 1e-12);
+            assert!(cost.beyond == 0.0);
+        }
+    }
+
+    #[test]
+    fn between_points_the_cost_lies_between_and_beyond_it_grows() {
+        let profile = [point(2, 1.0), point(4, 2.5)];
+        let forward = |micro| measured(&profile, micro).expect("not empty");
+        assert!((forward(3).block_forward - 1.75).abs() < 1e-12);
+        assert!(forward(8).block_forward > 2.5 && forward(8).beyond > 0.6);
+        assert!(forward(1).block_forward > 0.0 && forward(1).beyond > 0.6);
+        assert!(measured(&[], 1).is_none());
+        let one = measured(&[point(4, 2.0)], 8).expect("not empty");
+        assert!((one.block_forward - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_decoder_costs_two_operations_a_weight_and_token() {
+        let model = sample::gpt2();
+        let work = work(&model);
+        let flops = f64::from(model.blocks()) * work.block_flops + work.outer_flops;
+        // 2·N·s plus causal attention 2·L·s²·h, N without the position table.
+        let expected = 2.0 * 123.6e6 * 1024.0 + 2.0 * 12.0 * 1024.0 * 1024.0 * 768.0;
+        assert!((flops / expected - 1.0).abs() < 0.01, "{flops} against {expected}");
+    }
+}

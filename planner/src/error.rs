@@ -1,0 +1,111 @@
+//! Why there is no plan.
+
+use crate::candidate::{Rejected, Rejection};
+use std::fmt::Write;
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// Every candidate was left out.
+    #[error("{}", nothing_fits(rejected))]
+    NothingFits {
+        /// The reasons, with counts and the nearest candidate of each; the most frequent first.
+        rejected: Vec<Rejected>,
+    },
+    /// The recipe asks for another machine.
+    #[error(
+        "cluster.launcher = \"{launcher}\": this version launches on this machine only; set cluster.launcher = \"local\" (or leave it out)"
+    )]
+    OtherMachines {
+        /// The launcher asked for.
+        launcher: &'static str,
+    },
+    /// A foreign command cannot be priced.
+    #[error(
+        "model.kind = \"command\": this version plans and trains its own models only (decoder, mlp, cnn)"
+    )]
+    ForeignCommand,
+    /// The recipe asks for a GPU that is not there.
+    #[error(
+        "cluster.devices = \"cuda\", but {host} has no CUDA device that this binary can use; build with `--features cuda` on a host with an NVIDIA driver, or set cluster.devices = \"cpu\""
+    )]
+    NoGpu {
+        /// The host.
+        host: String,
+    },
+    /// Only epochs say when training ends, and nobody counted the samples.
+    #[error("objective.stop.epochs needs the number of training samples, and the data has not been counted")]
+    SamplesUnknown,
+    /// Nothing says when training ends.
+    #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]
+    NoEnd,
+    /// The batch is zero.
+    #[error("train.batch must be at least 1")]
+    EmptyBatch,
+}
+
+/// All reasons, the most telling first: memory, then the batch, then the model, then the worker.
+fn nothing_fits(rejected: &[Rejected]) -> String {
+    let mut groups: Vec<&Rejected> = rejected.iter().collect();
+    groups.sort_by_key(|group| telling(&group.rejection));
+    let Some(first) = groups.first() else {
+        return "no way to train is left: the pinned axes do not make the pinned number of ranks \
+                (cluster.ranks must be a multiple of the product of the layout's axes)"
+            .into();
+    };
+    let mut text = format!("no way to train fits; the nearest is {}: {}", first.nearest, first.rejection);
+    if let Some(hint) = hint(&first.rejection) {
+        write!(text, "; {hint}").expect("a string takes all text");
+    }
+    for group in &groups[1..] {
+        write!(text, "\n  {} left out: {}", group.count, group.heading).expect("a string takes all text");
+    }
+    text
+}
+
+fn telling(rejection: &Rejection) -> u8 {
+    match rejection {
+        Rejection::TooMuchMemory { .. } => 0,
+        Rejection::BatchDoesNotDivide { .. } => 1,
+        Rejection::DoesNotDivide { .. } => 2,
+        Rejection::CannotRun(_) => 3,
+    }
+}
+
+fn hint(rejection: &Rejection) -> Option<&'static str> {
+    match rejection {
+        Rejection::TooMuchMemory { .. } => {
+            Some("a smaller model, a shorter model.context or layout.recompute = \"full\" would need less")
+        }
+        Rejection::BatchDoesNotDivide { .. } => {
+            Some("choose a train.batch that is a multiple of layout.data × layout.micro_batch")
+        }
+        Rejection::DoesNotDivide { .. } => Some("unpin that axis of [layout], or change the size"),
+        Rejection::CannotRun(_) => Some("unpin it in the recipe"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::Bytes;
+
+    #[test]
+    fn the_message_names_the_nearest_the_numbers_and_a_way_out() {
+        let group = |rejection: Rejection, count| Rejected {
+            heading: rejection.heading(),
+            count,
+            nearest: "one rank of 2 threads, micro-batch 1 × 8".into(),
+            rejection,
+        };
+        let memory = Rejection::TooMuchMemory { needed: Bytes(3 << 30), available: Bytes(2 << 30) };
+        let worker = Rejection::CannotRun("the worker does not cut tensors".into());
+        let text = PlanError::NothingFits { rejected: vec![group(worker, 90), group(memory, 7)] }.to_string();
+        assert_eq!(
+            text,
+            "no way to train fits; the nearest is one rank of 2 threads, micro-batch 1 × 8: it needs 3.0 GiB on \
+             each rank; 2.0 GiB are available; a smaller model, a shorter model.context or layout.recompute = \
+             \"full\" would need less\n  90 left out: the worker does not cut tensors"
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! What a candidate will cost, with its interval and where the numbers come from.
+
+use crate::memory::Memory;
+use dtrain_recipes::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+
+/// What a candidate will cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// One optimizer step.
+    pub step: Seconds,
+    /// Eight steps in ten take at least this …
+    pub step_low: Seconds,
+    /// … and at most this: nine in ten are above the one, nine in ten below the other.
+    pub step_high: Seconds,
+    /// Where the time of a step goes.
+    pub breakdown: Breakdown,
+    /// Where the memory of the heaviest rank goes.
+    pub memory: Memory,
+    /// Peak of the heaviest rank.
+    pub memory_peak: Bytes,
+    /// What one rank may use.
+    pub memory_available: Bytes,
+    /// Tokens (samples, for a model without a sequence) a second over all ranks.
+    pub tokens_per_second: f64,
+    /// Optimizer steps, when the stop condition counts them.
+    pub steps: Option<u64>,
+    /// The whole run with its validations, not counting start and checkpoints.
+    pub total: Seconds,
+    /// Low end of the whole run.
+    pub total_low: Seconds,
+    /// High end of the whole run.
+    pub total_high: Seconds,
+    /// Relative difference below which two candidates cannot be told apart.
+    pub resolution: f64,
+    /// Where the constants come from, in words.
+    pub source: String,
+}
+
+/// Seconds of one step on the busiest rank, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Breakdown {
+    /// Forward passes.
+    pub forward: f64,
+    /// Backward passes, with what is computed again.
+    pub backward: f64,
+    /// Communication that nothing hides.
+    pub communication: f64,
+    /// Waiting for other pipeline stages.
+    pub bubble: f64,
+    /// Clipping and the optimizer.
+    pub optimizer: f64,
+    /// Reading samples, accumulating gradients.
+    pub overhead: f64,
+}
+
+impl Breakdown {
+    /// The step: the sum of its parts.
+    pub fn total(&self) -> f64 {
+        self.forward + self.backward + self.communication + self.bubble + self.optimizer + self.overhead
+    }
+
+    /// The parts with their names, in a fixed order.
+    pub fn parts(&self) -> [(&'static str, f64); 6] {
+        [
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("communication", self.communication),
+            ("pipeline bubble", self.bubble),
+            ("optimizer", self.optimizer),
+            ("overhead", self.overhead),
+        ]
+    }
+}

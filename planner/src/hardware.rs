@@ -1,0 +1,112 @@
+//! What data sheets say, for hosts nobody has measured yet. Measured rates always win over these.
+
+use dtrain_protocol::DeviceKind;
+use dtrain_recipes::Precision;
+
+/// Peak figures of one device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Datasheet {
+    /// Multiply-adds count as two; floating-point operations a second in f32 products (TF32 on a GPU).
+    pub f32_flops: f64,
+    /// The same in bf16 products.
+    pub bf16_flops: f64,
+    /// Bytes a second to and from memory.
+    pub memory_bandwidth: f64,
+    /// Share of the peak that large matrix products reach in practice.
+    pub efficiency: f64,
+    /// Seconds to start one operation.
+    pub launch: f64,
+    /// Bytes a second between two devices of one host.
+    pub link_bandwidth: f64,
+    /// Seconds of one hop between two devices of one host.
+    pub link_latency: f64,
+    /// Factor either way within which eight in ten predictions fall.
+    pub doubt: f64,
+}
+
+impl Datasheet {
+    /// Operations a second in products of `precision`.
+    pub fn flops(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::F32 => self.f32_flops,
+            Precision::Bf16 => self.bf16_flops,
+        }
+    }
+}
+
+/// Peak figures by a part of the product name: f32 (TF32) and bf16 TFLOP/s without sparsity, memory GB/s,
+/// link GB/s in one direction. From the vendors' data sheets.
+const GPUS: &[(&str, f64, f64, f64, f64)] = &[
+    ("GB200", 1250.0, 2500.0, 8000.0, 900.0),
+    ("B200", 1125.0, 2250.0, 8000.0, 900.0),
+    ("H200", 495.0, 989.0, 4800.0, 450.0),
+    ("H100 PCIe", 378.0, 756.0, 2000.0, 64.0),
+    ("H100", 495.0, 989.0, 3350.0, 450.0),
+    ("A100", 156.0, 312.0, 1935.0, 300.0),
+    ("L40S", 183.0, 362.0, 864.0, 32.0),
+    ("L4", 60.0, 121.0, 300.0, 32.0),
+    ("A10", 62.0, 125.0, 600.0, 32.0),
+    ("V100", 15.7, 15.7, 900.0, 150.0),
+    ("T4", 8.1, 8.1, 320.0, 16.0),
+    ("RTX 4090", 82.6, 165.0, 1008.0, 32.0),
+    ("RTX 3090", 35.6, 71.0, 936.0, 32.0),
+];
+
+/// Peak figures of one rank: `threads` cores of a processor, or the GPU called `name`.
+pub fn datasheet(device: DeviceKind, name: &str, threads: u32) -> Datasheet {
+    match device {
+        DeviceKind::Cpu => processor(threads),
+        DeviceKind::Cuda => gpu(name),
+    }
+}
+
+/// A core with two 256-bit multiply-add units at 2.5 GHz; nobody's core exactly, so the doubt is large.
+fn processor(threads: u32) -> Datasheet {
+    let cores = f64::from(threads);
+    Datasheet {
+        f32_flops: cores * 80e9,
+        bf16_flops: cores * 40e9,
+        memory_bandwidth: 8e9 * cores.min(8.0),
+        efficiency: 0.5,
+        launch: 2e-6,
+        link_bandwidth: 3e9,
+        link_latency: 20e-6,
+        doubt: 2.5,
+    }
+}
+
+fn gpu(name: &str) -> Datasheet {
+    let known = GPUS.iter().find(|(part, ..)| name.contains(part));
+    let (f32, bf16, memory, link) =
+        known.map_or((20.0, 40.0, 500.0, 16.0), |(_, f32, bf16, memory, link)| (*f32, *bf16, *memory, *link));
+    Datasheet {
+        f32_flops: f32 * 1e12,
+        bf16_flops: bf16 * 1e12,
+        memory_bandwidth: memory * 1e9,
+        efficiency: 0.6,
+        launch: 6e-6,
+        link_bandwidth: link * 1e9 * 0.8,
+        link_latency: 10e-6,
+        doubt: if known.is_some() { 1.8 } else { 3.0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_is_found_first() {
+        let flops = |name| datasheet(DeviceKind::Cuda, name, 1).flops(Precision::Bf16);
+        assert!((flops("NVIDIA H200") - 989e12).abs() < 1.0);
+        assert!((flops("NVIDIA H100 PCIe") - 756e12).abs() < 1.0);
+        assert!((flops("NVIDIA GB200") - 2500e12).abs() < 1.0);
+        assert!((flops("NVIDIA L40S") - 362e12).abs() < 1.0);
+    }
+
+    #[test]
+    fn an_unknown_device_is_doubted_more() {
+        let doubt = |name| datasheet(DeviceKind::Cuda, name, 1).doubt;
+        assert!(doubt("Frobnicator 9") > doubt("NVIDIA H200"));
+    }
+}

@@ -1,0 +1,408 @@
+//! Prices a candidate: the one place where compute, communication, schedule and memory come together.
+
+use crate::Candidate;
+use crate::calibrate::Factors;
+use crate::compute::{self, MicroCost};
+use crate::estimate::Breakdown;
+use crate::hardware::{Datasheet, datasheet};
+use crate::memory::{self, Held, Memory};
+use crate::network::{self, Level};
+use crate::schedule::one_forward_one_backward;
+use crate::simulate::{StageCost, exposed_reduction, walk};
+use crate::space::{Place, Pool, Space, Way};
+use dtrain_protocol::{DeviceKind, HostFacts, RankRates, Rates};
+use dtrain_recipes::{Bytes, Model, Optimizer, OptimizerKind, Precision, Recompute, ZeroStage};
+
+/// Bytes of one bucket of gradients.
+pub const BUCKET_BYTES: u64 = 4 << 20;
+
+/// Resident bytes of a rank before the model is built, where nobody measured them.
+const BASELINE_BYTES: u64 = 48 << 20;
+
+/// Share of the last backward that the reduction of gradients can hide behind. On a CPU the reduction is done
+/// by the cores that compute, so nothing is hidden.
+fn overlap(device: DeviceKind) -> f64 {
+    match device {
+        DeviceKind::Cpu => 0.0,
+        DeviceKind::Cuda => 0.5,
+    }
+}
+
+/// Seconds of the optimizer relative to AdamW, which is the one that is measured.
+fn optimizer_factor(kind: OptimizerKind) -> f64 {
+    match kind {
+        OptimizerKind::Adamw => 1.0,
+        OptimizerKind::Lamb => 1.4,
+        OptimizerKind::Lion => 0.8,
+        OptimizerKind::Sgd => 0.7,
+    }
+}
+
+/// What is asked about: everything but the layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The update rule.
+    pub optimizer: &'a Optimizer,
+    /// The host.
+    pub host: &'a HostFacts,
+    /// Measured speeds, where there are any.
+    pub rates: Option<&'a Rates>,
+    /// Correction from earlier trials.
+    pub factors: Factors,
+}
+
+/// Where a pool's constants come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Measured with as many ranks and threads.
+    Measured,
+    /// Measured with this many ranks, carried over.
+    Nearby(u32),
+    /// The data sheet.
+    Datasheet,
+}
+
+/// Speeds of one rank of a pool.
+#[derive(Clone, Debug)]
+struct Speeds {
+    /// By precision, then by the index of the micro-batch among all.
+    micro: [Vec<MicroCost>; 2],
+    optimizer_per_parameter: f64,
+    all_reduce: Vec<(u64, f64)>,
+    /// The curve was measured with another number of ranks: its times are multiplied by this.
+    all_reduce_scale: f64,
+    link: Datasheet,
+    baseline: u64,
+    source: Source,
+    /// Relative half-width of the 80 % interval, inside the measured micro-batches.
+    doubt: f64,
+    /// Relative difference that cannot be told apart.
+    resolution: f64,
+}
+
+/// Prices every candidate of a space.
+#[derive(Clone, Debug)]
+pub struct Judge<'a> {
+    case: Case<'a>,
+    space: &'a Space,
+    micros: Vec<u32>,
+    speeds: Vec<Speeds>,
+}
+
+/// A price, or how far it is from fitting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// It fits and a step takes this many seconds.
+    Fits(f64),
+    /// It needs this many bytes more than there are.
+    TooMuch(Bytes),
+}
+
+impl<'a> Judge<'a> {
+    /// Prepares the tables: the cost of every micro-batch on every pool.
+    pub fn new(case: Case<'a>, space: &'a Space) -> Self {
+        let micros = space.all_micros();
+        let speeds = space.pools.iter().map(|pool| speeds(&case, *pool, &micros)).collect();
+        Self { case, space, micros, speeds }
+    }
+
+    /// The space that is judged.
+    pub fn space(&self) -> &'a Space {
+        self.space
+    }
+
+    /// Seconds of a step, with pipelines priced in closed form; or the bytes that are missing.
+    pub fn verdict(&self, place: Place) -> Verdict {
+        let (way, micro, micro_batches) = self.parts_of(place);
+        let needed = memory::peak(&self.held(&way, micro, micro_batches)).total();
+        let available = self.available(&way);
+        if needed > available {
+            return Verdict::TooMuch(Bytes(needed.0 - available.0));
+        }
+        Verdict::Fits(self.breakdown(&way, micro, micro_batches, false).total())
+    }
+
+    /// Where the time of a step goes, with pipelines walked action by action.
+    pub fn time(&self, place: Place) -> Breakdown {
+        let (way, micro, micro_batches) = self.parts_of(place);
+        self.breakdown(&way, micro, micro_batches, true)
+    }
+
+    /// Where the memory of the heaviest rank goes.
+    pub fn memory(&self, place: Place) -> Memory {
+        let (way, micro, micro_batches) = self.parts_of(place);
+        memory::peak(&self.held(&way, micro, micro_batches))
+    }
+
+    /// Bytes one rank of `way` may use: nine tenths of its share of the host, or of its GPU.
+    pub fn available(&self, way: &Way) -> Bytes {
+        let pool = self.space.pools[way.pool as usize];
+        let share = match pool.device {
+            DeviceKind::Cpu => self.case.host.memory_bytes / u64::from(pool.ranks),
+            DeviceKind::Cuda => self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0),
+        };
+        Bytes(share / 10 * 9)
+    }
+
+    /// Relative half-width of the 80 % interval, and the relative difference that cannot be told apart.
+    pub fn doubt(&self, place: Place) -> (f64, f64) {
+        let (way, micro, _) = self.parts_of(place);
+        let speeds = &self.speeds[way.pool as usize];
+        let beyond = self.micro_cost(&way, micro).beyond;
+        let known = self.case.factors.doubt_factor();
+        (speeds.doubt * known + 0.15 * beyond, speeds.resolution + 0.05 * beyond)
+    }
+
+    /// Where the constants come from.
+    pub fn source(&self, place: Place) -> Source {
+        self.speeds[self.space.ways[place.way as usize].pool as usize].source
+    }
+
+    /// The correction from earlier trials.
+    pub fn factors(&self) -> Factors {
+        self.case.factors
+    }
+
+    /// The place of a candidate, when it is in the space; the learning rate does not matter.
+    pub fn place(&self, candidate: &Candidate) -> Option<Place> {
+        let same = |way: &Way| {
+            let pool = self.space.pools[way.pool as usize];
+            way.layout == candidate.layout
+                && way.zero == candidate.zero
+                && way.recompute == candidate.recompute
+                && way.precision == candidate.precision
+                && pool.threads == candidate.threads
+                && pool.device == candidate.device
+        };
+        let way = self.space.ways.iter().position(same)?;
+        let micros = self.space.micros(&self.space.ways[way]);
+        let micro = micros.iter().position(|m| m.get() == candidate.split.micro())?;
+        Some(Place { way: u32::try_from(way).ok()?, micro: u32::try_from(micro).ok()? })
+    }
+
+    /// The way, its micro-batch and its number of micro-batches.
+    fn parts_of(&self, place: Place) -> (Way, u32, u32) {
+        let way = self.space.ways[place.way as usize];
+        let micro = self.space.micros(&way)[place.micro as usize].get();
+        let share = self.space.batch.get() / u64::from(way.layout.data.get());
+        let micro_batches = u32::try_from(share / u64::from(micro)).unwrap_or(u32::MAX);
+        (way, micro, micro_batches)
+    }
+
+    fn held(&self, way: &Way, micro: u32, micro_batches: u32) -> Held<'a> {
+        Held {
+            model: self.case.model,
+            optimizer: self.case.optimizer,
+            layout: way.layout,
+            zero: way.zero,
+            recompute: way.recompute,
+            precision: way.precision,
+            micro,
+            micro_batches,
+            baseline: self.speeds[way.pool as usize].baseline,
+        }
+    }
+
+    fn micro_cost(&self, way: &Way, micro: u32) -> MicroCost {
+        let index =
+            self.micros.binary_search(&micro).expect("every micro-batch of the space is in the table");
+        self.speeds[way.pool as usize].micro[precision_index(way.precision)][index]
+    }
+
+    fn breakdown(&self, way: &Way, micro: u32, micro_batches: u32, walked: bool) -> Breakdown {
+        let cost = self.micro_cost(way, micro);
+        let layout = &way.layout;
+        let (stages, n) = (layout.pipeline.get(), f64::from(micro_batches));
+        let cut = f64::from(layout.tensor.get() * layout.context.get());
+        let blocks = self.case.model.blocks();
+        let deepest = f64::from(blocks.div_ceil(stages)) / cut;
+        let again = match way.recompute {
+            Recompute::None => 0.0,
+            Recompute::Selective => 0.15,
+            Recompute::Full => 1.0,
+        };
+        let forward = deepest * cost.block_forward + cost.outer_forward / cut;
+        let backward =
+            deepest * (cost.block_backward + again * cost.block_forward) + cost.outer_backward / cut;
+        let within = self.within_micro(way, micro, deepest * cut);
+        let reduction = self.reduction(way);
+        let buckets = (4 * self.rank_parameters(way)).div_ceil(BUCKET_BYTES);
+        let device = self.space.pools[way.pool as usize].device;
+        let exposed = exposed_reduction(reduction, buckets, backward, overlap(device));
+        let stage = StageCost { forward: forward + within / 3.0, backward: backward + within * 2.0 / 3.0 };
+        Breakdown {
+            forward: n * forward,
+            backward: n * backward,
+            communication: exposed + n * within,
+            bubble: self.bubble(way, micro, micro_batches, stage, walked),
+            optimizer: self.optimizer(way),
+            overhead: n * cost.overhead,
+        }
+    }
+
+    /// Seconds the busiest stage stands still.
+    fn bubble(&self, way: &Way, micro: u32, micro_batches: u32, stage: StageCost, walked: bool) -> f64 {
+        let stages = way.layout.pipeline;
+        if stages.get() == 1 {
+            return 0.0;
+        }
+        let width = match self.case.model {
+            Model::Decoder(d) => f64::from(d.context) * f64::from(d.hidden),
+            Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => 0.0,
+        };
+        let link = &self.speeds[way.pool as usize].link;
+        let cut = f64::from(way.layout.tensor.get() * way.layout.context.get());
+        let bytes = 4.0 * f64::from(micro) * width / cut;
+        let transfer = self.case.factors.communication * (link.link_latency + bytes / link.link_bandwidth);
+        let (p, n) = (f64::from(stages.get()), f64::from(micro_batches));
+        let closed = (p - 1.0) * (stage.forward + stage.backward) + 2.0 * (n + p - 2.0) * transfer;
+        let actions = || {
+            let micros = std::num::NonZeroU32::new(micro_batches)?;
+            let all: Vec<_> =
+                (0..stages.get()).map(|s| one_forward_one_backward(s, stages, micros)).collect();
+            walk(&all, &vec![stage; all.len()], transfer).map(|walked| walked.bubble())
+        };
+        if walked { actions().unwrap_or(closed) } else { closed }
+    }
+
+    /// Seconds of communication inside one micro-batch: tensor and context parallelism, and gathering the
+    /// weights of zero 3.
+    fn within_micro(&self, way: &Way, micro: u32, blocks: f64) -> f64 {
+        let link = &self.speeds[way.pool as usize].link;
+        let level = |members| [Level { members, bandwidth: link.link_bandwidth, latency: link.link_latency }];
+        let mut seconds = 0.0;
+        if let Model::Decoder(d) = self.case.model {
+            let width = f64::from(d.context) * f64::from(d.hidden) / f64::from(way.layout.context.get());
+            let bytes = 4.0 * f64::from(micro) * width;
+            seconds += blocks * 4.0 * network::all_reduce(bytes, &level(way.layout.tensor.get()));
+            let keys = bytes * 2.0 * f64::from(d.kv_heads) / f64::from(d.heads);
+            seconds += blocks * 3.0 * network::reduce_scatter(keys, &level(way.layout.context.get()));
+        }
+        if way.zero == ZeroStage::Zero3 {
+            #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
+            let bytes = 4.0 * self.rank_parameters(way) as f64;
+            seconds += 2.0 * network::reduce_scatter(bytes, &level(way.layout.data.get()));
+        }
+        seconds * self.case.factors.communication
+    }
+
+    /// Seconds to sum the gradients of all replicas. Sharded stages scatter and gather: the same volume.
+    fn reduction(&self, way: &Way) -> f64 {
+        if way.layout.data.get() == 1 {
+            return 0.0;
+        }
+        let speeds = &self.speeds[way.pool as usize];
+        let bytes = 4 * self.rank_parameters(way);
+        let measured = network::measured(&speeds.all_reduce, bytes).map(|s| s * speeds.all_reduce_scale);
+        #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+        let formula = || {
+            let members = way.layout.data.get();
+            let (bandwidth, latency) = (speeds.link.link_bandwidth, speeds.link.link_latency);
+            network::all_reduce(bytes as f64, &[Level { members, bandwidth, latency }])
+        };
+        self.case.factors.communication * measured.unwrap_or_else(formula)
+    }
+
+    fn optimizer(&self, way: &Way) -> f64 {
+        let shard = if way.zero == ZeroStage::Zero0 { 1 } else { way.layout.data.get() };
+        #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
+        let parameters = self.rank_parameters(way) as f64 / f64::from(shard);
+        let kind = optimizer_factor(self.case.optimizer.kind);
+        parameters * self.speeds[way.pool as usize].optimizer_per_parameter * kind * self.case.factors.compute
+    }
+
+    /// Parameters one rank computes with.
+    fn rank_parameters(&self, way: &Way) -> u64 {
+        let cut = u64::from(way.layout.tensor.get()) * u64::from(way.layout.pipeline.get());
+        self.case.model.parameters() / cut
+    }
+}
+
+fn precision_index(precision: Precision) -> usize {
+    match precision {
+        Precision::F32 => 0,
+        Precision::Bf16 => 1,
+    }
+}
+
+/// Speeds of a rank of `pool`: measured as it is, carried over from the nearest measurement, or the data sheet.
+fn speeds(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
+    let measured = case.rates.iter().flat_map(|rates| &rates.by_ranks);
+    let usable: Vec<&RankRates> =
+        measured.filter(|r| r.device == pool.device && !r.profile.is_empty() && r.ranks > 0).collect();
+    let distance = |r: &RankRates| {
+        let far = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
+        far(r.ranks, pool.ranks) + 0.5 * far(r.threads, pool.threads)
+    };
+    let nearest = usable.into_iter().min_by(|a, b| {
+        distance(a).total_cmp(&distance(b)).then_with(|| (a.ranks, a.threads).cmp(&(b.ranks, b.threads)))
+    });
+    match nearest {
+        Some(rates) => carried(case, pool, micros, rates, distance(rates)),
+        None => from_datasheet(case, pool, micros),
+    }
+}
+
+/// Speeds carried over from a measurement at `distance` (0: as it was measured).
+fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, distance: f64) -> Speeds {
+    let exact = distance == 0.0;
+    let crowd = match pool.device {
+        DeviceKind::Cpu => {
+            let load =
+                |ranks: u32, threads: u32| f64::from(ranks * threads) / f64::from(case.host.cores.max(1));
+            load(pool.ranks, pool.threads).max(1.0) / load(rates.ranks, rates.threads).max(1.0)
+        }
+        DeviceKind::Cuda => 1.0,
+    };
+    let slower = (f64::from(rates.threads.max(1)) / f64::from(pool.threads)).powf(0.8) * crowd;
+    let cost = |bf16: f64| {
+        let at = |micro: &u32| {
+            compute::measured(&rates.profile, *micro)
+                .unwrap_or_default()
+                .scaled(slower * bf16 * case.factors.compute)
+        };
+        micros.iter().map(at).collect::<Vec<_>>()
+    };
+    let link = link(case, pool);
+    let hops = |n: u32| 2.0 * f64::from(n.max(1) - 1) / f64::from(n.max(1));
+    let curve = if rates.ranks > 1 { rates.all_reduce.clone() } else { Vec::new() };
+    Speeds {
+        // The profile is measured in f32; a GPU's bf16 products take somewhat more than half as long.
+        micro: [cost(1.0), cost(0.6)],
+        optimizer_per_parameter: rates.optimizer_seconds_per_parameter * slower,
+        all_reduce: curve,
+        all_reduce_scale: if rates.ranks > 1 { hops(pool.ranks) / hops(rates.ranks) * crowd } else { 1.0 },
+        link,
+        baseline: rates.baseline_bytes,
+        source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
+        doubt: 0.06 + 1.9 * rates.spread.max(0.0) + 0.3 * distance,
+        resolution: rates.spread.clamp(0.01, 0.10) + 0.05 * distance,
+    }
+}
+
+fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
+    let sheet = link(case, pool);
+    let cost = |precision| {
+        let at = |m: &u32| compute::roofline(case.model, &sheet, precision, *m).scaled(case.factors.compute);
+        micros.iter().map(at).collect::<Vec<_>>()
+    };
+    Speeds {
+        micro: [cost(Precision::F32), cost(Precision::Bf16)],
+        // Weights, gradients and two moments are read, three of them written.
+        optimizer_per_parameter: 28.0 / sheet.memory_bandwidth,
+        all_reduce: Vec::new(),
+        all_reduce_scale: 1.0,
+        baseline: BASELINE_BYTES,
+        source: Source::Datasheet,
+        doubt: sheet.doubt - 1.0,
+        resolution: 0.05,
+        link: sheet,
+    }
+}
+
+fn link(case: &Case<'_>, pool: Pool) -> Datasheet {
+    let name = case.host.gpus.first().map_or("", |gpu| gpu.name.as_str());
+    datasheet(pool.device, name, pool.threads)
+}

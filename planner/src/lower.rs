@@ -1,0 +1,101 @@
+//! Spells a choice out, rank by rank; nothing is left to decide afterwards.
+
+use crate::memory::blocks_of;
+use crate::plan::{Plan, Ranked};
+use crate::schedule::one_forward_one_backward;
+use dtrain_protocol::{
+    Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId, Training,
+    TrialId,
+};
+use dtrain_recipes::Data;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+/// What an attempt adds to a choice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The trial.
+    pub trial: TrialId,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Folder of the trial's checkpoints.
+    pub checkpoints: PathBuf,
+    /// Where to go on from.
+    pub resume: Option<ResumePoint>,
+    /// Seconds of training left for this attempt; `None` when time does not end the run.
+    pub seconds_left: Option<f64>,
+}
+
+/// One assignment for each rank, in the order of ranks.
+///
+/// Every link is [`Link::Alone`]: who launches the ranks knows how they reach each other, and fills it in.
+pub fn lower(plan: &Plan, choice: &Ranked, launch: &Launch) -> Vec<Assignment> {
+    (0..choice.candidate.layout.world()).map(|rank| of_rank(plan, choice, launch, Rank(rank))).collect()
+}
+
+fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank) -> Assignment {
+    let (recipe, candidate, pace) = (&plan.recipe, &choice.candidate, &choice.pace);
+    let layout = candidate.layout;
+    let stage = layout.coord(rank).along(Axis::Pipeline);
+    let stop = &recipe.objective.stop;
+    Assignment {
+        trial: launch.trial.clone(),
+        attempt: launch.attempt,
+        rank,
+        layout,
+        model: recipe.model.clone(),
+        blocks: blocks_of(stage, layout.pipeline.get(), recipe.model.blocks()),
+        data: data(plan),
+        data_root: plan.data_root.clone(),
+        training: training(plan, choice),
+        until: RunUntil {
+            steps: pace.steps.map(StepId),
+            seconds: launch.seconds_left,
+            target: stop.target.map(|target| (recipe.objective.metric, target)),
+        },
+        step: one_forward_one_backward(stage, layout.pipeline, candidate.split.micro_batches()),
+        zero: candidate.zero,
+        recompute: candidate.recompute,
+        placement: placement(plan, choice, rank),
+        link: Link::Alone,
+        validate_every: pace.validate_every,
+        validate_samples: pace.validate_samples,
+        save_every: pace.save_every,
+        checkpoints: launch.checkpoints.clone(),
+        resume: launch.resume.clone(),
+    }
+}
+
+/// Planned models always have data: only a foreign command has none, and it is never planned.
+fn data(plan: &Plan) -> Data {
+    plan.recipe.data.clone().expect("a checked recipe with a model of ours names its data")
+}
+
+fn training(plan: &Plan, choice: &Ranked) -> Training {
+    let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.pace);
+    Training {
+        batch: candidate.split.global(),
+        micro_batch: candidate.split.micro(),
+        micro_batches: candidate.split.micro_batches().get(),
+        optimizer: train.optimizer,
+        learning_rate: candidate.learning_rate,
+        warmup_steps: pace.warmup.value,
+        schedule_steps: pace.schedule_steps,
+        schedule: train.schedule,
+        final_fraction: train.final_fraction,
+        clip: train.clip,
+        precision: candidate.precision,
+        seed: train.seed,
+    }
+}
+
+/// On a CPU every rank has its own number; GPUs are taken in turn.
+fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
+    let (device, threads) = (choice.candidate.device, choice.candidate.threads);
+    let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+    let index = match device {
+        DeviceKind::Cpu => rank.0,
+        DeviceKind::Cuda => rank.0 % gpus,
+    };
+    Placement { device, index, threads }
+}

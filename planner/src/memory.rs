@@ -1,0 +1,322 @@
+//! Bytes one rank holds at the peak of a step, by what they are for.
+//!
+//! Counts what the worker keeps: f32 weights, gradients and optimizer state, the tensors every operation saves
+//! for its backward, the logits, the buffers of the reduction, and the process itself.
+
+use dtrain_protocol::Layout;
+use dtrain_recipes::{
+    Activation, Bytes, Cnn, Decoder, Mlp, Model, Optimizer, OptimizerKind, Positions, Precision, Recompute,
+    ZeroStage,
+};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of one rank at the peak of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Weights, with their copies in a shorter format.
+    pub weights: Bytes,
+    /// Gradients, with the sum over micro-batches.
+    pub gradients: Bytes,
+    /// Moments of the optimizer.
+    pub optimizer: Bytes,
+    /// Values kept for backward, over all micro-batches alive at once.
+    pub activations: Bytes,
+    /// The output of the head, its softmax and its gradient.
+    pub logits: Bytes,
+    /// Buffers of the reduction.
+    pub buckets: Bytes,
+    /// The process before the model is built.
+    pub baseline: Bytes,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> Bytes {
+        Bytes(self.categories().iter().map(|(_, bytes)| bytes.0).sum())
+    }
+
+    /// The parts with their names, in a fixed order.
+    pub fn categories(&self) -> [(&'static str, Bytes); 7] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("logits", self.logits),
+            ("buckets", self.buckets),
+            ("baseline", self.baseline),
+        ]
+    }
+}
+
+/// What decides the memory of a rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Held<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The update rule.
+    pub optimizer: &'a Optimizer,
+    /// How work is cut.
+    pub layout: Layout,
+    /// What the replicas shard.
+    pub zero: ZeroStage,
+    /// Which activations are computed again.
+    pub recompute: Recompute,
+    /// Arithmetic of matrix products.
+    pub precision: Precision,
+    /// Samples of one forward pass.
+    pub micro: u32,
+    /// Forward passes of a step.
+    pub micro_batches: u32,
+    /// Resident bytes before the model is built.
+    pub baseline: u64,
+}
+
+/// Bytes of the heaviest rank. The heaviest stage is found, not assumed: it is often the last.
+pub fn peak(held: &Held<'_>) -> Memory {
+    (0..held.layout.pipeline.get())
+        .map(|stage| of_stage(held, stage))
+        .max_by_key(|m| m.total())
+        .unwrap_or_default()
+}
+
+/// Bytes of a rank of pipeline stage `stage`.
+fn of_stage(held: &Held<'_>, stage: u32) -> Memory {
+    let layout = &held.layout;
+    let (stages, tensor, data) = (layout.pipeline.get(), layout.tensor.get(), u64::from(layout.data.get()));
+    let (first, last) = (stage == 0, stage + 1 == stages);
+    let blocks = u64::from(blocks_of(stage, stages, held.model.blocks()).len() as u32);
+    let parameters = parameters(held.model, blocks, first, last) / u64::from(tensor);
+    let shard = |at: ZeroStage| if held.zero >= at { data } else { 1 };
+    let copies = match held.precision {
+        Precision::F32 => 4,
+        Precision::Bf16 => 6,
+    };
+    let accumulators = if held.micro_batches > 1 { 2 } else { 1 };
+    let alive = u64::from((stages - stage).min(held.micro_batches));
+    let samples = u64::from(held.micro);
+    let kept = kept(held.model, held.recompute, held.precision);
+    let cut = u64::from(tensor * layout.context.get());
+    let outer = if first { kept.outer } else { 0 };
+    let block_bytes = kept.block_stored * blocks * alive + kept.block_working;
+    Memory {
+        weights: Bytes(copies * parameters / shard(ZeroStage::Zero3)),
+        gradients: Bytes(4 * parameters * accumulators / shard(ZeroStage::Zero2)),
+        optimizer: Bytes(moments(held.optimizer) * 4 * parameters / shard(ZeroStage::Zero1)),
+        activations: Bytes(samples * (block_bytes + outer) / cut),
+        logits: Bytes(if last { samples * kept.logits / cut } else { 0 }),
+        buckets: Bytes(if data > 1 { 4 * parameters } else { 0 }),
+        baseline: Bytes(held.baseline),
+    }
+}
+
+/// The blocks of stage `stage`: equal shares, the remainder spread evenly. One truth for memory, price and
+/// assignment.
+pub fn blocks_of(stage: u32, stages: u32, blocks: u32) -> std::ops::Range<u32> {
+    let cut = |k: u32| {
+        let (k, n, p) = (u64::from(k), u64::from(blocks), u64::from(stages));
+        u32::try_from(k * n / p).expect("a share is at most the whole")
+    };
+    cut(stage)..cut(stage + 1)
+}
+
+/// Parameters of a stage with `blocks` blocks.
+fn parameters(model: &Model, blocks: u64, first: bool, last: bool) -> u64 {
+    let Model::Decoder(d) = model else { return model.parameters() };
+    let head = if d.tied { 0 } else { u64::from(d.vocab) * u64::from(d.hidden) } + d.norm_parameters();
+    let embedding = d.outer_parameters() - head;
+    let tied_again = if d.tied && last && !first { u64::from(d.vocab) * u64::from(d.hidden) } else { 0 };
+    blocks * d.block_parameters()
+        + if first { embedding } else { 0 }
+        + if last { head + tied_again } else { 0 }
+}
+
+/// Values the optimizer keeps for each parameter.
+pub fn moments(optimizer: &Optimizer) -> u64 {
+    match optimizer.kind {
+        OptimizerKind::Adamw | OptimizerKind::Lamb => 2,
+        OptimizerKind::Lion => 1,
+        OptimizerKind::Sgd => u64::from(optimizer.beta1 > 0.0),
+    }
+}
+
+/// Bytes kept for backward for one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    /// By every block, for as long as its micro-batch is alive.
+    block_stored: u64,
+    /// By the one block that is being computed again.
+    block_working: u64,
+    /// Before the first block.
+    outer: u64,
+    /// By the head and the loss.
+    logits: u64,
+}
+
+fn kept(model: &Model, recompute: Recompute, precision: Precision) -> Kept {
+    match model {
+        Model::Decoder(d) => decoder(d, recompute, precision),
+        Model::Mlp(m) => mlp(m),
+        Model::Cnn(c) => cnn(c, recompute),
+        Model::Command(_) => Kept { block_stored: 0, block_working: 0, outer: 0, logits: 0 },
+    }
+}
+
+// Values for one token: h hidden, k key-value width, a heads, s sequence, f feed-forward width.
+fn decoder(d: &Decoder, recompute: Recompute, precision: Precision) -> Kept {
+    let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
+    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
+    let product = match precision {
+        Precision::F32 => 4,
+        Precision::Bf16 => 2,
+    };
+    let rotated = if d.positions == Positions::Rotary { h + k } else { 0 };
+    let scores = 2 * u64::from(d.heads) * s;
+    // Input, normed, queries, keys, values, rotated copies, context; then residual and normed again.
+    let attention = 2 * h + h + 2 * k + rotated + h;
+    let feed_forward = 2 * h
+        + match d.activation {
+            Activation::Swiglu => 4 * f,
+            Activation::Gelu | Activation::Relu => 2 * f,
+        };
+    let all = s * product * (attention + scores + feed_forward);
+    let (block_stored, block_working) = match recompute {
+        Recompute::None => (all, 0),
+        Recompute::Selective => (s * product * (attention + feed_forward), s * product * scores),
+        Recompute::Full => (s * 4 * h, all),
+    };
+    // Logits, log-softmax and the gradient, all in f32.
+    Kept {
+        block_stored,
+        block_working,
+        outer: s * 4 * 2 * h,
+        logits: s * u64::from(d.vocab) * 12 + s * 8 * h,
+    }
+}
+
+fn mlp(m: &Mlp) -> Kept {
+    let hidden: u64 = m.hidden.iter().map(|w| u64::from(*w)).sum();
+    let blocks = (m.hidden.len() as u64).max(1);
+    Kept {
+        block_stored: 4 * 3 * hidden / blocks,
+        block_working: 0,
+        outer: 4 * 2 * u64::from(m.inputs),
+        logits: 12 * u64::from(m.classes),
+    }
+}
+
+fn cnn(c: &Cnn, recompute: Recompute) -> Kept {
+    let mut pixels = u64::from(c.height) * u64::from(c.width);
+    let (mut values, mut inputs, mut largest) = (0, 0, 0);
+    for (index, channels) in c.stages.iter().enumerate() {
+        if index > 0 {
+            pixels = (pixels / 4).max(1);
+        }
+        // Two convolutions, two norms (each keeps its input and its normed values), two activations, the sum;
+        // a convolution is a product over patches, so nine copies of its input live while it works.
+        let plane = pixels * u64::from(*channels);
+        values += u64::from(c.blocks) * 8 * plane;
+        inputs += u64::from(c.blocks) * plane;
+        largest = largest.max(9 * plane);
+    }
+    let blocks = (u64::from(c.blocks) * c.stages.len() as u64).max(1);
+    let stem = u64::from(c.height) * u64::from(c.width) * u64::from(c.channels + 3 * c.stages[0]);
+    let (block_stored, block_working) = match recompute {
+        Recompute::None | Recompute::Selective => (4 * values / blocks, 4 * largest),
+        Recompute::Full => (4 * inputs / blocks, 4 * (largest + values / blocks)),
+    };
+    Kept { block_stored, block_working, outer: 4 * stem, logits: 12 * u64::from(c.classes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use proptest::prelude::*;
+    use std::num::NonZeroU32;
+
+    fn held<'a>(model: &'a Model, optimizer: &'a Optimizer) -> Held<'a> {
+        Held {
+            model,
+            optimizer,
+            layout: Layout::SINGLE,
+            zero: ZeroStage::Zero0,
+            recompute: Recompute::None,
+            precision: Precision::F32,
+            micro: 1,
+            micro_batches: 1,
+            baseline: 0,
+        }
+    }
+
+    #[test]
+    fn gpt2_124m_on_one_rank_is_known_by_hand() {
+        let (model, optimizer) = (sample::gpt2(), sample::adamw());
+        let memory = peak(&held(&model, &optimizer));
+        // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments.
+        assert_eq!(memory.weights, Bytes(497_759_232));
+        assert_eq!(memory.gradients, Bytes(497_759_232));
+        assert_eq!(memory.optimizer, Bytes(995_518_464));
+        // One token of one block keeps 2·768 + 768 + 2·768 + 768 in attention, 2·12·1024 scores and
+        // 2·768 + 2·3072 in the feed-forward: 36,864 values; 12 blocks, 1,024 tokens, 4 bytes; and the
+        // embedding's two.
+        let block = 1024 * 4 * 36_864;
+        assert_eq!(memory.activations, Bytes(12 * block + 1024 * 4 * 2 * 768));
+        assert_eq!(memory.logits, Bytes(1024 * 50_257 * 12 + 1024 * 8 * 768));
+        assert_eq!(memory.buckets, Bytes(0));
+    }
+
+    #[test]
+    fn each_zero_stage_shards_one_thing_more() {
+        let (model, optimizer) = (sample::gpt2(), sample::adamw());
+        let layout = Layout::replicas(NonZeroU32::new(4).expect("positive"));
+        let at = |zero| peak(&Held { layout, zero, ..held(&model, &optimizer) });
+        let whole = at(ZeroStage::Zero0);
+        assert_eq!(at(ZeroStage::Zero1).optimizer.0, whole.optimizer.0 / 4);
+        assert_eq!(at(ZeroStage::Zero1).gradients, whole.gradients);
+        assert_eq!(at(ZeroStage::Zero2).gradients.0, whole.gradients.0 / 4);
+        assert_eq!(at(ZeroStage::Zero2).weights, whole.weights);
+        assert_eq!(at(ZeroStage::Zero3).weights.0, whole.weights.0 / 4);
+    }
+
+    #[test]
+    fn the_blocks_of_all_stages_are_the_blocks() {
+        for (stages, blocks) in (1..=8).flat_map(|p| (p..20).map(move |n| (p, n))) {
+            let all: Vec<_> = (0..stages).flat_map(|s| blocks_of(s, stages, blocks)).collect();
+            assert_eq!(all, (0..blocks).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_stages_of_a_pipeline_together_hold_the_parameters() {
+        let model = sample::llama();
+        for stages in 1..=4 {
+            let sum: u64 = (0..stages)
+                .map(|s| {
+                    let blocks = blocks_of(s, stages, model.blocks()).len() as u64;
+                    parameters(&model, blocks, s == 0, s + 1 == stages)
+                })
+                .sum();
+            assert_eq!(sum, model.parameters());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn memory_grows_with_the_micro_batch(micro in 1u32..64, zero3: bool, full: bool, kind in 0usize..3) {
+            let (model, optimizer) = (sample::models()[kind].clone(), sample::adamw());
+            let zero = if zero3 { ZeroStage::Zero3 } else { ZeroStage::Zero0 };
+            let recompute = if full { Recompute::Full } else { Recompute::None };
+            let at = |micro| peak(&Held { micro, zero, recompute, ..held(&model, &optimizer) }).total();
+            prop_assert!(at(micro) < at(micro + 1));
+        }
+
+        #[test]
+        fn full_recompute_never_needs_more(micro in 1u32..64) {
+            let (model, optimizer) = (sample::llama(), sample::adamw());
+            let at = |recompute| peak(&Held { micro, recompute, ..held(&model, &optimizer) }).total();
+            prop_assert!(at(Recompute::Full) < at(Recompute::Selective));
+            prop_assert!(at(Recompute::Selective) < at(Recompute::None));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Recipes, hosts and rates that tests share.
+
+use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
+use dtrain_recipes::*;
+
+pub(crate) fn gpt2() -> Model {
+    Model::Decoder(Decoder {
+        layers: 12,
+        hidden: 768,
+        heads: 12,
+        kv_heads: 12,
+        ffn: 3072,
+        vocab: 50_257,
+        context: 1024,
+        positions: Positions::Learned,
+        norm: Norm::Layer,
+        activation: Activation::Gelu,
+        tied: true,
+        bias: true,
+    })
+}
+
+pub(crate) fn llama() -> Model {
+    Model::Decoder(Decoder {
+        layers: 4,
+        hidden: 256,
+        heads: 8,
+        kv_heads: 4,
+        ffn: 1024,
+        vocab: 256,
+        context: 256,
+        positions: Positions::Rotary,
+        norm: Norm::Rms,
+        activation: Activation::Swiglu,
+        tied: false,
+        bias: false,
+    })
+}
+
+pub(crate) fn models() -> [Model; 3] {
+    let mlp = Mlp { inputs: 16, hidden: vec![64, 32], classes: 4, activation: Activation::Relu };
+    let cnn = Cnn { channels: 1, height: 28, width: 28, stages: vec![8, 16], blocks: 1, classes: 10 };
+    [llama(), Model::Mlp(mlp), Model::Cnn(cnn)]
+}
+
+pub(crate) fn adamw() -> Optimizer {
+    Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 }
+}
+
+pub(crate) fn recipe() -> Recipe {
+    Recipe {
+        name: "tiny-llama".into(),
+        model: llama(),
+        data: Some(Data {
+            format: DataFormat::Text { tokenizer: Tokenizer::Bytes },
+            train: vec!["data/*.txt".into()],
+            valid: Valid::Fraction(0.05),
+            fraction: 1.0,
+        }),
+        objective: Objective {
+            metric: Metric::ValidLoss,
+            stop: Stop { tokens: Some(Tokens(20_000_000)), ..Stop::default() },
+        },
+        train: Train {
+            optimizer: adamw(),
+            batch: Choice::Pinned(Samples(32)),
+            learning_rate: Choice::Auto,
+            warmup: Choice::Auto,
+            schedule: Schedule::Cosine,
+            final_fraction: 0.1,
+            clip: Some(1.0),
+            precision: Choice::Auto,
+            seed: 1,
+        },
+        layout: LayoutPins::default(),
+        checkpoint: Checkpointing { every: SaveEvery::Auto, keep: 3 },
+        cluster: Cluster::default(),
+    }
+}
+
+pub(crate) fn host(cores: u32) -> HostFacts {
+    HostFacts {
+        name: "bench".into(),
+        processor: "an x86-64 processor".into(),
+        cores,
+        memory_bytes: 16 << 30,
+        gpus: Vec::new(),
+    }
+}
+
+/// Rates of a host where `ranks` ranks share the cores: perfectly divided compute, a 2 GB/s all-reduce.
+pub(crate) fn rates(cores: u32) -> Rates {
+    let by_ranks = (1..=cores).filter(|ranks| cores.is_multiple_of(*ranks)).map(|ranks| {
+        let threads = cores / ranks;
+        let each = 1.0 / f64::from(threads).powf(0.7);
+        let point = |micro_batch: u32| {
+            let seconds = each * (0.002 + 0.006 * f64::from(micro_batch));
+            ProfilePoint {
+                micro_batch,
+                block_forward: seconds,
+                block_backward: 2.1 * seconds,
+                outer_forward: seconds,
+                outer_backward: 1.5 * seconds,
+                overhead: 0.1 * seconds,
+            }
+        };
+        let curve = [1u64 << 12, 1 << 16, 1 << 20, 1 << 24];
+        #[expect(clippy::cast_precision_loss, reason = "four small sizes")]
+        let all_reduce = curve.iter().map(|bytes| (*bytes, 3e-5 + *bytes as f64 / 2e9)).collect();
+        RankRates {
+            ranks,
+            device: DeviceKind::Cpu,
+            threads,
+            profile: [1, 2, 4, 8].map(point).to_vec(),
+            optimizer_seconds_per_parameter: 2e-9 / f64::from(threads),
+            all_reduce: if ranks > 1 { all_reduce } else { Vec::new() },
+            spread: 0.02,
+            baseline_bytes: 20 << 20,
+        }
+    });
+    Rates {
+        host: host(cores),
+        measured_at_ms: 1_700_000_000_000,
+        model_digest: "sample".into(),
+        by_ranks: by_ranks.collect(),
+    }
+}
