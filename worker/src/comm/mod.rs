@@ -6,6 +6,7 @@
 
 pub mod loopback;
 pub mod shared_memory;
+pub mod tcp;
 
 mod error;
 
@@ -123,7 +124,11 @@ pub fn join(
             let group = shared_memory::SharedMemory::inherit(*descriptor, *bytes, seat, deadline)?;
             Ok(Box::new(group))
         }
-        Link::Tls { .. } => Err(announce("").map_or_else(|error| error, |_| CommError::Link("TLS".into()))),
+        Link::Tls { bind, identity } => {
+            let (listener, address) = tcp::Listener::bind(bind)?;
+            let peers = announce(&address)?;
+            Ok(Box::new(listener.connect(seat, &peers, identity, deadline)?))
+        }
     }
 }
 
@@ -151,3 +156,6 @@ fn check_members(members: &[u32], rank: u32, size: u32) {
     assert!(members.iter().all(|member| *member < size), "members are of this group");
     assert!(members.contains(&rank), "a rank splits into a group that it is in");
 }
+
+#[cfg(test)]
+mod tests;

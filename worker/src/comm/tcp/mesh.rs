@@ -1,0 +1,230 @@
+//! Brings the ranks together.
+//!
+//! After the handshake the connecting rank says `[magic, attempt, channel, rank]`; the accepting one compares that with
+//! the certificate and answers with the magic. Neither sends anything else before.
+
+use super::super::{CommError, Seat};
+use super::peer::Peer;
+use super::tls::{Tls, prove};
+use dtrain_protocol::{Rank, TlsIdentity};
+use rustls::{Connection, StreamOwned};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Time a stranger has to prove who it is.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Strangers that may prove themselves at the same time.
+const STRANGERS: usize = 256;
+
+/// First word of a greeting.
+const MAGIC: u64 = 0x6474_7261_696e_0001;
+
+/// What is needed to connect with any rank of the attempt.
+#[derive(Debug)]
+pub(super) struct Mesh {
+    listener: TcpListener,
+    seat: Seat,
+    addresses: Vec<String>,
+    tls: Tls,
+    pub(super) deadline: Duration,
+    lobby: Mutex<Lobby>,
+}
+
+/// Those who came by themselves.
+#[derive(Debug, Default)]
+struct Lobby {
+    /// Proven connections that were not asked for yet, by channel and rank: a rank may be ahead of this one.
+    proven: BTreeMap<(u8, u32), Peer>,
+    /// Connections that are being proven.
+    strangers: usize,
+    /// Why the last one was turned away.
+    refusal: Option<String>,
+}
+
+impl Mesh {
+    pub(super) fn new(
+        listener: TcpListener,
+        seat: &Seat,
+        peers: &[String],
+        identity: &TlsIdentity,
+        deadline: Duration,
+    ) -> Result<Self, CommError> {
+        let tls = Tls::new(identity)?;
+        Ok(Self {
+            listener,
+            seat: seat.clone(),
+            addresses: peers.to_vec(),
+            tls,
+            deadline,
+            lobby: Mutex::default(),
+        })
+    }
+
+    /// Connections with `members` for one channel, by index; `None` at `index`, which is this rank.
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        channel: u8,
+        members: &[u32],
+        index: u32,
+    ) -> Result<Vec<Option<Peer>>, CommError> {
+        let end = Instant::now() + self.deadline;
+        let (lower, higher) = members.split_at(index as usize);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let accepted = scope.spawn(|| self.accept_all(channel, lower, end, &is_over));
+            let calls = higher[1..].iter().map(|rank| self.call(channel, Rank(*rank), end));
+            let called: Result<Vec<_>, _> = calls.collect();
+            is_over.store(called.is_err(), Ordering::Relaxed);
+            let accepted = accepted.join().expect("accepting does not panic");
+            let (called, accepted) = (called?, accepted?);
+            Ok(accepted.into_iter().map(Some).chain([None]).chain(called.into_iter().map(Some)).collect())
+        })
+    }
+
+    /// Connects to a higher rank; tries again while nobody listens there.
+    fn call(&self, channel: u8, peer: Rank, end: Instant) -> Result<Peer, CommError> {
+        loop {
+            let error = match self.call_once(channel, peer) {
+                Ok(peer) => return Ok(peer),
+                Err(error) => error,
+            };
+            let is_early = matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut);
+            if !is_early {
+                let peer = format!("rank {peer} at {}", self.addresses[peer.0 as usize]);
+                return Err(CommError::Refused { peer, detail: error.to_string() });
+            }
+            if Instant::now() > end {
+                return Err(self.timed_out(peer));
+            }
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn call_once(&self, channel: u8, peer: Rank) -> io::Result<Peer> {
+        let address = &self.addresses[peer.0 as usize];
+        let address = address.to_socket_addrs()?.next();
+        let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+        let socket = prepared(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
+        let tls = self.tls.client(&self.seat, peer).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(tls, socket);
+        let (attempt, rank) = (self.seat.attempt.0, u64::from(self.seat.rank.0));
+        for word in [MAGIC, attempt, u64::from(channel), rank] {
+            stream.write_all(&word.to_le_bytes())?;
+        }
+        stream.flush()?;
+        match read_word(&mut stream)? {
+            MAGIC => Peer::new(Connection::Client(stream.conn), stream.sock, peer, self.seat.attempt),
+            _ => Err(io::Error::other("it answers in another language; is it of this version?")),
+        }
+    }
+
+    /// Accepts until all of `lower` are connected for `channel`, or `is_over` says that they need not be.
+    ///
+    /// Strangers are turned away on threads of their own, so that a silent one disturbs nobody.
+    fn accept_all(
+        self: &Arc<Self>,
+        channel: u8,
+        lower: &[u32],
+        end: Instant,
+        is_over: &AtomicBool,
+    ) -> Result<Vec<Peer>, CommError> {
+        loop {
+            let mut lobby = self.lobby();
+            let Some(missing) = lower.iter().find(|rank| !lobby.proven.contains_key(&(channel, **rank)))
+            else {
+                let take = |rank: &u32| lobby.proven.remove(&(channel, *rank)).expect("it was just seen");
+                return Ok(lower.iter().map(take).collect());
+            };
+            if Instant::now() > end || is_over.load(Ordering::Relaxed) {
+                return Err(self.not_come(Rank(*missing), lobby.refusal.take()));
+            }
+            match self.listener.accept() {
+                Ok((socket, from)) if lobby.strangers < STRANGERS => {
+                    lobby.strangers += 1;
+                    let mesh = Arc::clone(self);
+                    std::thread::spawn(move || {
+                        let result = mesh.greet(socket).map_err(|error| format!("{from}: {error}"));
+                        mesh.sort_in(result);
+                    });
+                }
+                _ => {
+                    drop(lobby);
+                    sleep(Duration::from_millis(1));
+                }
+            }
+        }
+    }
+
+    fn lobby(&self) -> MutexGuard<'_, Lobby> {
+        self.lobby.lock().expect("no thread panics while it holds the lobby")
+    }
+
+    /// Keeps a proven connection. The first of a rank counts; a second would be an echo.
+    fn sort_in(&self, result: Accepted) {
+        let mut lobby = self.lobby();
+        lobby.strangers -= 1;
+        match result {
+            Ok((key, peer)) => {
+                lobby.proven.entry(key).or_insert(peer);
+            }
+            Err(refusal) => lobby.refusal = Some(refusal),
+        }
+    }
+
+    /// Learns who connected, and proves it.
+    fn greet(&self, socket: TcpStream) -> io::Result<((u8, u32), Peer)> {
+        socket.set_nonblocking(false)?;
+        let tls = self.tls.server().map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(tls, prepared(socket)?);
+        let mut words = [0; 4];
+        for word in &mut words {
+            *word = read_word(&mut stream)?;
+        }
+        let [magic, attempt, channel, rank] = words;
+        let due = self.seat.attempt.0;
+        if magic != MAGIC || attempt != due {
+            return Err(io::Error::other(format!("it greets for attempt {attempt}, this is attempt {due}")));
+        }
+        let key = u8::try_from(channel).ok().zip(u32::try_from(rank).ok());
+        let key = key.filter(|(_, rank)| *rank < self.seat.rank.0);
+        let key = key.ok_or_else(|| io::Error::other(format!("rank {rank} does not connect to this one")))?;
+        prove(&stream.conn, &self.seat, Rank(key.1)).map_err(io::Error::other)?;
+        stream.write_all(&MAGIC.to_le_bytes())?;
+        stream.flush()?;
+        let peer = Peer::new(Connection::Server(stream.conn), stream.sock, Rank(key.1), self.seat.attempt)?;
+        Ok((key, peer))
+    }
+
+    fn timed_out(&self, peer: Rank) -> CommError {
+        CommError::TimedOut { peer, seconds: self.deadline.as_secs_f64(), operation: "joining" }
+    }
+
+    fn not_come(&self, missing: Rank, last_refusal: Option<String>) -> CommError {
+        match last_refusal {
+            Some(detail) => {
+                CommError::Refused { peer: format!("somebody, while rank {missing} was awaited"), detail }
+            }
+            None => self.timed_out(missing),
+        }
+    }
+}
+
+/// A socket for the handshake: blocking, with a limit, and without waiting for more to send.
+fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(HANDSHAKE))?;
+    socket.set_write_timeout(Some(HANDSHAKE))?;
+    Ok(socket)
+}
+
+fn read_word(from: &mut impl Read) -> io::Result<u64> {
+    let mut word = [0; 8];
+    from.read_exact(&mut word)?;
+    Ok(u64::from_le_bytes(word))
+}

@@ -1,0 +1,245 @@
+//! Collectives between hosts: one TLS 1.3 connection for each pair of ranks.
+//!
+//! Both ends show a certificate of the attempt's own authority whose name is that of the rank they claim to be; a
+//! connection that cannot is closed before a byte of payload is read. Messages move through all connections at the
+//! same time, whichever can move, so that ranks that all send first do not wait for each other. Every message
+//! goes straight to the rank it is for: bytes are those of a ring, and the latency is one step in place of `n - 1`.
+
+mod mesh;
+mod peer;
+mod tls;
+
+use super::{CommError, Group, Incoming, Outgoing, Seat, check_members, part, sum_in_order};
+use dtrain_protocol::{Axis, TlsIdentity};
+use mesh::Mesh;
+use peer::{Peer, Transfer};
+use std::net::TcpListener;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Buffers up to this many values are sent whole to every rank, each of which adds for itself.
+const SMALL_VALUES: usize = 4 << 10;
+
+/// Longer buffers go piece by piece, so that adding needs little memory; in values.
+const PIECE_VALUES: usize = 1 << 20;
+
+/// A bound address that nobody is answered on yet.
+#[derive(Debug)]
+pub struct Listener(TcpListener);
+
+impl Listener {
+    /// Binds a free port of `address`, a host name or number without a port; returns `host:port` beside it.
+    pub fn bind(address: &str) -> Result<(Self, String), CommError> {
+        let failed = |error| CommError::Link(format!("listening on {address}: {error}"));
+        let listener = TcpListener::bind((address, 0)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        Ok((Self(listener), bound.to_string()))
+    }
+
+    /// Connects with all ranks of the attempt; `peers` has their addresses, by rank.
+    ///
+    /// A lower rank connects to a higher one. Returns when every connection is up and proven.
+    pub fn connect(
+        self,
+        seat: &Seat,
+        peers: &[String],
+        identity: &TlsIdentity,
+        deadline: Duration,
+    ) -> Result<Tcp, CommError> {
+        if peers.len() != seat.ranks as usize {
+            let detail = format!("{} ranks have {} addresses", seat.ranks, peers.len());
+            return Err(CommError::Link(detail));
+        }
+        let mesh = Arc::new(Mesh::new(self.0, seat, peers, identity, deadline)?);
+        Tcp::of(mesh, 0, (0..seat.ranks).collect(), seat.rank.0)
+    }
+}
+
+/// The group of ranks that are connected by TLS.
+#[derive(Debug)]
+pub struct Tcp {
+    mesh: Arc<Mesh>,
+    /// Ranks of the attempt that are in this group, ascending.
+    members: Vec<u32>,
+    /// Index of this rank among them.
+    index: u32,
+    /// Connections by index; `None` for this rank.
+    peers: Vec<Option<Peer>>,
+}
+
+impl Tcp {
+    fn of(mesh: Arc<Mesh>, channel: u8, members: Vec<u32>, index: u32) -> Result<Self, CommError> {
+        let peers = mesh.connect(channel, &members, index)?;
+        Ok(Self { mesh, members, index, peers })
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let (index, size) = (self.index, self.size());
+        (1..size).map(move |distance| (index + distance) % size)
+    }
+
+    /// Moves all messages; `sends` and `receives` are by index, an empty message is a message.
+    fn transfer<'a>(
+        &mut self,
+        operation: &'static str,
+        sends: impl IntoIterator<Item = (u32, &'a [f32])>,
+        receives: impl IntoIterator<Item = (u32, &'a mut [f32])>,
+    ) -> Result<(), CommError> {
+        let mut transfers: Vec<_> = (0..self.size()).map(|_| Transfer::default()).collect();
+        for (to, values) in sends {
+            transfers[to as usize].send(bytemuck::cast_slice(values));
+        }
+        for (from, values) in receives {
+            transfers[from as usize].receive(bytemuck::cast_slice_mut(values));
+        }
+        let pairs = self.peers.iter_mut().zip(transfers);
+        let mut pairs: Vec<_> =
+            pairs.filter_map(|(peer, transfer)| Some((peer.as_mut()?, transfer))).collect();
+        peer::move_all(&mut pairs, operation, self.mesh.deadline)
+    }
+
+    /// Sends all of `values` to everybody, and adds everybody's.
+    fn all_reduce_small(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let own = values.to_vec();
+        let mut theirs = vec![0.0; values.len() * self.size() as usize];
+        let rooms = theirs.chunks_mut(values.len()).zip(0..).map(|(room, index)| (index, room));
+        let me = self.index;
+        let rooms = rooms.filter(|(index, _)| *index != me);
+        self.transfer("all-reduce", self.others().map(|to| (to, own.as_slice())), rooms)?;
+        theirs[me as usize * own.len()..][..own.len()].copy_from_slice(&own);
+        let parts: Vec<_> = theirs.chunks(own.len()).collect();
+        sum_in_order(&parts, values);
+        Ok(())
+    }
+
+    /// Sums `piece` of every rank into this rank's part of it.
+    fn scatter_piece(
+        &mut self,
+        values: &mut [f32],
+        piece: impl Fn(u32) -> Range<usize>,
+    ) -> Result<(), CommError> {
+        let (me, mine) = (self.index, piece(self.index));
+        let mut theirs = vec![0.0; mine.len() * self.size() as usize];
+        if mine.is_empty() {
+            // Others may still have a part to add: they get this rank's, and it gets empty messages.
+            let sends = self.others().map(|to| (to, &values[piece(to)]));
+            let mut nothing: Vec<[f32; 0]> = vec![[]; self.size() as usize];
+            let rooms = nothing.iter_mut().zip(0..).map(|(room, index)| (index, &mut room[..]));
+            return self.transfer("reduce-scatter", sends, rooms.filter(|(index, _)| *index != me));
+        }
+        let rooms = theirs.chunks_mut(mine.len()).zip(0..).map(|(room, index)| (index, room));
+        let sends = self.others().map(|to| (to, &values[piece(to)]));
+        self.transfer("reduce-scatter", sends, rooms.filter(|(index, _)| *index != me))?;
+        theirs[me as usize * mine.len()..][..mine.len()].copy_from_slice(&values[mine.clone()]);
+        let parts: Vec<_> = theirs.chunks(mine.len()).collect();
+        sum_in_order(&parts, &mut values[mine]);
+        Ok(())
+    }
+}
+
+impl Group for Tcp {
+    fn rank(&self) -> u32 {
+        self.index
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "made from a u32")]
+    fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        if self.size() == 1 || values.is_empty() {
+            return Ok(());
+        }
+        if values.len() <= SMALL_VALUES {
+            return self.all_reduce_small(values);
+        }
+        for piece in values.chunks_mut(PIECE_VALUES) {
+            self.reduce_scatter(piece)?;
+            self.all_gather(piece)?;
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {
+        let (length, size) = (values.len(), self.size());
+        let each = PIECE_VALUES / size as usize;
+        let longest = part(length, 0, size).len();
+        for begin in (0..longest).step_by(each) {
+            self.scatter_piece(values, |rank| {
+                let part = part(length, rank, size);
+                (part.start + begin).min(part.end)..(part.start + begin + each).min(part.end)
+            })?;
+        }
+        Ok(part(length, self.index, size))
+    }
+
+    fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let (length, size, me) = (values.len(), self.size(), self.index);
+        let mut rest = values;
+        let mut own: &[f32] = &[];
+        let mut rooms = Vec::new();
+        for rank in 0..size {
+            let (room, tail) = rest.split_at_mut(part(length, rank, size).len());
+            rest = tail;
+            if rank == me {
+                own = room;
+            } else {
+                rooms.push((rank, room));
+            }
+        }
+        self.transfer("all-gather", self.others().map(|to| (to, own)), rooms)
+    }
+
+    fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError> {
+        let size = self.size() as usize;
+        assert!(send.len() == recv.len() && send.len().is_multiple_of(size), "blocks are equal");
+        let (me, block) = (self.index, send.len() / size);
+        let at = |rank: u32| rank as usize * block..(rank as usize + 1) * block;
+        recv[at(me)].copy_from_slice(&send[at(me)]);
+        if block == 0 {
+            return Ok(());
+        }
+        let rooms = recv.chunks_mut(block).zip(0..).map(|(room, index)| (index, room));
+        let sends = self.others().map(|to| (to, &send[at(to)]));
+        self.transfer("all-to-all", sends, rooms.filter(|(index, _)| *index != me))
+    }
+
+    fn broadcast(&mut self, root: u32, values: &mut [f32]) -> Result<(), CommError> {
+        if root == self.index {
+            let values = &*values;
+            return self.transfer("broadcast", self.others().map(|to| (to, values)), []);
+        }
+        self.transfer("broadcast", [], [(root, values)])
+    }
+
+    fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError> {
+        self.transfer(
+            "exchange",
+            send.map(|send| (send.to, send.values)),
+            recv.map(|recv| (recv.from, recv.values)),
+        )
+    }
+
+    fn barrier(&mut self) -> Result<(), CommError> {
+        let nothing: [f32; 0] = [];
+        let mut rooms: Vec<[f32; 0]> = vec![[]; self.size() as usize];
+        let me = self.index;
+        let rooms = rooms.iter_mut().zip(0..).map(|(room, index)| (index, &mut room[..]));
+        self.transfer(
+            "barrier",
+            self.others().map(|to| (to, &nothing[..])),
+            rooms.filter(|(index, _)| *index != me),
+        )
+    }
+
+    fn split(&mut self, axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+        check_members(members, self.index, self.size());
+        #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
+        let index = members.iter().take_while(|member| **member < self.index).count() as u32;
+        let members = members.iter().map(|member| self.members[*member as usize]).collect();
+        Ok(Box::new(Self::of(Arc::clone(&self.mesh), 1 + axis as u8, members, index)?))
+    }
+}

@@ -1,0 +1,271 @@
+//! One connection, and how messages move through several of them at the same time.
+//!
+//! `[u64 attempt][u64 sequence][u64 bytes][payload]`, little-endian. All three numbers are known to the receiver before,
+//! and compared before a byte of payload is read.
+
+use super::super::CommError;
+use dtrain_protocol::{AttemptId, Rank};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::Connection;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Bytes of the head of a message.
+const HEAD: usize = 24;
+
+/// Bytes taken from the socket at once.
+const READ: usize = 256 << 10;
+
+/// A proven connection with one rank.
+#[derive(Debug)]
+pub(super) struct Peer {
+    rank: Rank,
+    attempt: AttemptId,
+    tls: Connection,
+    socket: TcpStream,
+    /// What came from the socket and was not decrypted yet: `cipher[begin..end]`.
+    cipher: Vec<u8>,
+    begin: usize,
+    end: usize,
+    /// Messages sent and received.
+    sent: u64,
+    received: u64,
+}
+
+/// The messages of one operation from and to one rank.
+#[derive(Debug, Default)]
+pub(super) struct Transfer<'a> {
+    send: Option<Sending<'a>>,
+    receive: Option<Receiving<'a>>,
+}
+
+#[derive(Debug)]
+struct Sending<'a> {
+    head: Option<[u8; HEAD]>,
+    payload: &'a [u8],
+    /// Bytes of head and payload that were handed to the connection.
+    done: usize,
+}
+
+#[derive(Debug)]
+struct Receiving<'a> {
+    head: [u8; HEAD],
+    payload: &'a mut [u8],
+    /// Bytes of head and payload that came.
+    done: usize,
+}
+
+impl<'a> Transfer<'a> {
+    pub(super) fn send(&mut self, payload: &'a [u8]) {
+        self.send = Some(Sending { head: None, payload, done: 0 });
+    }
+
+    pub(super) fn receive(&mut self, payload: &'a mut [u8]) {
+        self.receive = Some(Receiving { head: [0; HEAD], payload, done: 0 });
+    }
+
+    fn is_sent(&self, peer: &Peer) -> bool {
+        !peer.tls.wants_write()
+            && self.send.as_ref().is_none_or(|send| send.done == HEAD + send.payload.len())
+    }
+
+    fn is_received(&self) -> bool {
+        self.receive.as_ref().is_none_or(|receive| receive.done == HEAD + receive.payload.len())
+    }
+}
+
+/// Moves all messages, whichever can move, until all are done.
+pub(super) fn move_all(
+    pairs: &mut [(&mut Peer, Transfer<'_>)],
+    operation: &'static str,
+    deadline: Duration,
+) -> Result<(), CommError> {
+    let mut quiet_since = Instant::now();
+    loop {
+        let mut moved = 0;
+        for (peer, transfer) in pairs.iter_mut() {
+            moved += peer.advance(transfer, operation)?;
+        }
+        let Some(waiting) = pairs.iter().find(|(peer, t)| !t.is_sent(peer) || !t.is_received()) else {
+            return Ok(());
+        };
+        if moved > 0 {
+            quiet_since = Instant::now();
+            continue;
+        }
+        let quiet = quiet_since.elapsed();
+        if quiet > deadline {
+            let (peer, seconds) = (waiting.0.rank, quiet.as_secs_f64());
+            return Err(CommError::TimedOut { peer, seconds, operation });
+        }
+        sleep_until_ready(pairs, deadline - quiet)
+            .map_err(|error| CommError::Link(format!("poll: {error}")))?;
+    }
+}
+
+/// Waits until a socket that is waited for can move, or `limit` has passed.
+fn sleep_until_ready(pairs: &[(&mut Peer, Transfer<'_>)], limit: Duration) -> io::Result<()> {
+    let mut sockets = Vec::with_capacity(pairs.len());
+    for (peer, transfer) in pairs {
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::IN, !transfer.is_received());
+        wanted.set(PollFlags::OUT, !transfer.is_sent(peer));
+        if !wanted.is_empty() {
+            sockets.push(PollFd::new(&peer.socket, wanted));
+        }
+    }
+    let limit =
+        Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) + 1 };
+    let limit =
+        if limit.tv_nsec < 1_000_000_000 { limit } else { Timespec { tv_sec: limit.tv_sec + 1, tv_nsec: 0 } };
+    match poll(&mut sockets, Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Peer {
+    pub(super) fn new(
+        tls: Connection,
+        socket: TcpStream,
+        rank: Rank,
+        attempt: AttemptId,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let cipher = vec![0; READ];
+        Ok(Self { rank, attempt, tls, socket, cipher, begin: 0, end: 0, sent: 0, received: 0 })
+    }
+
+    /// Moves what can be moved without waiting; returns the bytes that moved.
+    fn advance(&mut self, transfer: &mut Transfer<'_>, operation: &'static str) -> Result<usize, CommError> {
+        let peer = self.rank;
+        let lost = |error: io::Error| CommError::PeerLost { peer, operation, detail: error.to_string() };
+        let sent = self.push(transfer.send.as_mut()).map_err(lost)?;
+        if transfer.is_received() {
+            return Ok(sent);
+        }
+        let Some(receive) = &mut transfer.receive else { return Ok(sent) };
+        let received = self.pull(receive).map_err(|error| match error {
+            PullError::Io(error) => lost(error),
+            PullError::OutOfStep(detail) => CommError::OutOfStep { peer, operation, detail },
+        })?;
+        Ok(sent + received)
+    }
+
+    /// Encrypts and sends.
+    fn push(&mut self, send: Option<&mut Sending<'_>>) -> io::Result<usize> {
+        let mut moved = 0;
+        if let Some(send) = send {
+            let (attempt, sent) = (self.attempt, &mut self.sent);
+            let head = *send.head.get_or_insert_with(|| {
+                *sent += 1;
+                head(attempt, *sent, send.payload.len())
+            });
+            loop {
+                let rest =
+                    if send.done < HEAD { &head[send.done..] } else { &send.payload[send.done - HEAD..] };
+                let taken = if rest.is_empty() { 0 } else { self.tls.writer().write(rest)? };
+                send.done += taken;
+                moved += taken;
+                if taken == 0 && self.flush()? == 0 {
+                    return Ok(moved);
+                }
+            }
+        }
+        Ok(moved + self.flush()?)
+    }
+
+    /// Sends what is encrypted; returns how much the socket took.
+    fn flush(&mut self) -> io::Result<usize> {
+        let mut moved = 0;
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(taken) => moved += taken,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Receives and decrypts until the message is whole or the socket is empty.
+    fn pull(&mut self, receive: &mut Receiving<'_>) -> Result<usize, PullError> {
+        let mut moved = 0;
+        loop {
+            moved += self.drain(receive)?;
+            if receive.done == HEAD + receive.payload.len() {
+                return Ok(moved);
+            }
+            if self.begin == self.end {
+                (self.begin, self.end) = (0, 0);
+                match self.socket.read(&mut self.cipher) {
+                    Ok(0) => return Err(PullError::Io(io::Error::other("it closed the connection"))),
+                    Ok(length) => (self.end, moved) = (length, moved + length),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(moved),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let mut cipher = &self.cipher[self.begin..self.end];
+            self.tls.read_tls(&mut cipher)?;
+            self.begin = self.end - cipher.len();
+            self.tls.process_new_packets().map_err(io::Error::other)?;
+        }
+    }
+
+    /// Takes decrypted bytes into head and payload.
+    fn drain(&mut self, receive: &mut Receiving<'_>) -> Result<usize, PullError> {
+        let mut moved = 0;
+        loop {
+            let room = match receive.done.checked_sub(HEAD) {
+                None => &mut receive.head[receive.done..],
+                Some(done) => &mut receive.payload[done..],
+            };
+            if room.is_empty() {
+                return Ok(moved);
+            }
+            match self.tls.reader().read(room) {
+                Ok(0) => return Err(PullError::Io(io::Error::other("it ended the session"))),
+                Ok(length) => (receive.done, moved) = (receive.done + length, moved + length),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(moved),
+                Err(error) => return Err(error.into()),
+            }
+            if receive.done == HEAD {
+                self.received += 1;
+                check(&receive.head, &head(self.attempt, self.received, receive.payload.len()))?;
+            }
+        }
+    }
+}
+
+enum PullError {
+    Io(io::Error),
+    OutOfStep(String),
+}
+
+impl From<io::Error> for PullError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn head(attempt: AttemptId, sequence: u64, bytes: usize) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    for (word, room) in [attempt.0, sequence, bytes as u64].iter().zip(head.chunks_mut(8)) {
+        room.copy_from_slice(&word.to_le_bytes());
+    }
+    head
+}
+
+fn check(found: &[u8; HEAD], due: &[u8; HEAD]) -> Result<(), PullError> {
+    if found == due {
+        return Ok(());
+    }
+    let words = |head: &[u8; HEAD]| {
+        let [attempt, sequence, bytes] = [0, 1, 2].map(|i| u64::from_le_bytes(head.as_chunks().0[i]));
+        format!("message {sequence} of attempt {attempt} with {bytes} bytes")
+    };
+    Err(PullError::OutOfStep(format!("{} was due, {} came", words(due), words(found))))
+}
