@@ -234,6 +234,10 @@ pub fn flatten(prefix: &str, value: &Value, source: Source) -> Vec<Param> {
         flatten(&path, inner, source)
     };
     match value {
+        // A choice that the user made reads as the value itself.
+        Value::Object(fields) if fields.len() == 1 && fields.contains_key("pinned") => {
+            flatten(prefix, &fields["pinned"], source)
+        }
         Value::Object(fields) if !fields.is_empty() => {
             fields.iter().flat_map(|(name, inner)| below(name, inner)).collect()
         }

@@ -1,6 +1,6 @@
 //! Which figures an event carries, and what they say of a trial in the end.
 
-use super::{Fault, History, keep, points, unstored};
+use super::{Fault, History, Sample, keep, points, unstored};
 use crate::fact::{LedgerError, Point};
 use dtrain_protocol::{Event, Rank, Stamped, TrialId};
 use rusqlite::{Connection, Transaction, params};
@@ -47,6 +47,12 @@ impl Measured {
         let median = middle(values.clone())?;
         let spread = middle(values.into_iter().map(|value| (value - median).abs()).collect())?;
         Some(Self { median, spread })
+    }
+
+    /// Of a series without its first points, which pay for warming up: a fifth of them, at most ten.
+    pub fn steady(samples: &[Sample]) -> Option<Self> {
+        let skipped = (samples.len() / 5).min(10);
+        Self::of(samples[skipped..].iter().map(|sample| sample.value))
     }
 }
 
@@ -120,11 +126,9 @@ pub(super) fn settle(transaction: &Transaction<'_>, trial: i64) -> Result<(), Fa
     Ok(())
 }
 
-/// Rank 0's typical value without the first steps, which pay for warming up: a fifth of them, at most ten.
-pub(super) fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<Measured>, Fault> {
-    let samples = points::joined(database, trial, key, Rank(0))?;
-    let skipped = (samples.len() / 5).min(10);
-    Ok(Measured::of(samples[skipped..].iter().map(|sample| sample.value)))
+/// Rank 0's typical value of a series.
+fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<Measured>, Fault> {
+    Ok(Measured::steady(&points::joined(database, trial, key, Rank(0))?))
 }
 
 impl History {

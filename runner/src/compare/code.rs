@@ -1,0 +1,63 @@
+//! Whether trials were made by the same code.
+
+use crate::provenance::Provenance;
+use serde::Serialize;
+
+/// The code of each trial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Code {
+    /// One for each trial; `None` outside a repository.
+    pub revisions: Vec<Option<Revision>>,
+    /// Whether all are of one commit.
+    pub is_same_commit: bool,
+    /// Whether all are of one commit with equal patches.
+    pub is_same: bool,
+}
+
+/// The code of one trial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Revision {
+    /// The commit.
+    pub commit: String,
+    /// The branch, when one was checked out.
+    pub branch: Option<String>,
+    /// What was not committed, as a patch.
+    pub patch: Option<String>,
+    /// Files the patch touches.
+    pub files: u32,
+    /// Lines it adds.
+    pub added: u32,
+    /// Lines it removes.
+    pub removed: u32,
+}
+
+pub(super) fn code<'a>(made: impl Iterator<Item = &'a Provenance>) -> Code {
+    let revisions: Vec<_> = made.map(revision).collect();
+    let agree = |same: &dyn Fn(&Revision, &Revision) -> bool| {
+        revisions.windows(2).all(|pair| match (&pair[0], &pair[1]) {
+            (Some(a), Some(b)) => same(a, b),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        })
+    };
+    let is_same_commit = agree(&|a, b| a.commit == b.commit);
+    let is_same = agree(&|a, b| a.commit == b.commit && a.patch == b.patch);
+    Code { is_same_commit, is_same, revisions }
+}
+
+fn revision(made: &Provenance) -> Option<Revision> {
+    let git = made.git.as_ref()?;
+    let lines = || git.patch.iter().flat_map(|patch| patch.lines());
+    let count = |begin: &str, not: &str| {
+        let found = lines().filter(|line| line.starts_with(begin) && !line.starts_with(not)).count();
+        u32::try_from(found).unwrap_or(u32::MAX)
+    };
+    Some(Revision {
+        commit: git.revision.clone(),
+        branch: git.branch.clone(),
+        files: count("diff --git ", "\n"),
+        added: count("+", "+++ "),
+        removed: count("-", "--- "),
+        patch: git.patch.clone(),
+    })
+}

@@ -1,0 +1,173 @@
+//! What differs between trials, as plain data: parameters, results, code, environment.
+//!
+//! Everything is compared with the first trial. Nothing is drawn here.
+
+mod code;
+mod curve;
+mod results;
+
+pub use code::{Code, Revision};
+pub use curve::{buckets, smoothed};
+pub use results::{Call, Change, Figure, Unit, Value};
+
+use crate::fact::LedgerError;
+use crate::ledger::{History, Sample, Source, Status, Trial};
+use dtrain_protocol::{Rank, TrialId};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Version of [`Comparison`] as JSON.
+pub const VERSION: u32 = 1;
+
+/// Points of a curve that is drawn small.
+const CURVE: usize = 60;
+
+/// Trials side by side. Every list of values has one entry for each trial, in the order they were named.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The trials.
+    pub trials: Vec<Head>,
+    /// All parameters, sorted by path.
+    pub params: Vec<Difference>,
+    /// All results that at least one trial has.
+    pub results: Vec<Figure>,
+    /// Code and program.
+    pub code: Code,
+    /// Machine and variables.
+    pub environment: Vec<Difference>,
+    /// Training loss over the same range of steps, in as many buckets for each trial.
+    pub curves: Vec<Vec<Option<f64>>>,
+    /// First and last step of the curves.
+    pub curve_steps: (u64, u64),
+}
+
+/// A trial that is compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Head {
+    /// Its id.
+    pub id: TrialId,
+    /// `<recipe>-<n>`.
+    pub label: String,
+    /// How it stands.
+    pub status: Status,
+    /// Milliseconds since the Unix epoch.
+    pub created_ms: u64,
+}
+
+/// One value of each trial.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// What it is, such as `train.batch`.
+    pub name: String,
+    /// The values; `None` where a trial has none.
+    pub values: Vec<Option<Cell>>,
+    /// Whether they are not all the same.
+    pub differs: bool,
+}
+
+/// A value as it is shown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// The value in words.
+    pub text: String,
+    /// The value, when it is a number.
+    pub number: Option<f64>,
+    /// Where it came from; parameters only.
+    pub source: Option<Source>,
+}
+
+impl Difference {
+    /// The last value as a multiple of the first, when both are numbers and the first is not 0.
+    pub fn ratio(&self) -> Option<f64> {
+        let number = |cell: Option<&Option<Cell>>| cell?.as_ref()?.number;
+        let (first, last) = (number(self.values.first())?, number(self.values.last())?);
+        (first != 0.0).then_some(last / first)
+    }
+}
+
+/// A trial with the series that results are made of.
+pub(crate) struct Seen {
+    /// Everything but its points.
+    pub(crate) trial: Trial,
+    /// Rank 0's points of the series named in [`results::SERIES`].
+    pub(crate) series: BTreeMap<&'static str, Vec<Sample>>,
+}
+
+/// Compares trials. `levels` are values of the objective to which the time is told; without any, the best
+/// value that every trial reached.
+pub fn compare(
+    history: &History,
+    trials: &[TrialId],
+    levels: &[f64],
+    is_alive: &dyn Fn(&TrialId) -> bool,
+) -> Result<Comparison, LedgerError> {
+    let seen: Vec<_> =
+        trials.iter().map(|trial| look(history, trial, is_alive)).collect::<Result<_, LedgerError>>()?;
+    Ok(of(&seen, levels))
+}
+
+fn look(
+    history: &History,
+    trial: &TrialId,
+    is_alive: &dyn Fn(&TrialId) -> bool,
+) -> Result<Seen, LedgerError> {
+    let series = results::SERIES
+        .iter()
+        .map(|key| Ok((*key, history.series(trial, key, Rank(0))?)))
+        .collect::<Result<_, LedgerError>>()?;
+    Ok(Seen { trial: history.trial(trial, is_alive)?, series })
+}
+
+fn of(seen: &[Seen], levels: &[f64]) -> Comparison {
+    let losses: Vec<_> = seen.iter().map(|seen| seen.series["loss"].as_slice()).collect();
+    let steps = || losses.iter().flat_map(|samples| samples.iter()).map(|sample| sample.step);
+    let curve_steps = (steps().min().unwrap_or(0), steps().max().unwrap_or(0));
+    Comparison {
+        version: VERSION,
+        trials: seen.iter().map(|seen| head(&seen.trial)).collect(),
+        params: differences(seen.iter().map(|seen| parameters(&seen.trial)).collect()),
+        results: results::results(seen, levels),
+        code: code::code(seen.iter().map(|seen| &seen.trial.provenance)),
+        environment: differences(seen.iter().map(|seen| environment(&seen.trial)).collect()),
+        curves: losses.iter().map(|samples| buckets(samples, curve_steps, CURVE)).collect(),
+        curve_steps,
+    }
+}
+
+fn head(trial: &Trial) -> Head {
+    let row = &trial.row;
+    Head { id: row.id.clone(), label: row.label.clone(), status: row.status, created_ms: row.created_ms }
+}
+
+fn parameters(trial: &Trial) -> BTreeMap<String, Cell> {
+    let cell = |value: &serde_json::Value, source| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Cell { text, number: value.as_f64(), source: Some(source) }
+    };
+    trial.params.iter().map(|param| (param.path.clone(), cell(&param.value, param.source))).collect()
+}
+
+fn environment(trial: &Trial) -> BTreeMap<String, Cell> {
+    let made = &trial.provenance;
+    let mut all = made.environment.clone();
+    all.insert("program".to_owned(), made.program.clone());
+    all.into_iter()
+        .map(|(name, text)| (name, Cell { number: text.parse().ok(), text, source: None }))
+        .collect()
+}
+
+/// One line for each name that any trial has, sorted by name.
+fn differences(sides: Vec<BTreeMap<String, Cell>>) -> Vec<Difference> {
+    let names: BTreeSet<_> = sides.iter().flat_map(BTreeMap::keys).cloned().collect();
+    names
+        .into_iter()
+        .map(|name| {
+            let values: Vec<_> = sides.iter().map(|side| side.get(&name).cloned()).collect();
+            let text = |cell: &Option<Cell>| cell.as_ref().map(|cell| cell.text.clone());
+            let differs = values.windows(2).any(|pair| text(&pair[0]) != text(&pair[1]));
+            Difference { name, values, differs }
+        })
+        .collect()
+}

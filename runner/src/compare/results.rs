@@ -1,0 +1,230 @@
+//! What came out of each trial, and whether the difference is more than noise.
+
+use super::{Seen, smoothed};
+use crate::ledger::{Measured, Sample};
+use serde::Serialize;
+
+/// Series that results are made of.
+pub(super) const SERIES: &[&str] =
+    &["loss", "valid.loss", "valid.accuracy", "step_seconds", "tokens_per_second", "communication_seconds"];
+
+/// One result of each trial.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// What it is, such as `best valid.loss`.
+    pub name: String,
+    /// In what it is counted.
+    pub unit: Unit,
+    /// The values; `None` where a trial has none.
+    pub values: Vec<Option<Value>>,
+    /// Against the first trial; `None` for the first, and where either has no value.
+    pub changes: Vec<Option<Change>>,
+}
+
+/// A value, and how far it may be off.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Value {
+    /// The value.
+    pub value: f64,
+    /// Median absolute deviation of what it is the median of.
+    pub spread: Option<f64>,
+}
+
+/// In what a result is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// A number without a unit.
+    Plain,
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// Tokens per second.
+    PerSecond,
+    /// A share, 1 is all.
+    Share,
+    /// Steps.
+    Steps,
+}
+
+/// How a value stands against the first trial's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// The difference.
+    pub difference: f64,
+    /// The difference as a share of the first value; `None` when that is 0.
+    pub relative: Option<f64>,
+    /// What to make of it.
+    pub call: Call,
+}
+
+/// What to make of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Call {
+    /// Better by more than the spread of both.
+    Better,
+    /// Worse by more than the spread of both.
+    Worse,
+    /// Within the spread of both: no difference.
+    Same,
+    /// One run tells nothing about its spread, or neither way is better.
+    Open,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, PartialEq)]
+enum Better {
+    Less,
+    More,
+    Neither,
+}
+
+/// All results that at least one trial has.
+pub(super) fn results(seen: &[Seen], levels: &[f64]) -> Vec<Figure> {
+    let mut rows = vec![
+        row(seen, "best valid.loss", Unit::Plain, Better::Less, |s| best(s, "valid.loss", f64::min)),
+        row(seen, "best valid.accuracy", Unit::Share, Better::More, |s| best(s, "valid.accuracy", f64::max)),
+        row(seen, "final loss", Unit::Plain, Better::Less, final_loss),
+        row(seen, "tokens/s", Unit::PerSecond, Better::More, |s| steady(s, "tokens_per_second")),
+        row(seen, "step", Unit::Seconds, Better::Less, |s| steady(s, "step_seconds")),
+        row(seen, "step, measured/predicted", Unit::Plain, Better::Neither, measured_over_predicted),
+        row(seen, "exposed communication", Unit::Share, Better::Less, communication),
+        row(seen, "peak memory", Unit::Bytes, Better::Less, memory),
+        row(seen, "memory, measured/predicted", Unit::Plain, Better::Neither, memory_over_predicted),
+        row(seen, "steps", Unit::Steps, Better::Neither, |s| plain(s.trial.row.step as f64)),
+        row(seen, "training time", Unit::Seconds, Better::Neither, training_time),
+    ];
+    let key = objective(seen);
+    let common = common_level(seen, key);
+    let levels = if levels.is_empty() { common.as_slice() } else { levels };
+    for level in levels {
+        let name = format!("time to {key} {}", rounded(*level));
+        rows.push(row(seen, &name, Unit::Seconds, Better::Less, |s| time_to(s, key, *level)));
+    }
+    rows.retain(|figure| figure.values.iter().any(Option::is_some));
+    rows
+}
+
+fn row(
+    seen: &[Seen],
+    name: &str,
+    unit: Unit,
+    better: Better,
+    value: impl Fn(&Seen) -> Option<Value>,
+) -> Figure {
+    let values: Vec<_> = seen.iter().map(value).collect();
+    let first = values.first().copied().flatten();
+    let changes = values
+        .iter()
+        .enumerate()
+        .map(|(index, value)| if index == 0 { None } else { Some(change(first?, (*value)?, better)) })
+        .collect();
+    Figure { name: name.to_owned(), unit, values, changes }
+}
+
+fn change(first: Value, other: Value, better: Better) -> Change {
+    let difference = other.value - first.value;
+    let call = match (first.spread, other.spread) {
+        _ if difference == 0.0 => Call::Same,
+        _ if better == Better::Neither => Call::Open,
+        (Some(a), Some(b)) if difference.abs() <= a + b => Call::Same,
+        (Some(_), Some(_)) if (difference < 0.0) == (better == Better::Less) => Call::Better,
+        (Some(_), Some(_)) => Call::Worse,
+        (None, _) | (_, None) => Call::Open,
+    };
+    Change { difference, relative: (first.value != 0.0).then(|| difference / first.value.abs()), call }
+}
+
+fn plain(value: f64) -> Option<Value> {
+    value.is_finite().then_some(Value { value, spread: None })
+}
+
+fn finite<'a>(seen: &'a Seen, key: &str) -> impl Iterator<Item = f64> + 'a {
+    seen.series[key].iter().map(|sample| sample.value).filter(|value| value.is_finite())
+}
+
+fn best(seen: &Seen, key: &str, choose: fn(f64, f64) -> f64) -> Option<Value> {
+    finite(seen, key).reduce(choose).and_then(plain)
+}
+
+fn measured(measured: Measured) -> Value {
+    Value { value: measured.median, spread: Some(measured.spread) }
+}
+
+/// The typical value without the first steps, which pay for warming up.
+fn steady(seen: &Seen, key: &str) -> Option<Value> {
+    Measured::steady(&seen.series[key]).map(measured)
+}
+
+/// The median of the last tenth of the steps.
+fn final_loss(seen: &Seen) -> Option<Value> {
+    let loss = &seen.series["loss"];
+    let part = loss.len().div_ceil(10);
+    Measured::of(loss[loss.len() - part..].iter().map(|sample| sample.value)).map(measured)
+}
+
+fn measured_over_predicted(seen: &Seen) -> Option<Value> {
+    plain(steady(seen, "step_seconds")?.value / seen.trial.predicted.step_seconds?)
+}
+
+fn communication(seen: &Seen) -> Option<Value> {
+    let share = steady(seen, "communication_seconds")?.value / steady(seen, "step_seconds")?.value;
+    plain(share)
+}
+
+/// The largest memory of any rank.
+fn memory(seen: &Seen) -> Option<Value> {
+    let of_memory = seen.trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
+    of_memory.filter_map(|summary| summary.max).reduce(f64::max).and_then(plain)
+}
+
+fn memory_over_predicted(seen: &Seen) -> Option<Value> {
+    plain(memory(seen)?.value / seen.trial.predicted.memory_bytes? as f64)
+}
+
+fn training_time(seen: &Seen) -> Option<Value> {
+    let seconds: f64 = finite(seen, "step_seconds").sum();
+    if seconds > 0.0 { plain(seconds) } else { None }
+}
+
+/// The series that times to a level are told of: the objective when all trials have the same and measured it.
+fn objective(seen: &[Seen]) -> &'static str {
+    let all =
+        |key: &str| seen.iter().all(|s| s.trial.row.objective == key && finite(s, key).next().is_some());
+    ["valid.loss", "valid.accuracy"].into_iter().find(|key| all(key)).unwrap_or("loss")
+}
+
+/// The best level that every trial reached; none when a trial has no points.
+fn common_level(seen: &[Seen], key: &str) -> Vec<f64> {
+    let reached = |s: &Seen| {
+        let values = progress(s, key).into_iter().map(|sample| sample.value);
+        if key == "valid.accuracy" { values.reduce(f64::max) } else { values.reduce(f64::min) }
+    };
+    let all: Option<Vec<f64>> = seen.iter().map(reached).collect();
+    let worst = if key == "valid.accuracy" { f64::min } else { f64::max };
+    all.and_then(|all| all.into_iter().reduce(worst)).into_iter().collect()
+}
+
+/// The series, the noisy training loss smoothed over a fiftieth of its points.
+fn progress(seen: &Seen, key: &str) -> Vec<Sample> {
+    let samples = &seen.series[key];
+    smoothed(samples, if key == "loss" { samples.len() / 50 } else { 1 })
+}
+
+/// Seconds of training until the level was first reached. Pauses and repeated steps do not count.
+fn time_to(seen: &Seen, key: &str, level: f64) -> Option<Value> {
+    let is_reached = |value: f64| if key == "valid.accuracy" { value >= level } else { value <= level };
+    let step = progress(seen, key).into_iter().find(|sample| is_reached(sample.value))?.step;
+    let until =
+        seen.series["step_seconds"].iter().filter(|sample| sample.step <= step && sample.value.is_finite());
+    plain(until.map(|sample| sample.value).sum())
+}
+
+/// Four significant digits.
+fn rounded(value: f64) -> String {
+    let digits = if value == 0.0 { 0.0 } else { value.abs().log10().floor() };
+    let places = (3.0 - digits).clamp(0.0, 9.0) as usize;
+    format!("{value:.places$}")
+}

@@ -1,0 +1,230 @@
+//! Found again, listed, shown, deleted.
+
+use crate::support::*;
+use dtrain_protocol::{Event, HostFacts, RankRates, Rates, StepId, StopReason};
+use dtrain_runner::ledger::{Filter, Format, LookupError, Page, Sort, Source};
+use dtrain_runner::{Ended, Fact, History, Ledger, News};
+use rusqlite::Connection;
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Instant;
+
+#[test]
+fn a_trial_is_found_by_label_id_or_the_beginning_of_either() {
+    let (_folder, path) = place();
+    let mut history = History::open(&path).expect("opens");
+    let created: Vec<_> = ["gpt", "gpt", "mnist-cnn"]
+        .iter()
+        .map(|name| history.create_trial(&new_trial(name)).expect("created"))
+        .collect();
+    assert_eq!(
+        created.iter().map(|c| c.label.as_str()).collect::<Vec<_>>(),
+        ["gpt-1", "gpt-2", "mnist-cnn-1"]
+    );
+    let find = |name: &str| history.find(name);
+    assert_eq!(find("gpt-2").expect("by label"), created[1].id);
+    assert_eq!(find(&created[0].id.0.to_lowercase()).expect("by id"), created[0].id);
+    assert_eq!(find("mni").expect("by prefix"), created[2].id);
+    assert_eq!(find("last").expect("the newest"), created[2].id);
+    match find("gpt-") {
+        Err(LookupError::Ambiguous { matches, .. }) => assert_eq!(matches, ["gpt-2", "gpt-1"]),
+        other => panic!("{other:?}"),
+    }
+    let message = find("mnst-cnn-1").expect_err("mistyped").to_string();
+    assert!(message.contains("did you mean mnist-cnn-1"), "{message}");
+
+    history.delete(&created[1].id, &nobody).expect("deleted");
+    assert_eq!(
+        history.create_trial(&new_trial("gpt")).expect("created").label,
+        "gpt-3",
+        "labels are not reused"
+    );
+}
+
+#[test]
+fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    let folder = PathBuf::from("/c/step-000000030.a1");
+    let news = News {
+        facts: vec![
+            started(1),
+            Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(30), folder: folder.clone() },
+            Fact::CheckpointRefused { step: StepId(30), folder, reason: "torn".into() },
+        ],
+        events: (0..30)
+            .map(|n| step(n, n + 1))
+            .chain([stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: 0.9 })])
+            .collect(),
+        ..News::default()
+    };
+    history.keep(&trial.id, &news).expect("kept");
+    history.add_note(&trial.id, "looks fine").expect("noted");
+    history.set_tag(&trial.id, "keep", "yes").expect("tagged");
+    let ended = Fact::AttemptEnded { attempt: ATTEMPT, ended: Ended::Finished(StopReason::Complete) };
+    history.keep(&trial.id, &facts(vec![ended])).expect("kept");
+
+    let shown = history.trial(&trial.id, &nobody).expect("read");
+    assert_eq!(shown.row.best, Some(0.4));
+    assert_eq!(shown.row.step, 30);
+    assert_eq!(shown.row.step_seconds, Some(0.02));
+    assert_eq!(shown.row.tokens_per_second, Some(1600.0));
+    assert_eq!(shown.checkpoints[0].refused.as_deref(), Some("torn"));
+    assert_eq!(shown.provenance, new_trial("r").provenance, "patch and environment come back");
+    let source = |path: &str| shown.params.iter().find(|p| p.path == path).map(|p| p.source);
+    assert_eq!(source("train.seed"), Some(Source::Default));
+    assert_eq!(source("train.learning_rate"), Some(Source::Recipe));
+    assert_eq!(source("plan.micro_batch"), Some(Source::Planner));
+    assert_eq!(shown.notes[0].text, "looks fine");
+    assert_eq!(shown.tags["keep"], "yes");
+
+    let tagged = Filter { tag: Some("keep".into()), ..Filter::default() };
+    assert_eq!(history.trials(&tagged, &Sort::Newest, Page::default(), &nobody).expect("listed").len(), 1);
+    let where_ =
+        |text: &str| Filter { conditions: vec![text.parse().expect("a condition")], ..Filter::default() };
+    for (condition, expected) in [
+        ("train.seed = 7", 1),
+        ("train.seed>7", 0),
+        ("valid.loss <= 0.4", 1),
+        ("valid.loss<0.4", 0),
+        ("plan.micro_batch>=4", 1),
+    ] {
+        let found =
+            history.trials(&where_(condition), &Sort::Best, Page::default(), &nobody).expect("listed");
+        assert_eq!(found.len(), expected, "{condition}");
+    }
+
+    let mut csv = Vec::new();
+    history.export(&trial.id, Format::Csv, &mut csv).expect("exported");
+    let csv = String::from_utf8(csv).expect("text");
+    assert_eq!(csv.lines().count(), 1 + 30 * 11 + 2);
+    assert!(csv.contains(&format!("{},valid.loss,0,1,30,", trial.id)), "{csv}");
+    let mut lines = Vec::new();
+    history.export(&trial.id, Format::JsonLines, &mut lines).expect("exported");
+    let parsed: Vec<serde_json::Value> = String::from_utf8(lines)
+        .expect("text")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(parsed.len(), 30 * 11 + 2);
+
+    let observed = history.observations(&host(), "m").expect("read");
+    assert_eq!((observed[0].predicted_step_seconds, observed[0].measured_step_seconds), (0.02, 0.02));
+    assert_eq!(observed[0].candidate, json!({"micro_batch": 4, "zero": "0"}));
+
+    history.delete(&trial.id, &nobody).expect("deleted");
+    let raw = Connection::open(&path).expect("opens");
+    for table in [
+        "trial",
+        "document",
+        "fact",
+        "attempt",
+        "checkpoint",
+        "param",
+        "series",
+        "tail",
+        "chunk",
+        "summary",
+        "patch",
+        "environment",
+        "note",
+        "tag",
+        "heard",
+    ] {
+        let left: i64 =
+            raw.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).expect("counted");
+        assert_eq!(left, 0, "{table}");
+    }
+}
+
+#[test]
+fn a_running_trial_is_not_deleted() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    let error = history.delete(&trial.id, &|_| true).expect_err("refused");
+    assert!(error.source.to_string().contains("r-1 is running"), "{}", error.source);
+}
+
+#[test]
+fn rates_are_kept_by_host_and_model() {
+    let (_folder, path) = place();
+    let mut history = History::open(&path).expect("opens");
+    let rank = RankRates {
+        ranks: 1,
+        device: dtrain_protocol::DeviceKind::Cpu,
+        threads: 2,
+        profile: Vec::new(),
+        optimizer_seconds_per_parameter: 1e-9,
+        all_reduce: vec![(1024, 1e-5)],
+        spread: 0.02,
+        baseline_bytes: 1 << 20,
+    };
+    let rates = |at: u64| Rates {
+        host: host(),
+        measured_at_ms: at,
+        model_digest: "m".into(),
+        by_ranks: vec![rank.clone()],
+    };
+    history.save_rates(&rates(1)).expect("kept");
+    history.save_rates(&rates(2)).expect("kept");
+    assert_eq!(history.rates(&host(), "m").expect("read"), Some(rates(2)));
+    assert_eq!(history.rates(&host(), "other").expect("read"), None);
+    assert_eq!(history.rates(&HostFacts { cores: 4, ..host() }, "m").expect("read"), None);
+    assert_eq!(history.all_rates().expect("read").len(), 1);
+}
+
+#[test]
+fn a_reader_cannot_write_and_sees_what_is_written_meanwhile() {
+    let (_folder, path) = place();
+    History::open_read_only(&path).expect_err("nothing there yet");
+    let (mut history, trial) = with_trial(&path);
+    let mut reader = History::open_read_only(&path).expect("opens");
+    assert!(reader.is_read_only());
+    reader.keep(&trial.id, &facts(vec![started(1)])).expect_err("refused");
+    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    assert_eq!(reader.facts(&trial.id).expect("read"), [started(1)]);
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the time is told, not judged: the machine may be busy")]
+fn ten_thousand_trials_are_listed_and_the_time_is_told() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    let validated = stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: 0.9 });
+    let all = (0..30).map(|n| step(n, n + 1)).chain([validated]).collect();
+    history.keep(&trial.id, &events(all)).expect("kept");
+    // Copied inside the database: ten thousand durable commits would measure the disk.
+    let raw = Connection::open(&path).expect("opens");
+    raw.execute_batch(
+        "CREATE TEMP TABLE n AS WITH RECURSIVE c(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < 10000) SELECT i FROM c;
+         CREATE TEMP TABLE one AS SELECT * FROM trial;
+         BEGIN;
+         INSERT INTO trial SELECT i, uid || i, recipe || '-' || i, recipe, search, state, verdict, objective, layout, batch,
+             learning_rate, config_hash, host_digest, model_digest, predicted_step_seconds,
+             predicted_tokens_per_second, predicted_memory_bytes, measured_step_seconds, measured_step_spread,
+             measured_tokens_per_second, created_ms + i, started_ms, ended_ms, git_revision, git_dirty, patch_hash,
+             environment_hash, program FROM one, n;
+         CREATE TEMP TABLE lines AS SELECT * FROM summary;
+         INSERT INTO summary SELECT i, key, rank, points, finite, sum, last, last_step, last_attempt, min + i, min_step,
+             max, max_step FROM lines, n;
+         COMMIT;",
+    )
+    .expect("copied");
+    let timed = |what: &str, filter: &Filter, sort: &Sort, page: Page| {
+        let begun = Instant::now();
+        let found = history.trials(filter, sort, page, &nobody).expect("listed");
+        println!("{what}: {} trials in {:.2} ms", found.len(), begun.elapsed().as_secs_f64() * 1e3);
+        found
+    };
+    let any = Filter::default();
+    let all = timed("all", &any, &Sort::Newest, Page::default());
+    assert_eq!(all.len(), 10_000);
+    assert!(all.is_sorted_by(|a, b| a.created_ms >= b.created_ms));
+    let page = timed("newest 50", &any, &Sort::Newest, Page { skip: 100, limit: 50 });
+    assert_eq!(page, all[100..150]);
+    let best = timed("best 20", &any, &Sort::Best, Page { skip: 0, limit: 20 });
+    assert_eq!(best[0].id, trial.id);
+    let least = timed("least loss 20", &any, &Sort::Least("valid.loss".into()), Page { skip: 0, limit: 20 });
+    assert_eq!(least, best);
+}

@@ -1,0 +1,183 @@
+//! Kept whole, kept once, kept in order.
+
+use crate::support::*;
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, StepId, StopReason};
+use dtrain_runner::ledger::Status;
+use dtrain_runner::{Ended, Fact, History, Ledger, News, Point, Verdict};
+use proptest::prelude::*;
+use rusqlite::Connection;
+use std::collections::BTreeMap;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Deliveries repeat and overlap as after lost acknowledgements; connections are dropped between them.
+    #[test]
+    fn every_event_counts_once_however_often_it_is_delivered(
+        cuts in prop::collection::vec((0u64..700, 1u64..700, any::<bool>()), 1..12),
+    ) {
+        let (_folder, path) = place();
+        let (mut history, trial) = with_trial(&path);
+        let mut reached = 0;
+        for (back, forward, reopen) in cuts {
+            let from = reached - u64::min(reached, back);
+            let to = u64::min(from + forward, 1500).max(reached);
+            let batch: Vec<_> = (from..to).map(|n| step(n, n + 1)).collect();
+            let news = News { events: batch, offset: Some((ATTEMPT, to * 100)), ..News::default() };
+            history.keep(&trial.id, &news).expect("kept");
+            reached = to;
+            if reopen {
+                drop(history);
+                history = History::open(&path).expect("opens again");
+            }
+        }
+        let expected: Vec<_> = (1..=reached).map(|s| (s, 1.0 / s as f64)).collect();
+        prop_assert_eq!(losses(&history, &trial.id), expected);
+        prop_assert_eq!(history.offset(&trial.id, ATTEMPT).expect("read"), reached * 100);
+        let summaries = history.summaries(&trial.id).expect("read");
+        if let Some(loss) = summaries.iter().find(|summary| summary.key == "loss") {
+            prop_assert_eq!(loss.points, reached);
+            prop_assert_eq!(loss.last_step, reached);
+        }
+    }
+
+    /// Points of the host come in any order, twice, and not as numbers; sealing does not show. SQLite's rows do
+    /// not tell -0 from 0.
+    #[test]
+    fn points_survive_sealing(
+        raw in prop::collection::vec((0u64..3000, prop::num::f64::ANY), 1..1500), sizes in prop::collection::vec(1usize..900, 1..6),
+    ) {
+        let (_folder, path) = place();
+        let (mut history, trial) = with_trial(&path);
+        let mut model = BTreeMap::new();
+        let mut rest = raw.as_slice();
+        let mut newest = None;
+        for size in sizes.iter().cycle() {
+            if rest.is_empty() { break }
+            let (batch, after) = rest.split_at((*size).min(rest.len()));
+            rest = after;
+            // Within a batch everything beyond what was kept before it counts; the later of two wins.
+            for (step, value) in batch {
+                if newest.is_none_or(|newest| *step > newest) {
+                    model.insert(*step, *value);
+                }
+            }
+            newest = model.keys().next_back().copied();
+            let points = batch.iter().map(|(step, value)| Point {
+                attempt: ATTEMPT, rank: Rank(0), key: "cpu".into(), step: *step, at_ms: *step, value: *value,
+            }).collect();
+            history.keep(&trial.id, &News { points, ..News::default() }).expect("kept");
+        }
+        let kept = history.series(&trial.id, "cpu", Rank(0)).expect("read");
+        let bits = |v: f64| if v.is_nan() { f64::NAN.to_bits() } else { (v + 0.0).to_bits() };
+        let kept: Vec<_> = kept.iter().map(|s| (s.step, bits(s.value))).collect();
+        let expected: Vec<_> = model.into_iter().map(|(s, v)| (s, bits(v))).collect();
+        prop_assert_eq!(kept, expected);
+    }
+}
+
+#[test]
+fn a_batch_is_kept_whole_or_not_at_all() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    // Whatever a transaction meets at its end, such as a full disk, undoes its beginning.
+    let saboteur = Connection::open(&path).expect("opens");
+    saboteur
+        .execute_batch(
+            "CREATE TRIGGER full BEFORE INSERT ON spool BEGIN SELECT RAISE(ABORT, 'disk full'); END",
+        )
+        .expect("made");
+    let durable = Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(2), folder: "c".into() };
+    let news = News {
+        facts: vec![durable.clone()],
+        events: vec![step(0, 1), step(1, 2)],
+        offset: Some((ATTEMPT, 50)),
+        ..News::default()
+    };
+    let error = history.keep(&trial.id, &news).expect_err("refused");
+    assert!(error.source.to_string().contains("disk full"), "{error:?}");
+    assert_eq!(history.facts(&trial.id).expect("read"), [started(1)]);
+    assert!(losses(&history, &trial.id).is_empty());
+
+    saboteur.execute_batch("DROP TRIGGER full").expect("dropped");
+    history.keep(&trial.id, &news).expect("kept now");
+    assert_eq!(history.facts(&trial.id).expect("read"), [started(1), durable]);
+    assert_eq!(losses(&history, &trial.id).len(), 2);
+}
+
+#[test]
+fn facts_are_kept_once_and_a_late_finish_corrects_a_presumed_loss() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    let ended = |ended| Fact::AttemptEnded { attempt: ATTEMPT, ended };
+    let lost = ended(Ended::Lost(Failure::Exited { code: None, signal: Some(9) }));
+    let finished = ended(Ended::Finished(StopReason::Complete));
+    let over = Fact::TrialEnded { verdict: Verdict::Completed(StopReason::Complete) };
+    for _ in 0..2 {
+        for fact in [started(1), lost.clone()] {
+            history.keep(&trial.id, &facts(vec![fact])).expect("kept");
+        }
+    }
+    assert_eq!(history.facts(&trial.id).expect("read"), [started(1), lost.clone()]);
+    for _ in 0..2 {
+        for fact in [finished.clone(), over.clone()] {
+            history.keep(&trial.id, &facts(vec![fact])).expect("kept");
+        }
+    }
+    assert_eq!(history.facts(&trial.id).expect("read"), [started(1), lost, finished.clone(), over.clone()]);
+    history.keep(&trial.id, &facts(vec![Fact::Resumed, started(2), over.clone()])).expect("kept");
+    assert_eq!(history.facts(&trial.id).expect("read").len(), 7, "a resumed trial may end again");
+}
+
+#[test]
+fn a_status_is_never_taken_on_trust() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    let status =
+        |history: &History, alive: bool| history.trial(&trial.id, &|_| alive).expect("read").row.status;
+    assert_eq!(status(&history, true), Status::Created);
+    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    assert_eq!(status(&history, true), Status::Running);
+    assert_eq!(status(&history, false), Status::Lost);
+
+    assert!(history.reconcile(&|_| true).expect("looked").is_empty());
+    assert_eq!(history.reconcile(&nobody).expect("looked"), [trial.id.clone()]);
+    assert!(history.reconcile(&nobody).expect("looked").is_empty(), "told once");
+    assert_eq!(history.trial(&trial.id, &nobody).expect("read").attempts.len(), 1);
+    assert_eq!(status(&history, false), Status::Lost);
+
+    let verdicts = [
+        (Verdict::OutOfMemory, Status::OutOfMemory),
+        (Verdict::Stopped, Status::Stopped),
+        (Verdict::Completed(StopReason::Target), Status::Completed),
+    ];
+    for (verdict, expected) in verdicts {
+        history.keep(&trial.id, &facts(vec![Fact::TrialEnded { verdict }])).expect("kept");
+        assert_eq!(status(&history, true), expected);
+        history.keep(&trial.id, &facts(vec![Fact::Resumed])).expect("kept");
+        assert_eq!(status(&history, true), Status::Running);
+    }
+}
+
+#[test]
+fn the_last_attempt_wins_where_attempts_overlap_and_both_can_be_seen() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    history.keep(&trial.id, &events((0..20).map(|n| step(n, n + 1)).collect())).expect("kept");
+    let again: Vec<_> = (0..15)
+        .map(|n| {
+            let mut event = Stamped { attempt: AttemptId(2), ..step(n, n + 11) };
+            if let Event::Step(figures) = &mut event.event {
+                figures.loss = -1.0;
+            }
+            event
+        })
+        .collect();
+    history.keep(&trial.id, &events(again)).expect("kept");
+    let joined = losses(&history, &trial.id);
+    assert_eq!(joined.len(), 25);
+    assert!(joined.iter().all(|(step, loss)| (*loss == -1.0) == (*step > 10)), "{joined:?}");
+    let by_attempt = history.series_by_attempt(&trial.id, "loss", Rank(0)).expect("read");
+    assert_eq!(by_attempt.iter().map(|(_, s)| s.len()).collect::<Vec<_>>(), [20, 15]);
+}

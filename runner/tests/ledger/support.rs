@@ -1,0 +1,118 @@
+//! A history with a trial in it, and news to keep.
+
+use dtrain_protocol::{
+    AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, Stamped, StepFigures, StepId, TrialId,
+};
+use dtrain_recipes::Recipe;
+use dtrain_runner::ledger::{Created, NewTrial, Predicted, Source, host_digest};
+use dtrain_runner::provenance::{Git, Provenance};
+use dtrain_runner::{Fact, History, News};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub(crate) const ATTEMPT: AttemptId = AttemptId(1);
+
+pub(crate) fn recipe(name: &str) -> Recipe {
+    serde_json::from_value(json!({
+        "name": name,
+        "model": {"kind": "mlp", "inputs": 4, "hidden": [8], "classes": 2, "activation": "relu"},
+        "data": {"format": {"format": "csv", "target": "y"}, "train": ["a.csv"], "valid": {"fraction": 0.1}, "fraction": 1.0},
+        "objective": {"metric": "valid.loss", "stop": {"steps": 100}},
+        "train": {
+            "optimizer": {"kind": "adamw", "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1},
+            "batch": "auto", "learning_rate": {"pinned": 0.001}, "warmup": "auto", "schedule": "cosine",
+            "final_fraction": 0.1, "clip": 1.0, "precision": {"pinned": "f32"}, "seed": 7
+        },
+        "layout": {},
+        "checkpoint": {"every": "auto", "keep": 2},
+        "cluster": {"launcher": "local", "ranks": null, "devices": "cpu", "hosts": []}
+    }))
+    .expect("a recipe")
+}
+
+pub(crate) fn host() -> HostFacts {
+    HostFacts {
+        name: "here".into(),
+        processor: "a processor".into(),
+        cores: 2,
+        memory_bytes: 8 << 30,
+        gpus: Vec::new(),
+    }
+}
+
+pub(crate) fn new_trial(name: &str) -> NewTrial {
+    NewTrial {
+        recipe: recipe(name),
+        plan: json!({"version": 1}),
+        candidate: json!({"micro_batch": 4, "zero": "0"}),
+        layout: Layout::SINGLE,
+        batch: 32,
+        learning_rate: 1e-3,
+        predicted: Predicted {
+            step_seconds: Some(0.02),
+            tokens_per_second: Some(1600.0),
+            memory_bytes: Some(1 << 20),
+        },
+        host_digest: host_digest(&host()),
+        model_digest: "m".into(),
+        search: None,
+        sources: BTreeMap::from([("train.seed".to_owned(), Source::Default)]),
+        provenance: Provenance {
+            git: Some(Git { revision: "a1b2c3d4".into(), patch: Some("+x\n".into()), ..Git::default() }),
+            program: "0.1.0".into(),
+            environment: BTreeMap::from([("os".to_owned(), "linux".to_owned())]),
+            command: vec!["dtrain".into(), "run".into()],
+        },
+    }
+}
+
+pub(crate) fn step(sequence: u64, step: u64) -> Stamped {
+    let figures = StepFigures {
+        step: StepId(step),
+        loss: 1.0 / step as f64,
+        gradient_norm: 1.0,
+        learning_rate: 1e-3,
+        tokens: 32,
+        times: PhaseTimes { step: 0.02, ..PhaseTimes::default() },
+        memory_bytes: 1000 + step,
+    };
+    stamped(sequence, Event::Step(figures))
+}
+
+pub(crate) fn stamped(sequence: u64, event: Event) -> Stamped {
+    Stamped { attempt: ATTEMPT, rank: Rank(0), sequence, at_ms: 1_700_000_000_000 + sequence, event }
+}
+
+pub(crate) fn events(events: Vec<Stamped>) -> News {
+    News { events, ..News::default() }
+}
+
+pub(crate) fn facts(facts: Vec<Fact>) -> News {
+    News { facts, ..News::default() }
+}
+
+pub(crate) fn started(attempt: u64) -> Fact {
+    Fact::AttemptStarted { attempt: AttemptId(attempt), from: None }
+}
+
+pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("history.db");
+    (folder, path)
+}
+
+pub(crate) fn with_trial(path: &Path) -> (History, Created) {
+    let mut history = History::open(path).expect("opens");
+    let created = history.create_trial(&new_trial("r")).expect("created");
+    (history, created)
+}
+
+pub(crate) fn losses(history: &History, trial: &TrialId) -> Vec<(u64, f64)> {
+    let samples = history.series(trial, "loss", Rank(0)).expect("read");
+    samples.into_iter().map(|sample| (sample.step, sample.value)).collect()
+}
+
+pub(crate) fn nobody(_: &TrialId) -> bool {
+    false
+}
