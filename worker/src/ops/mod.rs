@@ -1,8 +1,15 @@
 //! The operations models are made of, each with its own gradient on the host, and as a plain composition of
 //! tensor operations everywhere else.
 
+mod attention;
+mod chunks;
 pub(crate) mod kernels;
+mod linear;
+mod loss;
+mod norm;
 pub(crate) mod plain;
+mod pointwise;
+mod tape;
 
 use burn::tensor::Tensor;
 use dtrain_recipes::Precision;
@@ -69,38 +76,54 @@ pub(crate) fn project(
     biases: Vec<Tensor<1>>,
     residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
-    plain::project(arithmetic.precision, x, weights, biases, residual)
+    if arithmetic.fused {
+        linear::project(x, weights, biases, residual)
+    } else {
+        plain::project(arithmetic.precision, x, weights, biases, residual)
+    }
 }
 
 /// Turns the query and key heads of a packed tensor by their positions (halves rotated, as Llama does).
-pub(crate) fn rotary(_arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
-    plain::rotary(packed, heads, table)
+pub(crate) fn rotary(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+    if arithmetic.fused {
+        attention::rotary(packed, heads, table)
+    } else {
+        plain::rotary(packed, heads, table)
+    }
 }
 
 /// Causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
 pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
-    plain::attention(arithmetic.precision, packed, heads)
+    if arithmetic.fused {
+        attention::attention(packed, heads)
+    } else {
+        plain::attention(arithmetic.precision, packed, heads)
+    }
 }
 
 /// `(x - mean) / sqrt(variance + epsilon) · weight + bias` over the last dimension.
 pub(crate) fn layer_norm(
-    _arithmetic: Arithmetic,
+    arithmetic: Arithmetic,
     x: Tensor<3>,
     weight: Tensor<1>,
     bias: Tensor<1>,
     epsilon: f32,
 ) -> Tensor<3> {
-    plain::layer_norm(x, weight, bias, epsilon)
+    if arithmetic.fused {
+        norm::layer_norm(x, weight, bias, epsilon)
+    } else {
+        plain::layer_norm(x, weight, bias, epsilon)
+    }
 }
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension.
-pub(crate) fn rms_norm(_arithmetic: Arithmetic, x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
-    plain::rms_norm(x, weight, epsilon)
+pub(crate) fn rms_norm(arithmetic: Arithmetic, x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
+    if arithmetic.fused { norm::rms_norm(x, weight, epsilon) } else { plain::rms_norm(x, weight, epsilon) }
 }
 
 /// The exact GELU, `x · Φ(x)`.
-pub(crate) fn gelu(_arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
-    burn::tensor::activation::gelu(x)
+pub(crate) fn gelu(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
+    if arithmetic.fused { pointwise::gelu(x) } else { burn::tensor::activation::gelu(x) }
 }
 
 /// `max(0, x)`.
@@ -109,32 +132,43 @@ pub(crate) fn relu(x: Tensor<3>) -> Tensor<3> {
 }
 
 /// `silu(gate) · up` of a packed `[.., gate | up]`. `[b, t, 2·f]` → `[b, t, f]`
-pub(crate) fn swiglu(_arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
-    plain::swiglu(packed)
+pub(crate) fn swiglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
+    if arithmetic.fused { pointwise::swiglu(packed) } else { plain::swiglu(packed) }
 }
 
 /// Rows of `table` by token, plus the row of `positions` by place. `[samples, length, width]`
 pub(crate) fn embed(
-    _arithmetic: Arithmetic,
+    arithmetic: Arithmetic,
     table: Tensor<2>,
     positions: Option<Tensor<2>>,
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
-    plain::embed(table, positions, tokens, [samples, length])
+    if arithmetic.fused {
+        pointwise::embed(table, positions, tokens, [samples, length])
+    } else {
+        plain::embed(table, positions, tokens, [samples, length])
+    }
 }
 
 /// Mean cross-entropy of `logits: [n, classes]` against `targets`, and its figures.
 pub(crate) fn cross_entropy(
-    _arithmetic: Arithmetic,
+    arithmetic: Arithmetic,
     logits: Tensor<2>,
     targets: &[u32],
 ) -> (Tensor<1>, LossFigures) {
-    plain::cross_entropy(logits, targets)
+    if arithmetic.fused {
+        loss::cross_entropy(logits, targets)
+    } else {
+        plain::cross_entropy(logits, targets)
+    }
 }
 
 /// A scalar whose gradient with respect to `output` is `upstream`: continues a backward pass that began in
 /// another graph.
-pub(crate) fn inject(_arithmetic: Arithmetic, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
-    plain::inject(output, upstream)
+pub(crate) fn inject(arithmetic: Arithmetic, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
+    if arithmetic.fused { pointwise::inject(output, upstream) } else { plain::inject(output, upstream) }
 }
+
+#[cfg(test)]
+mod tests;

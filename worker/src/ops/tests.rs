@@ -1,0 +1,181 @@
+//! Every fused operation is the plain composition, in its values and in all its gradients.
+
+use super::*;
+use burn::tensor::{Device, TensorData};
+use dtrain_protocol::order::mix;
+
+const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32 };
+const FUSED: Arithmetic = Arithmetic { fused: true, precision: Precision::F32 };
+
+/// Values in [-2, 2), a function of `seed`.
+fn values(seed: u64, len: usize) -> Vec<f32> {
+    (0..len).map(|i| (mix(seed, i as u64) % 4000) as f32 / 1000.0 - 2.0).collect()
+}
+
+/// A leaf with gradient.
+fn leaf<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
+    let data = TensorData::new(values(seed, shape.iter().product()), shape);
+    Tensor::from_data(data, &Device::flex()).autodiff().require_grad()
+}
+
+fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().unwrap()
+}
+
+/// Value and gradients of an operation of up to three-dimensional leaves, under a gradient that differs in
+/// every element.
+fn trace(leaves: &[(u64, &[usize])], run: impl Fn(&[Tensor<3>]) -> Tensor<3>) -> Vec<Vec<f32>> {
+    let leaves: Vec<Tensor<3>> = leaves
+        .iter()
+        .map(|(seed, shape)| {
+            let mut three = [1; 3];
+            three[3 - shape.len()..].copy_from_slice(shape);
+            leaf(*seed, three)
+        })
+        .collect();
+    let out = run(&leaves);
+    let shape = out.dims();
+    let upstream = TensorData::new(values(99, shape.iter().product()), shape);
+    let upstream = Tensor::<3>::from_data(upstream, &Device::flex()).autodiff();
+    let mut gradients = (out.clone() * upstream).sum().backward();
+    let mut traced = vec![flat(out.inner())];
+    traced.extend(
+        leaves.iter().map(|leaf| flat(leaf.grad_remove(&mut gradients).expect("every leaf is used"))),
+    );
+    traced
+}
+
+fn check(leaves: &[(u64, &[usize])], run: impl Fn(Arithmetic, &[Tensor<3>]) -> Tensor<3>) {
+    let wanted = trace(leaves, |leaves| run(PLAIN, leaves));
+    let found = trace(leaves, |leaves| run(FUSED, leaves));
+    for (which, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+        let largest = wanted.iter().fold(1e-3, |a: f32, b| a.max(b.abs()));
+        assert!(wanted.iter().any(|w| *w != 0.0), "{which}: nothing to compare");
+        for (i, (f, w)) in found.iter().zip(wanted).enumerate() {
+            assert!((f - w).abs() < 1e-5 * largest, "{which} (0 is the value), element {i}: {f} for {w}");
+        }
+    }
+}
+
+fn matrix(tensor: &Tensor<3>) -> Tensor<2> {
+    tensor.clone().squeeze_dim(0)
+}
+
+fn vector(tensor: &Tensor<3>) -> Tensor<1> {
+    tensor.clone().flatten(0, 2)
+}
+
+#[test]
+fn a_projection_is_matrix_products_side_by_side() {
+    let leaves: [(u64, &[usize]); 8] = [
+        (1, &[2, 5, 7]),
+        (2, &[7, 3]),
+        (3, &[7, 4]),
+        (4, &[7, 1]),
+        (5, &[3]),
+        (6, &[4]),
+        (7, &[1]),
+        (8, &[2, 5, 8]),
+    ];
+    let weights = |l: &[Tensor<3>]| l[1..4].iter().map(matrix).collect::<Vec<_>>();
+    let biases = |l: &[Tensor<3>]| l[4..7].iter().map(vector).collect::<Vec<_>>();
+    check(&leaves, |a, l| project(a, l[0].clone(), weights(l), biases(l), Some(l[7].clone())));
+    check(&leaves[..7], |a, l| project(a, l[0].clone(), weights(l), biases(l), None));
+    check(&leaves[..4], |a, l| project(a, l[0].clone(), weights(l), vec![], None));
+    check(&leaves[..2], |a, l| project(a, l[0].clone(), vec![matrix(&l[1])], vec![], None));
+}
+
+#[test]
+fn a_projection_reads_a_transposed_weight_in_place() {
+    let leaves: [(u64, &[usize]); 2] = [(1, &[3, 5, 7]), (2, &[11, 7])];
+    check(&leaves, |a, l| project(a, l[0].clone(), vec![matrix(&l[1]).transpose()], vec![], None));
+}
+
+#[test]
+fn attention_sees_no_later_token_and_shares_its_keys() {
+    for (query, key, width, t) in
+        [(3, 3, 4, 5), (4, 2, 2, 9), (6, 1, 3, 7), (2, 1, 8, 150), (1, 1, 6, 64), (2, 2, 4, 1)]
+    {
+        let heads = Heads { query, key, width };
+        check(&[(1, &[2, t, (query + 2 * key) * width])], |a, l| attention(a, l[0].clone(), heads));
+    }
+}
+
+#[test]
+fn rotary_turns_pairs_by_position() {
+    let heads = Heads { query: 4, key: 2, width: 6 };
+    let table = Rotary::new(12, 6);
+    // The product keeps the input alive, so that turning in place would be seen.
+    check(&[(1, &[2, 9, 48])], |a, l| rotary(a, l[0].clone(), heads, &table) * l[0].clone());
+    let x = leaf(1, [1, 2, 48]).inner();
+    let turned = flat(rotary(FUSED, x.clone(), heads, &table));
+    let x = flat(x);
+    assert_eq!(turned[..48], x[..48], "the first position does not turn");
+    let (sin, cos) = 1f32.sin_cos();
+    assert!((turned[48] - (x[48] * cos - x[51] * sin)).abs() < 1e-6);
+    assert_eq!(turned[84..], x[84..], "values do not turn");
+}
+
+#[test]
+fn norms_normalise_rows() {
+    for width in [1, 7, 33, 300] {
+        let leaves: [(u64, &[usize]); 3] = [(1, &[3, 60, width]), (2, &[width]), (3, &[width])];
+        if width > 1 {
+            check(&leaves, |a, l| layer_norm(a, l[0].clone(), vector(&l[1]), vector(&l[2]), 1e-5));
+        }
+        check(&leaves[..2], |a, l| rms_norm(a, l[0].clone(), vector(&l[1]), 1e-5));
+    }
+}
+
+#[test]
+fn activations_are_the_exact_ones() {
+    check(&[(1, &[3, 7, 11])], |a, l| gelu(a, l[0].clone()));
+    check(&[(1, &[3, 7, 22])], |a, l| swiglu(a, l[0].clone()));
+    check(&[(1, &[3, 70, 122])], |a, l| swiglu(a, l[0].clone()));
+}
+
+#[test]
+fn embedding_adds_up_the_gradients_of_repeated_tokens() {
+    let tokens = [3, 0, 3, 3, 4, 1, 1, 0];
+    let leaves: [(u64, &[usize]); 2] = [(1, &[5, 7]), (2, &[6, 7])];
+    check(&leaves, |a, l| embed(a, matrix(&l[0]), Some(matrix(&l[1])), &tokens, [2, 4]));
+    check(&leaves[..1], |a, l| embed(a, matrix(&l[0]), None, &tokens, [4, 2]));
+}
+
+#[test]
+fn cross_entropy_scales_by_what_comes_from_above() {
+    let targets: Vec<u32> = (0..23).map(|i| i * 5 % 13).collect();
+    let loss = |a: Arithmetic, l: &Tensor<3>| cross_entropy(a, matrix(l) * 3.0, &targets);
+    check(&[(1, &[23, 13])], |a, l| loss(a, &l[0]).0.reshape([1, 1, 1]));
+    let logits = leaf(1, [1, 23, 13]).inner();
+    let (fused, plain) = (loss(FUSED, &logits).1, loss(PLAIN, &logits).1);
+    assert_eq!((fused.hits, fused.count), (plain.hits, plain.count));
+    assert!(fused.hits > 0);
+    assert!((fused.loss_sum - plain.loss_sum).abs() < 1e-4 * plain.loss_sum);
+}
+
+#[test]
+fn an_injected_gradient_arrives_as_it_is() {
+    for arithmetic in [PLAIN, FUSED] {
+        let (output, upstream) = (leaf(1, [2, 3, 4]), leaf(2, [2, 3, 4]).inner());
+        let mut gradients = inject(arithmetic, output.clone(), upstream.clone()).backward();
+        assert_eq!(flat(output.grad_remove(&mut gradients).unwrap()), flat(upstream));
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_threads() {
+    let heads = Heads { query: 4, key: 2, width: 16 };
+    let once = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let leaves: [(u64, &[usize]); 4] = [(1, &[4, 130, 96]), (2, &[96, 128]), (3, &[128]), (4, &[64])];
+            trace(&leaves, |l| {
+                let packed = project(FUSED, l[0].clone(), vec![matrix(&l[1])], vec![vector(&l[2])], None);
+                rms_norm(FUSED, attention(FUSED, packed, heads), vector(&l[3]), 1e-5)
+            })
+        })
+    };
+    assert_eq!(once(1), once(2));
+    assert_eq!(once(1), once(3));
+}
