@@ -157,3 +157,6 @@ fn has_second(kind: OptimizerKind) -> bool {
         OptimizerKind::Sgd | OptimizerKind::Lion => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

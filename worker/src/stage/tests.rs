@@ -175,3 +175,241 @@ fn every_gradient_agrees_with_finite_differences() {
         }
     }
 }
+
+#[test]
+fn parts_together_are_one_graph() {
+    for model in models() {
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 3);
+        let (loss, gradient) = learn(&mut stage, &batch.samples());
+        // One graph over all parts, without any injected gradient.
+        let leaves: Vec<_> =
+            stage.values.iter().map(|value| value.clone().autodiff().require_grad()).collect();
+        let mut flow = None;
+        let mut found = None;
+        for unit in &stage.units {
+            let own: Vec<_> = unit.uses.iter().map(|(_, index)| leaves[*index].clone()).collect();
+            match stage.compute(unit, &stage.weights(unit, Some(&own)), flow.take(), &batch.samples()) {
+                Output::Activation(x) => flow = Some(x.autodiff()),
+                Output::Loss(loss, figures) => found = Some((loss, figures)),
+            }
+        }
+        let (one, figures) = found.unwrap();
+        assert_eq!(figures.loss_sum / figures.count as f64, loss);
+        let mut gradients = one.backward();
+        for (leaf, parameter) in leaves.iter().zip(stage.parameters()) {
+            let wanted: Vec<f32> =
+                leaf.grad_remove(&mut gradients).unwrap().into_data().try_to_vec().unwrap();
+            close(&gradient[parameter.range.clone()], &wanted, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn fused_and_plain_operations_train_alike() {
+    for model in models() {
+        let batch = Batch::new(&model, 3);
+        let (loss, gradient) = learn(&mut whole(&model), &batch.samples());
+        for recompute in [Recompute::None, Recompute::Selective] {
+            let plain = Arithmetic { fused: false, precision: Precision::F32 };
+            let blocks = 0..model.blocks();
+            let stage = Stage::with_arithmetic(&model, blocks, 7, plain, recompute, &Device::flex());
+            let (wanted_loss, wanted) = learn(&mut stage.unwrap(), &batch.samples());
+            assert!((loss - wanted_loss).abs() < 1e-5, "{loss} for {wanted_loss}");
+            close(&gradient, &wanted, 1e-4);
+        }
+    }
+}
+
+#[test]
+fn half_precision_stays_near_full() {
+    let model = Model::Decoder(llama());
+    let batch = Batch::new(&model, 3);
+    let (loss, gradient) = learn(&mut whole(&model), &batch.samples());
+    let blocks = 0..model.blocks();
+    let half = Stage::build(&model, blocks, 7, Precision::Bf16, Recompute::None, &Device::flex());
+    let (half_loss, half_gradient) = learn(&mut half.unwrap(), &batch.samples());
+    assert_ne!(loss, half_loss, "the products are not in half precision");
+    assert!((loss - half_loss).abs() < 0.01, "{half_loss} for {loss}");
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+    let (one, two) = (dot(&gradient, &gradient), dot(&half_gradient, &half_gradient));
+    let cosine = dot(&gradient, &half_gradient) / (one * two).sqrt();
+    assert!(cosine > 0.999, "{cosine}");
+}
+
+#[test]
+fn recomputing_changes_no_bit() {
+    for model in models() {
+        let batch = Batch::new(&model, 3);
+        let kept = learn(&mut whole(&model), &batch.samples());
+        for recompute in [Recompute::Selective, Recompute::Full] {
+            assert_eq!(learn(&mut stage(&model, 0..model.blocks(), recompute), &batch.samples()), kept);
+        }
+    }
+}
+
+#[test]
+fn micro_batches_add_up_to_the_batch() {
+    for model in models() {
+        let batch = Batch::new(&model, 4);
+        let mut stage = whole(&model);
+        let (loss, wanted) = learn(&mut stage, &batch.samples());
+        stage.gradients().clear();
+        // Both forwards first, as a pipeline would.
+        let first = mean(stage.forward(0, None, &batch.slice(0..2)));
+        let second = mean(stage.forward(1, None, &batch.slice(2..4)));
+        stage.backward(0, None, 0.5, &mut |_, _| {});
+        stage.backward(1, None, 0.5, &mut |_, _| {});
+        assert!((loss - (first + second) / 2.0).abs() < 1e-6);
+        close(stage.gradients().values(), &wanted, 1e-5);
+    }
+}
+
+#[test]
+fn a_pipeline_of_two_stages_is_one_stage() {
+    for model in models() {
+        let batch = Batch::new(&model, 2);
+        let mut one = whole(&model);
+        let (loss, wanted) = learn(&mut one, &batch.samples());
+        let mut first = stage(&model, 0..1, Recompute::None);
+        let mut last = stage(&model, 1..model.blocks(), Recompute::Full);
+        let Flow::Activation(x) = first.forward(3, None, &batch.samples()) else { panic!("no activation") };
+        assert_eq!(mean(last.forward(3, Some(x), &batch.samples())), loss);
+        let upstream = last.backward(3, None, 1.0, &mut |_, _| {});
+        assert!(upstream.is_some());
+        assert!(first.backward(3, upstream, 1.0, &mut |_, _| {}).is_none());
+        let tied = [first.tied_across_stages(), last.tied_across_stages()];
+        assert_eq!(tied[0].is_some(), matches!(&model, Model::Decoder(d) if d.tied));
+        for (index, parameter) in one.parameters().iter().enumerate() {
+            let mut found = vec![0.0; parameter.range.len()];
+            let mut holders = 0;
+            for stage in [&mut first, &mut last] {
+                let Some(own) = stage.parameters().iter().position(|p| p.name == parameter.name) else {
+                    continue;
+                };
+                assert_eq!(stage.values(own), one.values(index), "every layout starts alike");
+                let range = stage.parameters()[own].range.clone();
+                let gradient = &stage.gradients().values()[range];
+                found.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+                holders += 1;
+            }
+            assert_eq!(holders, if Some(index) == tied[0] { 2 } else { 1 }, "{}", parameter.name);
+            close(&found, &wanted[parameter.range.clone()], 1e-6);
+        }
+    }
+}
+
+#[test]
+fn parts_are_done_last_to_first_with_their_gradients_final() {
+    for model in models() {
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 2);
+        let (_, wanted) = learn(&mut stage, &batch.samples());
+        let parameters = stage.parameters().to_vec();
+        stage.gradients().clear();
+        stage.forward(0, None, &batch.samples());
+        let mut seen = Vec::new();
+        stage.backward(0, None, 1.0, &mut |unit, gradients| {
+            for parameter in parameters.iter().filter(|p| p.unit == unit) {
+                assert_eq!(gradients.values()[parameter.range.clone()], wanted[parameter.range.clone()]);
+            }
+            seen.push(unit);
+        });
+        assert_eq!(seen, (0..stage.units()).rev().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn training_is_the_same_to_the_last_bit_on_any_number_of_threads() {
+    for model in models() {
+        let train = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut stage = whole(&model);
+                let batch = Batch::new(&model, 4);
+                let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());
+                let losses: Vec<f64> = (1..=5)
+                    .map(|t| {
+                        let (loss, _) = learn(&mut stage, &batch.samples());
+                        let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);
+                        optimizer.step(&mut stage, 1e-2, scale as f32, t);
+                        loss
+                    })
+                    .collect();
+                let values: Vec<_> = (0..stage.parameters().len()).map(|i| stage.values(i)).collect();
+                (losses, values)
+            })
+        };
+        assert_eq!(train(1), train(2));
+    }
+}
+
+const ADAMW: Rule =
+    Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.01 };
+
+#[test]
+fn every_model_learns_a_batch_by_heart() {
+    for model in models() {
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 4);
+        let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());
+        let (before, ..) = stage.evaluate(&batch.samples());
+        for t in 1..=150 {
+            learn(&mut stage, &batch.samples());
+            optimizer.step(&mut stage, 1e-2, 1.0, t);
+        }
+        let (after, hits, count) = stage.evaluate(&batch.samples());
+        assert!(after < 0.1 * before, "{after} after {before} for {model:?}");
+        assert!(hits as f64 > 0.9 * count as f64, "{hits} of {count}");
+    }
+}
+
+#[test]
+fn the_last_logits_are_those_of_the_whole_sequence() {
+    for decoder in [gpt(), llama()] {
+        let vocab = decoder.vocab as usize;
+        let model = Model::Decoder(decoder);
+        let stage = whole(&model);
+        let batch = Batch::new(&model, 1);
+        let logits = stage.logits_last(&batch.tokens[..6]);
+        assert_eq!(logits.len(), vocab);
+        // The loss of one more sample whose only prediction is the last one says the same.
+        let loss = |length: usize| {
+            let targets = vec![3; length];
+            let inputs = &batch.tokens[..length];
+            stage.evaluate(&Samples::Tokens { inputs, targets: &targets, samples: 1, length }).0
+        };
+        let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
+        let wanted = sum.ln() - f64::from(logits[3]);
+        assert!((loss(6) - loss(5) - wanted).abs() < 1e-4, "{} for {wanted}", loss(6) - loss(5));
+    }
+}
+
+#[test]
+fn flat_ranges_of_values_are_copied_and_pasted_across_parameters() {
+    let mut stage = whole(&Model::Mlp(mlp()));
+    let len = stage.parameters().last().unwrap().range.end;
+    let mut all = vec![0.0; len];
+    stage.copy_values(0..len, &mut all);
+    let pasted: Vec<f32> = (0..70).map(|i| i as f32).collect();
+    stage.paste_values(30, &pasted);
+    let mut found = vec![0.0; len];
+    stage.copy_values(0..len, &mut found);
+    all[30..100].copy_from_slice(&pasted);
+    assert_eq!(found, all);
+    let mut part = vec![0.0; 9];
+    stage.copy_values(41..50, &mut part);
+    assert_eq!(part, all[41..50]);
+}
+
+#[test]
+fn a_stage_of_no_blocks_of_the_model_is_refused() {
+    let build = |model: &Model, blocks| {
+        let device = Device::flex();
+        Stage::build(model, blocks, 1, Precision::F32, Recompute::None, &device).err().map(|e| e.to_string())
+    };
+    let found = build(&Model::Decoder(gpt()), 1..9).unwrap();
+    assert_eq!(found, "blocks 1..9 were assigned, but the model has 2");
+    let command = Model::Command(dtrain_recipes::Command { argv: vec!["true".into()] });
+    assert!(build(&command, 0..0).unwrap().contains("foreign command"));
+}

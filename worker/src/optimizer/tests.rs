@@ -1,0 +1,190 @@
+//! Both ways to apply a rule against the formulas in f64.
+
+use super::*;
+use crate::ops::kernels::Numbers;
+use burn::tensor::Device;
+use dtrain_recipes::{Activation, Mlp, Model, Precision, Recompute};
+
+const KINDS: [OptimizerKind; 4] =
+    [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion, OptimizerKind::Lamb];
+
+fn rule(kind: OptimizerKind) -> Rule {
+    Rule { kind, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weight_decay: 0.1 }
+}
+
+fn gradient(t: u64, i: usize) -> f32 {
+    ((dtrain_protocol::order::mix(t, i as u64) % 2001) as f32 - 1000.0) / 500.0
+}
+
+fn first_value(i: usize) -> f32 {
+    gradient(77, i) * 0.5
+}
+
+const LEN: usize = 37;
+const SCALE: f32 = 0.5;
+
+fn rate(t: u64) -> f64 {
+    0.01 * t as f64 / 20.0
+}
+
+/// Twenty steps by the book.
+fn reference(rule: &Rule, decays: bool) -> Vec<f64> {
+    let mut p: Vec<f64> = (0..LEN).map(|i| f64::from(first_value(i))).collect();
+    let (mut m, mut v) = (vec![0.0; LEN], vec![0.0; LEN]);
+    let decay = if decays { rule.weight_decay } else { 0.0 };
+    for t in 1..=20 {
+        let (b1, b2, lr) = (rule.beta1, rule.beta2, rate(t));
+        let mut direction = vec![0.0; LEN];
+        for i in 0..LEN {
+            let g = f64::from(gradient(t, i)) * f64::from(SCALE);
+            match rule.kind {
+                OptimizerKind::Adamw | OptimizerKind::Lamb => {
+                    m[i] = b1 * m[i] + (1.0 - b1) * g;
+                    v[i] = b2 * v[i] + (1.0 - b2) * g * g;
+                    let (m, v) = (m[i] / (1.0 - b1.powf(t as f64)), v[i] / (1.0 - b2.powf(t as f64)));
+                    direction[i] = m / (v.sqrt() + rule.epsilon) + decay * p[i];
+                }
+                OptimizerKind::Sgd => {
+                    m[i] = b1 * m[i] + g;
+                    direction[i] = m[i] + decay * p[i];
+                }
+                OptimizerKind::Lion => {
+                    direction[i] = (b1 * m[i] + (1.0 - b1) * g).signum() + decay * p[i];
+                    m[i] = b2 * m[i] + (1.0 - b2) * g;
+                }
+            }
+        }
+        let length = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let ratio = if rule.kind == OptimizerKind::Lamb { length(&p) / length(&direction) } else { 1.0 };
+        for i in 0..LEN {
+            p[i] -= lr * ratio * direction[i];
+        }
+    }
+    p
+}
+
+fn numbers(rule: &Rule, decays: bool, t: u64) -> Numbers {
+    let parameter = Parameter { name: "p".into(), shape: vec![LEN], decays, unit: 0, range: 0..LEN };
+    Optimizer::new(rule, std::slice::from_ref(&parameter)).numbers(&parameter, rate(t), SCALE, t)
+}
+
+fn check(found: &[f32], wanted: &[f64], kind: OptimizerKind) {
+    for (i, (f, w)) in found.iter().zip(wanted).enumerate() {
+        assert!((f64::from(*f) - w).abs() < 1e-5 * (1.0 + w.abs()), "{kind:?} value {i}: {f} for {w}");
+    }
+}
+
+#[test]
+fn both_ways_follow_the_formulas_over_twenty_steps() {
+    for (kind, decays) in KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
+        let rule = rule(kind);
+        let wanted = reference(&rule, decays);
+        let mut p: Vec<f32> = (0..LEN).map(first_value).collect();
+        let (mut m, mut v) = (vec![0.0; LEN], if has_second(kind) { vec![0.0; LEN] } else { vec![] });
+        let tensor = |values: &[f32]| Tensor::<1>::from_data(values, &Device::flex());
+        let mut far = (tensor(&p), tensor(&vec![0.0; LEN]), tensor(&vec![0.0; LEN]));
+        for t in 1..=20 {
+            let g: Vec<f32> = (0..LEN).map(|i| gradient(t, i)).collect();
+            host::step(kind, numbers(&rule, decays, t), &mut p, &g, &mut m, &mut v);
+            far = device::step(kind, numbers(&rule, decays, t), far.0, tensor(&g), far.1, far.2);
+        }
+        check(&p, &wanted, kind);
+        check(&far.0.into_data().try_to_vec::<f32>().unwrap(), &wanted, kind);
+    }
+}
+
+#[test]
+fn lamb_without_a_length_steps_as_adam() {
+    let rule = rule(OptimizerKind::Lamb);
+    let (mut p, g) = (vec![0.0; LEN], vec![1.0; LEN]);
+    let (mut m, mut v) = (vec![0.0; LEN], vec![0.0; LEN]);
+    host::step(rule.kind, numbers(&rule, true, 1), &mut p, &g, &mut m, &mut v);
+    let zeros = || Tensor::<1>::zeros([LEN], &Device::flex());
+    let gradient = Tensor::from_data(g.as_slice(), &Device::flex());
+    let far = device::step(rule.kind, numbers(&rule, true, 1), zeros(), gradient, zeros(), zeros());
+    let wanted = vec![-rate(1); LEN];
+    check(&p, &wanted, rule.kind);
+    check(&far.0.into_data().try_to_vec::<f32>().unwrap(), &wanted, rule.kind);
+}
+
+fn stage() -> Stage {
+    let mlp = Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Relu };
+    Stage::build(&Model::Mlp(mlp), 0..2, 3, Precision::F32, Recompute::None, &Device::flex()).unwrap()
+}
+
+fn fill(stage: &mut Stage, t: u64) {
+    let gradients = stage.gradients().values_mut();
+    gradients.iter_mut().enumerate().for_each(|(i, g)| *g = gradient(t, i));
+}
+
+fn values(stage: &Stage) -> Vec<f32> {
+    (0..stage.parameters().len()).flat_map(|index| stage.values(index)).collect()
+}
+
+#[test]
+fn shards_together_are_the_whole() {
+    for kind in [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion] {
+        let (mut one, mut two) = (stage(), stage());
+        let len = one.parameters().last().unwrap().range.end;
+        let mut whole = Optimizer::new(&rule(kind), one.parameters());
+        let mut shards =
+            [0..61, 61..len].map(|shard| Optimizer::sharded(&rule(kind), two.parameters(), shard));
+        for t in 1..=3 {
+            fill(&mut one, t);
+            fill(&mut two, t);
+            whole.step(&mut one, 0.01, 0.7, t);
+            shards.iter_mut().for_each(|shard| shard.step(&mut two, 0.01, 0.7, t));
+        }
+        assert_eq!(values(&one), values(&two));
+        assert_ne!(values(&one), values(&stage()));
+        for index in 0..one.parameters().len() {
+            let joined = |pick: fn((Option<Vec<f32>>, Option<Vec<f32>>)) -> Option<Vec<f32>>| {
+                shards
+                    .iter()
+                    .map(|shard| pick(shard.moments(index)))
+                    .collect::<Option<Vec<_>>>()
+                    .map(|v| v.concat())
+            };
+            assert_eq!(whole.moments(index), (joined(|m| m.0), joined(|m| m.1)));
+        }
+    }
+}
+
+#[test]
+fn moments_put_back_go_on_as_if_nothing_had_happened() {
+    for kind in KINDS {
+        let mut straight = stage();
+        let mut optimizer = Optimizer::new(&rule(kind), straight.parameters());
+        let mut resumed = stage();
+        let mut before = Optimizer::new(&rule(kind), resumed.parameters());
+        for t in 1..=2 {
+            fill(&mut straight, t);
+            optimizer.step(&mut straight, 0.01, 1.0, t);
+            fill(&mut resumed, t);
+            before.step(&mut resumed, 0.01, 1.0, t);
+        }
+        let mut after = Optimizer::new(&rule(kind), resumed.parameters());
+        for index in 0..resumed.parameters().len() {
+            let (first, second) = before.moments(index);
+            assert_eq!(second.is_some(), has_second(kind));
+            after.set_moments(index, first, second);
+        }
+        fill(&mut straight, 3);
+        optimizer.step(&mut straight, 0.01, 1.0, 3);
+        fill(&mut resumed, 3);
+        after.step(&mut resumed, 0.01, 1.0, 3);
+        assert_eq!(values(&straight), values(&resumed));
+    }
+}
+
+#[test]
+fn the_norm_is_that_of_all_gradients_and_of_a_part() {
+    let mut stage = stage();
+    fill(&mut stage, 5);
+    let all = stage.gradients().values().to_vec();
+    let square = |values: &[f32]| values.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>();
+    let found = stage.gradients().norm_squared();
+    assert!((found - square(&all)).abs() < 1e-6 * found);
+    let found = stage.gradients().norm_squared_of(10..100);
+    assert!((found - square(&all[10..100])).abs() < 1e-6 * found);
+}
