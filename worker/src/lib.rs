@@ -1,6 +1,8 @@
 //! Trains what one rank was assigned. The only crate that names burn.
 //!
-//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing.
+//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing. [`run`], [`probe()`] and
+//! [`sample()`] are the hidden subcommands `dtrain worker`, `dtrain worker probe` and `dtrain worker sample`: all three
+//! speak frames on standard input and output, see [`dtrain_protocol::frame`].
 
 pub mod checkpoint;
 pub mod comm;
@@ -15,3 +17,9 @@ pub mod probe;
 pub mod sample;
 pub mod session;
 pub mod stage;
+
+mod entry;
+mod interpret;
+mod memory;
+
+pub use entry::{probe, run, sample};

@@ -1,0 +1,165 @@
+//! The entries that other parts of the program start as processes, and what they owe the process they live in:
+//! frames on standard output and nothing else, a last word before any end, and never to outlive the one that asked.
+
+use crate::session::{Orders, Tell};
+use crate::{probe as measure, sample as text, session};
+use dtrain_protocol::frame::{self, FrameError};
+use dtrain_protocol::{Assignment, Event, Failure, Order, ProbeRequest, SampleRequest, Sampled};
+use serde::{Serialize, de::DeserializeOwned};
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, mpsc};
+
+/// Trains as the first frame on standard input, an [`Assignment`], says; [`Order`]s may follow.
+///
+/// Writes [`Event`]s. Ends with 0 after `Finished` and with 1 after `Failed`. When standard input ends, whoever
+/// started this rank is gone, and the process ends at once without a word.
+pub fn run() -> ExitCode {
+    outlive_signals();
+    let tell: Tell = Arc::new(|event| say(&event));
+    let finished = guarded(|| {
+        let assignment: Assignment = first_frame()?;
+        session::attempt(&assignment, &mut Orders::of(listen()), &tell)
+    });
+    match finished {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tell(Event::Failed(failure));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures as the first frame on standard input, a [`ProbeRequest`], says; writes one
+/// [`dtrain_protocol::RankRates`]. Over TLS an [`Event::Listening`] comes first, which [`Order::Peers`] answers. Ends
+/// with 1, and the reason on standard error, when it cannot.
+pub fn probe() -> ExitCode {
+    let measured = guarded(|| {
+        let request: ProbeRequest = first_frame()?;
+        let mut orders = Orders::of(listen());
+        measure::rates(&request, |address| {
+            say(&Event::Listening(address.to_owned()));
+            orders.peers()
+        })
+    });
+    match measured {
+        Ok(rates) => {
+            say(&rates);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            complain(&failure.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Continues a prompt as the first frame on standard input, a [`SampleRequest`], says; writes [`Sampled`] frames,
+/// the last of which is `Done` (ends with 0) or `Failed` (ends with 1).
+pub fn sample() -> ExitCode {
+    let written = guarded(|| {
+        let request: SampleRequest = first_frame()?;
+        let _orders = listen();
+        text::write(&request, &mut |more| say(&Sampled::Text(more)))
+    });
+    match written {
+        Ok(()) => {
+            say(&Sampled::Done);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&Sampled::Failed(failure.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The first frame, which says what is to be done.
+fn first_frame<T: DeserializeOwned>() -> Result<T, Failure> {
+    frame::read(&mut io::stdin().lock())
+        .map_err(|error| Failure::Other(format!("the first message could not be read: {error}")))
+}
+
+/// Reads orders on a thread of its own, for as long as the process lives.
+fn listen() -> mpsc::Receiver<Order> {
+    let (orders, inbox) = mpsc::channel();
+    let read = move || {
+        loop {
+            match frame::read::<Order>(&mut io::stdin().lock()) {
+                // Nobody may be left who takes orders: then the session is at its last words.
+                Ok(order) => drop(orders.send(order)),
+                Err(FrameError::Closed | FrameError::Torn) => vanish(),
+                Err(error) => {
+                    complain(&format!("an order could not be read: {error}"));
+                    vanish();
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("orders".into()).spawn(read).expect("a process may start a thread");
+    inbox
+}
+
+/// Writes one frame to standard output. When nobody reads it any more, this process has no reason to live.
+fn say<T: Serialize>(message: &T) {
+    static STDOUT: Mutex<()> = Mutex::new(());
+    let _turn = STDOUT.lock();
+    if frame::write(&mut io::stdout().lock(), message).is_err() {
+        vanish();
+    }
+}
+
+/// Ends this process at once: no unwinding, no flushing, nothing that could hang.
+fn vanish() -> ! {
+    let me = rustix::process::getpid();
+    let killed = rustix::process::kill_process(me, rustix::process::Signal::KILL);
+    unreachable!("a process may kill itself: {killed:?}")
+}
+
+/// Runs `work`; a panic becomes a failure with its message.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(of_panic(panic.as_ref())))
+}
+
+/// The failure behind a panic. Device runtimes tell of exhausted memory in the message only.
+fn of_panic(panic: &(dyn Any + Send)) -> Failure {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    let lower = text.to_lowercase();
+    if ["out of memory", "outofmemory", "out_of_memory"].iter().any(|words| lower.contains(words)) {
+        return Failure::OutOfMemory { detail: text.to_owned() };
+    }
+    Failure::Other(format!("the worker panicked: {text}"))
+}
+
+/// Ctrl-C and a closed terminal reach every process of the terminal; what becomes of a rank is its agent's to say.
+fn outlive_signals() {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+        // Noting a signal in a flag that nobody reads is the safe way to ignore it.
+        if let Err(error) = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))) {
+            complain(&format!("signal {signal} is not ignored: {error}"));
+        }
+    }
+}
+
+/// A line for the log of this rank.
+fn complain(words: &str) {
+    use io::Write;
+    drop(writeln!(io::stderr(), "{words}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_with_its_message() {
+        let failure = guarded::<()>(|| panic!("shapes {} and {} differ", 2, 3)).unwrap_err();
+        assert_eq!(failure, Failure::Other("the worker panicked: shapes 2 and 3 differ".into()));
+        let failure = guarded::<()>(|| panic!("CUDA_ERROR_OUT_OF_MEMORY")).unwrap_err();
+        assert!(matches!(failure, Failure::OutOfMemory { .. }), "{failure:?}");
+    }
+}

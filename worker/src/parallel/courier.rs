@@ -1,0 +1,102 @@
+//! The one thread of a rank that talks to the others, so that compute goes on while numbers travel.
+//!
+//! Every collective of a rank goes through it, in the order in which it was handed over; that order is the same
+//! on all ranks, because all of them follow the same actions. It never looks at what it carries.
+
+use crate::comm::{CommError, Group};
+use dtrain_protocol::Failure;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// What is to be done with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Errand {
+    /// Replace by the sum over all ranks.
+    Sum,
+    /// Fill the parts of the other ranks.
+    Gather,
+    /// Wait until all ranks are here.
+    Meet,
+}
+
+/// Carries buffers to the other ranks and back, first in, first out.
+#[derive(Debug)]
+pub struct Courier {
+    rank: u32,
+    ranks: u32,
+    errands: Sender<(Errand, Vec<f32>)>,
+    done: Receiver<Result<Vec<f32>, CommError>>,
+}
+
+impl Courier {
+    /// Hands `group` to a thread of its own. The thread ends when the courier is dropped.
+    pub fn start(group: Box<dyn Group>) -> Self {
+        let (rank, ranks) = (group.rank(), group.size());
+        let (errands, inbox) = channel();
+        let (outbox, done) = channel();
+        let travel = move || serve(group, &inbox, &outbox);
+        std::thread::Builder::new()
+            .name("courier".into())
+            .spawn(travel)
+            .expect("a process may start a thread");
+        Self { rank, ranks, errands, done }
+    }
+
+    /// Index of this rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks in the group.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Begins to sum `values` over the ranks; [`Courier::next`] gives the sum.
+    pub fn send_sum(&self, values: Vec<f32>) {
+        self.send(Errand::Sum, values);
+    }
+
+    /// Begins to gather `values`, of which this rank fills its own [`crate::comm::part`].
+    pub fn send_gather(&self, values: Vec<f32>) {
+        self.send(Errand::Gather, values);
+    }
+
+    /// Waits for the oldest buffer that is still on its way.
+    pub fn next(&self) -> Result<Vec<f32>, Failure> {
+        match self.done.recv() {
+            Ok(Ok(values)) => Ok(values),
+            Ok(Err(error)) => Err(error.failure()),
+            Err(_) => Err(Failure::Other("the thread that talks to the other ranks ended".into())),
+        }
+    }
+
+    /// Waits until all ranks have called it. Nothing may be on its way.
+    pub fn barrier(&self) -> Result<(), Failure> {
+        self.send(Errand::Meet, Vec::new());
+        self.next().map(drop)
+    }
+
+    // When the thread has ended, `next` tells why.
+    fn send(&self, errand: Errand, values: Vec<f32>) {
+        drop(self.errands.send((errand, values)));
+    }
+}
+
+/// Runs errands until nobody sends any more, or one fails.
+fn serve(
+    mut group: Box<dyn Group>,
+    inbox: &Receiver<(Errand, Vec<f32>)>,
+    outbox: &Sender<Result<Vec<f32>, CommError>>,
+) {
+    while let Ok((errand, mut values)) = inbox.recv() {
+        let done = match errand {
+            Errand::Sum => group.all_reduce(&mut values),
+            Errand::Gather => group.all_gather(&mut values),
+            Errand::Meet => group.barrier(),
+        };
+        let failed = done.is_err();
+        if outbox.send(done.map(|()| values)).is_err() || failed {
+            return;
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What the ranks tell each other once a step besides gradients: losses, counts, and whether to stop.
+//!
+//! Every rank's row is gathered by all and added in rank order in `f64`, so that all of them reach the same sums
+//! to the last bit, and with them the same decision.
+
+use super::Courier;
+use dtrain_protocol::Failure;
+
+/// `f32` slots of one row: loss (2), hits (2), count (2), ordered, late.
+const SLOTS: usize = 8;
+
+/// One rank's row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ballot {
+    /// Sum of the losses of this rank's samples (tokens, for a decoder), in nats.
+    pub loss_sum: f64,
+    /// How many of them were classified right.
+    pub hits: u64,
+    /// How many there were; below 2^48, as `hits`.
+    pub count: u64,
+    /// Somebody ordered this rank to stop.
+    pub ordered: bool,
+    /// By this rank's clock the time is up.
+    pub late: bool,
+}
+
+/// The sums over all ranks; `ordered` and `late` hold when they hold for any rank.
+pub type Tally = Ballot;
+
+impl Ballot {
+    /// Mean loss in nats; not finite when nothing was counted.
+    #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
+    pub fn loss(&self) -> f64 {
+        self.loss_sum / self.count as f64
+    }
+
+    /// Share that was classified right.
+    #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
+    pub fn accuracy(&self) -> f64 {
+        self.hits as f64 / self.count as f64
+    }
+
+    /// Adds the figures of another part.
+    pub fn add(&mut self, other: &Self) {
+        self.loss_sum += other.loss_sum;
+        self.hits += other.hits;
+        self.count += other.count;
+        self.ordered |= other.ordered;
+        self.late |= other.late;
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
+    fn row(&self) -> [f32; SLOTS] {
+        let [loss, rest] = halves(self.loss_sum);
+        let [hits, hits_rest] = halves(self.hits as f64);
+        let [count, count_rest] = halves(self.count as f64);
+        let flag = |flag| if flag { 1.0 } else { 0.0 };
+        [loss, rest, hits, hits_rest, count, count_rest, flag(self.ordered), flag(self.late)]
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made from whole counts")]
+    fn of_row(row: &[f32]) -> Self {
+        let whole = |at: usize| f64::from(row[at]) + f64::from(row[at + 1]);
+        Self {
+            loss_sum: whole(0),
+            hits: whole(2) as u64,
+            count: whole(4) as u64,
+            ordered: row[6] > 0.0,
+            late: row[7] > 0.0,
+        }
+    }
+}
+
+/// A number as the sum of two `f32`: 48 bits of it.
+#[expect(clippy::cast_possible_truncation, reason = "the rest is carried by the second")]
+fn halves(value: f64) -> [f32; 2] {
+    let first = value as f32;
+    let rest = if first.is_finite() { (value - f64::from(first)) as f32 } else { 0.0 };
+    [first, rest]
+}
+
+/// Begins to gather the rows; [`collect`] gives the sums.
+pub fn send(ballot: &Ballot, courier: &Courier) {
+    let mut rows = vec![0.0; SLOTS * courier.ranks() as usize];
+    rows[SLOTS * courier.rank() as usize..][..SLOTS].copy_from_slice(&ballot.row());
+    courier.send_gather(rows);
+}
+
+/// Waits for the rows and adds them in rank order.
+pub fn collect(courier: &Courier) -> Result<Tally, Failure> {
+    let mut tally = Tally::default();
+    courier.next()?.chunks_exact(SLOTS).for_each(|row| tally.add(&Ballot::of_row(row)));
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::loopback;
+    use std::time::Duration;
+
+    #[test]
+    fn all_ranks_reach_the_same_sums_and_the_same_decision() {
+        let groups = loopback::threads(3, Duration::from_secs(10));
+        let threads: Vec<_> = groups
+            .into_iter()
+            .enumerate()
+            .map(|(rank, group)| {
+                std::thread::spawn(move || {
+                    let courier = Courier::start(Box::new(group));
+                    let ballot = Ballot {
+                        loss_sum: 1e9 + 0.125 * rank as f64,
+                        hits: (1 << 40) + 1,
+                        count: (1 << 41) + rank as u64,
+                        ordered: rank == 2,
+                        late: false,
+                    };
+                    send(&ballot, &courier);
+                    collect(&courier).expect("all ranks are there")
+                })
+            })
+            .collect();
+        for thread in threads {
+            let expected = Tally {
+                loss_sum: 3e9 + 0.375,
+                hits: 3 * ((1 << 40) + 1),
+                count: 3 * (1 << 41) + 3,
+                ordered: true,
+                late: false,
+            };
+            assert_eq!(thread.join().expect("no panic"), expected);
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_stays_so() {
+        for bad in [f64::NAN, f64::INFINITY] {
+            assert!(
+                !Ballot::of_row(&Ballot { loss_sum: bad, ..Ballot::default() }.row()).loss_sum.is_finite()
+            );
+        }
+    }
+}

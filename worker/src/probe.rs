@@ -1,1 +1,0 @@
-//! Measures the speeds of a model on this host.

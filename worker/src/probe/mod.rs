@@ -1,0 +1,216 @@
+//! Measures how fast this host trains a model, with the very code that trains it.
+//!
+//! All ranks measure the same thing at the same time, so that what they take from each other (cores, caches, memory
+//! bandwidth) is in the figures. How often something is repeated follows from times that all ranks know, so they
+//! agree on it. Samples are made up; reading real ones is not measured here.
+
+mod samples;
+
+use crate::comm::{self, CommError, Seat};
+use crate::device;
+use crate::memory;
+use crate::optimizer::Optimizer;
+use crate::parallel::{Ballot, Courier, tally};
+use crate::stage::Stage;
+use dtrain_protocol::{AttemptId, Failure, ProbeRequest, ProfilePoint, RankRates, TrialId};
+use dtrain_recipes::{Optimizer as Rule, OptimizerKind, Precision, Recompute};
+use samples::Synthetic;
+use std::time::Instant;
+
+/// Passes before anything counts: caches, allocator and branch predictor settle.
+const WARM_UP: usize = 2;
+
+/// Fewest passes that count, and most.
+const REPEATS: (usize, usize) = (5, 25);
+
+/// Lengths of the all-reduces that are measured, in bytes.
+const ALL_REDUCE_BYTES: [u64; 7] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+
+/// Part of the time that is kept for the collectives.
+const COLLECTIVES: f64 = 0.15;
+
+/// Speeds of this rank while all ranks of the request work. `announce` is for [`dtrain_protocol::Link::Tls`] only, as
+/// in [`comm::join`].
+///
+/// Always measures the first micro-batch; larger ones only as far as `budget_seconds` lasts.
+pub fn rates(
+    request: &ProbeRequest,
+    announce: impl FnOnce(&str) -> Result<Vec<String>, CommError>,
+) -> Result<RankRates, Failure> {
+    let began = Instant::now();
+    let device = device::open(&request.placement).map_err(|error| Failure::Other(error.to_string()))?;
+    let seat = Seat {
+        trial: TrialId("probe".into()),
+        attempt: AttemptId(0),
+        rank: request.rank,
+        ranks: request.layout.world(),
+    };
+    let group =
+        comm::join(&request.link, &seat, comm::DEADLINE, announce).map_err(|error| error.failure())?;
+    let courier = Courier::start(group);
+    let baseline_bytes = memory::resident_bytes();
+    let model = &request.model;
+    let stage = Stage::build(model, 0..model.blocks(), 0, Precision::F32, Recompute::None, &device)
+        .map_err(|error| Failure::Other(error.to_string()))?;
+    let optimizer = Optimizer::new(&RULE, stage.parameters());
+    let mut bench = Bench { stage, optimizer, courier, blocks: model.blocks(), steps: 0 };
+
+    let mut profile = Vec::with_capacity(request.micro_batches.len());
+    let (mut optimizer_seconds, mut spreads, mut sample_seconds) = (Vec::new(), Vec::new(), 0.0);
+    for (index, micro_batch) in request.micro_batches.iter().enumerate() {
+        let left = request.budget_seconds * (1.0 - COLLECTIVES) - began.elapsed().as_secs_f64();
+        let points = request.micro_batches.len() - index;
+        let share = bench.agree(left / points as f64)?;
+        let samples = Synthetic::of(model, *micro_batch);
+        let expected = sample_seconds * f64::from(*micro_batch) * (WARM_UP + REPEATS.0) as f64;
+        if bench.agree(expected - left)? > 0.0 && index > 0 {
+            break;
+        }
+        let passes = bench.measure(&samples, share)?;
+        sample_seconds =
+            median(&passes.iter().map(Pass::total).collect::<Vec<_>>()) / f64::from(*micro_batch);
+        profile.push(point(*micro_batch, &passes, &samples, bench.blocks));
+        optimizer_seconds.extend(passes.iter().map(|pass| pass.optimizer));
+        spreads.push(spread(&passes.iter().map(Pass::total).collect::<Vec<_>>()));
+    }
+    let parameters: usize = bench.stage.parameters().iter().map(|parameter| parameter.range.len()).sum();
+    Ok(RankRates {
+        ranks: request.layout.world(),
+        device: request.placement.device,
+        threads: request.placement.threads,
+        profile,
+        optimizer_seconds_per_parameter: median(&optimizer_seconds) / parameters.max(1) as f64,
+        all_reduce: all_reduce(&bench.courier)?,
+        spread: median(&spreads),
+        baseline_bytes,
+    })
+}
+
+/// The update rule that is timed; its learning rate is so small that the made-up samples teach nothing.
+const RULE: Rule =
+    Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+
+/// What is measured, and with whom.
+struct Bench {
+    stage: Stage,
+    optimizer: Optimizer,
+    courier: Courier,
+    blocks: u32,
+    steps: u64,
+}
+
+/// Seconds of one pass: a step of a single micro-batch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    forward: f64,
+    /// Blocks, and everything around them.
+    backward: [f64; 2],
+    optimizer: f64,
+}
+
+impl Pass {
+    fn total(&self) -> f64 {
+        self.forward + self.backward[0] + self.backward[1] + self.optimizer
+    }
+}
+
+impl Bench {
+    /// The mean of `value` over the ranks: the same number for all.
+    fn agree(&self, value: f64) -> Result<f64, Failure> {
+        tally::send(&Ballot { loss_sum: value, count: 1, ..Ballot::default() }, &self.courier);
+        Ok(tally::collect(&self.courier)?.loss())
+    }
+
+    /// Passes over `samples` that take about `seconds` together, side by side with the other ranks.
+    fn measure(&mut self, samples: &Synthetic, seconds: f64) -> Result<Vec<Pass>, Failure> {
+        self.courier.barrier()?;
+        let warm: Vec<_> = (0..WARM_UP).map(|_| self.pass(samples)).collect();
+        let one = self.agree(warm.last().map_or(0.0, Pass::total))?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
+        let repeats = ((seconds / one) as usize).saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1);
+        Ok((0..repeats).map(|_| self.pass(samples)).collect())
+    }
+
+    /// A step of one micro-batch, without the other ranks.
+    fn pass(&mut self, samples: &Synthetic) -> Pass {
+        let mut pass = Pass::default();
+        let mut clock = Instant::now();
+        let mut lap = move || std::mem::replace(&mut clock, Instant::now()).elapsed().as_secs_f64();
+        self.stage.gradients().clear();
+        pass.optimizer += lap();
+        drop(self.stage.forward(0, None, &samples.view()));
+        pass.forward = lap();
+        let outer = [0, self.stage.units() - 1];
+        self.stage.backward(0, None, 1.0, &mut |unit, _| {
+            pass.backward[usize::from(outer.contains(&unit))] += lap();
+        });
+        drop(self.stage.device().sync());
+        pass.backward[1] += lap();
+        self.steps += 1;
+        let norm = self.stage.gradients().norm_squared();
+        let scale = if norm > 1.0 { 0.5 } else { 1.0 };
+        self.optimizer.step(&mut self.stage, 1e-9, scale, self.steps);
+        drop(self.stage.device().sync());
+        pass.optimizer += lap();
+        pass
+    }
+}
+
+/// Medians of the passes, for one block and for what surrounds the blocks.
+///
+/// Forward is told apart in the ratio of backward: both do the same matrix products, backward twice as many.
+fn point(micro_batch: u32, passes: &[Pass], samples: &Synthetic, blocks: u32) -> ProfilePoint {
+    let of = |part: fn(&Pass) -> f64| median(&passes.iter().map(part).collect::<Vec<_>>());
+    let (forward, inner, outer) = (of(|p| p.forward), of(|p| p.backward[0]), of(|p| p.backward[1]));
+    let (blocks, share) = (f64::from(blocks.max(1)), inner / (inner + outer));
+    ProfilePoint {
+        micro_batch,
+        block_forward: forward * share / blocks,
+        block_backward: inner / blocks,
+        outer_forward: forward * (1.0 - share),
+        outer_backward: outer,
+        overhead: samples.seconds_to_gather(),
+    }
+}
+
+/// Median seconds of all-reduces by length; empty for one rank.
+fn all_reduce(courier: &Courier) -> Result<Vec<(u64, f64)>, Failure> {
+    let mut table = Vec::new();
+    for bytes in ALL_REDUCE_BYTES.iter().filter(|_| courier.ranks() > 1) {
+        let length = usize::try_from(bytes / 4).expect("addresses have 64 bits");
+        let mut buffer = vec![1.0; length];
+        let mut seconds = Vec::new();
+        for repeat in 0..WARM_UP + 9 {
+            buffer.fill(1.0);
+            let began = Instant::now();
+            courier.send_sum(buffer);
+            buffer = courier.next()?;
+            if repeat >= WARM_UP {
+                seconds.push(began.elapsed().as_secs_f64());
+            }
+        }
+        table.push((*bytes, median(&seconds)));
+    }
+    Ok(table)
+}
+
+/// The middle value; the mean of the two in the middle when their number is even; 0 of none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        length if length.is_multiple_of(2) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+        _ => sorted[middle],
+    }
+}
+
+/// Median absolute deviation over median.
+fn spread(values: &[f64]) -> f64 {
+    let middle = median(values);
+    median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>()) / middle
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,0 @@
-//! One attempt of one rank, from the assignment to the last event.

@@ -1,0 +1,201 @@
+//! One attempt of one rank, from the assignment to the last event.
+//!
+//! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
+//! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
+
+mod load;
+mod orders;
+mod save;
+mod stream;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use load::weights;
+pub use orders::Orders;
+pub(crate) use stream::Stream;
+
+use crate::comm::{self, Seat};
+use crate::data::{self, DataSet, Source};
+use crate::device;
+use crate::interpret::{self, Replica, StepOutcome};
+use crate::memory;
+use crate::optimizer::Optimizer;
+use crate::parallel::{Ballot, Buckets, Courier, Tally};
+use crate::stage::Stage;
+use dtrain_protocol::{Assignment, Event, Failure, StepFigures, StepId, StopReason, cannot_run};
+use dtrain_recipes::Metric;
+use save::Saver;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use validate::validate;
+
+/// Takes the events of a rank, from any of its threads.
+pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// Does what `assignment` says; the last event told is `Finished`. An `Err` is told by the caller.
+pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<(), Failure> {
+    let join = |orders: &mut Orders| join(assignment, orders, tell);
+    attempt_with(assignment, join, orders, tell)
+}
+
+/// As [`attempt`], with the ranks joined by `join`.
+fn attempt_with(
+    assignment: &Assignment,
+    join: impl FnOnce(&mut Orders) -> Result<Courier, Failure>,
+    orders: &mut Orders,
+    tell: &Tell,
+) -> Result<(), Failure> {
+    check_ability(assignment)?;
+    let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
+    let courier = join(orders)?;
+    let data = open_data(assignment)?;
+    let Assignment { model, blocks, training, recompute, .. } = assignment;
+    let mut stage =
+        Stage::build(model, blocks.clone(), training.seed, training.precision, *recompute, &device)
+            .map_err(|error| Failure::Other(error.to_string()))?;
+    let mut optimizer = Optimizer::new(&training.optimizer, stage.parameters());
+    if let Some(point) = &assignment.resume {
+        load::load(point, &mut stage, &mut optimizer)?;
+    }
+    let buckets = Buckets::new(stage.parameters());
+    let mut replica = Replica { training, stage, optimizer, buckets, courier };
+    // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
+    replica.courier.barrier()?;
+    let begin = beginning(assignment);
+    tell(ready(assignment, &replica, &data, begin));
+    let mut stream = Stream::new(assignment, Arc::from(data.train), begin);
+    train(assignment, &mut replica, &mut stream, data.valid.as_ref(), orders, tell)
+}
+
+fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
+    let Assignment { layout, zero, recompute, training, placement, model, .. } = assignment;
+    match cannot_run(layout, *zero, *recompute, training.precision, placement.device, model) {
+        Some(reason) => Err(Failure::Other(format!("this assignment cannot be run: {reason}; plan again"))),
+        None => Ok(()),
+    }
+}
+
+fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Courier, Failure> {
+    let Assignment { trial, attempt, rank, layout, link, .. } = assignment;
+    let seat = Seat { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: layout.world() };
+    let announce = |address: &str| {
+        tell(Event::Listening(address.to_owned()));
+        orders.peers()
+    };
+    let group = comm::join(link, &seat, comm::DEADLINE, announce).map_err(|error| error.failure())?;
+    Ok(Courier::start(group))
+}
+
+fn open_data(assignment: &Assignment) -> Result<DataSet, Failure> {
+    let Assignment { data, data_root, model, training, checkpoints, .. } = assignment;
+    let opened = data::open(data, data_root, model, &cache(checkpoints))
+        .and_then(|opened| opened.fill_a_batch(training.batch).map(|()| opened));
+    opened.map_err(|error| Failure::Data(error.to_string()))
+}
+
+/// Where what is computed once from data is kept: `cache` in the state folder, when `checkpoints` is
+/// `<state>/trials/<trial>/checkpoints`, so that the trials share it; otherwise `cache` beside `checkpoints`.
+pub(crate) fn cache(checkpoints: &Path) -> PathBuf {
+    let above: Vec<_> = checkpoints.ancestors().skip(1).take(3).collect();
+    let folder = match above.as_slice() {
+        [_, trials, state] if trials.ends_with("trials") => state,
+        [beside, ..] => beside,
+        [] => checkpoints,
+    };
+    folder.join("cache")
+}
+
+fn ready(assignment: &Assignment, replica: &Replica<'_>, data: &DataSet, step: StepId) -> Event {
+    Event::Ready {
+        step,
+        parameters: replica.stage.parameters().iter().map(|parameter| parameter.range.len() as u64).sum(),
+        device: device::words(&assignment.placement),
+        train_samples: data.train.len(),
+        valid_samples: data.valid.len(),
+        data_fingerprint: data.fingerprint.clone(),
+    }
+}
+
+/// Steps until one of the conditions of the assignment holds.
+fn train(
+    assignment: &Assignment,
+    replica: &mut Replica<'_>,
+    stream: &mut Stream,
+    valid: &dyn Source,
+    orders: &mut Orders,
+    tell: &Tell,
+) -> Result<(), Failure> {
+    let until = &assignment.until;
+    let is_complete = |step: StepId| until.steps.is_some_and(|last| step >= last);
+    let clock = Instant::now();
+    let mut saver = Saver::new(assignment);
+    let mut step = beginning(assignment);
+    let mut reason = is_complete(step).then_some(StopReason::Complete);
+    while reason.is_none() {
+        let flags = Ballot {
+            ordered: orders.stop(),
+            late: until.seconds.is_some_and(|seconds| clock.elapsed().as_secs_f64() >= seconds)
+                && assignment.rank.0 == 0,
+            ..Ballot::default()
+        };
+        let outcome = interpret::step(replica, &assignment.step, stream, step, flags)?;
+        step = StepId(step.0 + 1);
+        tell(Event::Step(figures(assignment, step, &outcome)));
+        reason = if is_complete(step) {
+            Some(StopReason::Complete)
+        } else if outcome.tally.ordered {
+            Some(StopReason::Ordered)
+        } else {
+            outcome.tally.late.then_some(StopReason::Time)
+        };
+        let is_last = reason.is_some_and(|reason| reason != StopReason::Ordered);
+        if is_last || is_due(step, assignment.validate_every) {
+            let tally = validate(replica, valid, assignment.validate_samples, step)?;
+            if let Some(tally) = tally {
+                tell(Event::Validated { step, loss: tally.loss(), accuracy: tally.accuracy() });
+                let is_reached = until.target.is_some_and(|target| reaches(target, &tally));
+                reason = reason.or(is_reached.then_some(StopReason::Target));
+            }
+        }
+        if reason.is_some() || is_due(step, assignment.save_every) {
+            saver.save(replica, step, tell);
+        }
+    }
+    saver.wait();
+    let reason = reason.expect("the loop ends with a reason");
+    tell(Event::Finished { step, reason });
+    Ok(())
+}
+
+/// Steps that were completed before this attempt.
+fn beginning(assignment: &Assignment) -> StepId {
+    assignment.resume.as_ref().map_or(StepId(0), |point| point.step)
+}
+
+/// Whether something done every `every` steps is due after `step`; 0 means never.
+fn is_due(step: StepId, every: u64) -> bool {
+    every > 0 && step.0.is_multiple_of(every)
+}
+
+/// Whether a validation meets the target.
+fn reaches((metric, target): (Metric, f64), tally: &Tally) -> bool {
+    match metric {
+        Metric::ValidLoss => tally.loss() <= target,
+        Metric::ValidAccuracy => tally.accuracy() >= target,
+    }
+}
+
+fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> StepFigures {
+    StepFigures {
+        step,
+        loss: outcome.tally.loss(),
+        gradient_norm: outcome.gradient_norm,
+        learning_rate: outcome.learning_rate,
+        tokens: assignment.training.batch * assignment.model.sample_tokens(),
+        times: outcome.times,
+        memory_bytes: memory::peak_bytes(),
+    }
+}

@@ -1,0 +1,150 @@
+//! Ranks as threads of one process: what must hold whatever the layout, and across a stop.
+
+mod world;
+
+use dtrain_protocol::{Event, Failure, StepId, StopReason};
+use dtrain_recipes::{Metric, OptimizerKind};
+use world::{Ended, World, commit, losses};
+
+#[test]
+fn two_ranks_lose_as_one() {
+    let one = losses(&World::new(1).steps(200).run());
+    let two = losses(&World::new(2).steps(200).run());
+    assert_eq!((one.len(), two.len()), (200, 200));
+    let worst = one.iter().zip(&two).map(|(a, b)| ((a - b) / a).abs()).fold(0.0, f64::max);
+    assert!(worst < 1e-4, "the losses differ by {worst}");
+    assert!(one[199] < 0.8 * one[0], "it learns: from {} to {}", one[0], one[199]);
+}
+
+#[test]
+fn the_same_layout_gives_the_same_bits() {
+    for ranks in [1, 2] {
+        let first = World::new(ranks).steps(12).run();
+        let second = World::new(ranks).steps(12).run();
+        assert_eq!(losses(&first), losses(&second));
+        assert_eq!(first[0].weights(), second[0].weights(), "{ranks} ranks");
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bits() {
+    for kind in [OptimizerKind::Adamw, OptimizerKind::Sgd] {
+        let whole = World::new(2).rule(kind).steps(11).run();
+        let first = World::new(2).rule(kind).steps(11).stop_at(4).run();
+        assert_eq!(first[0].finished(), (StepId(4), StopReason::Ordered));
+        let saved = commit(&first, StepId(4));
+        let second = World::new(2).rule(kind).steps(11).resume(&saved, StepId(4)).run();
+        assert_eq!(second[0].finished(), (StepId(11), StopReason::Complete));
+        assert_eq!(losses(&second), losses(&whole)[4..]);
+        assert_eq!(second[0].weights(), whole[0].weights());
+        assert_eq!(second[1].weights(), whole[1].weights());
+    }
+}
+
+#[test]
+fn a_checkpoint_of_one_layout_goes_on_under_another() {
+    let whole = losses(&World::new(1).steps(8).run());
+    let saved = commit(&World::new(2).steps(4).run(), StepId(4));
+    let rest = losses(&World::new(1).steps(8).resume(&saved, StepId(4)).run());
+    let worst = rest.iter().zip(&whole[4..]).map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f64::max);
+    assert!(rest.len() == 4 && worst < 1e-4, "{rest:?}");
+}
+
+#[test]
+fn an_order_to_one_rank_stops_all_at_the_same_step() {
+    let ended = World::new(3).steps(100).stop_at(5).run();
+    for rank in &ended {
+        assert_eq!(rank.finished(), (StepId(5), StopReason::Ordered));
+        assert!(rank.events.iter().any(|event| matches!(event, Event::Saved { step: StepId(5), .. })));
+    }
+}
+
+#[test]
+fn time_and_target_end_a_run() {
+    let ended = World::new(2).edit(|a| a.until.seconds = Some(0.0)).run();
+    assert!(ended.iter().all(|rank| rank.finished() == (StepId(1), StopReason::Time)));
+    let easy = Some((Metric::ValidLoss, 100.0));
+    let ended = World::new(2).edit(|a| (a.until.target, a.validate_every) = (easy, 3)).run();
+    assert!(ended.iter().all(|rank| rank.finished() == (StepId(3), StopReason::Target)));
+}
+
+#[test]
+fn all_ranks_tell_the_same_validation() {
+    let validated = |ended: &Ended| -> Vec<_> {
+        let figures = ended.events.iter().filter_map(|event| match event {
+            Event::Validated { step, loss, accuracy } => Some((*step, *loss, *accuracy)),
+            _ => None,
+        });
+        figures.collect()
+    };
+    let one = World::new(1).steps(7).edit(|a| a.validate_every = 3).run();
+    let two = World::new(2).steps(7).edit(|a| a.validate_every = 3).run();
+    let (one, first, second) = (validated(&one[0]), validated(&two[0]), validated(&two[1]));
+    assert_eq!(first, second);
+    assert_eq!(first.iter().map(|(step, ..)| step.0).collect::<Vec<_>>(), [3, 6, 7]);
+    assert!(one.iter().zip(&first).all(|(a, b)| ((a.1 - b.1) / a.1).abs() < 1e-4), "{one:?} {first:?}");
+}
+
+#[test]
+fn every_step_that_is_due_is_saved_once() {
+    let ended = World::new(2).steps(6).edit(|a| a.save_every = 2).run();
+    for rank in &ended {
+        let saved = rank.events.iter().filter_map(|event| match event {
+            Event::Saved { step, .. } => Some(step.0),
+            _ => None,
+        });
+        assert_eq!(saved.collect::<Vec<_>>(), [2, 4, 6]);
+        assert!(
+            matches!(rank.events.last(), Some(Event::Finished { .. })),
+            "the end comes after the last save"
+        );
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_ends_all_ranks_before_it_is_applied() {
+    let ended = World::new(2).steps(50).edit(|a| a.training.learning_rate = 1e30).run();
+    for rank in &ended {
+        let Err(Failure::NotFinite { step, figure }) = &rank.result else { panic!("{:?}", rank.result) };
+        assert!(step.0 > 1, "the first step is finite");
+        assert!(figure.contains("loss") || figure.contains("gradient"), "{figure}");
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named() {
+    let saved = commit(&World::new(1).steps(2).run(), StepId(2));
+    let file = saved.folder.join("rank-00000.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let ended = World::new(1).steps(4).resume(&saved, StepId(2)).run();
+    let Err(Failure::CorruptCheckpoint { folder: told, detail }) = &ended[0].result else {
+        panic!("{:?}", ended[0].result)
+    };
+    assert_eq!(*told, saved.folder);
+    assert!(detail.contains("rank-00000"), "{detail}");
+}
+
+#[test]
+fn what_the_worker_cannot_do_is_refused_with_its_name() {
+    let ended = World::new(1).edit(|a| a.zero = dtrain_recipes::ZeroStage::Zero2).run();
+    assert!(
+        matches!(&ended[0].result, Err(Failure::Other(why)) if why.contains("zero")),
+        "{:?}",
+        ended[0].result
+    );
+}
+
+#[test]
+fn phases_add_up_to_the_step() {
+    let ended = World::new(2).steps(5).run();
+    for event in &ended[0].events {
+        let Event::Step(figures) = event else { continue };
+        let times = figures.times;
+        let parts = times.data + times.forward + times.backward + times.communication + times.optimizer;
+        assert!(parts <= times.step && parts > 0.7 * times.step, "{times:?}");
+        assert!(figures.memory_bytes > 1 << 20 && figures.tokens == 8 * 16);
+    }
+}

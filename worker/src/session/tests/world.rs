@@ -1,0 +1,261 @@
+//! A small world: a tiny decoder, a text to learn, and ranks as threads that share a mapping.
+
+use crate::comm::loopback;
+use crate::parallel::Courier;
+use crate::session::{Orders, Tell, attempt_with};
+use dtrain_protocol::checkpoint::{FORMAT, folder_name, merge};
+use dtrain_protocol::{
+    Action, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order, Placement,
+    Rank, ResumePoint, RunUntil, StepId, StopReason, Training, TrialId,
+};
+use dtrain_recipes::{
+    Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Precision,
+    Recompute, Schedule, Tokenizer, Valid, ZeroStage,
+};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Samples of one optimizer step.
+const BATCH: u32 = 8;
+
+/// Ranks and what each of them is assigned.
+pub(super) struct World {
+    assignments: Vec<Assignment>,
+    folder: Arc<TempDir>,
+    stop_at: Option<u64>,
+}
+
+/// How a rank ended.
+pub(super) struct Ended {
+    pub(super) result: Result<(), Failure>,
+    pub(super) events: Vec<Event>,
+    pub(super) assignment: Assignment,
+    _folder: Arc<TempDir>,
+}
+
+impl World {
+    pub(super) fn new(ranks: u32) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let text: String =
+            (0..400).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
+        std::fs::write(folder.path().join("text.txt"), text).unwrap();
+        let assignments = (0..ranks).map(|rank| assignment(rank, ranks, folder.path())).collect();
+        Self { assignments, folder, stop_at: None }
+    }
+
+    pub(super) fn edit<T>(mut self, change: impl Fn(&mut Assignment) -> T) -> Self {
+        self.assignments.iter_mut().for_each(|assignment| drop(change(assignment)));
+        self
+    }
+
+    pub(super) fn steps(self, steps: u64) -> Self {
+        self.edit(|assignment| {
+            assignment.until.steps = Some(StepId(steps));
+            assignment.training.schedule_steps = 200;
+        })
+    }
+
+    pub(super) fn rule(self, kind: OptimizerKind) -> Self {
+        self.edit(|assignment| assignment.training.optimizer.kind = kind)
+    }
+
+    pub(super) fn resume(self, from: &Committed, step: StepId) -> Self {
+        self.edit(|assignment| {
+            assignment.attempt = AttemptId(2);
+            assignment.resume = Some(ResumePoint { folder: from.folder.clone(), step });
+        })
+    }
+
+    /// Orders the last rank to stop during step `step`.
+    pub(super) fn stop_at(mut self, step: u64) -> Self {
+        self.stop_at = Some(step);
+        self
+    }
+
+    /// Runs all ranks to their ends.
+    pub(super) fn run(self) -> Vec<Ended> {
+        let ranks = u32::try_from(self.assignments.len()).unwrap();
+        let groups = loopback::threads(ranks, Duration::from_secs(20));
+        let run = |(assignment, group): (Assignment, loopback::Thread)| {
+            let (folder, stop_at) = (Arc::clone(&self.folder), self.stop_at);
+            let is_last = assignment.rank.0 + 1 == ranks;
+            std::thread::spawn(move || {
+                let (orders, inbox) = channel();
+                let events = Arc::new(Mutex::new(Vec::new()));
+                let told = Arc::clone(&events);
+                let tell: Tell = Arc::new(move |event| {
+                    // The order lies there before the next step begins, so the step after this is the last.
+                    let before =
+                        |stop: u64| matches!(&event, Event::Step(figures) if figures.step.0 + 1 == stop);
+                    if is_last && stop_at.is_some_and(before) {
+                        orders.send(Order::Stop).unwrap();
+                    }
+                    told.lock().unwrap().push(event);
+                });
+                let courier = |_: &mut Orders| Ok(Courier::start(Box::new(group)));
+                let result = attempt_with(&assignment, courier, &mut Orders::of(inbox), &tell);
+                let events = events.lock().unwrap().clone();
+                Ended { result, events, assignment, _folder: folder }
+            })
+        };
+        let threads: Vec<_> = self.assignments.into_iter().zip(groups).map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+impl Ended {
+    pub(super) fn finished(&self) -> (StepId, StopReason) {
+        match (&self.result, self.events.last()) {
+            (Ok(()), Some(Event::Finished { step, reason })) => (*step, *reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What this rank wrote last: the bytes of its file, which holds its share of weights and moments.
+    pub(super) fn weights(&self) -> Vec<u8> {
+        let saved = self.events.iter().rev().find_map(|event| match event {
+            Event::Saved { folder, files, .. } => Some(folder.join(&files[0].file.name)),
+            _ => None,
+        });
+        std::fs::read(saved.expect("it saved")).unwrap()
+    }
+}
+
+/// Losses of the steps, which all ranks tell alike.
+pub(super) fn losses(ended: &[Ended]) -> Vec<f64> {
+    let of = |rank: &Ended| -> Vec<f64> {
+        assert!(rank.result.is_ok(), "{:?}", rank.result);
+        let losses = rank.events.iter().filter_map(|event| match event {
+            Event::Step(figures) => Some(figures.loss),
+            _ => None,
+        });
+        losses.collect()
+    };
+    let first = of(&ended[0]);
+    assert!(ended.iter().all(|rank| of(rank) == first), "all ranks tell the same loss");
+    first
+}
+
+/// A committed checkpoint, which stays until it is dropped.
+pub(super) struct Committed {
+    pub(super) folder: PathBuf,
+    _keep: TempDir,
+}
+
+/// Commits what the ranks saved after `step`, as the agent does.
+pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
+    let saved = ended.iter().flat_map(|rank| &rank.events).filter_map(|event| match event {
+        Event::Saved { step: saved, files, folder, .. } if *saved == step => Some((folder, files.clone())),
+        _ => None,
+    });
+    let saved: Vec<_> = saved.collect();
+    assert_eq!(saved.len(), ended.len(), "every rank saved step {step}");
+    let (tensors, files) =
+        merge(saved.iter().flat_map(|(_, files)| files.clone())).expect("all is covered once");
+    let Assignment { trial, attempt, layout, .. } = &ended[0].assignment;
+    let manifest = Manifest {
+        format: FORMAT,
+        trial: trial.clone(),
+        attempt: *attempt,
+        step,
+        layout: *layout,
+        program: "test".into(),
+        cursor: step.0 * u64::from(BATCH),
+        tensors,
+        files,
+    };
+    let manifest = serde_json::to_vec(&manifest).unwrap();
+    let keep = tempfile::tempdir().unwrap();
+    let folder = keep.path().join(folder_name(step, *attempt));
+    std::fs::create_dir(&folder).unwrap();
+    for entry in std::fs::read_dir(saved[0].0).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    std::fs::write(folder.join("manifest.json"), &manifest).unwrap();
+    std::fs::write(folder.join("COMMIT"), blake3::hash(&manifest).to_hex().as_str()).unwrap();
+    Committed { folder, _keep: keep }
+}
+
+fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
+    let one = NonZeroU32::MIN;
+    let replicas = NonZeroU32::new(ranks).unwrap();
+    // Three ranks share no batch of eight evenly: they get one of nine.
+    let batch = u64::from(BATCH.next_multiple_of(ranks));
+    let micro_batch = if ranks == 3 { 3 } else { 2 };
+    let micro_batches = u32::try_from(batch).unwrap() / ranks / micro_batch;
+    let mut step = Vec::new();
+    (0..micro_batches).for_each(|micro| step.extend([Action::Forward(micro), Action::Backward(micro)]));
+    step.extend([Action::ReduceGradients, Action::UpdateWeights]);
+    Assignment {
+        trial: TrialId("01TEST".into()),
+        attempt: AttemptId(1),
+        rank: Rank(rank),
+        layout: Layout { tensor: one, context: one, expert: one, data: replicas, pipeline: one },
+        model: Model::Decoder(decoder()),
+        blocks: 0..2,
+        data: Data {
+            format: DataFormat::Text { tokenizer: Tokenizer::Bytes },
+            train: vec!["text.txt".into()],
+            valid: Valid::Fraction(0.1),
+            fraction: 1.0,
+        },
+        data_root: folder.to_owned(),
+        training: training(batch, micro_batch, micro_batches),
+        until: RunUntil { steps: None, seconds: None, target: None },
+        step,
+        zero: ZeroStage::Zero0,
+        recompute: Recompute::None,
+        placement: Placement { device: DeviceKind::Cpu, index: 0, threads: 1 },
+        link: Link::Alone,
+        validate_every: 0,
+        validate_samples: 7,
+        save_every: 0,
+        checkpoints: folder.join("checkpoints"),
+        resume: None,
+    }
+}
+
+fn decoder() -> Decoder {
+    Decoder {
+        layers: 2,
+        hidden: 32,
+        heads: 4,
+        kv_heads: 2,
+        ffn: 64,
+        vocab: 256,
+        context: 16,
+        positions: Positions::Rotary,
+        norm: Norm::Rms,
+        activation: Activation::Swiglu,
+        tied: true,
+        bias: false,
+    }
+}
+
+fn training(batch: u64, micro_batch: u32, micro_batches: u32) -> Training {
+    Training {
+        batch,
+        micro_batch,
+        micro_batches,
+        optimizer: Optimizer {
+            kind: OptimizerKind::Adamw,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+        },
+        learning_rate: 3e-3,
+        warmup_steps: 10,
+        schedule_steps: 200,
+        schedule: Schedule::Cosine,
+        final_fraction: 0.1,
+        clip: Some(1.0),
+        precision: Precision::F32,
+        seed: 3,
+    }
+}
