@@ -76,7 +76,7 @@ fn on_all<T: Send>(
     let makers: Vec<Maker> = match kind {
         Kind::Threads => threads(ranks, deadline)
             .into_iter()
-            .map(|group| Box::new(|| Box::new(group) as _) as Maker)
+            .map(|group| Box::new(|| Box::new(group) as Box<dyn Group>) as Maker)
             .collect(),
         Kind::SharedMemory => {
             let file = memory(ranks);
@@ -248,17 +248,17 @@ fn groups_along_two_axes_work_from_two_threads_at_the_same_time() {
             let column = [me % 2, me % 2 + 2];
             let mut along_row = group.split(Axis::Tensor, &row).expect("a row");
             let mut along_column = group.split(Axis::Data, &column).expect("a column");
+            let sum = |group: &mut Box<dyn Group>, members: [u32; 2]| {
+                assert_eq!((group.size(), members[group.rank() as usize]), (2, me));
+                for length in [10, 5000, 200_000] {
+                    let mut buffer = values(me, length);
+                    group.all_reduce(&mut buffer).expect("all-reduce");
+                    let other = values(members[1], length);
+                    let expected = values(members[0], length).into_iter().zip(other).map(|(a, b)| a + b);
+                    assert!(bits(&buffer) == bits(&expected.collect::<Vec<_>>()), "{kind:?} {members:?}");
+                }
+            };
             std::thread::scope(|scope| {
-                let sum = |group: &mut Box<dyn Group>, members: [u32; 2]| {
-                    assert_eq!((group.size(), members[group.rank() as usize]), (2, me));
-                    for length in [10, 5000, 200_000] {
-                        let mut buffer = values(me, length);
-                        group.all_reduce(&mut buffer).expect("all-reduce");
-                        let other = values(members[1], length);
-                        let expected = values(members[0], length).into_iter().zip(other).map(|(a, b)| a + b);
-                        assert!(bits(&buffer) == bits(&expected.collect::<Vec<_>>()), "{kind:?} {members:?}");
-                    }
-                };
                 scope.spawn(|| sum(&mut along_row, row));
                 sum(&mut along_column, column);
             });

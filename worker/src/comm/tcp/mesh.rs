@@ -166,7 +166,7 @@ impl Mesh {
     }
 
     /// Keeps a proven connection. The first of a rank counts; a second would be an echo.
-    fn sort_in(&self, result: Accepted) {
+    fn sort_in(&self, result: Result<((u8, u32), Peer), String>) {
         let mut lobby = self.lobby();
         lobby.strangers -= 1;
         match result {
