@@ -290,5 +290,22 @@ fn too_large(name: &str, bytes: usize) -> Problem {
 
 fn syntax(source: &Arc<Source>, error: &toml::de::Error) -> Problem {
     let span = error.span().unwrap_or(0..0);
-    Problem::new(format!("not valid TOML: {}", error.message())).at(&Origin::of(source, span))
+    let problem = |message: &str| {
+        Problem::new(format!("not valid TOML: {message}")).at(&Origin::of(source, span.clone()))
+    };
+    let has_no_value = source.text.get(span.clone()).is_none_or(|text| text.trim().is_empty());
+    match error.message() {
+        message if message.starts_with("string values must be quoted") && has_no_value => {
+            problem("a value is missing after `=`")
+        }
+        message if message.starts_with("string values must be quoted") => {
+            problem("a text needs quotes").hint("write for example `kind = \"decoder\"`")
+        }
+        message if message.starts_with("duplicate key") => {
+            problem("said twice").hint("each key, and each `[section]`, can stand in a file once")
+        }
+        message if message.contains("escape") || message.contains("unicode") => problem(message)
+            .hint("in double quotes `\\` begins an escape; write a path in single quotes, or with `/`"),
+        message => problem(message),
+    }
 }

@@ -34,9 +34,29 @@ pub fn extended(document: Document, resolve: Resolver<'_>) -> Result<Document, V
             return Err(vec![Problem::new(message).at(&origin)]);
         }
         chain.push(source.name.clone());
-        merged = merged.layer_over(Document::parse(&source)?);
+        let mut below = Document::parse(&source)?;
+        // What a recipe is called is not what it says.
+        below.remove("name");
+        below.remove("description");
+        same_kind(&merged, &below, &source.name)?;
+        merged = merged.layer_over(below);
     }
     Ok(merged)
+}
+
+/// A recipe for one kind of model says nothing useful about another.
+fn same_kind(above: &Document, below: &Document, name: &str) -> Result<(), Vec<Problem>> {
+    let (Some(wanted), Some(found)) = (above.get("model.kind"), below.get("model.kind")) else {
+        return Ok(());
+    };
+    match (&wanted.value, &found.value) {
+        (Value::Text(a), Value::Text(b)) if a != b => {
+            let message = format!("the model is of kind {a:?}, but {name} is for {b:?}");
+            let problem = Problem::new(message).at(&wanted.origin).note_at("the other kind", &found.origin);
+            Err(vec![problem.hint(format!("extend a recipe for {a:?}, or say `kind = {b:?}`"))])
+        }
+        _ => Ok(()),
+    }
 }
 
 fn found(name: &str, origin: &Origin, resolve: Resolver<'_>) -> Result<Source, Problem> {

@@ -15,6 +15,7 @@ pub mod model;
 pub mod objective;
 pub mod problem;
 pub mod recipe;
+pub mod schema;
 pub mod search;
 pub mod source;
 pub mod train;

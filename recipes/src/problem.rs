@@ -21,6 +21,9 @@ pub struct Problem {
 /// Widest piece of a source line that is shown, in characters.
 const WIDEST: usize = 100;
 
+/// Most problems that are drawn; nobody reads further.
+const MOST_SHOWN: usize = 100;
+
 impl Problem {
     /// A problem without a place.
     pub fn new(message: impl Into<String>) -> Self {
@@ -87,9 +90,13 @@ impl Problem {
     }
 }
 
-/// All problems, one after the other, with an empty line between them.
+/// All problems, one after the other, with an empty line between them; the first hundred, if there are more.
 pub fn render_all(problems: &[Problem], is_coloured: bool) -> String {
-    let texts: Vec<String> = problems.iter().map(|problem| problem.render(is_coloured)).collect();
+    let shown = problems.iter().take(MOST_SHOWN);
+    let mut texts: Vec<String> = shown.map(|problem| problem.render(is_coloured)).collect();
+    if problems.len() > MOST_SHOWN {
+        texts.push(format!("… and {} more\n", problems.len() - MOST_SHOWN));
+    }
     texts.join("\n")
 }
 

@@ -64,6 +64,7 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
         return Vec::new();
     };
     let before = problems.len();
+    let mut meant = None;
     let mut text = |key: &str| {
         let path = format!("cluster.hosts.{key}");
         let (node, shape) = (&table.get(key)?.node, find(&path, None)?.shape);
@@ -74,12 +75,16 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
     for (key, entry) in table {
         let path = format!("cluster.hosts.{key}");
         if find(&path, None).is_none() {
-            let near =
-                suggest::key(&path, None).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-            problems.push(Problem::new(format!("unknown key `{path}`{near}")).at(&entry.key));
+            let near = suggest::key(&path, None);
+            let question = near.as_ref().map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            problems.push(Problem::new(format!("unknown key `{path}`{question}")).at(&entry.key));
+            meant = meant.or(near);
         }
     }
     let Some(entry) = table.get("address") else {
+        if meant.as_deref() == Some("cluster.hosts.address") {
+            return Vec::new();
+        }
         let problem = Problem::new("missing `cluster.hosts.address`: name or address").at(&item.origin);
         problems.push(problem.hint("write for example `address = \"gpu-[01-04]\"`"));
         return Vec::new();

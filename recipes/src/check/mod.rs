@@ -99,7 +99,7 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<Checked, Vec
     }
     defaults::fill(&mut values, context);
     problems.extend(walk::missing(&document, &values, &problems));
-    problems.extend(rules::contradictions(&values, &hosts));
+    problems.extend(rules::contradictions(&document, &values, &hosts));
     if !problems.is_empty() {
         return Err(sorted(problems));
     }

@@ -3,12 +3,14 @@
 use super::hosts::Named;
 use super::parsed::Parsed;
 use super::values::Values;
+use super::walk::place;
+use crate::document::Document;
 use crate::keys::Kind;
 use crate::problem::Problem;
 
 /// Every contradiction. A rule that needs a value which is absent or wrong says nothing.
-pub(super) fn contradictions(values: &Values, hosts: &[Named]) -> Vec<Problem> {
-    let mut rules = Rules { values, hosts, problems: Vec::new() };
+pub(super) fn contradictions(document: &Document, values: &Values, hosts: &[Named]) -> Vec<Problem> {
+    let mut rules = Rules { document, values, hosts, problems: Vec::new() };
     match values.kind {
         Some(Kind::Decoder) => rules.decoder(),
         Some(Kind::Cnn) => rules.cnn(),
@@ -23,6 +25,7 @@ pub(super) fn contradictions(values: &Values, hosts: &[Named]) -> Vec<Problem> {
 }
 
 struct Rules<'r> {
+    document: &'r Document,
     values: &'r Values,
     hosts: &'r [Named],
     problems: Vec<Problem>,
@@ -40,6 +43,21 @@ impl Rules<'_> {
             };
         }
         self.problems.push(if hint.is_empty() { problem } else { problem.hint(hint) });
+    }
+
+    fn no_limit(&mut self) {
+        let target = self.values.said("objective.stop.target");
+        let problem = Problem::new(match target {
+            Some(_) => "`objective.stop.target` alone may never be reached: a limit is missing",
+            None => "missing `objective.stop`: training would never end",
+        });
+        let problem = match target.cloned().or_else(|| place(self.document, "objective.stop")) {
+            Some(origin) => problem.at(&origin),
+            None => problem,
+        };
+        let example =
+            "write for example `stop = { tokens = \"20M\", time = \"30 min\" }` below `[objective]`";
+        self.problems.push(problem.hint(example));
     }
 
     /// Reports that one number does not divide another.
@@ -73,14 +91,18 @@ impl Rules<'_> {
     fn vocabulary(&mut self) {
         let vocab = self.values.whole("model.vocab");
         match (self.values.get("data.tokenizer"), vocab) {
-            (Some(Parsed::Word(_)), Some(vocab)) if vocab != 256 => self.wrong(
-                format!("`model.vocab` = {vocab}, but text read as bytes has a vocabulary of 256"),
-                &["model.vocab", "data.tokenizer"],
-                &format!(
-                    "remove `model.vocab`, or train a tokenizer: `data.tokenizer = {{ bpe = {} }}`",
-                    vocab.max(257)
-                ),
-            ),
+            (Some(Parsed::Word(_)), Some(vocab))
+                if vocab != 256 && self.values.word("data.format") == Some("text") =>
+            {
+                self.wrong(
+                    format!("`model.vocab` = {vocab}, but text read as bytes has a vocabulary of 256"),
+                    &["model.vocab", "data.tokenizer"],
+                    &format!(
+                        "remove `model.vocab`, or train a tokenizer: `data.tokenizer = {{ bpe = {} }}`",
+                        vocab.max(257)
+                    ),
+                )
+            }
             (Some(Parsed::Bpe(bpe)), Some(vocab)) if vocab < u64::from(*bpe) => self.wrong(
                 format!("`model.vocab` = {vocab} is smaller than the tokenizer's vocabulary of {bpe}"),
                 &["model.vocab", "data.tokenizer"],
@@ -171,18 +193,15 @@ impl Rules<'_> {
                 );
             }
         } else if label_files.is_empty() && self.values.get(labels).is_none() {
-            let name = labels.trim_start_matches("data.");
-            self.wrong(
-                format!("missing `{labels}`: images need their labels"),
-                &[images],
-                &format!("write for example `{name} = \"train-labels-idx1-ubyte\"` below `[data]`"),
-            );
+            let example = match labels {
+                "data.labels" => "labels = \"train-labels-idx1-ubyte\"",
+                _ => "valid_labels = \"t10k-labels-idx1-ubyte\"",
+            };
+            let hint = format!("write for example `{example}` below `[data]`");
+            self.wrong(format!("missing `{labels}`: images need their labels"), &[images], &hint);
         } else if label_files.len() != image_files.len() && !label_files.is_empty() {
-            let message = format!(
-                "`{labels}` names {} files for {} files of images",
-                label_files.len(),
-                image_files.len()
-            );
+            let message =
+                format!("`{labels}` names {} and `{images}` {} files", label_files.len(), image_files.len());
             self.wrong(
                 message,
                 &[labels, images],
@@ -197,15 +216,7 @@ impl Rules<'_> {
             limits.iter().any(|limit| self.values.get(&format!("objective.stop.{limit}")).is_some());
         let needs_limit = self.values.kind.is_some_and(|kind| kind != Kind::Command);
         if needs_limit && !has_limit && !self.values.is_wrong("objective") {
-            let message = match self.values.said("objective.stop.target") {
-                Some(_) => "`objective.stop.target` alone may never be reached: a limit is missing",
-                None => "missing `objective.stop`: training would never end",
-            };
-            self.wrong(
-                message.to_owned(),
-                &["objective.stop.target", "objective.metric", "model.kind"],
-                "write for example `stop = { tokens = \"20M\", time = \"30 min\" }` below `[objective]`",
-            );
+            self.no_limit();
         }
         let (metric, target) =
             (self.values.word("objective.metric"), self.values.real("objective.stop.target"));

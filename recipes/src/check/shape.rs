@@ -55,7 +55,16 @@ pub(super) fn parse(path: &str, shape: Shape, node: &Node) -> Result<Parsed, Pro
         ),
         Shape::OneOf(words) => one_of(path, node, words),
         Shape::Files => files(path, node),
-        Shape::Texts => list(path, node, "a list of texts", |item| text(path, item)).map(Parsed::Texts),
+        Shape::Texts => list(path, node, "a list of texts", |item| text(path, item))
+            .map(Parsed::Texts)
+            .map_err(|problem| {
+                let is_text = matches!(node.value, Value::Text(_));
+                if is_text {
+                    problem.hint("write each word as a text of its own: [\"python3\", \"train.py\"]")
+                } else {
+                    problem
+                }
+            }),
         Shape::Wholes(low, high) => {
             list(path, node, "a list of whole numbers", |item| whole(path, item, low, high))
                 .map(Parsed::Wholes)
@@ -100,7 +109,13 @@ pub(super) fn kind_of(node: &Node) -> String {
     match &node.value {
         Value::Text(text) => format!("the text {}", short(text)),
         Value::Whole(number) => format!("the number {number}"),
-        Value::Real(number) => format!("the number {number}"),
+        Value::Real(number) => {
+            // As it was written: 1e30 and not thirty digits.
+            let written = node.origin.source().and_then(|source| source.text.get(node.origin.span()));
+            written
+                .filter(|text| text.len() < 40)
+                .map_or(format!("the number {number}"), |text| format!("the number {text}"))
+        }
         Value::Flag(flag) => format!("{flag}"),
         Value::Date(date) => format!("the date {date}"),
         Value::List(_) => "a list".to_owned(),

@@ -78,7 +78,9 @@ impl Values {
     /// Every key that applies to the kind, in the order of the table.
     pub(super) fn resolved(&self) -> Vec<Resolved> {
         let applies = |kinds: &[Kind]| self.kind.is_none_or(|kind| kinds.contains(&kind));
-        let keys = KEYS.iter().filter(|key| applies(key.kinds) && !key.path.starts_with("cluster.hosts."));
+        let keys = KEYS.iter().filter(|key| {
+            applies(key.kinds) && !key.path.starts_with("cluster.hosts.") && key.path != "extends"
+        });
         keys.filter_map(|key| match (self.map.get(key.path), key.need) {
             (Some((value, origin)), _) => Some((key.path, value.to_string(), origin.clone())),
             (None, Need::Optional(_)) => Some((key.path, Parsed::Unset.to_string(), Origin::builtin())),

@@ -1,0 +1,159 @@
+//! The JSON schema of a recipe, for editors. Generated from the table of keys and from nothing else.
+
+use crate::keys::{KEYS, Key, Kind, Need, Shape};
+use serde_json::{Map, Value, json};
+
+/// JSON Schema (2020-12) of a recipe's file.
+///
+/// Says what one value may look like. What only values together can get wrong is left to the checker.
+pub fn schema() -> Value {
+    let kinds: Vec<Value> = Kind::NAMES.iter().map(|(name, kind)| required_of(name, *kind)).collect();
+    let mut root = section("");
+    root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    root["title"] = json!("dtrain recipe");
+    root["allOf"] = Value::Array(kinds);
+    root
+}
+
+/// The object of a section and all that lies in it.
+fn section(path: &str) -> Value {
+    let mut properties = Map::new();
+    for key in KEYS {
+        let Some(rest) = below(path, key.path) else { continue };
+        let name = rest.split('.').next().unwrap_or(rest);
+        if !properties.contains_key(name) {
+            let inner = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            properties.insert(name.to_owned(), member(&inner));
+        }
+    }
+    json!({ "type": "object", "additionalProperties": false, "properties": properties })
+}
+
+/// A key, with one shape for each kind of model that writes it differently, or a section.
+fn member(path: &str) -> Value {
+    let keys: Vec<&Key> = KEYS.iter().filter(|key| key.path == path).collect();
+    match (path, keys.as_slice()) {
+        ("train.optimizer", _) => {
+            let kind = member("train.optimizer.kind");
+            json!({ "anyOf": [kind, section(path)] })
+        }
+        ("cluster.hosts", _) => {
+            let mut host = section(path);
+            host["required"] = json!(["address"]);
+            json!({ "type": "array", "items": { "anyOf": [member("cluster.hosts.address"), host] } })
+        }
+        (_, []) => section(path),
+        (_, [key]) => described(key),
+        (_, several) => json!({ "anyOf": several.iter().map(|key| described(key)).collect::<Vec<_>>() }),
+    }
+}
+
+fn described(key: &Key) -> Value {
+    let mut value = shape(key.shape);
+    let absent = match key.need {
+        Need::Required => "Required.".to_owned(),
+        Need::Default(default) => format!("Default: {default}."),
+        Need::Optional(meaning) => format!("When absent: {meaning}."),
+    };
+    value["description"] = json!(format!("{}. {absent}", key.doc));
+    value
+}
+
+fn shape(shape_of: Shape) -> Value {
+    let number = || json!({ "type": "number" });
+    let text = || json!({ "type": "string", "minLength": 1 });
+    let either = |a: Value, b: Value| json!({ "anyOf": [a, b] });
+    match shape_of {
+        Shape::Text => text(),
+        Shape::Name => json!({ "type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$" }),
+        Shape::Host => json!({ "type": "string", "pattern": "^[^-\\s][^\\s]*$" }),
+        Shape::Flag => json!({ "type": "boolean" }),
+        Shape::Whole(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
+        Shape::Above(low, high) => json!({ "type": "number", "exclusiveMinimum": low, "maximum": high }),
+        Shape::Below(low, high) => json!({ "type": "number", "minimum": low, "exclusiveMaximum": high }),
+        Shape::Level => either(number(), percentage()),
+        Shape::Share => either(json!({ "type": "number", "minimum": 0, "maximum": 1 }), percentage()),
+        Shape::Part => either(json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }), percentage()),
+        Shape::Epochs => either(json!({ "type": "number", "exclusiveMinimum": 0 }), quantity("3 epochs")),
+        Shape::Tokens => either(at_least_one(), quantity("20M tokens")),
+        Shape::Samples => either(at_least_one(), quantity("50K samples")),
+        Shape::Steps => either(at_least_one(), quantity("500 steps")),
+        Shape::Time => quantity("30 min"),
+        Shape::Warmup => either(at_least_one(), quantity("500 steps")),
+        Shape::Period => either(at_least_one(), quantity("5 min")),
+        Shape::OneOf(words) => json!({ "enum": words }),
+        Shape::Files => either(text(), json!({ "type": "array", "items": text(), "minItems": 1 })),
+        Shape::Texts => json!({ "type": "array", "items": text(), "minItems": 1 }),
+        Shape::Wholes(low, high) => {
+            json!({ "type": "array", "items": shape(Shape::Whole(low, high)), "minItems": 1 })
+        }
+        Shape::Tokenizer => either(
+            json!({ "const": "bytes" }),
+            json!({
+                "type": "object",
+                "properties": { "bpe": { "type": "integer", "minimum": 257, "maximum": 1_048_576 } },
+                "required": ["bpe"],
+                "additionalProperties": false
+            }),
+        ),
+        Shape::Valid => either(
+            json!({ "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1 }),
+            shape(Shape::Files),
+        ),
+        Shape::OrNone(inner) => either(json!({ "const": "none" }), shape(*inner)),
+        Shape::OrAuto(inner) => either(json!({ "const": "auto" }), shape(*inner)),
+        Shape::Choice(inner) => choice(*inner),
+    }
+}
+
+fn choice(inner: Shape) -> Value {
+    let only = |name: &str, values: Value| {
+        json!({
+            "type": "object",
+            "properties": { name: values },
+            "required": [name],
+            "additionalProperties": false
+        })
+    };
+    let item = || shape(inner);
+    let mut forms = vec![json!({ "const": "auto" }), item()];
+    forms.push(only("choices", json!({ "type": "array", "items": item(), "minItems": 1 })));
+    if !matches!(inner, Shape::OneOf(_)) {
+        forms.push(only("log", json!({ "type": "array", "items": item(), "minItems": 2, "maxItems": 2 })));
+    }
+    json!({ "anyOf": forms })
+}
+
+fn percentage() -> Value {
+    json!({ "type": "string", "examples": ["5%"] })
+}
+
+fn quantity(example: &str) -> Value {
+    json!({ "type": "string", "examples": [example] })
+}
+
+fn at_least_one() -> Value {
+    json!({ "type": "integer", "minimum": 1 })
+}
+
+/// When `model.kind` is this, these keys of `model` must be there. Not for a recipe that extends another.
+fn required_of(name: &str, kind: Kind) -> Value {
+    let needed: Vec<&str> = KEYS
+        .iter()
+        .filter(|key| key.need == Need::Required && key.kinds.contains(&kind))
+        .filter_map(|key| key.path.strip_prefix("model."))
+        .collect();
+    json!({
+        "if": {
+            "properties": { "model": { "properties": { "kind": { "const": name } }, "required": ["kind"] } },
+            "required": ["model"],
+            "not": { "required": ["extends"] }
+        },
+        "then": { "properties": { "model": { "required": needed } } }
+    })
+}
+
+/// What is left of a key's path below a section.
+fn below<'k>(section: &str, key: &'k str) -> Option<&'k str> {
+    if section.is_empty() { Some(key) } else { key.strip_prefix(section)?.strip_prefix('.') }
+}
