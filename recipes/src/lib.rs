@@ -1,7 +1,7 @@
 //! What the user declares: the TOML language of dtrain, checked once and never changed afterwards.
 //!
 //! Text comes in, a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock and
-//! touches no file outside `sharing`, which runs the user's own `git`.
+//! touches no file outside [`sharing`], which runs the user's own `git`.
 
 pub mod canonical;
 pub mod check;
@@ -17,6 +17,7 @@ pub mod problem;
 pub mod recipe;
 pub mod schema;
 pub mod search;
+pub mod sharing;
 pub mod source;
 pub mod train;
 pub mod units;

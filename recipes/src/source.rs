@@ -52,18 +52,20 @@ pub struct Source {
     pub text: String,
     /// Folder that relative paths in the text start from; `None` is the folder of the recipe being checked.
     pub folder: Option<PathBuf>,
+    /// Name under which the lock file knows the git repository this text came from.
+    pub shared: Option<String>,
 }
 
 impl Source {
     /// A text whose relative paths start from the folder of the recipe being checked.
     pub fn new(name: impl Into<String>, layer: Layer, text: impl Into<String>) -> Self {
-        Self { name: name.into(), layer, text: text.into(), folder: None }
+        Self { name: name.into(), layer, text: text.into(), folder: None, shared: None }
     }
 
     /// The text of a file; relative paths in it start from the file's folder.
     pub fn file(path: &std::path::Path, layer: Layer, text: impl Into<String>) -> Self {
         let folder = path.parent().map(PathBuf::from);
-        Self { name: path.display().to_string(), layer, text: text.into(), folder }
+        Self { name: path.display().to_string(), layer, text: text.into(), folder, shared: None }
     }
 }
 

@@ -1,0 +1,25 @@
+//! Recipes in git repositories: fetched by the user's own `git`, kept by content, pinned in a lock file.
+//!
+//! A shared recipe is data. It is read from bytes whose hash has been checked, never from a work tree, and
+//! nothing in its repository is run: no hooks, no filters, no submodules, no symbolic links. What a recipe of
+//! kind "command" would run needs [`trust`]. This is the one part of the crate that touches files.
+
+mod change;
+mod error;
+mod git;
+pub mod lock;
+mod publish;
+mod resolve;
+mod store;
+mod tree;
+pub mod trust;
+mod url;
+
+pub use change::{Change, ChangeKind};
+pub use error::SharingError;
+pub use lock::Locked;
+pub use publish::{Publication, Published, publish};
+pub use resolve::{read_recipe, resolve, resolver};
+pub use store::{Shown, State, Store, Update, add, list, remove, restore, show, update, verify};
+pub use trust::{Capability, Trust, capabilities};
+pub use url::check_url;

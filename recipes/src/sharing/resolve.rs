@@ -1,0 +1,70 @@
+//! Finding the recipe that `extends`, or the user, names.
+
+use super::store::{Store, find, sound};
+use super::{SharingError, tree};
+use crate::source::{LARGEST, Layer, Source};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A recipe of a shared repository: `NAME/RECIPE`, with or without `.toml`. The text is taken from bytes whose
+/// hash is the locked one.
+pub fn read_recipe(store: &Store, reference: &str, layer: Layer) -> Result<Source, SharingError> {
+    let wanted = "the name of a shared recipe, NAME/RECIPE";
+    let wrong = || SharingError::Name { text: reference.to_owned(), wanted };
+    let (name, path) = reference.split_once('/').ok_or_else(wrong)?;
+    let path = if path.ends_with(".toml") { path.to_owned() } else { format!("{path}.toml") };
+    if !tree::is_path(&path) {
+        return Err(wrong());
+    }
+    let locked = find(store, name)?;
+    let tree = sound(store, &locked)?;
+    let Some(file) = tree.get(&path) else {
+        let recipes: Vec<&str> =
+            tree.keys().filter(|path| path.ends_with(".toml")).map(String::as_str).collect();
+        let known = if recipes.is_empty() { "none".to_owned() } else { recipes.join(", ") };
+        return Err(SharingError::Unknown { name: reference.to_owned(), known });
+    };
+    let text = String::from_utf8(file.bytes.clone())
+        .map_err(|_| SharingError::Refused(format!("{reference} is not UTF-8 text")))?;
+    let shown = locked.commit.get(..12).unwrap_or(&locked.commit);
+    let source = Source::new(format!("{name}/{path}@{shown}"), layer, text);
+    Ok(Source { shared: Some(locked.name), ..source })
+}
+
+/// Finds what `extends` names in a source: a file beside it, or `NAME/RECIPE` from git. A shared recipe reaches
+/// only its own repository and others of the lock file, never the user's files.
+pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<Source, SharingError> {
+    let is_file = reference.ends_with(".toml") || reference.starts_with(['.', '/']);
+    match (&from.shared, store) {
+        (Some(name), Some(store)) if is_file => {
+            let path = reference.trim_start_matches("./");
+            read_recipe(store, &format!("{name}/{path}"), Layer::Extended)
+        }
+        (Some(_), None) => Err(SharingError::Refused("its repository is not at hand".to_owned())),
+        (None, _) if is_file => read_file(&from.folder.clone().unwrap_or_default().join(reference)),
+        (_, Some(store)) => read_recipe(store, reference, Layer::Extended),
+        (None, None) => Err(SharingError::Unknown { name: reference.to_owned(), known: "none".to_owned() }),
+    }
+}
+
+/// [`resolve`] as the callback that [`crate::extended`] wants.
+pub fn resolver(store: Option<&Store>) -> impl Fn(&str, &Source) -> Result<Source, String> + '_ {
+    move |reference, from| {
+        resolve(store, reference, from).map_err(|error| {
+            let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
+            format!("{error}{cause}")
+        })
+    }
+}
+
+fn read_file(path: &Path) -> Result<Source, SharingError> {
+    // The same file by another way round would escape the check for cycles.
+    let path: PathBuf =
+        path.components().filter(|part| !matches!(part, std::path::Component::CurDir)).collect();
+    let file = std::fs::File::open(&path).map_err(SharingError::io(&path))?;
+    let mut bytes = Vec::new();
+    file.take(LARGEST as u64 + 1).read_to_end(&mut bytes).map_err(SharingError::io(&path))?;
+    let not_text = |_| SharingError::File { path: path.clone(), detail: "not UTF-8 text".to_owned() };
+    let text = String::from_utf8(bytes).map_err(not_text)?;
+    Ok(Source::file(&path, Layer::Extended, text))
+}

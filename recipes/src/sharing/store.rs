@@ -1,0 +1,216 @@
+//! Adding, listing, showing, updating and verifying repositories of recipes.
+
+use super::change::{Change, between};
+use super::git::Git;
+use super::lock::{self, Locked};
+use super::tree::{self, MOST_BYTES, Tree};
+use super::url::{check_rev, check_url, name_of};
+use super::{Capability, SharingError, trust};
+use crate::check::is_name;
+use std::path::{Path, PathBuf};
+
+/// Where shared recipes are kept.
+///
+/// Below `folder`, each repository has `NAME/git` (bare, without history) and `NAME/COMMIT` (its files).
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Folder of the repositories, for example `~/.local/share/dtrain/recipes`.
+    pub folder: PathBuf,
+    /// The lock file, for example `dtrain.lock` beside the recipe.
+    pub lock: PathBuf,
+    /// Whether repositories on this machine may be fetched from.
+    pub allow_file: bool,
+}
+
+/// A repository as `dtrain recipe show` shows it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// What the lock file says.
+    pub locked: Locked,
+    /// Path and size in bytes of each file.
+    pub files: Vec<(String, usize)>,
+    /// What each recipe in it would do beyond training, by path.
+    pub capabilities: Vec<(String, Vec<Capability>)>,
+}
+
+/// What `update` did.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// The lock before.
+    pub before: Locked,
+    /// The lock now.
+    pub after: Locked,
+    /// Files that differ; empty when nothing changed.
+    pub changes: Vec<Change>,
+}
+
+/// Whether the files of a repository are what the lock file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// They are.
+    Sound,
+    /// They are not there; `restore` fetches them.
+    Missing,
+    /// They differ; with the hash of what is there, or why it cannot be read.
+    Altered(String),
+}
+
+/// Fetches a repository and locks it under a name (by default the last part of the URL). A repository that is
+/// locked already under that name is fetched again.
+pub fn add(store: &Store, url: &str, rev: Option<&str>, name: Option<&str>) -> Result<Locked, SharingError> {
+    check_url(url, store.allow_file)?;
+    let rev = rev.unwrap_or("HEAD");
+    check_rev(rev)?;
+    let name = name.unwrap_or_else(|| name_of(url));
+    // `library` is what the recipes that come with dtrain are called.
+    if !is_name(name) || name == "library" {
+        let wanted =
+            "a name for a repository (letters, digits, `-`, `_` and `.`, at most 128; not `library`)";
+        return Err(SharingError::Name { text: name.to_owned(), wanted });
+    }
+    let mut locked = lock::read(&store.lock)?;
+    if let Some(other) = locked.iter().find(|other| other.name == name && other.url != url) {
+        return Err(SharingError::Taken { name: name.to_owned(), url: other.url.clone() });
+    }
+    let (new, _) = fetched(store, name, url, rev, rev)?;
+    locked.retain(|other| other.name != name);
+    locked.push(new.clone());
+    lock::write(&store.lock, locked)?;
+    Ok(new)
+}
+
+/// The repositories of the lock file, ordered by name.
+pub fn list(store: &Store) -> Result<Vec<Locked>, SharingError> {
+    lock::read(&store.lock)
+}
+
+/// The files of one repository and what its recipes would do.
+pub fn show(store: &Store, name: &str) -> Result<Shown, SharingError> {
+    let locked = find(store, name)?;
+    let tree = sound(store, &locked)?;
+    let files = tree.iter().map(|(path, file)| (path.clone(), file.bytes.len())).collect();
+    let recipes = tree.iter().filter(|(path, _)| path.ends_with(".toml"));
+    let able = |text: &[u8]| trust::capabilities_of_text(&String::from_utf8_lossy(text));
+    let capabilities =
+        recipes.map(|(path, file)| (path.clone(), able(&file.bytes))).filter(|(_, c)| !c.is_empty());
+    Ok(Shown { locked, files, capabilities: capabilities.collect() })
+}
+
+/// Fetches the revision that a repository follows, locks its commit, and says what changed.
+pub fn update(store: &Store, name: &str) -> Result<Update, SharingError> {
+    let before = find(store, name)?;
+    let old = tree::read(&place(store, &before)).unwrap_or_default();
+    let (after, new) = fetched(store, name, &before.url, &before.rev, &before.rev)?;
+    let mut locked = lock::read(&store.lock)?;
+    locked.retain(|other| other.name != name);
+    locked.push(after.clone());
+    lock::write(&store.lock, locked)?;
+    Ok(Update { changes: between(&old, &new), before, after })
+}
+
+/// Fetches what the lock file names and the store lacks, at exactly the locked commits. `Err` when a commit's
+/// files are not those that were locked. Returns what was fetched.
+pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
+    let mut restored = Vec::new();
+    for locked in lock::read(&store.lock)? {
+        if state(store, &locked) == State::Sound {
+            continue;
+        }
+        let (found, _) = fetched(store, &locked.name, &locked.url, &locked.rev, &locked.commit)?;
+        if found.tree != locked.tree {
+            return Err(SharingError::Altered { name: locked.name, found: found.tree, locked: locked.tree });
+        }
+        restored.push(locked);
+    }
+    Ok(restored)
+}
+
+/// Hashes the files of every repository again.
+pub fn verify(store: &Store) -> Result<Vec<(Locked, State)>, SharingError> {
+    let locked = lock::read(&store.lock)?;
+    Ok(locked.into_iter().map(|locked| (locked.clone(), state(store, &locked))).collect())
+}
+
+/// Takes a repository out of the lock file. Its files stay in the store, where other lock files may name them.
+pub fn remove(store: &Store, name: &str) -> Result<Locked, SharingError> {
+    let gone = find(store, name)?;
+    let mut locked = lock::read(&store.lock)?;
+    locked.retain(|other| other.name != name);
+    lock::write(&store.lock, locked)?;
+    Ok(gone)
+}
+
+/// What the lock file says about a name.
+pub(super) fn find(store: &Store, name: &str) -> Result<Locked, SharingError> {
+    let locked = lock::read(&store.lock)?;
+    let known: Vec<&str> = locked.iter().map(|locked| locked.name.as_str()).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let found = locked.into_iter().find(|locked| locked.name == name);
+    found.ok_or_else(|| SharingError::Unknown { name: name.to_owned(), known })
+}
+
+/// The files of a repository, checked against the lock; what is used afterwards are these bytes.
+pub(super) fn sound(store: &Store, locked: &Locked) -> Result<Tree, SharingError> {
+    let place = place(store, locked);
+    if !place.exists() {
+        let detail = format!("not fetched yet; `dtrain recipe update {}` does", locked.name);
+        return Err(SharingError::File { path: place, detail });
+    }
+    let tree = tree::read(&place)?;
+    let found = tree::hash(&tree);
+    if found == locked.tree {
+        return Ok(tree);
+    }
+    Err(SharingError::Altered { name: locked.name.clone(), found, locked: locked.tree.clone() })
+}
+
+fn state(store: &Store, locked: &Locked) -> State {
+    match sound(store, locked) {
+        Ok(_) => State::Sound,
+        Err(SharingError::Altered { found, .. }) => State::Altered(found),
+        Err(_) if !place(store, locked).exists() => State::Missing,
+        Err(error) => State::Altered(error.to_string()),
+    }
+}
+
+fn place(store: &Store, locked: &Locked) -> PathBuf {
+    store.folder.join(&locked.name).join(&locked.commit)
+}
+
+/// Fetches `wanted` (the revision or a commit) and writes its files into the store.
+fn fetched(
+    store: &Store,
+    name: &str,
+    url: &str,
+    rev: &str,
+    wanted: &str,
+) -> Result<(Locked, Tree), SharingError> {
+    check_url(url, store.allow_file)?;
+    let bare = store.folder.join(name).join("git");
+    emptied(&bare)?;
+    let git = Git::new(&bare, store.allow_file);
+    git.run(&["init", "-q", "--bare", "--template="])?;
+    // Compressed objects may be many times smaller than their files, and history is not fetched.
+    let commit = git.fetch(url, wanted, 4 * MOST_BYTES)?;
+    let tree = tree::of_commit(git, &commit)?;
+    let locked = Locked {
+        name: name.to_owned(),
+        url: url.to_owned(),
+        rev: rev.to_owned(),
+        tree: tree::hash(&tree),
+        commit,
+    };
+    tree::write(&tree, &place(store, &locked))?;
+    Ok((locked, tree))
+}
+
+/// A new, empty folder. Nothing of an earlier fetch is reused, so nothing of it can disturb.
+fn emptied(folder: &Path) -> Result<(), SharingError> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(SharingError::io(folder)(error));
+        }
+        _ => {}
+    }
+    tree::private_folder(folder)
+}

@@ -1,0 +1,177 @@
+//! Which shared repositories may have their programs run.
+//!
+//! Trust is given to a URL at a commit with exactly these files. Whatever changes, trust is gone.
+
+use super::SharingError;
+use super::lock::{Locked, replace};
+use super::store::{Store, find, sound};
+use crate::check::Checked;
+use crate::document::{Document, Value};
+use crate::model::Model;
+use crate::source::{Layer, Source};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// What a recipe does beyond training.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// It runs this program with these arguments.
+    Runs(Vec<String>),
+    /// It reads these files outside the recipe's folder.
+    Reads(Vec<String>),
+    /// It reaches these hosts.
+    Reaches(Vec<String>),
+}
+
+impl std::fmt::Display for Capability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Runs(argv) => {
+                write!(f, "runs {}", argv.iter().map(|a| format!("{a:?}")).collect::<Vec<_>>().join(" "))
+            }
+            Self::Reads(files) => write!(f, "reads {}", files.join(", ")),
+            Self::Reaches(hosts) => write!(f, "reaches {}", hosts.join(", ")),
+        }
+    }
+}
+
+/// What a checked recipe does beyond training.
+pub fn capabilities(checked: &Checked) -> Vec<Capability> {
+    let mut found = Vec::new();
+    if let Model::Command(command) = &checked.recipe.model {
+        found.push(Capability::Runs(command.argv.clone()));
+    }
+    let outside: Vec<String> =
+        checked.files.iter().map(|file| file.pattern.clone()).filter(|pattern| leads_out(pattern)).collect();
+    if !outside.is_empty() {
+        found.push(Capability::Reads(outside));
+    }
+    let hosts: Vec<String> = checked.recipe.cluster.hosts.iter().map(|host| host.address.clone()).collect();
+    if !hosts.is_empty() {
+        found.push(Capability::Reaches(hosts));
+    }
+    found
+}
+
+/// The same for a text that may be no complete recipe: a base for others to extend.
+pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
+    let Ok(document) = Document::parse(&Source::new("", Layer::Extended, text)) else { return Vec::new() };
+    let texts = |path: &str| -> Vec<String> {
+        match document.get(path).map(|node| &node.value) {
+            Some(Value::Text(text)) => vec![text.clone()],
+            Some(Value::List(items)) => items
+                .iter()
+                .filter_map(|item| match &item.value {
+                    Value::Text(text) => Some(text.clone()),
+                    _ => item.table().and_then(|table| match &table.get("address")?.node.value {
+                        Value::Text(text) => Some(text.clone()),
+                        _ => None,
+                    }),
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
+    };
+    let files = ["data.train", "data.valid", "data.labels", "data.valid_labels"];
+    let outside: Vec<String> = files.into_iter().flat_map(texts).filter(|path| leads_out(path)).collect();
+    let all = [
+        Capability::Runs(texts("model.argv")),
+        Capability::Reads(outside),
+        Capability::Reaches(texts("cluster.hosts")),
+    ];
+    let is_something = |capability: &Capability| match capability {
+        Capability::Runs(list) | Capability::Reads(list) | Capability::Reaches(list) => !list.is_empty(),
+    };
+    all.into_iter().filter(is_something).collect()
+}
+
+fn leads_out(pattern: &str) -> bool {
+    let path = Path::new(pattern);
+    path.is_absolute() || path.components().any(|part| part == std::path::Component::ParentDir)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Trusted {
+    url: String,
+    commit: String,
+    tree: String,
+}
+
+/// The repositories that are trusted, as `trust.toml` keeps them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trust {
+    #[serde(default)]
+    trusted: Vec<Trusted>,
+}
+
+impl Trust {
+    /// Reads `trust.toml`; none trusts nothing. `Err` when others than its owner can read or write it.
+    pub fn read(path: &Path) -> Result<Self, SharingError> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(SharingError::io(path)(error)),
+        };
+        let wrong = |detail: String| SharingError::File { path: path.to_owned(), detail };
+        let mode = fs::metadata(path).map_err(SharingError::io(path))?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            let detail = format!(
+                "has mode {mode:o}, so others could have written it; `chmod 600` it after reading it"
+            );
+            return Err(wrong(detail));
+        }
+        toml::from_str(&text).map_err(|error| wrong(error.to_string().trim_end().to_owned()))
+    }
+
+    /// Writes `trust.toml` with mode 0600.
+    pub fn write(&self, path: &Path) -> Result<(), SharingError> {
+        let text = toml::to_string(self);
+        let text =
+            text.map_err(|error| SharingError::File { path: path.to_owned(), detail: error.to_string() })?;
+        replace(path, &text, 0o600)
+    }
+
+    /// Whether exactly this commit with exactly these files is trusted.
+    pub fn holds(&self, locked: &Locked) -> bool {
+        self.trusted.contains(&record(locked))
+    }
+
+    /// Trusts this commit with these files.
+    pub fn grant(&mut self, locked: &Locked) {
+        if !self.holds(locked) {
+            self.trusted.push(record(locked));
+        }
+    }
+
+    /// Trusts nothing from this URL any more.
+    pub fn revoke(&mut self, url: &str) {
+        self.trusted.retain(|trusted| trusted.url != url);
+    }
+}
+
+fn record(locked: &Locked) -> Trusted {
+    Trusted { url: locked.url.clone(), commit: locked.commit.clone(), tree: locked.tree.clone() }
+}
+
+/// `Ok` when a checked recipe may be run: it runs no program, or the program was named by the user's own files,
+/// or by a repository that is trusted and unchanged.
+pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), SharingError> {
+    let Model::Command(command) = &checked.recipe.model else { return Ok(()) };
+    let says =
+        checked.resolved.iter().filter(|value| matches!(value.path.as_str(), "model.argv" | "model.kind"));
+    let shared = says.filter_map(|value| value.origin.source()?.shared.clone());
+    for name in shared {
+        let locked = find(store, &name)?;
+        // What will run is what was hashed: the files are read once more and compared.
+        drop(sound(store, &locked)?);
+        if !trust.holds(&locked) {
+            let commit = locked.commit.get(..12).unwrap_or(&locked.commit).to_owned();
+            return Err(SharingError::Untrusted { name, commit, program: command.argv.join(" ") });
+        }
+    }
+    Ok(())
+}
