@@ -3,6 +3,7 @@
 use super::{Fault, History, now_ms, stored};
 use crate::fact::LedgerError;
 use crate::provenance::Provenance;
+use dtrain_planner::{Plan, Ranked};
 use dtrain_protocol::{Layout, TrialId};
 use dtrain_recipes::Recipe;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -84,6 +85,31 @@ pub struct Created {
     pub id: TrialId,
     /// `<recipe>-<n>`, unique in this history; never given twice.
     pub label: String,
+}
+
+impl NewTrial {
+    /// A trial of one of a plan's choices; `sources` and `search` are the caller's to fill.
+    pub fn of(plan: &Plan, choice: &Ranked, provenance: Provenance) -> Self {
+        let json = |value: Result<Value, serde_json::Error>| value.expect("plans have string keys only");
+        Self {
+            recipe: plan.recipe.clone(),
+            plan: json(serde_json::to_value(plan)),
+            candidate: json(serde_json::to_value(choice.candidate)),
+            layout: choice.candidate.layout,
+            batch: plan.batch.value,
+            learning_rate: choice.candidate.learning_rate,
+            predicted: Predicted {
+                step_seconds: Some(choice.estimate.step.0),
+                tokens_per_second: Some(choice.estimate.tokens_per_second),
+                memory_bytes: Some(choice.estimate.memory_peak.0),
+            },
+            host_digest: super::host_digest(&plan.host),
+            model_digest: dtrain_planner::model_digest(&plan.recipe.model),
+            search: None,
+            sources: BTreeMap::new(),
+            provenance,
+        }
+    }
 }
 
 impl Source {

@@ -1,10 +1,10 @@
 //! Lists of trials: one line each, filtered, sorted, page by page.
 
+use super::filter::{self, Filter, Page, Sort};
 use super::state::State;
 use super::{Fault, History, Status, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
-use rusqlite::types::Value as Sql;
 use rusqlite::{Row, params_from_iter};
 use serde::{Deserialize, Serialize};
 
@@ -53,127 +53,27 @@ pub struct TrialRow {
     pub is_dirty: bool,
 }
 
-/// Which trials.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Filter {
-    /// Of this recipe.
-    pub recipe: Option<String>,
-    /// Of this search.
-    pub search: Option<String>,
-    /// With one of these; empty for any.
-    pub status: Vec<Status>,
-    /// With this tag.
-    pub tag: Option<String>,
-    /// All of these hold.
-    pub conditions: Vec<Condition>,
-}
+/// The best value of the objective so far.
+pub(super) const BEST: &str =
+    "CASE trial.objective WHEN 'valid.accuracy' THEN accuracy.max ELSE valid.min END";
 
-/// In which order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
-    /// The newest first.
-    #[default]
-    Newest,
-    /// The best by its recipe's objective first.
-    Best,
-    /// The fastest (tokens per second) first.
-    Fastest,
-    /// The smallest value of a figure, such as `valid.loss`, first.
-    Least(String),
-}
-
-/// Which part of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// Trials passed over.
-    pub skip: u64,
-    /// At most this many.
-    pub limit: u64,
-}
-
-/// A comparison such as `train.batch >= 256` or `valid.loss < 3.1`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Condition {
-    /// Path of a parameter, or name of a figure (its smallest value counts).
-    pub key: String,
-    /// How it is compared.
-    pub relation: Relation,
-    /// With what.
-    pub value: f64,
-}
-
-/// How two numbers are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Relation {
-    /// `<`
-    Less,
-    /// `<=`
-    AtMost,
-    /// `=`
-    Equal,
-    /// `>=`
-    AtLeast,
-    /// `>`
-    More,
-}
-
-/// A text is no condition.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no condition; expected one such as `train.batch >= 256`")]
-pub struct ConditionError(String);
-
-impl Default for Page {
-    fn default() -> Self {
-        Self { skip: 0, limit: u64::MAX }
-    }
-}
-
-impl std::str::FromStr for Condition {
-    type Err = ConditionError;
-
-    fn from_str(text: &str) -> Result<Self, ConditionError> {
-        let wrong = || ConditionError(text.to_owned());
-        let begin = text.find(['<', '>', '=']).ok_or_else(wrong)?;
-        let (key, rest) = text.split_at(begin);
-        let known = [
-            ("<=", Relation::AtMost),
-            (">=", Relation::AtLeast),
-            ("<", Relation::Less),
-            (">", Relation::More),
-            ("=", Relation::Equal),
-        ];
-        let (value, relation) =
-            known.into_iter().find_map(|(sign, r)| Some((rest.strip_prefix(sign)?, r))).ok_or_else(wrong)?;
-        let value = value.trim().parse().map_err(|_| wrong())?;
-        let key = key.trim().to_owned();
-        if key.is_empty() { Err(wrong()) } else { Ok(Self { key, relation, value }) }
-    }
-}
-
-impl Relation {
-    fn sign(self) -> &'static str {
-        match self {
-            Self::Less => "<",
-            Self::AtMost => "<=",
-            Self::Equal => "=",
-            Self::AtLeast => ">=",
-            Self::More => ">",
-        }
-    }
-}
+/// Tokens per second.
+pub(super) const SPEED: &str =
+    "coalesce(trial.measured_tokens_per_second, speed.sum / nullif(speed.finite, 0))";
 
 /// The columns of a [`TrialRow`], in the order that [`row`] reads them.
-pub(super) const COLUMNS: &str =
-    "trial.uid, trial.label, trial.recipe, trial.search, trial.state, trial.layout,
-    trial.batch, trial.learning_rate, trial.objective,
-    CASE trial.objective WHEN 'valid.accuracy' THEN accuracy.max ELSE valid.min END AS best,
-    loss.last, coalesce(loss.last_step, 0),
-    coalesce(trial.measured_tokens_per_second, speed.sum / nullif(speed.finite, 0)) AS tokens_per_second,
-    coalesce(trial.measured_step_seconds, step.sum / nullif(step.finite, 0)),
-    trial.predicted_step_seconds, trial.created_ms, trial.started_ms, trial.ended_ms,
-    trial.git_revision, trial.git_dirty";
+pub(super) fn columns() -> String {
+    format!(
+        "trial.uid, trial.label, trial.recipe, trial.search, trial.state, trial.layout, trial.batch,
+         trial.learning_rate, trial.objective, {BEST} AS best, loss.last, coalesce(loss.last_step, 0),
+         {SPEED} AS tokens_per_second,
+         coalesce(trial.measured_step_seconds, step.sum / nullif(step.finite, 0)),
+         trial.predicted_step_seconds, trial.created_ms, trial.started_ms, trial.ended_ms,
+         trial.git_revision, trial.git_dirty"
+    )
+}
 
-/// The tables behind [`COLUMNS`].
+/// The tables behind [`columns`].
 pub(super) const TABLES: &str = "trial
     LEFT JOIN summary AS loss ON loss.trial = trial.id AND loss.rank = 0
          AND loss.key = (SELECT id FROM key WHERE name = 'loss')
@@ -198,7 +98,7 @@ impl History {
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<Vec<TrialRow>, LedgerError> {
         self.read("list", |database| {
-            let (text, values) = query(filter, sort);
+            let (text, values) = filter::query(filter, sort);
             let mut select = database.prepare_cached(&text)?;
             let mut rows = select.query(params_from_iter(values))?;
             let (mut skip, mut found) = (page.skip, Vec::new());
@@ -219,45 +119,6 @@ impl History {
             Ok(found)
         })
     }
-}
-
-/// The query for everything but the status, which only life can tell.
-fn query(filter: &Filter, sort: &Sort) -> (String, Vec<Sql>) {
-    let mut text = format!("SELECT {COLUMNS} FROM {TABLES}\n WHERE 1");
-    let mut values: Vec<Sql> = Vec::new();
-    for (column, wanted) in [("recipe", &filter.recipe), ("search", &filter.search)] {
-        if let Some(wanted) = wanted {
-            text += &format!(" AND trial.{column} = ?");
-            values.push(wanted.clone().into());
-        }
-    }
-    if let Some(tag) = &filter.tag {
-        text += " AND EXISTS (SELECT 1 FROM tag WHERE tag.trial = trial.id AND tag.name = ?)";
-        values.push(tag.clone().into());
-    }
-    for Condition { key, relation, value } in &filter.conditions {
-        let sign = relation.sign();
-        text += &format!(
-            " AND (EXISTS (SELECT 1 FROM param JOIN key ON key.id = param.key
-                           WHERE param.trial = trial.id AND key.name = ? AND param.number {sign} ?)
-                OR EXISTS (SELECT 1 FROM summary JOIN key ON key.id = summary.key
-                           WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ? AND summary.min {sign} ?))"
-        );
-        values.extend([key.clone().into(), (*value).into(), key.clone().into(), (*value).into()]);
-    }
-    text += match sort {
-        Sort::Newest => " ORDER BY trial.created_ms DESC, trial.id DESC",
-        Sort::Best => {
-            " ORDER BY best IS NULL, CASE trial.objective WHEN 'valid.accuracy' THEN -best ELSE best END, trial.id"
-        }
-        Sort::Fastest => " ORDER BY tokens_per_second IS NULL, tokens_per_second DESC, trial.id",
-        Sort::Least(key) => {
-            values.push(key.clone().into());
-            " ORDER BY (SELECT min FROM summary JOIN key ON key.id = summary.key
-                        WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ?) ASC NULLS LAST, trial.id"
-        }
-    };
-    (text, values)
 }
 
 /// Reads one line.

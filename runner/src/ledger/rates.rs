@@ -68,10 +68,11 @@ impl History {
         })
     }
 
-    /// How trials on such a host with such a model went against what was predicted, the newest first.
+    /// How trials on such a host ([`host_digest`]) with such a model went against what was predicted, the newest
+    /// first.
     pub fn observations(
         &self,
-        host: &HostFacts,
+        host_digest: &str,
         model_digest: &str,
     ) -> Result<Vec<Observation>, LedgerError> {
         self.read("read observations from", |database| {
@@ -81,7 +82,7 @@ impl History {
                  WHERE host_digest = ?1 AND model_digest = ?2 AND measured_step_seconds IS NOT NULL
                    AND predicted_step_seconds IS NOT NULL ORDER BY trial.id DESC LIMIT 1000",
             )?;
-            let mut rows = select.query([&host_digest(host), model_digest])?;
+            let mut rows = select.query([host_digest, model_digest])?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
                 found.push(Observation {

@@ -202,7 +202,7 @@ fn rows<T>(
 }
 
 fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, Fault> {
-    let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", list::COLUMNS, list::TABLES);
+    let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", list::columns(), list::TABLES);
     let mut select = database.prepare_cached(&query)?;
     let mut found = select.query([trial])?;
     let row = found.next()?.ok_or("the trial was deleted")?;

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use dtrain_protocol::{Event, HostFacts, RankRates, Rates, StepId, StopReason};
-use dtrain_runner::ledger::{Filter, Format, LookupError, Page, Sort, Source};
+use dtrain_runner::ledger::{Filter, Format, LookupError, Page, Sort, Source, host_digest};
 use dtrain_runner::{Ended, Fact, History, Ledger, News};
 use rusqlite::Connection;
 use serde_json::json;
@@ -88,6 +88,10 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
         ("valid.loss <= 0.4", 1),
         ("valid.loss<0.4", 0),
         ("plan.micro_batch>=4", 1),
+        ("batch = 32", 1),
+        ("best > 0.4", 0),
+        ("tokens_per_second > 1599", 1),
+        ("step >= 30", 1),
     ] {
         let found =
             history.trials(&where_(condition), &Sort::Best, Page::default(), &nobody).expect("listed");
@@ -108,7 +112,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
         .collect();
     assert_eq!(parsed.len(), 30 * 11 + 2);
 
-    let observed = history.observations(&host(), "m").expect("read");
+    let observed = history.observations(&host_digest(&host()), "m").expect("read");
     assert_eq!((observed[0].predicted_step_seconds, observed[0].measured_step_seconds), (0.02, 0.02));
     assert_eq!(observed[0].candidate, json!({"micro_batch": 4, "zero": "0"}));
 
