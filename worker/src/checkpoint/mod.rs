@@ -8,6 +8,9 @@ mod header;
 mod reader;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 pub use reader::Reader;
 pub use writer::{NamedPiece, save};
 

@@ -15,6 +15,9 @@ mod split;
 mod tokenizer;
 mod tokens;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::DataError;
 pub use prefetch::Prefetch;
 pub use tokenizer::TextTokenizer;

@@ -24,7 +24,9 @@ impl Orders {
                 Ok(Order::Peers(peers)) => return Ok(peers),
                 Ok(Order::Stop) => self.stop = true,
                 Err(_) => {
-                    return Err(CommError::Link("nobody is left who knows the other ranks' addresses".into()));
+                    return Err(CommError::Link(
+                        "nobody is left who knows the other ranks' addresses".into(),
+                    ));
                 }
             }
         }

@@ -1,0 +1,371 @@
+//! Round trips under other cuts, and every way a checkpoint can be damaged.
+
+use super::*;
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, FORMAT, merge};
+use dtrain_protocol::{AttemptId, Layout, Manifest, Rank, SavedFile, StepId, TensorKind, TrialId};
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+
+/// A tensor with all its elements.
+#[derive(Clone, Debug)]
+struct Whole {
+    name: String,
+    kind: TensorKind,
+    shape: Vec<u64>,
+    values: Vec<f32>,
+}
+
+fn whole(name: &str, kind: TensorKind, shape: &[u64]) -> Whole {
+    let elements: u64 = shape.iter().product();
+    let seed = name.len() as u64 * 31 + kind as u64;
+    let value = |i: u64| f32::from_bits(dtrain_protocol::order::mix(seed, i) as u32);
+    Whole { name: name.into(), kind, shape: shape.to_vec(), values: (0..elements).map(value).collect() }
+}
+
+fn model() -> Vec<Whole> {
+    let mut all = Vec::new();
+    for kind in [TensorKind::Parameter, TensorKind::FirstMoment, TensorKind::SecondMoment] {
+        for (name, shape) in
+            [("a.weight", &[7u64, 5][..]), ("b.bias", &[3]), ("scalar", &[]), ("empty", &[0, 4])]
+        {
+            all.push(whole(name, kind, shape));
+        }
+    }
+    all
+}
+
+/// Every rank saves its share; the result is committed. Does what the agent does.
+fn write(folder: &Path, tensors: &[Whole], ranks: u32) -> Vec<SavedFile> {
+    let sizes: Vec<_> = tensors.iter().map(|t| t.values.len() as u64).collect();
+    let mut saved = Vec::new();
+    for rank in 0..ranks {
+        let mut pieces: Vec<_> = share(&sizes, rank, ranks)
+            .into_iter()
+            .map(|(index, range)| {
+                let tensor = &tensors[index];
+                let values = &tensor.values[range.start as usize..range.end as usize];
+                NamedPiece {
+                    name: &tensor.name,
+                    kind: tensor.kind,
+                    shape: &tensor.shape,
+                    begin: range.start,
+                    values,
+                }
+            })
+            .collect();
+        if rank == 0 {
+            // A tensor without elements is in nobody's share, and still has a name.
+            pieces.extend(tensors.iter().filter(|t| t.values.is_empty()).map(|t| NamedPiece {
+                name: &t.name,
+                kind: t.kind,
+                shape: &t.shape,
+                begin: 0,
+                values: &[],
+            }));
+        }
+        saved.push(save(folder, Rank(rank), &pieces).expect("saved"));
+    }
+    commit(folder, saved.clone());
+    saved
+}
+
+fn manifest(saved: Vec<SavedFile>) -> Manifest {
+    let (tensors, files) = merge(saved).expect("every element once");
+    Manifest {
+        format: FORMAT,
+        trial: TrialId("t".into()),
+        attempt: AttemptId(1),
+        step: StepId(5),
+        layout: Layout::SINGLE,
+        program: "test".into(),
+        cursor: 40,
+        tensors,
+        files,
+    }
+}
+
+fn commit(folder: &Path, saved: Vec<SavedFile>) {
+    put_manifest(folder, &serde_json::to_vec(&manifest(saved)).expect("json"));
+}
+
+fn put_manifest(folder: &Path, json: &[u8]) {
+    fs::write(folder.join("manifest.json"), json).expect("written");
+    fs::write(folder.join("COMMIT"), blake3::hash(json).to_hex().as_str()).expect("written");
+}
+
+fn read(reader: &Reader, tensor: &Whole, range: Range<u64>) -> Result<Vec<f32>, CheckpointError> {
+    let mut values = vec![0.0; (range.end - range.start) as usize];
+    reader.read(&tensor.name, tensor.kind, range, &mut values).map(|()| values)
+}
+
+fn same(a: &[f32], b: &[f32]) -> bool {
+    a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits()))
+}
+
+fn check_whole(folder: &Path, tensors: &[Whole]) {
+    let reader = Reader::open(folder).expect("opened");
+    for tensor in tensors {
+        let values = read(&reader, tensor, 0..tensor.values.len() as u64).expect("read");
+        assert!(same(&values, &tensor.values), "{} {:?}", tensor.name, tensor.kind);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn what_some_ranks_wrote_others_read_in_any_ranges(
+        ranks in 1u32..7,
+        cuts in prop::collection::vec((0u64..=35, 0u64..=35), 1..8),
+    ) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tensors = model();
+        write(folder.path(), &tensors, ranks);
+        let reader = Reader::open(folder.path()).expect("opened");
+        for (begin, end) in cuts {
+            for tensor in &tensors {
+                let elements = tensor.values.len() as u64;
+                let range = begin.min(end).min(elements)..begin.max(end).min(elements);
+                let expected = &tensor.values[range.start as usize..range.end as usize];
+                prop_assert!(same(&read(&reader, tensor, range).expect("read"), expected));
+            }
+        }
+    }
+
+    #[test]
+    fn shares_cover_every_element_once(sizes in prop::collection::vec(0u64..50, 0..12), replicas in 1u32..9) {
+        let mut next: Vec<u64> = vec![0; sizes.len()];
+        let mut counts = Vec::new();
+        for replica in 0..replicas {
+            let share = share(&sizes, replica, replicas);
+            counts.push(share.iter().map(|(_, range)| range.end - range.start).sum::<u64>());
+            for (index, range) in share {
+                prop_assert_eq!(range.start, next[index]);
+                next[index] = range.end;
+            }
+        }
+        prop_assert_eq!(next, sizes);
+        prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1);
+    }
+}
+
+#[test]
+fn the_files_are_plain_safetensors() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tensors = model();
+    write(folder.path(), &tensors, 1);
+    let bytes = fs::read(folder.path().join("rank-00000.safetensors")).expect("read");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("valid");
+    let weight = file.tensor("a.weight").expect("a whole weight has its plain name");
+    assert_eq!(weight.shape(), [7, 5]);
+    assert_eq!(weight.data(), bytemuck::cast_slice::<f32, u8>(&tensors[0].values));
+    assert!(file.tensor("a.weight#first_moment").is_ok());
+}
+
+#[test]
+fn tensors_over_many_chunks_come_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tensors = [whole("large", TensorKind::Parameter, &[1 + 5 * CHUNK_BYTES / 8])];
+    let saved = write(folder.path(), &tensors, 2);
+    assert!(saved.iter().all(|file| file.file.chunks.len() == 2), "each of two files has two chunks");
+    check_whole(folder.path(), &tensors);
+    let reader = Reader::open(folder.path()).expect("opened");
+    let middle = CHUNK_BYTES / 4 - 1030..CHUNK_BYTES / 4 + 30;
+    let expected = &tensors[0].values[middle.start as usize..middle.end as usize];
+    assert!(same(&read(&reader, &tensors[0], middle).expect("read"), expected));
+}
+
+#[test]
+fn a_flipped_bit_is_always_found_and_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tensors =
+        [whole("first", TensorKind::Parameter, &[3000]), whole("second", TensorKind::Parameter, &[3000])];
+    write(folder.path(), &tensors, 2);
+    let name = "rank-00001.safetensors";
+    let path = folder.path().join(name);
+    let intact = fs::read(&path).expect("read");
+    for position in 0..200 {
+        let at = intact.len() * position / 200;
+        let mut bytes = intact.clone();
+        bytes[at] ^= 1 << (position % 8);
+        fs::write(&path, &bytes).expect("written");
+        let reader = Reader::open(folder.path()).expect("the length is right");
+        // The first tensor lies in the other file, which is whole.
+        assert!(read(&reader, &tensors[0], 0..3000).is_ok(), "byte {at}");
+        match read(&reader, &tensors[1], 10..20) {
+            Err(CheckpointError::Corrupt { tensor, file, offset: 0, .. }) => {
+                assert_eq!((tensor.as_str(), file.as_str()), ("second", name));
+            }
+            other => panic!("byte {at}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_later_chunk_names_its_offset_and_spares_the_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let elements = CHUNK_BYTES / 2;
+    let tensors = [whole("large", TensorKind::Parameter, &[elements])];
+    write(folder.path(), &tensors, 1);
+    let path = folder.path().join("rank-00000.safetensors");
+    let mut bytes = fs::read(&path).expect("read");
+    bytes[CHUNK_BYTES as usize + 77] ^= 4;
+    fs::write(&path, &bytes).expect("written");
+    let reader = Reader::open(folder.path()).expect("opened");
+    assert!(read(&reader, &tensors[0], 0..100).is_ok());
+    let error = read(&reader, &tensors[0], elements - 600_000..elements - 500_000).expect_err("damaged");
+    assert!(matches!(error, CheckpointError::Corrupt { offset: CHUNK_BYTES, .. }), "{error}");
+    assert!(read(&reader, &tensors[0], 0..100).is_ok(), "the good chunk is still good");
+}
+
+/// Writes a small checkpoint, damages it, and expects that it cannot be opened, with `expected` in the message.
+fn check_refused(expected: &str, damage: impl FnOnce(&Path)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), &model(), 2);
+    check_whole(folder.path(), &model());
+    damage(folder.path());
+    let error = Reader::open(folder.path()).map(drop).expect_err(expected).to_string();
+    assert!(error.contains(expected), "expected `{expected}` in: {error}");
+}
+
+/// The same, with a damaged manifest that `COMMIT` vouches for: the reader itself must notice.
+fn check_lie(expected: &str, lie: impl FnOnce(&mut Manifest)) {
+    check_refused(expected, |folder| {
+        let json = fs::read(folder.join("manifest.json")).expect("read");
+        let mut manifest = serde_json::from_slice(&json).expect("json");
+        lie(&mut manifest);
+        put_manifest(folder, &serde_json::to_vec(&manifest).expect("json"));
+    });
+}
+
+#[test]
+fn a_checkpoint_that_is_not_whole_is_refused() {
+    let first = |folder: &Path| folder.join("rank-00000.safetensors");
+    check_refused("manifest.json", |folder| fs::remove_file(folder.join("manifest.json")).expect("removed"));
+    check_refused("COMMIT", |folder| fs::remove_file(folder.join("COMMIT")).expect("removed"));
+    check_refused("COMMIT vouches for 00", |folder| fs::write(folder.join("COMMIT"), "00").expect("written"));
+    check_refused("rank-00000", |folder| fs::remove_file(first(folder)).expect("removed"));
+    check_refused("were promised", |folder| {
+        let length = fs::metadata(first(folder)).expect("there").len();
+        fs::File::options().write(true).open(first(folder)).expect("open").set_len(length - 1).expect("cut");
+    });
+    check_refused("not a regular file", |folder| {
+        fs::rename(first(folder), folder.join("elsewhere")).expect("renamed");
+        std::os::unix::fs::symlink(folder.join("elsewhere"), first(folder)).expect("linked");
+    });
+    check_refused("COMMIT vouches", |folder| {
+        let path = folder.join("manifest.json");
+        let text = fs::read_to_string(&path).expect("read").replace("\"cursor\":40", "\"cursor\":41");
+        fs::write(path, text).expect("written");
+    });
+}
+
+#[test]
+fn swapped_files_are_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tensors = [whole("x", TensorKind::Parameter, &[64])];
+    write(folder.path(), &tensors, 2);
+    let path = |name: &str| folder.path().join(name);
+    fs::rename(path("rank-00000.safetensors"), path("kept")).expect("renamed");
+    fs::rename(path("rank-00001.safetensors"), path("rank-00000.safetensors")).expect("renamed");
+    fs::rename(path("kept"), path("rank-00001.safetensors")).expect("renamed");
+    let reader = Reader::open(folder.path()).expect("lengths are equal");
+    let error = read(&reader, &tensors[0], 0..64).expect_err("they are swapped");
+    assert!(matches!(error, CheckpointError::Corrupt { .. }), "{error}");
+}
+
+#[test]
+fn a_lying_manifest_is_refused() {
+    for name in ["../secret", "/etc/passwd", "a/b", "..", "", ".hidden", "a\0b", "a\\b"] {
+        check_lie("is not the name of a file", |manifest| manifest.files[0].name = name.into());
+    }
+    check_lie("not listed", |manifest| manifest.tensors[0].pieces[0].file = "../secret".into());
+    check_lie("format 2", |manifest| manifest.format = 2);
+    check_lie("were promised", |manifest| manifest.files[0].bytes = u64::MAX);
+    check_lie("hashes do not match", |manifest| manifest.files[0].chunks.push(String::new()));
+    check_lie("impossible shape", |manifest| manifest.tensors[0].shape = vec![u64::MAX, 2]);
+    check_lie("impossible shape", |manifest| manifest.tensors[0].shape = vec![u64::MAX]);
+    check_lie("pieces end at element", |manifest| manifest.tensors[0].shape = vec![1 << 40]);
+    check_lie("was due at element", |manifest| manifest.tensors[0].pieces[0].begin = 1);
+    check_lie("twice", |manifest| manifest.files.push(manifest.files[0].clone()));
+    check_lie("twice", |manifest| manifest.tensors.push(manifest.tensors[0].clone()));
+}
+
+/// Replaces the head of a rank's file and vouches for it, as an attacker could; reading `x` must fail cleanly.
+fn check_head(expected: &str, head: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tensor = whole("x", TensorKind::Parameter, &[1000]);
+    let mut saved = write(folder.path(), std::slice::from_ref(&tensor), 1);
+    let path = folder.path().join("rank-00000.safetensors");
+    let mut bytes = fs::read(&path).expect("read");
+    bytes[..head.len()].copy_from_slice(head);
+    fs::write(&path, &bytes).expect("written");
+    saved[0].file.chunks = vec![blake3::hash(&bytes).to_hex().to_string()];
+    commit(folder.path(), saved);
+    let reader = Reader::open(folder.path()).expect("opened");
+    let error = read(&reader, &tensor, 0..10).expect_err(expected).to_string();
+    assert!(error.contains(expected) && error.contains("tensor x"), "expected `{expected}` in: {error}");
+}
+
+#[test]
+fn a_lying_head_is_refused_before_anything_is_allocated_for_it() {
+    let with = |json: &str| [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat();
+    check_head("does not fit", &u64::MAX.to_le_bytes());
+    check_head("does not fit", &50_000_000u64.to_le_bytes());
+    check_head("not JSON", &with("{"));
+    check_head("no entry", &with("{}"));
+    check_head("type F32", &with(r#"{"x":{"dtype":"F64","shape":[1000],"data_offsets":[0,4000]}}"#));
+    check_head("does not fill", &with(r#"{"x":{"dtype":"F32","shape":[999],"data_offsets":[0,4000]}}"#));
+    check_head(
+        "does not fill",
+        &with(r#"{"x":{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16]}}"#),
+    );
+    check_head("does not fill", &with(r#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#));
+    check_head(
+        "outside of the file",
+        &with(r#"{"x":{"dtype":"F32","shape":[1000],"data_offsets":[90000,94000]}}"#),
+    );
+    check_head(
+        "outside of the file",
+        &with(
+            r#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551611,18446744073709551615]}}"#,
+        ),
+    );
+    check_head(
+        "elements were promised",
+        &with(r#"{"x":{"dtype":"F32","shape":[10],"data_offsets":[0,40]}}"#),
+    );
+}
+
+#[test]
+fn what_is_not_there_is_missing_rather_than_zero() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), &model(), 1);
+    let reader = Reader::open(folder.path()).expect("opened");
+    let ask = |name: &str, range: Range<u64>| {
+        let mut room = vec![0.0; (range.end - range.start) as usize];
+        reader.read(name, TensorKind::Parameter, range, &mut room)
+    };
+    assert!(matches!(ask("nobody", 0..1), Err(CheckpointError::Missing { .. })));
+    assert!(matches!(ask("b.bias", 2..4), Err(CheckpointError::Missing { .. })));
+    assert!(ask("b.bias", 2..3).is_ok());
+}
+
+#[test]
+fn saving_into_a_place_that_is_no_folder_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "x").expect("written");
+    let error = save(&file.join("below"), Rank(0), &[]).expect_err("a file is no folder");
+    assert!(matches!(error, CheckpointError::Io { action: "making", .. }), "{error}");
+}
+
+#[test]
+fn too_little_room_is_told_in_bytes() {
+    let error = CheckpointError::Full { folder: "/x".into(), needed: 7, available: 3 };
+    let text = error.to_string();
+    assert!(
+        text.contains("3 bytes free") && text.contains("needs 7") && text.contains("checkpoint.keep"),
+        "{text}"
+    );
+}
