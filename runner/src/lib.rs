@@ -1,14 +1,18 @@
 //! Makes a plan come true on machines that fail: a pure machine inside a thin driver.
 
 pub mod agent;
+pub mod checkpoints;
 pub mod compare;
 pub mod driver;
+mod durable;
 pub mod fact;
 pub mod home;
 pub mod interrupts;
+pub mod launch;
 pub mod ledger;
 pub mod machine;
 pub mod probe;
+mod process;
 pub mod provenance;
 pub mod seen;
 pub mod system;

@@ -1,8 +1,18 @@
 //! Measures how fast this host trains a model: for each number of ranks, as many worker processes side by side.
 
-use crate::agent::Program;
-use dtrain_protocol::{Gpu, HostFacts, Rates};
+use crate::agent::{Program, mapping};
+use crate::process::bind_to_this_thread;
+use dtrain_protocol::{
+    DeviceKind, Gpu, HostFacts, Layout, Link, Placement, ProbeRequest, ProfilePoint, Rank, RankRates, Rates, frame,
+};
 use dtrain_recipes::Model;
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use sysinfo::System;
 
 /// What is to be measured.
 pub struct Probe<'a> {
@@ -20,16 +30,178 @@ pub struct Probe<'a> {
     pub budget_seconds: f64,
 }
 
+/// Seconds beyond its share of the budget that a measurement may take before it is given up.
+const GRACE_SECONDS: f64 = 60.0;
+
 /// Measures one number of ranks after the other; `progress` is told ranks and threads of each before it begins.
+///
+/// On the CPU 1, 2, 4, … ranks up to one for each core, which they share evenly; on GPUs 1, 2, 4, … of them.
 pub fn rates(probe: &Probe<'_>, progress: &mut dyn FnMut(u32, u32)) -> Result<Rates, ProbeError> {
-    let _ = (probe, progress);
-    todo!()
+    let gpus = u32::try_from(probe.host.gpus.len()).unwrap_or(u32::MAX);
+    let cores = probe.host.cores.max(1);
+    let on = |device, most| doublings(most).map(move |ranks| (device, ranks));
+    let runs: Vec<_> = on(DeviceKind::Cpu, cores).chain(on(DeviceKind::Cuda, gpus)).collect();
+    #[expect(clippy::cast_precision_loss, reason = "there are few runs")]
+    let budget_seconds = probe.budget_seconds / runs.len() as f64;
+    let mut by_ranks = Vec::new();
+    for (device, ranks) in runs {
+        let threads = (cores / ranks).max(1);
+        progress(ranks, threads);
+        by_ranks.push(measure(probe, device, ranks, threads, budget_seconds)?);
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Rates {
+        host: probe.host.clone(),
+        measured_at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+        model_digest: probe.model_digest.into(),
+        by_ranks,
+    })
+}
+
+/// 1, 2, 4, … up to `most`, and `most` itself.
+fn doublings(most: u32) -> impl Iterator<Item = u32> {
+    let last = (most > 0 && !most.is_power_of_two()).then_some(most);
+    (0..32).map(|power| 1 << power).take_while(move |ranks| *ranks <= most).chain(last)
+}
+
+/// Runs `ranks` probes side by side; returns the mean of what they measured.
+fn measure(
+    probe: &Probe<'_>,
+    device: DeviceKind,
+    ranks: u32,
+    threads: u32,
+    budget_seconds: f64,
+) -> Result<RankRates, ProbeError> {
+    let wrong = |reason: String| ProbeError::Worker { ranks, reason };
+    let (mapping, link) = match ranks {
+        1 => (None, Link::Alone),
+        _ => {
+            let (file, link) = mapping::shared(ranks).map_err(|error| wrong(format!("shared memory: {error}")))?;
+            (Some(file), link)
+        }
+    };
+    let (sender, answers) = channel();
+    let mut children = Children(Vec::new());
+    for rank in (0..ranks).map(Rank) {
+        let index = if device == DeviceKind::Cuda { rank.0 } else { 0 };
+        let request = ProbeRequest {
+            model: probe.model.clone(),
+            placement: Placement { device, index, threads },
+            layout: Layout::replicas(NonZeroU32::new(ranks).unwrap_or(NonZeroU32::MIN)),
+            rank,
+            link: link.clone(),
+            micro_batches: probe.micro_batches.clone(),
+            budget_seconds,
+        };
+        let mut command = Command::new(&probe.worker.path);
+        command.args(&probe.worker.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
+            command.env(variable, threads.to_string());
+        }
+        bind_to_this_thread(&mut command, mapping.clone());
+        let mut child =
+            command.spawn().map_err(|error| wrong(format!("{}: {error}", probe.worker.path.display())))?;
+        let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
+        let ((mut stdin, mut stdout), mut stderr) = pipes.expect("all three are piped");
+        children.0.push(child);
+        let sender = sender.clone();
+        let said = thread::spawn(move || std::io::read_to_string(&mut stderr).unwrap_or_default());
+        thread::spawn(move || {
+            let told = stdin.write_all(&frame::encode(&request)).and_then(|()| stdin.flush());
+            // The pipe stays open: a worker whose standard input ends is to end as well.
+            let heard = told.map_err(Into::into).and_then(|()| frame::read::<RankRates>(&mut stdout));
+            drop(stdin);
+            drop(stdout);
+            let answer = heard.map_err(|error| {
+                let said = said.join().unwrap_or_default();
+                format!("rank {rank}: {error}: {}", said.trim())
+            });
+            drop(sender.send(answer));
+        });
+    }
+    let until = Instant::now() + Duration::from_secs_f64(budget_seconds + GRACE_SECONDS);
+    let mut measured = Vec::new();
+    for _ in 0..ranks {
+        let left = until.saturating_duration_since(Instant::now());
+        let answer = answers.recv_timeout(left).map_err(|_| wrong("no answer in time".into()))?;
+        measured.push(answer.map_err(wrong)?);
+    }
+    mean(&measured).ok_or_else(|| wrong("nothing was measured".into()))
+}
+
+/// Probes that end with the measurement, however it ends.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// The mean of what several ranks measured at the same time. What not all of them measured is left out; memory is
+/// that of the largest.
+fn mean(measured: &[RankRates]) -> Option<RankRates> {
+    let first = measured.first()?;
+    #[expect(clippy::cast_precision_loss, reason = "a host has few ranks")]
+    let over = |figure: &dyn Fn(&RankRates) -> f64| {
+        measured.iter().map(figure).sum::<f64>() / measured.len() as f64
+    };
+    let points = measured.iter().map(|one| one.profile.len()).min()?;
+    let point = |index: usize| {
+        let part = |part: fn(&ProfilePoint) -> f64| over(&|one| part(&one.profile[index]));
+        ProfilePoint {
+            micro_batch: first.profile[index].micro_batch,
+            block_forward: part(|p| p.block_forward),
+            block_backward: part(|p| p.block_backward),
+            outer_forward: part(|p| p.outer_forward),
+            outer_backward: part(|p| p.outer_backward),
+            overhead: part(|p| p.overhead),
+        }
+    };
+    let lengths = measured.iter().map(|one| one.all_reduce.len()).min()?;
+    let all_reduce = |index: usize| (first.all_reduce[index].0, over(&|one| one.all_reduce[index].1));
+    Some(RankRates {
+        ranks: first.ranks,
+        device: first.device,
+        threads: first.threads,
+        profile: (0..points).map(point).collect(),
+        optimizer_seconds_per_parameter: over(&|one| one.optimizer_seconds_per_parameter),
+        all_reduce: (0..lengths).map(all_reduce).collect(),
+        spread: over(&|one| one.spread),
+        baseline_bytes: measured.iter().map(|one| one.baseline_bytes).max()?,
+    })
 }
 
 /// What the planner must know of this host. `gpus` are those that the worker can use.
+///
+/// Cores and memory are those this process may use, by affinity and control group.
 pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
-    let _ = gpus;
-    todo!()
+    let mut system = System::new();
+    system.refresh_memory();
+    system.refresh_cpu_all();
+    let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
+    let processor = system.cpus().first().map_or_else(String::new, |cpu| cpu.brand().trim().to_owned());
+    let cores = thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
+    HostFacts {
+        name: System::host_name().unwrap_or_else(|| "localhost".into()),
+        processor,
+        cores,
+        memory_bytes: system.total_memory().min(limit),
+        gpus,
+    }
+}
+
+/// The NVIDIA GPUs that the driver of this host knows; none when there is no driver.
+pub fn nvidia_gpus() -> Vec<Gpu> {
+    let Ok(nvml) = nvml_wrapper::Nvml::init() else { return Vec::new() };
+    let device = |index| {
+        let device = nvml.device_by_index(index).ok()?;
+        Some(Gpu { name: device.name().ok()?, memory_bytes: device.memory_info().ok()?.total })
+    };
+    (0..nvml.device_count().unwrap_or(0)).filter_map(device).collect()
 }
 
 /// The host could not be measured.
@@ -43,4 +215,68 @@ pub enum ProbeError {
         /// What went wrong.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(seconds: f64, points: u32) -> RankRates {
+        let point = |micro_batch| ProfilePoint {
+            micro_batch,
+            block_forward: seconds,
+            block_backward: 2.0 * seconds,
+            outer_forward: seconds,
+            outer_backward: seconds,
+            overhead: 0.0,
+        };
+        RankRates {
+            ranks: 2,
+            device: DeviceKind::Cpu,
+            threads: 1,
+            profile: (1..=points).map(point).collect(),
+            optimizer_seconds_per_parameter: seconds,
+            all_reduce: vec![(1024, seconds)],
+            spread: 0.0,
+            baseline_bytes: u64::from(points),
+        }
+    }
+
+    #[test]
+    fn ranks_double_up_to_every_core() {
+        assert_eq!(doublings(1).collect::<Vec<_>>(), [1]);
+        assert_eq!(doublings(6).collect::<Vec<_>>(), [1, 2, 4, 6]);
+        assert_eq!(doublings(8).collect::<Vec<_>>(), [1, 2, 4, 8]);
+        assert_eq!(doublings(0).count(), 0);
+    }
+
+    #[test]
+    fn the_mean_keeps_what_all_ranks_measured() {
+        let mean = mean(&[measured(1.0, 2), measured(3.0, 1)]).expect("two were measured");
+        assert_eq!((mean.profile.len(), mean.baseline_bytes), (1, 2));
+        assert!((mean.profile[0].block_backward - 4.0).abs() < 1e-12);
+        assert!((mean.all_reduce[0].1 - 2.0).abs() < 1e-12);
+        assert!(super::mean(&[]).is_none());
+    }
+
+    #[test]
+    fn this_host_has_cores_and_memory() {
+        let facts = host_facts(Vec::new());
+        assert!(facts.cores >= 1 && facts.memory_bytes > 1 << 20, "{facts:?}");
+    }
+
+    #[test]
+    fn a_worker_that_says_nothing_is_reported_with_its_last_words() {
+        let model = Model::Command(dtrain_recipes::model::Command { argv: vec!["true".into()] });
+        let probe = Probe {
+            worker: Program::new("/bin/sh", ["-c", "echo no backend >&2; exit 1"]),
+            model: &model,
+            model_digest: "",
+            host: host_facts(Vec::new()),
+            micro_batches: vec![1],
+            budget_seconds: 1.0,
+        };
+        let words = rates(&probe, &mut |_, _| {}).expect_err("it said nothing").to_string();
+        assert!(words.contains("1 ranks") && words.contains("no backend"), "{words}");
+    }
 }

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
-    /// Something accepted as true. It is durable once a later `Status` or fact of another batch was seen.
+    /// Something accepted as true. It is seen after it was kept.
     Fact(Fact),
-    /// A rank said something. Each event is seen at most once by one controller, and never again after it was kept.
+    /// A rank said something. It is seen after it was kept, and never again.
     Event(Stamped),
     /// What the controller itself is about.
     Status(Status),
@@ -71,6 +71,8 @@ pub enum Status {
         spool: PathBuf,
         /// Where, in bytes.
         offset: u64,
+        /// What is wrong there.
+        reason: String,
     },
 }
 

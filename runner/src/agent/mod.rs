@@ -1,12 +1,199 @@
 //! The process that owns the ranks of one attempt on one host, and outlives the controller.
+//!
+//! It decides nothing about the trial: it starts what it was told to start, writes down what is said, commits what
+//! all ranks saved, and sees to it that no rank outlives the attempt. When the agent itself is killed, the kernel
+//! kills the ranks.
 
+mod commit;
+mod foreign;
+mod identity;
+pub(crate) mod mapping;
 mod order;
+mod rank;
+mod socket;
+pub(crate) mod spool;
+mod supervise;
 
 pub use order::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, LinkChoice, Log, Process, Program, SpoolRecord,
 };
 
+use crate::durable;
+use crate::home::TrialFolder;
+use dtrain_protocol::{Assignment, Event, Link, Rank, frame};
+use foreign::Rendezvous;
+use rank::RankProcess;
+use rustix::fd::OwnedFd;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use socket::Shared;
+use spool::{Published, SpoolWriter};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use supervise::{Supervisor, note};
+
+/// How long controllers may take to read the last records.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// What the threads of the agent tell its main thread.
+enum Message {
+    /// A rank said something.
+    Event(Rank, Event),
+    /// A rank closed its output, or wrote what is not an event.
+    HeardOut {
+        /// The rank.
+        rank: Rank,
+        /// What was wrong with the last thing it wrote.
+        garbled: Option<String>,
+    },
+    /// A controller wants the ranks to stop.
+    Stop,
+}
+
 /// The entry of `dtrain agent`: reads an [`AgentOrder`] from standard input and makes it come true.
-pub fn run() -> std::process::ExitCode {
-    todo!()
+///
+/// Standard error is the agent's log, and locked: the lock ends with the agent, however it ends. To be called first
+/// thing in `main`, from the main thread.
+pub fn run() -> ExitCode {
+    let order: AgentOrder = match detach() {
+        Ok(order) => order,
+        Err(words) => return refuse(words),
+    };
+    let (sender, inbox) = channel();
+    match begin(&order, &sender) {
+        Ok((mut supervisor, card)) => {
+            // A controller that went away meanwhile finds the agent by its card.
+            drop(frame::write(&mut io::stdout(), &AgentReply::Running(card.clone())));
+            finish(&mut supervisor, &inbox, &card.socket)
+        }
+        Err(words) => refuse(words),
+    }
+}
+
+fn refuse(reason: String) -> ExitCode {
+    note(&reason);
+    drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason }));
+    ExitCode::FAILURE
+}
+
+/// Leaves the session of the controller, then reads the order.
+fn detach() -> Result<AgentOrder, String> {
+    crate::process::close_inherited_files().map_err(|error| format!("inherited files: {error}"))?;
+    // Fails only when the process leads a session already.
+    let _ = rustix::process::setsid();
+    frame::read(&mut io::stdin()).map_err(|error| format!("the order cannot be read: {error}"))
+}
+
+/// Everything up to the start of the last rank. On `Err` the process is about to end, and the ranks with it.
+fn begin<'a>(order: &'a AgentOrder, inbox: &Sender<Message>) -> Result<(Supervisor<'a>, AgentCard), String> {
+    let folder = TrialFolder::at(&order.folder);
+    let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+    let terminated = Arc::new(AtomicBool::new(false));
+    let ignored = Arc::new(AtomicBool::new(false));
+    for (signal, flag) in [(SIGTERM, &terminated), (SIGHUP, &ignored), (SIGINT, &ignored)] {
+        signal_hook::flag::register(signal, Arc::clone(flag)).map_err(words("signals"))?;
+    }
+    folder.create().map_err(words("the trial's folder"))?;
+    commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
+    let agent = Process::of(std::process::id()).ok_or("this process is not in /proc")?;
+    let (listener, socket) = socket::bind(&folder, order.attempt).map_err(words("the socket"))?;
+    let mut card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket };
+    write_card(&folder, &card).map_err(words("agent.json"))?;
+    let mut spool = SpoolWriter::create(&folder.spool(order.attempt)).map_err(words("the spool"))?;
+    let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
+    let began = SpoolRecord::Began { attempt: order.attempt, ranks: world };
+    let length = spool.append(&began).map_err(words("the spool"))?;
+    let shared = Arc::new(Shared {
+        spool: folder.spool(order.attempt),
+        published: Published::default(),
+        followers: AtomicU32::new(0),
+    });
+    shared.published.extend(length);
+    socket::serve(listener, Arc::clone(&shared), inbox.clone());
+    let ranks = start_ranks(order, world, inbox)?;
+    card.ranks = ranks.iter().filter_map(|rank| Process::of(rank.id())).collect();
+    write_card(&folder, &card).map_err(words("agent.json"))?;
+    let supervisor = Supervisor {
+        order,
+        folder,
+        ranks,
+        spool,
+        shared,
+        terminated,
+        saved: BTreeMap::new(),
+        addresses: BTreeMap::new(),
+        cause: None,
+        stopped: false,
+        deadline: None,
+        heard_by: None,
+    };
+    Ok((supervisor, card))
+}
+
+fn write_card(folder: &TrialFolder, card: &AgentCard) -> io::Result<()> {
+    durable::replace(&folder.agent_card(), &serde_json::to_vec(card)?)
+}
+
+fn start_ranks(order: &AgentOrder, world: u32, inbox: &Sender<Message>) -> Result<Vec<RankProcess>, String> {
+    if world == 0 {
+        return Err("the order has no ranks".into());
+    }
+    let (links, mapping) = links(order, world)?;
+    let rendezvous = Rendezvous::on_a_free_port().map_err(|error| format!("a free port: {error}"))?;
+    let start = |(assignment, link): (&Assignment, Link)| {
+        let assignment = Assignment { link, ..assignment.clone() };
+        RankProcess::start(order, &assignment, mapping.clone(), &rendezvous, inbox)
+            .map_err(|error| format!("rank {} cannot be started: {error}", assignment.rank))
+    };
+    order.assignments.iter().zip(links).map(start).collect()
+}
+
+/// The link of each rank, and the file they inherit for it.
+fn links(order: &AgentOrder, world: u32) -> Result<(Vec<Link>, Option<Arc<OwnedFd>>), String> {
+    if world == 1 {
+        return Ok((vec![Link::Alone], None));
+    }
+    match &order.link {
+        LinkChoice::SharedMemory => {
+            let (file, link) = mapping::shared(world).map_err(|error| format!("shared memory: {error}"))?;
+            Ok((vec![link; world as usize], Some(file)))
+        }
+        LinkChoice::Tls { bind } => {
+            let identities = identity::identities(&order.trial, order.attempt, world)
+                .map_err(|error| format!("certificates: {error}"))?;
+            let link = |identity| Link::Tls { bind: bind.clone(), identity };
+            Ok((identities.into_iter().map(link).collect(), None))
+        }
+    }
+}
+
+/// Supervises the ranks to their end, says how it was, and waits until the controllers know.
+fn finish(supervisor: &mut Supervisor<'_>, inbox: &Receiver<Message>, socket: &PathBuf) -> ExitCode {
+    let attempt = supervisor.order.attempt;
+    let told = supervisor.run(inbox).and_then(|ended| {
+        // Whoever reads that the attempt is over may start the next, which binds the same name.
+        drop(std::fs::remove_file(socket));
+        supervisor.spool.append(&SpoolRecord::Over { attempt, ended })
+    });
+    match told {
+        Ok(length) => {
+            supervisor.shared.published.extend(length);
+            supervisor.shared.published.close();
+            let until = Instant::now() + LAST_WORDS;
+            while supervisor.shared.followers.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            note(&format!("the spool cannot be written, so that the ranks are killed: {error}"));
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -3,12 +3,20 @@
 //! Everything that waits, reads a clock, starts a process or touches a disk is here or below; nothing here
 //! decides what a failure means.
 
+mod engine;
+mod lock;
+
 use crate::agent::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
+use crate::launch::LocalLauncher;
+use crate::machine::Input;
 use crate::seen::Observer;
-use dtrain_protocol::{Assignment, AttemptId, ResumePoint, TrialId};
+use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
+use engine::Engine;
+use rustix::process::Signal;
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -105,42 +113,83 @@ pub enum Outcome {
     },
     /// The trial goes on without a controller.
     Detached {
-        /// Process id of the agent.
-        agent: u32,
+        /// Process id of the agent; `None` when the next attempt was still waited for.
+        agent: Option<u32>,
     },
 }
 
 /// Launches a new trial and drives it to its end.
 pub fn start(drive: Drive<'_>) -> Result<Outcome, DriveError> {
-    drop(drive);
-    todo!()
+    let mut engine = Engine::take(drive)?;
+    if engine.was_launched() {
+        return Err(DriveError::Launched(engine.trial()));
+    }
+    engine.tell(Input::Resume)?;
+    engine.run()
 }
 
 /// Goes on with a trial, whatever became of its controller, agent and ranks: takes over what still runs,
 /// otherwise launches from the newest durable checkpoint. A completed trial is returned as it ended.
 pub fn resume(drive: Drive<'_>) -> Result<Outcome, DriveError> {
-    drop(drive);
-    todo!()
+    let mut engine = Engine::take(drive)?;
+    engine.settle()?;
+    engine.tell(Input::Resume)?;
+    engine.run()
 }
 
 /// Takes over a trial that runs without a controller. `Err` when none of it runs.
+///
+/// A trial that ended since nobody looked is returned as it ended.
 pub fn attach(drive: Drive<'_>) -> Result<Outcome, DriveError> {
-    drop(drive);
-    todo!()
+    let mut engine = Engine::take(drive)?;
+    if !engine.may_run() {
+        return Err(DriveError::NothingRuns(engine.trial()));
+    }
+    engine.settle()?;
+    if engine.runs_or_is_over() { engine.run() } else { Err(DriveError::NothingRuns(engine.trial())) }
 }
 
 /// Asks a running trial to finish its step, save and stop; returns at once.
 ///
 /// Reaches the agent, or, while none runs, the controller that waits before the next attempt.
 pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
-    let _ = (home, trial);
-    todo!()
+    let folder = home.trial(trial);
+    if LocalLauncher::new(&folder).ask_to_stop() {
+        return Ok(());
+    }
+    let controller = lock::holder(&folder).and_then(crate::process::pid);
+    match controller.map(|controller| rustix::process::kill_process(controller, Signal::INT)) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(_)) | None => Err(DriveError::NothingRuns(trial.clone())),
+    }
+}
+
+/// Whether an agent of the trial lives.
+pub fn is_running(home: &Home, trial: &TrialId) -> bool {
+    LocalLauncher::new(&home.trial(trial)).is_running()
 }
 
 /// All logs of a trial, by attempt and rank; that of the agents is last.
 pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
-    let _ = (home, trial);
-    todo!()
+    let folder = home.trial(trial);
+    let mut logs: Vec<Log> = Vec::new();
+    for entry in fs::read_dir(folder.logs())? {
+        let entry = entry?;
+        if let Some(of) = entry.file_name().to_str().and_then(parse_log_name) {
+            logs.push(Log { of: Some(of), path: entry.path() });
+        }
+    }
+    logs.sort_by_key(|log| log.of);
+    if folder.agent_log().exists() {
+        logs.push(Log { of: None, path: folder.agent_log() });
+    }
+    Ok(logs)
+}
+
+/// Attempt and rank of `attempt-<attempt>.rank-<rank>.log`.
+fn parse_log_name(name: &str) -> Option<(AttemptId, Rank)> {
+    let (attempt, rank) = name.strip_prefix("attempt-")?.strip_suffix(".log")?.split_once(".rank-")?;
+    Some((AttemptId(attempt.parse().ok()?), Rank(rank.parse().ok()?)))
 }
 
 /// Why a trial cannot be driven.
@@ -157,6 +206,9 @@ pub enum DriveError {
     /// Nothing of it runs.
     #[error("nothing of trial {0} runs")]
     NothingRuns(TrialId),
+    /// An agent neither answers nor goes.
+    #[error("an agent of attempt {0} lives, does not answer and cannot be killed; see its log")]
+    Unreachable(AttemptId),
     /// It has already been launched.
     #[error("trial {0} was launched before; it can be resumed, not started")]
     Launched(TrialId),

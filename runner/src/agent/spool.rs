@@ -1,0 +1,199 @@
+//! The spool: what happened to one attempt, as frames in a file that is only appended to.
+
+use super::SpoolRecord;
+use dtrain_protocol::frame::{self, FrameError};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest time that a record waits for the disk.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// The end of a spool that is written to.
+pub(super) struct SpoolWriter {
+    file: File,
+    length: u64,
+    synced: Instant,
+    dirty: bool,
+}
+
+impl SpoolWriter {
+    /// A new spool. `Err` when the file exists: no attempt is launched twice.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
+        Ok(Self { file, length: 0, synced: Instant::now(), dirty: false })
+    }
+
+    /// Appends a record; returns the length of the spool. A momentous record is on disk when this returns.
+    pub(super) fn append(&mut self, record: &SpoolRecord) -> io::Result<u64> {
+        let bytes = frame::encode(record);
+        self.file.write_all(&bytes)?;
+        self.length += bytes.len() as u64;
+        self.dirty = true;
+        if record.is_momentous() {
+            self.sync()?;
+        }
+        Ok(self.length)
+    }
+
+    /// Puts on disk what has waited for too long.
+    pub(super) fn sync_if_due(&mut self) -> io::Result<()> {
+        if self.dirty && self.synced.elapsed() >= SYNC_EVERY { self.sync() } else { Ok(()) }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        (self.dirty, self.synced) = (false, Instant::now());
+        Ok(())
+    }
+}
+
+/// How much of a spool may be read by followers, and whether more will come.
+#[derive(Default)]
+pub(super) struct Published {
+    state: Mutex<(u64, bool)>,
+    changed: Condvar,
+}
+
+impl Published {
+    /// The spool is readable up to `length`.
+    pub(super) fn extend(&self, length: u64) {
+        self.lock().0 = length;
+        self.changed.notify_all();
+    }
+
+    /// Nothing more will come.
+    pub(super) fn close(&self) {
+        self.lock().1 = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until more than `read` bytes are readable; `None` when that will never be.
+    pub(super) fn beyond(&self, read: u64) -> Option<u64> {
+        let state = self.lock();
+        let state = self.changed.wait_while(state, |(length, closed)| *length <= read && !*closed);
+        let (length, _) = *state.unwrap_or_else(PoisonError::into_inner);
+        (length > read).then_some(length)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (u64, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads the records of a spool from a file or a socket.
+pub(crate) struct SpoolReader<R> {
+    from: R,
+    offset: u64,
+}
+
+/// How reading a spool ended.
+#[derive(Debug)]
+pub(crate) enum SpoolEnd {
+    /// Cleanly, or inside a record whose writer was killed.
+    End,
+    /// At a record that is damaged, or by a failure of the stream.
+    Damaged(FrameError),
+}
+
+impl<R: Read> SpoolReader<R> {
+    /// Reads from `from`, which stands at `offset` of the spool.
+    pub(crate) fn at(offset: u64, from: R) -> Self {
+        Self { from, offset }
+    }
+
+    /// How far records were read, in bytes; always at the end of a record.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next record; blocks until it is whole.
+    pub(crate) fn next(&mut self) -> Result<SpoolRecord, SpoolEnd> {
+        let mut counted = Counted { from: &mut self.from, read: 0 };
+        match frame::read(&mut counted) {
+            Ok(record) => {
+                self.offset += counted.read;
+                Ok(record)
+            }
+            Err(FrameError::Closed | FrameError::Torn) => Err(SpoolEnd::End),
+            Err(error) => Err(SpoolEnd::Damaged(error)),
+        }
+    }
+}
+
+/// Counts the bytes that pass.
+struct Counted<R> {
+    from: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::{AttemptId, StepId};
+
+    fn records() -> Vec<SpoolRecord> {
+        let attempt = AttemptId(3);
+        let failed = SpoolRecord::CommitFailed { attempt, step: StepId(1), reason: "full".into() };
+        vec![SpoolRecord::Began { attempt, ranks: 2 }, failed.clone(), failed]
+    }
+
+    fn read_all(bytes: &[u8]) -> (Vec<SpoolRecord>, u64, SpoolEnd) {
+        let (mut reader, mut found) = (SpoolReader::at(0, bytes), Vec::new());
+        loop {
+            match reader.next() {
+                Ok(record) => found.push(record),
+                Err(end) => return (found, reader.offset(), end),
+            }
+        }
+    }
+
+    #[test]
+    fn a_tail_torn_at_any_byte_costs_only_the_torn_record() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.spool");
+        let mut writer = SpoolWriter::create(&path).expect("a new file");
+        let ends: Vec<u64> = records().iter().map(|r| writer.append(r).expect("room on disk")).collect();
+        assert!(SpoolWriter::create(&path).is_err(), "a spool has one writer in its life");
+        let bytes = std::fs::read(&path).expect("just written");
+        for cut in 0..=bytes.len() {
+            let whole = ends.iter().filter(|end| **end <= cut as u64).count();
+            let (found, offset, end) = read_all(&bytes[..cut]);
+            assert_eq!(found, records()[..whole]);
+            assert_eq!(offset, whole.checked_sub(1).map_or(0, |last| ends[last]));
+            assert!(matches!(end, SpoolEnd::End), "cut at {cut}: {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_damage_and_not_an_end() {
+        let mut bytes: Vec<u8> = records().iter().flat_map(frame::encode).collect();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        let (found, _, end) = read_all(&bytes);
+        assert_eq!(found.len(), 2);
+        assert!(matches!(end, SpoolEnd::Damaged(FrameError::Corrupt)));
+    }
+
+    #[test]
+    fn a_follower_sees_each_length_and_then_the_end() {
+        let published = Published::default();
+        published.extend(10);
+        assert_eq!(published.beyond(0), Some(10));
+        published.close();
+        assert_eq!(published.beyond(9), Some(10));
+        assert_eq!(published.beyond(10), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! At most one controller drives a trial.
+
+use super::DriveError;
+use crate::home::TrialFolder;
+use dtrain_protocol::TrialId;
+use rustix::fs::FlockOperation;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Held by the controller; ends with its process, however that ends.
+pub(super) struct Lock {
+    _file: File,
+}
+
+/// Becomes the controller of a trial.
+pub(super) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveError> {
+    let path = folder.lock();
+    let wrong = |source| DriveError::Folder { doing: "lock", path: path.clone(), source };
+    let mut file =
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(wrong)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let process = written(folder).unwrap_or(0);
+            return Err(DriveError::Busy { trial: trial.clone(), process });
+        }
+        Err(error) => return Err(wrong(error.into())),
+    }
+    file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(wrong)?;
+    Ok(Lock { _file: file })
+}
+
+/// The controller of a trial, when it has one.
+pub(super) fn holder(folder: &TrialFolder) -> Option<u32> {
+    let file = File::open(folder.lock()).ok()?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(rustix::io::Errno::WOULDBLOCK) => written(folder),
+        Ok(()) | Err(_) => None,
+    }
+}
+
+fn written(folder: &TrialFolder) -> Option<u32> {
+    fs::read_to_string(folder.lock()).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_controller_is_told_who_the_first_is() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let (folder, trial) = (TrialFolder::at(root.path()), TrialId("01J".into()));
+        assert_eq!(holder(&folder), None);
+        let lock = take(&folder, &trial).expect("nobody drives it");
+        assert_eq!(holder(&folder), Some(std::process::id()));
+        let refused = take(&folder, &trial).err().expect("somebody drives it").to_string();
+        assert_eq!(refused, format!("trial 01J already has a controller, process {}", std::process::id()));
+        drop(lock);
+        assert!(take(&folder, &trial).is_ok());
+    }
+}

@@ -1,0 +1,27 @@
+//! Files that survive a power cut once a call returned.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Writes a new file, or all of an old one, and waits until its content is on disk. Its name is not yet: see
+/// [`sync_folder`].
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Puts `bytes` in the place of what `path` held, so that a reader sees either all of the old or all of the new.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    write(&beside, bytes)?;
+    fs::rename(&beside, path)?;
+    sync_folder(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// Waits until the names in a folder are on disk.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,176 @@
+//! The agent as a process of this machine that leaves its parent's session.
+
+use super::{Connection, Launcher, Reached};
+use crate::agent::{AgentCard, AgentOrder, AgentReply, AgentRequest, Process, Program};
+use crate::home::TrialFolder;
+use dtrain_protocol::{AttemptId, frame};
+use rustix::fs::FlockOperation;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long an agent may take to start its ranks.
+const TO_START: Duration = Duration::from_secs(60);
+
+/// How long processes may take to go once killed, and an agent that ended its attempt to leave.
+const TO_GO: Duration = Duration::from_secs(10);
+
+/// Starts agents on this machine.
+pub struct LocalLauncher {
+    folder: TrialFolder,
+    agent: Option<Program>,
+    /// Agents started here, to be waited for once they ended.
+    children: Vec<Child>,
+}
+
+impl LocalLauncher {
+    /// Reaches what runs in a trial's folder; starts nothing.
+    pub fn new(folder: &TrialFolder) -> Self {
+        Self { folder: folder.clone(), agent: None, children: Vec::new() }
+    }
+
+    /// Reaches what runs in a trial's folder, and starts `agent`.
+    pub fn starting(folder: &TrialFolder, agent: &Program) -> Self {
+        Self { agent: Some(agent.clone()), ..Self::new(folder) }
+    }
+
+    /// Whether an agent of the trial lives.
+    pub fn is_running(&self) -> bool {
+        self.is_locked()
+    }
+
+    /// Asks the newest agent to stop its ranks; tells whether it could be asked.
+    pub fn ask_to_stop(&mut self) -> bool {
+        let Some(card) = self.card() else { return false };
+        let Some(mut stream) = connect(&card) else { return false };
+        frame::write(&mut stream, &AgentRequest::Stop).is_ok()
+    }
+
+    fn card(&self) -> Option<AgentCard> {
+        serde_json::from_slice(&fs::read(self.folder.agent_card()).ok()?).ok()
+    }
+
+    /// Opens the agents' log. Whoever holds its lock is the agent: it inherits the file as its standard error.
+    fn log(&self) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(self.folder.agent_log())
+    }
+
+    /// Whether an agent lives, even one that has not yet said so.
+    fn is_locked(&self) -> bool {
+        let Ok(log) = File::open(self.folder.agent_log()) else { return false };
+        rustix::fs::flock(&log, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+    }
+
+    fn locked_log(&self) -> Result<File, String> {
+        let log = self.log().map_err(|error| format!("{}: {error}", self.folder.agent_log().display()))?;
+        let until = Instant::now() + TO_GO;
+        loop {
+            match rustix::fs::flock(&log, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(log),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(format!("an agent of an earlier attempt still lives: {error}")),
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        self.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    }
+}
+
+impl Launcher for LocalLauncher {
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, String> {
+        self.reap();
+        let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
+        let log = self.locked_log()?;
+        let mut command = Command::new(&agent.path);
+        command.args(&agent.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", agent.path.display()))?;
+        // The lock is now the agent's alone.
+        drop(command);
+        let answer = converse(&mut child, order);
+        let answer = answer.and_then(|reply| match reply {
+            AgentReply::Running(card) => Ok(card),
+            AgentReply::Refused { reason } => Err(reason),
+        });
+        if answer.is_err() {
+            // It refused, or nobody knows what it is doing: it ends, and its ranks with it.
+            drop(child.kill());
+            drop(child.wait());
+            self.kill(order.attempt);
+        } else {
+            self.children.push(child);
+        }
+        answer
+    }
+
+    fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
+        self.reap();
+        if !self.is_locked() {
+            return if self.kill(attempt) { Reached::Gone } else { Reached::Silent };
+        }
+        let Some(card) = self.card().filter(|card| card.attempt == attempt) else { return Reached::Silent };
+        let Some(mut stream) = connect(&card) else { return Reached::Silent };
+        let asked = frame::write(&mut stream, &AgentRequest::Follow { from });
+        match asked.and_then(|()| stream.try_clone()) {
+            Ok(spool) => Reached::Connected(Connection {
+                agent: card.agent.id,
+                spool: Box::new(spool),
+                requests: Box::new(stream),
+            }),
+            Err(_) => Reached::Silent,
+        }
+    }
+
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
+        match File::open(self.folder.spool(attempt)) {
+            Ok(mut spool) => {
+                spool.seek(SeekFrom::Start(from))?;
+                Ok(Box::new(io::BufReader::new(spool)))
+            }
+            // An attempt that was recorded and never launched left nothing.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(io::empty())),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn kill(&mut self, attempt: AttemptId) -> bool {
+        let Some(card) = self.card().filter(|card| card.attempt == attempt) else { return !self.is_locked() };
+        let gone = [card.agent].iter().chain(&card.ranks).all(|process: &Process| process.kill(TO_GO));
+        self.reap();
+        gone
+    }
+}
+
+/// Connects to a living agent.
+fn connect(card: &AgentCard) -> Option<UnixStream> {
+    UnixStream::connect(&card.socket).ok().filter(|_| card.agent.is_alive())
+}
+
+/// Hands the order over and waits for the answer.
+fn converse(child: &mut Child, order: &AgentOrder) -> Result<AgentReply, String> {
+    let pipes = child.stdin.take().zip(child.stdout.take());
+    let (mut stdin, mut stdout) = pipes.expect("both are piped");
+    let (sender, answer) = channel();
+    let bytes = frame::encode(order);
+    thread::spawn(move || {
+        let told = io::Write::write_all(&mut stdin, &bytes);
+        drop(stdin);
+        let heard = told.map_err(Into::into).and_then(|()| frame::read(&mut stdout));
+        drop(sender.send(heard));
+    });
+    match answer.recv_timeout(TO_START) {
+        Ok(Ok(reply)) => Ok(reply),
+        Ok(Err(error)) => Err(format!("the agent did not answer: {error}")),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(format!("the agent did not answer within {} s", TO_START.as_secs()))
+        }
+    }
+}

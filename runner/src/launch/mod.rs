@@ -1,0 +1,44 @@
+//! How agents are started and reached.
+
+mod local;
+
+pub use local::LocalLauncher;
+
+use crate::agent::{AgentCard, AgentOrder};
+use dtrain_protocol::AttemptId;
+use std::io::{self, Read, Write};
+
+/// Starts the agents of one trial, reaches them, and ends them.
+pub trait Launcher {
+    /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives.
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, String>;
+
+    /// Reaches the agent of `attempt` to hear its spool from `from` on.
+    fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached;
+
+    /// What the attempt left behind, from `from` on; to be asked for when its agent is gone.
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>>;
+
+    /// Kills whatever lives of the attempt; tells whether nothing does any more.
+    fn kill(&mut self, attempt: AttemptId) -> bool;
+}
+
+/// What became of an agent.
+pub enum Reached {
+    /// It answers.
+    Connected(Connection),
+    /// It lives, and does not answer yet or any more.
+    Silent,
+    /// Neither it nor any of its ranks lives.
+    Gone,
+}
+
+/// A connection to an agent.
+pub struct Connection {
+    /// Process id of the agent.
+    pub agent: u32,
+    /// The bytes of the spool.
+    pub spool: Box<dyn Read + Send>,
+    /// Takes frames of [`crate::agent::AgentRequest`].
+    pub requests: Box<dyn Write + Send>,
+}

@@ -1,0 +1,115 @@
+//! Processes that cannot be mistaken for others, and how they are started and ended.
+
+use crate::agent::Process;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::FdFlags;
+use rustix::process::{Pid, Signal};
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl Process {
+    /// The running process `id`; `None` when there is none.
+    pub fn of(id: u32) -> Option<Self> {
+        let (state, started) = stat(id)?;
+        (!matches!(state, 'Z' | 'X')).then_some(Self { id, started })
+    }
+
+    /// Whether it still runs. A process that ended and was not waited for does not.
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.id) == Some(*self)
+    }
+
+    /// Kills it and waits until it is gone, at most `patience`; tells whether it is.
+    pub(crate) fn kill(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        while self.is_alive() {
+            if Instant::now() >= until {
+                return false;
+            }
+            if let Some(pid) = pid(self.id) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+}
+
+/// State and start time of a process, from `/proc/<id>/stat`.
+fn stat(id: u32) -> Option<(char, u64)> {
+    let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name of the program is in parentheses and may hold anything; the rest are plain fields.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// A process id as the system calls want it.
+pub(crate) fn pid(id: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(id).ok()?)
+}
+
+/// Makes the child die with the thread that starts it, which must therefore live as long as the child should, and
+/// hand `inherit` down to it.
+pub(crate) fn bind_to_this_thread(command: &mut Command, inherit: Option<Arc<OwnedFd>>) {
+    let parent = rustix::process::getpid();
+    let prepare = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Too late to be told when the parent ended before the line above.
+        if rustix::process::getppid() != Some(parent) {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe));
+        }
+        if let Some(file) = &inherit {
+            rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?;
+        }
+        Ok(())
+    };
+    #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
+    // SAFETY: between fork and exec only three system calls are made; nothing allocates or takes a lock.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Closes every file that this process inherited beside standard input, output and error.
+///
+/// To be called before the process opens anything.
+pub(crate) fn close_inherited_files() -> io::Result<()> {
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in open {
+        #[expect(unsafe_code, reason = "inherited files have no owner in this process that could be asked")]
+        // SAFETY: the process has opened nothing yet, so that nobody here owns these numbers.
+        unsafe {
+            rustix::io::close(number);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_with_its_id() {
+        let me = Process::of(std::process::id()).expect("this process runs");
+        assert!(me.is_alive());
+        assert!(!Process { started: me.started + 1, ..me }.is_alive());
+    }
+
+    #[test]
+    fn a_killed_process_is_gone_before_it_is_waited_for() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep is everywhere");
+        let process = Process::of(child.id()).expect("it just started");
+        assert!(process.kill(Duration::from_secs(5)));
+        assert!(!process.is_alive());
+        child.wait().expect("it is our child");
+    }
+}
