@@ -3,7 +3,8 @@
 use crate::agent::{Program, mapping};
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::{
-    DeviceKind, Gpu, HostFacts, Layout, Link, Placement, ProbeRequest, ProfilePoint, Rank, RankRates, Rates, frame,
+    DeviceKind, Gpu, HostFacts, Layout, Link, Placement, ProbeRequest, ProfilePoint, Rank, RankRates, Rates,
+    frame,
 };
 use dtrain_recipes::Model;
 use std::io::Write;
@@ -76,7 +77,8 @@ fn measure(
     let (mapping, link) = match ranks {
         1 => (None, Link::Alone),
         _ => {
-            let (file, link) = mapping::shared(ranks).map_err(|error| wrong(format!("shared memory: {error}")))?;
+            let (file, link) =
+                mapping::shared(ranks).map_err(|error| wrong(format!("shared memory: {error}")))?;
             (Some(file), link)
         }
     };
@@ -94,7 +96,11 @@ fn measure(
             budget_seconds,
         };
         let mut command = Command::new(&probe.worker.path);
-        command.args(&probe.worker.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(&probe.worker.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
             command.env(variable, threads.to_string());
         }
@@ -146,9 +152,8 @@ impl Drop for Children {
 fn mean(measured: &[RankRates]) -> Option<RankRates> {
     let first = measured.first()?;
     #[expect(clippy::cast_precision_loss, reason = "a host has few ranks")]
-    let over = |figure: &dyn Fn(&RankRates) -> f64| {
-        measured.iter().map(figure).sum::<f64>() / measured.len() as f64
-    };
+    let over =
+        |figure: &dyn Fn(&RankRates) -> f64| measured.iter().map(figure).sum::<f64>() / measured.len() as f64;
     let points = measured.iter().map(|one| one.profile.len()).min()?;
     let point = |index: usize| {
         let part = |part: fn(&ProfilePoint) -> f64| over(&|one| part(&one.profile[index]));
@@ -179,17 +184,23 @@ fn mean(measured: &[RankRates]) -> Option<RankRates> {
 ///
 /// Cores and memory are those this process may use, by affinity and control group.
 pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
-    let mut system = System::new();
-    system.refresh_memory();
-    system.refresh_cpu_all();
-    let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
-    let processor = system.cpus().first().map_or_else(String::new, |cpu| cpu.brand().trim().to_owned());
-    let cores = thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
+    let system = System::new().ok().map(|mut system| {
+        system.refresh_memory();
+        system.refresh_cpu_all();
+        system
+    });
+    let brand = |system: &System| Some(system.cpus().first()?.brand().trim().to_owned());
+    let memory = |system: &System| {
+        let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
+        system.total_memory().min(limit)
+    };
+    let cores =
+        thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
     HostFacts {
-        name: System::host_name().unwrap_or_else(|| "localhost".into()),
-        processor,
+        name: System::host_name().unwrap_or_else(|_| "localhost".into()),
+        processor: system.as_ref().and_then(brand).unwrap_or_default(),
         cores,
-        memory_bytes: system.total_memory().min(limit),
+        memory_bytes: system.as_ref().map_or(0, memory),
         gpus,
     }
 }
