@@ -28,13 +28,9 @@ pub struct Candidate {
 }
 
 impl fmt::Display for Candidate {
-    /// Such as `data 2 (1 thread each), micro-batch 4 × 2`; what is left at its default is not said.
+    /// Such as `data 2, 1 thread each, micro-batch 4 × 2`; what is left at its default is not said.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let threads = if self.threads == 1 { "thread" } else { "threads" };
-        match self.device {
-            DeviceKind::Cpu => write!(f, "{} ({} {threads} each)", self.layout, self.threads)?,
-            DeviceKind::Cuda => write!(f, "{} (cuda)", self.layout)?,
-        }
+        f.write_str(&where_it_runs(&self.layout, self.device, self.threads))?;
         write!(f, ", micro-batch {} × {}", self.split.micro(), self.split.micro_batches())?;
         if self.zero != ZeroStage::Zero0 {
             write!(f, ", zero {}", zero_word(self.zero))?;
@@ -46,6 +42,17 @@ impl fmt::Display for Candidate {
             write!(f, ", {}", precision_word(self.precision))?;
         }
         Ok(())
+    }
+}
+
+/// The layout with its devices, such as `data 2, 1 thread each`.
+pub fn where_it_runs(layout: &Layout, device: DeviceKind, threads: u32) -> String {
+    let s = if threads == 1 { "" } else { "s" };
+    match (device, layout.world()) {
+        (DeviceKind::Cpu, 1) => format!("one rank of {threads} thread{s}"),
+        (DeviceKind::Cpu, _) => format!("{layout}, {threads} thread{s} each"),
+        (DeviceKind::Cuda, 1) => "one GPU".into(),
+        (DeviceKind::Cuda, _) => format!("{layout}, a GPU each"),
     }
 }
 

@@ -13,8 +13,8 @@ use crate::space::{Place, Pool, Space, Way};
 use dtrain_protocol::{DeviceKind, HostFacts, RankRates, Rates};
 use dtrain_recipes::{Bytes, Model, Optimizer, OptimizerKind, Precision, Recompute, ZeroStage};
 
-/// Bytes of one bucket of gradients.
-pub const BUCKET_BYTES: u64 = 4 << 20;
+/// Bytes of one bucket of gradients, as the worker cuts them.
+pub const BUCKET_BYTES: u64 = 1 << 20;
 
 /// Resident bytes of a rank before the model is built, where nobody measured them.
 const BASELINE_BYTES: u64 = 48 << 20;
@@ -76,6 +76,8 @@ struct Speeds {
     link: Datasheet,
     baseline: u64,
     source: Source,
+    /// Relative spread of repeated passes.
+    spread: f64,
     /// Relative half-width of the 80 % interval, inside the measured micro-batches.
     doubt: f64,
     /// Relative difference that cannot be told apart.
@@ -199,6 +201,7 @@ impl<'a> Judge<'a> {
             zero: way.zero,
             recompute: way.recompute,
             precision: way.precision,
+            device: self.space.pools[way.pool as usize].device,
             micro,
             micro_batches,
             baseline: self.speeds[way.pool as usize].baseline,
@@ -232,10 +235,11 @@ impl<'a> Judge<'a> {
         let device = self.space.pools[way.pool as usize].device;
         let exposed = exposed_reduction(reduction, buckets, backward, overlap(device));
         let stage = StageCost { forward: forward + within / 3.0, backward: backward + within * 2.0 / 3.0 };
+        let waiting = self.waiting(way, n * (forward + backward), n);
         Breakdown {
             forward: n * forward,
             backward: n * backward,
-            communication: exposed + n * within,
+            communication: exposed + n * within + waiting,
             bubble: self.bubble(way, micro, micro_batches, stage, walked),
             optimizer: self.optimizer(way),
             overhead: n * cost.overhead,
@@ -295,14 +299,29 @@ impl<'a> Judge<'a> {
         }
         let speeds = &self.speeds[way.pool as usize];
         let bytes = 4 * self.rank_parameters(way);
-        let measured = network::measured(&speeds.all_reduce, bytes).map(|s| s * speeds.all_reduce_scale);
+        let (buckets, rest) = (bytes / BUCKET_BYTES, bytes % BUCKET_BYTES);
+        let curve = |bytes| network::measured(&speeds.all_reduce, bytes).map(|s| s * speeds.all_reduce_scale);
         #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
-        let formula = || {
+        let formula = |bytes: u64| {
             let members = way.layout.data.get();
             let (bandwidth, latency) = (speeds.link.link_bandwidth, speeds.link.link_latency);
             network::all_reduce(bytes as f64, &[Level { members, bandwidth, latency }])
         };
-        self.case.factors.communication * measured.unwrap_or_else(formula)
+        let one = |bytes: u64| if bytes == 0 { 0.0 } else { curve(bytes).unwrap_or_else(|| formula(bytes)) };
+        #[expect(clippy::cast_precision_loss, reason = "buckets are far below 2^52")]
+        let all = buckets as f64 * one(BUCKET_BYTES) + one(rest);
+        self.case.factors.communication * all
+    }
+
+    /// Seconds a replica waits for the slowest: the expected largest of as many normal deviates, for a step of
+    /// `compute` seconds whose parts vary independently.
+    fn waiting(&self, way: &Way, compute: f64, micro_batches: f64) -> f64 {
+        let replicas = f64::from(way.layout.data.get());
+        let deviation = 1.48 * self.speeds[way.pool as usize].spread / micro_batches.sqrt();
+        let doublings = (replicas / 2.0).ln();
+        // Exact at 2, within a tenth up to a thousand.
+        let largest = if replicas > 1.0 { 0.564 + 0.67 * doublings / (1.0 + 0.07 * doublings) } else { 0.0 };
+        largest * deviation * compute
     }
 
     fn optimizer(&self, way: &Way) -> f64 {
@@ -377,6 +396,7 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
         link,
         baseline: rates.baseline_bytes,
         source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
+        spread: rates.spread.clamp(0.0, 0.5),
         doubt: 0.06 + 1.9 * rates.spread.max(0.0) + 0.3 * distance,
         resolution: rates.spread.clamp(0.01, 0.10) + 0.05 * distance,
     }
@@ -396,6 +416,7 @@ fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
         all_reduce_scale: 1.0,
         baseline: BASELINE_BYTES,
         source: Source::Datasheet,
+        spread: 0.02,
         doubt: sheet.doubt - 1.0,
         resolution: 0.05,
         link: sheet,

@@ -99,3 +99,6 @@ fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
     };
     Placement { device, index, threads }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //! Counts what the worker keeps: f32 weights, gradients and optimizer state, the tensors every operation saves
 //! for its backward, the logits, the buffers of the reduction, and the process itself.
 
-use dtrain_protocol::Layout;
+use dtrain_protocol::{DeviceKind, Layout};
 use dtrain_recipes::{
     Activation, Bytes, Cnn, Decoder, Mlp, Model, Optimizer, OptimizerKind, Positions, Precision, Recompute,
     ZeroStage,
@@ -64,6 +64,8 @@ pub struct Held<'a> {
     pub recompute: Recompute,
     /// Arithmetic of matrix products.
     pub precision: Precision,
+    /// Where it runs: on a CPU in f32 the worker's fused operations keep less.
+    pub device: DeviceKind,
     /// Samples of one forward pass.
     pub micro: u32,
     /// Forward passes of a step.
@@ -92,16 +94,16 @@ fn of_stage(held: &Held<'_>, stage: u32) -> Memory {
         Precision::F32 => 4,
         Precision::Bf16 => 6,
     };
-    let accumulators = if held.micro_batches > 1 { 2 } else { 1 };
     let alive = u64::from((stages - stage).min(held.micro_batches));
     let samples = u64::from(held.micro);
-    let kept = kept(held.model, held.recompute, held.precision);
+    let fused = held.device == DeviceKind::Cpu && held.precision == Precision::F32;
+    let kept = kept(held.model, held.recompute, held.precision, fused);
     let cut = u64::from(tensor * layout.context.get());
     let outer = if first { kept.outer } else { 0 };
     let block_bytes = kept.block_stored * blocks * alive + kept.block_working;
     Memory {
         weights: Bytes(copies * parameters / shard(ZeroStage::Zero3)),
-        gradients: Bytes(4 * parameters * accumulators / shard(ZeroStage::Zero2)),
+        gradients: Bytes(4 * (parameters + largest_part(held.model)) / shard(ZeroStage::Zero2)),
         optimizer: Bytes(moments(held.optimizer) * 4 * parameters / shard(ZeroStage::Zero1)),
         activations: Bytes(samples * (block_bytes + outer) / cut),
         logits: Bytes(if last { samples * kept.logits / cut } else { 0 }),
@@ -131,6 +133,21 @@ fn parameters(model: &Model, blocks: u64, first: bool, last: bool) -> u64 {
         + if last { head + tied_again } else { 0 }
 }
 
+/// Parameters of the largest part of the model: their fresh gradients lie beside the sums until they are added.
+fn largest_part(model: &Model) -> u64 {
+    match model {
+        Model::Decoder(d) => d.block_parameters().max(u64::from(d.vocab) * u64::from(d.hidden)),
+        Model::Mlp(m) => {
+            m.widths().windows(2).map(|w| (u64::from(w[0]) + 1) * u64::from(w[1])).max().unwrap_or(0)
+        }
+        Model::Cnn(c) => {
+            let widest = u64::from(c.stages.iter().copied().max().unwrap_or(0));
+            18 * widest * widest
+        }
+        Model::Command(_) => 0,
+    }
+}
+
 /// Values the optimizer keeps for each parameter.
 pub fn moments(optimizer: &Optimizer) -> u64 {
     match optimizer.kind {
@@ -153,9 +170,10 @@ struct Kept {
     logits: u64,
 }
 
-fn kept(model: &Model, recompute: Recompute, precision: Precision) -> Kept {
+fn kept(model: &Model, recompute: Recompute, precision: Precision, fused: bool) -> Kept {
     match model {
-        Model::Decoder(d) => decoder(d, recompute, precision),
+        Model::Decoder(d) if fused => decoder_fused(d, recompute),
+        Model::Decoder(d) => decoder_plain(d, recompute, precision),
         Model::Mlp(m) => mlp(m),
         Model::Cnn(c) => cnn(c, recompute),
         Model::Command(_) => Kept { block_stored: 0, block_working: 0, outer: 0, logits: 0 },
@@ -163,7 +181,36 @@ fn kept(model: &Model, recompute: Recompute, precision: Precision) -> Kept {
 }
 
 // Values for one token: h hidden, k key-value width, a heads, s sequence, f feed-forward width.
-fn decoder(d: &Decoder, recompute: Recompute, precision: Precision) -> Kept {
+
+/// What the fused operations keep: scores never, only one logarithm for each row of them.
+fn decoder_fused(d: &Decoder, recompute: Recompute) -> Kept {
+    let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
+    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
+    let packed = h + 2 * k;
+    let (wide, inner) = match d.activation {
+        Activation::Swiglu => (2 * f, f),
+        Activation::Gelu | Activation::Relu => (f, f),
+    };
+    // Input, normed, packed queries, keys and values, logarithms, context; residual, normed, up, activated.
+    let all = 2 * h + packed + u64::from(d.heads) + h + 2 * h + wide + inner;
+    // Gradients on their way through the block: of the residual, of the packed or the wide tensor and beside it.
+    let passing = 2 * h + (packed + h).max(wide + inner);
+    let (stored, working) = match recompute {
+        Recompute::None | Recompute::Selective => (all, passing),
+        Recompute::Full => (h, all + passing),
+    };
+    // The loss leaves its gradient where the logits were; the head keeps its input before and after the norm.
+    let logits = u64::from(d.vocab) + 3 * h;
+    Kept {
+        block_stored: 4 * s * stored,
+        block_working: 4 * s * working,
+        outer: 4 * s * h,
+        logits: 4 * s * logits,
+    }
+}
+
+/// What plain tensor operations keep.
+fn decoder_plain(d: &Decoder, recompute: Recompute, precision: Precision) -> Kept {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
     let k = u64::from(d.kv_heads) * u64::from(d.head_width());
     let product = match precision {
@@ -243,6 +290,7 @@ mod tests {
             zero: ZeroStage::Zero0,
             recompute: Recompute::None,
             precision: Precision::F32,
+            device: DeviceKind::Cuda,
             micro: 1,
             micro_batches: 1,
             baseline: 0,
@@ -255,7 +303,8 @@ mod tests {
         let memory = peak(&held(&model, &optimizer));
         // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments.
         assert_eq!(memory.weights, Bytes(497_759_232));
-        assert_eq!(memory.gradients, Bytes(497_759_232));
+        // And the gradient of the embedding, 50,257 × 768, before it is added.
+        assert_eq!(memory.gradients, Bytes(497_759_232 + 154_389_504));
         assert_eq!(memory.optimizer, Bytes(995_518_464));
         // One token of one block keeps 2·768 + 768 + 2·768 + 768 in attention, 2·12·1024 scores and
         // 2·768 + 2·3072 in the feed-forward: 36,864 values; 12 blocks, 1,024 tokens, 4 bytes; and the
@@ -264,6 +313,17 @@ mod tests {
         assert_eq!(memory.activations, Bytes(12 * block + 1024 * 4 * 2 * 768));
         assert_eq!(memory.logits, Bytes(1024 * 50_257 * 12 + 1024 * 8 * 768));
         assert_eq!(memory.buckets, Bytes(0));
+    }
+
+    #[test]
+    fn the_fused_operations_of_a_cpu_keep_no_scores() {
+        let (model, optimizer) = (sample::gpt2(), sample::adamw());
+        let memory = peak(&Held { device: DeviceKind::Cpu, micro: 2, ..held(&model, &optimizer) });
+        // One token of one block keeps 5·768 around 3·768 packed values, 12 logarithms and 2·3072; while
+        // gradients pass through a block there are 2·768 + 2·3072 more, and the embedding keeps 768.
+        let token = 12 * (8 * 768 + 12 + 2 * 3072) + (2 * 768 + 2 * 3072) + 768;
+        assert_eq!(memory.activations, Bytes(2 * 1024 * 4 * token));
+        assert_eq!(memory.logits, Bytes(2 * 1024 * 4 * (50_257 + 3 * 768)));
     }
 
     #[test]

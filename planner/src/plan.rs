@@ -397,3 +397,6 @@ fn total(recipe: &Recipe, pace: &Pace, candidate: &Candidate, step: f64, forward
     let passes = if recipe.data.is_some() { validations * pace.validate_samples as f64 } else { 0.0 };
     steps * step + passes * forward_per_sample
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Recipes, hosts and rates that tests share.
 
+use crate::plan::PlanRequest;
 use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
 use dtrain_recipes::*;
 
@@ -85,6 +86,25 @@ pub(crate) fn host(cores: u32) -> HostFacts {
         cores,
         memory_bytes: 16 << 30,
         gpus: Vec::new(),
+    }
+}
+
+/// A request over the sample recipe; change what the test is about.
+pub(crate) fn request<'a>(
+    recipe: &'a Recipe,
+    host: &'a HostFacts,
+    rates: Option<&'a Rates>,
+) -> PlanRequest<'a> {
+    PlanRequest {
+        recipe,
+        host,
+        rates,
+        observations: &[],
+        data_root: "/data".into(),
+        train_samples: None,
+        valid_samples: None,
+        seed: 0,
+        program: "0.1.0",
     }
 }
 

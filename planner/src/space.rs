@@ -1,7 +1,7 @@
 //! Every way to train that the recipe leaves open: all axes, all divisors, and a reason for each left out.
 
 use crate::batch::divisors;
-use crate::candidate::Rejected;
+use crate::candidate::{Rejected, where_it_runs};
 use crate::{BatchSplit, Candidate, Rejection};
 use dtrain_protocol::{Axis, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Choice, Devices, LayoutPins, Model, Precision, Recipe, Recompute, ZeroStage};
@@ -90,7 +90,7 @@ impl Space {
     fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, ability: Ability) {
         let Pool { threads, device, .. } = self.pools[pool as usize];
         if let Some(rejection) = does_not_divide(&recipe.model, &layout) {
-            self.left_out.add(1, &rejection, || described(&layout, threads, device), 0);
+            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
             return;
         }
         let micros = micros(self.batch, layout.data, recipe.layout.micro_batch);
@@ -100,7 +100,7 @@ impl Space {
                 micro: recipe.layout.micro_batch.unwrap_or(1),
                 replicas: layout.data.get(),
             };
-            self.left_out.add(1, &rejection, || described(&layout, threads, device), 0);
+            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
             return;
         }
         let count = micros.len() as u64;
@@ -111,7 +111,12 @@ impl Space {
                     match ability(&layout, zero, recompute, precision, device, &recipe.model) {
                         Some(reason) => {
                             let rejection = Rejection::CannotRun(reason);
-                            self.left_out.add(count, &rejection, || described(&layout, threads, device), 0);
+                            self.left_out.add(
+                                count,
+                                &rejection,
+                                || where_it_runs(&layout, device, threads),
+                                0,
+                            );
                         }
                         None => self.ways.push(Way { pool, layout, zero, recompute, precision }),
                     }
@@ -324,15 +329,6 @@ fn zeros(pinned: Option<ZeroStage>, layout: &Layout) -> Vec<ZeroStage> {
 
 fn recomputes(pinned: Option<Recompute>) -> Vec<Recompute> {
     pinned.map_or_else(|| vec![Recompute::None, Recompute::Selective, Recompute::Full], |one| vec![one])
-}
-
-/// A layout in words, before it has a micro-batch.
-fn described(layout: &Layout, threads: u32, device: DeviceKind) -> String {
-    match device {
-        DeviceKind::Cpu if threads == 1 => format!("{layout}, 1 thread each"),
-        DeviceKind::Cpu => format!("{layout}, {threads} threads each"),
-        DeviceKind::Cuda => format!("{layout} on cuda"),
-    }
 }
 
 /// Candidates left out, counted by heading, each heading with the one that came nearest.

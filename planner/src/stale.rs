@@ -159,24 +159,14 @@ fn words(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::{PlanRequest, plan};
+    use crate::plan::plan;
     use crate::sample;
     use dtrain_recipes::{Choice, Recompute, Samples};
 
     #[test]
     fn every_change_is_told_in_words() {
         let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
-        let request = PlanRequest {
-            recipe: &recipe,
-            host: &host,
-            rates: Some(&rates),
-            observations: &[],
-            data_root: "/data".into(),
-            train_samples: None,
-            valid_samples: None,
-            seed: 0,
-            program: "0.1.0",
-        };
+        let request = sample::request(&recipe, &host, Some(&rates));
         let plan = plan(&request).expect("the sample fits");
         let words = |recipe, host, rates, program| {
             let stale = plan.stale(recipe, host, rates, program);

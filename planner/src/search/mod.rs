@@ -18,3 +18,6 @@ pub fn rank(judge: &Judge<'_>, seed: u64, keep: usize) -> Ranking {
         anneal::rank(judge, seed, keep, anneal::ITERATIONS)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+use super::*;
+use crate::plan::plan;
+use crate::sample;
+use dtrain_recipes::{Choice, Mlp, Samples, Stop};
+
+fn shown(text: String) -> String {
+    let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    assert!(widest <= WIDTH, "a line has {widest} columns");
+    text
+}
+
+#[test]
+fn a_measured_plan_tells_its_choice_and_why_the_others_lose() {
+    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
+    insta::assert_snapshot!(shown(explain(&plan)));
+}
+
+#[test]
+fn a_plan_from_the_data_sheet_says_so() {
+    let (mut recipe, host) = (sample::recipe(), sample::host(1));
+    let mlp = Mlp { inputs: 4, hidden: vec![32], classes: 3, activation: dtrain_recipes::Activation::Relu };
+    recipe.model = Model::Mlp(mlp);
+    recipe.train.batch = Choice::Auto;
+    recipe.objective.stop = Stop { samples: Some(Samples(12_000)), ..Stop::default() };
+    let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
+    insta::assert_snapshot!(shown(explain(&plan)));
+}
+
+#[test]
+fn digits_are_grouped_by_three() {
+    let grouped = [1, 12, 123, 1_234, 12_345, 123_456, 1_234_567].map(thousands);
+    assert_eq!(grouped, ["1", "12", "123", "1,234", "12,345", "123,456", "1,234,567"]);
+}

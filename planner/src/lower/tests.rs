@@ -1,0 +1,71 @@
+use super::*;
+use crate::plan::{PlanRequest, plan};
+use crate::sample;
+use dtrain_protocol::{Action, order};
+use dtrain_recipes::{Metric, Recipe, Seconds, Stop};
+
+fn planned(change: impl FnOnce(&mut Recipe)) -> Plan {
+    let (mut recipe, host, rates) = (sample::recipe(), sample::host(4), sample::rates(4));
+    change(&mut recipe);
+    plan(&PlanRequest { train_samples: Some(5_000), ..sample::request(&recipe, &host, Some(&rates)) })
+        .expect("the sample fits")
+}
+
+fn launch() -> Launch {
+    Launch {
+        trial: TrialId("01JD0000000000000000000000".into()),
+        attempt: AttemptId(2),
+        checkpoints: "/state/checkpoints".into(),
+        resume: None,
+        seconds_left: Some(12.5),
+    }
+}
+
+#[test]
+fn every_rank_is_told_everything_and_the_shares_make_the_batch() {
+    for replicas in [1, 2, 4] {
+        let plan = planned(|recipe| recipe.layout.data = Some(replicas));
+        let all = lower(&plan, plan.best(), &launch());
+        assert_eq!(all.len(), replicas as usize);
+        let mut seen = Vec::new();
+        for (rank, assignment) in (0..replicas).zip(&all) {
+            let training = &assignment.training;
+            assert_eq!(assignment.rank, Rank(rank));
+            assert_eq!(assignment.placement.index, rank);
+            assert_eq!(assignment.blocks, 0..4);
+            assert_eq!(assignment.data_root, PathBuf::from("/data"));
+            assert_eq!(assignment.until.seconds, Some(12.5));
+            let forwards = assignment.step.iter().filter(|action| matches!(action, Action::Forward(_)));
+            assert_eq!(forwards.count(), training.micro_batches as usize);
+            let share = order::share(0, training.batch, rank, replicas);
+            let each = u64::from(training.micro_batch) * u64::from(training.micro_batches);
+            assert_eq!(share.end - share.start, each);
+            seen.extend(share);
+        }
+        assert_eq!(seen, (0..32).collect::<Vec<_>>(), "every sample of the step once");
+    }
+}
+
+#[test]
+fn the_blocks_of_a_pipeline_are_given_out_once() {
+    let plan = planned(|_| {});
+    for stages in 1..=4 {
+        let mut choice = plan.best().clone();
+        choice.candidate.layout.pipeline = NonZeroU32::new(stages).expect("positive");
+        choice.candidate.layout.data = NonZeroU32::MIN;
+        let blocks: Vec<_> = lower(&plan, &choice, &launch()).into_iter().flat_map(|a| a.blocks).collect();
+        assert_eq!(blocks, (0..4).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn the_end_of_the_run_is_that_of_the_recipe() {
+    let plan = planned(|recipe| {
+        recipe.objective.stop =
+            Stop { epochs: Some(2.0), time: Some(Seconds(60.0)), target: Some(1.2), ..Stop::default() };
+    });
+    let rank = &lower(&plan, plan.best(), &launch())[0];
+    assert_eq!(rank.until.steps, Some(StepId(313)), "10,000 samples by 32");
+    assert_eq!(rank.until.target, Some((Metric::ValidLoss, 1.2)));
+    assert_eq!(rank.link, Link::Alone);
+}

@@ -1,0 +1,202 @@
+use super::*;
+use crate::sample;
+use dtrain_protocol::Gpu;
+use dtrain_recipes::*;
+use proptest::prelude::*;
+
+fn planned(recipe: &Recipe, cores: u32) -> Plan {
+    let (host, rates) = (sample::host(cores), sample::rates(cores));
+    plan(&sample::request(recipe, &host, Some(&rates))).expect("the sample fits")
+}
+
+fn refused(change: impl FnOnce(&mut Recipe, &mut HostFacts)) -> String {
+    let (mut recipe, mut host) = (sample::recipe(), sample::host(2));
+    change(&mut recipe, &mut host);
+    plan(&sample::request(&recipe, &host, None)).expect_err("it cannot be planned").to_string()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn the_same_request_gives_the_same_plan_in_any_order_of_inputs(
+        cores in 1u32..9, seed: u64, reversed: bool, measured in prop::collection::vec(0.5f64..2.0, 0..5),
+    ) {
+        let (recipe, host, mut rates) = (sample::recipe(), sample::host(cores), sample::rates(cores));
+        let candidate = planned(&recipe, cores).best().candidate;
+        let observe = |seconds: &f64| Observation { candidate, predicted: Seconds(1.0), measured: Seconds(*seconds) };
+        let mut observations: Vec<_> = measured.iter().map(observe).collect();
+        let first = plan(&PlanRequest { observations: &observations, seed, ..sample::request(&recipe, &host, Some(&rates)) });
+        let stamp = RatesStamp { digest: rates_digest(&rates), measured_at_ms: rates.measured_at_ms };
+        if reversed {
+            rates.by_ranks.reverse();
+            observations.reverse();
+        }
+        let again = plan(&PlanRequest { observations: &observations, seed, ..sample::request(&recipe, &host, Some(&rates)) });
+        let again = again.map(|plan| Plan { rates: Some(stamp), ..plan });
+        prop_assert_eq!(first, again);
+    }
+
+    #[test]
+    fn a_stored_plan_reads_back_the_same(cores in 1u32..5, measured: bool) {
+        let (recipe, host, rates) = (sample::recipe(), sample::host(cores), sample::rates(cores));
+        let plan = plan(&sample::request(&recipe, &host, measured.then_some(&rates))).expect("it fits");
+        let stored = serde_json::to_string_pretty(&plan).expect("it serializes");
+        let read: Plan = serde_json::from_str(&stored).expect("it is what we wrote");
+        prop_assert_eq!(read.digest(), plan.digest());
+        prop_assert_eq!(read, plan);
+    }
+
+    #[test]
+    fn every_choice_is_whole_and_in_order(cores in 1u32..9, batch in 1u64..65) {
+        let mut recipe = sample::recipe();
+        recipe.train.batch = Choice::Pinned(Samples(batch));
+        let plan = planned(&recipe, cores);
+        let ties = plan.choices.iter().take_while(|choice| choice.tie).count();
+        prop_assert!(ties >= 1 && plan.choices[ties..].iter().all(|choice| !choice.tie));
+        prop_assert!(plan.choices[ties..].windows(2).all(|w| w[0].estimate.step.0 <= w[1].estimate.step.0));
+        for Ranked { candidate, estimate, pace, .. } in &plan.choices {
+            prop_assert_eq!(candidate.split.global(), batch);
+            prop_assert!(estimate.memory_peak <= estimate.memory_available);
+            prop_assert!((estimate.breakdown.total() / estimate.step.0 - 1.0).abs() < 1e-9);
+            prop_assert!(estimate.step_low.0 < estimate.step.0 && estimate.step.0 < estimate.step_high.0);
+            prop_assert!(pace.warmup.value * 5 <= pace.schedule_steps.max(5));
+        }
+    }
+}
+
+#[test]
+fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
+    let recipe = sample::recipe();
+    assert_eq!(planned(&recipe, 2).best().candidate.layout.world(), 2);
+    let (host, mut rates) = (sample::host(2), sample::rates(2));
+    for entry in &mut rates.by_ranks[1].all_reduce {
+        entry.1 *= 1000.0;
+    }
+    let slow = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
+    assert_eq!(slow.best().candidate.layout.world(), 1);
+    let two = slow.alternatives.iter().find(|a| a.value == "2 ranks × 1 thread").expect("it is told");
+    assert!(two.speed < -0.3 && two.cause.starts_with("communication +"), "{two:?}");
+}
+
+#[test]
+fn the_predicted_step_is_the_sum_one_can_do_by_hand() {
+    let mut recipe = sample::recipe();
+    recipe.layout.micro_batch = Some(8);
+    recipe.cluster.ranks = Some(1);
+    let best = planned(&recipe, 1).best().clone();
+    // The sample's profile: f = 0.002 + 0.006 · 8 a block; backward 2.1 f; outside f and 1.5 f; overhead 0.1 f.
+    let f = 0.050;
+    let micro = 4.0 * (f + 2.1 * f) + 2.5 * f + 0.1 * f;
+    #[expect(clippy::cast_precision_loss, reason = "a few millions")]
+    let optimizer = 2e-9 * recipe.model.parameters() as f64;
+    let expected = 4.0 * micro + optimizer;
+    assert!((best.estimate.step.0 - expected).abs() < 1e-9, "{} and {expected}", best.estimate.step.0);
+    assert!((best.estimate.tokens_per_second - 32.0 * 256.0 / expected).abs() < 1e-6);
+}
+
+#[test]
+fn recomputation_is_chosen_when_memory_asks_for_it() {
+    let mut recipe = sample::recipe();
+    recipe.layout.micro_batch = Some(32);
+    recipe.cluster.ranks = Some(1);
+    let rates = sample::rates(2);
+    let at = |mib: u64| {
+        let host = HostFacts { memory_bytes: mib << 20, ..sample::host(2) };
+        plan(&sample::request(&recipe, &host, Some(&rates)))
+    };
+    assert_eq!(at(4096).expect("it fits").best().candidate.recompute, Recompute::None);
+    let tight = (100..4096).step_by(20).filter_map(|mib| at(mib).ok());
+    let tight = tight.map(|plan| plan.best().candidate.recompute).next();
+    assert_eq!(tight, Some(Recompute::Full), "the smallest host that fits at all");
+    let text = at(100).expect_err("nothing fits into 100 MiB").to_string();
+    assert!(text.contains("the nearest is one rank") && text.contains("90.0 MiB are available"), "{text}");
+}
+
+#[test]
+fn earlier_trials_correct_the_estimate_and_are_named() {
+    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let before = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits").best().clone();
+    let slower = Seconds(before.estimate.step.0 * 1.3);
+    let seen = Observation { candidate: before.candidate, predicted: before.estimate.step, measured: slower };
+    let observations = vec![seen; 4];
+    let request =
+        PlanRequest { observations: &observations, ..sample::request(&recipe, &host, Some(&rates)) };
+    let after = plan(&request).expect("it fits").best().clone();
+    assert!((after.estimate.step.0 / slower.0 - 1.0).abs() < 0.05, "{} and {slower}", after.estimate.step);
+    let width = |e: &Estimate| e.step_high.0 / e.step.0;
+    assert!(width(&after.estimate) < width(&before.estimate));
+    assert!(after.estimate.source.contains("corrected by 4 earlier trials"), "{}", after.estimate.source);
+}
+
+#[test]
+fn the_data_sheet_is_doubted_more_than_a_measurement() {
+    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let width = |rates| {
+        let plan = plan(&sample::request(&recipe, &host, rates)).expect("it fits");
+        let e = &plan.best().estimate;
+        (e.step_high.0 / e.step_low.0, e.source.clone())
+    };
+    let (sheet, said) = width(None);
+    assert!(sheet > 3.0 * width(Some(&rates)).0);
+    assert!(said.contains("data sheet"), "{said}");
+}
+
+#[test]
+fn gpus_are_used_where_there_are_any() {
+    let recipe = sample::recipe();
+    let gpu = Gpu { name: "NVIDIA H200".into(), memory_bytes: 140 << 30 };
+    let host = HostFacts { gpus: vec![gpu.clone(), gpu], ..sample::host(16) };
+    let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
+    let best = &plan.best().candidate;
+    assert_eq!(best.device, DeviceKind::Cuda);
+    assert!(best.layout.world() <= 2);
+    assert_eq!(best.precision, Precision::Bf16, "twice the products a second");
+}
+
+#[test]
+fn a_run_that_only_time_ends_has_no_last_step_but_a_schedule() {
+    let mut recipe = sample::recipe();
+    recipe.objective.stop = Stop { time: Some(Seconds(60.0)), ..Stop::default() };
+    recipe.train.batch = Choice::Auto;
+    let plan = planned(&recipe, 2);
+    let best = plan.best();
+    assert_eq!(best.pace.steps, None);
+    assert_eq!(best.estimate.total, Seconds(60.0));
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    let scheduled = best.pace.schedule_steps as f64 * best.estimate.step.0;
+    assert!((50.0..=60.0).contains(&scheduled), "{scheduled}");
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
+    let ssh = refused(|recipe, _| recipe.cluster.launcher = Launcher::Ssh);
+    assert!(
+        ssh.starts_with("cluster.launcher = \"ssh\": this version launches on this machine only"),
+        "{ssh}"
+    );
+    let gpu = refused(|recipe, _| recipe.cluster.devices = Devices::Cuda);
+    assert!(gpu.contains("has no CUDA device"), "{gpu}");
+    let epochs = refused(|recipe, _| recipe.objective.stop = Stop { epochs: Some(1.0), ..Stop::default() });
+    assert!(epochs.contains("number of training samples"), "{epochs}");
+    let command = refused(|recipe, _| recipe.model = Model::Command(Command { argv: vec!["true".into()] }));
+    assert!(command.contains("model.kind"), "{command}");
+    let endless = refused(|recipe, _| recipe.objective.stop = Stop::default());
+    assert!(endless.contains("objective.stop needs one of"), "{endless}");
+}
+
+#[test]
+fn pins_that_cannot_be_met_are_named() {
+    let tensor = refused(|recipe, _| recipe.layout.tensor = Some(2));
+    assert!(tensor.contains("the worker cuts work along the data axis only, not tensor 2"), "{tensor}");
+    let batch = refused(|recipe, _| {
+        recipe.layout.data = Some(2);
+        recipe.train.batch = Choice::Pinned(Samples(15));
+    });
+    assert!(batch.contains("a batch of 15 cannot be split"), "{batch}");
+    assert!(batch.contains("multiple of layout.data"), "{batch}");
+    let ranks = refused(|recipe, _| {
+        recipe.cluster.ranks = Some(3);
+        recipe.layout.data = Some(2);
+    });
+    assert!(ranks.contains("cluster.ranks must be"), "{ranks}");
+}
