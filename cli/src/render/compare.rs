@@ -1,0 +1,406 @@
+//! Trials side by side: what differs, as a page or as CSV.
+
+use super::history::status;
+use super::number::{count, seconds};
+use super::sparkline::plot;
+use super::table::{Style, Tone, age, csv, cut, painted, width};
+use dtrain_recipes::Bytes;
+use dtrain_runner::compare::{Call, Change, Code, Comparison, Difference, Figure, Revision, Unit, Value};
+
+/// Widest name of a line.
+const NAME: usize = 28;
+
+/// Lines of the drawing of the loss.
+const HEIGHT: usize = 8;
+
+/// One line: what it is, one text for each trial, and what to make of it.
+struct Line {
+    name: String,
+    values: Vec<String>,
+    remark: String,
+    tone: Tone,
+}
+
+/// The page. Only what differs, unless `all`; with `code` also what was not committed.
+pub(crate) fn compare(comparison: &Comparison, all: bool, code: bool, style: Style) -> String {
+    let params = part(&comparison.params, all);
+    let environment = part(&comparison.environment, all);
+    let results: Vec<_> = comparison.results.iter().map(result).collect();
+    let (names, states) = heads(comparison, style);
+    let sides = Sides::fit(&[&params, &results, &environment], &names, style);
+    let mut page = sides.line("", &names, "change", Tone::Bold, style);
+    page += &sides.line("", &states, "", Tone::Plain, style);
+    page += &sides.section("PARAMETERS", &counted(&comparison.params, all), &params, style);
+    page += &sides.section("RESULTS", "", &results, style);
+    let drawing = plot(&comparison.curves, comparison.curve_steps, HEIGHT, style);
+    if !drawing.is_empty() {
+        page += &format!("{}\n{drawing}", title("LOSS", style));
+    }
+    page += &sentence("CODE", &same_code(&comparison.code, code, style), style);
+    if code {
+        page += &patches(&comparison.code);
+    }
+    page += &sides.section("ENVIRONMENT", &counted(&comparison.environment, all), &environment, style);
+    page
+}
+
+/// The columns of the page.
+struct Sides {
+    name: usize,
+    value: usize,
+}
+
+impl Sides {
+    /// As wide as the texts need, as narrow as the page demands.
+    fn fit(parts: &[&Vec<Line>], heads: &[String], style: Style) -> Self {
+        let lines = || parts.iter().flat_map(|part| part.iter());
+        let name = lines().map(|line| width(&line.name)).max().unwrap_or(0).min(NAME);
+        let remark = lines().map(|line| width(&line.remark)).max().unwrap_or(0).max(6);
+        let values = lines().flat_map(|line| &line.values).chain(heads);
+        let natural = values.map(|value| width(value)).max().unwrap_or(0);
+        let left = style.width.saturating_sub(2 + name + 2 + remark);
+        Self { name, value: natural.min((left / heads.len().max(1)).saturating_sub(2)).max(8) }
+    }
+
+    fn line(&self, name: &str, values: &[String], remark: &str, tone: Tone, style: Style) -> String {
+        let name = cut(name, self.name, style);
+        let mut line = format!("  {name:<wide$}", wide = self.name);
+        for value in values {
+            line += &format!("  {:<wide$}", cut(value, self.value, style), wide = self.value);
+        }
+        line += "  ";
+        line += &painted(remark, tone, style.paint);
+        format!("{}\n", line.trim_end())
+    }
+
+    fn section(&self, name: &str, about: &str, lines: &[Line], style: Style) -> String {
+        let mut page = format!("{}  {}\n", title(name, style), painted(about, Tone::Dim, style.paint));
+        page = format!("{}\n", page.trim_end());
+        for line in lines {
+            page += &self.line(&line.name, &line.values, &line.remark, line.tone, style);
+        }
+        page
+    }
+}
+
+/// A title and what follows it; on lines of their own where they do not fit one.
+fn sentence(name: &str, parts: &[String], style: Style) -> String {
+    let whole = parts.join("; ");
+    if width(name) + 2 + width(&whole) <= style.width {
+        return format!("{}  {whole}\n", title(name, style));
+    }
+    let lines: Vec<_> =
+        parts.iter().map(|part| format!("  {}\n", cut(part, style.width - 2, style))).collect();
+    format!("{}\n{}", title(name, style), lines.concat())
+}
+
+fn title(name: &str, style: Style) -> String {
+    painted(name, Tone::Bold, style.paint)
+}
+
+/// `A gpt-1` and `done, 2h` for each trial.
+fn heads(comparison: &Comparison, style: Style) -> (Vec<String>, Vec<String>) {
+    let told = ('A'..='Z').zip(&comparison.trials).map(|(letter, trial)| {
+        let state = format!("{}, {}", status(trial.status).text, age(trial.created_ms, style.now_ms));
+        (format!("{letter} {}", trial.label), state)
+    });
+    told.unzip()
+}
+
+/// The lines of what differs, or of everything.
+fn part(differences: &[Difference], all: bool) -> Vec<Line> {
+    let shown = differences.iter().filter(|difference| all || difference.differs);
+    shown.map(difference).collect()
+}
+
+fn difference(difference: &Difference) -> Line {
+    let sources = difference.values.iter().flatten().map(|cell| cell.source);
+    let is_one_source = sources.clone().is_sorted_by(|a, b| a == b);
+    let value = |cell: &Option<dtrain_runner::compare::Cell>| match cell {
+        None => "-".to_owned(),
+        Some(cell) => match cell.source {
+            Some(source) if !is_one_source => format!("{} ({})", cell.text, source.word()),
+            Some(_) | None => cell.text.clone(),
+        },
+    };
+    let ratio = if difference.differs { difference.ratio() } else { None };
+    Line {
+        name: difference.name.clone(),
+        values: difference.values.iter().map(value).collect(),
+        remark: ratio.map(|ratio| format!("×{}", digits(ratio))).unwrap_or_default(),
+        tone: Tone::Plain,
+    }
+}
+
+/// `2 of 37 differ; --all shows the rest`.
+fn counted(differences: &[Difference], all: bool) -> String {
+    let differing = differences.iter().filter(|difference| difference.differs).count();
+    let verb = if differing == 1 { "differs" } else { "differ" };
+    let rest = if all || differing == differences.len() { "" } else { "; --all shows the rest" };
+    format!("{differing} of {} {verb}{rest}", differences.len())
+}
+
+fn result(figure: &Figure) -> Line {
+    let values =
+        figure.values.iter().map(|value| value.map_or("-".to_owned(), |value| measured(value, figure.unit)));
+    let last = figure.changes.iter().skip(1).flatten().last();
+    let remarks: Vec<_> =
+        figure.changes.iter().skip(1).map(|change| change.as_ref().map_or("-".to_owned(), remark)).collect();
+    let tone = match last.map(|change| change.call) {
+        Some(Call::Better) => Tone::Good,
+        Some(Call::Worse) => Tone::Bad,
+        Some(Call::Same | Call::Open) | None => Tone::Plain,
+    };
+    let is_empty = figure.changes.iter().all(Option::is_none);
+    Line {
+        name: figure.name.clone(),
+        values: values.collect(),
+        remark: if is_empty { String::new() } else { remarks.join(" | ") },
+        tone,
+    }
+}
+
+fn remark(change: &Change) -> String {
+    let share = match change.relative {
+        Some(share) if share.abs() >= 0.000_5 => format!("{:+.1}%", share * 100.0),
+        Some(_) if change.difference == 0.0 => "same".to_owned(),
+        Some(share) => format!("{:+.3}%", share * 100.0),
+        None => format!("{:+}", change.difference),
+    };
+    match change.call {
+        Call::Better => format!("{share} better"),
+        Call::Worse => format!("{share} worse"),
+        Call::Same if change.difference != 0.0 => format!("{share} (noise)"),
+        Call::Same | Call::Open => share,
+    }
+}
+
+/// A value in its unit, with what it may be off by.
+pub(crate) fn measured(value: Value, unit: Unit) -> String {
+    let show = |number: f64| match unit {
+        Unit::Plain => digits(number),
+        Unit::Seconds => seconds(number),
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bytes are whole and positive"
+        )]
+        Unit::Bytes => Bytes(number as u64).to_string(),
+        Unit::PerSecond => count(number),
+        Unit::Share => format!("{:.2}%", number * 100.0),
+        Unit::Steps => format!("{number:.0}"),
+    };
+    match value.spread {
+        Some(spread) if spread > 0.0 => give_or_take(&show(value.value), &show(spread)),
+        Some(_) | None => show(value.value),
+    }
+}
+
+/// `200.0 ± 10.0 ms`: a unit that both have is said once.
+fn give_or_take(value: &str, spread: &str) -> String {
+    match (value.rsplit_once(' '), spread.rsplit_once(' ')) {
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} ± {spread}"),
+        _ => format!("{value} ± {spread}"),
+    }
+}
+
+/// Four significant digits, without zeros at the end.
+fn digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    let places = (3.0 - value.abs().log10().floor()).clamp(0.0, 9.0) as usize;
+    let text = format!("{value:.places$}");
+    if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}
+
+/// Whether the code was the same, part by part.
+fn same_code(code: &Code, is_shown: bool, style: Style) -> Vec<String> {
+    let named = || ('A'..='Z').zip(&code.revisions);
+    let short = |revision: &Revision| revision.commit.chars().take(7).collect::<String>();
+    let changes = |revision: &Revision| {
+        let files = if revision.files == 1 { "file" } else { "files" };
+        let minus = if style.is_ascii { '-' } else { '−' };
+        format!("{} {files}, +{} {minus}{}", revision.files, revision.added, revision.removed)
+    };
+    let patched: Vec<_> = named()
+        .filter_map(|(letter, revision)| Some((letter, revision.as_ref()?)))
+        .filter(|(_, revision)| revision.patch.is_some())
+        .map(|(letter, revision)| format!("{letter} has uncommitted changes ({})", changes(revision)))
+        .collect();
+    let commits = match code.revisions.first() {
+        Some(Some(first)) if code.is_same_commit => format!("same commit {}", short(first)),
+        Some(None) if code.is_same_commit => "in no repository".to_owned(),
+        Some(_) | None => named()
+            .map(|(letter, revision)| {
+                format!("{letter} {}", revision.as_ref().map_or("in no repository".to_owned(), short))
+            })
+            .collect::<Vec<_>>()
+            .join(", "),
+    };
+    let mut parts = vec![commits];
+    if code.is_same && !patched.is_empty() {
+        parts.push("the same uncommitted changes".to_owned());
+    } else {
+        parts.extend(patched.clone());
+    }
+    if !patched.is_empty() && !is_shown {
+        parts.push("--code shows them".to_owned());
+    }
+    parts
+}
+
+/// What was not committed in each trial, as patches.
+fn patches(code: &Code) -> String {
+    let mut page = String::new();
+    for (letter, revision) in ('A'..='Z').zip(&code.revisions) {
+        if let Some(patch) = revision.as_ref().and_then(|revision| revision.patch.as_ref()) {
+            page += &format!("--- {letter}: uncommitted changes\n{patch}");
+            if !patch.ends_with('\n') {
+                page.push('\n');
+            }
+        }
+    }
+    page
+}
+
+/// Everything as CSV: `part,name,differs` and one column for each trial, numbers in full.
+pub(crate) fn compare_csv(comparison: &Comparison) -> String {
+    let mut header = vec!["part".into(), "name".into(), "differs".into()];
+    header.extend(comparison.trials.iter().map(|trial| trial.label.as_str().into()));
+    let mut rows = vec![header];
+    for (part, lines) in [("parameter", &comparison.params), ("environment", &comparison.environment)] {
+        rows.extend(lines.iter().map(|line| {
+            let mut row = vec![part.into(), line.name.as_str().into(), line.differs.to_string().into()];
+            row.extend(
+                line.values.iter().map(|cell| cell.as_ref().map_or("", |cell| cell.text.as_str()).into()),
+            );
+            row
+        }));
+    }
+    rows.extend(comparison.results.iter().map(|figure| {
+        let number = |value: &Option<Value>| value.map(|value| value.value.to_string()).unwrap_or_default();
+        let differs = figure.values.windows(2).any(|pair| number(&pair[0]) != number(&pair[1]));
+        let mut row = vec!["result".into(), figure.name.as_str().into(), differs.to_string().into()];
+        row.extend(figure.values.iter().map(|value| number(value).into()));
+        row
+    }));
+    csv(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::table::tests::plain;
+    use dtrain_protocol::TrialId;
+    use dtrain_runner::compare::{Cell, Head};
+    use dtrain_runner::ledger::{Source, Status};
+
+    fn cell(text: &str, source: Source) -> Option<Cell> {
+        Some(Cell { text: text.into(), number: text.parse().ok(), source: Some(source) })
+    }
+
+    fn difference(name: &str, values: Vec<Option<Cell>>) -> Difference {
+        let differs = values.windows(2).any(|pair| pair[0] != pair[1]);
+        Difference { name: name.into(), values, differs }
+    }
+
+    fn figure(name: &str, unit: Unit, a: Value, b: Value, call: Call) -> Figure {
+        let difference = b.value - a.value;
+        let change = Change { difference, relative: Some(difference / a.value), call };
+        Figure { name: name.into(), unit, values: vec![Some(a), Some(b)], changes: vec![None, Some(change)] }
+    }
+
+    fn value(value: f64, spread: f64) -> Value {
+        Value { value, spread: (spread > 0.0).then_some(spread) }
+    }
+
+    fn comparison() -> Comparison {
+        let head = |label: &str, status, age: u64| Head {
+            id: TrialId("01J9ZQ6W3M0000000000000000".into()),
+            label: label.into(),
+            status,
+            created_ms: 1_700_000_000_000 - age * 1000,
+        };
+        let revision = |patch: Option<&str>| {
+            Some(Revision {
+                commit: "a1b2c3d4e5f6".into(),
+                branch: Some("main".into()),
+                patch: patch.map(str::to_owned),
+                files: 2,
+                added: 14,
+                removed: 3,
+            })
+        };
+        let curve = |from: f64| (1..=40).map(|x| Some(from / f64::from(x).sqrt())).collect();
+        Comparison {
+            version: 1,
+            trials: vec![head("gpt-12", Status::Completed, 7300), head("gpt-31", Status::Completed, 2460)],
+            params: vec![
+                difference("train.batch", vec![cell("256", Source::Recipe), cell("512", Source::Recipe)]),
+                difference(
+                    "train.learning_rate",
+                    vec![cell("6e-4", Source::Recipe), cell("8.5e-4", Source::Planner)],
+                ),
+                difference("train.clip", vec![None, cell("1.0", Source::Recipe)]),
+                difference("train.seed", vec![cell("7", Source::Default), cell("7", Source::Default)]),
+            ],
+            results: vec![
+                figure("best valid.loss", Unit::Plain, value(3.118, 0.0), value(3.121, 0.0), Call::Open),
+                figure(
+                    "tokens/s",
+                    Unit::PerSecond,
+                    value(39_140.0, 110.0),
+                    value(39_510.0, 90.0),
+                    Call::Better,
+                ),
+                figure("step", Unit::Seconds, value(0.2, 0.01), value(0.203, 0.01), Call::Same),
+                figure("peak memory", Unit::Bytes, value(7e9, 0.0), value(7.2e9, 0.0), Call::Open),
+                Figure {
+                    name: "time to valid.loss 3.000".into(),
+                    unit: Unit::Seconds,
+                    values: vec![None, Some(value(1860.0, 0.0))],
+                    changes: vec![None, None],
+                },
+            ],
+            code: Code {
+                revisions: vec![revision(None), revision(Some("-a\n+b\n"))],
+                is_same_commit: true,
+                is_same: false,
+            },
+            environment: vec![difference(
+                "kernel",
+                vec![cell("6.18", Source::Default), cell("6.18", Source::Default)],
+            )],
+            curves: vec![curve(4.2), curve(4.0)],
+            curve_steps: (1, 900),
+        }
+    }
+
+    #[test]
+    fn a_comparison_shows_what_differs() {
+        let page = compare(&comparison(), false, false, plain(100));
+        assert!(!page.contains("train.seed"), "{page}");
+        insta::assert_snapshot!("compare_100", page);
+        assert!(compare(&comparison(), true, false, plain(100)).contains("train.seed"));
+        assert!(
+            compare(&comparison(), false, true, plain(100)).contains("--- B: uncommitted changes\n-a\n+b\n")
+        );
+        for wide in [80, 100, 140] {
+            let page = compare(&comparison(), true, false, plain(wide));
+            assert!(page.lines().all(|line| width(line) <= wide), "at {wide}:\n{page}");
+        }
+    }
+
+    #[test]
+    fn a_comparison_as_csv_has_a_column_for_each_trial() {
+        let page = compare_csv(&comparison());
+        assert!(
+            page.starts_with("part,name,differs,gpt-12,gpt-31\nparameter,train.batch,true,256,512\n"),
+            "{page}"
+        );
+        assert!(page.contains("result,tokens/s,true,39140,39510\n"), "{page}");
+        assert!(page.lines().all(|line| line.split(',').count() == 5), "{page}");
+    }
+}

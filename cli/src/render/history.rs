@@ -1,0 +1,228 @@
+//! The list of trials: as a table, as CSV, as JSON.
+
+use super::number::{count, loss};
+use super::sparkline::sparkline;
+use super::table::{Column, Style, Text, Tone, age, csv, table};
+use dtrain_runner::ledger::{Status, TrialRow};
+use serde::Serialize;
+
+/// Version of the JSON of a list.
+const VERSION: u32 = 1;
+
+/// Characters of a commit that are shown.
+const COMMIT: usize = 7;
+
+const COLUMNS: [Column; 10] = [
+    column("TRIAL", false, 9, Some(8)),
+    column("STATUS", false, 9, None),
+    column("AGE", true, 5, None),
+    column("LAYOUT", false, 6, Some(5)),
+    column("BATCH", true, 4, None),
+    column("RATE", true, 6, None),
+    column("TOK/S", true, 7, None),
+    column("BEST", true, 8, None),
+    column("LOSS", false, 3, Some(5)),
+    column("GIT", false, 2, None),
+];
+
+const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
+    Column { title, is_right, rank, least }
+}
+
+/// A page of the list; `curves[i]` is the loss of `rows[i]`, empty for none.
+pub(crate) fn history(rows: &[TrialRow], curves: &[Vec<Option<f64>>], style: Style) -> String {
+    let is_wide = style.width >= 110;
+    let lines: Vec<_> = rows
+        .iter()
+        .enumerate()
+        .map(|(i, row)| line(row, curves.get(i).map_or(&[], Vec::as_slice), is_wide, style))
+        .collect();
+    table(&COLUMNS, &lines, style)
+}
+
+fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: Style) -> Vec<Text> {
+    let layout = if is_wide { row.layout.clone() } else { short(&row.layout) };
+    vec![
+        Text::new(&row.label, Tone::Bold),
+        status(row.status),
+        Text::new(age(row.created_ms, style.now_ms), Tone::Dim),
+        layout.into(),
+        row.batch.to_string().into(),
+        rate(row.learning_rate).into(),
+        row.tokens_per_second.map(|speed| count(speed).replace(' ', "")).unwrap_or_default().into(),
+        row.best.map(|best| figure(&row.objective, best)).unwrap_or_default().into(),
+        sparkline(curve, style).into(),
+        Text::new(commit(row), Tone::Dim),
+    ]
+}
+
+/// The status in one word.
+pub(crate) fn status(status: Status) -> Text {
+    let (word, tone) = match status {
+        Status::Created => ("created", Tone::Dim),
+        Status::Running => ("running", Tone::Notice),
+        Status::Lost => ("lost", Tone::Bad),
+        Status::Completed => ("done", Tone::Good),
+        Status::Pruned => ("pruned", Tone::Dim),
+        Status::OutOfMemory => ("no memory", Tone::Bad),
+        Status::Diverged => ("diverged", Tone::Bad),
+        Status::Failed => ("failed", Tone::Bad),
+        Status::Stopped => ("stopped", Tone::Notice),
+    };
+    Text::new(word, tone)
+}
+
+/// `data 2 × tensor 4` as `d2 t4`; `one rank` as `1`.
+fn short(layout: &str) -> String {
+    if layout == "one rank" {
+        return "1".to_owned();
+    }
+    let axes = layout.split(" × ").map(|axis| match axis.split_once(' ') {
+        Some((name, degree)) => format!("{}{degree}", name.chars().next().unwrap_or('?')),
+        None => axis.to_owned(),
+    });
+    axes.collect::<Vec<_>>().join(" ")
+}
+
+/// A learning rate: `1.0e-3`.
+pub(crate) fn rate(value: f64) -> String {
+    format!("{value:.1e}")
+}
+
+/// A value of the figure that decides: an accuracy in percent, a loss in nats.
+pub(crate) fn figure(objective: &str, value: f64) -> String {
+    if objective == "valid.accuracy" { format!("{:.2}%", value * 100.0) } else { loss(value) }
+}
+
+/// The first digits of the commit, and `+` for changes that were not committed.
+fn commit(row: &TrialRow) -> String {
+    let digits: String = row.git_revision.iter().flat_map(|commit| commit.chars()).take(COMMIT).collect();
+    if row.is_dirty { format!("{digits}+") } else { digits }
+}
+
+/// The list as CSV, with a header line; empty fields where a trial has no value.
+pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
+    let header = "id,label,recipe,search,status,layout,batch,learning_rate,objective,best,loss,step,\
+        tokens_per_second,step_seconds,predicted_step_seconds,created_ms,started_ms,ended_ms,git_revision,is_dirty";
+    let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+    let whole = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
+    let lines = rows.iter().map(|row| {
+        let fields = [
+            row.id.to_string(),
+            row.label.clone(),
+            row.recipe.clone(),
+            row.search.clone().unwrap_or_default(),
+            row.status.to_string(),
+            row.layout.clone(),
+            row.batch.to_string(),
+            row.learning_rate.to_string(),
+            row.objective.clone(),
+            number(row.best),
+            number(row.loss),
+            row.step.to_string(),
+            number(row.tokens_per_second),
+            number(row.step_seconds),
+            number(row.predicted_step_seconds),
+            row.created_ms.to_string(),
+            whole(row.started_ms),
+            whole(row.ended_ms),
+            row.git_revision.clone().unwrap_or_default(),
+            row.is_dirty.to_string(),
+        ];
+        fields.into_iter().map(Into::into).collect()
+    });
+    format!("{header}\n{}", csv(lines))
+}
+
+/// The list as it is written in JSON.
+#[derive(Serialize)]
+pub(crate) struct HistoryJson<'a> {
+    version: u32,
+    trials: &'a [TrialRow],
+}
+
+/// The list as JSON: `{"version": 1, "trials": […]}`.
+pub(crate) fn history_json(rows: &[TrialRow]) -> HistoryJson<'_> {
+    HistoryJson { version: VERSION, trials: rows }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::render::table::tests::plain;
+    use crate::render::table::width;
+    use dtrain_protocol::TrialId;
+
+    /// A trial that ended well, `age` seconds ago.
+    pub(crate) fn row(label: &str, status: Status, age: u64) -> TrialRow {
+        TrialRow {
+            id: TrialId("01J9ZQ6W3M0000000000000000".into()),
+            label: label.into(),
+            recipe: "gpt".into(),
+            search: None,
+            status,
+            layout: "data 2 × tensor 2".into(),
+            batch: 256,
+            learning_rate: 6e-4,
+            objective: "valid.loss".into(),
+            best: Some(3.118),
+            loss: Some(3.2),
+            step: 900,
+            tokens_per_second: Some(39_140.0),
+            step_seconds: Some(0.204),
+            predicted_step_seconds: Some(0.2),
+            created_ms: 1_700_000_000_000 - age * 1000,
+            started_ms: Some(1_700_000_000_000 - age * 1000),
+            ended_ms: None,
+            git_revision: Some("a1b2c3d4e5f6".into()),
+            is_dirty: true,
+        }
+    }
+
+    fn rows() -> Vec<TrialRow> {
+        let nothing = TrialRow {
+            layout: "one rank".into(),
+            best: None,
+            loss: None,
+            step: 0,
+            tokens_per_second: None,
+            step_seconds: None,
+            is_dirty: false,
+            ..row("mnist-cnn-3", Status::OutOfMemory, 400_000)
+        };
+        let accurate = TrialRow {
+            objective: "valid.accuracy".into(),
+            best: Some(0.9876),
+            git_revision: None,
+            is_dirty: false,
+            ..row("mnist-cnn-4", Status::Running, 65)
+        };
+        vec![row("gpt-small-with-a-long-name-12", Status::Completed, 7300), nothing, accurate]
+    }
+
+    fn curves() -> Vec<Vec<Option<f64>>> {
+        let falling = (1..=8).map(|x| Some(8.0 / f64::from(x))).collect();
+        vec![falling, Vec::new(), vec![Some(2.0), Some(1.0)]]
+    }
+
+    #[test]
+    fn a_list_fits_the_width_it_is_given() {
+        for wide in [40, 80, 120] {
+            let page = history(&rows(), &curves(), plain(wide));
+            assert!(page.lines().all(|line| width(line) <= wide), "at {wide}:\n{page}");
+        }
+        insta::assert_snapshot!("history_80", history(&rows(), &curves(), plain(80)));
+        insta::assert_snapshot!("history_120", history(&rows(), &curves(), plain(120)));
+    }
+
+    #[test]
+    fn the_list_as_csv_and_json_names_every_field() {
+        let page = history_csv(&rows());
+        let fields: Vec<_> = page.lines().map(|line| line.split(',').count()).collect();
+        assert_eq!(fields, [20, 20, 20, 20]);
+        let json = serde_json::to_value(history_json(&rows())).expect("plain data");
+        assert_eq!(json["version"], 1);
+        let names = json["trials"][0].as_object().expect("a trial").len();
+        assert_eq!(names, 20, "CSV and JSON say the same");
+    }
+}

@@ -1,0 +1,315 @@
+//! The page of one trial.
+
+use super::history::{figure, rate, status};
+use super::number::{count, deviation, seconds};
+use super::sparkline::sparkline;
+use super::table::{Style, Tone, age, cut, painted, width};
+use dtrain_protocol::StopReason;
+use dtrain_recipes::Bytes;
+use dtrain_runner::ledger::{Attempt, Source, Trial};
+use dtrain_runner::{Ended, Verdict};
+
+/// Checkpoints that are shown, the newest.
+const CHECKPOINTS: usize = 5;
+
+/// The page; `curves` are named series, drawn in as many characters as they have values. With `all` also the
+/// parameters nobody chose.
+pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bool, style: Style) -> String {
+    let parts = [
+        head(trial, style),
+        section("PREDICTED AND MEASURED", &predicted(trial), style),
+        section("FIGURES", &figures(trial), style),
+        section("CURVES", &drawn(curves, style), style),
+        section("ATTEMPTS", &attempts(trial, style), style),
+        section("CHECKPOINTS", &checkpoints(trial, style), style),
+        section("PARAMETERS", &parameters(trial, all), style),
+        section("MADE BY", &made_by(trial), style),
+        section("TAGS", &tags(trial), style),
+        section("NOTES", &notes(trial, style), style),
+    ];
+    parts.concat()
+}
+
+/// A part of the page with its lines in columns; nothing when it has no lines.
+fn section(name: &str, lines: &[Vec<String>], style: Style) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|c| lines.iter().filter_map(|line| line.get(c)).map(|text| width(text)).max().unwrap_or(0))
+        .collect();
+    let mut page = format!("{}\n", painted(name, Tone::Bold, style.paint));
+    for line in lines {
+        let mut text = " ".to_owned();
+        for (cell, wide) in line.iter().zip(&widths) {
+            text += &format!(" {cell:<wide$} ");
+        }
+        page += cut(text.trim_end(), style.width, style).as_str();
+        page.push('\n');
+    }
+    page
+}
+
+fn head(trial: &Trial, style: Style) -> String {
+    let row = &trial.row;
+    let word = status(row.status);
+    let ended = trial.verdict.as_ref().map(|verdict| format!(": {}", why(verdict))).unwrap_or_default();
+    format!(
+        "{}  {}{ended}\n  {}\n  {}, batch {}, learning rate {}, step {}, made {} ago\n",
+        painted(&row.label, Tone::Bold, style.paint),
+        painted(&word.text, word.tone, style.paint),
+        painted(&row.id.to_string(), Tone::Dim, style.paint),
+        row.layout,
+        row.batch,
+        rate(row.learning_rate),
+        row.step,
+        age(row.created_ms, style.now_ms),
+    )
+}
+
+/// Why a trial ended, in words.
+fn why(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Completed(reason) => stopped(*reason).to_owned(),
+        Verdict::Pruned => "a search ended it early".to_owned(),
+        Verdict::OutOfMemory => "memory ran out".to_owned(),
+        Verdict::Diverged => "loss or gradient was not finite".to_owned(),
+        Verdict::Failed(failure) => failure.to_string(),
+        Verdict::Stopped => "it can be resumed".to_owned(),
+    }
+}
+
+fn stopped(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Complete => "all steps were done",
+        StopReason::Time => "the time was up",
+        StopReason::Target => "the target was reached",
+        StopReason::Ordered => "it was asked to stop",
+    }
+}
+
+/// `what  predicted  measured  deviation`, for what was predicted.
+fn predicted(trial: &Trial) -> Vec<Vec<String>> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bytes are whole and positive"
+    )]
+    let bytes = |value: f64| Bytes(value as u64).to_string();
+    let memory = trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
+    let memory = memory.filter_map(|summary| summary.max).reduce(f64::max);
+    let told = |name: &str, predicted: Option<f64>, measured: Option<f64>, show: &dyn Fn(f64) -> String| {
+        let predicted = predicted?;
+        let off = measured.map(|measured| deviation(measured, predicted)).unwrap_or_default();
+        let measured = measured.map_or("not yet".to_owned(), show);
+        Some(vec![name.to_owned(), show(predicted), measured, off])
+    };
+    let (said, row) = (&trial.predicted, &trial.row);
+    [
+        told("step", said.step_seconds, row.step_seconds, &seconds),
+        told("tokens/s", said.tokens_per_second, row.tokens_per_second, &count),
+        told("memory", said.memory_bytes.map(|bytes| bytes as f64), memory, &bytes),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Best and last of what training is about.
+fn figures(trial: &Trial) -> Vec<Vec<String>> {
+    let shown = ["valid.loss", "valid.accuracy", "loss", "gradient_norm"];
+    let mut lines = Vec::new();
+    for key in shown {
+        let Some(summary) = trial.figures.iter().find(|summary| summary.key == key && summary.rank.0 == 0)
+        else {
+            continue;
+        };
+        let best = if key == "valid.accuracy" {
+            summary.max.zip(summary.max_step)
+        } else {
+            summary.min.zip(summary.min_step)
+        };
+        let best =
+            best.map_or(String::new(), |(value, step)| format!("best {} at step {step}", figure(key, value)));
+        let last = summary.last.map_or("not a number".to_owned(), |last| figure(key, last));
+        lines.push(vec![key.to_owned(), best, format!("last {last}")]);
+    }
+    lines
+}
+
+fn drawn(curves: &[(String, Vec<Option<f64>>)], style: Style) -> Vec<Vec<String>> {
+    let drawn = curves.iter().map(|(name, values)| vec![name.clone(), sparkline(values, style)]);
+    drawn.filter(|line| !line[1].is_empty()).collect()
+}
+
+fn attempts(trial: &Trial, style: Style) -> Vec<Vec<String>> {
+    let line = |attempt: &Attempt| {
+        let lasted = attempt.ended_ms.unwrap_or(style.now_ms).saturating_sub(attempt.started_ms) as f64 / 1e3;
+        let ended = match &attempt.ended {
+            None => "not ended".to_owned(),
+            Some(Ended::Finished(reason)) => format!("finished: {}", stopped(*reason)),
+            Some(Ended::Lost(failure)) => format!("lost: {failure}"),
+            Some(Ended::NotLaunched(reason)) => format!("not launched: {reason}"),
+        };
+        vec![
+            attempt.number.to_string(),
+            attempt.from.map_or("from the start".to_owned(), |step| format!("from step {step}")),
+            seconds(lasted),
+            ended,
+        ]
+    };
+    trial.attempts.iter().map(line).collect()
+}
+
+fn checkpoints(trial: &Trial, style: Style) -> Vec<Vec<String>> {
+    let hidden = trial.checkpoints.len().saturating_sub(CHECKPOINTS);
+    let mut lines: Vec<_> = trial.checkpoints[hidden..]
+        .iter()
+        .map(|checkpoint| {
+            let state = match &checkpoint.refused {
+                Some(reason) => format!("refused: {reason}"),
+                None => checkpoint.folder.display().to_string(),
+            };
+            let made = format!("{} ago", age(checkpoint.at_ms, style.now_ms));
+            vec![format!("step {}", checkpoint.step), format!("attempt {}", checkpoint.attempt), made, state]
+        })
+        .collect();
+    if hidden > 0 {
+        lines.insert(0, vec![format!("{hidden} older")]);
+    }
+    lines
+}
+
+/// What somebody chose: the user, a search, the planner; with `all` also the defaults.
+fn parameters(trial: &Trial, all: bool) -> Vec<Vec<String>> {
+    let chosen = trial
+        .params
+        .iter()
+        .filter(|param| all || (param.source != Source::Default && !param.value.is_null()));
+    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    chosen.map(|param| vec![param.path.clone(), text(&param.value), param.source.word().to_owned()]).collect()
+}
+
+fn made_by(trial: &Trial) -> Vec<Vec<String>> {
+    let made = &trial.provenance;
+    let mut lines = vec![vec!["dtrain".to_owned(), made.program.clone()]];
+    if let Some(git) = &made.git {
+        let branch = git.branch.as_ref().map(|branch| format!(" ({branch})")).unwrap_or_default();
+        let dirty = if git.is_dirty() { ", with uncommitted changes" } else { "" };
+        lines.push(vec!["commit".to_owned(), format!("{}{branch}{dirty}", git.revision)]);
+    }
+    if let Some(host) = made.environment.get("host") {
+        lines.push(vec!["host".to_owned(), host.clone()]);
+    }
+    if !made.command.is_empty() {
+        lines.push(vec!["command".to_owned(), made.command.join(" ")]);
+    }
+    lines
+}
+
+fn tags(trial: &Trial) -> Vec<Vec<String>> {
+    trial.tags.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect()
+}
+
+fn notes(trial: &Trial, style: Style) -> Vec<Vec<String>> {
+    let line = |note: &dtrain_runner::ledger::Note| {
+        vec![format!("{} ago", age(note.at_ms, style.now_ms)), note.text.replace('\n', " ")]
+    };
+    trial.notes.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::history::tests::row;
+    use crate::render::table::tests::plain;
+    use dtrain_protocol::{AttemptId, Failure, Rank, StepId};
+    use dtrain_runner::ledger::{Checkpoint, Note, Param, Predicted, Status, Summary};
+    use dtrain_runner::provenance::{Git, Provenance};
+    use serde_json::json;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn trial() -> Trial {
+        let attempt = |number, from: Option<u64>, seconds: (u64, u64), ended| Attempt {
+            number: AttemptId(number),
+            from: from.map(StepId),
+            started_ms: NOW - seconds.0 * 1000,
+            ended_ms: Some(NOW - seconds.1 * 1000),
+            ended: Some(ended),
+        };
+        let checkpoint = |step: u64, refused: Option<&str>| Checkpoint {
+            attempt: AttemptId(1),
+            step: StepId(step),
+            at_ms: NOW - 600_000,
+            folder: format!("/state/step-{step}.a1").into(),
+            refused: refused.map(str::to_owned),
+        };
+        let summary = |key: &str, min: f64, last: Option<f64>| Summary {
+            key: key.into(),
+            rank: Rank(0),
+            points: 900,
+            last,
+            last_step: 900,
+            min: Some(min),
+            min_step: Some(880),
+            max: Some(7.2e9),
+            max_step: Some(1),
+            mean: Some(min),
+        };
+        let param = |path: &str, value, source| Param { path: path.into(), value, source };
+        Trial {
+            row: row("gpt-12", Status::Completed, 7300),
+            verdict: Some(Verdict::Completed(StopReason::Complete)),
+            recipe: json!({}),
+            plan: json!({}),
+            candidate: json!({}),
+            params: vec![
+                param("train.batch", json!(256), Source::Recipe),
+                param("train.clip", json!(null), Source::Recipe),
+                param("train.seed", json!(7), Source::Default),
+                param("plan.zero", json!("1"), Source::Planner),
+            ],
+            predicted: Predicted {
+                step_seconds: Some(0.2),
+                tokens_per_second: Some(40_000.0),
+                memory_bytes: Some(7_000_000_000),
+            },
+            attempts: vec![
+                attempt(1, None, (7300, 7000), Ended::Lost(Failure::Exited { code: None, signal: Some(9) })),
+                attempt(2, Some(300), (6990, 600), Ended::Finished(StopReason::Complete)),
+            ],
+            checkpoints: (1..=7).map(|n| checkpoint(n * 100, (n == 6).then_some("torn"))).collect(),
+            figures: vec![
+                summary("loss", 3.05, None),
+                summary("memory_bytes", 1e9, Some(7.2e9)),
+                summary("valid.loss", 3.118, Some(3.12)),
+            ],
+            provenance: Provenance {
+                git: Some(Git {
+                    revision: "a1b2c3d4e5f6".into(),
+                    branch: Some("main".into()),
+                    patch: Some("+x\n".into()),
+                    ..Git::default()
+                }),
+                program: "0.1.0 (cuda)".into(),
+                environment: [("host".to_owned(), "n03".to_owned())].into(),
+                command: vec!["dtrain".into(), "run".into(), "gpt.toml".into()],
+            },
+            notes: vec![Note { at_ms: NOW - 60_000, text: "looks\nfine".into() }],
+            tags: [("keep".to_owned(), "yes".to_owned())].into(),
+        }
+    }
+
+    #[test]
+    fn the_page_of_a_trial_tells_what_was_expected_and_what_came_of_it() {
+        let falling: Vec<_> = (1..=40).map(|x| Some(8.0 / f64::from(x))).collect();
+        let curves = [("loss".to_owned(), falling), ("valid.loss".to_owned(), vec![None; 40])];
+        let page = show(&trial(), &curves, false, plain(80));
+        insta::assert_snapshot!("show_80", page);
+        assert!(!page.contains("train.seed"), "a default is not shown");
+        assert!(show(&trial(), &curves, true, plain(80)).contains("train.seed"));
+        assert!(page.lines().all(|line| width(line) <= 80), "{page}");
+    }
+}

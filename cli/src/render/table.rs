@@ -1,0 +1,243 @@
+//! Columns of text that fit a width. Widths count characters; nothing here knows a terminal.
+
+use crate::output::Paint;
+
+/// How a page is drawn. The caller decides; a renderer only obeys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    /// Colours or none.
+    pub(crate) paint: Paint,
+    /// Columns that may be used.
+    pub(crate) width: usize,
+    /// Plain ASCII in place of block characters.
+    pub(crate) is_ascii: bool,
+    /// Milliseconds since the Unix epoch, for ages.
+    pub(crate) now_ms: u64,
+}
+
+/// What a text means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    #[default]
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Bad,
+    Notice,
+}
+
+/// A text with its meaning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) text: String,
+    pub(crate) tone: Tone,
+}
+
+/// One column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    /// What stands above it.
+    pub(crate) title: &'static str,
+    /// Whether its texts stand at the right.
+    pub(crate) is_right: bool,
+    /// Columns with a lower rank are left out first when not all fit; rank 9 is never left out.
+    pub(crate) rank: u8,
+    /// The width it may be cut down to; `None`: it is never cut.
+    pub(crate) least: Option<usize>,
+}
+
+impl Text {
+    pub(crate) fn new(text: impl Into<String>, tone: Tone) -> Self {
+        Self { text: text.into(), tone }
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self::new(text, Tone::Plain)
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self::new(text, Tone::Plain)
+    }
+}
+
+/// Characters of a text; each is taken to be one column wide.
+pub(crate) fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// The text in at most `most` characters, with an ellipsis where it was cut.
+pub(crate) fn cut(text: &str, most: usize, style: Style) -> String {
+    if width(text) <= most {
+        return text.to_owned();
+    }
+    let mark = if style.is_ascii { '~' } else { '…' };
+    let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
+    if most > 0 {
+        short.push(mark);
+    }
+    short
+}
+
+/// The text with its colour.
+pub(crate) fn painted(text: &str, tone: Tone, paint: Paint) -> String {
+    match tone {
+        Tone::Plain => text.to_owned(),
+        Tone::Bold => paint.bold(text),
+        Tone::Dim => paint.dim(text),
+        Tone::Good => paint.green(text),
+        Tone::Bad => paint.red(text),
+        Tone::Notice => paint.yellow(text),
+    }
+}
+
+/// A table with a line of titles. Columns without any text are left out; then gaps, columns that may be cut,
+/// and the columns of least rank give way until it fits.
+pub(crate) fn table(columns: &[Column], rows: &[Vec<Text>], style: Style) -> String {
+    let mut kept: Vec<usize> = (0..columns.len()).collect();
+    kept.retain(|&c| columns[c].rank == 9 || rows.iter().any(|row| !row[c].text.is_empty()));
+    let (gap, widths) = fit(columns, rows, &mut kept, style.width);
+    let titles: Vec<_> = columns.iter().map(|column| Text::new(column.title, Tone::Dim)).collect();
+    let mut page = String::new();
+    for row in std::iter::once(&titles).chain(rows) {
+        let mut line = String::new();
+        for (place, (&c, &wide)) in kept.iter().zip(&widths).enumerate() {
+            let text = cut(&row[c].text, wide, style);
+            let padding = " ".repeat(wide - width(&text));
+            let ink = painted(&text, row[c].tone, style.paint);
+            let is_last = place + 1 == kept.len();
+            line += &match (columns[c].is_right, is_last) {
+                (true, _) => format!("{padding}{ink}"),
+                (false, true) => ink,
+                (false, false) => format!("{ink}{padding}"),
+            };
+            if !is_last {
+                line += &" ".repeat(gap);
+            }
+        }
+        page += line.trim_end();
+        page.push('\n');
+    }
+    page
+}
+
+/// The gap between columns and their widths; leaves columns out of `kept` where nothing else helps.
+fn fit(columns: &[Column], rows: &[Vec<Text>], kept: &mut Vec<usize>, most: usize) -> (usize, Vec<usize>) {
+    loop {
+        let natural: Vec<usize> = kept
+            .iter()
+            .map(|&c| {
+                let widest = rows.iter().map(|row| width(&row[c].text)).max().unwrap_or(0);
+                widest.max(width(columns[c].title))
+            })
+            .collect();
+        for gap in [2, 1] {
+            let gaps = gap * kept.len().saturating_sub(1);
+            let mut widths = natural.clone();
+            let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(most);
+            for (wide, &c) in widths.iter_mut().zip(kept.iter()) {
+                if let Some(least) = columns[c].least.filter(|_| gap == 1 || over <= 4) {
+                    let given = over.min(wide.saturating_sub(least));
+                    *wide -= given;
+                    over -= given;
+                }
+            }
+            if over == 0 {
+                return (gap, widths);
+            }
+        }
+        let lowest = kept.iter().copied().filter(|&c| columns[c].rank < 9).min_by_key(|&c| columns[c].rank);
+        let Some(lowest) = lowest else { return (1, natural) };
+        kept.retain(|&c| c != lowest);
+    }
+}
+
+/// How long ago, in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`.
+pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(at_ms) / 1000;
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        172_800..1_209_600 => format!("{}d", seconds / 86_400),
+        _ => format!("{}w", seconds / 604_800),
+    }
+}
+
+/// Comma-separated values (RFC 4180): one line for each row, fields quoted where they must be.
+pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, str>>>) -> String {
+    let mut page = String::new();
+    for row in rows {
+        let fields: Vec<_> = row
+            .iter()
+            .map(|field| {
+                if field.contains([',', '"', '\n', '\r']) {
+                    format!("\"{}\"", field.replace('"', "\"\""))
+                } else {
+                    field.to_string()
+                }
+            })
+            .collect();
+        page += &fields.join(",");
+        page.push('\n');
+    }
+    page
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A page of this width without colours.
+    pub(crate) fn plain(width: usize) -> Style {
+        Style { paint: Paint::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
+    }
+
+    fn columns() -> Vec<Column> {
+        let column = |title, rank, least| Column { title, is_right: rank == 2, rank, least };
+        vec![
+            column("NAME", 9, Some(6)),
+            column("SPEED", 2, None),
+            column("NOTE", 1, None),
+            column("NEVER", 8, None),
+        ]
+    }
+
+    fn rows() -> Vec<Vec<Text>> {
+        vec![
+            vec!["a-long-name-1".into(), "12.3 k".into(), "first".into(), "".into()],
+            vec!["b".into(), "7".into(), "".into(), "".into()],
+        ]
+    }
+
+    #[test]
+    fn a_table_gives_way_until_it_fits() {
+        let at = |width| table(&columns(), &rows(), plain(width));
+        assert_eq!(
+            at(80),
+            "NAME            SPEED  NOTE\na-long-name-1  12.3 k  first\nb                   7\n"
+        );
+        assert_eq!(at(24), "NAME        SPEED  NOTE\na-long-n…  12.3 k  first\nb               7\n");
+        assert_eq!(at(16), "NAME       SPEED\na-long-n… 12.3 k\nb              7\n");
+        for width in 14..100 {
+            let page = at(width);
+            assert!(page.lines().all(|line| super::width(line) <= width), "at {width}:\n{page}");
+        }
+    }
+
+    #[test]
+    fn ages_are_short() {
+        let ages = [5, 119, 120, 7199, 7200, 172_799, 172_800, 1_209_600].map(|s| age(0, s * 1000));
+        assert_eq!(ages, ["5s", "119s", "2m", "119m", "2h", "47h", "2d", "2w"]);
+        assert_eq!(age(9_000, 1_000), "0s", "a clock that went back");
+    }
+
+    #[test]
+    fn fields_are_quoted_where_they_must_be() {
+        assert_eq!(csv([vec!["a".into(), "b,c".into(), "d\"e".into()]]), "a,\"b,c\",\"d\"\"e\"\n");
+    }
+}
