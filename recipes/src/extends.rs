@@ -4,6 +4,7 @@ use crate::document::{Document, Value};
 use crate::library;
 use crate::problem::Problem;
 use crate::source::{Layer, Origin, Source};
+use std::path::{Component, Path, PathBuf};
 
 /// Longest chain of recipes that extend each other.
 const DEEPEST: usize = 16;
@@ -17,6 +18,8 @@ pub type Resolver<'r> = &'r dyn Fn(&str, &Source) -> Result<Source, String>;
 /// `library/NAME` is found here; everything else is asked of `resolve`. Cycles are errors.
 pub fn extended(document: Document, resolve: Resolver<'_>) -> Result<Document, Vec<Problem>> {
     let mut chain: Vec<String> = document.source.iter().map(|source| source.name.clone()).collect();
+    let root = document.source.as_ref().and_then(|source| source.folder.as_deref()).map(plain);
+    let root = root.unwrap_or_default();
     let mut merged = document;
     while let Some(entry) = merged.remove("extends") {
         let origin = entry.node.origin;
@@ -24,7 +27,12 @@ pub fn extended(document: Document, resolve: Resolver<'_>) -> Result<Document, V
             let problem = Problem::new("`extends` must be the name of a recipe, in quotes").at(&origin);
             return Err(vec![problem.hint("write for example `extends = \"library/tiny-llama\"`")]);
         };
-        let source = found(name, &origin, resolve).map_err(|problem| vec![problem])?;
+        let mut source = found(name, &origin, resolve).map_err(|problem| vec![problem])?;
+        // A path that cannot be seen from the recipe's folder is absolute, or starts where the process does.
+        if let Some(folder) = &source.folder {
+            let folder = plain(folder);
+            source.base = folder.strip_prefix(&root).unwrap_or(&folder).to_owned();
+        }
         if chain.contains(&source.name) {
             let problem = Problem::new(format!("`extends` comes back to {}", source.name)).at(&origin);
             return Err(vec![problem.note(format!("{} → {}", chain.join(" → "), source.name))]);
@@ -42,6 +50,11 @@ pub fn extended(document: Document, resolve: Resolver<'_>) -> Result<Document, V
         merged = merged.layer_over(below);
     }
     Ok(merged)
+}
+
+/// A path without `.`, so that one folder has one spelling below another.
+fn plain(path: &Path) -> PathBuf {
+    path.components().filter(|part| !matches!(part, Component::CurDir)).collect()
 }
 
 /// A recipe for one kind of model says nothing useful about another.

@@ -9,7 +9,7 @@ pub struct Objective {
     /// The figure that decides.
     pub metric: Metric,
     /// When training ends; the first condition that holds. At least one of `steps`, `samples`,
-    /// `tokens`, `epochs` or `time` is set.
+    /// `tokens`, `epochs` or `time` is set, but for a foreign command, which ends by itself.
     pub stop: Stop,
 }
 

@@ -24,6 +24,9 @@ const WIDEST: usize = 100;
 /// Most problems that are drawn; nobody reads further.
 const MOST_SHOWN: usize = 100;
 
+/// Longest message that is shown whole, in characters.
+const LONGEST: usize = 1000;
+
 impl Problem {
     /// A problem without a place.
     pub fn new(message: impl Into<String>) -> Self {
@@ -129,8 +132,13 @@ fn excerpt(source: &Source, origin: &Origin) -> (String, String) {
     (shown.trim_end().to_owned(), format!("{}{}", " ".repeat(indent), "^".repeat(carets)))
 }
 
+/// A text for the terminal, cut where nobody reads on.
 fn printable(text: &str) -> String {
-    text.chars().map(visible).collect()
+    let mut shown: String = text.chars().take(LONGEST).map(visible).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// A character that cannot move the cursor, hide text or change its direction.
@@ -200,6 +208,11 @@ mod tests {
             assert!(drawn.lines().all(|line| line.chars().count() < 120), "{drawn}");
             assert!(drawn.contains('^'));
         }
+    }
+
+    #[test]
+    fn a_very_long_message_is_cut() {
+        assert!(Problem::new("x".repeat(1 << 20)).hint("y".repeat(1 << 20)).render(false).len() < 3000);
     }
 
     #[test]

@@ -15,6 +15,11 @@ pub fn schema() -> Value {
     root
 }
 
+/// The schema as indented JSON, ending in a newline.
+pub fn text() -> String {
+    format!("{:#}\n", schema())
+}
+
 /// The object of a section and all that lies in it.
 fn section(path: &str) -> Value {
     let mut properties = Map::new();

@@ -50,22 +50,32 @@ pub struct Source {
     pub layer: Layer,
     /// TOML.
     pub text: String,
-    /// Folder that relative paths in the text start from; `None` is the folder of the recipe being checked.
+    /// Folder of the file, which a relative `extends` in it starts from; `None` where there is no file.
     pub folder: Option<PathBuf>,
     /// Name under which the lock file knows the git repository this text came from.
     pub shared: Option<String>,
+    /// Where relative data paths in the text start, seen from the folder of the recipe being checked.
+    /// Empty but for recipes extended from another folder; [`crate::extended`] fills it in.
+    pub base: PathBuf,
 }
 
 impl Source {
-    /// A text whose relative paths start from the folder of the recipe being checked.
+    /// A text that is no file of the user's.
     pub fn new(name: impl Into<String>, layer: Layer, text: impl Into<String>) -> Self {
-        Self { name: name.into(), layer, text: text.into(), folder: None, shared: None }
+        Self { name: name.into(), layer, text: text.into(), folder: None, shared: None, base: PathBuf::new() }
     }
 
-    /// The text of a file; relative paths in it start from the file's folder.
+    /// The text of a file.
     pub fn file(path: &std::path::Path, layer: Layer, text: impl Into<String>) -> Self {
         let folder = path.parent().map(PathBuf::from);
-        Self { name: path.display().to_string(), layer, text: text.into(), folder, shared: None }
+        Self {
+            name: path.display().to_string(),
+            layer,
+            text: text.into(),
+            folder,
+            shared: None,
+            base: PathBuf::new(),
+        }
     }
 }
 

@@ -147,3 +147,27 @@ fn the_library_has_the_published_numbers_of_parameters() {
     assert_eq!(parameters("gpt2-124m"), 124_439_808);
     assert_eq!(parameters("llama-1b"), 1_100_048_384);
 }
+
+#[test]
+fn data_paths_start_from_the_folder_of_the_recipe_that_names_them() {
+    let base = "[model]\nkind = \"decoder\"\nlayers = 2\nhidden = 64\nheads = 4\ncontext = 32\n\
+        [data]\ntrain = [\"corpus/*.txt\", \"/absolute.txt\"]\n[objective]\nstop = { steps = 10 }\n";
+    let train = |root: &str, named: &str, text: &str| {
+        let resolve = |name: &str, from: &Source| {
+            let path = from.folder.clone().unwrap_or_default().join(name);
+            let text = if name.ends_with("base.toml") { base } else { "extends = \"../shared/base.toml\"\n" };
+            Ok(Source::file(&path, Layer::Extended, text))
+        };
+        let source = Source::file(Path::new(root), Layer::Recipe, format!("extends = {named:?}\n{text}"));
+        let document = extended(Document::parse(&source).unwrap(), &resolve).unwrap();
+        // As the command line has it: the folder absolute, the layers taken apart and put together.
+        let document = Document::from_leaves(document.leaves());
+        let context = CheckContext { folder: Path::new("/work/x").to_owned(), name: "r".to_owned() };
+        check(&document, &context).unwrap().recipe.data.unwrap().train
+    };
+    assert_eq!(train("x/r.toml", "base.toml", ""), ["corpus/*.txt", "/absolute.txt"]);
+    assert_eq!(train("x/r.toml", "../shared/base.toml", ""), ["../shared/corpus/*.txt", "/absolute.txt"]);
+    assert_eq!(train("./x/r.toml", "./sub/base.toml", ""), ["sub/corpus/*.txt", "/absolute.txt"]);
+    assert_eq!(train("r.toml", "sub/middle.toml", ""), ["sub/../shared/corpus/*.txt", "/absolute.txt"]);
+    assert_eq!(train("x/r.toml", "../shared/base.toml", "[data]\ntrain = \"mine.txt\"\n"), ["mine.txt"]);
+}

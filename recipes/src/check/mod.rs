@@ -1,7 +1,7 @@
 //! From a document to a recipe, or to everything that is wrong with it.
 //!
-//! Four steps: each value against the shape of its key ([`walk`]), defaults ([`defaults`]), contradictions
-//! between values ([`rules`]), and the typed recipe ([`build`]). Reads no file: the files a recipe names are
+//! Four steps: each value against the shape of its key (`walk`), defaults (`defaults`), contradictions
+//! between values (`rules`), and the typed recipe (`build`). Reads no file: the files a recipe names are
 //! listed in [`Checked::files`], and the caller looks for them.
 
 mod build;
@@ -91,7 +91,7 @@ impl FilePattern {
 pub fn check(document: &Document, context: &CheckContext) -> Result<Checked, Vec<Problem>> {
     let mut document = document.clone();
     walk::spell_out(&mut document);
-    let (mut values, mut problems) = walk::walk(&document, context);
+    let (mut values, mut problems) = walk::walk(&document);
     let (hosts, wrong) = hosts::of(&document);
     if !wrong.is_empty() {
         values.wrong.push("cluster.hosts".to_owned());

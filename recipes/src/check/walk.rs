@@ -1,6 +1,5 @@
 //! Each key and value of a document against the table of keys.
 
-use super::CheckContext;
 use super::parsed::Parsed;
 use super::shape::{kind_of, parse};
 use super::suggest;
@@ -9,7 +8,6 @@ use crate::document::{Document, Entry, Node, Table, Value};
 use crate::keys::{KEYS, Kind, Need, find, is_section};
 use crate::problem::Problem;
 use crate::source::Origin;
-use std::path::Path;
 
 /// Replaces short forms by what they stand for: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
 pub(super) fn spell_out(document: &mut Document) {
@@ -37,15 +35,14 @@ fn wrap(node: &mut Node, key: &str) {
     }
 }
 
-struct Walk<'w> {
+struct Walk {
     values: Values,
     problems: Vec<Problem>,
-    context: &'w CheckContext,
 }
 
 /// The values that fit, and what is wrong with the others.
-pub(super) fn walk(document: &Document, context: &CheckContext) -> (Values, Vec<Problem>) {
-    let mut walk = Walk { values: Values::of_kind(kind(document)), problems: Vec::new(), context };
+pub(super) fn walk(document: &Document) -> (Values, Vec<Problem>) {
+    let mut walk = Walk { values: Values::of_kind(kind(document)), problems: Vec::new() };
     walk.section("", &document.table);
     (walk.values, walk.problems)
 }
@@ -55,7 +52,7 @@ fn kind(document: &Document) -> Option<Kind> {
     Kind::NAMES.iter().find(|(name, _)| name == word).map(|(_, kind)| *kind)
 }
 
-impl Walk<'_> {
+impl Walk {
     fn section(&mut self, parent: &str, table: &Table) {
         for (name, entry) in table {
             let path = if parent.is_empty() { name.clone() } else { format!("{parent}.{name}") };
@@ -96,7 +93,7 @@ impl Walk<'_> {
         match parse(path, key.shape, &entry.node) {
             Ok(Parsed::Files(files)) => {
                 let files =
-                    files.into_iter().map(|(file, origin)| (self.rebased(file, &origin), origin)).collect();
+                    files.into_iter().map(|(file, origin)| (rebased(file, &origin), origin)).collect();
                 self.values.insert(key.path, Parsed::Files(files), entry.node.origin.clone());
             }
             Ok(value) => self.values.insert(key.path, value, entry.node.origin.clone()),
@@ -108,15 +105,13 @@ impl Walk<'_> {
         self.values.wrong.push(path.to_owned());
         self.problems.push(problem);
     }
+}
 
-    /// A path written in another folder's file, seen from the recipe's folder.
-    fn rebased(&self, file: String, origin: &Origin) -> String {
-        let Some(folder) = origin.source().and_then(|source| source.folder.as_deref()) else { return file };
-        if folder == self.context.folder || Path::new(&file).is_absolute() {
-            return file;
-        }
-        let base = folder.strip_prefix(&self.context.folder).unwrap_or(folder);
-        base.join(file).display().to_string()
+/// A path written in another folder's recipe, seen from the folder of the recipe being checked.
+fn rebased(file: String, origin: &Origin) -> String {
+    match origin.source() {
+        Some(source) if !source.base.as_os_str().is_empty() => source.base.join(file).display().to_string(),
+        _ => file,
     }
 }
 

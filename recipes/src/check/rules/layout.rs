@@ -1,0 +1,113 @@
+//! Contradictions between the layout, the batch and the cluster.
+
+use super::Rules;
+use crate::check::parsed::Parsed;
+use crate::keys::Kind;
+use crate::problem::Problem;
+
+impl Rules<'_> {
+    pub(super) fn layout(&mut self) {
+        for (axis, key) in [
+            ("layout.tensor", "model.heads"),
+            ("layout.tensor", "model.kv_heads"),
+            ("layout.context", "model.context"),
+        ] {
+            if key != "model.kv_heads" || self.values.said(key).is_some() {
+                self.divides(axis, key);
+            }
+        }
+        let blocks = match self.values.get("model.stages") {
+            Some(Parsed::Wholes(stages)) => {
+                self.values.whole("model.blocks").map(|blocks| blocks * stages.len() as u64)
+            }
+            _ => self.values.whole("model.layers"),
+        };
+        if let (Some(pipeline), Some(blocks)) = (self.values.whole("layout.pipeline"), blocks)
+            && pipeline > blocks
+        {
+            let message =
+                format!("`layout.pipeline` = {pipeline} is more than the {blocks} blocks of the model");
+            self.wrong(message, &["layout.pipeline", "model.layers"], "a stage needs at least one block");
+        }
+        if self.values.whole("layout.expert").is_some_and(|expert| expert > 1) {
+            self.wrong(
+                "`layout.expert` is above 1, but no model of this version has experts".to_owned(),
+                &["layout.expert"],
+                "remove it",
+            );
+        }
+        let is_flat = matches!(self.values.kind, Some(Kind::Mlp | Kind::Cnn));
+        if is_flat && self.values.whole("layout.context").is_some_and(|context| context > 1) {
+            self.wrong(
+                "`layout.context` splits a sequence, which this model has not".to_owned(),
+                &["layout.context", "model.kind"],
+                "remove it",
+            );
+        }
+        self.product();
+        self.batch();
+    }
+
+    /// The product of the axes is the number of ranks.
+    fn product(&mut self) {
+        let axes = ["layout.data", "layout.tensor", "layout.pipeline", "layout.context", "layout.expert"];
+        let Some(ranks) = self.values.whole("cluster.ranks") else { return };
+        let pinned: Vec<&str> = axes.into_iter().filter(|axis| self.values.whole(axis).is_some()).collect();
+        let product = pinned.iter().filter_map(|axis| self.values.whole(axis)).fold(1, u64::saturating_mul);
+        // Four axes pinned leave one free for the planner; all five leave none.
+        let is_right =
+            if pinned.len() == axes.len() { product == ranks } else { ranks.is_multiple_of(product) };
+        if !is_right {
+            let factors: Vec<String> = pinned
+                .iter()
+                .filter_map(|axis| {
+                    Some(format!("{} {}", axis.trim_start_matches("layout."), self.values.whole(axis)?))
+                })
+                .collect();
+            let message = format!(
+                "the layout has {} = {product}, which does not fit {ranks} ranks",
+                factors.join(" × ")
+            );
+            let mut keys = pinned;
+            keys.push("cluster.ranks");
+            self.wrong(message, &keys, "leave an axis out and the planner chooses it");
+        }
+    }
+
+    fn batch(&mut self) {
+        let Some(batch) = self.values.whole("train.batch") else { return };
+        let data = self.values.whole("layout.data").unwrap_or(1);
+        let micro = self.values.whole("layout.micro_batch").unwrap_or(1);
+        let Some(unit) = data.checked_mul(micro).filter(|unit| !batch.is_multiple_of(*unit)) else { return };
+        let message = format!(
+            "`train.batch` = {batch} is not a multiple of data {data} × micro_batch {micro} = {unit}"
+        );
+        let near = batch.next_multiple_of(unit);
+        self.wrong(
+            message,
+            &["train.batch", "layout.data", "layout.micro_batch"],
+            &format!("the next that is: {near}"),
+        );
+    }
+
+    pub(super) fn cluster(&mut self) {
+        let launcher = self.values.word("cluster.launcher");
+        if let (Some("local"), Some(first)) = (launcher, self.hosts.first()) {
+            let problem = Problem::new("the launcher \"local\" uses this machine only, but hosts are named")
+                .at(&first.origin);
+            let problem = match self.values.said("cluster.launcher") {
+                Some(origin) => problem.note_at("`cluster.launcher` is \"local\"", origin),
+                None => problem.note("`cluster.launcher` is \"local\" where nothing else is said"),
+            };
+            self.problems
+                .push(problem.hint("write `launcher = \"ssh\"` below `[cluster]`, or remove the hosts"));
+        }
+        if launcher == Some("ssh") && self.hosts.is_empty() && !self.values.is_wrong("cluster.hosts") {
+            self.wrong(
+                "the launcher \"ssh\" needs hosts".to_owned(),
+                &["cluster.launcher"],
+                "write `[[cluster.hosts]]` and `address = \"…\"` below it",
+            );
+        }
+    }
+}

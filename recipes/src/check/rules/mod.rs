@@ -1,0 +1,65 @@
+//! Values that are right alone and wrong together.
+
+mod data;
+mod layout;
+mod model;
+mod training;
+
+use super::hosts::Named;
+use super::values::Values;
+use crate::document::Document;
+use crate::keys::Kind;
+use crate::problem::Problem;
+
+/// Every contradiction. A rule that needs a value which is absent or wrong says nothing.
+pub(in crate::check) fn contradictions(
+    document: &Document,
+    values: &Values,
+    hosts: &[Named],
+) -> Vec<Problem> {
+    let mut rules = Rules { document, values, hosts, problems: Vec::new() };
+    match values.kind {
+        Some(Kind::Decoder) => rules.decoder(),
+        Some(Kind::Cnn) => rules.cnn(),
+        Some(Kind::Mlp | Kind::Command) | None => {}
+    }
+    rules.data();
+    rules.objective();
+    rules.train();
+    rules.layout();
+    rules.cluster();
+    rules.problems
+}
+
+struct Rules<'r> {
+    document: &'r Document,
+    values: &'r Values,
+    hosts: &'r [Named],
+    problems: Vec<Problem>,
+}
+
+impl Rules<'_> {
+    /// Reports a problem at the first of these keys that was said; the others that were said are noted.
+    fn wrong(&mut self, message: String, keys: &[&str], hint: &str) {
+        let mut problem = Problem::new(message);
+        for key in keys {
+            let (Some(origin), Some(value)) = (self.values.said(key), self.values.get(key)) else { continue };
+            problem = match problem.origin {
+                None => problem.at(origin),
+                Some(_) => problem.note_at(format!("`{key}` is {value}"), origin),
+            };
+        }
+        self.problems.push(if hint.is_empty() { problem } else { problem.hint(hint) });
+    }
+
+    /// Reports that one number does not divide another.
+    fn divides(&mut self, small: &str, large: &str) {
+        let (Some(a), Some(b)) = (self.values.whole(small), self.values.whole(large)) else { return };
+        if b.is_multiple_of(a) {
+            return;
+        }
+        let near = (1..=a).rev().find(|n| b.is_multiple_of(*n)).unwrap_or(1);
+        let message = format!("`{small}` = {a} does not divide `{large}` = {b}");
+        self.wrong(message, &[small, large], &format!("the nearest below that does is {near}"));
+    }
+}

@@ -1,0 +1,73 @@
+//! Contradictions within a model.
+
+use super::Rules;
+use crate::check::parsed::Parsed;
+
+impl Rules<'_> {
+    pub(super) fn decoder(&mut self) {
+        self.divides("model.heads", "model.hidden");
+        self.divides("model.kv_heads", "model.heads");
+        let width = match (self.values.whole("model.hidden"), self.values.whole("model.heads")) {
+            (Some(hidden), Some(heads)) if hidden.is_multiple_of(heads) => Some(hidden / heads),
+            _ => None,
+        };
+        if let Some(width) = width.filter(|width| width % 2 == 1)
+            && self.values.word("model.positions") == Some("rotary")
+        {
+            let message =
+                format!("rotary positions need heads of even width, found {width} (hidden / heads)");
+            self.wrong(message, &["model.heads", "model.hidden", "model.positions"], "");
+        }
+        self.vocabulary();
+    }
+
+    fn vocabulary(&mut self) {
+        let vocab = self.values.whole("model.vocab");
+        match (self.values.get("data.tokenizer"), vocab) {
+            (Some(Parsed::Word(_)), Some(vocab))
+                if vocab != 256 && self.values.word("data.format") == Some("text") =>
+            {
+                self.wrong(
+                    format!("`model.vocab` = {vocab}, but text read as bytes has a vocabulary of 256"),
+                    &["model.vocab", "data.tokenizer"],
+                    &format!(
+                        "remove `model.vocab`, or train a tokenizer: `data.tokenizer = {{ bpe = {} }}`",
+                        vocab.max(257)
+                    ),
+                )
+            }
+            (Some(Parsed::Bpe(bpe)), Some(vocab)) if vocab < u64::from(*bpe) => self.wrong(
+                format!("`model.vocab` = {vocab} is smaller than the tokenizer's vocabulary of {bpe}"),
+                &["model.vocab", "data.tokenizer"],
+                "remove `model.vocab`; it then follows the tokenizer",
+            ),
+            (_, None)
+                if self.values.word("data.format") == Some("tokens")
+                    && self.values.said("model.vocab").is_none() =>
+            {
+                self.wrong(
+                    "missing `model.vocab`: token shards do not say how large their vocabulary is".to_owned(),
+                    &["data.train"],
+                    "write for example `vocab = 50257` below `[model]` (GPT-2)",
+                );
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn cnn(&mut self) {
+        let Some(Parsed::Wholes(stages)) = self.values.get("model.stages") else { return };
+        let halvings = u32::try_from(stages.len() - 1).unwrap_or(u32::MAX);
+        for side in ["model.height", "model.width"] {
+            let Some(pixels) = self.values.whole(side) else { continue };
+            if pixels.checked_shr(halvings).unwrap_or(0) == 0 {
+                let message = format!("`{side}` = {pixels} cannot be halved {halvings} times");
+                self.wrong(
+                    message,
+                    &["model.stages", side],
+                    "remove stages: each after the first halves the image",
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Contradictions in what is to be reached and how.
+
+use super::Rules;
+use crate::check::parsed::Parsed;
+use crate::check::walk::place;
+use crate::keys::Kind;
+use crate::problem::Problem;
+
+impl Rules<'_> {
+    pub(super) fn objective(&mut self) {
+        let limits = ["steps", "samples", "tokens", "epochs", "time"];
+        let has_limit =
+            limits.iter().any(|limit| self.values.get(&format!("objective.stop.{limit}")).is_some());
+        let needs_limit = self.values.kind.is_some_and(|kind| kind != Kind::Command);
+        if needs_limit && !has_limit && !self.values.is_wrong("objective") {
+            self.no_limit();
+        }
+        let (metric, target) =
+            (self.values.word("objective.metric"), self.values.real("objective.stop.target"));
+        if metric == Some("valid.accuracy") {
+            if self.values.kind == Some(Kind::Decoder) {
+                self.wrong(
+                    "accuracy is measured for mlp and cnn; a decoder has \"valid.loss\"".to_owned(),
+                    &["objective.metric", "model.kind"],
+                    "write `metric = \"valid.loss\"`",
+                );
+            }
+            if let Some(target) = target.filter(|target| !(*target > 0.0 && *target <= 1.0)) {
+                let message =
+                    format!("a target of {target} cannot be reached: accuracy is a share from 0 to 1");
+                self.wrong(
+                    message,
+                    &["objective.stop.target", "objective.metric"],
+                    "write for example `target = \"97%\"`",
+                );
+            }
+        } else if let Some(target) = target.filter(|target| *target < 0.0) {
+            let message = format!("a target of {target} cannot be reached: cross-entropy is never below 0");
+            self.wrong(message, &["objective.stop.target", "objective.metric"], "");
+        }
+    }
+
+    fn no_limit(&mut self) {
+        let target = self.values.said("objective.stop.target");
+        let problem = Problem::new(match target {
+            Some(_) => "`objective.stop.target` alone may never be reached: a limit is missing",
+            None => "missing `objective.stop`: training would never end",
+        });
+        let problem = match target.cloned().or_else(|| place(self.document, "objective.stop")) {
+            Some(origin) => problem.at(&origin),
+            None => problem,
+        };
+        let example =
+            "write for example `stop = { tokens = \"20M\", time = \"30 min\" }` below `[objective]`";
+        self.problems.push(problem.hint(example));
+    }
+
+    pub(super) fn train(&mut self) {
+        let unused: &[&str] = match self.values.word("train.optimizer.kind") {
+            Some("sgd") => &["train.optimizer.beta2", "train.optimizer.epsilon"],
+            Some("lion") => &["train.optimizer.epsilon"],
+            _ => &[],
+        };
+        let kind = self.values.word("train.optimizer.kind").unwrap_or("");
+        for key in unused.iter().filter(|key| self.values.said(key).is_some()) {
+            let message = format!("`{key}` does not apply to the optimizer \"{kind}\"");
+            self.wrong(message, &[key, "train.optimizer.kind"], "remove it");
+        }
+        if let (Some(Parsed::Steps(warmup)), Some(steps)) =
+            (self.values.get("train.warmup"), self.values.whole("objective.stop.steps"))
+            && *warmup >= steps
+        {
+            let message =
+                format!("the warm-up of {warmup} steps does not end within the {steps} steps of training");
+            self.wrong(message, &["train.warmup", "objective.stop.steps"], "about 5% of the steps is usual");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Whether one value fits the shape its key wants. Contradictions between values are for `super::rules`.
+
+mod quantity;
+mod search;
+mod text;
+
+pub(crate) use text::is_name;
+
+use super::parsed::Parsed;
+use crate::document::{Node, Value};
+use crate::keys::Shape;
+use crate::problem::Problem;
+use crate::units;
+use quantity::{alternative, epochs, number, quantity, share, time, whole};
+use search::search;
+use text::{host, name, text};
+
+/// The value, or what is wrong with it.
+pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<Parsed, Problem> {
+    match shape {
+        Shape::Text => text(path, node).map(Parsed::Text),
+        Shape::Name => name(path, node),
+        Shape::Host => host(path, node),
+        Shape::Flag => match node.value {
+            Value::Flag(flag) => Ok(Parsed::Flag(flag)),
+            _ => Err(wrong(path, "true or false", node)),
+        },
+        Shape::Whole(low, high) => whole(path, node, low, high).map(Parsed::Whole),
+        Shape::Above(low, high) => {
+            let is_right = |x: f64| x > low && x <= high;
+            number(path, node, &format!("above {low} and at most {high}"), is_right).map(Parsed::Real)
+        }
+        Shape::Below(low, high) => {
+            let is_right = |x: f64| x >= low && x < high;
+            number(path, node, &format!("from {low} to below {high}"), is_right).map(Parsed::Real)
+        }
+        Shape::Level => share(path, node, "a finite number", |_| true).map(Parsed::Real),
+        Shape::Share => share(path, node, "from 0 to 1", |x| (0.0..=1.0).contains(&x)).map(Parsed::Share),
+        Shape::Part => share(path, node, "above 0 and at most 1", |x| x > 0.0 && x <= 1.0).map(Parsed::Share),
+        Shape::Epochs => epochs(path, node),
+        Shape::Tokens => {
+            quantity(path, node, "a number of tokens", |t| units::tokens(t).map(|n| n.0)).map(Parsed::Tokens)
+        }
+        Shape::Samples => quantity(path, node, "a number of samples", |t| units::samples(t).map(|n| n.0))
+            .map(Parsed::Samples),
+        Shape::Steps => quantity(path, node, "a number of steps", units::steps).map(Parsed::Steps),
+        Shape::Time => time(path, node),
+        Shape::Warmup => alternative(
+            path,
+            node,
+            Shape::Steps,
+            Shape::Tokens,
+            "steps or tokens",
+            "\"500 steps\" or \"10M tokens\"",
+        ),
+        Shape::Period => alternative(
+            path,
+            node,
+            Shape::Steps,
+            Shape::Time,
+            "steps or a duration",
+            "\"100 steps\" or \"5 min\"",
+        ),
+        Shape::OneOf(words) => one_of(path, node, words),
+        Shape::Files => files(path, node),
+        Shape::Texts => list(path, node, "a list of texts", |item| text(path, item))
+            .map(Parsed::Texts)
+            .map_err(|problem| {
+                let is_text = matches!(node.value, Value::Text(_));
+                if is_text {
+                    problem.hint("write each word as a text of its own: [\"python3\", \"train.py\"]")
+                } else {
+                    problem
+                }
+            }),
+        Shape::Wholes(low, high) => {
+            list(path, node, "a list of whole numbers", |item| whole(path, item, low, high))
+                .map(Parsed::Wholes)
+        }
+        Shape::Tokenizer => tokenizer(path, node),
+        Shape::Valid => valid(path, node),
+        Shape::OrNone(inner) => match &node.value {
+            Value::Text(text) if text == "none" => Ok(Parsed::None),
+            _ => parse(path, *inner, node),
+        },
+        Shape::OrAuto(_) if is_auto(node) => Ok(Parsed::Auto),
+        Shape::OrAuto(inner) => parse(path, *inner, node).map_err(or_auto),
+        Shape::Choice(_) if is_auto(node) => Ok(Parsed::Auto),
+        Shape::Choice(inner) => match &node.value {
+            Value::Inline(table) | Value::Section(table) => search(path, *inner, node, table),
+            _ => parse(path, *inner, node).map_err(or_auto),
+        },
+    }
+}
+
+fn is_auto(node: &Node) -> bool {
+    matches!(&node.value, Value::Text(text) if text == "auto")
+}
+
+fn or_auto(problem: Problem) -> Problem {
+    if problem.hint.is_some() {
+        problem
+    } else {
+        problem.hint("or write \"auto\" and let the planner choose")
+    }
+}
+
+/// What a value is, in words, for messages.
+pub(in crate::check) fn kind_of(node: &Node) -> String {
+    let short = |text: &str| match text.char_indices().nth(40) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    };
+    match &node.value {
+        Value::Text(text) => format!("the text {}", short(text)),
+        Value::Whole(number) => format!("the number {number}"),
+        Value::Real(number) => {
+            // As it was written: 1e30 and not thirty digits.
+            let written = node.origin.source().and_then(|source| source.text.get(node.origin.span()));
+            written
+                .filter(|text| text.len() < 40)
+                .map_or(format!("the number {number}"), |text| format!("the number {text}"))
+        }
+        Value::Flag(flag) => format!("{flag}"),
+        Value::Date(date) => format!("the date {date}"),
+        Value::List(_) => "a list".to_owned(),
+        Value::Inline(_) => "a table `{ … }`".to_owned(),
+        Value::Section(_) => "a section".to_owned(),
+    }
+}
+
+fn wrong(path: &str, wanted: &str, node: &Node) -> Problem {
+    Problem::new(format!("`{path}` must be {wanted}, found {}", kind_of(node))).at(&node.origin)
+}
+
+fn one_of(path: &str, node: &Node, words: &'static [&'static str]) -> Result<Parsed, Problem> {
+    let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    let wanted = match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => quoted.join(""),
+    };
+    let Value::Text(found) = &node.value else { return Err(wrong(path, &wanted, node)) };
+    if let Some(word) = words.iter().find(|word| *word == found) {
+        return Ok(Parsed::Word(word));
+    }
+    let near = crate::check::suggest::nearest(found, words.iter().copied());
+    let problem = wrong(path, &wanted, node);
+    Err(match near {
+        Some(near) => problem.hint(format!("did you mean {near:?}?")),
+        None => problem,
+    })
+}
+
+fn list<T>(
+    path: &str,
+    node: &Node,
+    wanted: &str,
+    read: impl Fn(&Node) -> Result<T, Problem>,
+) -> Result<Vec<T>, Problem> {
+    let Value::List(items) = &node.value else { return Err(wrong(path, wanted, node)) };
+    if items.is_empty() {
+        return Err(Problem::new(format!("`{path}` is an empty list")).at(&node.origin));
+    }
+    items.iter().map(read).collect()
+}
+
+fn files(path: &str, node: &Node) -> Result<Parsed, Problem> {
+    let one = |item: &Node| Ok((text(path, item)?, item.origin.clone()));
+    match &node.value {
+        Value::List(_) => list(path, node, "files", one).map(Parsed::Files),
+        Value::Text(_) => one(node).map(|file| Parsed::Files(vec![file])),
+        _ => Err(wrong(path, "a file, a glob pattern or a list of them", node)),
+    }
+}
+
+fn tokenizer(path: &str, node: &Node) -> Result<Parsed, Problem> {
+    let wanted = "\"bytes\" or { bpe = VOCABULARY }";
+    match &node.value {
+        Value::Text(text) if text == "bytes" => Ok(Parsed::Word("bytes")),
+        Value::Inline(table) | Value::Section(table) if table.len() == 1 && table.contains_key("bpe") => {
+            let vocab = whole(&format!("{path}.bpe"), &table["bpe"].node, 257, 1_048_576)?;
+            Ok(Parsed::Bpe(u32::try_from(vocab).unwrap_or(u32::MAX)))
+        }
+        _ => Err(wrong(path, wanted, node)),
+    }
+}
+
+fn valid(path: &str, node: &Node) -> Result<Parsed, Problem> {
+    let is_share = match &node.value {
+        Value::Text(text) => text.trim_end().ends_with('%') || units::fraction(text).is_ok(),
+        Value::Whole(_) | Value::Real(_) => true,
+        Value::List(_) => return files(path, node),
+        _ => return Err(wrong(path, "a share such as \"5%\", or files", node)),
+    };
+    if is_share {
+        share(path, node, "above 0 and below 1", |x| x > 0.0 && x < 1.0).map(Parsed::Share)
+    } else {
+        files(path, node)
+    }
+}

@@ -1,0 +1,55 @@
+//! Values that are searched: `{ choices = [..] }` and `{ log = [low, high] }`.
+
+use super::{list, parse};
+use crate::check::parsed::Parsed;
+use crate::document::{Node, Table};
+use crate::keys::Shape;
+use crate::problem::Problem;
+
+pub(super) fn search(path: &str, inner: Shape, node: &Node, table: &Table) -> Result<Parsed, Problem> {
+    let is_ordered = !matches!(inner, Shape::OneOf(_));
+    let forms = if is_ordered { "{ choices = [..] } or { log = [low, high] }" } else { "{ choices = [..] }" };
+    let mut entries = table.iter();
+    let (Some((key, entry)), None) = (entries.next(), entries.next()) else {
+        return Err(Problem::new(format!("`{path}` must be a value, \"auto\", {forms}")).at(&node.origin));
+    };
+    let item = |item: &Node| parse(path, inner, item);
+    match key.as_str() {
+        "choices" => {
+            list(&format!("{path}.choices"), &entry.node, "a list of values", item).map(Parsed::Among)
+        }
+        "log" if is_ordered => {
+            let values = list(&format!("{path}.log"), &entry.node, "a list of two bounds", item)?;
+            bounds(path, &entry.node, values)
+        }
+        other => {
+            let problem = Problem::new(format!("unknown key `{path}.{other}`; a search is {forms}"));
+            Err(problem.at(&entry.key))
+        }
+    }
+}
+
+fn bounds(path: &str, node: &Node, values: Vec<Parsed>) -> Result<Parsed, Problem> {
+    let found = values.len();
+    let Ok([low, high]) = <[Parsed; 2]>::try_from(values) else {
+        let message = format!("`{path}.log` must have two bounds, a low and a high one, found {found}");
+        return Err(Problem::new(message).at(&node.origin));
+    };
+    let is_rising = match (&low, &high) {
+        (Parsed::Steps(_), Parsed::Tokens(_)) | (Parsed::Tokens(_), Parsed::Steps(_)) => {
+            return Err(
+                Problem::new(format!("the bounds of `{path}.log` have different units")).at(&node.origin)
+            );
+        }
+        (low, high) => match (low.whole(), high.whole(), low.real(), high.real()) {
+            (Some(low), Some(high), _, _) => low <= high,
+            (_, _, Some(low), Some(high)) => low <= high,
+            _ => false,
+        },
+    };
+    if is_rising {
+        return Ok(Parsed::Log(Box::new(low), Box::new(high)));
+    }
+    let message = format!("the bounds of `{path}.log` fall: {low} is above {high}");
+    Err(Problem::new(message).at(&node.origin).hint(format!("write {{ log = [{high}, {low}] }}")))
+}

@@ -1,0 +1,61 @@
+//! Texts: names, hosts, anything in quotes.
+
+use super::wrong;
+use crate::check::parsed::Parsed;
+use crate::document::{Node, Value};
+use crate::problem::Problem;
+use crate::source::Layer;
+
+pub(super) fn text(path: &str, node: &Node) -> Result<String, Problem> {
+    let is_bare = matches!(node.origin.layer(), Layer::Environment | Layer::Assignment);
+    let found = match &node.value {
+        Value::Text(text) => text.clone(),
+        // Nobody quotes twice in a shell: what looks like a number there is still the text that was wanted.
+        Value::Whole(_) | Value::Real(_) | Value::Flag(_) | Value::Date(_) if is_bare => {
+            let source = node.origin.source().map_or("", |source| &source.text);
+            source.get(node.origin.span()).unwrap_or("").to_owned()
+        }
+        _ => return Err(wrong(path, "a text in quotes", node)),
+    };
+    if found.is_empty() {
+        return Err(Problem::new(format!("`{path}` is empty")).at(&node.origin));
+    }
+    if found.contains('\0') {
+        return Err(Problem::new(format!("`{path}` contains a NUL character")).at(&node.origin));
+    }
+    Ok(found)
+}
+
+/// Whether a text is a name: letters, digits, `-`, `_`, `.`; at most 128; not beginning with `-` or `.`.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=128).contains(&text.len())
+        && text.chars().all(is_right)
+        && !text.starts_with(['-', '.'])
+        && !text.contains("..")
+}
+
+pub(super) fn name(path: &str, node: &Node) -> Result<Parsed, Problem> {
+    let found = text(path, node)?;
+    if is_name(&found) {
+        return Ok(Parsed::Text(found));
+    }
+    Err(wrong(path, "a name", node)
+        .hint("use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`"))
+}
+
+pub(super) fn host(path: &str, node: &Node) -> Result<Parsed, Problem> {
+    let found = text(path, node)?;
+    if found.starts_with('-') {
+        return Err(wrong(path, "a name that does not begin with `-`", node)
+            .note("it would be read as an option of the program that connects"));
+    }
+    let is_right = |c: char| c.is_ascii_alphanumeric() || "-_.:@[],%".contains(c);
+    match found.chars().find(|c| !is_right(*c)) {
+        None if found.len() <= 1024 => Ok(Parsed::Text(found)),
+        None => Err(wrong(path, "at most 1024 characters long", node)),
+        Some(odd) => {
+            Err(wrong(path, "a name or an address", node).note(format!("{odd:?} cannot be part of it")))
+        }
+    }
+}
