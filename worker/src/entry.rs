@@ -79,8 +79,14 @@ pub fn sample() -> ExitCode {
 
 /// The first frame, which says what is to be done.
 fn first_frame<T: DeserializeOwned>() -> Result<T, Failure> {
-    frame::read(&mut io::stdin().lock())
-        .map_err(|error| Failure::Other(format!("the first message could not be read: {error}")))
+    frame::read(&mut io::stdin().lock()).map_err(|error| {
+        Failure::Other(format!("the first message could not be read: {}", with_cause(&error)))
+    })
+}
+
+/// An error with what is behind it.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Reads orders on a thread of its own, for as long as the process lives.

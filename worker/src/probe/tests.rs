@@ -48,6 +48,28 @@ fn one_rank_measures_every_part_and_no_collective() {
 }
 
 #[test]
+fn two_ranks_measure_side_by_side_and_their_collectives() {
+    let file = rustix::fs::memfd_create("probe", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let bytes = dtrain_protocol::mapping::bytes(2);
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    let rank = |rank| {
+        let descriptor = std::os::fd::IntoRawFd::into_raw_fd(file.try_clone().unwrap());
+        let mut request = request(decoder(), vec![1, 2], 5.0);
+        request.layout.data = NonZeroU32::new(2).unwrap();
+        request.rank = Rank(rank);
+        request.link = Link::SharedMemory { descriptor, bytes };
+        std::thread::spawn(move || rates(&request, |_| unreachable!("nothing listens")).unwrap())
+    };
+    for thread in [rank(0), rank(1)] {
+        let rates = thread.join().unwrap();
+        assert_eq!((rates.ranks, rates.profile.len()), (2, 2));
+        assert_eq!(rates.all_reduce.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), ALL_REDUCE_BYTES);
+        let (small, large) = (rates.all_reduce[0].1, rates.all_reduce[6].1);
+        assert!(0.0 < small && small < large, "16 MiB take longer than 4 KiB: {small} {large}");
+    }
+}
+
+#[test]
 fn larger_micro_batches_are_left_out_when_there_is_no_time() {
     let model = Model::Mlp(Mlp { inputs: 8, hidden: vec![16, 16], classes: 3, activation: Activation::Relu });
     let rates = rates(&request(model, vec![2, 1 << 20], 0.05), |_| unreachable!("it is alone")).unwrap();

@@ -2,7 +2,7 @@
 
 mod world;
 
-use dtrain_protocol::{Event, Failure, StepId, StopReason};
+use dtrain_protocol::{Event, Failure, SampleRequest, StepId, StopReason};
 use dtrain_recipes::{Metric, OptimizerKind};
 use world::{Ended, World, commit, losses};
 
@@ -24,6 +24,14 @@ fn the_same_layout_gives_the_same_bits() {
         assert_eq!(losses(&first), losses(&second));
         assert_eq!(first[0].weights(), second[0].weights(), "{ranks} ranks");
     }
+}
+
+#[test]
+fn what_lies_between_the_ranks_does_not_change_a_bit() {
+    let threads = World::new(2).steps(10).run();
+    let mapped = World::new(2).steps(10).share_memory().run();
+    assert_eq!(losses(&threads), losses(&mapped));
+    assert_eq!(threads[0].weights(), mapped[0].weights());
 }
 
 #[test]
@@ -109,6 +117,34 @@ fn a_loss_that_is_not_finite_ends_all_ranks_before_it_is_applied() {
         assert!(step.0 > 1, "the first step is finite");
         assert!(figure.contains("loss") || figure.contains("gradient"), "{figure}");
     }
+}
+
+#[test]
+fn a_trained_decoder_writes_the_same_text_for_the_same_seed() {
+    let ended = World::new(1).steps(60).run();
+    let saved = commit(&ended, StepId(60));
+    let write = |seed, temperature| {
+        let request = SampleRequest {
+            model: ended[0].assignment.model.clone(),
+            data: ended[0].assignment.data.clone(),
+            data_root: ended[0].assignment.data_root.clone(),
+            checkpoint: saved.folder.clone(),
+            prompt: "3 and ".into(),
+            tokens: 24,
+            temperature,
+            top_k: Some(20),
+            seed,
+            threads: 1,
+        };
+        let mut text = String::new();
+        crate::sample::write(&request, &mut |more| text.push_str(&more)).unwrap();
+        text
+    };
+    let text = write(1, 1.0);
+    assert_eq!(text.len(), 24, "a byte for each token: {text:?}");
+    assert_eq!(text, write(1, 1.0));
+    assert_ne!(text, write(2, 1.0));
+    assert_eq!(write(1, 0.0), write(2, 0.0), "nothing is left to chance");
 }
 
 #[test]

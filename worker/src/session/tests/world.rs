@@ -2,17 +2,18 @@
 
 use crate::comm::loopback;
 use crate::parallel::Courier;
-use crate::session::{Orders, Tell, attempt_with};
+use crate::session::{Orders, Tell, attempt, attempt_with};
 use dtrain_protocol::checkpoint::{FORMAT, folder_name, merge};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order, Placement,
-    Rank, ResumePoint, RunUntil, StepId, StopReason, Training, TrialId,
+    Rank, ResumePoint, RunUntil, StepId, StopReason, Training, TrialId, mapping,
 };
 use dtrain_recipes::{
     Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Precision,
     Recompute, Schedule, Tokenizer, Valid, ZeroStage,
 };
 use std::num::NonZeroU32;
+use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -76,6 +77,18 @@ impl World {
         self
     }
 
+    /// Joins the ranks by a mapping, as processes of one host are; otherwise they are threads.
+    pub(super) fn share_memory(self) -> Self {
+        let ranks = u32::try_from(self.assignments.len()).unwrap();
+        let bytes = mapping::bytes(ranks);
+        let file = rustix::fs::memfd_create("ranks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, bytes).unwrap();
+        self.edit(|assignment| {
+            let descriptor = file.try_clone().unwrap().into_raw_fd();
+            assignment.link = Link::SharedMemory { descriptor, bytes };
+        })
+    }
+
     /// Runs all ranks to their ends.
     pub(super) fn run(self) -> Vec<Ended> {
         let ranks = u32::try_from(self.assignments.len()).unwrap();
@@ -96,8 +109,14 @@ impl World {
                     }
                     told.lock().unwrap().push(event);
                 });
-                let courier = |_: &mut Orders| Ok(Courier::start(Box::new(group)));
-                let result = attempt_with(&assignment, courier, &mut Orders::of(inbox), &tell);
+                let mut inbox = Orders::of(inbox);
+                let result = match assignment.link {
+                    Link::Alone => {
+                        let courier = |_: &mut Orders| Ok(Courier::start(Box::new(group)));
+                        attempt_with(&assignment, courier, &mut inbox, &tell)
+                    }
+                    Link::SharedMemory { .. } | Link::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
+                };
                 let events = events.lock().unwrap().clone();
                 Ended { result, events, assignment, _folder: folder }
             })
