@@ -117,6 +117,8 @@ const OURS: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn];
 const DECODER: &[Kind] = &[Kind::Decoder];
 const MLP: &[Kind] = &[Kind::Mlp];
 const CNN: &[Kind] = &[Kind::Cnn];
+/// Kinds that tell classes apart.
+const CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn];
 const COMMAND: &[Kind] = &[Kind::Command];
 
 use Need::{Default, Optional, Required};
@@ -167,7 +169,7 @@ pub const KEYS: &[Key] = keys![
     "model.width", Whole(1, 65_536), Required, CNN, "Columns of an image, in pixels";
     "model.stages", Shape::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
     "model.blocks", Whole(1, 4096), Default("2"), CNN, "Residual blocks in each stage";
-    "model.classes", Whole(2, 1_048_576), Required, &[Kind::Mlp, Kind::Cnn], "Number of classes";
+    "model.classes", Whole(2, 1_048_576), Required, CLASSES, "Number of classes";
     "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; no shell is involved";
 
     "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
@@ -176,10 +178,10 @@ pub const KEYS: &[Key] = keys![
         Default("by the first training file: .bin tokens, .csv csv, -ubyte or .idx idx, otherwise text"), OURS,
         "How files are read";
     "data.tokenizer", Shape::Tokenizer, Default("\"bytes\""), DECODER, "How text becomes tokens";
-    "data.labels", Shape::Files, Optional("must be said for idx"), CNN, "Label files, one for each file of train";
-    "data.valid_labels", Shape::Files, Optional("must be said when valid names idx files"), CNN,
+    "data.labels", Shape::Files, Optional("must be said for idx"), CLASSES, "Label files, one for each file of train";
+    "data.valid_labels", Shape::Files, Optional("must be said when valid names idx files"), CLASSES,
         "Label files, one for each file of valid";
-    "data.target", Shape::Text, Optional("must be said for csv"), MLP, "Name of the column with the class";
+    "data.target", Shape::Text, Optional("must be said for csv"), CLASSES, "Name of the column with the class";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
     "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY, "The figure that decides";

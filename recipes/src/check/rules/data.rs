@@ -8,23 +8,14 @@ impl Rules<'_> {
         let (Some(kind), Some(format)) = (self.values.kind, self.values.word("data.format")) else { return };
         let wanted: &[&str] = match kind {
             Kind::Decoder => &["text", "tokens"],
-            Kind::Mlp => &["csv"],
-            Kind::Cnn => &["idx"],
+            Kind::Mlp | Kind::Cnn => &["csv", "idx"],
             Kind::Command => return,
         };
+        if self.compressed() {
+            return;
+        }
         if !wanted.contains(&format) {
-            let message = format!(
-                "a model of kind \"{}\" reads {}, but the data is {format}",
-                kind.name(),
-                wanted.join(" or ")
-            );
-            let said = self.values.said("data.format").is_some();
-            let hint = if said {
-                ""
-            } else {
-                "the format was taken from the first training file's name; `data.format` says it"
-            };
-            self.wrong(message, &["data.format", "data.train", "model.kind"], hint);
+            self.unfit(kind, format, wanted);
             return;
         }
         if format == "csv" && self.values.get("data.target").is_none() {
@@ -34,12 +25,17 @@ impl Rules<'_> {
                 "write for example `target = \"class\"` below `[data]`",
             );
         }
-        if format == "tokens" && self.values.said("data.tokenizer").is_some() {
-            self.wrong(
-                "`data.tokenizer` does not apply: the data is tokens already".to_owned(),
-                &["data.tokenizer", "data.train", "data.format"],
-                "remove it, or say `format = \"text\"`",
-            );
+        for (key, owner) in [
+            ("data.tokenizer", "text"),
+            ("data.target", "csv"),
+            ("data.labels", "idx"),
+            ("data.valid_labels", "idx"),
+        ] {
+            if format != owner && self.values.said(key).is_some() {
+                let message = format!("`{key}` does not apply: it is for {owner}, and the data is {format}");
+                let hint = format!("remove it, or say `format = \"{owner}\"`");
+                self.wrong(message, &[key, "data.train", "data.format"], &hint);
+            }
         }
         if format == "idx" {
             self.labels("data.train", "data.labels");
@@ -47,9 +43,39 @@ impl Rules<'_> {
         }
     }
 
+    /// The model reads other data.
+    fn unfit(&mut self, kind: Kind, format: &str, wanted: &[&str]) {
+        let (name, wanted) = (kind.name(), wanted.join(" or "));
+        let message = format!("a model of kind \"{name}\" reads {wanted}, but the data is {format}");
+        let hint = match self.values.said("data.format") {
+            Some(_) => "",
+            None => "the format was taken from the first training file's name; `data.format` says it",
+        };
+        self.wrong(message, &["data.format", "data.train", "model.kind"], hint);
+    }
+
+    /// Whether a file is compressed, which no format reads.
+    fn compressed(&mut self) -> bool {
+        let packed =
+            |file: &String| [".gz", ".zst", ".xz", ".bz2", ".zip"].iter().any(|end| file.ends_with(end));
+        for key in ["data.train", "data.valid", "data.labels", "data.valid_labels"] {
+            if let Some(file) = self.values.patterns(key).into_iter().find(packed) {
+                self.wrong(
+                    format!("`{key}`: {file:?} is compressed"),
+                    &[key],
+                    "unpack it first, and name the unpacked file",
+                );
+                return true;
+            }
+        }
+        false
+    }
+
     /// Every image file needs its label file.
     fn labels(&mut self, images: &str, labels: &str) {
         let (image_files, label_files) = (self.values.patterns(images), self.values.patterns(labels));
+        // How many files a pattern stands for is known only where they are read.
+        let has_glob = image_files.iter().chain(&label_files).any(|file| file.contains(['*', '?', '[']));
         if image_files.is_empty() {
             if !label_files.is_empty() && self.values.get(images).is_some() {
                 self.wrong(
@@ -65,7 +91,7 @@ impl Rules<'_> {
             };
             let hint = format!("write for example `{example}` below `[data]`");
             self.wrong(format!("missing `{labels}`: images need their labels"), &[images], &hint);
-        } else if label_files.len() != image_files.len() && !label_files.is_empty() {
+        } else if label_files.len() != image_files.len() && !label_files.is_empty() && !has_glob {
             let message =
                 format!("`{labels}` names {} and `{images}` {} files", label_files.len(), image_files.len());
             self.wrong(
