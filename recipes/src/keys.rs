@@ -56,8 +56,8 @@ pub enum Shape {
     Epochs,
     /// A number of tokens, at least 1.
     Tokens,
-    /// A number of samples, at least 1.
-    Samples,
+    /// A number of samples, at least 1 and at most this many.
+    Samples(u64),
     /// A number of optimizer steps, at least 1.
     Steps,
     /// A duration above 0, with its unit.
@@ -186,7 +186,7 @@ pub const KEYS: &[Key] = keys![
 
     "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY, "The figure that decides";
     "objective.stop.steps", Shape::Steps, Optional("no limit"), ANY, "Stop after this many optimizer steps";
-    "objective.stop.samples", Shape::Samples, Optional("no limit"), ANY, "Stop after this many samples";
+    "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional("no limit"), ANY, "Stop after this many samples";
     "objective.stop.tokens", Shape::Tokens, Optional("no limit"), ANY, "Stop after this many tokens";
     "objective.stop.epochs", Shape::Epochs, Optional("no limit"), ANY, "Stop after this many passes over the training data";
     "objective.stop.time", Shape::Time, Optional("no limit"), ANY, "Stop after this long, counted over all attempts";
@@ -199,7 +199,7 @@ pub const KEYS: &[Key] = keys![
     "train.optimizer.epsilon", Shape::Above(0.0, 1.0), Default("adamw: 1e-8; lamb: 1e-6"), ANY, "Added to the root of the second moment";
     "train.optimizer.weight_decay", Shape::Below(0.0, 100.0), Default("sgd: 0; otherwise decoder 0.1, others 0.01"), ANY,
         "Decoupled weight decay of matrices";
-    "train.batch", Choice(&Shape::Samples), Default("auto"), ANY, "Samples in one optimizer step over all ranks";
+    "train.batch", Choice(&Shape::Samples(1_000_000_000)), Default("auto"), ANY, "Samples in one optimizer step over all ranks";
     "train.learning_rate", Choice(&Shape::Above(0.0, 1000.0)), Default("auto"), ANY, "Peak learning rate";
     "train.warmup", Choice(&Shape::Warmup), Default("auto"), ANY, "Linear warm-up from zero, in steps or tokens";
     "train.schedule", OneOf(&["cosine", "linear", "constant"]), Default("\"cosine\""), ANY,

@@ -81,7 +81,7 @@ fn shape(shape_of: Shape) -> Value {
         Shape::Part => either(json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }), percentage()),
         Shape::Epochs => either(json!({ "type": "number", "exclusiveMinimum": 0 }), quantity("3 epochs")),
         Shape::Tokens => either(at_least_one(), quantity("20M tokens")),
-        Shape::Samples => either(at_least_one(), quantity("50K samples")),
+        Shape::Samples(_) => either(at_least_one(), quantity("50K samples")),
         Shape::Steps => either(at_least_one(), quantity("500 steps")),
         Shape::Time => quantity("30 min"),
         Shape::Warmup => either(at_least_one(), quantity("500 steps")),

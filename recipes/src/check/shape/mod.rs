@@ -11,7 +11,7 @@ use crate::document::{Node, Value};
 use crate::keys::Shape;
 use crate::problem::Problem;
 use crate::units;
-use quantity::{alternative, epochs, number, quantity, share, time, whole};
+use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
 use search::search;
 use text::{host, name, text};
 
@@ -39,11 +39,16 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
         Shape::Part => share(path, node, "above 0 and at most 1", |x| x > 0.0 && x <= 1.0).map(Parsed::Share),
         Shape::Epochs => epochs(path, node),
         Shape::Tokens => {
-            quantity(path, node, "a number of tokens", |t| units::tokens(t).map(|n| n.0)).map(Parsed::Tokens)
+            let read = |text: &str| units::tokens(text).map(|n| n.0);
+            quantity(path, node, "a number of tokens", MOST_TOKENS, read).map(Parsed::Tokens)
         }
-        Shape::Samples => quantity(path, node, "a number of samples", |t| units::samples(t).map(|n| n.0))
-            .map(Parsed::Samples),
-        Shape::Steps => quantity(path, node, "a number of steps", units::steps).map(Parsed::Steps),
+        Shape::Samples(most) => {
+            let read = |text: &str| units::samples(text).map(|n| n.0);
+            quantity(path, node, "a number of samples", most, read).map(Parsed::Samples)
+        }
+        Shape::Steps => {
+            quantity(path, node, "a number of steps", MOST_STEPS, units::steps).map(Parsed::Steps)
+        }
         Shape::Time => time(path, node),
         Shape::Warmup => alternative(
             path,

@@ -7,6 +7,12 @@ use crate::keys::Shape;
 use crate::problem::Problem;
 use crate::units;
 
+/// Far beyond any training, and small enough that products of what a recipe says stay within 64 bits.
+pub(super) const MOST_TOKENS: u64 = 10_000_000_000_000_000;
+pub(super) const MOST_STEPS: u64 = 10_000_000_000;
+const MOST_EPOCHS: f64 = 1e6;
+const LONGEST_SECONDS: f64 = 100.0 * 365.25 * 86_400.0;
+
 pub(super) fn whole(path: &str, node: &Node, low: u64, high: u64) -> Result<u64, Problem> {
     let wanted = if high >= i64::MAX as u64 {
         format!("a whole number from {low}")
@@ -91,6 +97,7 @@ pub(super) fn quantity(
     path: &str,
     node: &Node,
     wanted: &str,
+    most: u64,
     read: impl Fn(&str) -> Result<u64, units::UnitError>,
 ) -> Result<u64, Problem> {
     let found = match &node.value {
@@ -105,6 +112,9 @@ pub(super) fn quantity(
     };
     if found == 0 {
         Err(Problem::new(format!("`{path}` must be at least 1, found 0")).at(&node.origin))
+    } else if found > most {
+        let (most, found) = (units::grouped(most), units::grouped(found));
+        Err(Problem::new(format!("`{path}` must be at most {most}, found {found}")).at(&node.origin))
     } else {
         Ok(found)
     }
@@ -117,10 +127,10 @@ pub(super) fn epochs(path: &str, node: &Node) -> Result<Parsed, Problem> {
         }
         _ => real(node).ok_or_else(|| wrong(path, "a number of epochs", node))?,
     };
-    if found.is_finite() && found > 0.0 {
+    if found > 0.0 && found <= MOST_EPOCHS {
         Ok(Parsed::Real(found))
     } else {
-        Err(wrong(path, "a number of epochs above 0", node))
+        Err(wrong(path, "a number of epochs above 0 and at most a million", node))
     }
 }
 
@@ -133,7 +143,13 @@ pub(super) fn time(path: &str, node: &Node) -> Result<Parsed, Problem> {
         }
         _ => return Err(wrong(path, "a duration", node)),
     };
-    if found.0 > 0.0 { Ok(Parsed::Time(found.0)) } else { Err(wrong(path, "a duration above 0", node)) }
+    if found.0 > LONGEST_SECONDS {
+        Err(wrong(path, "at most a hundred years", node))
+    } else if found.0 > 0.0 {
+        Ok(Parsed::Time(found.0))
+    } else {
+        Err(wrong(path, "a duration above 0", node))
+    }
 }
 
 /// One of two quantities; a text that is neither gets a message of its own.
