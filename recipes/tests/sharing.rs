@@ -434,16 +434,25 @@ fn publishing_makes_a_commit_that_others_can_add() {
         remote: "origin",
         allow_file: true,
     };
+    let trap = place.path("trap");
+    for hook in ["pre-commit", "post-commit", "pre-push", "reference-transaction"] {
+        let hook = place.repository().join(".git/hooks").join(hook);
+        fs::create_dir_all(hook.parent().unwrap()).unwrap();
+        fs::write(&hook, format!("#!/bin/sh\ntouch {}\n", trap.display())).unwrap();
+        fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let published = publish(&publication, None).unwrap();
     assert_eq!(
         (published.branch.as_str(), published.path.as_str(), published.pushed),
         ("recipes/mine", "mine.toml", None)
     );
     assert!(published.commands[1].ends_with("push origin refs/heads/recipes/mine:refs/heads/recipes/mine"));
+    assert!(!trap.exists(), "no hook runs");
     assert_eq!(place.git(&["status", "--porcelain"]), "", "the work tree is left alone");
     assert_eq!(place.git(&["show", "recipes/mine:mine.toml"]), RECIPE.trim());
 
     let remote = place.path("remote");
+    fs::remove_dir_all(place.repository().join(".git/hooks")).unwrap();
     place.git(&["init", "-q", "--bare", &remote.display().to_string()]);
     place.git(&["remote", "add", "origin", &remote.display().to_string()]);
     fs::write(&recipe, RECIPE.replace("layers = 2", "layers = 3")).unwrap();

@@ -25,7 +25,8 @@ pub(crate) use shape::is_name;
 /// What the document itself does not say.
 #[derive(Clone, Debug)]
 pub struct CheckContext {
-    /// Folder of the recipe; relative data paths of the checked recipe start from it.
+    /// Folder of the recipe; relative data paths of the checked recipe start from it. Carried for the caller: the
+    /// check itself looks at no folder.
     pub folder: PathBuf,
     /// Name of a recipe that gives none: the stem of its file.
     pub name: String,
