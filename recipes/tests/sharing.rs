@@ -222,7 +222,9 @@ fn altered_files_are_found_and_never_used() {
         alter(&place.path("store/recipes").join(&locked.commit));
         assert!(matches!(verify(&place.store()).unwrap()[0].1, State::Altered(_)), "{what}");
         assert!(read_recipe(&place.store(), "recipes/z", Layer::Recipe).is_err(), "{what}");
-        restore(&place.store()).unwrap();
+        assert!(restore(&place.store()).unwrap().is_empty(), "{what}: an alteration is not swept away");
+        assert!(matches!(verify(&place.store()).unwrap()[0].1, State::Altered(_)), "{what}");
+        update(&place.store(), "recipes").unwrap();
         assert_eq!(verify(&place.store()).unwrap()[0].1, State::Sound, "{what}");
     }
 }

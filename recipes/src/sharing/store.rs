@@ -109,11 +109,12 @@ pub fn update(store: &Store, name: &str) -> Result<Update, SharingError> {
 }
 
 /// Fetches what the lock file names and the store lacks, at exactly the locked commits. `Err` when a commit's
-/// files are not those that were locked. Returns what was fetched.
+/// files are not those that were locked. Returns what was fetched. Altered files are left for [`verify`] to
+/// report; [`update`] replaces them.
 pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
     let mut restored = Vec::new();
     for locked in lock::read(&store.lock)? {
-        if state(store, &locked) == State::Sound {
+        if state(store, &locked) != State::Missing {
             continue;
         }
         let (found, _) = fetched(store, &locked.name, &locked.url, &locked.rev, &locked.commit)?;
