@@ -4,7 +4,7 @@ use super::{AgentOrder, Message, foreign};
 use crate::home::TrialFolder;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::frame::{self, FrameError};
-use dtrain_protocol::{Assignment, Event, Order, Rank, StopReason};
+use dtrain_protocol::{Assignment, Event, Failure, Order, Rank, StepId, StopReason};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
@@ -30,6 +30,8 @@ pub(super) struct RankProcess {
     pub(super) finished: Option<StopReason>,
     /// Whether it said why it cannot go on.
     pub(super) failed: bool,
+    /// Whether the agent itself killed it.
+    pub(super) was_killed: bool,
     /// Events it said so far.
     pub(super) sequence: u64,
     is_foreign: bool,
@@ -86,6 +88,7 @@ impl RankProcess {
             is_heard_out: false,
             finished: None,
             failed: false,
+            was_killed: false,
             sequence: 0,
             is_foreign: false,
         }
@@ -111,7 +114,8 @@ impl RankProcess {
     }
 
     /// Kills the rank and the processes it started.
-    pub(super) fn kill(&self) {
+    pub(super) fn kill(&mut self) {
+        self.was_killed = self.exit.is_none();
         self.signal(Signal::KILL);
     }
 
@@ -141,14 +145,19 @@ impl RankProcess {
     }
 
     /// What the end of the process says when the rank itself said nothing.
-    pub(super) fn last_word(&self, was_stopped: bool) -> Option<Event> {
+    pub(super) fn last_word(&self, rank: Rank, was_stopped: bool) -> Option<Event> {
         let exit = self.exit.filter(|_| self.finished.is_none() && !self.failed)?;
         let (code, signal) = (exit.code(), exit.signal());
-        let finished = |reason| Event::Finished { step: dtrain_protocol::StepId(0), reason };
+        let finished = |reason| Event::Finished { step: StepId(0), reason };
         Some(match (self.is_foreign, code, was_stopped) {
             (true, _, true) => finished(StopReason::Ordered),
             (true, Some(0), false) => finished(StopReason::Complete),
-            _ => Event::Failed(dtrain_protocol::Failure::Exited { code, signal }),
+            // Its end is what the agent did about another failure, and explains nothing.
+            _ if self.was_killed => {
+                let detail = "it did not end by itself and was killed".into();
+                Event::Failed(Failure::PeerLost { peer: Some(rank), detail })
+            }
+            _ => Event::Failed(Failure::Exited { code, signal }),
         })
     }
 }

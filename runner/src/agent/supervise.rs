@@ -180,7 +180,7 @@ impl Supervisor<'_> {
     /// Once a rank has ended and all it said was read: says for it what it did not say.
     fn conclude(&mut self, rank: Rank) -> io::Result<()> {
         let process = &self.ranks[rank.0 as usize];
-        match process.last_word(self.stopped).filter(|_| process.is_heard_out) {
+        match process.last_word(rank, self.stopped).filter(|_| process.is_heard_out) {
             Some(word) => self.event(rank, word),
             None => Ok(()),
         }
@@ -194,7 +194,7 @@ impl Supervisor<'_> {
         }
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.deadline = None;
-            self.ranks.iter().for_each(RankProcess::kill);
+            self.ranks.iter_mut().for_each(RankProcess::kill);
         }
         if self.heard_by.is_some_and(|heard_by| now >= heard_by) {
             self.heard_by = None;

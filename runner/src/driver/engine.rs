@@ -5,17 +5,19 @@ use super::{Drive, DriveError, Launching, OnInterrupt, Outcome};
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::agent::{AgentOrder, AgentRequest, SpoolRecord};
 use crate::checkpoints;
-use crate::fact::{News, Verdict};
+use crate::fact::{Ended, Fact, News, Point, Verdict};
 use crate::home::TrialFolder;
 use crate::launch::{Connection, Launcher, LocalLauncher, Reached};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
-use dtrain_protocol::{AttemptId, Event, Failure, ResumePoint, TrialId, frame};
+use crate::system::{Sampler, System};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, TrialId, frame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufReader, Read, Write};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest time that news waits to be kept.
 const KEEP_WITHIN: Duration = Duration::from_millis(250);
@@ -25,6 +27,9 @@ const BEAT: Duration = Duration::from_millis(50);
 
 /// How long a living agent may stay silent before it is killed.
 const SILENCE: Duration = Duration::from_secs(20);
+
+/// How often the load of the host is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Records that may wait between the thread that reads and the loop.
 const QUEUE: usize = 4096;
@@ -59,6 +64,14 @@ struct Link {
     agent: u32,
     requests: Box<dyn Write + Send>,
     heard: Receiver<Result<(u64, SpoolRecord), SpoolEnd>>,
+    /// How loaded the host is; `None` when it cannot be told.
+    load: Option<Load>,
+}
+
+/// Figures of the host, sampled in a thread that ends with this.
+struct Load {
+    figures: Receiver<Vec<(String, f64)>>,
+    _sampler: Sampler,
 }
 
 impl<'a> Engine<'a> {
@@ -142,6 +155,7 @@ impl<'a> Engine<'a> {
             }
             self.hear()?;
             self.tick();
+            self.note_load();
             if self.news_since.is_some_and(|since| since.elapsed() >= KEEP_WITHIN) {
                 self.keep()?;
             }
@@ -173,6 +187,19 @@ impl<'a> Engine<'a> {
 
     fn now(&self) -> Moment {
         Moment(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Takes in how loaded the host was.
+    fn note_load(&mut self) {
+        let Some(Link { attempt, load: Some(load), .. }) = &self.link else { return };
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (step, at_ms) = (at.as_secs(), u64::try_from(at.as_millis()).unwrap_or(u64::MAX));
+        let point = |(key, value)| Point { attempt: *attempt, rank: Rank(0), key, step, at_ms, value };
+        let before = self.news.points.len();
+        self.news.points.extend(load.figures.try_iter().flatten().map(point));
+        if self.news.points.len() > before {
+            self.news_since.get_or_insert_with(Instant::now);
+        }
     }
 
     fn tick(&mut self) {
@@ -265,11 +292,12 @@ impl<'a> Engine<'a> {
         let mut killed = false;
         loop {
             match self.launcher.reach(attempt, self.read) {
-                Reached::Connected(Connection { agent, spool, requests }) => {
+                Reached::Connected(Connection { agent, ranks, spool, requests }) => {
                     let (sender, heard) = sync_channel(QUEUE);
                     let reader = SpoolReader::at(self.read, BufReader::new(spool));
                     thread::spawn(move || read_on(reader, &sender));
-                    self.link = Some(Link { attempt, agent, requests, heard });
+                    let load = watch(&ranks, self.folder.path());
+                    self.link = Some(Link { attempt, agent, requests, heard, load });
                     return self.show(Status::Attached { attempt, agent });
                 }
                 Reached::Silent if Instant::now() < silent_until => thread::sleep(Duration::from_millis(20)),
@@ -439,9 +467,16 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// Watches the load of the host and of the ranks on it.
+fn watch(ranks: &[u32], folder: &Path) -> Option<Load> {
+    let (sender, figures) = channel();
+    let sink = move |sample| drop(sender.send(sample));
+    let sampler = Sampler::start(System::new(ranks, folder)?, LOOK_EVERY, sink);
+    Some(Load { figures, _sampler: sampler })
+}
+
 /// The failure an attempt was lost by.
-fn lost(fact: &crate::fact::Fact) -> Option<Failure> {
-    use crate::fact::{Ended, Fact};
+fn lost(fact: &Fact) -> Option<Failure> {
     match fact {
         Fact::AttemptEnded { ended: Ended::Lost(failure), .. } => Some(failure.clone()),
         Fact::AttemptEnded { ended: Ended::NotLaunched(reason), .. } => Some(Failure::Other(reason.clone())),

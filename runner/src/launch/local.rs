@@ -122,6 +122,7 @@ impl Launcher for LocalLauncher {
         match asked.and_then(|()| stream.try_clone()) {
             Ok(spool) => Reached::Connected(Connection {
                 agent: card.agent.id,
+                ranks: card.ranks.iter().map(|rank| rank.id).collect(),
                 spool: Box::new(spool),
                 requests: Box::new(stream),
             }),

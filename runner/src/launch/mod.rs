@@ -37,6 +37,8 @@ pub enum Reached {
 pub struct Connection {
     /// Process id of the agent.
     pub agent: u32,
+    /// Process ids of the ranks on this host.
+    pub ranks: Vec<u32>,
     /// The bytes of the spool.
     pub spool: Box<dyn Read + Send>,
     /// Takes frames of [`crate::agent::AgentRequest`].

@@ -1,0 +1,300 @@
+//! A trial in a folder of its own, and ways to drive and to disturb it.
+
+use crate::toy;
+use dtrain_protocol::{
+    Assignment, DeviceKind, Layout, Link, Placement, Rank, ResumePoint, RunUntil, StepId, Training, TrialId,
+};
+use dtrain_recipes::{
+    Activation, Data, Mlp, Model, Optimizer, OptimizerKind, Precision, Recompute, Schedule, ZeroStage, model,
+};
+use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
+use dtrain_runner::ledger::{NewTrial, Predicted};
+use dtrain_runner::provenance::Provenance;
+use dtrain_runner::{
+    Drive, DriveError, Fact, History, Home, Interrupts, Launching, Ledger, Options, Outcome, Programs, Seen,
+    driver,
+};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Ranks of every trial here.
+pub(crate) const RANKS: u32 = 2;
+
+/// Steps of every trial here.
+pub(crate) const STEPS: u64 = 60;
+
+/// What a controller is asked to do.
+pub(crate) type Verb = fn(Drive<'_>) -> Result<Outcome, DriveError>;
+
+/// A trial in a folder of its own.
+pub(crate) struct World {
+    pub(crate) root: PathBuf,
+    pub(crate) home: Home,
+    pub(crate) trial: TrialId,
+    pub(crate) options: Options,
+    pub(crate) interrupts: Arc<Interrupts>,
+    pub(crate) command: Option<Vec<String>>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl World {
+    /// A new trial that nobody launched.
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().to_owned();
+        let home = Home::at(root.join("state"));
+        fs::create_dir_all(home.path()).expect("room on disk");
+        let trial = History::open(&home.history())
+            .and_then(|mut h| h.create_trial(&new_trial()))
+            .expect("created")
+            .id;
+        Self { _folder: Some(folder), ..Self::at(&root, trial) }
+    }
+
+    /// The trial that another process made.
+    pub(crate) fn at(root: &Path, trial: TrialId) -> Self {
+        Self {
+            root: root.to_owned(),
+            home: Home::at(root.join("state")),
+            trial,
+            options: Options::default(),
+            interrupts: Arc::default(),
+            command: None,
+            _folder: None,
+        }
+    }
+
+    /// Drives the trial from this process; returns what was seen as well.
+    pub(crate) fn drive(&self, verb: Verb) -> (Result<Outcome, DriveError>, Vec<Seen>) {
+        let mut seen = Vec::new();
+        let outcome = self.drive_and(verb, &mut |one| seen.push(one.clone()));
+        (outcome, seen)
+    }
+
+    /// Drives the trial from this process.
+    pub(crate) fn drive_and(
+        &self,
+        verb: Verb,
+        observe: &mut dyn FnMut(&Seen),
+    ) -> Result<Outcome, DriveError> {
+        let mut ledger = History::open(&self.home.history()).expect("opens");
+        let exe = std::env::current_exe().expect("this program");
+        let marker = self.root.to_str().expect("plain text");
+        let programs = Programs {
+            agent: Program::new(&exe, ["agent", marker]),
+            worker: Program::new(&exe, ["worker", marker]),
+        };
+        let mut observer = |seen: &Seen| observe(seen);
+        verb(Drive {
+            home: &self.home,
+            trial: &self.trial,
+            lower: &|launching| self.lower(launching),
+            programs: &programs,
+            options: &self.options,
+            ledger: &mut ledger,
+            observer: &mut observer,
+            interrupts: Arc::clone(&self.interrupts),
+        })
+    }
+
+    /// A controller in a process of its own, that can be killed.
+    pub(crate) fn controller(&self, verb: &str) -> Child {
+        let exe = std::env::current_exe().expect("this program");
+        let said = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.root.join("seen"))
+            .expect("room on disk");
+        Command::new(exe)
+            .args(["controller", verb])
+            .arg(&self.root)
+            .arg(&self.trial.0)
+            .stdin(Stdio::null())
+            .stdout(said)
+            .spawn()
+            .expect("this program starts")
+    }
+
+    fn lower(&self, launching: &Launching) -> Vec<Assignment> {
+        let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
+        let mlp = Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: Activation::Relu };
+        let model = match &self.command {
+            Some(argv) => Model::Command(model::Command { argv: argv.clone() }),
+            None => Model::Mlp(mlp),
+        };
+        let recipe: dtrain_recipes::Recipe = serde_json::from_value(recipe()).expect("a recipe");
+        let data: Data = recipe.data.expect("it has data");
+        let of_rank = |rank| Assignment {
+            trial: self.trial.clone(),
+            attempt: launching.attempt,
+            rank,
+            layout,
+            model: model.clone(),
+            blocks: 0..1,
+            data: data.clone(),
+            data_root: self.root.clone(),
+            training: Training {
+                batch: 8,
+                micro_batch: 4,
+                micro_batches: 1,
+                optimizer: Optimizer {
+                    kind: OptimizerKind::Adamw,
+                    beta1: 0.9,
+                    beta2: 0.99,
+                    epsilon: 1e-8,
+                    weight_decay: 0.0,
+                },
+                learning_rate: 0.004,
+                warmup_steps: 0,
+                schedule_steps: STEPS,
+                schedule: Schedule::Constant,
+                final_fraction: 1.0,
+                clip: None,
+                precision: Precision::F32,
+                seed: 7,
+            },
+            until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, target: None },
+            step: Vec::new(),
+            zero: ZeroStage::Zero0,
+            recompute: Recompute::None,
+            placement: Placement { device: DeviceKind::Cpu, index: 0, threads: 1 },
+            link: Link::Alone,
+            validate_every: STEPS,
+            validate_samples: 1,
+            save_every: 10,
+            checkpoints: launching.checkpoints.clone(),
+            resume: launching.from.clone(),
+        };
+        (0..RANKS).map(Rank).map(of_rank).collect()
+    }
+
+    pub(crate) fn sabotage(&self, text: &str) {
+        fs::write(self.root.join(toy::SABOTAGE), text).expect("room on disk");
+    }
+
+    pub(crate) fn facts(&self) -> Vec<Fact> {
+        History::open(&self.home.history()).and_then(|history| history.facts(&self.trial)).expect("readable")
+    }
+
+    /// The newest agent and its ranks, once it has started them.
+    pub(crate) fn card(&self) -> Option<AgentCard> {
+        let card: AgentCard =
+            serde_json::from_slice(&fs::read(self.home.trial(&self.trial).agent_card()).ok()?).ok()?;
+        Some(card).filter(|card| !card.ranks.is_empty())
+    }
+
+    /// Waits until something of the trial has been committed.
+    pub(crate) fn wait_for_a_checkpoint(&self) {
+        let folder = self.home.trial(&self.trial).checkpoints();
+        wait("a checkpoint", || {
+            dtrain_runner::checkpoints::committed(&folder).is_ok_and(|committed| !committed.is_empty())
+        });
+    }
+
+    /// Asserts that nothing that was started for this trial lives, 15 seconds from now at the latest.
+    pub(crate) fn assert_nothing_lives(&self) {
+        let marker = self.root.to_str().expect("plain text");
+        wait("the end of all processes", || processes_of(marker).is_empty());
+    }
+
+    /// Asserts that the trial completed with the state that an undisturbed one ends with.
+    pub(crate) fn assert_completed(&self, outcome: &Outcome) {
+        let Outcome::Ended { verdict, checkpoint: Some(ResumePoint { folder, step }), .. } = outcome else {
+            panic!("it should have completed: {outcome:?}")
+        };
+        let complete = dtrain_runner::Verdict::Completed(dtrain_protocol::StopReason::Complete);
+        assert_eq!((verdict, *step), (&complete, StepId(STEPS)));
+        dtrain_runner::checkpoints::verify(folder).expect("what was committed");
+        assert!(
+            toy::state(folder, RANKS) == undisturbed(),
+            "the final state differs from an undisturbed run's"
+        );
+    }
+}
+
+/// The final state of a trial that nothing disturbed; trained once.
+fn undisturbed() -> &'static [u8] {
+    static STATE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    STATE.get_or_init(|| {
+        let world = World::new();
+        match world.drive(driver::start).0.expect("driven") {
+            Outcome::Ended { checkpoint: Some(point), attempts: 1, .. } => toy::state(&point.folder, RANKS),
+            other => panic!("nothing disturbed it: {other:?}"),
+        }
+    })
+}
+
+/// Waits until something is true, at most 15 seconds.
+pub(crate) fn wait(what: &str, is_true: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(15);
+    while !is_true() {
+        assert!(Instant::now() < until, "waited 15 s for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Kills without warning what still is the process that was meant.
+pub(crate) fn kill(process: &Process) {
+    if let Some(pid) = rustix::process::Pid::from_raw(process.id as i32).filter(|_| process.is_alive()) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Every process whose command line names the marker.
+fn processes_of(marker: &str) -> Vec<u32> {
+    let of = |entry: fs::DirEntry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&line).contains(marker).then_some(id)
+    };
+    fs::read_dir("/proc").expect("Linux").flatten().filter_map(of).collect()
+}
+
+fn recipe() -> serde_json::Value {
+    json!({
+        "name": "toy",
+        "model": {"kind": "mlp", "inputs": 4, "hidden": [8], "classes": 2, "activation": "relu"},
+        "data": {"format": {"format": "csv", "target": "y"}, "train": ["a.csv"], "valid": {"fraction": 0.1}, "fraction": 1.0},
+        "objective": {"metric": "valid.loss", "stop": {"steps": STEPS}},
+        "train": {
+            "optimizer": {"kind": "adamw", "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1},
+            "batch": "auto", "learning_rate": {"pinned": 0.001}, "warmup": "auto", "schedule": "cosine",
+            "final_fraction": 0.1, "clip": 1.0, "precision": {"pinned": "f32"}, "seed": 7
+        },
+        "layout": {},
+        "checkpoint": {"every": "auto", "keep": 2},
+        "cluster": {"launcher": "local", "ranks": null, "devices": "cpu", "hosts": []}
+    })
+}
+
+fn new_trial() -> NewTrial {
+    NewTrial {
+        recipe: serde_json::from_value(recipe()).expect("a recipe"),
+        plan: json!({"version": 1}),
+        candidate: json!({}),
+        layout: Layout::SINGLE,
+        batch: 8,
+        learning_rate: 1e-3,
+        predicted: Predicted::default(),
+        host_digest: String::new(),
+        model_digest: String::new(),
+        search: None,
+        sources: BTreeMap::new(),
+        provenance: Provenance::default(),
+    }
+}
+
+impl World {
+    /// With the ranks linked by TLS.
+    pub(crate) fn over_tls(mut self) -> Self {
+        self.options.link = LinkChoice::Tls { bind: "127.0.0.1".into() };
+        self
+    }
+}
