@@ -47,7 +47,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_damaged_checkpoint_is_refused_by_name", a_damaged_checkpoint_is_refused_by_name),
         ("out_of_memory_and_divergence_are_verdicts", out_of_memory_and_divergence_are_verdicts),
         ("a_rank_that_talks_nonsense_is_replaced", a_rank_that_talks_nonsense_is_replaced),
-        ("what_cannot_be_started_fails_after_five_attempts", what_cannot_be_started_fails),
+        ("what_cannot_be_started_is_tried_again_until_the_user_stops", what_cannot_be_started_is_tried_again),
         ("a_second_controller_is_refused", a_second_controller_is_refused),
         ("only_the_newest_checkpoints_are_kept", only_the_newest_checkpoints_are_kept),
         ("ranks_meet_over_tls", ranks_meet_over_tls),
@@ -335,7 +335,7 @@ fn a_rank_that_talks_nonsense_is_replaced() {
     world.assert_nothing_lives();
 }
 
-fn what_cannot_be_started_fails() {
+fn what_cannot_be_started_is_tried_again() {
     let mut world = World::new();
     world.command = Some(vec!["/nowhere/to/be/found".into()]);
     thread::scope(|scope| {
