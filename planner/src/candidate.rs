@@ -28,10 +28,11 @@ pub struct Candidate {
 }
 
 impl fmt::Display for Candidate {
-    /// Such as `data 2, 1 thread each, micro-batch 4 × 2`; what is left at its default is not said.
+    /// Such as `data 2, 1 thread each, 2 micro-batches of 4`; what is left at its default is not said.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&where_it_runs(&self.layout, self.device, self.threads))?;
-        write!(f, ", micro-batch {} × {}", self.split.micro(), self.split.micro_batches())?;
+        let n = self.split.micro_batches().get();
+        write!(f, ", {n} micro-batch{} of {}", if n == 1 { "" } else { "es" }, self.split.micro())?;
         if self.zero != ZeroStage::Zero0 {
             write!(f, ", zero {}", zero_word(self.zero))?;
         }

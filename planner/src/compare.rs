@@ -1,7 +1,8 @@
 //! What the best candidate of every other axis value would have cost, and why.
 
 use crate::estimate::Breakdown;
-use crate::plan::{Pricing, Ranked};
+use crate::plan::Ranked;
+use crate::pricing::Pricing;
 use crate::search::Ranking;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Alternative {
     /// The axis, such as `ranks`.
     pub axis: String,
-    /// The value, such as `2 ranks × 1 thread`.
+    /// The value, such as `2 ranks × 1 thread`, or `4` for a micro-batch.
     pub value: String,
     /// The candidate in words.
     pub candidate: String,
@@ -24,7 +25,7 @@ pub struct Alternative {
 
 /// The best of every axis value that `chosen` does not have, slowest last within its axis.
 pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ranked) -> Vec<Alternative> {
-    let judge = pricing.judge();
+    let judge = pricing.judge;
     let Some(home) = judge.place(&chosen.candidate) else { return Vec::new() };
     let ours = chosen.estimate.step.0;
     let mut found = Vec::new();
@@ -36,12 +37,13 @@ pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ra
         }
         let time = judge.time(place);
         let speed = ours / time.total() - 1.0;
+        let resolution = judge.doubt(place).1.max(chosen.estimate.resolution);
         let alternative = Alternative {
             axis: axis.into(),
             value: value.into(),
             candidate: judge.space().candidate(place, chosen.candidate.learning_rate).to_string(),
             speed,
-            tie: speed.abs() <= chosen.estimate.resolution,
+            tie: speed.abs() <= resolution,
             cause: cause(&chosen.estimate.breakdown, &time),
         };
         found.push((place, alternative));

@@ -115,9 +115,10 @@ fn others(text: &mut String, plan: &Plan) {
     let ties: Vec<&Ranked> = plan.choices.iter().skip(1).filter(|choice| choice.tie).collect();
     if !ties.is_empty() {
         text.push('\n');
-        let resolution = 100.0 * plan.best().estimate.resolution;
+        let tied = plan.choices.iter().filter(|choice| choice.tie);
+        let resolution = 100.0 * tied.map(|choice| choice.estimate.resolution).fold(0.0, f64::max);
         let told = format!(
-            "{} of the others cannot be told apart (within {resolution:.1} %); the simplest was taken",
+            "{} of the others cannot be told apart (within {resolution:.1} %); the simplest and surest was taken",
             ties.len()
         );
         row(text, "ties", &told);

@@ -326,6 +326,41 @@ mod tests {
         assert_eq!(memory.logits, Bytes(2 * 1024 * 4 * (50_257 + 3 * 768)));
     }
 
+    /// Peaks of the worker itself, in MiB, on an x86-64 host with one rank of two threads (2026-11-20).
+    #[test]
+    fn the_worker_was_measured_to_hold_what_is_counted() {
+        let Model::Decoder(small) = sample::llama() else { unreachable!("the sample is a decoder") };
+        let llama = Decoder { layers: 6, ..small };
+        let gpt = Decoder {
+            kv_heads: 8,
+            positions: Positions::Learned,
+            norm: dtrain_recipes::Norm::Layer,
+            activation: Activation::Gelu,
+            tied: true,
+            bias: true,
+            ..llama.clone()
+        };
+        let optimizer = sample::adamw();
+        for (decoder, micro, recompute, measured) in [
+            (&llama, 1, Recompute::None, 182.0),
+            (&llama, 4, Recompute::None, 275.7),
+            (&llama, 16, Recompute::None, 690.8),
+            (&llama, 16, Recompute::Full, 277.8),
+            (&gpt, 16, Recompute::None, 579.3),
+        ] {
+            let model = Model::Decoder(decoder.clone());
+            let device = DeviceKind::Cpu;
+            let held = Held { device, micro, recompute, baseline: 48 << 20, ..held(&model, &optimizer) };
+            #[expect(clippy::cast_precision_loss, reason = "a few hundred MiB")]
+            let counted = peak(&held).total().0 as f64 / f64::from(1 << 20);
+            let error = counted / measured - 1.0;
+            assert!(
+                error.abs() < 0.08,
+                "micro {micro} {recompute:?}: {counted:.0} MiB counted, {measured} measured"
+            );
+        }
+    }
+
     #[test]
     fn each_zero_stage_shards_one_thing_more() {
         let (model, optimizer) = (sample::gpt2(), sample::adamw());

@@ -143,6 +143,19 @@ impl Space {
         self.micros.get(&way.layout.data.get()).map_or(&[], Vec::as_slice)
     }
 
+    /// The micro-batch at `place`.
+    pub fn micro(&self, place: Place) -> NonZeroU32 {
+        self.micros(&self.ways[place.way as usize])[place.micro as usize]
+    }
+
+    /// All places, in order.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        (0u32..).zip(&self.ways).flat_map(|(way, of)| {
+            let count = u32::try_from(self.micros(of).len()).expect("divisors are few");
+            (0..count).map(move |micro| Place { way, micro })
+        })
+    }
+
     /// All micro-batches of all ways, ascending.
     pub fn all_micros(&self) -> Vec<u32> {
         let mut all: Vec<u32> = self.micros.values().flatten().map(|m| m.get()).collect();
@@ -165,7 +178,7 @@ impl Space {
     pub fn candidate(&self, place: Place, learning_rate: f64) -> Candidate {
         let way = self.ways[place.way as usize];
         let pool = self.pools[way.pool as usize];
-        let micro = self.micros(&way)[place.micro as usize];
+        let micro = self.micro(place);
         Candidate {
             layout: way.layout,
             split: BatchSplit::of(self.batch, micro, way.layout.data)
@@ -387,10 +400,7 @@ mod tests {
     }
 
     fn each(space: &Space) -> Vec<Candidate> {
-        let places = (0u32..).zip(&space.ways).flat_map(|(way, w)| {
-            (0..u32::try_from(space.micros(w).len()).expect("few")).map(move |micro| Place { way, micro })
-        });
-        places.map(|place| space.candidate(place, 1e-3)).collect()
+        space.places().map(|place| space.candidate(place, 1e-3)).collect()
     }
 
     proptest! {

@@ -159,7 +159,7 @@ fn words(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::plan;
+    use crate::planning::plan;
     use crate::sample;
     use dtrain_recipes::{Choice, Recompute, Samples};
 

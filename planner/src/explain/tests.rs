@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::plan;
+use crate::planning::plan;
 use crate::sample;
 use dtrain_recipes::{Choice, Mlp, Samples, Stop};
 

@@ -1,5 +1,6 @@
 use super::*;
-use crate::plan::{PlanRequest, plan};
+use crate::plan::PlanRequest;
+use crate::planning::plan;
 use crate::sample;
 use dtrain_protocol::{Action, order};
 use dtrain_recipes::{Metric, Recipe, Seconds, Stop};

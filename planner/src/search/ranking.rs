@@ -116,7 +116,7 @@ impl Slots {
         for way in &space.ways {
             ways.push(values(space, way).into_iter().map(|(axis, value)| slot(axis, value)).collect());
             let all = space.micros(way).iter();
-            micros.push(all.map(|micro| slot("micro-batch", format!("micro-batch {micro}"))).collect());
+            micros.push(all.map(|micro| slot("micro-batch", micro.to_string())).collect());
         }
         Self { names, ways, micros }
     }
@@ -133,8 +133,8 @@ fn values(space: &Space, way: &Way) -> Vec<(&'static str, String)> {
     };
     let mut values = vec![
         ("ranks", together),
-        ("zero", format!("zero {}", zero_word(way.zero))),
-        ("recompute", format!("recompute {}", recompute_word(way.recompute))),
+        ("zero", zero_word(way.zero).to_string()),
+        ("recompute", recompute_word(way.recompute).to_string()),
         ("precision", precision_word(way.precision).to_string()),
     ];
     for (axis, name) in [
@@ -144,7 +144,7 @@ fn values(space: &Space, way: &Way) -> Vec<(&'static str, String)> {
         (Axis::Data, "data"),
         (Axis::Pipeline, "pipeline"),
     ] {
-        values.push((name, format!("{name} {}", way.layout.degree(axis))));
+        values.push((name, way.layout.degree(axis).to_string()));
     }
     values
 }

@@ -34,11 +34,7 @@ fn space(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, batch: u64) -
 }
 
 fn places(space: &Space) -> Vec<Place> {
-    let count = |way| u32::try_from(space.micros(way).len()).expect("few");
-    (0u32..)
-        .zip(&space.ways)
-        .flat_map(|(way, w)| (0..count(w)).map(move |micro| Place { way, micro }))
-        .collect()
+    space.places().collect()
 }
 
 /// The fastest that fits, without argmin.
@@ -73,9 +69,9 @@ fn every_value_of_every_axis_has_its_champion() {
     let space = space(&recipe, &host, Some(&rates), 16);
     let judge = Judge::new(case(&recipe, &host, Some(&rates)), &space);
     let ranking = exhaustive::rank(&judge, 1);
-    let best_with = |value: &str| {
+    let best_with = |axis: &str, value: &str| {
         let mut with = places(&space);
-        with.retain(|place| ranking.values(*place).any(|(_, v)| v == value));
+        with.retain(|place| ranking.values(*place).any(|own| own == (axis, value)));
         let seconds = |place: &Place| match judge.verdict(*place) {
             Verdict::Fits(seconds) => seconds,
             Verdict::TooMuch(_) => f64::INFINITY,
@@ -84,11 +80,18 @@ fn every_value_of_every_axis_has_its_champion() {
             .map(|place| (seconds(&place), place))
             .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
     };
-    let champions: Vec<_> = ranking.champions().map(|(_, value, place)| (value.to_string(), place)).collect();
-    for value in ["4 ranks × 1 thread", "tensor 2", "zero 3", "recompute full", "micro-batch 8", "pipeline 4"]
-    {
-        let found = champions.iter().find(|(v, _)| v == value).map(|(_, place)| *place);
-        assert_eq!(found, best_with(value).map(|(_, place)| place), "{value}");
+    let champions: Vec<_> =
+        ranking.champions().map(|(axis, value, place)| (axis, value.to_string(), place)).collect();
+    for (axis, value) in [
+        ("ranks", "4 ranks × 1 thread"),
+        ("tensor", "2"),
+        ("zero", "3"),
+        ("recompute", "full"),
+        ("micro-batch", "8"),
+        ("pipeline", "4"),
+    ] {
+        let found = champions.iter().find(|(a, v, _)| (*a, v.as_str()) == (axis, value)).map(|found| found.2);
+        assert_eq!(found, best_with(axis, value).map(|(_, place)| place), "{axis} {value}");
     }
 }
 

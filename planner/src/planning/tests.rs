@@ -1,4 +1,6 @@
 use super::*;
+use crate::estimate::Estimate;
+use crate::probing::micro_batches_to_measure;
 use crate::sample;
 use dtrain_protocol::Gpu;
 use dtrain_recipes::*;
@@ -42,6 +44,9 @@ proptest! {
         let plan = plan(&sample::request(&recipe, &host, measured.then_some(&rates))).expect("it fits");
         let stored = serde_json::to_string_pretty(&plan).expect("it serializes");
         let read: Plan = serde_json::from_str(&stored).expect("it is what we wrote");
+        prop_assert_eq!(&read, &Plan::parse(&stored).expect("the format is ours"));
+        let newer = stored.replacen("\"format\": 1", "\"format\": 2", 1);
+        prop_assert!(Plan::parse(&newer).is_err_and(|error| error.to_string().contains("format 2")));
         prop_assert_eq!(read.digest(), plan.digest());
         prop_assert_eq!(read, plan);
     }
@@ -143,7 +148,8 @@ fn the_data_sheet_is_doubted_more_than_a_measurement() {
 
 #[test]
 fn gpus_are_used_where_there_are_any() {
-    let recipe = sample::recipe();
+    let mut recipe = sample::recipe();
+    recipe.model = sample::gpt2();
     let gpu = Gpu { name: "NVIDIA H200".into(), memory_bytes: 140 << 30 };
     let host = HostFacts { gpus: vec![gpu.clone(), gpu], ..sample::host(16) };
     let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
@@ -199,4 +205,17 @@ fn pins_that_cannot_be_met_are_named() {
         recipe.layout.data = Some(2);
     });
     assert!(ranks.contains("cluster.ranks must be"), "{ranks}");
+}
+
+#[test]
+fn what_is_measured_covers_what_may_be_chosen() {
+    let (mut recipe, host) = (sample::recipe(), sample::host(2));
+    let asked = |recipe: &Recipe, host: &HostFacts| micro_batches_to_measure(recipe, host, None);
+    assert_eq!(asked(&recipe, &host), [1, 2, 8, 16, 32]);
+    let small = HostFacts { memory_bytes: 400 << 20, ..sample::host(2) };
+    assert!(asked(&recipe, &small).last().is_some_and(|largest| *largest < 32), "32 does not fit");
+    recipe.train.batch = Choice::Pinned(Samples(1));
+    assert_eq!(asked(&recipe, &host), [1]);
+    recipe.layout.micro_batch = Some(6);
+    assert_eq!(asked(&recipe, &host), [6]);
 }

@@ -1,0 +1,207 @@
+//! From a request to a plan: decides the batch, searches, prices, puts in order.
+
+use crate::batch_size::{self, Budget};
+use crate::calibrate::{self, Factors, Observation, Residual};
+use crate::candidate::{Rejected, Rejection};
+use crate::compare::alternatives;
+use crate::error::PlanError;
+use crate::judge::{Case, Judge};
+use crate::learning_rate::{self, Decision};
+use crate::pace::pace;
+use crate::plan::{FORMAT, Plan, PlanRequest, Ranked, RatesStamp, rates_digest};
+use crate::pricing::Pricing;
+use crate::search::{self, Ranking};
+use crate::space::{self, Place, Space};
+use dtrain_protocol::ability::cannot_run;
+use dtrain_protocol::{DeviceKind, HostFacts};
+use dtrain_recipes::{Launcher, Model, Recipe};
+use std::num::NonZeroU64;
+
+/// Candidates kept in a plan.
+pub const CHOICES: usize = 20;
+
+/// Searches and prices everything the recipe leaves open, and puts it in order.
+pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
+    let (recipe, host) = (request.recipe, request.host);
+    refuse_what_cannot_be_planned(recipe, host)?;
+    let batch = batch(request)?;
+    let global = NonZeroU64::new(batch.value).ok_or(PlanError::EmptyBatch)?;
+    let space = Space::of(recipe, host, request.rates, global, cannot_run);
+    let case = Case {
+        model: &recipe.model,
+        optimizer: &recipe.train.optimizer,
+        host,
+        rates: request.rates,
+        factors: Factors::default(),
+    };
+    let factors = factors(case, request.observations);
+    let judge = Judge::new(Case { factors, ..case }, &space);
+    let mut ranking = search::rank(&judge, request.seed, CHOICES);
+    ranking.refine(&judge);
+    let rejected = rejected(&space, &judge, &ranking);
+    let order = in_order(&judge, &ranking);
+    let Some((first, _)) = order.first().copied() else {
+        return Err(PlanError::NothingFits { rejected });
+    };
+    let tokens = tokens(request, batch.value, judge.time(first).total());
+    let recommended = learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch.value, tokens);
+    let learning_rate = learning_rate::within(&recipe.train.learning_rate, recommended);
+    let pricing = Pricing { request, judge: &judge, batch: batch.value, learning_rate: learning_rate.value };
+    let choices: Vec<Ranked> = order.iter().map(|(place, tie)| pricing.ranked(*place, *tie)).collect();
+    let alternatives = alternatives(&pricing, &ranking, &choices[0]);
+    Ok(Plan {
+        format: FORMAT,
+        recipe: recipe.clone(),
+        data_root: request.data_root.clone(),
+        host: host.clone(),
+        rates: request
+            .rates
+            .map(|rates| RatesStamp { digest: rates_digest(rates), measured_at_ms: rates.measured_at_ms }),
+        factors,
+        seed: request.seed,
+        program: request.program.into(),
+        train_samples: request.train_samples,
+        valid_samples: request.valid_samples,
+        batch,
+        learning_rate,
+        choices,
+        priced: ranking.priced,
+        alternatives,
+        rejected,
+    })
+}
+
+fn refuse_what_cannot_be_planned(recipe: &Recipe, host: &HostFacts) -> Result<(), PlanError> {
+    match recipe.cluster.launcher {
+        Launcher::Local => {}
+        Launcher::Ssh => return Err(PlanError::OtherMachines { launcher: "ssh" }),
+        Launcher::Slurm => return Err(PlanError::OtherMachines { launcher: "slurm" }),
+        Launcher::Kubernetes => return Err(PlanError::OtherMachines { launcher: "kubernetes" }),
+    }
+    if let Model::Command(_) = recipe.model {
+        return Err(PlanError::ForeignCommand);
+    }
+    if space::device(recipe, host) == DeviceKind::Cuda && host.gpus.is_empty() {
+        return Err(PlanError::NoGpu { host: host.name.clone() });
+    }
+    let stop = &recipe.objective.stop;
+    if stop.steps.is_none()
+        && stop.samples.is_none()
+        && stop.tokens.is_none()
+        && stop.epochs.is_none()
+        && stop.time.is_none()
+    {
+        return Err(PlanError::NoEnd);
+    }
+    Ok(())
+}
+/// The global batch: pinned, among the recipe's choices, or recommended for the length of the run.
+pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanError> {
+    let recipe = request.recipe;
+    let stop = &recipe.objective.stop;
+    let only_epochs =
+        stop.steps.is_none() && stop.samples.is_none() && stop.tokens.is_none() && stop.time.is_none();
+    if only_epochs && request.train_samples.is_none() {
+        return Err(PlanError::SamplesUnknown);
+    }
+    let device = space::device(recipe, request.host);
+    let most = recipe.cluster.ranks.unwrap_or_else(|| space::ranks_most(request.host, device));
+    let unit = u64::from(recipe.layout.data.unwrap_or(most).max(1));
+    let unit = recipe.layout.micro_batch.map_or(unit, |micro| unit * u64::from(micro));
+    let budget = budget(request);
+    let recommended = batch_size::recommended(&recipe.model, budget, request.train_samples, unit);
+    Ok(batch_size::within(&recipe.train.batch, recommended))
+}
+
+/// The length of the run; a time is turned into samples by the speed of one rank at a middling micro-batch.
+fn budget(request: &PlanRequest<'_>) -> Budget {
+    let recipe = request.recipe;
+    let speed = rough_speed(request);
+    batch_size::budget(&recipe.objective.stop, &recipe.model, request.train_samples, speed)
+}
+
+/// Samples a second with the best number of ranks at a micro-batch of 8, before the batch is known.
+fn rough_speed(request: &PlanRequest<'_>) -> f64 {
+    let recipe = request.recipe;
+    let case = Case {
+        model: &recipe.model,
+        optimizer: &recipe.train.optimizer,
+        host: request.host,
+        rates: request.rates,
+        factors: Factors::default(),
+    };
+    let probe = NonZeroU64::new(8 * u64::from(recipe.layout.data.unwrap_or(1).max(1)));
+    let space = Space::of(recipe, request.host, request.rates, probe.unwrap_or(NonZeroU64::MIN), cannot_run);
+    let judge = Judge::new(case, &space);
+    let ranking = search::rank(&judge, request.seed, 1);
+    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+    ranking.best.first().map_or(1.0, |(seconds, _)| space.batch.get() as f64 / seconds.max(1e-9))
+}
+
+/// Tokens the run will see, by its stop condition or by its time.
+fn tokens(request: &PlanRequest<'_>, batch: u64, step_seconds: f64) -> f64 {
+    let pace = pace(request.recipe, batch, request.train_samples, request.valid_samples, step_seconds);
+    #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^52")]
+    let tokens = (pace.schedule_steps * batch * request.recipe.model.sample_tokens()) as f64;
+    tokens
+}
+
+/// The correction that earlier trials suggest. Every trial is priced by the model as it is now.
+fn factors(case: Case<'_>, observations: &[Observation]) -> Factors {
+    let mut residuals: Vec<Residual> = observations.iter().filter_map(|o| residual(case, o)).collect();
+    // The order of the ledger must not change the plan.
+    residuals.sort_by(|a, b| {
+        a.measured
+            .total_cmp(&b.measured)
+            .then(a.compute.total_cmp(&b.compute))
+            .then(a.communication.total_cmp(&b.communication))
+    });
+    calibrate::fit(&residuals)
+}
+
+fn residual(case: Case<'_>, observation: &Observation) -> Option<Residual> {
+    let candidate = &observation.candidate;
+    let space = Space::single(candidate)?;
+    let judge = Judge::new(case, &space);
+    let time = judge.time(Place { way: 0, micro: 0 });
+    Some(Residual {
+        compute: time.total() - time.communication,
+        communication: time.communication,
+        measured: observation.measured.0,
+    })
+}
+
+/// The kept places, the one to train first. Candidates that cannot be told apart from the fastest come before
+/// the others: first those that leave a quarter of the memory free, then fewer ranks, then nothing recomputed or
+/// sharded, then the one whose slow end is fastest (so a measured micro-batch goes before a guessed one).
+fn in_order(judge: &Judge<'_>, ranking: &Ranking) -> Vec<(Place, bool)> {
+    let Some((fastest, first)) = ranking.best.first().copied() else { return Vec::new() };
+    let limit = fastest * (1.0 + judge.doubt(first).1);
+    let slow_end = |(seconds, place): (f64, Place)| seconds * (1.0 + judge.doubt(place).0);
+    let simplicity = |place: Place| {
+        let way = judge.space().ways[place.way as usize];
+        let is_tight = judge.memory(place).total().0 > judge.available(&way).0 / 4 * 3;
+        (is_tight, way.layout.world(), way.recompute, way.zero)
+    };
+    let (mut ties, rest): (Vec<_>, Vec<_>) = ranking.best.iter().copied().partition(|(s, _)| *s <= limit);
+    ties.sort_by(|a, b| {
+        simplicity(a.1).cmp(&simplicity(b.1)).then(slow_end(*a).total_cmp(&slow_end(*b))).then(a.1.cmp(&b.1))
+    });
+    let ties = ties.into_iter().map(|(_, place)| (place, true));
+    ties.chain(rest.into_iter().map(|(_, place)| (place, false))).collect()
+}
+
+/// What was left out before and during pricing.
+fn rejected(space: &Space, judge: &Judge<'_>, ranking: &Ranking) -> Vec<Rejected> {
+    let mut left_out = space.left_out.clone();
+    if let Some((_, place)) = ranking.nearest {
+        let way = &space.ways[place.way as usize];
+        let (needed, available) = (judge.memory(place).total(), judge.available(way));
+        let rejection = Rejection::TooMuchMemory { needed, available };
+        left_out.add(ranking.too_large, &rejection, || space.candidate(place, 0.0).to_string(), 0);
+    }
+    left_out.groups()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Speeds of one rank of a pool: as they were measured, carried over from the nearest measurement, or the data sheet.
+
+use crate::compute::{self, MicroCost};
+use crate::hardware::{Datasheet, datasheet};
+use crate::judge::Case;
+use crate::space::Pool;
+use dtrain_protocol::{DeviceKind, RankRates};
+use dtrain_recipes::Precision;
+
+/// Where a pool's constants come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Measured with as many ranks and threads.
+    Measured,
+    /// Measured with this many ranks, carried over.
+    Nearby(u32),
+    /// The data sheet.
+    Datasheet,
+}
+
+/// Speeds of one rank of a pool.
+#[derive(Clone, Debug)]
+pub struct Speeds {
+    /// By precision, then by the index of the micro-batch among all.
+    pub micro: [Vec<MicroCost>; 2],
+    /// Seconds of AdamW for one parameter.
+    pub optimizer_per_parameter: f64,
+    /// Seconds of an all-reduce by bytes, where it was measured.
+    pub all_reduce: Vec<(u64, f64)>,
+    /// The curve was measured with another number of ranks: its times are multiplied by this.
+    pub all_reduce_scale: f64,
+    /// The data sheet of the device, for its links.
+    pub link: Datasheet,
+    /// Resident bytes before the model is built.
+    pub baseline: u64,
+    /// Where these come from.
+    pub source: Source,
+    /// Relative spread of repeated passes.
+    pub spread: f64,
+    /// Relative half-width of the 80 % interval, inside the measured micro-batches.
+    pub doubt: f64,
+    /// Relative difference that cannot be told apart.
+    pub resolution: f64,
+}
+
+/// Resident bytes of a rank before the model is built, where nobody measured them.
+const BASELINE_BYTES: u64 = 48 << 20;
+
+/// Speeds of a rank of `pool`: measured as it is, carried over from the nearest measurement, or the data sheet.
+pub fn speeds(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
+    let measured = case.rates.iter().flat_map(|rates| &rates.by_ranks);
+    let usable: Vec<&RankRates> =
+        measured.filter(|r| r.device == pool.device && !r.profile.is_empty() && r.ranks > 0).collect();
+    let distance = |r: &RankRates| {
+        let far = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
+        far(r.ranks, pool.ranks) + 0.5 * far(r.threads, pool.threads)
+    };
+    let nearest = usable.into_iter().min_by(|a, b| {
+        distance(a).total_cmp(&distance(b)).then_with(|| (a.ranks, a.threads).cmp(&(b.ranks, b.threads)))
+    });
+    match nearest {
+        Some(rates) => carried(case, pool, micros, rates, distance(rates)),
+        None => from_datasheet(case, pool, micros),
+    }
+}
+
+/// Speeds carried over from a measurement at `distance` (0: as it was measured).
+fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, distance: f64) -> Speeds {
+    let exact = distance == 0.0;
+    let crowd = match pool.device {
+        DeviceKind::Cpu => {
+            let load =
+                |ranks: u32, threads: u32| f64::from(ranks * threads) / f64::from(case.host.cores.max(1));
+            load(pool.ranks, pool.threads).max(1.0) / load(rates.ranks, rates.threads).max(1.0)
+        }
+        DeviceKind::Cuda => 1.0,
+    };
+    let slower = (f64::from(rates.threads.max(1)) / f64::from(pool.threads)).powf(0.8) * crowd;
+    let cost = |bf16: f64| {
+        let at = |micro: &u32| {
+            compute::measured(&rates.profile, *micro)
+                .unwrap_or_default()
+                .scaled(slower * bf16 * case.factors.compute)
+        };
+        micros.iter().map(at).collect::<Vec<_>>()
+    };
+    let link = link(case, pool);
+    let hops = |n: u32| 2.0 * f64::from(n.max(1) - 1) / f64::from(n.max(1));
+    let curve = if rates.ranks > 1 { rates.all_reduce.clone() } else { Vec::new() };
+    Speeds {
+        // The profile is measured in f32; a GPU's bf16 products take somewhat more than half as long.
+        micro: [cost(1.0), cost(0.6)],
+        optimizer_per_parameter: rates.optimizer_seconds_per_parameter * slower,
+        all_reduce: curve,
+        all_reduce_scale: if rates.ranks > 1 { hops(pool.ranks) / hops(rates.ranks) * crowd } else { 1.0 },
+        link,
+        baseline: rates.baseline_bytes,
+        source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
+        spread: rates.spread.clamp(0.0, 0.5),
+        doubt: 0.06 + 1.9 * rates.spread.max(0.0) + 0.3 * distance,
+        resolution: rates.spread.clamp(0.01, 0.10) + 0.05 * distance,
+    }
+}
+
+fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
+    let sheet = link(case, pool);
+    let cost = |precision| {
+        let at = |m: &u32| compute::roofline(case.model, &sheet, precision, *m).scaled(case.factors.compute);
+        micros.iter().map(at).collect::<Vec<_>>()
+    };
+    Speeds {
+        micro: [cost(Precision::F32), cost(Precision::Bf16)],
+        // Weights, gradients and two moments are read, three of them written.
+        optimizer_per_parameter: 28.0 / sheet.memory_bandwidth,
+        all_reduce: Vec::new(),
+        all_reduce_scale: 1.0,
+        baseline: BASELINE_BYTES,
+        source: Source::Datasheet,
+        spread: 0.02,
+        doubt: sheet.doubt - 1.0,
+        resolution: 0.05,
+        link: sheet,
+    }
+}
+
+fn link(case: &Case<'_>, pool: Pool) -> Datasheet {
+    let name = case.host.gpus.first().map_or("", |gpu| gpu.name.as_str());
+    datasheet(pool.device, name, pool.threads)
+}
