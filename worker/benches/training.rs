@@ -19,8 +19,8 @@ fn main() {
     let device = dtrain_worker::device::open(&placement).expect("the processor is there");
     for (name, model) in [("gpt", gpt()), ("llama", llama())] {
         let model = Model::Decoder(model);
-        let mut stage =
-            Stage::build(&model, 0..model.blocks(), 1, Precision::F32, Recompute::None, &device).expect("a stage");
+        let mut stage = Stage::build(&model, 0..model.blocks(), 1, Precision::F32, Recompute::None, &device)
+            .expect("a stage");
         let rule =
             Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
         let mut optimizer = Optimizer::new(&rule, stage.parameters());

@@ -3,14 +3,11 @@
 //! On the host they lie in one flat vector in the order of [`Parameter::range`], so that a bucket of an
 //! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] brings here.
 
-use crate::ops::kernels;
+use crate::ops::{chunks, kernels};
 use crate::stage::Parameter;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::ops::Range;
-
-/// Values of one chunk of [`Gradients::norm_squared`]; fixed, so that the sum does not depend on threads.
-const CHUNK: usize = 1 << 16;
 
 /// Gradients of one stage, summed over micro-batches.
 pub struct Gradients {
@@ -87,7 +84,9 @@ impl Gradients {
     /// the owner of a shard needs it.
     pub fn norm_squared_of(&self, range: Range<usize>) -> f64 {
         let Some(remote) = &self.remote else {
-            return self.flat[range].chunks(CHUNK).map(kernels::square_sum).sum();
+            return chunks::map(self.flat[range].chunks(chunks::VALUES), kernels::square_sum)
+                .into_iter()
+                .sum();
         };
         let inside = |r: &Range<usize>| range.start <= r.start && r.end <= range.end;
         let sums = self.ranges.iter().zip(&remote.sums).filter(|(r, _)| inside(r));
@@ -109,7 +108,10 @@ impl Gradients {
             None => {
                 let gradient = gradient.try_into_primitive::<Flex>().expect("the gradients are on the host");
                 let gradient = gradient.to_contiguous();
-                kernels::add(&mut self.flat[self.ranges[index].clone()], gradient.storage());
+                let sum = &mut self.flat[self.ranges[index].clone()];
+                let parts =
+                    sum.chunks_mut(chunks::VALUES).zip(gradient.storage::<f32>().chunks(chunks::VALUES));
+                chunks::each(parts, |(sum, gradient)| kernels::add(sum, gradient));
             }
         }
     }

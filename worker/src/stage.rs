@@ -4,30 +4,21 @@
 //! gradients of a part are final while earlier parts still compute, activations can be dropped and computed
 //! again, and a pipeline cuts where it likes. It sums gradients, and does not apply them.
 
+mod parameters;
+mod values;
+
 use crate::device;
 use crate::gradients::Gradients;
-use crate::model::{self, Network, Output, Part, Spec, Weights, initial};
+use crate::model::{self, Network, Output, Part, Weights, initial};
 use crate::ops::{self, Arithmetic, LossFigures};
-use burn::backend::Flex;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use dtrain_recipes::{Model, Precision, Recompute};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A trainable parameter of a stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
-    /// Global name, such as `blocks.3.ffn.up.weight`.
-    pub name: String,
-    /// Dimensions, row-major.
-    pub shape: Vec<usize>,
-    /// Whether weight decay applies: matrices, but not norms and biases.
-    pub decays: bool,
-    /// The part of this stage it belongs to; of a tied embedding the first.
-    pub unit: usize,
-    /// Its place in the flat order of all parameters of this stage.
-    pub range: Range<usize>,
-}
+pub use parameters::Parameter;
+use parameters::{Unit, assemble};
+use values::tensor;
 
 /// What a forward pass reads.
 #[derive(Clone, Copy, Debug)]
@@ -98,15 +89,6 @@ pub enum StageError {
         /// Blocks of the model.
         found: u32,
     },
-}
-
-/// A part with the parameters it uses.
-struct Unit {
-    part: Part,
-    /// Short name and index of each parameter.
-    uses: Vec<(String, usize)>,
-    /// Whether gradients flow into its input: false when nothing before it is trained.
-    input_tracked: bool,
 }
 
 /// What backward needs of one part for one micro-batch.
@@ -221,52 +203,6 @@ impl Stage {
             return None;
         }
         self.parameters.iter().position(|parameter| parameter.name == "embedding.weight")
-    }
-
-    /// Values of parameter `index`.
-    pub fn values(&self, index: usize) -> Vec<f32> {
-        self.values[index].to_data().try_to_vec().expect("weights are f32")
-    }
-
-    /// Replaces the values of parameter `index`; panics when their number is not the parameter's.
-    pub fn set_values(&mut self, index: usize, values: Vec<f32>) {
-        let wanted = self.parameters[index].range.len();
-        assert_eq!(values.len(), wanted, "values of `{}`", self.parameters[index].name);
-        self.values[index] = tensor(values, &self.device);
-    }
-
-    /// Copies the values of a flat range, which may begin and end inside parameters, into `out`.
-    pub fn copy_values(&self, range: Range<usize>, out: &mut [f32]) {
-        assert_eq!(range.len(), out.len(), "a copy is as long as its range");
-        for (index, parameter) in self.parameters.iter().enumerate() {
-            let both = overlap(&parameter.range, &range);
-            if !both.is_empty() {
-                let inside = shift(&both, parameter.range.start);
-                let values = self.values[index].to_data();
-                let values: &[f32] = values.as_slice().expect("weights are f32");
-                out[shift(&both, range.start)].copy_from_slice(&values[inside]);
-            }
-        }
-    }
-
-    /// Replaces the values of the flat range that begins at `start`.
-    pub fn paste_values(&mut self, start: usize, values: &[f32]) {
-        let range = start..start + values.len();
-        for index in 0..self.parameters.len() {
-            let own = self.parameters[index].range.clone();
-            let both = overlap(&own, &range);
-            if !both.is_empty() {
-                let inside = shift(&both, own.start);
-                let source = &values[shift(&both, start)];
-                if self.host {
-                    self.update(index, |values, _| values[inside].copy_from_slice(source));
-                } else {
-                    let mut all = self.values(index);
-                    all[inside].copy_from_slice(source);
-                    self.set_values(index, all);
-                }
-            }
-        }
     }
 
     /// The gradients summed so far.
@@ -388,28 +324,6 @@ impl Stage {
         logits.into_data().try_to_vec().expect("logits are f32")
     }
 
-    /// Changes the values of parameter `index` in place, given its gradient; only on the host.
-    pub(crate) fn update(&mut self, index: usize, change: impl FnOnce(&mut [f32], &[f32])) {
-        let empty = tensor(Vec::new(), &self.device);
-        let values = std::mem::replace(&mut self.values[index], empty);
-        let mut values =
-            values.try_into_primitive::<Flex>().expect("values are changed in place on the host only");
-        // Copies when a graph still holds the old values, and only then.
-        change(values.storage_mut(), &self.gradients.values()[self.parameters[index].range.clone()]);
-        self.values[index] = Tensor::from_primitive::<Flex>(values);
-    }
-
-    /// Replaces parameter `index` by a function of its value and gradient; only off the host.
-    pub(crate) fn update_tensor(
-        &mut self,
-        index: usize,
-        change: impl FnOnce(Tensor<1>, Tensor<1>) -> Tensor<1>,
-    ) {
-        let value = self.values[index].clone();
-        let gradient = self.gradients.tensor(index).unwrap_or_else(|| value.zeros_like());
-        self.values[index] = change(value, gradient);
-    }
-
     /// Whether the graph of `unit` is dropped and made again. The attention core, all that
     /// `Recompute::Selective` asks for, is never kept by the fused operations; elsewhere the whole block goes.
     fn forgets(&self, unit: &Unit) -> bool {
@@ -474,47 +388,6 @@ impl From<LossFigures> for Flow {
 
 /// What a block that is computed again reads besides its activation.
 const NOTHING: Samples<'static> = Samples::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
-
-/// Numbers the parameters of all parts; a name that was seen before (a tied embedding) is the same parameter.
-fn assemble(parts: Vec<(Part, Vec<Spec>)>) -> (Vec<Unit>, Vec<Parameter>, Vec<initial::Initial>) {
-    let (mut units, mut parameters, mut initials) = (Vec::new(), Vec::<Parameter>::new(), Vec::new());
-    let from_another_stage = !matches!(parts.first(), Some((Part::Embedding, _)));
-    for (part, specs) in parts {
-        let input_tracked = from_another_stage || !parameters.is_empty();
-        let mut uses = Vec::with_capacity(specs.len());
-        for spec in specs {
-            let known = parameters.iter().position(|parameter| parameter.name == spec.name);
-            let index = known.unwrap_or_else(|| {
-                let start = parameters.last().map_or(0, |parameter| parameter.range.end);
-                parameters.push(Parameter {
-                    name: spec.name.clone(),
-                    decays: spec.shape.len() > 1,
-                    unit: units.len(),
-                    range: start..start + spec.shape.iter().product::<usize>(),
-                    shape: spec.shape.clone(),
-                });
-                initials.push(spec.initial);
-                parameters.len() - 1
-            });
-            uses.push((spec.short().to_owned(), index));
-        }
-        units.push(Unit { part, uses, input_tracked });
-    }
-    (units, parameters, initials)
-}
-
-fn tensor(values: Vec<f32>, device: &Device) -> Tensor<1> {
-    let len = values.len();
-    Tensor::from_data(TensorData::new(values, [len]), device)
-}
-
-fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
-    a.start.max(b.start)..a.end.min(b.end)
-}
-
-fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
-    range.start - by..range.end - by
-}
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 /// Values of one chunk: small enough for the second-level cache, large enough to be worth a task.
-const VALUES: usize = 1 << 14;
+pub(crate) const VALUES: usize = 1 << 14;
 
 /// Rows of one chunk, for rows of `width` values.
 pub(crate) fn rows(width: usize) -> usize {

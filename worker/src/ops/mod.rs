@@ -2,7 +2,7 @@
 //! tensor operations everywhere else.
 
 mod attention;
-mod chunks;
+pub(crate) mod chunks;
 pub(crate) mod kernels;
 mod linear;
 mod loss;

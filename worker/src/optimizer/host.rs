@@ -1,5 +1,6 @@
-//! The rules as one pass over slices.
+//! The rules as one pass over slices, in chunks.
 
+use crate::ops::chunks::{self, VALUES};
 use crate::ops::kernels::{self, Numbers};
 use dtrain_recipes::OptimizerKind;
 
@@ -12,10 +13,13 @@ pub(super) fn step(
     first: &mut [f32],
     second: &mut [f32],
 ) {
+    let parts = values.chunks_mut(VALUES).zip(gradient.chunks(VALUES)).zip(first.chunks_mut(VALUES));
     match kind {
-        OptimizerKind::Adamw => kernels::adamw(values, gradient, first, second, &n),
-        OptimizerKind::Sgd => kernels::sgd(values, gradient, first, &n),
-        OptimizerKind::Lion => kernels::lion(values, gradient, first, &n),
+        OptimizerKind::Adamw => chunks::each(parts.zip(second.chunks_mut(VALUES)), |(((p, g), m), v)| {
+            kernels::adamw(p, g, m, v, &n);
+        }),
+        OptimizerKind::Sgd => chunks::each(parts, |((p, g), m)| kernels::sgd(p, g, m, &n)),
+        OptimizerKind::Lion => chunks::each(parts, |((p, g), m)| kernels::lion(p, g, m, &n)),
         OptimizerKind::Lamb => lamb(n, values, gradient, first, second),
     }
 }
@@ -23,8 +27,17 @@ pub(super) fn step(
 /// AdamW's direction, rescaled to the length of the parameter (You et al. 2020).
 fn lamb(n: Numbers, values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
     let mut direction = vec![0.0; values.len()];
-    kernels::lamb_direction(&mut direction, values, gradient, first, second, &n);
-    let (value, length) = (kernels::square_sum(values).sqrt(), kernels::square_sum(&direction).sqrt());
-    let ratio = if value > 0.0 && length > 0.0 { value / length } else { 1.0 };
-    kernels::add_scaled(values, &direction, -(f64::from(n.rate) * ratio) as f32);
+    let parts = direction.chunks_mut(VALUES).zip(values.chunks(VALUES)).zip(gradient.chunks(VALUES));
+    let moments = first.chunks_mut(VALUES).zip(second.chunks_mut(VALUES));
+    chunks::each(parts.zip(moments), |(((d, p), g), (m, v))| kernels::lamb_direction(d, p, g, m, v, &n));
+    let (own, other) = (length(values), length(&direction));
+    let ratio = if own > 0.0 && other > 0.0 { own / other } else { 1.0 };
+    let factor = -(f64::from(n.rate) * ratio) as f32;
+    let parts = values.chunks_mut(VALUES).zip(direction.chunks(VALUES));
+    chunks::each(parts, |(p, d)| kernels::add_scaled(p, d, factor));
+}
+
+/// L2 norm, summed chunk by chunk in order.
+fn length(values: &[f32]) -> f64 {
+    chunks::map(values.chunks(VALUES), kernels::square_sum).into_iter().sum::<f64>().sqrt()
 }
