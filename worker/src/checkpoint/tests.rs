@@ -145,7 +145,7 @@ proptest! {
             }
         }
         prop_assert_eq!(next, sizes);
-        prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1);
+        prop_assert!(counts.iter().all(|a| counts.iter().all(|b| a.abs_diff(*b) <= 1)));
     }
 }
 

@@ -96,7 +96,7 @@ impl SharedMemory {
         let raw =
             MmapOptions::new().len(mapped).map_raw(file).map_err(|e| link("mapping shared memory", e))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = if seat.ranks as usize <= cores { 4000 } else { 200 };
+        let spins = if seat.ranks as usize <= cores { 1000 } else { 100 };
         let mut mapping = Mapping { raw, ranks: seat.ranks, spins, processes: Vec::new() };
         mapping.meet(seat, deadline)?;
         let members = (0..seat.ranks).collect();
@@ -317,35 +317,6 @@ impl SharedMemory {
             values[theirs.clone()].copy_from_slice(&slot[theirs]);
         })
     }
-
-    /// Rounds in which every rank shows `own` piece by piece while the others read.
-    ///
-    /// `lengths(p)` is how many values rank `p` shows.
-    fn show(
-        &mut self,
-        operation: Operation,
-        lengths: impl Fn(u32) -> usize,
-        own: Option<&[f32]>,
-        mut read: impl FnMut(u32, usize, &[f32]),
-    ) -> Result<(), CommError> {
-        let longest = (0..self.size()).map(&lengths).max().unwrap_or(0);
-        for begin in (0..longest).step_by(SLOT_VALUES) {
-            let piece = |length: usize| begin.min(length)..(begin + SLOT_VALUES).min(length);
-            let round = self.round;
-            let tagged = (longest - begin).min(SLOT_VALUES);
-            self.publish(operation, tagged, |slot| {
-                if let Some(own) = own {
-                    let piece = &own[piece(own.len())];
-                    slot[..piece.len()].copy_from_slice(piece);
-                }
-            })?;
-            self.consume(operation, tagged, round, |other, slot| {
-                let range = piece(lengths(other));
-                read(other, range.start, &slot[..range.len()]);
-            })?;
-        }
-        Ok(())
-    }
 }
 
 impl Group for SharedMemory {
@@ -403,16 +374,27 @@ impl Group for SharedMemory {
     }
 
     fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError> {
-        let (length, size) = (values.len(), self.size());
+        let (length, size, me) = (values.len(), self.size(), self.index);
         if size == 1 {
             return Ok(());
         }
-        let own = values[part(length, self.index, size)].to_vec();
-        let lengths = |rank| part(length, rank, size).len();
-        self.show(Operation::AllGather, lengths, Some(&own), |other, begin, piece| {
-            let at = part(length, other, size).start + begin;
-            values[at..at + piece.len()].copy_from_slice(piece);
-        })
+        let longest = part(length, 0, size).len();
+        for begin in (0..longest).step_by(SLOT_VALUES) {
+            let share = |rank: u32| {
+                let part = part(length, rank, size);
+                (part.start + begin).min(part.end)..(part.start + begin + SLOT_VALUES).min(part.end)
+            };
+            let (round, tagged) = (self.round, share(0).len());
+            self.publish(Operation::AllGather, tagged, |slot| {
+                let own = &values[share(me)];
+                slot[..own.len()].copy_from_slice(own);
+            })?;
+            self.consume(Operation::AllGather, tagged, round, |other, slot| {
+                let theirs = &mut values[share(other)];
+                theirs.copy_from_slice(&slot[..theirs.len()]);
+            })?;
+        }
+        Ok(())
     }
 
     fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError> {
@@ -446,20 +428,21 @@ impl Group for SharedMemory {
         if self.size() == 1 {
             return Ok(());
         }
-        let length = values.len();
-        if root == self.index {
-            return self.show(Operation::Broadcast, |_| length, Some(values), |_, _, _| {});
-        }
-        self.show(
-            Operation::Broadcast,
-            |_| length,
-            None,
-            |other, begin, piece| {
-                if other == root {
-                    values[begin..begin + piece.len()].copy_from_slice(piece);
+        let is_root = root == self.index;
+        for piece in values.chunks_mut(SLOT_VALUES) {
+            let round = self.round;
+            self.publish(Operation::Broadcast, piece.len(), |slot| {
+                if is_root {
+                    slot.copy_from_slice(piece);
                 }
-            },
-        )
+            })?;
+            self.consume(Operation::Broadcast, piece.len(), round, |other, slot| {
+                if other == root {
+                    piece.copy_from_slice(slot);
+                }
+            })?;
+        }
+        Ok(())
     }
 
     fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError> {
@@ -727,7 +710,7 @@ impl Patience {
             return false;
         }
         let waited = self.begun.get_or_insert_with(Instant::now).elapsed();
-        if waited < Duration::from_millis(1) {
+        if waited < Duration::from_micros(300) {
             std::thread::yield_now();
             return false;
         }
@@ -737,5 +720,32 @@ impl Patience {
 
     fn waited(&self) -> Duration {
         self.begun.map_or(Duration::ZERO, |begun| begun.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::{AttemptId, TrialId};
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_killed_process_is_lost_even_before_anybody_collects_it() {
+        let file =
+            File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
+        file.set_len(mapping::bytes(2)).expect("length");
+        let mut peer = std::process::Command::new("sleep").arg("60").spawn().expect("started");
+        // What rank 1 would write when it joins.
+        for (field, value) in [(PROCESS, u64::from(peer.id())), (JOINED, 8)] {
+            file.write_at(&value.to_le_bytes(), mapping::control(2, 0, 1) + field).expect("written");
+        }
+        let seat = Seat { trial: TrialId("t".into()), attempt: AttemptId(7), rank: Rank(0), ranks: 2 };
+        let mut group =
+            SharedMemory::open(&file, mapping::bytes(2), &seat, Duration::from_secs(30)).expect("joined");
+        peer.kill().expect("killed");
+        let error = group.all_reduce(&mut [1.0; 5]).expect_err("nobody is there");
+        assert!(matches!(&error, CommError::PeerLost { peer: Rank(1), .. }), "{error}");
+        assert!(error.to_string().contains("its process ended"), "{error}");
+        peer.wait().expect("collected");
     }
 }

@@ -67,12 +67,14 @@ pub struct Tcp {
     index: u32,
     /// Connections by index; `None` for this rank.
     peers: Vec<Option<Peer>>,
+    /// Room for what others send to be summed. Kept, because fresh memory costs a page fault for each page.
+    scratch: Vec<f32>,
 }
 
 impl Tcp {
     fn of(mesh: Arc<Mesh>, channel: u8, members: Vec<u32>, index: u32) -> Result<Self, CommError> {
         let peers = mesh.connect(channel, &members, index)?;
-        Ok(Self { mesh, members, index, peers })
+        Ok(Self { mesh, members, index, peers, scratch: Vec::new() })
     }
 
     fn others(&self) -> impl Iterator<Item = u32> + use<> {
@@ -100,42 +102,28 @@ impl Tcp {
         peer::move_all(&mut pairs, operation, self.mesh.deadline)
     }
 
-    /// Sends all of `values` to everybody, and adds everybody's.
-    fn all_reduce_small(&mut self, values: &mut [f32]) -> Result<(), CommError> {
-        let own = values.to_vec();
-        let mut theirs = vec![0.0; values.len() * self.size() as usize];
-        let rooms = theirs.chunks_mut(values.len()).zip(0..).map(|(room, index)| (index, room));
-        let me = self.index;
-        let rooms = rooms.filter(|(index, _)| *index != me);
-        self.transfer("all-reduce", self.others().map(|to| (to, own.as_slice())), rooms)?;
-        theirs[me as usize * own.len()..][..own.len()].copy_from_slice(&own);
-        let parts: Vec<_> = theirs.chunks(own.len()).collect();
-        sum_in_order(&parts, values);
-        Ok(())
-    }
-
-    /// Sums `piece` of every rank into this rank's part of it.
-    fn scatter_piece(
+    /// Sends `piece(p)` of `values` to every rank `p`, and sums what all send for the own piece into it.
+    ///
+    /// Who owns an empty piece gets no message.
+    fn sum_pieces(
         &mut self,
+        operation: &'static str,
         values: &mut [f32],
         piece: impl Fn(u32) -> Range<usize>,
     ) -> Result<(), CommError> {
         let (me, mine) = (self.index, piece(self.index));
-        let mut theirs = vec![0.0; mine.len() * self.size() as usize];
-        if mine.is_empty() {
-            // Others may still have a part to add: they get this rank's, and it gets empty messages.
-            let sends = self.others().map(|to| (to, &values[piece(to)]));
-            let mut nothing: Vec<[f32; 0]> = vec![[]; self.size() as usize];
-            let rooms = nothing.iter_mut().zip(0..).map(|(room, index)| (index, &mut room[..]));
-            return self.transfer("reduce-scatter", sends, rooms.filter(|(index, _)| *index != me));
+        let mut all = std::mem::take(&mut self.scratch);
+        all.resize(all.len().max(mine.len() * self.size() as usize), 0.0);
+        let rooms = &mut all[..mine.len() * self.size() as usize];
+        let theirs = rooms.chunks_mut(mine.len().max(1)).zip(0..).map(|(room, index)| (index, room));
+        let sends = self.others().map(|to| (to, &values[piece(to)])).filter(|(_, values)| !values.is_empty());
+        let moved = self.transfer(operation, sends, theirs.filter(|(index, _)| *index != me));
+        if moved.is_ok() && !mine.is_empty() {
+            rooms[me as usize * mine.len()..][..mine.len()].copy_from_slice(&values[mine.clone()]);
+            sum_in_order(&rooms.chunks(mine.len()).collect::<Vec<_>>(), &mut values[mine]);
         }
-        let rooms = theirs.chunks_mut(mine.len()).zip(0..).map(|(room, index)| (index, room));
-        let sends = self.others().map(|to| (to, &values[piece(to)]));
-        self.transfer("reduce-scatter", sends, rooms.filter(|(index, _)| *index != me))?;
-        theirs[me as usize * mine.len()..][..mine.len()].copy_from_slice(&values[mine.clone()]);
-        let parts: Vec<_> = theirs.chunks(mine.len()).collect();
-        sum_in_order(&parts, &mut values[mine]);
-        Ok(())
+        self.scratch = all;
+        moved
     }
 }
 
@@ -154,7 +142,8 @@ impl Group for Tcp {
             return Ok(());
         }
         if values.len() <= SMALL_VALUES {
-            return self.all_reduce_small(values);
+            let length = values.len();
+            return self.sum_pieces("all-reduce", values, |_| 0..length);
         }
         for piece in values.chunks_mut(PIECE_VALUES) {
             self.reduce_scatter(piece)?;
@@ -168,7 +157,7 @@ impl Group for Tcp {
         let each = PIECE_VALUES / size as usize;
         let longest = part(length, 0, size).len();
         for begin in (0..longest).step_by(each) {
-            self.scatter_piece(values, |rank| {
+            self.sum_pieces("reduce-scatter", values, |rank| {
                 let part = part(length, rank, size);
                 (part.start + begin).min(part.end)..(part.start + begin + each).min(part.end)
             })?;
