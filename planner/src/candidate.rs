@@ -125,14 +125,17 @@ impl Rejection {
     /// What rejections of one kind have in common: the heading they are counted under.
     pub fn heading(&self) -> String {
         match self {
-            Self::BatchDoesNotDivide { batch, replicas, .. } => {
-                format!("a batch of {batch} does not split evenly over {replicas} replicas")
+            Self::BatchDoesNotDivide { batch, .. } => {
+                format!("a batch of {batch} does not split evenly over the replicas")
             }
             Self::TooMuchMemory { available, .. } => {
                 format!("more memory than the {available} a rank may use")
             }
             Self::DoesNotDivide { what, size, .. } => format!("{what} = {size} does not divide"),
-            Self::CannotRun(reason) => reason.clone(),
+            // `… not tensor 2` and `… not tensor 4` are one reason.
+            Self::CannotRun(reason) => {
+                reason.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ').to_string()
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::estimate::Breakdown;
 use crate::plan::Ranked;
-use crate::pricing::Pricing;
+use crate::pricing::{Pricing, STEP_LEAST};
 use crate::search::Ranking;
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ra
             continue;
         }
         let time = judge.time(place);
-        let speed = ours / time.total() - 1.0;
+        let speed = ours / time.total().max(STEP_LEAST) - 1.0;
         let resolution = judge.doubt(place).1.max(chosen.estimate.resolution);
         let alternative = Alternative {
             axis: axis.into(),

@@ -33,8 +33,10 @@ pub enum PlanError {
         /// The host.
         host: String,
     },
-    /// Only epochs say when training ends, and nobody counted the samples.
-    #[error("objective.stop.epochs needs the number of training samples, and the data has not been counted")]
+    /// Epochs may end the training, and nobody counted the samples.
+    #[error(
+        "objective.stop.epochs needs the number of training samples, and the data has not been counted; name steps, samples, tokens or time instead"
+    )]
     SamplesUnknown,
     /// Nothing says when training ends.
     #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]

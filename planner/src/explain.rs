@@ -11,6 +11,9 @@ const WIDTH: usize = 100;
 /// Column at which values begin.
 const INDENT: usize = 16;
 
+/// Reasons told for what was left out.
+const REASONS: usize = 10;
+
 /// Alternatives told for one axis.
 const PER_AXIS: usize = 3;
 
@@ -155,8 +158,13 @@ fn words(alternative: &Alternative) -> String {
 fn left_out(text: &mut String, plan: &Plan) {
     text.push('\n');
     row(text, "considered", &format!("{} candidates priced", thousands(plan.priced)));
-    for rejected in &plan.rejected {
+    for rejected in plan.rejected.iter().take(REASONS) {
         row(text, "left out", &format!("{}: {}", thousands(rejected.count), rejected.heading));
+    }
+    let rest = plan.rejected.iter().skip(REASONS);
+    let count: u64 = rest.clone().map(|rejected| rejected.count).sum();
+    if count > 0 {
+        row(text, "left out", &format!("{}: {} other reasons", thousands(count), rest.count()));
     }
 }
 

@@ -87,7 +87,7 @@ fn of_stage(held: &Held<'_>, stage: u32) -> Memory {
     let layout = &held.layout;
     let (stages, tensor, data) = (layout.pipeline.get(), layout.tensor.get(), u64::from(layout.data.get()));
     let (first, last) = (stage == 0, stage + 1 == stages);
-    let blocks = u64::from(blocks_of(stage, stages, held.model.blocks()).len() as u32);
+    let blocks = blocks_of(stage, stages, held.model.blocks()).len() as u64;
     let parameters = parameters(held.model, blocks, first, last) / u64::from(tensor);
     let shard = |at: ZeroStage| if held.zero >= at { data } else { 1 };
     let copies = match held.precision {

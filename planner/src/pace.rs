@@ -90,7 +90,8 @@ fn validate_samples(recipe: &Recipe, batch: u64, steps: u64, valid_samples: Opti
     let most = if tokens > 1 { (VALIDATE_MOST.1 / tokens).max(1) } else { VALIDATE_MOST.0 };
     let counted = recipe.objective.stop.time.is_none();
     // A validation sample costs a third of a training sample: 0.3 · training samples over all validations.
-    let affordable = if counted { (batch * steps * 3 / 10 / VALIDATIONS).max(batch.max(32)) } else { most };
+    let affordable =
+        if counted { (batch.saturating_mul(steps) / 10 * 3 / VALIDATIONS).max(batch.max(32)) } else { most };
     valid_samples.unwrap_or(most).min(most).min(affordable).max(1)
 }
 

@@ -98,10 +98,7 @@ fn refuse_what_cannot_be_planned(recipe: &Recipe, host: &HostFacts) -> Result<()
 /// The global batch: pinned, among the recipe's choices, or recommended for the length of the run.
 pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanError> {
     let recipe = request.recipe;
-    let stop = &recipe.objective.stop;
-    let only_epochs =
-        stop.steps.is_none() && stop.samples.is_none() && stop.tokens.is_none() && stop.time.is_none();
-    if only_epochs && request.train_samples.is_none() {
+    if recipe.objective.stop.epochs.is_some() && request.train_samples.is_none() {
         return Err(PlanError::SamplesUnknown);
     }
     let device = space::device(recipe, request.host);
@@ -141,8 +138,8 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
 /// Tokens the run will see, by its stop condition or by its time.
 fn tokens(request: &PlanRequest<'_>, batch: u64, step_seconds: f64) -> f64 {
     let pace = pace(request.recipe, batch, request.train_samples, request.valid_samples, step_seconds);
-    #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^52")]
-    let tokens = (pace.schedule_steps * batch * request.recipe.model.sample_tokens()) as f64;
+    #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
+    let tokens = pace.schedule_steps as f64 * (batch * request.recipe.model.sample_tokens()) as f64;
     tokens
 }
 

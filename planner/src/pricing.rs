@@ -10,6 +10,9 @@ use crate::speeds::Source;
 use crate::when;
 use dtrain_recipes::{Recipe, Seconds};
 
+/// Shortest step in seconds that is believed.
+pub(crate) const STEP_LEAST: f64 = 1e-9;
+
 /// What it takes to spell a place out.
 pub(crate) struct Pricing<'a> {
     pub(crate) request: &'a PlanRequest<'a>,
@@ -24,7 +27,8 @@ impl Pricing<'_> {
         let (request, judge) = (self.request, self.judge);
         let candidate = judge.space().candidate(place, self.learning_rate);
         let breakdown = judge.time(place);
-        let step = breakdown.total();
+        // A measured profile may round to nothing; a step never takes no time at all.
+        let step = breakdown.total().max(STEP_LEAST);
         let pace = pace(request.recipe, self.batch, request.train_samples, request.valid_samples, step);
         let (doubt, resolution) = judge.doubt(place);
         let memory = judge.memory(place);

@@ -43,8 +43,14 @@ pub struct Speeds {
     pub resolution: f64,
 }
 
-/// Resident bytes of a rank before the model is built, where nobody measured them.
-const BASELINE_BYTES: u64 = 48 << 20;
+/// Bytes of a rank before the model is built, where nobody measured them: the process on a CPU, the context and
+/// the libraries on a GPU (where a probe measures the process, not the device).
+fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
+    match device {
+        DeviceKind::Cpu => measured.unwrap_or(48 << 20),
+        DeviceKind::Cuda => 600 << 20,
+    }
+}
 
 /// Speeds of a rank of `pool`: measured as it is, carried over from the nearest measurement, or the data sheet.
 pub fn speeds(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
@@ -94,7 +100,7 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
         all_reduce: curve,
         all_reduce_scale: if rates.ranks > 1 { hops(pool.ranks) / hops(rates.ranks) * crowd } else { 1.0 },
         link,
-        baseline: rates.baseline_bytes,
+        baseline: baseline(pool.device, Some(rates.baseline_bytes)),
         source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
         spread: rates.spread.clamp(0.0, 0.5),
         doubt: 0.06 + 1.9 * rates.spread.max(0.0) + 0.3 * distance,
@@ -114,7 +120,7 @@ fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
         optimizer_per_parameter: 28.0 / sheet.memory_bandwidth,
         all_reduce: Vec::new(),
         all_reduce_scale: 1.0,
-        baseline: BASELINE_BYTES,
+        baseline: baseline(pool.device, None),
         source: Source::Datasheet,
         spread: 0.02,
         doubt: sheet.doubt - 1.0,

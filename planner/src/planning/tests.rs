@@ -184,6 +184,8 @@ fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
     assert!(gpu.contains("has no CUDA device"), "{gpu}");
     let epochs = refused(|recipe, _| recipe.objective.stop = Stop { epochs: Some(1.0), ..Stop::default() });
     assert!(epochs.contains("number of training samples"), "{epochs}");
+    let both = refused(|recipe, _| recipe.objective.stop.epochs = Some(1.0));
+    assert!(both.contains("number of training samples"), "tokens would silently win: {both}");
     let command = refused(|recipe, _| recipe.model = Model::Command(Command { argv: vec!["true".into()] }));
     assert!(command.contains("model.kind"), "{command}");
     let endless = refused(|recipe, _| recipe.objective.stop = Stop::default());
@@ -218,4 +220,34 @@ fn what_is_measured_covers_what_may_be_chosen() {
     assert_eq!(asked(&recipe, &host), [1]);
     recipe.layout.micro_batch = Some(6);
     assert_eq!(asked(&recipe, &host), [6]);
+}
+
+#[test]
+fn a_profile_that_rounds_to_nothing_still_gives_a_plan_that_reads_back() {
+    let (recipe, host, mut rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    for entry in &mut rates.by_ranks {
+        for p in &mut entry.profile {
+            *p = dtrain_protocol::ProfilePoint {
+                micro_batch: p.micro_batch,
+                block_forward: 0.0,
+                block_backward: 0.0,
+                outer_forward: 0.0,
+                outer_backward: 0.0,
+                overhead: 0.0,
+            };
+        }
+        entry.optimizer_seconds_per_parameter = 0.0;
+        entry.all_reduce.clear();
+    }
+    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
+    let stored = serde_json::to_string(&plan).expect("it serializes");
+    assert_eq!(Plan::parse(&stored).expect("every number is finite"), plan);
+}
+
+#[test]
+fn the_reasons_of_a_large_host_are_few() {
+    let (recipe, host) = (sample::recipe(), sample::host(64));
+    let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
+    assert!(plan.rejected.len() < 15, "{} reasons", plan.rejected.len());
+    assert!(plan.rejected.iter().any(|r| r.heading.ends_with("over the replicas") && r.count > 10));
 }
