@@ -122,7 +122,7 @@ pub fn git(folder: &Path) -> Option<Git> {
 
 /// What git answers, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
 ///
-/// The repository's own settings cannot make git start another program.
+/// Programs that the repository's settings name to show differences or to watch files are not started.
 fn ask(folder: &Path, question: &[&str], limit: usize) -> Option<(String, bool)> {
     let mut child = Command::new("git")
         .args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C"])

@@ -90,7 +90,7 @@ fn sentence(name: &str, parts: &[String], style: Style) -> String {
         return format!("{}  {whole}\n", title(name, style));
     }
     let lines: Vec<_> =
-        parts.iter().map(|part| format!("  {}\n", cut(part, style.width - 2, style))).collect();
+        parts.iter().map(|part| format!("  {}\n", cut(part, style.width.saturating_sub(2), style))).collect();
     format!("{}\n{}", title(name, style), lines.concat())
 }
 
