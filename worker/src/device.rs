@@ -66,17 +66,19 @@ pub fn words(placement: &Placement) -> String {
 }
 
 /// CUDA devices that this binary can use: none without the feature `cuda` or without a driver.
+#[cfg(feature = "cuda")]
 pub fn gpus() -> Vec<Gpu> {
-    #[cfg(feature = "cuda")]
-    {
-        let devices = Device::enumerate(DeviceType::Cuda).into_vec();
-        return devices.iter().enumerate().map(|(index, device)| gpu(index, device)).collect();
-    }
-    #[cfg(not(feature = "cuda"))]
+    let devices = Device::enumerate(DeviceType::Cuda).into_vec();
+    devices.iter().enumerate().map(|(index, device)| gpu(index, device)).collect()
+}
+
+/// CUDA devices that this binary can use: none without the feature `cuda` or without a driver.
+#[cfg(not(feature = "cuda"))]
+pub fn gpus() -> Vec<Gpu> {
     Vec::new()
 }
 
-/// Name by the runtime, memory by what the driver tells under `/proc`; 0 bytes when nobody says.
+/// Name by the runtime, memory by the driver's own tool; 0 bytes when that does not say.
 #[cfg(feature = "cuda")]
 fn gpu(index: usize, device: &Device) -> Gpu {
     let name = device.identity().map_or_else(|| format!("cuda:{index}"), |identity| identity.name);
