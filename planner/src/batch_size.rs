@@ -102,7 +102,8 @@ pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, un
         (_, None, _) => (64.0, "64, as nothing says how many samples there will be".to_string()),
     };
     let most = train_samples.unwrap_or(u64::MAX).max(1);
-    let value = rounded(wanted, unit).min(rounded(most as f64, 1)).max(1);
+    // Never more than there are, and still a power of two.
+    let value = rounded(wanted, unit).min(1 << most.ilog2());
     Decision { value, low: (value / 4).max(1), high: value.saturating_mul(4).min(most), reason }
 }
 
@@ -186,7 +187,10 @@ mod tests {
         let budget = Budget { samples: None, steps: Some(200.0) };
         let batch = recommended(&sample::llama(), budget, None, 1);
         assert_eq!(batch.value, 64, "{}", batch.reason);
-        assert!(recommended(&sample::llama(), budget, Some(20), 1).value <= 20, "never more than there are");
+        for samples in [1, 20, 23, 31, 40] {
+            let few = recommended(&sample::llama(), budget, Some(samples), 1).value;
+            assert!(few <= samples && 2 * few > samples, "{few} of {samples}");
+        }
     }
 
     proptest! {
