@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 impl Process {
     /// The running process `id`; `None` when there is none.
     pub fn of(id: u32) -> Option<Self> {
-        let (state, started) = stat(id)?;
+        let Stat { state, started, .. } = stat(id)?;
         (!matches!(state, 'Z' | 'X')).then_some(Self { id, started })
     }
 
@@ -39,13 +39,38 @@ impl Process {
     }
 }
 
-/// State and start time of a process, from `/proc/<id>/stat`.
-fn stat(id: u32) -> Option<(char, u64)> {
+/// Kills every process of a group that belongs to a session, however it came into the group.
+///
+/// The id of a group is another's once the group is empty: the session tells them apart.
+pub(crate) fn kill_group(group: u32, session: u32) {
+    let Ok(processes) = fs::read_dir("/proc") else { return };
+    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    for id in ids {
+        let is_meant = stat(id).is_some_and(|found| found.group == group && found.session == session);
+        if let Some(pid) = pid(id).filter(|_| is_meant) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// What `/proc/<id>/stat` says of a process.
+struct Stat {
+    state: char,
+    group: u32,
+    session: u32,
+    started: u64,
+}
+
+fn stat(id: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the program is in parentheses and may hold anything; the rest are plain fields.
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
 }
 
 /// A process id as the system calls want it.

@@ -128,11 +128,9 @@ impl RankProcess {
         }
     }
 
-    /// Kills what a rank that ended left behind: its process group lives on as long as anything in it does.
+    /// Kills what a rank that ended left behind in its group.
     pub(super) fn kill_leftovers(&self) {
-        if let Some(group) = crate::process::pid(self.child.id()) {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL);
-        }
+        crate::process::kill_group(self.child.id(), std::process::id());
     }
 
     /// Looks whether the process has ended; tells whether this is news.

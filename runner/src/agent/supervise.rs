@@ -70,6 +70,7 @@ impl Supervisor<'_> {
             self.mind_the_time()?;
             self.spool.sync_if_due()?;
         }
+        self.ranks.iter().for_each(RankProcess::kill_leftovers);
         Ok(self.ended())
     }
 

@@ -1,23 +1,22 @@
 //! The loop around the machine.
 
+use super::link::Link;
 use super::lock::{self, Lock};
+use super::trained::Trained;
 use super::{Drive, DriveError, Launching, OnInterrupt, Outcome};
 use crate::agent::spool::{SpoolEnd, SpoolReader};
-use crate::agent::{AgentOrder, AgentRequest, SpoolRecord};
+use crate::agent::{AgentOrder, SpoolRecord};
 use crate::checkpoints;
-use crate::fact::{Ended, Fact, News, Point, Verdict};
+use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
-use crate::launch::{Connection, Launcher, LocalLauncher, Reached};
+use crate::launch::{Launcher, LocalLauncher, Reached};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
-use crate::system::{Sampler, System};
-use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, TrialId, frame};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{BufReader, Read, Write};
-use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use dtrain_protocol::{AttemptId, Failure, ResumePoint, TrialId};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Longest time that news waits to be kept.
 const KEEP_WITHIN: Duration = Duration::from_millis(250);
@@ -27,12 +26,6 @@ const BEAT: Duration = Duration::from_millis(50);
 
 /// How long a living agent may stay silent before it is killed.
 const SILENCE: Duration = Duration::from_secs(20);
-
-/// How often the load of the host is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// Records that may wait between the thread that reads and the loop.
-const QUEUE: usize = 4096;
 
 /// A trial and its controller.
 pub(super) struct Engine<'a> {
@@ -51,27 +44,10 @@ pub(super) struct Engine<'a> {
     /// How far the open attempt's spool was read, and how far the ledger had it when this controller came.
     read: u64,
     kept: u64,
-    /// When each attempt trained, from its first `Ready` to its last event, in milliseconds since the epoch.
-    trained: BTreeMap<AttemptId, (u64, u64)>,
+    trained: Trained,
     interrupts: u32,
     done: Option<Verdict>,
     _lock: Lock,
-}
-
-/// The connection to the agent of the open attempt.
-struct Link {
-    attempt: AttemptId,
-    agent: u32,
-    requests: Box<dyn Write + Send>,
-    heard: Receiver<Result<(u64, SpoolRecord), SpoolEnd>>,
-    /// How loaded the host is; `None` when it cannot be told.
-    load: Option<Load>,
-}
-
-/// Figures of the host, sampled in a thread that ends with this.
-struct Load {
-    figures: Receiver<Vec<(String, f64)>>,
-    _sampler: Sampler,
 }
 
 impl<'a> Engine<'a> {
@@ -98,11 +74,11 @@ impl<'a> Engine<'a> {
             link: None,
             read: 0,
             kept: 0,
-            trained: BTreeMap::new(),
+            trained: Trained::default(),
             done: None,
             _lock: lock,
         };
-        engine.recall_training();
+        engine.trained.recall(engine.launcher.as_mut(), engine.machine.attempt(), engine.machine.open());
         engine.carry_out(effects)?;
         Ok(engine)
     }
@@ -191,13 +167,9 @@ impl<'a> Engine<'a> {
 
     /// Takes in how loaded the host was.
     fn note_load(&mut self) {
-        let Some(Link { attempt, load: Some(load), .. }) = &self.link else { return };
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (step, at_ms) = (at.as_secs(), u64::try_from(at.as_millis()).unwrap_or(u64::MAX));
-        let point = |(key, value)| Point { attempt: *attempt, rank: Rank(0), key, step, at_ms, value };
-        let before = self.news.points.len();
-        self.news.points.extend(load.figures.try_iter().flatten().map(point));
-        if self.news.points.len() > before {
+        let points = self.link.as_ref().map_or_else(Vec::new, Link::load);
+        if !points.is_empty() {
+            self.news.points.extend(points);
             self.news_since.get_or_insert_with(Instant::now);
         }
     }
@@ -261,7 +233,7 @@ impl<'a> Engine<'a> {
         }
         let options = self.drive.options;
         let checkpoints = self.folder.checkpoints();
-        let spent_seconds = self.spent_seconds();
+        let spent_seconds = self.trained.seconds();
         let step = from.as_ref().map(|point| point.step);
         let assignments = (self.drive.lower)(&Launching { attempt, from, spent_seconds, checkpoints });
         let ranks = u32::try_from(assignments.len()).unwrap_or(u32::MAX);
@@ -292,12 +264,9 @@ impl<'a> Engine<'a> {
         let mut killed = false;
         loop {
             match self.launcher.reach(attempt, self.read) {
-                Reached::Connected(Connection { agent, ranks, spool, requests }) => {
-                    let (sender, heard) = sync_channel(QUEUE);
-                    let reader = SpoolReader::at(self.read, BufReader::new(spool));
-                    thread::spawn(move || read_on(reader, &sender));
-                    let load = watch(&ranks, self.folder.path());
-                    self.link = Some(Link { attempt, agent, requests, heard, load });
+                Reached::Connected(connection) => {
+                    let agent = connection.agent;
+                    self.link = Some(Link::of(attempt, self.read, connection, self.folder.path()));
                     return self.show(Status::Attached { attempt, agent });
                 }
                 Reached::Silent if Instant::now() < silent_until => thread::sleep(Duration::from_millis(20)),
@@ -380,7 +349,7 @@ impl<'a> Engine<'a> {
         let input = match record {
             SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
             SpoolRecord::Event(stamped) => {
-                self.remember_training(attempt, stamped.at_ms, &stamped.event);
+                self.trained.note(&stamped);
                 if is_new {
                     self.news.events.push(stamped.clone());
                     self.note(Seen::Event(stamped.clone()));
@@ -408,8 +377,7 @@ impl<'a> Engine<'a> {
 
     fn send_stop(&mut self) {
         if let Some(link) = &mut self.link {
-            // When the agent is gone the loop is about to find out, and no attempt follows a stop.
-            drop(frame::write(&mut link.requests, &AgentRequest::Stop));
+            link.ask_to_stop();
         }
     }
 
@@ -437,42 +405,6 @@ impl<'a> Engine<'a> {
         }
         Ok(())
     }
-
-    fn remember_training(&mut self, attempt: AttemptId, at_ms: u64, event: &Event) {
-        if let Event::Ready { .. } = event {
-            self.trained.entry(attempt).or_insert((at_ms, at_ms));
-        } else if let Some((_, last)) = self.trained.get_mut(&attempt) {
-            *last = at_ms.max(*last);
-        }
-    }
-
-    /// Reads in the spools of earlier attempts how long they trained.
-    fn recall_training(&mut self) {
-        let newest = self.machine.attempt();
-        let open = self.machine.open();
-        for attempt in (1..=newest.0).map(AttemptId).filter(|attempt| open != Some(*attempt)) {
-            let Ok(spool) = self.launcher.leftover(attempt, 0) else { continue };
-            let mut reader = SpoolReader::at(0, spool);
-            while let Ok(record) = reader.next() {
-                if let SpoolRecord::Event(stamped) = record {
-                    self.remember_training(attempt, stamped.at_ms, &stamped.event);
-                }
-            }
-        }
-    }
-
-    fn spent_seconds(&self) -> f64 {
-        let milliseconds: u64 = self.trained.values().map(|(first, last)| last - first).sum();
-        Duration::from_millis(milliseconds).as_secs_f64()
-    }
-}
-
-/// Watches the load of the host and of the ranks on it.
-fn watch(ranks: &[u32], folder: &Path) -> Option<Load> {
-    let (sender, figures) = channel();
-    let sink = move |sample| drop(sender.send(sample));
-    let sampler = Sampler::start(System::new(ranks, folder)?, LOOK_EVERY, sink);
-    Some(Load { figures, _sampler: sampler })
 }
 
 /// The failure an attempt was lost by.
@@ -481,17 +413,5 @@ fn lost(fact: &Fact) -> Option<Failure> {
         Fact::AttemptEnded { ended: Ended::Lost(failure), .. } => Some(failure.clone()),
         Fact::AttemptEnded { ended: Ended::NotLaunched(reason), .. } => Some(Failure::Other(reason.clone())),
         _ => None,
-    }
-}
-
-/// Hands records on until the spool ends or nobody listens.
-fn read_on(mut reader: SpoolReader<impl Read>, to: &SyncSender<Result<(u64, SpoolRecord), SpoolEnd>>) {
-    loop {
-        let next = reader.next();
-        let is_end = next.is_err();
-        let offset = reader.offset();
-        if to.send(next.map(|record| (offset, record))).is_err() || is_end {
-            return;
-        }
     }
 }

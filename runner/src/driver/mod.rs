@@ -4,7 +4,9 @@
 //! decides what a failure means.
 
 mod engine;
+mod link;
 mod lock;
+mod trained;
 
 use crate::agent::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};

@@ -3,6 +3,7 @@
 use super::{Connection, Launcher, Reached};
 use crate::agent::{AgentCard, AgentOrder, AgentReply, AgentRequest, Process, Program};
 use crate::home::TrialFolder;
+use crate::process::kill_group;
 use dtrain_protocol::{AttemptId, frame};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
@@ -145,6 +146,8 @@ impl Launcher for LocalLauncher {
     fn kill(&mut self, attempt: AttemptId) -> bool {
         let Some(card) = self.card().filter(|card| card.attempt == attempt) else { return !self.is_locked() };
         let gone = [card.agent].iter().chain(&card.ranks).all(|process: &Process| process.kill(TO_GO));
+        // What ranks started by themselves does not die with them.
+        card.ranks.iter().for_each(|rank| kill_group(rank.id, card.agent.id));
         self.reap();
         gone
     }

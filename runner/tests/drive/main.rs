@@ -52,6 +52,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("only_the_newest_checkpoints_are_kept", only_the_newest_checkpoints_are_kept),
         ("ranks_meet_over_tls", ranks_meet_over_tls),
         ("a_foreign_command_is_run_once_for_each_rank", a_foreign_command_is_run_once_for_each_rank),
+        ("what_a_foreign_command_started_ends_with_its_agent", what_a_foreign_command_started_ends),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
     let chosen: Vec<_> = tests
@@ -255,6 +256,8 @@ fn a_stopped_trial_resumes() {
     world.assert_nothing_lives();
     let outcome = world.drive(driver::resume).0.expect("driven");
     world.assert_completed(&outcome);
+    let spent = world.spent.lock().expect("whole").clone();
+    assert!(spent[0] == 0.0 && (0.02..15.0).contains(&spent[1]), "earlier attempts count: {spent:?}");
     let from = Fact::AttemptStarted { attempt: AttemptId(2), from: Some(point.step) };
     assert!(world.facts().contains(&from), "{:?}", world.facts());
 }
@@ -415,6 +418,25 @@ fn a_foreign_command_is_run_once_for_each_rank() {
     let of: Vec<_> = logs.iter().map(|log| log.of).collect();
     assert_eq!(of, [Some((AttemptId(1), Rank(0))), Some((AttemptId(1), Rank(1))), None]);
     assert_eq!(fs::read_to_string(&logs[1].path).expect("a log"), "hello from 1\n");
+    world.assert_nothing_lives();
+}
+
+fn what_a_foreign_command_started_ends() {
+    let mut world = World::new();
+    // The shell dies by the kernel's hand, the process it started by the next controller's.
+    let script = format!("sleep 60 & exec tail -f /dev/null {}/nothing", world.root.display());
+    world.command = Some(vec!["sh".into(), "-c".into(), format!("({script}) & wait")]);
+    thread::scope(|scope| {
+        let driving = scope.spawn(|| world.drive(driver::start).0);
+        wait("the ranks", || world.card().is_some());
+        let first = world.card().expect("it runs");
+        kill(&first.agent);
+        wait("the next attempt", || world.card().is_some_and(|card| card.attempt > first.attempt));
+        assert!(first.ranks.iter().all(|rank| !rank.is_alive()));
+        world.interrupts.add();
+        let outcome = driving.join().expect("driven").expect("driven");
+        assert!(matches!(outcome, Outcome::Ended { verdict: Verdict::Stopped, .. }), "{outcome:?}");
+    });
     world.assert_nothing_lives();
 }
 

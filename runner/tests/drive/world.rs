@@ -20,7 +20,7 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
+    /// Seconds of training that each launch was told of.
+    pub(crate) spent: Mutex<Vec<f64>>,
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -67,6 +69,7 @@ impl World {
             options: Options::default(),
             interrupts: Arc::default(),
             command: None,
+            spent: Mutex::default(),
             _folder: None,
         }
     }
@@ -123,6 +126,7 @@ impl World {
     }
 
     fn lower(&self, launching: &Launching) -> Vec<Assignment> {
+        self.spent.lock().expect("whole").push(launching.spent_seconds);
         let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
         let mlp = Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: Activation::Relu };
         let model = match &self.command {
