@@ -64,12 +64,7 @@ pub fn steps(stop: &Stop, model: &Model, batch: u64, train_samples: Option<u64>)
 
 /// The recommended batch in samples: a multiple of `unit` (the ranks it should divide over).
 pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, unit: u64) -> Decision<u64> {
-    #![expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "batches are far below 2^52 and never negative"
-    )]
+    #![expect(clippy::cast_precision_loss, reason = "the tokens of a sample are few")]
     let sequence = model.sample_tokens() as f64;
     let (wanted, reason) = match (model, budget.samples, budget.steps) {
         (Model::Decoder(_), Some(samples), _) => {

@@ -137,10 +137,9 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
 
 /// Tokens the run will see, by its stop condition or by its time.
 fn tokens(request: &PlanRequest<'_>, batch: u64, step_seconds: f64) -> f64 {
+    #![expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let pace = pace(request.recipe, batch, request.train_samples, request.valid_samples, step_seconds);
-    #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
-    let tokens = pace.schedule_steps as f64 * (batch * request.recipe.model.sample_tokens()) as f64;
-    tokens
+    pace.schedule_steps as f64 * (batch * request.recipe.model.sample_tokens()) as f64
 }
 
 /// The correction that earlier trials suggest. Every trial is priced by the model as it is now.
