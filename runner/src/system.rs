@@ -1,7 +1,5 @@
 //! How loaded this host is: processor, memory, disk, network, GPUs. It watches and decides nothing.
 
-use crate::fact::{Fact, Ledger, LedgerError, News, Point};
-use dtrain_protocol::{AttemptId, Rank, TrialId};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use std::path::PathBuf;
@@ -136,48 +134,6 @@ impl Drop for Sampler {
             drop(thread.join());
         }
     }
-}
-
-/// A ledger that adds the load of this host to the news of ranks, at most once in an interval. For trials whose
-/// ranks run where their controller runs.
-pub struct Watched<'a> {
-    ledger: &'a mut dyn Ledger,
-    system: System,
-    interval: Duration,
-    sampled: Option<Instant>,
-}
-
-impl<'a> Watched<'a> {
-    /// Keeps everything in `ledger`.
-    pub fn new(ledger: &'a mut dyn Ledger, system: System, interval: Duration) -> Self {
-        Self { ledger, system, interval, sampled: None }
-    }
-}
-
-impl Ledger for Watched<'_> {
-    fn keep(&mut self, trial: &TrialId, news: &News) -> Result<(), LedgerError> {
-        let newest = news.events.last();
-        let is_due = self.sampled.is_none_or(|sampled| sampled.elapsed() >= self.interval);
-        let Some(event) = newest.filter(|_| is_due) else { return self.ledger.keep(trial, news) };
-        self.sampled = Some(Instant::now());
-        let mut more = news.clone();
-        more.points.extend(points(self.system.sample(), event.attempt, event.at_ms));
-        self.ledger.keep(trial, &more)
-    }
-
-    fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError> {
-        self.ledger.facts(trial)
-    }
-
-    fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError> {
-        self.ledger.offset(trial, attempt)
-    }
-}
-
-/// Figures of the host as points of `attempt`; their step is the second.
-pub fn points(figures: Vec<(String, f64)>, attempt: AttemptId, at_ms: u64) -> Vec<Point> {
-    let point = |(key, value)| Point { attempt, rank: Rank(0), key, step: at_ms / 1000, at_ms, value };
-    figures.into_iter().map(point).collect()
 }
 
 #[cfg(test)]

@@ -3,12 +3,10 @@
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, StepId, StopReason};
 use dtrain_runner::ledger::Status;
-use dtrain_runner::system::{System, Watched};
 use dtrain_runner::{Ended, Fact, History, Ledger, News, Point, Verdict};
 use proptest::prelude::*;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
@@ -182,20 +180,4 @@ fn the_last_attempt_wins_where_attempts_overlap_and_both_can_be_seen() {
     assert!(joined.iter().all(|(step, loss)| (*loss == -1.0) == (*step > 10)), "{joined:?}");
     let by_attempt = history.series_by_attempt(&trial.id, "loss", Rank(0)).expect("read");
     assert_eq!(by_attempt.iter().map(|(_, s)| s.len()).collect::<Vec<_>>(), [20, 15]);
-}
-
-#[test]
-fn the_load_of_the_host_is_kept_beside_the_news_and_not_too_often() {
-    let (_folder, path) = place();
-    let (mut history, trial) = with_trial(&path);
-    let system = System::new(&[], "/").expect("this host can be watched");
-    let mut watched = Watched::new(&mut history, system, Duration::from_secs(3600));
-    watched.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
-    watched.keep(&trial.id, &events(vec![step(0, 1)])).expect("kept");
-    watched.keep(&trial.id, &events(vec![step(5000, 2)])).expect("kept");
-    assert_eq!(watched.facts(&trial.id).expect("read"), [started(1)]);
-    let memory = history.series(&trial.id, "system.memory_used_bytes", Rank(0)).expect("read");
-    assert_eq!(memory.iter().map(|sample| sample.step).collect::<Vec<_>>(), [1_700_000_000]);
-    assert!(memory[0].value > 1e6);
-    assert_eq!(losses(&history, &trial.id).len(), 2);
 }
