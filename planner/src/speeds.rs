@@ -43,11 +43,14 @@ pub struct Speeds {
     pub resolution: f64,
 }
 
+/// What the first step adds to a process beyond anything counted: code, stacks and the allocator's own pages.
+const FIRST_STEP: u64 = 30 << 20;
+
 /// Bytes of a rank before the model is built, where nobody measured them: the process on a CPU, the context and
 /// the libraries on a GPU (where a probe measures the process, not the device).
 fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
     match device {
-        DeviceKind::Cpu => measured.unwrap_or(48 << 20),
+        DeviceKind::Cpu => measured.unwrap_or(18 << 20) + FIRST_STEP,
         DeviceKind::Cuda => 600 << 20,
     }
 }
