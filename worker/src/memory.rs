@@ -1,7 +1,14 @@
-//! What this process holds in memory, as the kernel counts it.
+//! What this process holds in memory, as the kernel or the device counts it.
+
+use burn::tensor::Device;
+
+/// Bytes that training needs so far: what a GPU's pool has reserved, or the largest resident memory of this process.
+pub(crate) fn of(device: &Device) -> u64 {
+    device.memory_pool_usage().map_or_else(peak_bytes, |usage| usage.bytes_reserved)
+}
 
 /// Largest resident memory so far, in bytes; 0 where the kernel does not tell.
-pub(crate) fn peak_bytes() -> u64 {
+fn peak_bytes() -> u64 {
     field("VmHWM:")
 }
 

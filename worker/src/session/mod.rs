@@ -143,7 +143,8 @@ fn train(
         };
         let outcome = interpret::step(replica, &assignment.step, stream, step, flags)?;
         step = StepId(step.0 + 1);
-        tell(Event::Step(figures(assignment, step, &outcome)));
+        let memory_bytes = memory::of(replica.stage.device());
+        tell(Event::Step(figures(assignment, step, &outcome, memory_bytes)));
         reason = if is_complete(step) {
             Some(StopReason::Complete)
         } else if outcome.tally.ordered {
@@ -188,7 +189,7 @@ fn reaches((metric, target): (Metric, f64), tally: &Tally) -> bool {
     }
 }
 
-fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> StepFigures {
+fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome, memory_bytes: u64) -> StepFigures {
     StepFigures {
         step,
         loss: outcome.tally.loss(),
@@ -196,6 +197,6 @@ fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> Step
         learning_rate: outcome.learning_rate,
         tokens: assignment.training.batch * assignment.model.sample_tokens(),
         times: outcome.times,
-        memory_bytes: memory::peak_bytes(),
+        memory_bytes,
     }
 }

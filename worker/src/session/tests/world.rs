@@ -6,7 +6,7 @@ use crate::session::{Orders, Tell, attempt, attempt_with};
 use dtrain_protocol::checkpoint::{FORMAT, folder_name, merge};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order, Placement,
-    Rank, ResumePoint, RunUntil, StepId, StopReason, Training, TrialId, mapping,
+    Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId, mapping,
 };
 use dtrain_recipes::{
     Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Precision,
@@ -146,16 +146,25 @@ impl Ended {
 
 /// Losses of the steps, which all ranks tell alike.
 pub(super) fn losses(ended: &[Ended]) -> Vec<f64> {
+    figures(ended, |figures| figures.loss)
+}
+
+/// Gradient norms of the steps, which all ranks tell alike.
+pub(super) fn norms(ended: &[Ended]) -> Vec<f64> {
+    figures(ended, |figures| figures.gradient_norm)
+}
+
+fn figures(ended: &[Ended], figure: fn(&StepFigures) -> f64) -> Vec<f64> {
     let of = |rank: &Ended| -> Vec<f64> {
         assert!(rank.result.is_ok(), "{:?}", rank.result);
-        let losses = rank.events.iter().filter_map(|event| match event {
-            Event::Step(figures) => Some(figures.loss),
+        let figures = rank.events.iter().filter_map(|event| match event {
+            Event::Step(figures) => Some(figure(figures)),
             _ => None,
         });
-        losses.collect()
+        figures.collect()
     };
     let first = of(&ended[0]);
-    assert!(ended.iter().all(|rank| of(rank) == first), "all ranks tell the same loss");
+    assert!(ended.iter().all(|rank| of(rank) == first), "all ranks tell the same");
     first
 }
 
