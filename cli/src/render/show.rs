@@ -17,7 +17,7 @@ const CHECKPOINTS: usize = 5;
 pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bool, style: Style) -> String {
     let parts = [
         head(trial, style),
-        section("PREDICTED AND MEASURED", &predicted(trial), style),
+        section("SPEED AND MEMORY", &predicted(trial), style),
         section("FIGURES", &figures(trial), style),
         section("CURVES", &drawn(curves, style), style),
         section("ATTEMPTS", &attempts(trial, style), style),
@@ -106,14 +106,16 @@ fn predicted(trial: &Trial) -> Vec<Vec<String>> {
         Some(vec![name.to_owned(), show(predicted), measured, off])
     };
     let (said, row) = (&trial.predicted, &trial.row);
-    [
+    let lines = [
         told("step", said.step_seconds, row.step_seconds, &seconds),
         told("tokens/s", said.tokens_per_second, row.tokens_per_second, &count),
         told("memory", said.memory_bytes.map(|bytes| bytes as f64), memory, &bytes),
     ]
     .into_iter()
-    .flatten()
-    .collect()
+    .flatten();
+    let titles = vec![String::new(), "predicted".to_owned(), "measured".to_owned()];
+    let all: Vec<_> = std::iter::once(titles).chain(lines).collect();
+    if all.len() > 1 { all } else { Vec::new() }
 }
 
 /// Best and last of what training is about.
@@ -125,13 +127,13 @@ fn figures(trial: &Trial) -> Vec<Vec<String>> {
         else {
             continue;
         };
-        let best = if key == "valid.accuracy" {
-            summary.max.zip(summary.max_step)
-        } else {
-            summary.min.zip(summary.min_step)
+        let (word, best) = match key {
+            "valid.accuracy" => ("best", summary.max.zip(summary.max_step)),
+            "gradient_norm" => ("largest", summary.max.zip(summary.max_step)),
+            _ => ("best", summary.min.zip(summary.min_step)),
         };
-        let best =
-            best.map_or(String::new(), |(value, step)| format!("best {} at step {step}", figure(key, value)));
+        let best = best
+            .map_or(String::new(), |(value, step)| format!("{word} {} at step {step}", figure(key, value)));
         let last = summary.last.map_or("not a number".to_owned(), |last| figure(key, last));
         lines.push(vec![key.to_owned(), best, format!("last {last}")]);
     }

@@ -6,7 +6,8 @@ use super::table::{Style, width};
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const PLAIN: [char; 8] = ['_', '.', ',', '-', '~', '=', '*', '#'];
 
-/// One character for each value, its height between the least and the greatest; a blank where there is none.
+/// One character for each value, its height between the least and the greatest. A gap repeats the value before
+/// it; before the first and after the last there are blanks.
 pub(crate) fn sparkline(values: &[Option<f64>], style: Style) -> String {
     let levels = if style.is_ascii { PLAIN } else { BLOCKS };
     let Some((least, most)) = range(values.iter().copied().flatten()) else { return String::new() };
@@ -14,8 +15,13 @@ pub(crate) fn sparkline(values: &[Option<f64>], style: Style) -> String {
         let height = if most > least { (value - least) / (most - least) } else { 0.0 };
         levels[level(height, levels.len())]
     };
-    let line: String = values.iter().map(|value| value.map_or(' ', draw)).collect();
-    line.trim_end().to_owned()
+    let end = values.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    let mut before = None;
+    let filled = values[..end].iter().map(|value| {
+        before = value.or(before);
+        before.map_or(' ', draw)
+    });
+    filled.collect()
 }
 
 /// Several curves over the same steps in one drawing, `A` the first; `=` where they meet.
@@ -78,7 +84,7 @@ mod tests {
         let values: Vec<_> = (0..8).rev().map(|v| Some(f64::from(v))).collect();
         assert_eq!(sparkline(&values, plain(80)), "█▇▆▅▄▃▂▁");
         assert_eq!(sparkline(&values, Style { is_ascii: true, ..plain(80) }), "#*=~-,._");
-        assert_eq!(sparkline(&[Some(3.0), None, Some(3.0), None], plain(80)), "▁ ▁");
+        assert_eq!(sparkline(&[None, Some(4.0), None, Some(3.0), None], plain(80)), " ██▁");
         assert_eq!(sparkline(&[None, Some(f64::NAN)], plain(80)), "");
     }
 
