@@ -1,0 +1,79 @@
+//! `dtrain check`.
+
+use crate::args::RecipeArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Outcome};
+use crate::load::load;
+use crate::render::number::whole;
+use dtrain_recipes::{Model, Problem, Recipe};
+use serde::Serialize;
+
+/// Checks a recipe and the files it names.
+pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
+    match load(&args.recipe, &args.layers, &[]) {
+        Ok(loaded) => {
+            let recipe = &loaded.checked.recipe;
+            if context.out.json {
+                let digest = dtrain_recipes::canonical::digest(recipe);
+                context
+                    .out
+                    .json("check", &Report { valid: true, digest: Some(digest), problems: Vec::new() })?;
+            }
+            context.out.say(&format!("{} is a valid recipe: {}", args.recipe, summary(recipe)));
+            context.out.next(&format!("dtrain plan {}", args.recipe));
+            Ok(Exit::Done)
+        }
+        Err(failure) if context.out.json && !failure.recipe_problems().is_empty() => {
+            let problems = failure.recipe_problems().iter().map(Wrong::of).collect();
+            context.out.json("check", &Report { valid: false, digest: None, problems })?;
+            Ok(Exit::Usage)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What is trained, in a few words.
+pub(crate) fn summary(recipe: &Recipe) -> String {
+    let kind = match &recipe.model {
+        Model::Decoder(decoder) => format!("decoder, {} layers of {}", decoder.layers, decoder.hidden),
+        Model::Mlp(mlp) => format!("mlp, widths {:?}", mlp.widths()),
+        Model::Cnn(cnn) => format!("residual network, stages {:?}", cnn.stages),
+        Model::Command(command) => return format!("command {}", command.argv.join(" ")),
+    };
+    format!("{kind}, {} parameters", whole(recipe.model.parameters()))
+}
+
+#[derive(Serialize)]
+struct Report {
+    valid: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    problems: Vec<Wrong>,
+}
+
+/// A problem as JSON.
+#[derive(Serialize)]
+struct Wrong {
+    message: String,
+    /// `recipe.toml:12:9`, `--set`, …
+    #[serde(rename = "where")]
+    place: Option<String>,
+    line: Option<usize>,
+    column: Option<usize>,
+    notes: Vec<String>,
+    hint: Option<String>,
+}
+
+impl Wrong {
+    fn of(problem: &Problem) -> Self {
+        let position = problem.origin.as_ref().and_then(dtrain_recipes::Origin::position);
+        Self {
+            message: problem.message.clone(),
+            place: problem.origin.as_ref().map(ToString::to_string),
+            line: position.map(|(line, _)| line),
+            column: position.map(|(_, column)| column),
+            notes: problem.notes.iter().map(|(note, _)| note.clone()).collect(),
+            hint: problem.hint.clone(),
+        }
+    }
+}

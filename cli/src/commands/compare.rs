@@ -1,0 +1,25 @@
+//! `dtrain compare`.
+
+use crate::args::CompareArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Outcome};
+use crate::render::compare as page;
+use crate::trials::{self, ledger};
+use dtrain_runner::compare::compare;
+
+/// Compares two trials.
+pub(crate) fn run(context: &Context, args: &CompareArgs) -> Outcome {
+    let history = trials::read_history(context)?;
+    let ids = [trials::find(&history, &args.a)?, trials::find(&history, &args.b)?];
+    let comparison =
+        compare(&history, &ids, &[], &|id| trials::is_alive(context, id)).map_err(|error| ledger(&error))?;
+    if context.out.json {
+        context.out.json("comparison", &comparison)?;
+    } else if args.csv {
+        context.out.data(&page::compare_csv(&comparison))?;
+    } else {
+        context.out.data(&page::compare(&comparison, args.all, args.code, context.out.style()))?;
+    }
+    context.out.next(&format!("dtrain show {}", args.b));
+    Ok(Exit::Done)
+}

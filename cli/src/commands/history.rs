@@ -1,0 +1,86 @@
+//! `dtrain history` and `dtrain show TRIAL`.
+
+use crate::args::HistoryArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::render::{history as list, show as one};
+use crate::trials::{self, ledger};
+use dtrain_protocol::{Rank, TrialId};
+use dtrain_runner::compare::buckets;
+use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial};
+use serde::Serialize;
+
+/// Characters of the curve of one trial in the list.
+const LIST_CURVE: usize = 12;
+
+/// Characters of each curve on the page of one trial.
+const PAGE_CURVE: usize = 48;
+
+/// Lists trials.
+pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
+    let history = trials::read_history(context)?;
+    let filter = match &args.condition {
+        Some(text) => Filter::parse(text).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        None => Filter::default(),
+    };
+    let sort = args.by.as_deref().map_or(Sort::Newest, Sort::parse);
+    let limit = u64::from(args.limit.max(1));
+    let page = Page { skip: u64::from(args.page.max(1) - 1) * limit, limit: limit + 1 };
+    let mut rows = history
+        .trials(&filter, &sort, page, &|id| trials::is_alive(context, id))
+        .map_err(|error| ledger(&error))?;
+    let has_more = rows.len() as u64 > limit;
+    rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    if context.out.json {
+        context.out.json("history", &list::history_json(&rows))?;
+    } else if args.csv {
+        context.out.data(&list::history_csv(&rows))?;
+    } else if rows.is_empty() {
+        context.out.say("no trial matches");
+    } else {
+        let curves: Vec<_> =
+            rows.iter().map(|row| curve(&history, &row.id, "loss", LIST_CURVE)).collect::<Result<_, _>>()?;
+        context.out.data(&list::history(&rows, &curves, context.out.style()))?;
+    }
+    match rows.first() {
+        Some(_) if has_more => context.out.next(&format!("dtrain history --page {}", args.page.max(1) + 1)),
+        Some(first) => context.out.next(&format!("dtrain show {}", first.label)),
+        None => {}
+    }
+    Ok(Exit::Done)
+}
+
+/// A series of rank 0 in `count` characters.
+fn curve(history: &History, trial: &TrialId, key: &str, count: usize) -> Result<Vec<Option<f64>>, Failure> {
+    let samples = history.series(trial, key, Rank(0)).map_err(|error| ledger(&error))?;
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return Ok(Vec::new()) };
+    Ok(buckets(&samples, (first.step, last.step), count))
+}
+
+#[derive(Serialize)]
+struct Shown {
+    trial: Trial,
+}
+
+/// Shows everything about one trial.
+pub(crate) fn show(context: &Context, name: &str, all: bool) -> Outcome {
+    let history = trials::read_history(context)?;
+    let trial = trials::trial(context, &history, name)?;
+    let (label, status) = (trial.row.label.clone(), trial.row.status);
+    if context.out.json {
+        context.out.json("trial", &Shown { trial })?;
+    } else {
+        let curves = ["loss", "valid.loss"]
+            .into_iter()
+            .map(|key| Ok((key.to_owned(), curve(&history, &trial.row.id, key, PAGE_CURVE)?)))
+            .collect::<Result<Vec<_>, Failure>>()?;
+        context.out.data(&one::show(&trial, &curves, all, context.out.style()))?;
+    }
+    use dtrain_runner::ledger::Status as S;
+    context.out.next(&match status {
+        S::Running => format!("dtrain attach {label}"),
+        S::Lost | S::Stopped | S::Failed | S::Created => format!("dtrain resume {label}"),
+        S::Completed | S::Pruned | S::OutOfMemory | S::Diverged => "dtrain history".to_owned(),
+    });
+    Ok(Exit::Done)
+}

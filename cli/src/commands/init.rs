@@ -1,0 +1,276 @@
+//! `dtrain init`: writes a commented recipe, after a few questions on a terminal.
+
+use crate::args::InitArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use clap::ValueEnum;
+use serde::Serialize;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+/// What a new recipe starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Template {
+    /// A small language model on text files
+    Decoder,
+    /// A residual network that classifies images (IDX files, as MNIST comes)
+    Cnn,
+    /// A multi-layer perceptron that classifies the rows of a table (CSV)
+    Mlp,
+    /// A training script of your own
+    Command,
+}
+
+/// What a template wants to know.
+#[derive(Clone, Debug, PartialEq)]
+struct Answers {
+    template: Template,
+    name: String,
+    data: String,
+}
+
+#[derive(Serialize)]
+struct Written {
+    path: PathBuf,
+}
+
+/// Writes a recipe.
+pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
+    let path = if args.path.is_dir() { args.path.join("recipe.toml") } else { args.path.clone() };
+    let wanted = match args.template {
+        None if std::io::stdin().is_terminal() && !context.out.json => ask(&path, &args)?,
+        template => answers(&path, template.unwrap_or(Template::Decoder), args.name, args.data),
+    };
+    if !is_name(&wanted.name) {
+        return Err(Failure::new(Exit::Usage, format!("{:?} cannot name a recipe", wanted.name))
+            .hint("use letters, digits, - _ and . only"));
+    }
+    write_new(&path, &text(&wanted))?;
+    if context.out.json {
+        context.out.json("init", &Written { path: path.clone() })?;
+    }
+    context.out.say(&format!("wrote {}", path.display()));
+    context.out.next(&format!("dtrain check {}", path.display()));
+    Ok(Exit::Done)
+}
+
+fn answers(path: &Path, template: Template, name: Option<String>, data: Option<String>) -> Answers {
+    Answers {
+        template,
+        name: name.unwrap_or_else(|| default_name(path)),
+        data: data.unwrap_or_else(|| default_data(template).to_owned()),
+    }
+}
+
+/// The folder's name for `recipe.toml`, otherwise the file's own.
+fn default_name(path: &Path) -> String {
+    let folder = || std::path::absolute(path).ok()?.parent()?.file_name()?.to_str().map(str::to_owned);
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+    let name = if stem.as_deref() == Some("recipe") { folder() } else { stem };
+    name.filter(|name| is_name(name)).unwrap_or_else(|| "my-model".to_owned())
+}
+
+fn default_data(template: Template) -> &'static str {
+    match template {
+        Template::Decoder => "data/*.txt",
+        Template::Cnn => "train-images-idx3-ubyte",
+        Template::Mlp => "train.csv",
+        Template::Command => "train.py",
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !text.is_empty() && text.len() <= 128 && text.chars().all(is_plain)
+}
+
+/// Asks on the terminal; an empty answer takes what stands in brackets.
+fn ask(path: &Path, args: &InitArgs) -> Result<Answers, Failure> {
+    let kinds = "  1  decoder   a small language model on text files
+  2  cnn       a residual network that classifies images (IDX files)
+  3  mlp       a perceptron that classifies the rows of a table (CSV)
+  4  command   a training script of your own";
+    let template = match question(&format!("What do you want to train?\n{kinds}\n"), "1")?.as_str() {
+        "2" | "cnn" => Template::Cnn,
+        "3" | "mlp" => Template::Mlp,
+        "4" | "command" => Template::Command,
+        "1" | "decoder" => Template::Decoder,
+        other => {
+            return Err(Failure::new(Exit::Usage, format!("{other:?} is none of 1, 2, 3 and 4")));
+        }
+    };
+    let wanted = answers(path, template, args.name.clone(), args.data.clone());
+    let name = match args.name {
+        Some(_) => wanted.name,
+        None => question("Its name in the history", &wanted.name)?,
+    };
+    let what =
+        if template == Template::Command { "The script" } else { "Training data (a file or a pattern)" };
+    let data = match args.data {
+        Some(_) => wanted.data,
+        None => question(what, &wanted.data)?,
+    };
+    Ok(Answers { template, name, data })
+}
+
+fn question(text: &str, default: &str) -> Result<String, Failure> {
+    let lost =
+        |error: std::io::Error| Failure::new(Exit::Usage, "no answer could be read").cause(error.to_string());
+    let mut stderr = std::io::stderr().lock();
+    write!(stderr, "{text} [{default}]: ").and_then(|()| stderr.flush()).map_err(lost)?;
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer).map_err(lost)?;
+    if read == 0 {
+        return Err(Failure::new(Exit::Usage, "no answer: the input ended")
+            .hint("give --template, --name and --data"));
+    }
+    let answer = answer.trim();
+    Ok(if answer.is_empty() { default.to_owned() } else { answer.to_owned() })
+}
+
+fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut options = std::fs::OpenOptions::new();
+    let made =
+        options.write(true).create_new(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    made.map_err(|error| {
+        let failure =
+            Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string());
+        match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                failure.hint("name another file; an existing one is never overwritten")
+            }
+            _ => failure,
+        }
+    })
+}
+
+fn text(wanted: &Answers) -> String {
+    let head = format!(
+        "# Everything that is not said is decided by dtrain or has a default:\n\
+         #   dtrain show --resolved FILE   shows every value and where it came from\n\
+         #   dtrain recipe keys            lists every key\n\
+         name = {:?}\n",
+        wanted.name
+    );
+    let data = &wanted.data;
+    let body = match wanted.template {
+        Template::Decoder => format!(
+            r#"
+[model]
+kind = "decoder"
+family = "llama"          # or "gpt2"
+layers = 4
+hidden = 128
+heads = 4
+context = 128             # tokens of one sample
+
+[data]
+train = {data:?}
+valid = "5%"              # share held back, or files
+tokenizer = "bytes"       # or {{ bpe = 4096 }}
+
+[objective]
+stop = {{ steps = 600 }}    # also: tokens = "20M", epochs = 3, time = "30 min", target = 1.2
+
+[train]
+# batch, learning_rate, warmup and precision are "auto": the planner decides. To pin one:
+# learning_rate = 1e-3
+seed = 1
+
+[checkpoint]
+every = "auto"
+keep = 3
+"#
+        ),
+        Template::Cnn => {
+            let labels = data.replace("images", "labels").replace("idx3", "idx1");
+            format!(
+                r#"
+[model]
+kind = "cnn"
+channels = 1
+height = 28
+width = 28
+stages = [16, 32]         # channels; each stage after the first halves the image
+blocks = 1                # residual blocks in each stage
+classes = 10
+
+[data]
+format = "idx"
+train = {data:?}
+labels = {labels:?}
+valid = "10%"
+
+[objective]
+metric = "valid.accuracy"
+stop = {{ epochs = 3 }}
+
+[train]
+seed = 1
+"#
+            )
+        }
+        Template::Mlp => format!(
+            r#"
+[model]
+kind = "mlp"
+inputs = 4                # columns of the table without the target
+hidden = [64, 64]
+classes = 3
+
+[data]
+format = "csv"
+train = {data:?}
+target = "class"          # the column with the class
+valid = "20%"
+
+[objective]
+metric = "valid.accuracy"
+stop = {{ epochs = 50 }}
+
+[train]
+seed = 1
+"#
+        ),
+        Template::Command => format!(
+            r#"
+[model]
+kind = "command"
+argv = ["python3", {data:?}]
+
+[objective]
+stop = {{ time = "1 h" }}
+"#
+        ),
+    };
+    head + &body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::{CheckContext, Document, Layer, Source, check};
+
+    #[test]
+    fn every_template_is_a_valid_recipe() {
+        for template in [Template::Decoder, Template::Cnn, Template::Mlp, Template::Command] {
+            let wanted = answers(Path::new("new.toml"), template, None, None);
+            let source = Source::new("new.toml", Layer::Recipe, text(&wanted));
+            let document = Document::parse(&source).expect("valid TOML");
+            let checked = check(&document, &CheckContext::of_file(Path::new("new.toml")));
+            let checked = checked.unwrap_or_else(|problems| {
+                panic!("{template:?}:\n{}", dtrain_recipes::render_all(&problems, false))
+            });
+            assert_eq!(checked.recipe.name, "new");
+        }
+    }
+
+    #[test]
+    fn an_existing_file_is_kept() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("recipe.toml");
+        write_new(&path, "first").expect("it is new");
+        assert!(write_new(&path, "second").is_err());
+        assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "first");
+    }
+}

@@ -1,0 +1,68 @@
+//! The commands, one in a file.
+
+pub(crate) mod check;
+pub(crate) mod compare;
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod history;
+pub(crate) mod init;
+pub(crate) mod logs;
+pub(crate) mod man;
+pub(crate) mod model;
+pub(crate) mod package;
+pub(crate) mod plan;
+pub(crate) mod probe;
+pub(crate) mod recipe;
+pub(crate) mod resume;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod show;
+
+use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
+use crate::context::Context;
+use crate::failure::Outcome;
+use crate::output::{Output, complain};
+use std::process::ExitCode;
+
+/// Carries out a command and says what went wrong.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    match arguments.command {
+        Command::Worker { part: None } => return dtrain_worker::run(),
+        Command::Worker { part: Some(WorkerPart::Probe) } => return dtrain_worker::probe(),
+        Command::Worker { part: Some(WorkerPart::Sample) } => return dtrain_worker::sample(),
+        Command::Agent => return dtrain_runner::agent::run(),
+        _ => {}
+    }
+    let out = Output::new(arguments.json, arguments.quiet);
+    let outcome =
+        Context::new(out, arguments.state).and_then(|context| dispatch(&context, arguments.command));
+    let exit = outcome.unwrap_or_else(|failure| {
+        complain(&failure.render(out.paint));
+        failure.exit()
+    });
+    ExitCode::from(exit.code())
+}
+
+fn dispatch(context: &Context, command: Command) -> Outcome {
+    match command {
+        Command::Init(args) => init::run(context, args),
+        Command::Check(args) => check::run(context, &args),
+        Command::Schema => schema::run(context),
+        Command::Probe(args) => probe::run(context, &args),
+        Command::Plan(args) => plan::run(context, &args),
+        Command::Run(args) => run::run(context, &args),
+        Command::Resume(args) => resume::resume(context, &args),
+        Command::Attach(args) => resume::attach(context, &args),
+        Command::Stop(args) => resume::stop(context, &args),
+        Command::Logs(args) => logs::run(context, &args),
+        Command::History(args) => history::run(context, &args),
+        Command::Compare(args) => compare::run(context, &args),
+        Command::Show(args) => show::run(context, &args),
+        Command::Recipe(command) => recipe::run(context, command),
+        Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
+        Command::Doctor => doctor::run(context),
+        Command::Completions { shell } => completions::run(context, shell),
+        Command::Man { command } => man::run(context, &command),
+        Command::Worker { .. } | Command::Agent => unreachable!("the hidden commands were taken out above"),
+    }
+}

@@ -1,0 +1,96 @@
+//! `dtrain model`.
+
+use crate::args::SampleArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::{sampler, trials};
+use dtrain_protocol::SampleRequest;
+use dtrain_recipes::{Model, Recipe};
+use dtrain_runner::ledger::Trial;
+use serde::Serialize;
+use std::path::PathBuf;
+
+#[derive(Serialize)]
+struct Continued {
+    trial: String,
+    prompt: String,
+    text: String,
+}
+
+/// Continues a prompt with the newest checkpoint of a trial.
+pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
+    let history = trials::read_history(context)?;
+    let trial = trials::trial(context, &history, &args.trial.trial)?;
+    let asked = Wish {
+        prompt: args.prompt.clone(),
+        tokens: args.tokens,
+        temperature: args.temperature,
+        top_k: args.top_k,
+        seed: args.seed,
+    };
+    let request = request(&trial, asked)?;
+    let mut text = String::new();
+    if !context.out.json {
+        context.out.bytes(args.prompt.as_bytes())?;
+    }
+    sampler::write(&request, &mut |more| {
+        text.push_str(more);
+        if context.out.json { Ok(()) } else { context.out.bytes(visible(more).as_bytes()) }
+    })?;
+    if context.out.json {
+        context
+            .out
+            .json("sample", &Continued { trial: trial.row.label, prompt: args.prompt.clone(), text })?;
+    } else {
+        context.out.bytes(b"\n")?;
+    }
+    Ok(Exit::Done)
+}
+
+/// What is wanted of a model.
+pub(crate) struct Wish {
+    pub(crate) prompt: String,
+    pub(crate) tokens: u32,
+    pub(crate) temperature: f64,
+    pub(crate) top_k: Option<u32>,
+    pub(crate) seed: u64,
+}
+
+/// The request for the newest checkpoint of a trial that still lies on disk.
+pub(crate) fn request(trial: &Trial, wish: Wish) -> Result<SampleRequest, Failure> {
+    let label = &trial.row.label;
+    let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("the recipe of {label} cannot be read"))
+            .cause(error.to_string())
+    })?;
+    let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
+        return Err(Failure::new(Exit::Usage, format!("{label} is no decoder: only those write text")));
+    };
+    let kept = trial.checkpoints.iter().rev().find(|saved| saved.refused.is_none() && saved.folder.is_dir());
+    let Some(checkpoint) = kept else {
+        return Err(Failure::new(Exit::Usage, format!("{label} has no checkpoint"))
+            .hint(format!("`dtrain show {label}` tells how far it came")));
+    };
+    Ok(SampleRequest {
+        model: recipe.model,
+        data,
+        data_root: data_root(trial),
+        checkpoint: checkpoint.folder.clone(),
+        prompt: wish.prompt,
+        tokens: wish.tokens,
+        temperature: wish.temperature,
+        top_k: wish.top_k,
+        seed: wish.seed,
+        threads: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
+    })
+}
+
+/// Folder that the data paths of a trial start from.
+pub(crate) fn data_root(trial: &Trial) -> PathBuf {
+    trial.plan.get("data_root").and_then(serde_json::Value::as_str).map(PathBuf::from).unwrap_or_default()
+}
+
+/// Text of a model, which may have learned to write control characters.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,188 @@
+//! `dtrain recipe add`, `update`, `verify`, `publish`, `trust`: recipes that are shared through git.
+
+use crate::args::{AddArgs, PublishArgs};
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::packages::{failure, store, trust, trust_file};
+use crate::render::number::counted;
+use dtrain_recipes::sharing::{self, Locked, Publication, Shown, State};
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct Packages<'a> {
+    packages: &'a [Locked],
+}
+
+/// Adds a package.
+pub(crate) fn add(context: &Context, args: &AddArgs) -> Outcome {
+    let store = store(Path::new("."), args.allow_file)?;
+    let locked = sharing::add(&store, &args.url, args.rev.as_deref(), args.name.as_deref())
+        .map_err(|error| failure(&error))?;
+    let shown = sharing::show(&store, &locked.name).map_err(|error| failure(&error))?;
+    if context.out.json {
+        context.out.json("packages", &Packages { packages: std::slice::from_ref(&locked) })?;
+    } else {
+        context.out.data(&page(&shown))?;
+    }
+    context.out.say(&format!("pinned in {}", store.lock.display()));
+    let recipe = recipes(&shown).next().unwrap_or("RECIPE");
+    context.out.next(&format!("dtrain recipe show {}/{recipe}", locked.name));
+    Ok(Exit::Done)
+}
+
+/// What a package is: where it came from, its recipes, and what they would do beyond training.
+pub(crate) fn page(shown: &Shown) -> String {
+    let locked = &shown.locked;
+    let mut lines = vec![format!("{}  {} at {} ({})", locked.name, locked.url, short(&locked.commit), locked.rev)];
+    for recipe in recipes(shown) {
+        lines.push(format!("  {}/{recipe}", locked.name));
+    }
+    for (path, capabilities) in &shown.capabilities {
+        lines.extend(capabilities.iter().map(|capability| format!("  {path} {capability}")));
+    }
+    lines.join("\n")
+}
+
+fn recipes(shown: &Shown) -> impl Iterator<Item = &str> {
+    shown.files.iter().filter_map(|(path, _)| path.strip_suffix(".toml"))
+}
+
+fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}
+
+/// Takes the newest version of one package or of all.
+pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool) -> Outcome {
+    let store = store(Path::new("."), allow_file)?;
+    let names: Vec<String> = match package {
+        Some(name) => vec![name.to_owned()],
+        None => sharing::list(&store).map_err(|error| failure(&error))?.into_iter().map(|locked| locked.name).collect(),
+    };
+    let mut updated = Vec::new();
+    for name in &names {
+        let update = sharing::update(&store, name).map_err(|error| failure(&error))?;
+        if update.changes.is_empty() {
+            context.out.say(&format!("{name} is unchanged at {}", short(&update.after.commit)));
+        } else {
+            let (before, after) = (short(&update.before.commit), short(&update.after.commit));
+            context.out.say(&format!("{name} went from {before} to {after}; trust in its programs is gone"));
+            for change in &update.changes {
+                context.out.say(&format!("  {change}"));
+            }
+        }
+        updated.push(update.after);
+    }
+    if context.out.json {
+        context.out.json("packages", &Packages { packages: &updated })?;
+    }
+    context.out.next("dtrain recipe verify");
+    Ok(Exit::Done)
+}
+
+#[derive(Serialize)]
+struct Verified {
+    name: String,
+    sound: bool,
+    found: String,
+}
+
+#[derive(Serialize)]
+struct Verification {
+    packages: Vec<Verified>,
+}
+
+/// Checks that packages are what the lock file says; fetches those that are missing.
+pub(crate) fn verify(context: &Context, allow_file: bool) -> Outcome {
+    let store = store(Path::new("."), allow_file)?;
+    let fetched = sharing::restore(&store).map_err(|error| failure(&error))?;
+    for locked in &fetched {
+        context.out.say(&format!("fetched {} at {}", locked.name, short(&locked.commit)));
+    }
+    let states = sharing::verify(&store).map_err(|error| failure(&error))?;
+    let packages: Vec<Verified> = states
+        .iter()
+        .map(|(locked, state)| {
+            let found = match state {
+                State::Sound => "as locked".to_owned(),
+                State::Missing => "missing".to_owned(),
+                State::Altered(what) => format!("altered: {what}"),
+            };
+            Verified { name: locked.name.clone(), sound: *state == State::Sound, found }
+        })
+        .collect();
+    let broken: Vec<String> =
+        packages.iter().filter(|package| !package.sound).map(|package| package.name.clone()).collect();
+    let number = counted(packages.len() as u64, "package");
+    if context.out.json {
+        context.out.json("verification", &Verification { packages })?;
+    } else {
+        for package in &packages {
+            context.out.data(&format!("{}  {}", package.name, package.found))?;
+        }
+    }
+    if let Some(first) = broken.first() {
+        return Err(Failure::new(Exit::Usage, format!("not what the lock file says: {}", broken.join(", ")))
+            .hint(format!("`dtrain recipe update {first}` fetches it again")));
+    }
+    context.out.say(&format!("{number} checked"));
+    Ok(Exit::Done)
+}
+
+#[derive(Serialize)]
+struct PublishedJson<'a> {
+    commit: &'a str,
+    branch: &'a str,
+    path: &'a str,
+    pushed: Option<&'a str>,
+}
+
+/// Commits a recipe to a branch of a repository and pushes it.
+pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
+    let store = store(args.recipe.parent().unwrap_or(Path::new(".")), args.allow_file)?;
+    let publication = Publication {
+        recipe: &args.recipe,
+        repository: &args.repository,
+        branch: args.branch.as_deref(),
+        message: args.message.as_deref(),
+        remote: &args.remote,
+        allow_file: args.allow_file,
+    };
+    let published = sharing::publish(&publication, Some(&store)).map_err(|error| failure(&error))?;
+    if context.out.json {
+        let json = PublishedJson {
+            commit: &published.commit,
+            branch: &published.branch,
+            path: &published.path,
+            pushed: published.pushed.as_deref(),
+        };
+        context.out.json("published", &json)?;
+    }
+    let place = published.pushed.as_deref().unwrap_or("this repository only");
+    context.out.say(&format!("{} is on {} at {}: {place}", published.path, published.branch, short(&published.commit)));
+    for command in &published.commands {
+        context.out.next(command);
+    }
+    Ok(Exit::Done)
+}
+
+/// Trusts the programs of a package, as it is now.
+pub(crate) fn grant(context: &Context, name: &str) -> Outcome {
+    let store = store(Path::new("."), false)?;
+    let shown = sharing::show(&store, name).map_err(|error| failure(&error))?;
+    let mut trusted = trust()?;
+    trusted.grant(&shown.locked);
+    let path = trust_file()?;
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| {
+            Failure::new(Exit::Infrastructure, format!("cannot make {}", folder.display())).cause(error.to_string())
+        })?;
+    }
+    trusted.write(&path).map_err(|error| failure(&error))?;
+    if context.out.json {
+        context.out.json("packages", &Packages { packages: std::slice::from_ref(&shown.locked) })?;
+    }
+    context.out.say(&page(&shown));
+    context.out.say(&format!("{name} may run its programs while it stays at {}", short(&shown.locked.commit)));
+    Ok(Exit::Done)
+}

@@ -1,0 +1,88 @@
+//! `dtrain probe`.
+
+use crate::args::ProbeArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::load::load;
+use crate::render::number::{count, counted, seconds};
+use crate::{rates, trials};
+use dtrain_protocol::{RankRates, Rates};
+use dtrain_recipes::{Bytes, Model};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Measured {
+    rates: Rates,
+}
+
+/// Measures, or shows what was measured.
+pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
+    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    let recipe = &loaded.checked.recipe;
+    let model = &recipe.model;
+    if let Model::Command(_) = model {
+        return Err(Failure::new(Exit::Usage, "a foreign command cannot be measured: only dtrain's own models can"));
+    }
+    let samples = rates::count(context, &loaded)?.map(|(train, _)| train);
+    let mut history = trials::open_history(context)?;
+    let rates = rates::settle(context, &mut history, &rates::host(), recipe, samples, args.fresh)?;
+    if context.out.json {
+        context.out.json("probe", &Measured { rates })?;
+    } else {
+        context.out.data(&table(&rates, model))?;
+    }
+    context.out.next(&format!("dtrain plan {}", args.recipe.recipe));
+    Ok(Exit::Done)
+}
+
+fn table(rates: &Rates, model: &Model) -> String {
+    let host = &rates.host;
+    let mut lines = vec![format!(
+        "{}: {}, {}, {} memory",
+        host.name,
+        host.processor,
+        counted(host.cores.into(), "core"),
+        Bytes(host.memory_bytes)
+    )];
+    lines.extend(host.gpus.iter().map(|gpu| format!("  {}, {}", gpu.name, Bytes(gpu.memory_bytes))));
+    for side_by_side in &rates.by_ranks {
+        lines.extend(rank(side_by_side, model));
+    }
+    lines.join("\n")
+}
+
+/// Speed of each micro-batch, and of the all-reduce.
+fn rank(rates: &RankRates, model: &Model) -> Vec<String> {
+    let device = match rates.device {
+        dtrain_protocol::DeviceKind::Cpu => format!("{} each", counted(rates.threads.into(), "thread")),
+        dtrain_protocol::DeviceKind::Cuda => "a GPU each".to_owned(),
+    };
+    let mut lines = vec![format!(
+        "{}, {device} (spread {:.1}%)",
+        counted(rates.ranks.into(), "rank"),
+        rates.spread * 100.0
+    )];
+    let unit = if model.sample_tokens() > 1 { "tokens" } else { "samples" };
+    for point in &rates.profile {
+        let blocks = f64::from(model.blocks());
+        let time = blocks * (point.block_forward + point.block_backward)
+            + point.outer_forward
+            + point.outer_backward
+            + point.overhead;
+        #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+        let speed =
+            f64::from(rates.ranks) * f64::from(point.micro_batch) * model.sample_tokens() as f64 / time;
+        let shown = seconds(time);
+        lines.push(format!(
+            "  micro-batch {:>4}  {shown:>9} forward and backward  {:>7} {unit}/s",
+            point.micro_batch,
+            count(speed)
+        ));
+    }
+    for (bytes, time) in rates.all_reduce.iter().rev().take(1) {
+        #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+        let speed = count(*bytes as f64 / time);
+        lines.push(format!("  all-reduce of {}: {}, {speed}B/s", Bytes(*bytes), seconds(*time)));
+    }
+    lines
+}

@@ -1,0 +1,137 @@
+//! `dtrain recipe`.
+
+use super::package;
+use crate::args::RecipeCommand;
+use crate::context::Context;
+use crate::failure::{Exit, Outcome};
+use crate::load::find;
+use crate::packages::{failure, store};
+use dtrain_recipes::keys::{Need, keys};
+use dtrain_recipes::{Document, Source, library, sharing};
+use std::path::Path;
+use serde::Serialize;
+
+/// Finds, shares and explains recipes.
+pub(crate) fn run(context: &Context, command: RecipeCommand) -> Outcome {
+    match command {
+        RecipeCommand::List => list(context),
+        RecipeCommand::Add(args) => package::add(context, &args),
+        RecipeCommand::Show { name } => show(context, &name),
+        RecipeCommand::Update { package, allow_file } => package::update(context, package.as_deref(), allow_file),
+        RecipeCommand::Verify { allow_file } => package::verify(context, allow_file),
+        RecipeCommand::Publish(args) => package::publish(context, &args),
+        RecipeCommand::Trust { package } => package::grant(context, &package),
+        RecipeCommand::Keys => table_of_keys(context),
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    description: String,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    recipes: Vec<Listed>,
+}
+
+fn list(context: &Context) -> Outcome {
+    let mut recipes: Vec<Listed> = library::names()
+        .filter_map(library::get)
+        .map(|source| Listed { description: description(&source), name: source.name })
+        .collect();
+    let store = store(Path::new("."), false)?;
+    for locked in sharing::list(&store).map_err(|error| failure(&error))? {
+        let shown = sharing::show(&store, &locked.name).map_err(|error| failure(&error))?;
+        for (path, _) in &shown.files {
+            let Some(stem) = path.strip_suffix(".toml") else { continue };
+            let name = format!("{}/{stem}", locked.name);
+            let text = sharing::read_recipe(&store, &name, dtrain_recipes::Layer::Recipe).map_err(|e| failure(&e))?;
+            recipes.push(Listed { description: description(&text), name });
+        }
+    }
+    if context.out.json {
+        context.out.json("recipes", &Listing { recipes })?;
+    } else {
+        let width = recipes.iter().map(|recipe| recipe.name.len()).max().unwrap_or(0);
+        for recipe in &recipes {
+            context.out.data(format!("{:<width$}  {}", recipe.name, recipe.description).trim_end())?;
+        }
+    }
+    context.out.next("dtrain recipe show library/char-gpt > recipe.toml");
+    Ok(Exit::Done)
+}
+
+/// What a recipe says of itself.
+fn description(source: &Source) -> String {
+    let document = Document::parse(source).unwrap_or_else(|_| Document::empty());
+    match document.get("description").map(|node| &node.value) {
+        Some(dtrain_recipes::document::Value::Text(text)) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+#[derive(Serialize)]
+struct Text {
+    name: String,
+    text: String,
+}
+
+fn show(context: &Context, name: &str) -> Outcome {
+    let source = find(name)?;
+    if context.out.json {
+        context.out.json("recipe", &Text { name: source.name, text: source.text })?;
+    } else {
+        context.out.data(&source.text)?;
+    }
+    Ok(Exit::Done)
+}
+
+#[derive(Serialize)]
+struct Key {
+    key: &'static str,
+    required: bool,
+    /// What holds when it is absent.
+    default: &'static str,
+    kinds: Vec<&'static str>,
+    doc: &'static str,
+}
+
+#[derive(Serialize)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+fn table_of_keys(context: &Context) -> Outcome {
+    let all: Vec<Key> = keys()
+        .iter()
+        .map(|key| {
+            let (required, default) = match key.need {
+                Need::Required => (true, "must be said"),
+                Need::Default(text) | Need::Optional(text) => (false, text),
+            };
+            Key {
+                key: key.path,
+                required,
+                default,
+                kinds: key.kinds.iter().map(|kind| kind.name()).collect(),
+                doc: key.doc,
+            }
+        })
+        .collect();
+    if context.out.json {
+        context.out.json("keys", &Keys { keys: all })?;
+        return Ok(Exit::Done);
+    }
+    let width = all.iter().map(|key| key.key.len()).max().unwrap_or(0);
+    for key in &all {
+        let kinds =
+            if key.kinds.len() >= 3 { String::new() } else { format!(" ({} only)", key.kinds.join(", ")) };
+        context.out.data(&format!(
+            "{:<width$}  {}{kinds}\n{:width$}  default: {}",
+            key.key, key.doc, "", key.default
+        ))?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,62 @@
+//! `dtrain resume`, `dtrain attach` and `dtrain stop`: what to do with a trial that was launched.
+
+use crate::args::{ResumeArgs, TrialArgs};
+use crate::context::Context;
+use crate::drive::{How, Task, drive, watch_stopping};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::trials;
+use dtrain_planner::Plan;
+use dtrain_runner::ledger::{Status, Trial};
+
+/// Goes on with a trial.
+pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
+    take_up(context, &args.trial.trial, How::Resume, args.detach)
+}
+
+/// Watches a trial.
+pub(crate) fn attach(context: &Context, args: &TrialArgs) -> Outcome {
+    take_up(context, &args.trial, How::Attach, false)
+}
+
+/// Lets a trial stop, and waits until it has, unless another terminal watches it.
+pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
+    let history = trials::read_history(context)?;
+    let trial = trials::trial(context, &history, &args.trial)?;
+    let label = &trial.row.label;
+    if trial.row.status != Status::Running {
+        return Err(Failure::new(Exit::Usage, format!("{label} does not run: it is {}", trial.row.status)));
+    }
+    dtrain_runner::driver::stop(&context.home, &trial.row.id).map_err(|error| {
+        Failure::of(Exit::Infrastructure, &error).hint(format!("`dtrain logs {label}` shows what happened"))
+    })?;
+    context.out.say(&format!("{label} was asked to finish its step, save and stop"));
+    // Somebody has to write down how it ends.
+    drop(history);
+    let mut history = trials::open_history(context)?;
+    let plan = plan(&trial)?;
+    let task = Task { trial: &trial.row.id, label, plan: &plan, how: How::Stop, detach: false, sample: 0 };
+    if !watch_stopping(context, &mut history, &task)? {
+        context.out.next(&format!("dtrain show {label}"));
+    }
+    Ok(Exit::Done)
+}
+
+fn take_up(context: &Context, name: &str, how: How, detach: bool) -> Outcome {
+    // Asked for before it is opened for writing, so that a missing history is not made.
+    drop(trials::read_history(context)?);
+    let mut history = trials::open_history(context)?;
+    let trial = trials::trial(context, &history, name)?;
+    let plan = plan(&trial)?;
+    let (id, label) = (&trial.row.id, trial.row.label.as_str());
+    let how = if trial.row.status == Status::Created && how == How::Resume { How::Start } else { how };
+    drive(context, &mut history, &Task { trial: id, label, plan: &plan, how, detach, sample: 0 })
+}
+
+/// The plan that a trial carries out.
+fn plan(trial: &Trial) -> Result<Plan, Failure> {
+    serde_json::from_value(trial.plan.clone()).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("the plan of {} cannot be read", trial.row.label))
+            .cause(error.to_string())
+            .hint("it may be of a newer version of dtrain")
+    })
+}

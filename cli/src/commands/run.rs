@@ -1,0 +1,129 @@
+//! `dtrain run`.
+
+use crate::args::RunArgs;
+use crate::commands::{doctor, plan};
+use crate::context::Context;
+use crate::drive::{How, Task, drive};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::load::{Loaded, load};
+use crate::render::plan::short;
+use crate::trials::ledger;
+use crate::{rates, trials};
+use dtrain_planner::{Plan, model_digest};
+use dtrain_recipes::{Devices, Layer};
+use dtrain_runner::ledger::{History, NewTrial, Source};
+use dtrain_runner::provenance::Provenance;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Tokens of the sample at the end, unless told otherwise.
+const SAMPLE_TOKENS: u32 = 120;
+
+/// Plans where needed, records the trial, and trains.
+pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
+    let mut history = trials::open_history(context)?;
+    let (plan, sources, folder) = match plan::read(Path::new(&args.target))? {
+        Some(plan) => {
+            refuse_layers(args)?;
+            refuse_stale(&history, &plan, args.stale_ok)?;
+            let folder = plan.data_root.clone();
+            (plan, BTreeMap::new(), folder)
+        }
+        None => planned(context, &mut history, args)?,
+    };
+    context.out.say(short(&plan, context.out.paint).trim_end());
+    mention_gpu(context, &plan);
+    let new = new_trial(&plan, sources, &folder);
+    let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
+    keep_plan(context, &created.id, &plan)?;
+    context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));
+    let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
+    let task = Task {
+        trial: &created.id,
+        label: &created.label,
+        plan: &plan,
+        how: How::Start,
+        detach: args.detach,
+        sample,
+    };
+    drive(context, &mut history, &task)
+}
+
+fn planned(
+    context: &Context,
+    history: &mut History,
+    args: &RunArgs,
+) -> Result<(Plan, BTreeMap<String, Source>, PathBuf), Failure> {
+    let mut extra = Vec::new();
+    extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
+    extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
+    let loaded = load(&args.target, &args.layers, &extra)?;
+    let plan = rates::plan(context, history, &loaded)?;
+    let sources = sources(&loaded);
+    Ok((plan, sources, loaded.folder))
+}
+
+/// A saved plan is carried out as it is.
+fn refuse_layers(args: &RunArgs) -> Result<(), Failure> {
+    let layers = &args.layers;
+    if layers.set.is_empty() && layers.cluster.is_none() && args.name.is_none() && args.ranks.is_none() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Usage,
+        "a saved plan is run as it is: --set, --cluster, --name and --ranks are for recipes",
+    )
+    .hint("run the recipe with them, or plan it again"))
+}
+
+fn refuse_stale(history: &History, plan: &Plan, is_allowed: bool) -> Result<(), Failure> {
+    let host = rates::host();
+    let known = history.rates(&host, &model_digest(&plan.recipe.model)).map_err(|error| ledger(&error))?;
+    let changes = plan.stale(&plan.recipe, &host, known.as_ref(), rates::PROGRAM);
+    if changes.is_empty() || is_allowed {
+        return Ok(());
+    }
+    let failure = Failure::new(Exit::StalePlan, "the plan was made for other circumstances");
+    let failure = changes.iter().fold(failure, |failure, change| failure.cause(change.to_string()));
+    Err(failure.hint("plan again, or run it as it is with --stale-ok"))
+}
+
+/// Who said the values that were not in the recipe itself.
+fn sources(loaded: &Loaded) -> BTreeMap<String, Source> {
+    let source = |layer: Layer| match layer {
+        Layer::Default => Source::Default,
+        Layer::Environment | Layer::Assignment | Layer::Settings | Layer::Cluster => Source::Setting,
+        Layer::Extended | Layer::Recipe => Source::Recipe,
+    };
+    loaded.checked.resolved.iter().map(|value| (value.path.clone(), source(value.origin.layer()))).collect()
+}
+
+fn new_trial(plan: &Plan, sources: BTreeMap<String, Source>, folder: &Path) -> NewTrial {
+    let features: &[&str] = if cfg!(feature = "cuda") { &["cuda"] } else { &[] };
+    let provenance = Provenance::collect(folder, features);
+    NewTrial { sources, ..NewTrial::of(plan, plan.best(), provenance) }
+}
+
+/// Puts the plan beside the trial's checkpoints, for people and other programs.
+fn keep_plan(context: &Context, trial: &dtrain_protocol::TrialId, plan: &Plan) -> Result<(), Failure> {
+    let folder = context.home.trial(trial);
+    let stored = plan::Stored { digest: plan.digest(), plan: plan.clone() };
+    let text = crate::output::document("plan", &stored, true)?;
+    folder.create().and_then(|()| std::fs::write(folder.plan(), text)).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("cannot write {}", folder.plan().display()))
+            .cause(error.to_string())
+            .hint("`dtrain doctor` checks the state folder")
+    })
+}
+
+/// A GPU that lies idle because of how the program was built is worth a line.
+fn mention_gpu(context: &Context, plan: &Plan) {
+    let wants_cpu = plan.recipe.cluster.devices == Devices::Cpu;
+    if !cfg!(feature = "cuda") && !wants_cpu && doctor::has_gpu() {
+        context.out.say(&format!(
+            "{}: this machine has a GPU, but this program has the CPU backend only; build it with `{}`",
+            context.out.paint.yellow("note"),
+            doctor::BUILD_WITH_CUDA
+        ));
+    }
+}

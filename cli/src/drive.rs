@@ -1,0 +1,300 @@
+//! Drives a trial to its end with somebody watching, and says how it ended.
+
+use crate::commands::model::{Wish, data_root, request, visible};
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::render::number::{against, count, loss, seconds};
+use crate::render::plan::unit;
+use crate::render::progress::{Expected, Progress};
+use crate::trials::ledger;
+use crate::{sampler, signals, trials, unigram};
+use dtrain_planner::{Launch, Plan, lower};
+use dtrain_protocol::{StopReason, TrialId};
+use dtrain_recipes::{DataFormat, Model, Tokenizer};
+use dtrain_runner::driver::{self, Outcome as Ending};
+use dtrain_runner::ledger::{History, Trial};
+use dtrain_runner::{Drive, DriveError, Launching, OnInterrupt, Options, Programs, Verdict};
+use serde::Serialize;
+
+/// How a trial is taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// It was never launched.
+    Start,
+    /// It goes on from what still runs, or from its newest checkpoint.
+    Resume,
+    /// It is watched.
+    Attach,
+    /// It is watched until it has stopped.
+    Stop,
+}
+
+/// A trial and its plan.
+pub(crate) struct Task<'a> {
+    pub(crate) trial: &'a TrialId,
+    pub(crate) label: &'a str,
+    pub(crate) plan: &'a Plan,
+    pub(crate) how: How,
+    pub(crate) detach: bool,
+    /// Tokens of the sample at the end.
+    pub(crate) sample: u32,
+}
+
+/// Drives a trial, then tells how it ended.
+pub(crate) fn drive(context: &Context, history: &mut History, task: &Task<'_>) -> Outcome {
+    let ending = watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))?;
+    tell(context, history, task, &ending)
+}
+
+/// Watches a trial until it has stopped, unless another terminal does; tells whether it was this one.
+pub(crate) fn watch_stopping(
+    context: &Context,
+    history: &mut History,
+    task: &Task<'_>,
+) -> Result<bool, Failure> {
+    match watch(context, history, task)? {
+        Ok(ending) => tell(context, history, task, &ending).map(|_| true),
+        Err(DriveError::Busy { .. } | DriveError::NothingRuns(_)) => Ok(false),
+        Err(error) => Err(drive_failure(&error, task.label)),
+    }
+}
+
+/// Drives a trial with a progress display.
+fn watch(
+    context: &Context,
+    history: &mut History,
+    task: &Task<'_>,
+) -> Result<Result<Ending, DriveError>, Failure> {
+    let interrupts = signals::listen()?;
+    let programs = Programs::of_this_program().map_err(|error| {
+        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
+    })?;
+    let options = Options {
+        detach: task.detach,
+        on_interrupt: if task.how == How::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
+        keep: task.plan.recipe.checkpoint.keep,
+        ..Options::default()
+    };
+    let spell_out = |launching: &Launching| assignments(task, launching);
+    let mut progress = Progress::new(context.out, expected(task.plan));
+    let drive = Drive {
+        home: &context.home,
+        trial: task.trial,
+        lower: &spell_out,
+        programs: &programs,
+        options: &options,
+        ledger: history,
+        observer: &mut progress,
+        interrupts,
+    };
+    let ending = match task.how {
+        How::Start => driver::start(drive),
+        How::Resume => driver::resume(drive),
+        How::Attach | How::Stop => driver::attach(drive),
+    };
+    progress.finish();
+    Ok(ending)
+}
+
+fn assignments(task: &Task<'_>, launching: &Launching) -> Vec<dtrain_protocol::Assignment> {
+    let time = task.plan.recipe.objective.stop.time;
+    let launch = Launch {
+        trial: task.trial.clone(),
+        attempt: launching.attempt,
+        checkpoints: launching.checkpoints.clone(),
+        resume: launching.from.clone(),
+        seconds_left: time.map(|time| (time.0 - launching.spent_seconds).max(0.0)),
+    };
+    lower(task.plan, task.plan.best(), &launch)
+}
+
+fn expected(plan: &Plan) -> Expected {
+    let best = plan.best();
+    Expected {
+        steps: best.pace.steps.unwrap_or(best.pace.schedule_steps),
+        step_seconds: Some(best.estimate.step.0),
+        unit: unit(plan),
+    }
+}
+
+fn drive_failure(error: &DriveError, label: &str) -> Failure {
+    match error {
+        DriveError::Busy { .. } => Failure::of(Exit::Usage, error)
+            .hint(format!("`dtrain logs {label} --follow` shows what its processes say")),
+        DriveError::NothingRuns(_) => Failure::new(Exit::Usage, format!("nothing of {label} runs"))
+            .hint(format!("`dtrain resume {label}` goes on from its newest checkpoint")),
+        DriveError::Launched(_) => {
+            Failure::of(Exit::Usage, error).hint(format!("`dtrain resume {label}` goes on with it"))
+        }
+        DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
+            Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
+        }
+    }
+}
+
+/// The last document of `--json`.
+#[derive(Serialize)]
+struct Result_<'a> {
+    trial: &'a TrialId,
+    label: &'a str,
+    verdict: Option<&'a Verdict>,
+    attempts: Option<u64>,
+    checkpoint: Option<&'a std::path::Path>,
+    /// PID of the agent, when the trial goes on without a controller.
+    agent: Option<u32>,
+}
+
+/// Says how it ended, and what to type next.
+fn tell(context: &Context, history: &History, task: &Task<'_>, ending: &Ending) -> Outcome {
+    let out = context.out;
+    let label = task.label;
+    let mut result =
+        Result_ { trial: task.trial, label, verdict: None, attempts: None, checkpoint: None, agent: None };
+    match ending {
+        Ending::Detached { agent } => {
+            result.agent = *agent;
+            if out.json {
+                out.json_line("result", &result)?;
+            }
+            let process = agent.map_or(String::new(), |agent| format!(" (process {agent})"));
+            out.say(&format!("{label} goes on without this terminal{process}"));
+            out.next(&format!("dtrain attach {label}"));
+            Ok(Exit::Detached)
+        }
+        Ending::Ended { verdict, checkpoint, attempts } => {
+            result.verdict = Some(verdict);
+            result.attempts = Some(*attempts);
+            result.checkpoint = checkpoint.as_ref().map(|point| point.folder.as_path());
+            if out.json {
+                out.json_line("result", &result)?;
+            }
+            let trial = history
+                .trial(task.trial, &|id| trials::is_alive(context, id))
+                .map_err(|error| ledger(&error))?;
+            summary(context, task, &trial, verdict);
+            ended(context, task, &trial, verdict)
+        }
+    }
+}
+
+/// What it came to, in numbers from the history.
+fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) {
+    let out = context.out;
+    let words = out.paint.bold(&format!("{} {}", task.label, verdict_words(verdict)));
+    out.say(&format!("{words} after {} of {} steps", trial.row.step, expected(task.plan).steps));
+    let figure = |key: &str| trial.figures.iter().find(|figure| figure.key == key && figure.rank.0 == 0);
+    if let Some(last) = figure("loss").and_then(|figure| figure.last) {
+        out.say(&format!("  training loss    {} (nats)", loss(last)));
+    }
+    if let Some(valid) = figure("valid.loss")
+        && let Some(last) = valid.last
+    {
+        let best = match (valid.min, valid.min_step) {
+            (Some(min), Some(step)) if min < last => format!("; best {} at step {step}", loss(min)),
+            _ => String::new(),
+        };
+        out.say(&format!("  validation loss  {}{}{best}", loss(last), in_bits(context, task.plan, last)));
+    }
+    if let Some(accuracy) = figure("valid.accuracy").and_then(|figure| figure.last) {
+        out.say(&format!("  accuracy         {:.1}%", accuracy * 100.0));
+    }
+    if let Some(measured) = trial.row.step_seconds {
+        let predicted = task.plan.best().estimate.step.0;
+        let speed = trial
+            .row
+            .tokens_per_second
+            .map_or(String::new(), |speed| format!(", {} {}/s", count(speed), unit(task.plan)));
+        out.say(&format!(
+            "  speed            {}/step, {} ({}){speed}",
+            seconds(measured),
+            against(measured, predicted),
+            seconds(predicted)
+        ));
+    }
+    out.say(&format!("  history          {}", context.home.history().display()));
+}
+
+/// ` = 2.61 bits per byte; knowing only how often each byte occurs gives 4.52`, for text read byte by byte.
+fn in_bits(context: &Context, plan: &Plan, nats: f64) -> String {
+    let Some(data) = &plan.recipe.data else { return String::new() };
+    let DataFormat::Text { tokenizer } = &data.format else { return String::new() };
+    let bits = std::f64::consts::LOG2_E;
+    let alone = unigram::entropy(context, plan);
+    match (tokenizer, alone) {
+        (Tokenizer::Bytes, Some(alone)) => format!(
+            " = {:.2} bits/byte; knowing only how often each byte occurs: {:.2}",
+            nats * bits,
+            alone * bits
+        ),
+        (Tokenizer::Bpe(_), Some(alone)) => {
+            format!("; knowing only how often each token occurs: {}", loss(alone))
+        }
+        (_, None) => String::new(),
+    }
+}
+
+fn verdict_words(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Completed(StopReason::Complete) => "completed".to_owned(),
+        Verdict::Completed(StopReason::Time) => "completed: the time was up".to_owned(),
+        Verdict::Completed(StopReason::Target) => "completed: the target was reached".to_owned(),
+        Verdict::Completed(StopReason::Ordered) | Verdict::Stopped => "stopped".to_owned(),
+        Verdict::Pruned => "was pruned".to_owned(),
+        Verdict::OutOfMemory => "ran out of memory".to_owned(),
+        Verdict::Diverged => "diverged".to_owned(),
+        Verdict::Failed(failure) => format!("failed ({failure})"),
+    }
+}
+
+/// The sample, the hint, the next command and the exit code.
+fn ended(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) -> Outcome {
+    let out = context.out;
+    let label = task.label;
+    let resumable = trial.checkpoints.iter().any(|saved| saved.refused.is_none());
+    let failure = |message: String| {
+        let failure = Failure::new(Exit::WorkerFailed, message);
+        if resumable { failure } else { failure.cause("no checkpoint was saved before it") }
+    };
+    match verdict {
+        Verdict::Completed(_) | Verdict::Pruned => {
+            show_sample(context, task, trial)?;
+            let is_text = matches!(task.plan.recipe.model, Model::Decoder(_));
+            let next =
+                if is_text { format!("dtrain model sample {label}") } else { format!("dtrain show {label}") };
+            out.next(&next);
+            Ok(Exit::Done)
+        }
+        Verdict::Stopped => {
+            out.next(&format!("dtrain resume {label}"));
+            Ok(if task.how == How::Stop { Exit::Done } else { Exit::Interrupted })
+        }
+        Verdict::OutOfMemory => Err(failure(format!("{label} ran out of memory"))
+            .hint("a smaller layout.micro_batch, or layout.recompute = \"full\", needs less")),
+        Verdict::Diverged => Err(failure(format!("{label} diverged: its loss is no longer a number"))
+            .hint("a smaller train.learning_rate or a longer train.warmup is calmer")),
+        Verdict::Failed(reason) => Err(failure(format!("{label} failed: {reason}"))
+            .hint(format!("`dtrain logs {label}` shows what its processes said"))),
+    }
+}
+
+/// Lets a decoder write a few words, so that a person sees what it learned.
+fn show_sample(context: &Context, task: &Task<'_>, trial: &Trial) -> Result<(), Failure> {
+    let out = context.out;
+    let is_text =
+        task.plan.recipe.data.as_ref().is_some_and(|data| matches!(data.format, DataFormat::Text { .. }));
+    let is_decoder = matches!(task.plan.recipe.model, Model::Decoder(_));
+    if task.sample == 0 || out.quiet || out.json || !is_text || !is_decoder {
+        return Ok(());
+    }
+    let wish = Wish { prompt: String::new(), tokens: task.sample, temperature: 0.8, top_k: None, seed: 0 };
+    let Ok(request) = request(trial, wish) else { return Ok(()) };
+    debug_assert_eq!(data_root(trial), task.plan.data_root, "plan and history name one folder");
+    out.say("  sample:");
+    let written = sampler::write(&request, &mut |more| out.bytes(visible(more).as_bytes()));
+    out.bytes(b"\n")?;
+    // The training is done and kept; a sample that fails takes nothing from it.
+    if let Err(failure) = written {
+        out.say(&failure.render(out.paint));
+    }
+    Ok(())
+}

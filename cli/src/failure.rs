@@ -1,0 +1,164 @@
+//! The one table of exit codes, and how a failure is told to a person.
+
+use crate::output::Paint;
+use dtrain_recipes::problem::{Problem, render_all};
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done,
+    Usage,
+    NothingFits,
+    Preflight,
+    WorkerFailed,
+    Infrastructure,
+    Preempted,
+    StalePlan,
+    Interrupted,
+    Detached,
+}
+
+/// Every exit code with its meaning, in order.
+pub(crate) const TABLE: &[(Exit, u8, &str)] = &[
+    (Exit::Done, 0, "done"),
+    (Exit::Usage, 2, "wrong use, or a recipe that cannot be used"),
+    (Exit::NothingFits, 3, "no layout fits"),
+    (Exit::Preflight, 4, "a check of the machine failed before anything was started"),
+    (Exit::WorkerFailed, 5, "training failed, ran out of memory or diverged"),
+    (Exit::Infrastructure, 6, "the machinery around training failed"),
+    (Exit::Preempted, 7, "the machine was taken away; `dtrain resume` goes on"),
+    (Exit::StalePlan, 8, "the plan was made for other circumstances"),
+    (Exit::Interrupted, 130, "interrupted; state saved, `dtrain resume` goes on"),
+    (Exit::Detached, 131, "detached; training goes on, `dtrain attach` shows it"),
+];
+
+impl Exit {
+    /// The number that the shell sees.
+    pub(crate) fn code(self) -> u8 {
+        TABLE.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, code, _)| *code)
+    }
+}
+
+/// The table as text for `--help`.
+pub(crate) fn exit_codes() -> String {
+    TABLE.iter().fold("Exit codes:\n".to_owned(), |mut text, (_, code, meaning)| {
+        _ = writeln!(text, "  {code:>3}  {meaning}");
+        text
+    })
+}
+
+/// A failure: what to exit with, and what to say.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    /// What was wanted and what was found; lower case, no full stop. Empty: everything is said already.
+    message: String,
+    causes: Vec<String>,
+    hint: Option<String>,
+    /// Problems of a recipe, which render themselves.
+    problems: Vec<Problem>,
+}
+
+/// What a command returns.
+pub(crate) type Outcome = Result<Exit, Failure>;
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), causes: Vec::new(), hint: None, problems: Vec::new() }
+    }
+
+    /// An error with its chain of causes.
+    pub(crate) fn of(exit: Exit, error: &(dyn Error + 'static)) -> Self {
+        let mut failure = Self::new(exit, error.to_string());
+        let mut source = error.source();
+        while let Some(cause) = source {
+            failure.causes.push(cause.to_string());
+            source = cause.source();
+        }
+        failure
+    }
+
+    /// Ends without a word: whoever read our output has seen enough.
+    pub(crate) fn closed_pipe() -> Self {
+        Self::new(Exit::Done, "")
+    }
+
+    pub(crate) fn problems(problems: Vec<Problem>) -> Self {
+        Self { problems, ..Self::new(Exit::Usage, "") }
+    }
+
+    #[must_use]
+    pub(crate) fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.causes.push(cause.into());
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// What is wrong with a recipe; empty for any other failure.
+    pub(crate) fn recipe_problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// What goes to stderr; empty when there is nothing to say.
+    pub(crate) fn render(&self, paint: Paint) -> String {
+        let mut text = render_all(&self.problems, paint.is_coloured());
+        if !self.message.is_empty() {
+            _ = writeln!(text, "{}: {}", paint.red("error"), paint.bold(&self.message));
+        }
+        for cause in &self.causes {
+            for (index, line) in cause.lines().enumerate() {
+                _ = writeln!(text, "  {} {line}", paint.blue(if index == 0 { "=" } else { " " }));
+            }
+        }
+        if let Some(hint) = &self.hint {
+            _ = writeln!(text, "{}: {hint}", paint.green("hint"));
+        }
+        text
+    }
+}
+
+impl From<Vec<Problem>> for Failure {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self::problems(problems)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_exit_has_one_code_and_every_code_one_meaning() {
+        let codes: Vec<u8> = TABLE
+            .iter()
+            .map(|(exit, code, _)| {
+                assert_eq!(exit.code(), *code);
+                *code
+            })
+            .collect();
+        assert_eq!(codes, [0, 2, 3, 4, 5, 6, 7, 8, 130, 131]);
+    }
+
+    #[test]
+    fn a_failure_tells_its_causes_and_what_to_do() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot open the history")]
+        struct Outer(#[source] std::io::Error);
+        let inner = std::io::Error::other("disk is full");
+        let failure = Failure::of(Exit::Infrastructure, &Outer(inner)).hint("free some space");
+        let text = failure.render(Paint::plain());
+        assert_eq!(text, "error: cannot open the history\n  = disk is full\nhint: free some space\n");
+        assert_eq!(failure.exit().code(), 6);
+    }
+}

@@ -1,0 +1,150 @@
+//! From what the user typed to a checked recipe: finds the text, lays the layers, looks for the files.
+
+use crate::args::LayerArgs;
+use crate::context::settings_file;
+use crate::failure::{Exit, Failure};
+use crate::packages::{failure, store, trust};
+use crate::settings::{Layers, assignment, environment};
+use dtrain_recipes::{
+    CheckContext, Checked, Document, FilePattern, Layer, Problem, Source, check, extended, library, sharing,
+};
+use std::path::{Path, PathBuf};
+
+/// A checked recipe and where it came from.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// What the user typed.
+    pub(crate) name: String,
+    /// The recipe, and where each value was said.
+    pub(crate) checked: Checked,
+    /// Folder that relative data paths start from, absolute.
+    pub(crate) folder: PathBuf,
+}
+
+/// Loads a recipe under all layers. `extra` are keys said by flags of their own; they count most.
+pub(crate) fn load(
+    name: &str,
+    layers: &LayerArgs,
+    extra: &[(&str, String)],
+) -> Result<Loaded, Failure> {
+    let source = find(name)?;
+    let folder = match &source.folder {
+        Some(folder) => absolute(folder)?,
+        None => absolute(Path::new("."))?,
+    };
+    let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
+    let document = lay(&source, layers, extra)?;
+    let checked = check(&document, &checking)?;
+    let missing: Vec<Problem> = checked
+        .files
+        .iter()
+        .filter(|pattern| !is_there(pattern, &folder))
+        .map(|pattern| pattern.missing(&folder))
+        .collect();
+    if !missing.is_empty() {
+        return Err(missing.into());
+    }
+    sharing::trust::permit(&store(&folder, false)?, &trust()?, &checked).map_err(|error| failure(&error))?;
+    Ok(Loaded { name: name.to_owned(), checked, folder })
+}
+
+fn named(source: &Source, typed: &str) -> CheckContext {
+    // `examples/quickstart/recipe.toml` is called after its folder: every recipe there has that file name.
+    let path = Path::new(typed.strip_suffix("/recipe.toml").unwrap_or(typed));
+    let path = if path.file_name().is_some() { path.to_path_buf() } else { PathBuf::from(&source.name) };
+    CheckContext::of_file(&path)
+}
+
+/// All layers as one document.
+fn lay(
+    source: &Source,
+    layers: &LayerArgs,
+    extra: &[(&str, String)],
+) -> Result<Document, Failure> {
+    let mut all = Layers::default();
+    if let Some(document) = optional(&settings_file()?, Layer::Settings)? {
+        all = all.over(Layer::Settings, document)?;
+    }
+    let packages = store(source.folder.as_deref().unwrap_or(Path::new(".")), false)?;
+    let recipe = extended(Document::parse(source)?, &sharing::resolver(Some(&packages)))?;
+    all = all.over(Layer::Recipe, recipe)?;
+    if let Some(path) = &layers.cluster {
+        all = all.over(Layer::Cluster, Document::parse(&read(path, Layer::Cluster)?)?)?;
+    }
+    for (variable, (key, value)) in environment(std::env::vars_os()) {
+        let name = format!("environment variable {variable}");
+        let document = Document::from_assignment(Layer::Environment, &name, &key, &value)?;
+        all = all.over(Layer::Environment, document)?;
+    }
+    for text in &layers.set {
+        all = all.over(Layer::Assignment, assignment(text)?)?;
+    }
+    for (key, value) in extra {
+        let flag = format!("--{}", key.rsplit('.').next().unwrap_or(key));
+        all =
+            all.over(Layer::Assignment, Document::from_assignment(Layer::Assignment, &flag, key, value)?)?;
+    }
+    all.resolve()
+}
+
+/// The text of the recipe called `name`: a file, a folder with a `recipe.toml`, `library/NAME`, `PACKAGE/NAME`.
+pub(crate) fn find(name: &str) -> Result<Source, Failure> {
+    let path = Path::new(name);
+    if path.is_dir() {
+        return read(&path.join("recipe.toml"), Layer::Recipe);
+    }
+    if path.is_file() {
+        return read(path, Layer::Recipe);
+    }
+    if let Some(source) = name.strip_prefix("library/").and_then(library::get) {
+        return Ok(Source { layer: Layer::Recipe, ..source });
+    }
+    if !name.contains('/') || name.ends_with(".toml") {
+        return Err(Failure::new(Exit::Usage, format!("there is no recipe {name}"))
+            .hint("`dtrain init` writes one, `dtrain recipe list` shows those that are there"));
+    }
+    let store = store(Path::new("."), false)?;
+    sharing::read_recipe(&store, name, Layer::Recipe)
+        .map_err(|error| failure(&error).hint("`dtrain recipe list` shows the recipes that are there"))
+}
+
+/// Reads a file that must be there.
+pub(crate) fn read(path: &Path, layer: Layer) -> Result<Source, Failure> {
+    let text = std::fs::read(path).map_err(|error| {
+        Failure::new(Exit::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+    })?;
+    match String::from_utf8(text) {
+        Ok(text) => {
+            let folder = absolute(path.parent().unwrap_or(Path::new(".")))?;
+            Ok(Source { folder: Some(folder), ..Source::file(path, layer, text) })
+        }
+        Err(error) => match Document::parse_bytes(path, layer, error.into_bytes()) {
+            Err(problems) => Err(problems.into()),
+            Ok(_) => Err(Failure::new(Exit::Usage, format!("{} is not UTF-8 text", path.display()))),
+        },
+    }
+}
+
+/// A document that need not be there.
+fn optional(path: &Path, layer: Layer) -> Result<Option<Document>, Failure> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(Document::parse(&read(path, layer)?)?))
+}
+
+fn is_there(pattern: &FilePattern, folder: &Path) -> bool {
+    let full = folder.join(&pattern.pattern);
+    full.is_file()
+        || full
+            .to_str()
+            .and_then(|text| glob::glob(text).ok())
+            .is_some_and(|mut found| found.any(|path| path.is_ok()))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    std::fs::canonicalize(path).map_err(|error| {
+        Failure::new(Exit::Usage, format!("cannot use {}", path.display())).cause(error.to_string())
+    })
+}

@@ -1,0 +1,190 @@
+//! Where words go: data to stdout, everything for people to stderr.
+
+use crate::failure::{Exit, Failure};
+use crate::render::table::Style;
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+
+/// How a command may speak.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// stdout is JSON.
+    pub(crate) json: bool,
+    /// stderr is for errors only.
+    pub(crate) quiet: bool,
+    /// stderr.
+    pub(crate) paint: Paint,
+    /// stdout.
+    pub(crate) paint_data: Paint,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool, quiet: bool) -> Self {
+        let paint = Paint(wants_colour() && io::stderr().is_terminal());
+        let paint_data = Paint(wants_colour() && io::stdout().is_terminal());
+        Self { json, quiet, paint, paint_data }
+    }
+
+    /// Whether a bar may be drawn on stderr.
+    pub(crate) fn draws(&self) -> bool {
+        !self.quiet && !self.json && io::stderr().is_terminal() && !is_dumb()
+    }
+
+    /// How a page on stdout is drawn now.
+    pub(crate) fn style(&self) -> Style {
+        let stdout = io::stdout();
+        let columns = if stdout.is_terminal() {
+            rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col)).filter(|c| *c > 0)
+        } else {
+            None
+        };
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Style {
+            paint: self.paint_data,
+            width: columns.unwrap_or(WIDTH),
+            is_ascii: is_ascii(),
+            now_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Writes a line of data.
+    pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
+        let line = if text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
+        self.bytes(line.as_bytes())
+    }
+
+    /// Writes data as it is. A closed pipe ends the program quietly.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
+            _ => Failure::new(Exit::Infrastructure, "cannot write to stdout").cause(error.to_string()),
+        })
+    }
+
+    /// Writes one JSON document: `{"format": "dtrain.<kind>/1", …}` and the fields of `value`.
+    pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), Failure> {
+        self.data(&document(kind, value, true)?)
+    }
+
+    /// The same on one line.
+    pub(crate) fn json_line(&self, kind: &str, value: &impl Serialize) -> Result<(), Failure> {
+        self.data(&document(kind, value, false)?)
+    }
+
+    /// Says something to a person, unless asked to be quiet.
+    pub(crate) fn say(&self, text: &str) {
+        if !self.quiet {
+            complain(&format!("{text}\n"));
+        }
+    }
+
+    /// The last line: what to type next.
+    pub(crate) fn next(&self, command: &str) {
+        self.say(&format!("{} {command}", self.paint.blue("next:")));
+    }
+}
+
+/// Writes to stderr. Whether anybody reads it is not our business.
+pub(crate) fn complain(text: &str) {
+    drop(io::stderr().lock().write_all(text.as_bytes()));
+}
+
+/// Version of every JSON document; grows when a field changes its meaning or goes.
+const VERSION: u32 = 1;
+
+pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, Failure> {
+    #[derive(Serialize)]
+    struct Document<'a, T: Serialize> {
+        format: String,
+        #[serde(flatten)]
+        value: &'a T,
+    }
+    let document = Document { format: format!("dtrain.{kind}/{VERSION}"), value };
+    let text =
+        if is_pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) };
+    text.map_err(|error| Failure::new(Exit::Infrastructure, "cannot write JSON").cause(error.to_string()))
+}
+
+/// Columns of a page that nobody tells the width of.
+const WIDTH: usize = 120;
+
+/// Whether the user's locale says that only ASCII can be shown; one that says nothing can show everything.
+fn is_ascii() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|text| !text.is_empty());
+    let Some(locale) = locale else { return false };
+    let locale = locale.to_string_lossy().to_ascii_lowercase();
+    !locale.contains("utf-8") && !locale.contains("utf8")
+}
+
+fn wants_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && !is_dumb()
+}
+
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Colours, or their absence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint(bool);
+
+impl Paint {
+    #[cfg(test)]
+    pub(crate) fn plain() -> Self {
+        Self(false)
+    }
+
+    pub(crate) fn is_coloured(self) -> bool {
+        self.0
+    }
+
+    pub(crate) fn red(self, text: &str) -> String {
+        self.with("1;31", text)
+    }
+
+    pub(crate) fn green(self, text: &str) -> String {
+        self.with("1;32", text)
+    }
+
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.with("33", text)
+    }
+
+    pub(crate) fn blue(self, text: &str) -> String {
+        self.with("1;34", text)
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.with("2", text)
+    }
+
+    fn with(self, code: &str, text: &str) -> String {
+        if self.0 { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_names_its_format_and_version_first() {
+        #[derive(Serialize)]
+        struct Seen {
+            step: u64,
+        }
+        let text = document("progress", &Seen { step: 3 }, false).expect("plain data");
+        assert_eq!(text, r#"{"format":"dtrain.progress/1","step":3}"#);
+    }
+
+    #[test]
+    fn without_colour_no_escape_is_written() {
+        assert_eq!(Paint(false).red("x"), "x");
+        assert!(Paint(true).red("x").starts_with('\u{1b}'));
+    }
+}

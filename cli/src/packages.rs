@@ -1,0 +1,45 @@
+//! Where packages of shared recipes lie, and whom the user trusts.
+
+use crate::context::base;
+use crate::failure::{Exit, Failure};
+use dtrain_recipes::sharing::{SharingError, Store, Trust};
+use std::path::{Path, PathBuf};
+
+/// The packages that the lock file in `folder` names, or, where it has none, that in the working folder.
+pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, Failure> {
+    let beside = folder.join(LOCK);
+    let lock = if beside.exists() { beside } else { PathBuf::from(LOCK) };
+    let folder = base("XDG_DATA_HOME", ".local/share")?.join("dtrain").join("recipes");
+    Ok(Store { folder, lock, allow_file })
+}
+
+/// The file that pins packages, beside the recipes that use them.
+const LOCK: &str = "dtrain.lock";
+
+/// The file that keeps whom the user trusts.
+pub(crate) fn trust_file() -> Result<PathBuf, Failure> {
+    Ok(base("XDG_CONFIG_HOME", ".config")?.join("dtrain").join("trust.toml"))
+}
+
+/// Whom the user trusts.
+pub(crate) fn trust() -> Result<Trust, Failure> {
+    Trust::read(&trust_file()?).map_err(|error| failure(&error))
+}
+
+/// A failure of sharing.
+pub(crate) fn failure(error: &SharingError) -> Failure {
+    let exit = match error {
+        SharingError::NoGit(_) => Exit::Preflight,
+        SharingError::Git { .. } | SharingError::Io { .. } => Exit::Infrastructure,
+        SharingError::Url { .. }
+        | SharingError::Name { .. }
+        | SharingError::Refused(_)
+        | SharingError::Unknown { .. }
+        | SharingError::Taken { .. }
+        | SharingError::Altered { .. }
+        | SharingError::Untrusted { .. }
+        | SharingError::File { .. }
+        | SharingError::Recipe(_) => Exit::Usage,
+    };
+    Failure::of(exit, error)
+}

@@ -1,0 +1,165 @@
+//! What the planner must know before it plans: the host, its speeds, and how much data there is.
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::load::Loaded;
+use crate::render::number::counted;
+use crate::trials::ledger;
+use dtrain_planner::{Observation, Plan, PlanRequest, micro_batches_to_measure, model_digest};
+use dtrain_protocol::{HostFacts, Rates};
+use dtrain_recipes::{Model, Recipe, Seconds};
+use dtrain_runner::Programs;
+use dtrain_runner::agent::Program;
+use dtrain_runner::ledger::History;
+use dtrain_runner::probe::{Probe, host_facts, rates};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::Duration;
+
+/// Version that plans and trials are stamped with.
+pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+
+/// Seconds that a measurement may take.
+const BUDGET_SECONDS: f64 = 12.0;
+
+/// This host, with the GPUs that this program can use.
+pub(crate) fn host() -> HostFacts {
+    host_facts(dtrain_worker::device::gpus())
+}
+
+/// Speeds of this host for the recipe's model: from the history, or measured now and kept there.
+pub(crate) fn settle(
+    context: &Context,
+    history: &mut History,
+    host: &HostFacts,
+    recipe: &Recipe,
+    train_samples: Option<u64>,
+    fresh: bool,
+) -> Result<Rates, Failure> {
+    let digest = model_digest(&recipe.model);
+    if !fresh && let Some(known) = history.rates(host, &digest).map_err(|error| ledger(&error))? {
+        return Ok(known);
+    }
+    let sizes = micro_batches_to_measure(recipe, host, train_samples);
+    let measured = measure(context, host, &recipe.model, &digest, sizes)?;
+    history.save_rates(&measured).map_err(|error| ledger(&error))?;
+    Ok(measured)
+}
+
+fn measure(
+    context: &Context,
+    host: &HostFacts,
+    model: &Model,
+    digest: &str,
+    micro_batches: Vec<u32>,
+) -> Result<Rates, Failure> {
+    let programs = Programs::of_this_program().map_err(|error| {
+        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
+    })?;
+    let mut arguments = programs.worker.arguments.clone();
+    arguments.push("probe".to_owned());
+    let probe = Probe {
+        worker: Program { arguments, ..programs.worker },
+        model,
+        model_digest: digest,
+        host: host.clone(),
+        micro_batches,
+        budget_seconds: BUDGET_SECONDS,
+    };
+    let spinner = context.out.draws().then(spinner);
+    let mut tell = |ranks: u32, threads: u32| {
+        let ranks = counted(ranks.into(), "rank");
+        let text = format!("measuring {ranks} with {} each", counted(threads.into(), "thread"));
+        match &spinner {
+            Some(spinner) => spinner.set_message(text),
+            None => context.out.say(&text),
+        }
+    };
+    let found = rates(&probe, &mut tell);
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
+    found.map_err(|error| {
+        Failure::of(Exit::Infrastructure, &error).hint("`dtrain doctor` checks this machine")
+    })
+}
+
+fn spinner() -> ProgressBar {
+    let spinner = ProgressBar::new_spinner();
+    spinner.set_style(ProgressStyle::default_spinner());
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}
+
+/// Plans a recipe with what is known of this host.
+pub(crate) fn plan(context: &Context, history: &mut History, loaded: &Loaded) -> Result<Plan, Failure> {
+    let recipe = &loaded.checked.recipe;
+    let host = host();
+    if let Model::Command(_) = recipe.model {
+        // Refused by the planner; nothing can be measured, and no data is read.
+        return request(loaded, &host, None, &[], None);
+    }
+    let samples = count(context, loaded)?;
+    let rates = settle(context, history, &host, recipe, samples.map(|(train, _)| train), false)?;
+    let observations = observations(history, &host, &recipe.model)?;
+    request(loaded, &host, Some(&rates), &observations, samples)
+}
+
+fn request(
+    loaded: &Loaded,
+    host: &HostFacts,
+    rates: Option<&Rates>,
+    observations: &[Observation],
+    samples: Option<(u64, u64)>,
+) -> Result<Plan, Failure> {
+    let recipe = &loaded.checked.recipe;
+    let request = PlanRequest {
+        recipe,
+        host,
+        rates,
+        observations,
+        data_root: loaded.folder.clone(),
+        train_samples: samples.map(|(train, _)| train),
+        valid_samples: samples.map(|(_, valid)| valid),
+        seed: recipe.train.seed,
+        program: PROGRAM,
+    };
+    dtrain_planner::plan(&request).map_err(|error| refusal(&error))
+}
+
+/// Samples of the training and the validation data. Reads the data once: what cannot be trained on is told
+/// before anything is measured.
+pub(crate) fn count(context: &Context, loaded: &Loaded) -> Result<Option<(u64, u64)>, Failure> {
+    let recipe = &loaded.checked.recipe;
+    let Some(data) = &recipe.data else { return Ok(None) };
+    let cache = context.home.path().join("cache");
+    let opened = dtrain_worker::data::open(data, &loaded.folder, &recipe.model, &cache)
+        .map_err(|error| Failure::of(Exit::Usage, &error))?;
+    Ok(Some((opened.train.len(), opened.valid.len())))
+}
+
+/// How earlier trials of this model went on this host against what was predicted for them.
+fn observations(history: &History, host: &HostFacts, model: &Model) -> Result<Vec<Observation>, Failure> {
+    let host = dtrain_runner::ledger::host_digest(host);
+    let kept = history.observations(&host, &model_digest(model)).map_err(|error| ledger(&error))?;
+    let readable = kept.into_iter().filter_map(|seen| {
+        // A candidate of an older version that cannot be read teaches nothing.
+        let candidate = serde_json::from_value(seen.candidate).ok()?;
+        Some(Observation {
+            candidate,
+            predicted: Seconds(seen.predicted_step_seconds),
+            measured: Seconds(seen.measured_step_seconds),
+        })
+    });
+    Ok(readable.collect())
+}
+
+fn refusal(error: &dtrain_planner::PlanError) -> Failure {
+    use dtrain_planner::PlanError as E;
+    match error {
+        E::NothingFits { .. } => Failure::of(Exit::NothingFits, error),
+        E::NoGpu { .. } => Failure::of(Exit::Preflight, error),
+        E::OtherMachines { .. } | E::ForeignCommand | E::SamplesUnknown | E::NoEnd | E::EmptyBatch => {
+            Failure::of(Exit::Usage, error)
+        }
+    }
+}

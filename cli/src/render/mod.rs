@@ -1,0 +1,10 @@
+//! How things look. Nothing here decides anything.
+
+pub(crate) mod compare;
+pub(crate) mod history;
+pub(crate) mod number;
+pub(crate) mod plan;
+pub(crate) mod progress;
+pub(crate) mod show;
+pub(crate) mod sparkline;
+pub(crate) mod table;

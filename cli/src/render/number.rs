@@ -1,0 +1,80 @@
+//! Numbers with their units, as people read them.
+
+use dtrain_recipes::Seconds;
+
+/// A count with three digits and a decimal prefix: `812`, `12.3 k`, `1.25 M`.
+pub(crate) fn count(value: f64) -> String {
+    const PREFIXES: [&str; 5] = ["", " k", " M", " G", " T"];
+    if !value.is_finite() {
+        return value.to_string();
+    }
+    let (mut rest, mut prefix) = (value, 0);
+    while rest.abs() >= 999.5 && prefix + 1 < PREFIXES.len() {
+        rest /= 1000.0;
+        prefix += 1;
+    }
+    let digits = match (prefix, rest.abs()) {
+        (0, _) => usize::from(rest.fract() != 0.0 && rest.abs() < 100.0),
+        (_, size) if size < 9.995 => 2,
+        (_, size) if size < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{rest:.digits$}{}", PREFIXES[prefix])
+}
+
+/// A whole count.
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+pub(crate) fn whole(value: u64) -> String {
+    count(value as f64)
+}
+
+/// A loss in nats: four digits after the point while they mean something.
+pub(crate) fn loss(value: f64) -> String {
+    if value.is_finite() { format!("{value:.4}") } else { value.to_string() }
+}
+
+/// A duration.
+pub(crate) fn seconds(value: f64) -> String {
+    if value.is_finite() { Seconds(value.max(0.0)).to_string() } else { "unknown".to_owned() }
+}
+
+/// How far `measured` is from `predicted`: `+3%`.
+pub(crate) fn deviation(measured: f64, predicted: f64) -> String {
+    format!("{:+.0}%", (measured / predicted - 1.0) * 100.0)
+}
+
+/// The same in words, for a time: `3% slower than predicted`.
+pub(crate) fn against(measured: f64, predicted: f64) -> String {
+    let percent = (measured / predicted - 1.0) * 100.0;
+    match percent.round() {
+        0.0 => "as predicted".to_owned(),
+        slower if slower > 0.0 => format!("{slower:.0}% slower than predicted"),
+        faster => format!("{:.0}% faster than predicted", -faster),
+    }
+}
+
+/// `1 step`, `2 steps`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_keep_three_digits() {
+        let shown = [0.0, 7.0, 7.25, 812.0, 999.9, 12_345.0, 999_999.0, 1_250_000.0, 3.2e9].map(count);
+        assert_eq!(shown, ["0", "7", "7.2", "812", "1.00 k", "12.3 k", "1.00 M", "1.25 M", "3.20 G"]);
+        assert_eq!(count(f64::NAN), "NaN");
+    }
+
+    #[test]
+    fn deviations_have_a_sign() {
+        assert_eq!(deviation(103.0, 100.0), "+3%");
+        assert_eq!(deviation(90.0, 100.0), "-10%");
+        assert_eq!(against(110.0, 100.0), "10% slower than predicted");
+        assert_eq!(against(99.9, 100.0), "as predicted");
+        assert_eq!(against(80.0, 100.0), "20% faster than predicted");
+    }
+}

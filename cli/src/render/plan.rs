@@ -1,0 +1,64 @@
+//! A plan as a person reads it.
+
+use super::number::{count, counted, whole};
+use crate::output::Paint;
+use dtrain_planner::explain::explain;
+use dtrain_planner::{Plan, Ranked};
+use std::fmt::Write as _;
+
+/// What was chosen and why, in a few lines.
+pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
+    let best = plan.best();
+    let estimate = &best.estimate;
+    let mut text = format!("{} {}\n", paint.bold("plan:"), best.candidate);
+    _ = writeln!(text, "  batch          {}: {}", samples(plan.batch.value), plan.batch.reason);
+    _ = writeln!(text, "  learning rate  {}: {}", plan.learning_rate.value, plan.learning_rate.reason);
+    _ = writeln!(
+        text,
+        "  predicted      {}/step ({} to {}), {} {}/s, {} a rank, {} in all",
+        estimate.step,
+        estimate.step_low,
+        estimate.step_high,
+        count(estimate.tokens_per_second),
+        unit(plan),
+        estimate.memory_peak,
+        estimate.total,
+    );
+    _ = writeln!(text, "  based on       {}", estimate.source);
+    text
+}
+
+/// What is counted: tokens for a model with sequences, otherwise samples.
+pub(crate) fn unit(plan: &Plan) -> &'static str {
+    if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" }
+}
+
+fn samples(number: u64) -> String {
+    counted(number, "sample")
+}
+
+/// Everything worth knowing about a plan, and its best candidates side by side.
+pub(crate) fn long(plan: &Plan, top: usize, paint: Paint) -> String {
+    let mut text = explain(plan);
+    let shown = top.min(plan.choices.len());
+    if shown > 0 {
+        _ = writeln!(text, "\n{}", paint.bold(&format!("the best {shown} of {} priced (= cannot be told apart)", whole(plan.priced))));
+    }
+    for ranked in plan.choices.iter().take(top) {
+        _ = writeln!(text, "{}", line(ranked, plan));
+    }
+    text
+}
+
+fn line(ranked: &Ranked, plan: &Plan) -> String {
+    let estimate = &ranked.estimate;
+    let tie = if ranked.tie { "=" } else { " " };
+    format!(
+        "{tie} {:>9}/step  {:>7} {}/s  {:>9}  {}",
+        estimate.step.to_string(),
+        count(estimate.tokens_per_second),
+        unit(plan),
+        estimate.memory_peak.to_string(),
+        ranked.candidate
+    )
+}

@@ -1,0 +1,220 @@
+//! Layers of settings, by figment: the later a layer is added, the more it counts.
+//!
+//! defaults of the language < user settings < extended recipes < recipe < cluster file < `DTRAIN_*` < `--set`.
+//! Figment merges trees of indices into a list of values; each value keeps the place it was said at, so
+//! that `show --resolved` and every message can name it. What the values mean is for `dtrain_recipes::check`.
+
+use crate::failure::{Exit, Failure};
+use dtrain_recipes::document::{Document, Leaf, Node, Value};
+use dtrain_recipes::source::{Layer, Origin};
+use figment::value::{Dict, Map, Value as Tree};
+use figment::{Figment, Metadata, Profile, Provider};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+/// Settings in layers.
+#[derive(Default)]
+pub(crate) struct Layers {
+    figment: Figment,
+    /// Every value of every layer; the trees hold indices into this list.
+    leaves: Vec<Leaf>,
+}
+
+/// One layer as figment sees it.
+struct Indices {
+    layer: Layer,
+    tree: Dict,
+}
+
+impl Provider for Indices {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.layer.to_string())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Map::from([(Profile::Default, self.tree.clone())]))
+    }
+}
+
+impl Layers {
+    /// Adds a layer over all the others.
+    pub(crate) fn over(mut self, layer: Layer, document: Document) -> Result<Self, Failure> {
+        let below = self.merged()?;
+        let mut tree = Dict::new();
+        for leaf in document.leaves() {
+            self.open_inline(&below, &mut tree, &leaf);
+            self.put(&mut tree, leaf);
+        }
+        self.figment = std::mem::take(&mut self.figment).merge(Indices { layer, tree });
+        Ok(self)
+    }
+
+    /// All layers as one document.
+    pub(crate) fn resolve(self) -> Result<Document, Failure> {
+        let mut chosen = Vec::new();
+        indices(&self.merged()?, &mut chosen);
+        let leaves = chosen.into_iter().filter_map(|index| self.leaves.get(index).cloned());
+        Ok(Document::from_leaves(leaves))
+    }
+
+    fn merged(&self) -> Result<Dict, Failure> {
+        self.figment.extract::<Dict>().map_err(|error| {
+            Failure::new(Exit::Infrastructure, "cannot merge the layers of settings").cause(error.to_string())
+        })
+    }
+
+    /// A value below an inline table of a lower layer (`--set objective.stop.steps=5` over
+    /// `stop = { tokens = "1M" }`) adds to that table: its values are taken along first.
+    fn open_inline(&mut self, below: &Dict, tree: &mut Dict, leaf: &Leaf) {
+        let mut level = below;
+        for (depth, (key, _)) in leaf.path.iter().enumerate() {
+            match level.get(key) {
+                Some(Tree::Dict(_, inner)) => level = inner,
+                Some(Tree::Num(_, number)) if depth + 1 < leaf.path.len() => {
+                    let index = number.to_u128().and_then(|n| usize::try_from(n).ok());
+                    let Some(held) = index.and_then(|index| self.leaves.get(index).cloned()) else { return };
+                    self.put_inline(tree, &held.path, &held.node);
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn put_inline(&mut self, tree: &mut Dict, path: &[(String, Origin)], node: &Node) {
+        let Value::Inline(table) = &node.value else { return };
+        for (key, entry) in table {
+            let mut path = path.to_vec();
+            path.push((key.clone(), entry.key.clone()));
+            self.put(tree, Leaf { path, node: entry.node.clone() });
+        }
+    }
+
+    fn put(&mut self, tree: &mut Dict, leaf: Leaf) {
+        let path: Vec<String> = leaf.path.iter().map(|(key, _)| key.clone()).collect();
+        insert(tree, &path, self.leaves.len() as u64);
+        self.leaves.push(leaf);
+    }
+}
+
+fn insert(tree: &mut Dict, path: &[String], index: u64) {
+    let Some((key, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        tree.insert(key.clone(), Tree::from(index));
+        return;
+    }
+    let below = tree.entry(key.clone()).or_insert_with(|| Tree::from(Dict::new()));
+    if !matches!(below, Tree::Dict(..)) {
+        *below = Tree::from(Dict::new());
+    }
+    if let Tree::Dict(_, inner) = below {
+        insert(inner, rest, index);
+    }
+}
+
+fn indices(tree: &Dict, chosen: &mut Vec<usize>) {
+    for value in tree.values() {
+        match value {
+            Tree::Dict(_, inner) => indices(inner, chosen),
+            Tree::Num(_, number) => chosen.extend(number.to_u128().and_then(|n| usize::try_from(n).ok())),
+            Tree::String(..) | Tree::Char(..) | Tree::Bool(..) | Tree::Empty(..) | Tree::Array(..) => {}
+        }
+    }
+}
+
+/// Variables that configure the program and are no keys of a recipe.
+const NOT_KEYS: &[&str] = &["DTRAIN_STATE"];
+
+/// Keys said by environment variables: `DTRAIN_TRAIN__SEED=7` says `train.seed = 7`. Ordered by name.
+pub(crate) fn environment(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> BTreeMap<String, (String, String)> {
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    variables
+        .filter_map(text)
+        .filter(|(name, _)| !NOT_KEYS.contains(&name.as_str()))
+        .filter_map(|(name, value)| {
+            let key = name.strip_prefix("DTRAIN_")?.to_ascii_lowercase().replace("__", ".");
+            Some((name, (key, value)))
+        })
+        .collect()
+}
+
+/// The document of one `--set key=value`.
+pub(crate) fn assignment(text: &str) -> Result<Document, Failure> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err(Failure::new(Exit::Usage, format!("--set wants key=value, found {text:?}"))
+            .hint("write, for example, --set train.seed=7"));
+    };
+    Ok(Document::from_assignment(Layer::Assignment, "--set", key.trim(), value.trim())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::source::Source;
+
+    fn document(layer: Layer, text: &str) -> Document {
+        Document::parse(&Source::new("r.toml", layer, text)).expect("valid TOML")
+    }
+
+    fn resolved(layers: &[(Layer, &str)]) -> Document {
+        let add = |below: Layers, (layer, text): &(Layer, &str)| {
+            below.over(*layer, document(*layer, text)).expect("they merge")
+        };
+        layers.iter().fold(Layers::default(), add).resolve().expect("they merge")
+    }
+
+    fn said(document: &Document, key: &str) -> (String, Layer) {
+        let node = document.get(key).unwrap_or_else(|| panic!("{key} is missing"));
+        (format!("{:?}", node.value), node.origin.layer())
+    }
+
+    #[test]
+    fn a_later_layer_wins_and_every_value_keeps_its_place() {
+        let document = resolved(&[
+            (Layer::Settings, "[train]\nseed = 1\nclip = 1.0"),
+            (Layer::Recipe, "[train]\nseed = 2"),
+            (Layer::Assignment, "train.seed = 3"),
+        ]);
+        assert_eq!(said(&document, "train.seed"), ("Whole(3)".into(), Layer::Assignment));
+        assert_eq!(said(&document, "train.clip"), ("Real(1.0)".into(), Layer::Settings));
+    }
+
+    #[test]
+    fn an_inline_table_replaces_what_lies_below_it() {
+        let document = resolved(&[
+            (Layer::Extended, "[train]\nlearning_rate = { choices = [1, 2] }"),
+            (Layer::Recipe, "[train]\nlearning_rate = { log = [1, 2] }"),
+        ]);
+        let keys = document.get("train.learning_rate").and_then(Node::table).map(|table| table.len());
+        assert_eq!(keys, Some(1));
+    }
+
+    #[test]
+    fn a_dotted_key_adds_to_an_inline_table_below_it() {
+        let document = resolved(&[
+            (Layer::Recipe, "[objective]\nstop = { tokens = 5, time = 6 }"),
+            (Layer::Assignment, "objective.stop.tokens = 7"),
+        ]);
+        assert_eq!(said(&document, "objective.stop.tokens"), ("Whole(7)".into(), Layer::Assignment));
+        assert_eq!(said(&document, "objective.stop.time"), ("Whole(6)".into(), Layer::Recipe));
+    }
+
+    #[test]
+    fn variables_name_keys_by_double_underscores() {
+        let variables = [("DTRAIN_TRAIN__LEARNING_RATE", "1e-3"), ("DTRAIN_STATE", "/x"), ("HOME", "/root")];
+        let found = environment(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
+        let found: Vec<_> = found.into_iter().collect();
+        let expected =
+            ("DTRAIN_TRAIN__LEARNING_RATE".to_owned(), ("train.learning_rate".to_owned(), "1e-3".to_owned()));
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn an_assignment_without_a_value_is_refused_with_an_example() {
+        let failure = assignment("train.seed").expect_err("no equals sign");
+        assert!(failure.render(crate::output::Paint::plain()).contains("--set train.seed=7"));
+    }
+}

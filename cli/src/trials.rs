@@ -1,0 +1,46 @@
+//! Trials as the user names them.
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use dtrain_protocol::TrialId;
+use dtrain_runner::LedgerError;
+use dtrain_runner::ledger::{History, LookupError, Trial};
+
+/// The history, for reading. `Err` tells a user without one how to begin.
+pub(crate) fn read_history(context: &Context) -> Result<History, Failure> {
+    let path = context.home.history();
+    if !path.exists() {
+        return Err(Failure::new(Exit::Usage, format!("there is no history at {}", path.display()))
+            .hint("`dtrain run RECIPE` trains a model and begins one"));
+    }
+    History::open_read_only(&path).map_err(|error| ledger(&error))
+}
+
+/// The history, for writing; made where there is none.
+pub(crate) fn open_history(context: &Context) -> Result<History, Failure> {
+    History::open(&context.home.history()).map_err(|error| ledger(&error))
+}
+
+/// The trial that the user typed.
+pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, Failure> {
+    history.find(name).map_err(|error| match error {
+        LookupError::Ledger(error) => ledger(&error),
+        LookupError::Unknown { .. } | LookupError::Ambiguous { .. } => Failure::of(Exit::Usage, &error),
+    })
+}
+
+/// Everything about a trial.
+pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<Trial, Failure> {
+    let id = find(history, name)?;
+    history.trial(&id, &|id| is_alive(context, id)).map_err(|error| ledger(&error))
+}
+
+/// Whether an agent or a controller is at work on a trial.
+pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
+    dtrain_runner::driver::is_running(&context.home, trial)
+}
+
+/// A failure of the history.
+pub(crate) fn ledger(error: &LedgerError) -> Failure {
+    Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
+}
