@@ -22,11 +22,7 @@ pub(crate) struct Loaded {
 }
 
 /// Loads a recipe under all layers. `extra` are keys said by flags of their own; they count most.
-pub(crate) fn load(
-    name: &str,
-    layers: &LayerArgs,
-    extra: &[(&str, String)],
-) -> Result<Loaded, Failure> {
+pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
     let source = find(name)?;
     let folder = match &source.folder {
         Some(folder) => absolute(folder)?,
@@ -56,11 +52,7 @@ fn named(source: &Source, typed: &str) -> CheckContext {
 }
 
 /// All layers as one document.
-fn lay(
-    source: &Source,
-    layers: &LayerArgs,
-    extra: &[(&str, String)],
-) -> Result<Document, Failure> {
+fn lay(source: &Source, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Document, Failure> {
     let mut all = Layers::default();
     if let Some(document) = optional(&settings_file()?, Layer::Settings)? {
         all = all.over(Layer::Settings, document)?;

@@ -34,7 +34,10 @@ impl Output {
     pub(crate) fn style(&self) -> Style {
         let stdout = io::stdout();
         let columns = if stdout.is_terminal() {
-            rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col)).filter(|c| *c > 0)
+            rustix::termios::tcgetwinsize(&stdout)
+                .ok()
+                .map(|size| usize::from(size.ws_col))
+                .filter(|c| *c > 0)
         } else {
             None
         };
@@ -111,7 +114,8 @@ const WIDTH: usize = 120;
 
 /// Whether the user's locale says that only ASCII can be shown; one that says nothing can show everything.
 fn is_ascii() -> bool {
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|text| !text.is_empty());
+    let locale =
+        ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|text| !text.is_empty());
     let Some(locale) = locale else { return false };
     let locale = locale.to_string_lossy().to_ascii_lowercase();
     !locale.contains("utf-8") && !locale.contains("utf8")

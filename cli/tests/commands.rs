@@ -18,8 +18,14 @@ fn the_help_of_every_command_is_as_reviewed() {
         let help = house.dtrain(&args);
         assert_eq!(help.code, 0, "{args:?}: {}", help.stderr);
         text += &format!("$ dtrain {}\n{}\n", args.join(" "), help.stdout);
-        let commands = help.stdout.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap_or_default();
-        let names = commands.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+        let commands = help
+            .stdout
+            .split("Commands:\n")
+            .nth(1)
+            .and_then(|rest| rest.split("\n\n").next())
+            .unwrap_or_default();
+        let names =
+            commands.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
         let mut below: Vec<Vec<String>> =
             names.map(|name| path.iter().cloned().chain([name.to_owned()]).collect()).collect();
         below.reverse();
@@ -31,7 +37,9 @@ fn the_help_of_every_command_is_as_reviewed() {
 #[test]
 fn wrong_use_is_exit_2_and_help_is_exit_0() {
     let house = House::new();
-    for args in [&["runn"][..], &["plan", "--top", "x"], &["check", "nowhere.toml"], &["show"], &["man", "nothing"]] {
+    for args in
+        [&["runn"][..], &["plan", "--top", "x"], &["check", "nowhere.toml"], &["show"], &["man", "nothing"]]
+    {
         let said = house.dtrain(args);
         assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{args:?}: {}", said.stderr);
         assert!(said.stderr.contains("error"), "{args:?} says why: {}", said.stderr);
@@ -75,7 +83,11 @@ fn data_that_is_not_there_is_told_at_the_line_that_names_it() {
     std::fs::remove_file(house.path().join("data/a.txt")).expect("it is there");
     let said = house.dtrain(&["check", path.to_str().expect("UTF-8")]);
     assert_eq!(said.code, 2);
-    assert!(said.stderr.contains("recipe.toml:10:9") && said.stderr.contains("data/*.txt"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("recipe.toml:10:9") && said.stderr.contains("data/*.txt"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
@@ -99,9 +111,14 @@ fn every_value_tells_who_said_it_and_the_last_layer_wins() {
 fn an_unknown_key_of_the_environment_is_an_error_that_names_the_variable() {
     let house = House::new();
     house.recipe();
-    let said = house.command(&["check"]).env("DTRAIN_TRAIN__SEDE", "9").output().map(said).expect("it starts");
+    let said =
+        house.command(&["check"]).env("DTRAIN_TRAIN__SEDE", "9").output().map(said).expect("it starts");
     assert_eq!(said.code, 2);
-    assert!(said.stderr.contains("DTRAIN_TRAIN__SEDE") && said.stderr.contains("train.seed"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("DTRAIN_TRAIN__SEDE") && said.stderr.contains("train.seed"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
@@ -173,7 +190,10 @@ fn shells_and_man_get_their_pages() {
     let house = House::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let said = house.dtrain(&["completions", shell]);
-        assert!(said.code == 0 && said.stdout.contains("dtrain") && said.stdout.contains("doctor"), "{shell}");
+        assert!(
+            said.code == 0 && said.stdout.contains("dtrain") && said.stdout.contains("doctor"),
+            "{shell}"
+        );
         assert!(!said.stdout.contains("agent"), "{shell} completes a hidden command");
     }
     let page = house.dtrain(&["man", "run"]);
@@ -194,10 +214,16 @@ fn the_schema_is_the_committed_one() {
 #[test]
 fn without_a_history_questions_about_trials_say_how_to_begin() {
     let house = House::new();
-    for args in [&["history"][..], &["show"], &["compare", "a", "b"], &["resume"], &["logs"], &["model", "sample"]] {
+    for args in
+        [&["history"][..], &["show"], &["compare", "a", "b"], &["resume"], &["logs"], &["model", "sample"]]
+    {
         let said = house.dtrain(args);
         assert_eq!(said.code, 2, "{args:?}");
-        assert!(said.stderr.contains("there is no history") && said.stderr.contains("dtrain run"), "{}", said.stderr);
+        assert!(
+            said.stderr.contains("there is no history") && said.stderr.contains("dtrain run"),
+            "{}",
+            said.stderr
+        );
     }
     assert!(!house.path().join("state").exists(), "a question makes no folder");
 }
@@ -217,7 +243,10 @@ fn another_launcher_and_a_foreign_command_are_refused_with_the_reason() {
     house.recipe();
     let other = house.dtrain(&["plan", "--set", "cluster.launcher=slurm"]);
     assert_eq!(other.code, 2, "{}", other.stderr);
-    house.file("command.toml", "[model]\nkind = \"command\"\nargv = [\"true\"]\n[objective]\nstop = { time = \"1 min\" }\n");
+    house.file(
+        "command.toml",
+        "[model]\nkind = \"command\"\nargv = [\"true\"]\n[objective]\nstop = { time = \"1 min\" }\n",
+    );
     let command = house.dtrain(&["run", "command.toml"]);
     assert_eq!(command.code, 2);
     assert!(command.stderr.contains("kind = \"command\""), "{}", command.stderr);

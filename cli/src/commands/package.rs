@@ -34,7 +34,8 @@ pub(crate) fn add(context: &Context, args: &AddArgs) -> Outcome {
 /// What a package is: where it came from, its recipes, and what they would do beyond training.
 pub(crate) fn page(shown: &Shown) -> String {
     let locked = &shown.locked;
-    let mut lines = vec![format!("{}  {} at {} ({})", locked.name, locked.url, short(&locked.commit), locked.rev)];
+    let mut lines =
+        vec![format!("{}  {} at {} ({})", locked.name, locked.url, short(&locked.commit), locked.rev)];
     for recipe in recipes(shown) {
         lines.push(format!("  {}/{recipe}", locked.name));
     }
@@ -57,7 +58,11 @@ pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool)
     let store = store(Path::new("."), allow_file)?;
     let names: Vec<String> = match package {
         Some(name) => vec![name.to_owned()],
-        None => sharing::list(&store).map_err(|error| failure(&error))?.into_iter().map(|locked| locked.name).collect(),
+        None => sharing::list(&store)
+            .map_err(|error| failure(&error))?
+            .into_iter()
+            .map(|locked| locked.name)
+            .collect(),
     };
     let mut updated = Vec::new();
     for name in &names {
@@ -159,7 +164,12 @@ pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
         context.out.json("published", &json)?;
     }
     let place = published.pushed.as_deref().unwrap_or("this repository only");
-    context.out.say(&format!("{} is on {} at {}: {place}", published.path, published.branch, short(&published.commit)));
+    context.out.say(&format!(
+        "{} is on {} at {}: {place}",
+        published.path,
+        published.branch,
+        short(&published.commit)
+    ));
     for command in &published.commands {
         context.out.next(command);
     }
@@ -175,7 +185,8 @@ pub(crate) fn grant(context: &Context, name: &str) -> Outcome {
     let path = trust_file()?;
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| {
-            Failure::new(Exit::Infrastructure, format!("cannot make {}", folder.display())).cause(error.to_string())
+            Failure::new(Exit::Infrastructure, format!("cannot make {}", folder.display()))
+                .cause(error.to_string())
         })?;
     }
     trusted.write(&path).map_err(|error| failure(&error))?;
@@ -183,6 +194,8 @@ pub(crate) fn grant(context: &Context, name: &str) -> Outcome {
         context.out.json("packages", &Packages { packages: std::slice::from_ref(&shown.locked) })?;
     }
     context.out.say(&page(&shown));
-    context.out.say(&format!("{name} may run its programs while it stays at {}", short(&shown.locked.commit)));
+    context
+        .out
+        .say(&format!("{name} may run its programs while it stays at {}", short(&shown.locked.commit)));
     Ok(Exit::Done)
 }

@@ -21,7 +21,10 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
     let recipe = &loaded.checked.recipe;
     let model = &recipe.model;
     if let Model::Command(_) = model {
-        return Err(Failure::new(Exit::Usage, "a foreign command cannot be measured: only dtrain's own models can"));
+        return Err(Failure::new(
+            Exit::Usage,
+            "a foreign command cannot be measured: only dtrain's own models can",
+        ));
     }
     let samples = rates::count(context, &loaded)?.map(|(train, _)| train);
     let mut history = trials::open_history(context)?;

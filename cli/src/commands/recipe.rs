@@ -8,8 +8,8 @@ use crate::load::find;
 use crate::packages::{failure, store};
 use dtrain_recipes::keys::{Need, keys};
 use dtrain_recipes::{Document, Source, library, sharing};
-use std::path::Path;
 use serde::Serialize;
+use std::path::Path;
 
 /// Finds, shares and explains recipes.
 pub(crate) fn run(context: &Context, command: RecipeCommand) -> Outcome {
@@ -17,7 +17,9 @@ pub(crate) fn run(context: &Context, command: RecipeCommand) -> Outcome {
         RecipeCommand::List => list(context),
         RecipeCommand::Add(args) => package::add(context, &args),
         RecipeCommand::Show { name } => show(context, &name),
-        RecipeCommand::Update { package, allow_file } => package::update(context, package.as_deref(), allow_file),
+        RecipeCommand::Update { package, allow_file } => {
+            package::update(context, package.as_deref(), allow_file)
+        }
         RecipeCommand::Verify { allow_file } => package::verify(context, allow_file),
         RecipeCommand::Publish(args) => package::publish(context, &args),
         RecipeCommand::Trust { package } => package::grant(context, &package),
@@ -47,7 +49,8 @@ fn list(context: &Context) -> Outcome {
         for (path, _) in &shown.files {
             let Some(stem) = path.strip_suffix(".toml") else { continue };
             let name = format!("{}/{stem}", locked.name);
-            let text = sharing::read_recipe(&store, &name, dtrain_recipes::Layer::Recipe).map_err(|e| failure(&e))?;
+            let text = sharing::read_recipe(&store, &name, dtrain_recipes::Layer::Recipe)
+                .map_err(|e| failure(&e))?;
             recipes.push(Listed { description: description(&text), name });
         }
     }

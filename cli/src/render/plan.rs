@@ -42,7 +42,12 @@ pub(crate) fn long(plan: &Plan, top: usize, paint: Paint) -> String {
     let mut text = explain(plan);
     let shown = top.min(plan.choices.len());
     if shown > 0 {
-        _ = writeln!(text, "\n{}", paint.bold(&format!("the best {shown} of {} priced (= cannot be told apart)", whole(plan.priced))));
+        _ = writeln!(
+            text,
+            "\n{}",
+            paint
+                .bold(&format!("the best {shown} of {} priced (= cannot be told apart)", whole(plan.priced)))
+        );
     }
     for ranked in plan.choices.iter().take(top) {
         _ = writeln!(text, "{}", line(ranked, plan));

@@ -2,9 +2,9 @@
 //!
 //! [`Figures`] gathers what was seen and knows no terminal; [`Progress`] draws it. It decides nothing.
 
-use super::number::{against, count, counted, loss, seconds, whole};
+use super::number::{count, counted, loss, seconds, whole};
 use crate::output::Output;
-use dtrain_protocol::{AttemptId, Event, Rank, Stamped, StepFigures, StepId};
+use dtrain_protocol::{Event, Rank, Stamped, StepFigures, StepId};
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
@@ -94,28 +94,29 @@ impl Figures {
         parts.join("   ")
     }
 
-    /// `81 ms/step 3% slower than predicted`, as far as known.
+    /// `81.0 ms/step, predicted 79.0 ms`, as far as known.
     pub(crate) fn speed(&self, expected: &Expected) -> String {
         match (self.pace, expected.step_seconds) {
-            (Some((step, _)), Some(predicted)) if predicted > 0.0 => {
-                format!("{}/step, {}", seconds(step), against(step, predicted))
+            (Some((step, _)), Some(predicted)) => {
+                format!("{}/step, predicted {}", seconds(step), seconds(predicted))
             }
-            (Some((step, _)), _) => format!("{}/step", seconds(step)),
+            (Some((step, _)), None) => format!("{}/step", seconds(step)),
             (None, _) => String::new(),
         }
+    }
+
+    /// `1 min 52 s left`, as far as known.
+    fn left(&self, expected: &Expected) -> Option<String> {
+        self.seconds_left(expected).map(|left| format!("{} left", seconds(left)))
     }
 
     /// One line for a log.
     pub(crate) fn line(&self, expected: &Expected) -> String {
         let done = self.step.as_ref().map_or(0, |step| step.step.0);
-        let left =
-            self.seconds_left(expected).map_or(String::new(), |left| format!("   {} left", seconds(left)));
-        format!(
-            "step {done}/{}   {}   {}{left}",
-            expected.steps,
-            self.results(expected),
-            self.speed(expected)
-        )
+        let progress = format!("step {done}/{}", expected.steps);
+        let parts =
+            [Some(progress), Some(self.results(expected)), Some(self.speed(expected)), self.left(expected)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("   ")
     }
 }
 
@@ -129,13 +130,19 @@ pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     /// When the last line was written, where there is no terminal.
     last_line: Option<Instant>,
-    attempt: Option<AttemptId>,
+    begun: Instant,
     /// Whoever read our JSON is gone.
     pub(crate) is_unheard: bool,
 }
 
-/// Between two lines of a log.
+/// Between two lines of a log, while somebody may be looking …
 const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// … which is for so long …
+const CHATTY: Duration = Duration::from_secs(120);
+
+/// … and after that.
+const LINE_EVERY_LATER: Duration = Duration::from_secs(20);
 
 impl Progress {
     pub(crate) fn new(out: Output, expected: Expected) -> Self {
@@ -146,7 +153,7 @@ impl Progress {
             figures: Figures::default(),
             bar,
             last_line: None,
-            attempt: None,
+            begun: Instant::now(),
             is_unheard: false,
         }
     }
@@ -198,7 +205,6 @@ impl Progress {
 
     fn fact(&mut self, fact: &Fact) {
         match fact {
-            Fact::AttemptStarted { attempt, .. } => self.attempt = Some(*attempt),
             Fact::CheckpointDurable { step, .. } => self.figures.saved = Some(*step),
             Fact::CheckpointRefused { step, reason, .. } => {
                 self.say(&format!(
@@ -206,7 +212,10 @@ impl Progress {
                     self.warning()
                 ));
             }
-            Fact::AttemptEnded { .. } | Fact::TrialEnded { .. } | Fact::Resumed => {}
+            Fact::AttemptStarted { .. }
+            | Fact::AttemptEnded { .. }
+            | Fact::TrialEnded { .. }
+            | Fact::Resumed => {}
         }
     }
 
@@ -251,12 +260,17 @@ impl Progress {
         let Some(bar) = &self.bar else { return self.draw_line() };
         let done = self.figures.step.as_ref().map_or(0, |step| step.step.0);
         bar.set_position(done);
-        bar.set_prefix(self.figures.results(&self.expected));
-        bar.set_message(self.figures.speed(&self.expected));
+        bar.set_prefix(self.figures.left(&self.expected).unwrap_or_default());
+        bar.set_message(format!(
+            "{}   {}",
+            self.figures.results(&self.expected),
+            self.figures.speed(&self.expected)
+        ));
     }
 
     fn draw_line(&mut self) {
-        let is_due = self.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY);
+        let pause = if self.begun.elapsed() < CHATTY { LINE_EVERY } else { LINE_EVERY_LATER };
+        let is_due = self.last_line.is_none_or(|last| last.elapsed() >= pause);
         if is_due && !self.out.json {
             self.last_line = Some(Instant::now());
             self.out.say(&self.figures.line(&self.expected));
@@ -284,7 +298,7 @@ struct SeenLine<'a> {
 }
 
 fn bar(steps: u64) -> ProgressBar {
-    let template = "{bar:32.cyan/dim} {percent:>3}%   step {pos}/{len}   {eta} left\n{prefix}   {msg}";
+    let template = "{bar:30.cyan/dim} {percent:>3}%   step {pos}/{len}   {prefix}\n{wide_msg}";
     let style = ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("━━╌");
@@ -295,7 +309,7 @@ fn bar(steps: u64) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::PhaseTimes;
+    use dtrain_protocol::{AttemptId, PhaseTimes};
 
     fn expected() -> Expected {
         Expected { steps: 100, step_seconds: Some(0.1), unit: "tokens" }
@@ -324,7 +338,7 @@ mod tests {
         figures.take(&said(0, Event::Validated { step: StepId(50), loss: 2.75, accuracy: 0.3 }));
         assert_eq!(
             figures.line(&expected()),
-            "step 50/100   loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, 10% slower than predicted   5.5 s left"
+            "step 50/100   loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms   5.5 s left"
         );
     }
 
