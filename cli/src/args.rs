@@ -9,16 +9,23 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "dtrain", version, max_term_width = 100, after_long_help = exit_codes(), after_help = FIRST_STEPS)]
 pub(crate) struct Arguments {
-    /// Print JSON on stdout: one document with a `format` that names its version; JSON Lines while training
-    #[arg(long, global = true)]
+    /// Print JSON on stdout; JSON Lines while training
+    #[arg(long, global = true, help_heading = "Options of every command")]
     pub(crate) json: bool,
 
     /// Say nothing on stderr but errors
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, help_heading = "Options of every command")]
     pub(crate) quiet: bool,
 
     /// Folder of the history and of all trials [default: ~/.local/state/dtrain]
-    #[arg(long, global = true, value_name = "FOLDER", env = "DTRAIN_STATE", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Options of every command",
+        value_name = "FOLDER",
+        env = "DTRAIN_STATE",
+        hide_env_values = true
+    )]
     pub(crate) state: Option<PathBuf>,
 
     #[command(subcommand)]
@@ -234,7 +241,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
 
-    /// After training a text model, write this many tokens with it [default: 120, on a terminal]
+    /// After training a text model, write this many tokens with it [default: 120]
     #[arg(long, value_name = "N", conflicts_with = "no_sample")]
     pub(crate) sample: Option<u32>,
 
@@ -285,8 +292,8 @@ pub(crate) struct HistoryArgs {
     #[arg(long = "where", value_name = "CONDITIONS")]
     pub(crate) condition: Option<String>,
 
-    /// Sort by this column, best or newest first
-    #[arg(long, value_name = "COLUMN")]
+    /// Sort: `newest`, `best`, `fastest`, or a figure such as `valid.loss`, the smallest first
+    #[arg(long, value_name = "ORDER")]
     pub(crate) by: Option<String>,
 
     /// Trials on a page

@@ -13,8 +13,11 @@ use dtrain_protocol::{StopReason, TrialId};
 use dtrain_recipes::{DataFormat, Model, Tokenizer};
 use dtrain_runner::driver::{self, Outcome as Ending};
 use dtrain_runner::ledger::{History, Trial};
-use dtrain_runner::{Drive, DriveError, Launching, OnInterrupt, Options, Programs, Verdict};
+use dtrain_runner::{
+    Drive, DriveError, Interrupts, Launching, Observer, OnInterrupt, Options, Programs, Seen, Verdict,
+};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// How a trial is taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,28 @@ pub(crate) fn watch_stopping(
     }
 }
 
+/// Writes down how trials ended that ran on without a controller; starts nothing, and leaves alone what runs.
+///
+/// What cannot be read now is left for `resume`, which says why.
+pub(crate) fn catch_up(context: &Context) {
+    if !context.home.history().exists() {
+        return;
+    }
+    let Ok(mut history) = History::open(&context.home.history()) else { return };
+    let mut open: Vec<TrialId> =
+        history.open_attempts().unwrap_or_default().into_iter().map(|(trial, _)| trial).collect();
+    open.dedup();
+    open.retain(|trial| !trials::is_alive(context, trial));
+    for trial in &open {
+        let Ok(known) = history.trial(trial, &|_| false) else { continue };
+        let Ok(plan) = serde_json::from_value::<Plan>(known.plan) else { continue };
+        let label = known.row.label.as_str();
+        let task = Task { trial, label, plan: &plan, how: How::Attach, detach: false, sample: 0 };
+        // A trial that was lost in the middle is nobody's news: it is listed as lost.
+        drop(run(context, &mut history, &task, &mut |_: &Seen| {}, Arc::default()));
+    }
+}
+
 /// Drives a trial with a progress display.
 fn watch(
     context: &Context,
@@ -66,6 +91,19 @@ fn watch(
     task: &Task<'_>,
 ) -> Result<Result<Ending, DriveError>, Failure> {
     let interrupts = signals::listen()?;
+    let mut progress = Progress::new(context.out, expected(task.plan));
+    let ending = run(context, history, task, &mut progress, interrupts);
+    progress.finish();
+    ending
+}
+
+fn run(
+    context: &Context,
+    history: &mut History,
+    task: &Task<'_>,
+    observer: &mut dyn Observer,
+    interrupts: Arc<Interrupts>,
+) -> Result<Result<Ending, DriveError>, Failure> {
     let programs = Programs::of_this_program().map_err(|error| {
         Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
     })?;
@@ -76,7 +114,6 @@ fn watch(
         ..Options::default()
     };
     let spell_out = |launching: &Launching| assignments(task, launching);
-    let mut progress = Progress::new(context.out, expected(task.plan));
     let drive = Drive {
         home: &context.home,
         trial: task.trial,
@@ -84,16 +121,14 @@ fn watch(
         programs: &programs,
         options: &options,
         ledger: history,
-        observer: &mut progress,
+        observer,
         interrupts,
     };
-    let ending = match task.how {
+    Ok(match task.how {
         How::Start => driver::start(drive),
         How::Resume => driver::resume(drive),
         How::Attach | How::Stop => driver::attach(drive),
-    };
-    progress.finish();
-    Ok(ending)
+    })
 }
 
 fn assignments(task: &Task<'_>, launching: &Launching) -> Vec<dtrain_protocol::Assignment> {

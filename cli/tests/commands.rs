@@ -84,7 +84,7 @@ fn data_that_is_not_there_is_told_at_the_line_that_names_it() {
     let said = house.dtrain(&["check", path.to_str().expect("UTF-8")]);
     assert_eq!(said.code, 2);
     assert!(
-        said.stderr.contains("recipe.toml:10:9") && said.stderr.contains("data/*.txt"),
+        said.stderr.contains("recipe.toml:11:9") && said.stderr.contains("data/*.txt"),
         "{}",
         said.stderr
     );

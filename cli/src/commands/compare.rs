@@ -2,6 +2,7 @@
 
 use crate::args::CompareArgs;
 use crate::context::Context;
+use crate::drive::catch_up;
 use crate::failure::{Exit, Outcome};
 use crate::render::compare as page;
 use crate::trials::{self, ledger};
@@ -9,6 +10,7 @@ use dtrain_runner::compare::compare;
 
 /// Compares two trials.
 pub(crate) fn run(context: &Context, args: &CompareArgs) -> Outcome {
+    catch_up(context);
     let history = trials::read_history(context)?;
     let ids = [trials::find(&history, &args.a)?, trials::find(&history, &args.b)?];
     let comparison =

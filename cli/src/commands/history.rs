@@ -2,6 +2,7 @@
 
 use crate::args::HistoryArgs;
 use crate::context::Context;
+use crate::drive::catch_up;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::render::{history as list, show as one};
 use crate::trials::{self, ledger};
@@ -18,6 +19,7 @@ const PAGE_CURVE: usize = 48;
 
 /// Lists trials.
 pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
+    catch_up(context);
     let history = trials::read_history(context)?;
     let filter = match &args.condition {
         Some(text) => Filter::parse(text).map_err(|error| Failure::of(Exit::Usage, &error))?,
@@ -64,6 +66,7 @@ struct Shown {
 
 /// Shows everything about one trial.
 pub(crate) fn show(context: &Context, name: &str, all: bool) -> Outcome {
+    catch_up(context);
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, name)?;
     let (label, status) = (trial.row.label.clone(), trial.row.status);

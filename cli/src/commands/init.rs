@@ -17,8 +17,6 @@ pub(crate) enum Template {
     Cnn,
     /// A multi-layer perceptron that classifies the rows of a table (CSV)
     Mlp,
-    /// A training script of your own
-    Command,
 }
 
 /// What a template wants to know.
@@ -75,7 +73,6 @@ fn default_data(template: Template) -> &'static str {
         Template::Decoder => "data/*.txt",
         Template::Cnn => "train-images-idx3-ubyte",
         Template::Mlp => "train.csv",
-        Template::Command => "train.py",
     }
 }
 
@@ -88,15 +85,13 @@ fn is_name(text: &str) -> bool {
 fn ask(path: &Path, args: &InitArgs) -> Result<Answers, Failure> {
     let kinds = "  1  decoder   a small language model on text files
   2  cnn       a residual network that classifies images (IDX files)
-  3  mlp       a perceptron that classifies the rows of a table (CSV)
-  4  command   a training script of your own";
+  3  mlp       a perceptron that classifies the rows of a table (CSV)";
     let template = match question(&format!("What do you want to train?\n{kinds}\n"), "1")?.as_str() {
         "2" | "cnn" => Template::Cnn,
         "3" | "mlp" => Template::Mlp,
-        "4" | "command" => Template::Command,
         "1" | "decoder" => Template::Decoder,
         other => {
-            return Err(Failure::new(Exit::Usage, format!("{other:?} is none of 1, 2, 3 and 4")));
+            return Err(Failure::new(Exit::Usage, format!("{other:?} is none of 1, 2 and 3")));
         }
     };
     let wanted = answers(path, template, args.name.clone(), args.data.clone());
@@ -104,11 +99,9 @@ fn ask(path: &Path, args: &InitArgs) -> Result<Answers, Failure> {
         Some(_) => wanted.name,
         None => question("Its name in the history", &wanted.name)?,
     };
-    let what =
-        if template == Template::Command { "The script" } else { "Training data (a file or a pattern)" };
     let data = match args.data {
         Some(_) => wanted.data,
-        None => question(what, &wanted.data)?,
+        None => question("Training data (a file or a pattern)", &wanted.data)?,
     };
     Ok(Answers { template, name, data })
 }
@@ -167,6 +160,7 @@ context = 128             # tokens of one sample
 [data]
 train = {data:?}
 valid = "5%"              # share held back, or files
+format = "text"           # "tokens" for shards of token numbers
 tokenizer = "bytes"       # or {{ bpe = 4096 }}
 
 [objective]
@@ -232,16 +226,6 @@ stop = {{ epochs = 50 }}
 seed = 1
 "#
         ),
-        Template::Command => format!(
-            r#"
-[model]
-kind = "command"
-argv = ["python3", {data:?}]
-
-[objective]
-stop = {{ time = "1 h" }}
-"#
-        ),
     };
     head + &body
 }
@@ -253,7 +237,7 @@ mod tests {
 
     #[test]
     fn every_template_is_a_valid_recipe() {
-        for template in [Template::Decoder, Template::Cnn, Template::Mlp, Template::Command] {
+        for template in [Template::Decoder, Template::Cnn, Template::Mlp] {
             let wanted = answers(Path::new("new.toml"), template, None, None);
             let source = Source::new("new.toml", Layer::Recipe, text(&wanted));
             let document = Document::parse(&source).expect("valid TOML");

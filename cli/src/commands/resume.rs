@@ -2,7 +2,7 @@
 
 use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
-use crate::drive::{How, Task, drive, watch_stopping};
+use crate::drive::{How, Task, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::trials;
 use dtrain_planner::Plan;
@@ -20,6 +20,7 @@ pub(crate) fn attach(context: &Context, args: &TrialArgs) -> Outcome {
 
 /// Lets a trial stop, and waits until it has, unless another terminal watches it.
 pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
+    catch_up(context);
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
     let label = &trial.row.label;

@@ -5,25 +5,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// A user's folders, gone when it is dropped.
-pub struct House(tempfile::TempDir);
+pub(crate) struct House(tempfile::TempDir);
 
 /// What the program said.
-pub struct Said {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl House {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().expect("a folder for the test"))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
         fs::write(&path, text).expect("a file");
@@ -31,7 +31,7 @@ impl House {
     }
 
     /// The program in this house, without the settings of whoever runs the test.
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
         command.args(args).current_dir(self.path()).env_clear();
         command.env("HOME", self.path()).env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -39,18 +39,18 @@ impl House {
         command
     }
 
-    pub fn dtrain(&self, args: &[&str]) -> Said {
+    pub(crate) fn dtrain(&self, args: &[&str]) -> Said {
         said(self.command(args).output().expect("the program starts"))
     }
 
     /// A small recipe that holds, with its data.
-    pub fn recipe(&self) -> PathBuf {
+    pub(crate) fn recipe(&self) -> PathBuf {
         self.file("data/a.txt", &"to be or not to be\n".repeat(200));
         self.file("recipe.toml", RECIPE)
     }
 }
 
-pub fn said(output: Output) -> Said {
+pub(crate) fn said(output: Output) -> Said {
     Said {
         code: output.status.code().expect("it ends by itself"),
         stdout: String::from_utf8(output.stdout).expect("UTF-8"),
