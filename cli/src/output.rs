@@ -77,15 +77,58 @@ impl Output {
 
     /// Says something to a person, unless asked to be quiet.
     pub(crate) fn say(&self, text: &str) {
-        if !self.quiet {
-            complain(&format!("{text}\n"));
+        if self.quiet {
+            return;
         }
+        let stderr = io::stderr();
+        let columns = if stderr.is_terminal() { columns(&stderr) } else { None };
+        complain(&format!("{}\n", columns.map_or_else(|| text.to_owned(), |width| wrapped(text, width))));
     }
 
     /// The last line: what to type next.
     pub(crate) fn next(&self, command: &str) {
         self.say(&format!("{} {command}", self.paint.blue("next:")));
     }
+}
+
+/// Columns of a terminal; `None` when it does not tell.
+fn columns(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
+    rustix::termios::tcgetwinsize(terminal)
+        .ok()
+        .map(|size| usize::from(size.ws_col))
+        .filter(|columns| *columns > 0)
+}
+
+/// The text with long lines broken between words; what follows stands below the value of a `  name   value` line.
+/// Lines with colours are left as they are.
+fn wrapped(text: &str, width: usize) -> String {
+    text.lines().map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
+}
+
+fn wrapped_line(line: &str, width: usize) -> String {
+    if line.chars().count() <= width || line.contains('\u{1b}') {
+        return line.to_owned();
+    }
+    let lead = line.len() - line.trim_start().len();
+    let gap = line[lead..].find("  ").map(|at| lead + at);
+    let value = gap.map(|at| at + line[at..].len() - line[at..].trim_start().len());
+    let indent = value.filter(|at| *at <= width / 3).unwrap_or(lead + 2);
+    let (head, rest) = line.split_at(value.filter(|at| *at <= width / 3).unwrap_or(lead));
+    let (mut out, mut column, mut is_first) = (head.to_owned(), head.chars().count(), true);
+    for word in rest.split(' ') {
+        let length = word.chars().count();
+        if !is_first && column + 1 + length > width {
+            out += &format!("\n{:indent$}", "");
+            column = indent;
+        } else if !is_first {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += length;
+        is_first = false;
+    }
+    out
 }
 
 /// Writes to stderr. Whether anybody reads it is not our business.
@@ -184,6 +227,14 @@ mod tests {
         }
         let text = document("progress", &Seen { step: 3 }, false).expect("plain data");
         assert_eq!(text, r#"{"format":"dtrain.progress/1","step":3}"#);
+    }
+
+    #[test]
+    fn long_lines_break_between_words_below_their_value() {
+        let shown = wrapped("  rate    one two three four five six seven", 32);
+        assert_eq!(shown, "  rate    one two three four\n          five six seven");
+        assert_eq!(wrapped("one two three", 8), "one two\n  three");
+        assert_eq!(wrapped("short", 80), "short");
     }
 
     #[test]
