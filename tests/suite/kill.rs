@@ -51,7 +51,8 @@ fn acknowledged(house: &House) -> BTreeMap<(u64, u64), f64> {
     let Ok(history) = History::open_read_only(&house.history()) else { return BTreeMap::new() };
     let Ok(trial) = history.find("last") else { return BTreeMap::new() };
     let points = history.series_by_attempt(&trial, "loss", Rank(0)).expect("losses");
-    points.iter().map(|(attempt, point)| ((attempt.0, point.step), point.value)).collect()
+    let flat = points.iter().flat_map(|(attempt, points)| points.iter().map(move |point| (attempt.0, point)));
+    flat.map(|(attempt, point)| ((attempt, point.step), point.value)).collect()
 }
 
 fn trials(house: &House) -> Vec<PathBuf> {
