@@ -69,7 +69,7 @@ fn card(house: &House, before: &[PathBuf]) -> Option<AgentCard> {
 fn kill(process: Process) {
     let Some(id) = i32::try_from(process.id).ok().and_then(rustix::process::Pid::from_raw) else { return };
     if is_alive(process) {
-        drop(rustix::process::kill_process(id, rustix::process::Signal::KILL));
+        rustix::process::kill_process(id, rustix::process::Signal::KILL).ok();
     }
 }
 
