@@ -1,5 +1,7 @@
 //! The language as a user meets it: samples that hold, samples that do not, and what is said about them.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
+
 use dtrain_recipes::{CheckContext, Checked, Document, Layer, Problem, Source, check, extended, render_all};
 use std::path::Path;
 

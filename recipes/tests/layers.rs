@@ -1,5 +1,7 @@
 //! Layers over layers, and what is left of them.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
+
 use dtrain_recipes::canonical::{differences, digest, json};
 use dtrain_recipes::{CheckContext, Checked, Document, Layer, Source, check, extended, library, render_all};
 use std::path::Path;

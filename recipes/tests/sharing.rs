@@ -1,5 +1,7 @@
 //! Recipes through git: from local repositories, honest ones and malicious ones.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
+
 use dtrain_recipes::sharing::{
     ChangeKind, Publication, SharingError, State, Store, Trust, add, capabilities, list, publish,
     read_recipe, remove, resolver, restore, show, trust, update, verify,
@@ -117,7 +119,7 @@ fn a_repository_is_added_listed_shown_and_verified() {
         ("recipes", commit.as_str(), "HEAD")
     );
     let store = place.store();
-    assert_eq!(list(&store).unwrap(), [locked.clone()]);
+    assert_eq!(list(&store).unwrap(), std::slice::from_ref(&locked));
     let shown = show(&store, "recipes").unwrap();
     let paths: Vec<&str> = shown.files.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!(paths, ["README.md", "deep/program.toml", "small.toml"]);
@@ -208,7 +210,7 @@ fn altered_files_are_found_and_never_used() {
         ("a new file", |folder| fs::write(folder.join("b.toml"), RECIPE).unwrap()),
         ("a lost file", |folder| fs::remove_file(folder.join("a.toml")).unwrap()),
         ("a mode", |folder| {
-            fs::set_permissions(folder.join("a.toml"), fs::Permissions::from_mode(0o700)).unwrap()
+            fs::set_permissions(folder.join("a.toml"), fs::Permissions::from_mode(0o700)).unwrap();
         }),
         ("a link", |folder| {
             fs::remove_file(folder.join("a.toml")).unwrap();
@@ -237,7 +239,7 @@ fn a_lock_file_alone_brings_everything_back() {
     place.commit(&[("a.toml", PROGRAM)]);
     fs::remove_dir_all(place.path("store")).unwrap();
     assert_eq!(verify(&place.store()).unwrap()[0].1, State::Missing);
-    assert_eq!(restore(&place.store()).unwrap(), [locked.clone()]);
+    assert_eq!(restore(&place.store()).unwrap(), std::slice::from_ref(&locked));
     assert_eq!(verify(&place.store()).unwrap(), [(locked, State::Sound)]);
     assert!(read_recipe(&place.store(), "recipes/a", Layer::Recipe).unwrap().text.contains("decoder"));
 }

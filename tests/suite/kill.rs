@@ -34,7 +34,15 @@ fn recipe() -> String {
 
 fn arguments(recipe: &str) -> Vec<&str> {
     let mut all = vec!["run", recipe, "--quiet", "--no-sample"];
-    all.extend(["--set", "objective.stop={ steps = 240 }", "--set", "cluster.ranks=2", "--set", "layout.data=2"]);
+    all.extend([
+        "--set",
+        "objective.stop={ steps = 1500 }",
+        "--set",
+        "cluster.ranks=2",
+        "--set",
+        "layout.data=2",
+    ]);
+    all.extend(["--set", "checkpoint.every=\"100 steps\""]);
     all
 }
 
@@ -108,7 +116,11 @@ fn strike(house: &House, reference: &Reference, victim: Victim, delay: Duration)
     let ranks = card.as_ref().map(|card| card.ranks.clone()).unwrap_or_default();
     if matches!(victim, Victim::Worker | Victim::All) {
         let nth = usize::try_from(delay.as_millis()).unwrap_or(0);
-        let some: Vec<_> = if victim == Victim::All { ranks.clone() } else { ranks.iter().copied().cycle().skip(nth % 2).take(1).collect() };
+        let some: Vec<_> = if victim == Victim::All {
+            ranks.clone()
+        } else {
+            ranks.iter().copied().cycle().skip(nth % 2).take(1).collect()
+        };
         some.into_iter().for_each(kill);
     }
     if matches!(victim, Victim::Agent | Victim::All)
@@ -126,12 +138,19 @@ fn strike(house: &House, reference: &Reference, victim: Victim, delay: Duration)
     }
     let promised = acknowledged(house);
     if status.code() != Some(0) {
-        assert!(victim != Victim::Worker && victim != Victim::Agent, "{at}: the controller gave up with {status}");
+        assert!(
+            victim != Victim::Worker && victim != Victim::Agent,
+            "{at}: the controller gave up with {status}"
+        );
         house.expect(0, ["resume", "last", "--quiet"]);
     }
     assert_eq!(losses(house), reference.losses, "{at}: the losses of the run without a kill");
     let trial = trials(house).into_iter().find(|trial| !before.contains(trial)).expect("it is there");
-    assert_eq!(digest(&newest_checkpoint(&trial).1), reference.weights, "{at}: the weights of the run without a kill");
+    assert_eq!(
+        digest(&newest_checkpoint(&trial).1),
+        reference.weights,
+        "{at}: the weights of the run without a kill"
+    );
     let kept = acknowledged(house);
     for (key, loss) in promised {
         assert_eq!(kept.get(&key), Some(&loss), "{at}: a point that was acknowledged is gone: {key:?}");
@@ -154,7 +173,7 @@ fn whoever_is_killed_the_run_ends_with_the_same_weights_and_nothing_is_lost() {
     let lasts = begun.elapsed();
     let weights = digest(&newest_checkpoint(&house.newest_trial()).1);
     let reference = Reference { weights, losses: losses(&house), lasts };
-    assert_eq!(reference.losses.len(), 240);
+    assert_eq!(reference.losses.len(), 1500);
     for victim in [Victim::Worker, Victim::Agent, Victim::Controller, Victim::All] {
         for moment in 0..moments {
             let random = order::mix(u64::from(moment), victim as u64) % 1000;
@@ -162,6 +181,9 @@ fn whoever_is_killed_the_run_ends_with_the_same_weights_and_nothing_is_lost() {
             let share = (f64::from(moment) + random as f64 / 1000.0) / f64::from(moments);
             strike(&house, &reference, victim, reference.lasts.mul_f64(share));
         }
-        println!("{victim:?}: {moments} kills within {:.1} s, all weights and losses as without", lasts.as_secs_f64());
+        println!(
+            "{victim:?}: {moments} kills within {:.1} s, all weights and losses as without",
+            lasts.as_secs_f64()
+        );
     }
 }

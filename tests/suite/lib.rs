@@ -61,6 +61,7 @@ impl House {
             .env("XDG_CONFIG_HOME", self.folder.path().join("config"))
             .env("XDG_DATA_HOME", self.folder.path().join("data"))
             .env("NO_COLOR", "1")
+            .env_remove("DTRAIN_KILLS")
             .current_dir(self.folder.path());
         command
     }

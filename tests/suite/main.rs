@@ -1,5 +1,7 @@
 //! One test binary for everything that needs more than one crate.
 
+mod digits;
+mod examples;
 mod kill;
 mod parity;
 mod ssh;

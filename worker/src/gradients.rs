@@ -51,7 +51,6 @@ impl Gradients {
     }
 
     /// Brings the gradients of the parameters `indices` into the flat vector; nothing to do on the host.
-    #[expect(clippy::wrong_self_convention, reason = "it brings values to the host, it converts nothing")]
     pub fn to_host(&mut self, indices: Range<usize>) {
         let Some(remote) = &self.remote else { return };
         for index in indices {

@@ -155,7 +155,7 @@ fn file_system(path: &Path) -> Finding {
     let name = "file system";
     let kind = match statfs(path) {
         // The width of the field differs between platforms.
-        Ok(found) => found.f_type as i64 & 0xFFFF_FFFF,
+        Ok(found) => found.f_type & 0xFFFF_FFFF,
         Err(error) => {
             return Finding::poor(name, format!("its kind is unknown: {error}"), "use a local disk");
         }

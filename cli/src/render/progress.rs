@@ -232,7 +232,7 @@ impl Progress {
                     "{}: {failure}; trying again in {} (failure {failures} of at most {most})",
                     self.warning(),
                     seconds(*pause)
-                ))
+                ));
             }
             Status::Stopping { .. } => {
                 self.say("stopping: the ranks finish their step and save; Ctrl-C again stops them at once");

@@ -150,8 +150,6 @@ fn a_walked_pipeline_is_close_to_its_closed_form() {
 
 /// Prints how long a candidate takes; says nothing about how long it may take.
 #[test]
-#[expect(clippy::print_stderr, reason = "a figure for whoever reads the log of the tests")]
-#[expect(clippy::cast_precision_loss, reason = "a count of candidates")]
 fn the_price_of_a_candidate_is_printed() {
     let (recipe, host) = (sample::recipe(), sample::host(48));
     let space = space(&recipe, &host, None, 960);

@@ -24,8 +24,8 @@ pub(crate) enum Parsed {
     Files(Vec<(String, Origin)>),
     Wholes(Vec<u64>),
     Bpe(u32),
-    Among(Vec<Parsed>),
-    Log(Box<Parsed>, Box<Parsed>),
+    Among(Vec<Self>),
+    Log(Box<Self>, Box<Self>),
 }
 
 impl Parsed {

@@ -191,7 +191,6 @@ fn a_reader_cannot_write_and_sees_what_is_written_meanwhile() {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the time is told, not judged: the machine may be busy")]
 fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);

@@ -142,7 +142,7 @@ fn a_status_is_never_taken_on_trust() {
     assert_eq!(status(&history, false), Status::Lost);
 
     assert!(history.reconcile(&|_| true).expect("looked").is_empty());
-    assert_eq!(history.reconcile(&nobody).expect("looked"), [trial.id.clone()]);
+    assert_eq!(history.reconcile(&nobody).expect("looked"), std::slice::from_ref(&trial.id));
     assert!(history.reconcile(&nobody).expect("looked").is_empty(), "told once");
     assert_eq!(history.trial(&trial.id, &nobody).expect("read").attempts.len(), 1);
     assert_eq!(status(&history, false), Status::Lost);

@@ -82,7 +82,7 @@ fn both_ways_follow_the_formulas_over_twenty_steps() {
         let mut p: Vec<f32> = (0..LEN).map(first_value).collect();
         let (mut m, mut v) = (vec![0.0; LEN], if has_second(kind) { vec![0.0; LEN] } else { vec![] });
         let tensor = |values: &[f32]| Tensor::<1>::from_data(values, &Device::flex());
-        let mut far = (tensor(&p), tensor(&vec![0.0; LEN]), tensor(&vec![0.0; LEN]));
+        let mut far = (tensor(&p), tensor(&[0.0; LEN]), tensor(&[0.0; LEN]));
         for t in 1..=20 {
             let g: Vec<f32> = (0..LEN).map(|i| gradient(t, i)).collect();
             host::step(kind, numbers(&rule, decays, t), &mut p, &g, &mut m, &mut v);

@@ -34,7 +34,7 @@ impl Rules<'_> {
                         "remove `model.vocab`, or train a tokenizer: `data.tokenizer = {{ bpe = {} }}`",
                         vocab.max(257)
                     ),
-                )
+                );
             }
             (Some(Parsed::Bpe(bpe)), Some(vocab)) if vocab < u64::from(*bpe) => self.wrong(
                 format!("`model.vocab` = {vocab} is smaller than the tokenizer's vocabulary of {bpe}"),

@@ -1,0 +1,120 @@
+//! Every command of every example's README, as a new user would type it.
+
+use dtrain_protocol::StepId;
+use dtrain_tests::{House, newest_checkpoint, root};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+/// Commands in the fenced blocks of a document, each split into words.
+fn commands(document: &str) -> Vec<Vec<String>> {
+    let text =
+        fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
+    let fenced = text.split("```").skip(1).step_by(2);
+    let lines = fenced.flat_map(|block| block.lines().filter_map(|line| line.strip_prefix("dtrain ")));
+    lines.map(words).collect()
+}
+
+/// Words of a command line; double quotes hold words together.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut is_quoted = false;
+    for c in line.chars() {
+        match c {
+            '"' => is_quoted = !is_quoted,
+            ' ' if !is_quoted => words.push(String::new()),
+            c => words.last_mut().expect("never empty").push(c),
+        }
+    }
+    words
+}
+
+/// Runs the commands of an example in one house, with `--set` to end long training early; `codes` are the
+/// exit codes other than 0, by the number of the command.
+fn follow(document: &str, shorter: &[&str], codes: &[(usize, i32)]) {
+    let house = House::default();
+    let commands = commands(document);
+    assert!(!commands.is_empty(), "{document} has no command");
+    for (number, mut command) in commands.into_iter().enumerate() {
+        if let Some(redirect) = command.iter().position(|word| word == ">") {
+            command.truncate(redirect);
+        }
+        if command[0] == "run" && command.iter().any(|word| word.ends_with("recipe.toml")) {
+            command.extend(shorter.iter().flat_map(|set| ["--set".to_owned(), (*set).to_owned()]));
+        }
+        if command.iter().any(|word| word == "mnist.toml") {
+            continue; // needs the MNIST files, which are not ours to ship
+        }
+        let expected = codes.iter().find(|(n, _)| *n == number).map_or(0, |(_, code)| *code);
+        let output = house
+            .dtrain(&command)
+            .current_dir(root())
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(expected), "{document}: dtrain {}\n{error}", command.join(" "));
+    }
+}
+
+#[test]
+fn quickstart() {
+    follow("examples/quickstart/README.md", &["objective.stop={ steps = 30 }"], &[]);
+}
+
+#[test]
+fn digits_cnn() {
+    follow("examples/digits-cnn/README.md", &[], &[]);
+}
+
+#[test]
+fn table_mlp() {
+    follow("examples/table-mlp/README.md", &[], &[]);
+}
+
+#[test]
+fn plan_only() {
+    follow("examples/plan-only/README.md", &[], &[(1, 3)]);
+}
+
+#[test]
+fn library() {
+    follow("examples/library/README.md", &["objective.stop={ steps = 5 }"], &[]);
+}
+
+/// What `examples/resume` tells, step by step: detach, watch and leave, stop, go on to the end.
+#[test]
+fn resume() {
+    let house = House::default();
+    let mut told = commands("examples/resume/README.md").into_iter();
+    let mut next = |verb: &str| {
+        let command = told.next().unwrap_or_default();
+        assert_eq!(command.first().map(String::as_str), Some(verb), "the README's order");
+        command
+    };
+    let mut run = next("run");
+    for set in ["model.layers=1", "model.hidden=32", "objective.stop={ steps = 1500 }"] {
+        run.extend(["--set".to_owned(), set.to_owned()]);
+    }
+    let output = house.dtrain(&run).current_dir(root()).output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(131), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let mut attach =
+        house.dtrain(next("attach")).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("starts");
+    let lines = BufReader::new(attach.stderr.take().expect("piped")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("step ")), "attach shows steps");
+    let id = i32::try_from(attach.id()).expect("process ids are small");
+    let process = rustix::process::Pid::from_raw(id).expect("not zero");
+    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("it runs");
+    lines.for_each(drop);
+    assert_eq!(
+        attach.wait().expect("it ends").code(),
+        Some(131),
+        "Ctrl-C leaves attach, and training goes on"
+    );
+
+    house.expect(0, next("stop"));
+    house.expect(0, next("resume"));
+    assert_eq!(newest_checkpoint(&house.newest_trial()).0, StepId(1500));
+}
