@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,7 +109,8 @@ pub(crate) fn close_inherited_files() -> io::Result<()> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number > 2)
         .collect();
-    for number in open {
+    // The listing had a file of its own, closed by now, and closing a number twice is a fault.
+    for number in open.into_iter().filter(|number| Path::new(&format!("/proc/self/fd/{number}")).exists()) {
         #[expect(unsafe_code, reason = "inherited files have no owner in this process that could be asked")]
         // SAFETY: the process has opened nothing yet, so that nobody here owns these numbers.
         unsafe {
