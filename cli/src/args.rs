@@ -106,8 +106,12 @@ pub(crate) enum Command {
     Model(ModelCommand),
 
     /// Check that this machine is fit to train; each failure comes with its fix
-    #[command(after_help = "Example:\n  dtrain doctor")]
-    Doctor,
+    #[command(after_help = "Examples:\n  dtrain doctor\n  dtrain doctor train@gpu-01 gpu-02:2222")]
+    Doctor {
+        /// Check these hosts over SSH instead: [user@]host[:port]
+        #[arg(value_name = "HOST")]
+        hosts: Vec<String>,
+    },
 
     /// Print a script that completes dtrain's commands in your shell
     #[command(

@@ -3,8 +3,10 @@
 use dtrain_runner::transport::known_hosts::Distrust;
 use dtrain_runner::transport::ssh::{Ssh, Target};
 use dtrain_runner::transport::{FACTS, Transport, TransportError};
+use dtrain_tests::House;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -113,6 +115,30 @@ fn a_known_host_runs_the_script_and_a_doubtful_one_gets_no_key_of_ours() {
             other => panic!("{lines:?}: expected {expected:?}, found {other:?}"),
         }
     }
+    doctor_examines(&server);
     let refused = Ssh::connect(&server.target("stranger", "NAME HOST")).err();
     assert!(matches!(refused, Some(TransportError::Authentication { .. })), "{refused:?}");
+}
+
+/// `dtrain doctor` over SSH, with the keys and the known_hosts of a user.
+fn doctor_examines(server: &Server) {
+    let house = House::default();
+    let target = server.target("user", "NAME HOST");
+    let keys = fs::read(&target.keys[0]).expect("a key");
+    let key = house.file(".ssh/id_ed25519", keys);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
+    let known = house.file(".ssh/known_hosts", fs::read(&target.known_hosts[0]).expect("lines"));
+    let home = key.ancestors().nth(2).expect("a home").to_owned();
+    let host = format!("root@127.0.0.1:{}", server.port);
+    let mut command = house.dtrain(["doctor", &host, "--json"]);
+    let output = command.env("HOME", &home).output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let checks = report["hosts"][0]["checks"].as_array().unwrap_or_else(|| panic!("no checks: {text}"));
+    assert!(checks.iter().any(|check| check["name"] == "cores" && check["verdict"] == "good"), "{text}");
+    fs::remove_file(known).expect("it is ours");
+    let output = house.dtrain(["doctor", &host]).env("HOME", &home).output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert!(text.contains("not in known_hosts") && text.contains("SHA256:"), "{text}");
 }

@@ -60,7 +60,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Show(args) => show::run(context, &args),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
-        Command::Doctor => doctor::run(context),
+        Command::Doctor { hosts } => doctor::run(context, &hosts),
         Command::Completions { shell } => completions::run(context, shell),
         Command::Man { command } => man::run(context, &command),
         Command::Worker { .. } | Command::Agent => unreachable!("the hidden commands were taken out above"),

@@ -1,4 +1,6 @@
-//! `dtrain doctor`: is this machine fit to train? Each failure comes with its fix.
+//! `dtrain doctor`: is this machine, or are those hosts, fit to train? Each failure comes with its fix.
+
+mod host;
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -57,8 +59,42 @@ struct Report {
     checks: Vec<Finding>,
 }
 
-/// Checks this machine.
-pub(crate) fn run(context: &Context) -> Outcome {
+#[derive(Serialize)]
+struct HostsReport {
+    fit: bool,
+    hosts: Vec<host::HostReport>,
+}
+
+/// Checks this machine, or, where hosts are named, those over SSH.
+pub(crate) fn run(context: &Context, hosts: &[String]) -> Outcome {
+    if hosts.is_empty() { this_machine(context) } else { over_ssh(context, hosts) }
+}
+
+fn over_ssh(context: &Context, hosts: &[String]) -> Outcome {
+    let reports = host::examine(hosts);
+    let failed = host::failed(&reports);
+    if context.out.json {
+        context.out.json("doctor", &HostsReport { fit: failed == 0, hosts: reports })?;
+    } else {
+        for report in &reports {
+            context.out.data(&report.host)?;
+            for check in &report.checks {
+                context.out.data(&line(context.out, check))?;
+            }
+        }
+    }
+    if failed > 0 {
+        let failed = counted(failed as u64, "check");
+        return Err(Failure::new(
+            Exit::Preflight,
+            format!("not every host is fit to train: {failed} failed"),
+        ));
+    }
+    context.out.say("every host is fit to train");
+    Ok(Exit::Done)
+}
+
+fn this_machine(context: &Context) -> Outcome {
     let mut checks = vec![program()];
     let state = state_folder(context.home.path());
     let is_usable = state.verdict != Verdict::Bad;

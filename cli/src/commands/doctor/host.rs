@@ -1,0 +1,153 @@
+//! What `doctor` asks of hosts over SSH, all of them at the same time.
+
+use super::{Finding, Verdict};
+use dtrain_recipes::Bytes;
+use dtrain_runner::transport::known_hosts::Distrust;
+use dtrain_runner::transport::ssh::{Ssh, Target};
+use dtrain_runner::transport::{FACTS, Transport, TransportError};
+use serde::Serialize;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What was found on one host.
+#[derive(Debug, Serialize)]
+pub(super) struct HostReport {
+    /// The host as the user wrote it.
+    pub(super) host: String,
+    pub(super) checks: Vec<Finding>,
+}
+
+/// Checks every host, each in a thread of its own; the reports come in the order of the hosts.
+pub(super) fn examine(hosts: &[String]) -> Vec<HostReport> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = hosts.iter().map(|host| scope.spawn(|| checks(host))).collect();
+        let results = running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| vec![crashed()]));
+        hosts.iter().cloned().zip(results).map(|(host, checks)| HostReport { host, checks }).collect()
+    })
+}
+
+fn crashed() -> Finding {
+    Finding::bad(
+        "ssh",
+        "the check itself failed",
+        "run it again with RUST_BACKTRACE=1 and report what it says",
+    )
+}
+
+fn checks(host: &str) -> Vec<Finding> {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    let facts = Target::parse(host, &user, &home)
+        .and_then(|target| Ssh::connect(&target))
+        .and_then(|mut ssh| ssh.run(FACTS));
+    match facts {
+        Ok(output) if output.status == 0 => findings(&output.stdout, now()),
+        Ok(output) => {
+            let found = format!("the shell ended with {}: {}", output.status, output.stderr.trim());
+            vec![Finding::bad("ssh", found, "dtrain needs a POSIX shell as `sh` on the host")]
+        }
+        Err(error) => vec![unreachable(&error)],
+    }
+}
+
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+fn unreachable(error: &TransportError) -> Finding {
+    let found = error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
+    let fix = match error {
+        TransportError::Name(..) => "write it as [user@]host[:port]",
+        TransportError::Connect { .. } => "check the name, the port, and that sshd runs there",
+        TransportError::HostKey { problem: Distrust::Unknown, .. } => {
+            "compare the fingerprint with the host's own, then accept it once with `ssh`"
+        }
+        TransportError::HostKey { .. } => "ask who keeps the host before you trust the new key",
+        TransportError::Authentication { .. } => "add your key with ssh-copy-id, or load it into ssh-agent",
+        TransportError::Ssh { .. } | TransportError::Stream { .. } => "try `ssh` by hand; it tells more",
+    };
+    Finding::bad("ssh", found, fix)
+}
+
+/// Judges the `key=value` lines of [`FACTS`]; `now` in seconds since the Unix epoch.
+fn findings(facts: &str, now: i64) -> Vec<Finding> {
+    let text =
+        |key: &str| facts.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or("");
+    let kib = |key: &str| text(key).parse::<u64>().ok().map(|kib| Bytes(kib << 10));
+    let mut found = vec![Finding::good("ssh", "host key known, and one of your keys accepted")];
+    found.push(match (text("system"), text("machine")) {
+        (system, machine) if system.starts_with("Linux") => {
+            Finding::good("system", format!("{system} {machine}"))
+        }
+        (system, _) => Finding::bad("system", format!("`{system}`"), "dtrain runs on Linux"),
+    });
+    found.push(match text("cores").parse::<u32>() {
+        Ok(cores) if cores > 0 => Finding::good("cores", format!("{cores}")),
+        _ => Finding::poor("cores", "unknown", "install coreutils, which bring nproc"),
+    });
+    found.push(room("memory", kib("memory_kib"), 1 << 30, "a small model needs about 1 GiB"));
+    found.push(room("free disk", kib("home_free_kib"), 1 << 30, "free some space in the home folder"));
+    found.push(match text("clock").parse::<i64>() {
+        Ok(clock) if (clock - now).abs() <= 30 => Finding::good("clock", "agrees with this machine's"),
+        Ok(clock) => {
+            Finding::bad("clock", format!("{} s apart from this machine's", clock - now), "set it by NTP")
+        }
+        Err(_) => Finding::poor("clock", "unknown", "check with date"),
+    });
+    found.push(match (text("gpus"), text("cuda_headers")) {
+        ("0" | "", _) => Finding::good("gpu", "none; training uses the CPU"),
+        (gpus, "") => {
+            Finding::bad("gpu", format!("{gpus}, but no CUDA headers"), "install the CUDA toolkit there")
+        }
+        (gpus, _) => Finding::good("gpu", format!("{gpus}, and the CUDA headers")),
+    });
+    found
+}
+
+fn room(name: &'static str, found: Option<Bytes>, least: u64, fix: &str) -> Finding {
+    match found {
+        Some(bytes) if bytes.0 >= least => Finding::good(name, bytes.to_string()),
+        Some(bytes) => Finding::bad(name, bytes.to_string(), fix),
+        None => Finding::poor(name, "unknown", "check it by hand"),
+    }
+}
+
+/// How many checks of all reports failed.
+pub(super) fn failed(reports: &[HostReport]) -> usize {
+    reports.iter().flat_map(|report| &report.checks).filter(|check| check.verdict == Verdict::Bad).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOUND: &str = "system=Linux 6.1\nmachine=x86_64\ncores=8\nmemory_kib=16000000\nhome_free_kib=9000000\n\
+                         clock=1000\ngpus=0\ncuda_headers=\n";
+
+    fn verdict(facts: &str, name: &str) -> Verdict {
+        findings(facts, 1010).into_iter().find(|check| check.name == name).expect("it is checked").verdict
+    }
+
+    #[test]
+    fn each_fault_of_a_host_is_found() {
+        assert!(findings(SOUND, 1010).iter().all(|check| check.verdict == Verdict::Good));
+        for (good, bad, name) in [
+            ("Linux 6.1", "Darwin 24", "system"),
+            ("memory_kib=16000000", "memory_kib=1000", "memory"),
+            ("home_free_kib=9000000", "home_free_kib=10", "free disk"),
+            ("clock=1000", "clock=2000", "clock"),
+            ("gpus=0", "gpus=2", "gpu"),
+        ] {
+            assert_eq!(verdict(&SOUND.replace(good, bad), name), Verdict::Bad, "{bad}");
+        }
+        assert_eq!(verdict("", "cores"), Verdict::Poor);
+    }
+
+    #[test]
+    fn a_dangerous_name_is_refused_before_anything_is_dialled() {
+        let reports = examine(&["-oProxyCommand=x".into(), "a;b".into()]);
+        assert_eq!(failed(&reports), 2);
+    }
+}
