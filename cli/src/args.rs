@@ -108,7 +108,7 @@ pub(crate) enum Command {
     /// Check that this machine is fit to train; each failure comes with its fix
     #[command(after_help = "Examples:\n  dtrain doctor\n  dtrain doctor train@gpu-01 gpu-02:2222")]
     Doctor {
-        /// Check these hosts over SSH instead: [user@]host[:port]
+        /// Check these hosts over SSH instead, each as host, user@host or user@host:port
         #[arg(value_name = "HOST")]
         hosts: Vec<String>,
     },
@@ -176,7 +176,7 @@ pub(crate) struct LayerArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
-    /// File with the [cluster] section
+    /// File with the cluster section
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
 }

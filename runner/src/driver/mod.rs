@@ -59,7 +59,7 @@ pub struct Launching {
 /// The programs that a driver starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// The agent: reads an [`AgentOrder`] and runs [`crate::agent::run`].
+    /// The agent: reads an [`crate::agent::AgentOrder`] and runs [`crate::agent::run`].
     pub agent: Program,
     /// A rank.
     pub worker: Program,

@@ -1,10 +1,10 @@
 //! The decisions of a trial's life, pure: what happened goes in, what to do comes out.
 //!
-//! What must survive a crash is changed by facts alone ([`Machine::apply`]), live and in replay alike, so that
+//! What must survive a crash is changed by facts alone (`Machine::apply`), live and in replay alike, so that
 //! the ledger is enough to go on. What an attempt said so far is volatile: it is read again from its spool.
 //! Nothing here reads a clock, a socket or a disk.
 //!
-//! Promises, each kept under test by [`simulate`]: at most one attempt lives; a launch is recorded before it happens; a
+//! Promises, each kept under test by `simulate`: at most one attempt lives; a launch is recorded before it happens; a
 //! message of an older attempt changes nothing; a checkpoint counts only when every rank of the same
 //! attempt saved it and the agent committed it; a trial ends once, with a reason; the ledger alone is enough to
 //! go on; an attempt goes on only from the newest durable checkpoint that was not refused.
