@@ -1,26 +1,19 @@
 //! One complete way to train, and why a way cannot be used.
 
 use crate::BatchSplit;
-use dtrain_protocol::{DeviceKind, Layout};
-use dtrain_recipes::{Bytes, Precision, Recompute, ZeroStage};
+use dtrain_protocol::{Arrangement, DeviceKind, Layout};
+use dtrain_recipes::{Bytes, PipelineSchedule, Precision, Recompute, ZeroStage};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One complete way to train.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// How work is cut among the ranks.
-    pub layout: Layout,
+    /// How the work is arranged among the ranks.
+    #[serde(flatten)]
+    pub arrangement: Arrangement,
     /// How the batch is split.
     pub split: BatchSplit,
-    /// What the replicas shard.
-    pub zero: ZeroStage,
-    /// Which activations are computed again.
-    pub recompute: Recompute,
-    /// Arithmetic of matrix products.
-    pub precision: Precision,
-    /// Where every rank runs.
-    pub device: DeviceKind,
     /// Compute threads of every rank.
     pub threads: u32,
     /// Peak learning rate.
@@ -30,17 +23,34 @@ pub struct Candidate {
 impl fmt::Display for Candidate {
     /// Such as `data 2, 1 thread each, 2 micro-batches of 4`; what is left at its default is not said.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&where_it_runs(&self.layout, self.device, self.threads))?;
+        let Arrangement { layout, zero, shard, sequence, recompute, recompute_every, .. } = self.arrangement;
+        let Arrangement { schedule, chunks, precision, device, .. } = self.arrangement;
+        f.write_str(&where_it_runs(&layout, device, self.threads))?;
         let n = self.split.micro_batches().get();
         write!(f, ", {n} micro-batch{} of {}", if n == 1 { "" } else { "es" }, self.split.micro())?;
-        if self.zero != ZeroStage::Zero0 {
-            write!(f, ", zero {}", zero_word(self.zero))?;
+        if zero != ZeroStage::Zero0 {
+            write!(f, ", zero {}", zero_word(zero))?;
+            if shard < self.arrangement.replicas() {
+                write!(f, " over {shard}")?;
+            }
         }
-        if self.recompute != Recompute::None {
-            write!(f, ", {} recompute", recompute_word(self.recompute))?;
+        if sequence {
+            f.write_str(", sequence parallel")?;
         }
-        if self.precision != Precision::F32 {
-            write!(f, ", {}", precision_word(self.precision))?;
+        if schedule != PipelineSchedule::OneForwardOneBackward {
+            write!(f, ", {}", schedule_word(schedule))?;
+        }
+        if chunks > 1 {
+            write!(f, " over {chunks} chunks")?;
+        }
+        if recompute != Recompute::None {
+            write!(f, ", {} recompute", recompute_word(recompute))?;
+        }
+        if recompute_every > 1 {
+            write!(f, " of every {recompute_every} blocks")?;
+        }
+        if precision != Precision::F32 {
+            write!(f, ", {}", precision_word(precision))?;
         }
         Ok(())
     }
@@ -73,6 +83,16 @@ pub fn recompute_word(recompute: Recompute) -> &'static str {
         Recompute::None => "none",
         Recompute::Selective => "selective",
         Recompute::Full => "full",
+    }
+}
+
+/// The schedule as it is written in a recipe.
+pub fn schedule_word(schedule: PipelineSchedule) -> &'static str {
+    match schedule {
+        PipelineSchedule::Gpipe => "gpipe",
+        PipelineSchedule::OneForwardOneBackward => "1f1b",
+        PipelineSchedule::Interleaved => "interleaved",
+        PipelineSchedule::ZeroBubble => "zero_bubble",
     }
 }
 

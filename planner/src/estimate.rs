@@ -60,6 +60,18 @@ impl Breakdown {
         self.forward + self.backward + self.communication + self.bubble + self.optimizer + self.overhead
     }
 
+    /// Every part times `factor`.
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            forward: self.forward * factor,
+            backward: self.backward * factor,
+            communication: self.communication * factor,
+            bubble: self.bubble * factor,
+            optimizer: self.optimizer * factor,
+            overhead: self.overhead * factor,
+        }
+    }
+
     /// The parts with their names, in a fixed order.
     pub fn parts(&self) -> [(&'static str, f64); 6] {
         [

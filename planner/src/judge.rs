@@ -1,17 +1,20 @@
 //! Prices a candidate: the one place where compute, communication, schedule and memory come together.
 
-use crate::Candidate;
 use crate::calibrate::Factors;
 use crate::compute::MicroCost;
 use crate::estimate::Breakdown;
 use crate::memory::{self, Held, Memory};
 use crate::network::{self, Level};
-use crate::schedule::one_forward_one_backward;
-use crate::simulate::{StageCost, exposed_reduction, walk};
+use crate::schedule::{self, Shape};
+use crate::simulate::{PassCost, exposed_reduction, walk};
 use crate::space::{Place, Space, Way};
-use crate::speeds::{Source, Speeds, speeds};
-use dtrain_protocol::{DeviceKind, HostFacts, Rates};
-use dtrain_recipes::{Bytes, Model, Optimizer, OptimizerKind, Precision, Recompute, ZeroStage};
+use crate::speeds::{Source, Speeds, nearest, speeds};
+use crate::{BatchSplit, Candidate};
+use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, RankRates, Rates};
+use dtrain_recipes::{
+    Bytes, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage,
+};
+use std::num::{NonZeroU32, NonZeroU64};
 
 /// Bytes of one bucket of gradients, as the worker cuts them.
 pub const BUCKET_BYTES: u64 = 1 << 20;
@@ -71,6 +74,15 @@ pub enum Verdict {
 impl<'a> Judge<'a> {
     /// Prepares the tables: the cost of every micro-batch on every pool.
     pub fn new(case: Case<'a>, space: &'a Space) -> Self {
+        let mut judge = Self::by_parts(case, space);
+        for (pool, speeds) in space.pools.iter().zip(&mut judge.speeds) {
+            speeds.whole = nearest(&case, *pool).and_then(|rates| whole(&case, rates)).unwrap_or(1.0);
+        }
+        judge
+    }
+
+    /// As [`Judge::new`], taking a step for the sum of its parts.
+    fn by_parts(case: Case<'a>, space: &'a Space) -> Self {
         let micros = space.all_micros();
         let speeds = space.pools.iter().map(|pool| speeds(&case, *pool, &micros)).collect();
         Self { case, space, micros, speeds }
@@ -142,12 +154,7 @@ impl<'a> Judge<'a> {
     pub fn place(&self, candidate: &Candidate) -> Option<Place> {
         let same = |way: &Way| {
             let pool = self.space.pools[way.pool as usize];
-            way.layout == candidate.layout
-                && way.zero == candidate.zero
-                && way.recompute == candidate.recompute
-                && way.precision == candidate.precision
-                && pool.threads == candidate.threads
-                && pool.device == candidate.device
+            way.arrangement == candidate.arrangement && pool.threads == candidate.threads
         };
         let way = self.space.ways.iter().position(same)?;
         let micros = self.space.micros(&self.space.ways[way]);
@@ -159,7 +166,7 @@ impl<'a> Judge<'a> {
     fn parts_of(&self, place: Place) -> (Way, u32, u32) {
         let way = self.space.ways[place.way as usize];
         let micro = self.space.micro(place).get();
-        let share = self.space.batch.get() / u64::from(way.layout.data.get());
+        let share = self.space.batch.get() / u64::from(way.arrangement.layout.readers());
         let micro_batches = u32::try_from(share / u64::from(micro)).unwrap_or(u32::MAX);
         (way, micro, micro_batches)
     }
@@ -168,11 +175,7 @@ impl<'a> Judge<'a> {
         Held {
             model: self.case.model,
             optimizer: self.case.optimizer,
-            layout: way.layout,
-            zero: way.zero,
-            recompute: way.recompute,
-            precision: way.precision,
-            device: self.space.pools[way.pool as usize].device,
+            arrangement: way.arrangement,
             micro,
             micro_batches,
             baseline: self.speeds[way.pool as usize].baseline,
@@ -182,17 +185,17 @@ impl<'a> Judge<'a> {
     fn micro_cost(&self, way: &Way, micro: u32) -> MicroCost {
         let index =
             self.micros.binary_search(&micro).expect("every micro-batch of the space is in the table");
-        self.speeds[way.pool as usize].micro[precision_index(way.precision)][index]
+        self.speeds[way.pool as usize].micro[precision_index(way.arrangement.precision)][index]
     }
 
     fn breakdown(&self, way: &Way, micro: u32, micro_batches: u32, walked: bool) -> Breakdown {
         let cost = self.micro_cost(way, micro);
-        let layout = &way.layout;
+        let layout = &way.arrangement.layout;
         let (stages, n) = (layout.pipeline.get(), f64::from(micro_batches));
         let cut = f64::from(layout.tensor.get() * layout.context.get());
         let blocks = self.case.model.blocks();
         let deepest = f64::from(blocks.div_ceil(stages)) / cut;
-        let again = match way.recompute {
+        let again = match way.arrangement.recompute {
             Recompute::None => 0.0,
             Recompute::Selective => 0.15,
             Recompute::Full => 1.0,
@@ -205,21 +208,28 @@ impl<'a> Judge<'a> {
         let buckets = (4 * self.rank_parameters(way)).div_ceil(BUCKET_BYTES);
         let device = self.space.pools[way.pool as usize].device;
         let exposed = exposed_reduction(reduction, buckets, backward, overlap(device));
-        let stage = StageCost { forward: forward + within / 3.0, backward: backward + within * 2.0 / 3.0 };
+        let chunks = f64::from(way.arrangement.chunks);
+        let pass = PassCost {
+            forward: (forward + within / 3.0) / chunks,
+            // Gradients of weights are half of the products of a backward without what is computed again.
+            input: (backward + within * 2.0 / 3.0 - 0.5 * deepest * cost.block_backward) / chunks,
+            weights: 0.5 * deepest * cost.block_backward / chunks,
+        };
         let waiting = self.waiting(way, n * (forward + backward), n);
-        Breakdown {
+        let parts = Breakdown {
             forward: n * forward,
             backward: n * backward,
             communication: exposed + n * within + waiting,
-            bubble: self.bubble(way, micro, micro_batches, stage, walked),
+            bubble: self.bubble(way, micro, micro_batches, pass, walked),
             optimizer: self.optimizer(way),
             overhead: n * cost.overhead,
-        }
+        };
+        parts.scaled(self.speeds[way.pool as usize].whole)
     }
 
     /// Seconds the busiest stage stands still.
-    fn bubble(&self, way: &Way, micro: u32, micro_batches: u32, stage: StageCost, walked: bool) -> f64 {
-        let stages = way.layout.pipeline;
+    fn bubble(&self, way: &Way, micro: u32, micro_batches: u32, pass: PassCost, walked: bool) -> f64 {
+        let stages = way.arrangement.layout.pipeline;
         if stages.get() == 1 {
             return 0.0;
         }
@@ -228,16 +238,22 @@ impl<'a> Judge<'a> {
             Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => 0.0,
         };
         let link = &self.speeds[way.pool as usize].link;
-        let cut = f64::from(way.layout.tensor.get() * way.layout.context.get());
+        let cut = f64::from(way.arrangement.layout.tensor.get() * way.arrangement.layout.context.get());
         let bytes = 4.0 * f64::from(micro) * width / cut;
         let transfer = self.case.factors.communication * (link.link_latency + bytes / link.link_bandwidth);
-        let (p, n) = (f64::from(stages.get()), f64::from(micro_batches));
-        let closed = (p - 1.0) * (stage.forward + stage.backward) + 2.0 * (n + p - 2.0) * transfer;
+        let arrangement = &way.arrangement;
+        let shape = Shape { stages: stages.get(), chunks: arrangement.chunks, micros: micro_batches };
+        let (p, n) = (f64::from(stages.get()), f64::from(micro_batches * arrangement.chunks));
+        let filling = match arrangement.schedule {
+            PipelineSchedule::ZeroBubble => pass.forward + pass.input - pass.weights,
+            PipelineSchedule::Gpipe
+            | PipelineSchedule::OneForwardOneBackward
+            | PipelineSchedule::Interleaved => pass.forward + pass.input + pass.weights,
+        };
+        let closed = (p - 1.0) * filling.max(0.0) + 2.0 * (n + p - 2.0) * transfer;
         let actions = || {
-            let micros = std::num::NonZeroU32::new(micro_batches)?;
-            let all: Vec<_> =
-                (0..stages.get()).map(|s| one_forward_one_backward(s, stages, micros)).collect();
-            walk(&all, &vec![stage; all.len()], transfer).map(|walked| walked.bubble())
+            let all = schedule::passes(arrangement.schedule, shape);
+            walk(&all, shape, &vec![pass; all.len()], transfer).map(|walked| walked.bubble())
         };
         if walked { actions().unwrap_or(closed) } else { closed }
     }
@@ -249,23 +265,25 @@ impl<'a> Judge<'a> {
         let level = |members| [Level { members, bandwidth: link.link_bandwidth, latency: link.link_latency }];
         let mut seconds = 0.0;
         if let Model::Decoder(d) = self.case.model {
-            let width = f64::from(d.context) * f64::from(d.hidden) / f64::from(way.layout.context.get());
+            let width =
+                f64::from(d.context) * f64::from(d.hidden) / f64::from(way.arrangement.layout.context.get());
             let bytes = 4.0 * f64::from(micro) * width;
-            seconds += blocks * 4.0 * network::all_reduce(bytes, &level(way.layout.tensor.get()));
+            seconds += blocks * 4.0 * network::all_reduce(bytes, &level(way.arrangement.layout.tensor.get()));
             let keys = bytes * 2.0 * f64::from(d.kv_heads) / f64::from(d.heads);
-            seconds += blocks * 3.0 * network::reduce_scatter(keys, &level(way.layout.context.get()));
+            seconds +=
+                blocks * 3.0 * network::reduce_scatter(keys, &level(way.arrangement.layout.context.get()));
         }
-        if way.zero == ZeroStage::Zero3 {
+        if way.arrangement.zero == ZeroStage::Zero3 {
             #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
             let bytes = 4.0 * self.rank_parameters(way) as f64;
-            seconds += 2.0 * network::reduce_scatter(bytes, &level(way.layout.data.get()));
+            seconds += 2.0 * network::reduce_scatter(bytes, &level(way.arrangement.layout.data.get()));
         }
         seconds * self.case.factors.communication
     }
 
     /// Seconds to sum the gradients of all replicas. Sharded stages scatter and gather: the same volume.
     fn reduction(&self, way: &Way) -> f64 {
-        if way.layout.data.get() == 1 {
+        if way.arrangement.layout.data.get() == 1 {
             return 0.0;
         }
         let speeds = &self.speeds[way.pool as usize];
@@ -274,7 +292,7 @@ impl<'a> Judge<'a> {
         let curve = |bytes| network::measured(&speeds.all_reduce, bytes).map(|s| s * speeds.all_reduce_scale);
         #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
         let formula = |bytes: u64| {
-            let members = way.layout.data.get();
+            let members = way.arrangement.layout.data.get();
             let (bandwidth, latency) = (speeds.link.link_bandwidth, speeds.link.link_latency);
             network::all_reduce(bytes as f64, &[Level { members, bandwidth, latency }])
         };
@@ -287,7 +305,7 @@ impl<'a> Judge<'a> {
     /// Seconds a replica waits for the slowest: the expected largest of as many normal deviates, for a step of
     /// `compute` seconds whose parts vary independently.
     fn waiting(&self, way: &Way, compute: f64, micro_batches: f64) -> f64 {
-        let replicas = f64::from(way.layout.data.get());
+        let replicas = f64::from(way.arrangement.layout.data.get());
         let deviation = 1.48 * self.speeds[way.pool as usize].spread / micro_batches.sqrt();
         let doublings = (replicas / 2.0).ln();
         // Exact at 2, within a tenth up to a thousand.
@@ -296,7 +314,8 @@ impl<'a> Judge<'a> {
     }
 
     fn optimizer(&self, way: &Way) -> f64 {
-        let shard = if way.zero == ZeroStage::Zero0 { 1 } else { way.layout.data.get() };
+        let shard =
+            if way.arrangement.zero == ZeroStage::Zero0 { 1 } else { way.arrangement.layout.data.get() };
         #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
         let parameters = self.rank_parameters(way) as f64 / f64::from(shard);
         let kind = optimizer_factor(self.case.optimizer.kind);
@@ -305,9 +324,34 @@ impl<'a> Judge<'a> {
 
     /// Parameters one rank computes with.
     fn rank_parameters(&self, way: &Way) -> u64 {
-        let cut = u64::from(way.layout.tensor.get()) * u64::from(way.layout.pipeline.get());
+        let cut =
+            u64::from(way.arrangement.layout.tensor.get()) * u64::from(way.arrangement.layout.pipeline.get());
         self.case.model.parameters() / cut
     }
+}
+
+/// How much longer the whole steps of a measurement took than the sum of their parts, which the same measurement
+/// timed one by one. `None` when no whole step was measured.
+fn whole(case: &Case<'_>, rates: &RankRates) -> Option<f64> {
+    let measured = rates.whole_step?;
+    let positive = NonZeroU32::new;
+    let (micro, ranks) = (positive(measured.micro_batch)?, positive(rates.ranks)?);
+    let global = u64::from(measured.micro_batch) * u64::from(measured.micro_batches) * u64::from(rates.ranks);
+    let candidate = Candidate {
+        arrangement: Arrangement {
+            layout: Layout::replicas(ranks),
+            device: rates.device,
+            ..Arrangement::SINGLE
+        },
+        split: BatchSplit::of(NonZeroU64::new(global)?, micro, ranks).ok()?,
+        threads: rates.threads.max(1),
+        learning_rate: 0.0,
+    };
+    let space = Space::single(&candidate)?;
+    let judge = Judge::by_parts(Case { factors: Factors::default(), ..*case }, &space);
+    let parts = judge.time(Place { way: 0, micro: 0 }).total();
+    let ratio = measured.seconds / parts;
+    ratio.is_finite().then(|| ratio.clamp(0.5, 2.0))
 }
 
 fn precision_index(precision: Precision) -> usize {

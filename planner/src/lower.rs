@@ -1,11 +1,11 @@
 //! Spells a choice out, rank by rank; nothing is left to decide afterwards.
 
-use crate::memory::blocks_of;
+use crate::memory::chunks_of;
 use crate::plan::{Plan, Ranked};
-use crate::schedule::one_forward_one_backward;
+use crate::schedule;
 use dtrain_protocol::{
-    Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId, Training,
-    TrialId,
+    Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
+    Training, TrialId, split,
 };
 use dtrain_recipes::Data;
 use std::num::NonZeroU32;
@@ -30,32 +30,33 @@ pub struct Launch {
 ///
 /// Every link is [`Link::Alone`]: who launches the ranks knows how they reach each other, and fills it in.
 pub fn lower(plan: &Plan, choice: &Ranked, launch: &Launch) -> Vec<Assignment> {
-    (0..choice.candidate.layout.world()).map(|rank| of_rank(plan, choice, launch, Rank(rank))).collect()
+    let candidate = &choice.candidate;
+    let steps = schedule::steps(&candidate.arrangement, candidate.split.micro_batches());
+    let ranks = (0..candidate.arrangement.layout.world()).map(Rank);
+    ranks.map(|rank| of_rank(plan, choice, launch, rank, &steps)).collect()
 }
 
-fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank) -> Assignment {
+fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[Vec<Action>]) -> Assignment {
     let (recipe, candidate, pace) = (&plan.recipe, &choice.candidate, &choice.pace);
-    let layout = candidate.layout;
+    let layout = candidate.arrangement.layout;
     let stage = layout.coord(rank).along(Axis::Pipeline);
     let stop = &recipe.objective.stop;
     Assignment {
         trial: launch.trial.clone(),
         attempt: launch.attempt,
         rank,
-        layout,
+        arrangement: candidate.arrangement,
         model: recipe.model.clone(),
-        blocks: blocks_of(stage, layout.pipeline.get(), recipe.model.blocks()),
+        chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()),
         data: data(plan),
         data_root: plan.data_root.clone(),
-        training: training(plan, choice),
+        training: training(plan, choice, rank),
         until: RunUntil {
             steps: pace.steps.map(StepId),
             seconds: launch.seconds_left,
             target: stop.target.map(|target| (recipe.objective.metric, target)),
         },
-        step: one_forward_one_backward(stage, layout.pipeline, candidate.split.micro_batches()),
-        zero: candidate.zero,
-        recompute: candidate.recompute,
+        step: steps[stage as usize].clone(),
         placement: placement(plan, choice, rank),
         link: Link::Alone,
         validate_every: pace.validate_every,
@@ -71,10 +72,12 @@ fn data(plan: &Plan) -> Data {
     plan.recipe.data.clone().expect("a checked recipe with a model of ours names its data")
 }
 
-fn training(plan: &Plan, choice: &Ranked) -> Training {
+fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
     let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.pace);
+    let layout = candidate.arrangement.layout;
     Training {
         batch: candidate.split.global(),
+        share: split::share(candidate.split.global(), layout.reader(rank), layout.readers()),
         micro_batch: candidate.split.micro(),
         micro_batches: candidate.split.micro_batches().get(),
         optimizer: train.optimizer,
@@ -84,14 +87,13 @@ fn training(plan: &Plan, choice: &Ranked) -> Training {
         schedule: train.schedule,
         final_fraction: train.final_fraction,
         clip: train.clip,
-        precision: candidate.precision,
         seed: train.seed,
     }
 }
 
 /// On a CPU every rank has its own number; GPUs are taken in turn.
 fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
-    let (device, threads) = (choice.candidate.device, choice.candidate.threads);
+    let (device, threads) = (choice.candidate.arrangement.device, choice.candidate.threads);
     let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
     let index = match device {
         DeviceKind::Cpu => rank.0,

@@ -4,7 +4,7 @@
 //! for its backward, the logits, the buffers of the reduction, and the process itself.
 
 use dtrain_protocol::mapping::SLOT_VALUES;
-use dtrain_protocol::{DeviceKind, Layout};
+use dtrain_protocol::{Arrangement, DeviceKind, split};
 use dtrain_recipes::{
     Activation, Bytes, Cnn, Decoder, Mlp, Model, Optimizer, OptimizerKind, Positions, Precision, Recompute,
     ZeroStage,
@@ -60,16 +60,8 @@ pub struct Held<'a> {
     pub model: &'a Model,
     /// The update rule.
     pub optimizer: &'a Optimizer,
-    /// How work is cut.
-    pub layout: Layout,
-    /// What the replicas shard.
-    pub zero: ZeroStage,
-    /// Which activations are computed again.
-    pub recompute: Recompute,
-    /// Arithmetic of matrix products.
-    pub precision: Precision,
-    /// Where it runs: on a CPU in f32 the worker's fused operations keep less.
-    pub device: DeviceKind,
+    /// How the work is arranged.
+    pub arrangement: Arrangement,
     /// Samples of one forward pass.
     pub micro: u32,
     /// Forward passes of a step.
@@ -80,7 +72,7 @@ pub struct Held<'a> {
 
 /// Bytes of the heaviest rank. The heaviest stage is found, not assumed: it is often the last.
 pub fn peak(held: &Held<'_>) -> Memory {
-    (0..held.layout.pipeline.get())
+    (0..held.arrangement.layout.pipeline.get())
         .map(|stage| of_stage(held, stage))
         .max_by_key(|m| m.total())
         .unwrap_or_default()
@@ -88,23 +80,24 @@ pub fn peak(held: &Held<'_>) -> Memory {
 
 /// Bytes of a rank of pipeline stage `stage`.
 fn of_stage(held: &Held<'_>, stage: u32) -> Memory {
-    let layout = &held.layout;
+    let layout = &held.arrangement.layout;
     let (stages, tensor, data) = (layout.pipeline.get(), layout.tensor.get(), u64::from(layout.data.get()));
     let (first, last) = (stage == 0, stage + 1 == stages);
-    let blocks = blocks_of(stage, stages, held.model.blocks()).len() as u64;
+    let runs = chunks_of(stage, &held.arrangement, held.model.blocks());
+    let blocks: u64 = runs.iter().map(|run| run.len() as u64).sum();
     let parameters = parameters(held.model, blocks, first, last) / u64::from(tensor);
-    let shard = |at: ZeroStage| if held.zero >= at { data } else { 1 };
-    let copies = match held.precision {
+    let shard = |at: ZeroStage| if held.arrangement.zero >= at { data } else { 1 };
+    let copies = match held.arrangement.precision {
         Precision::F32 => 4,
         Precision::Bf16 => 6,
     };
     let alive = u64::from((stages - stage).min(held.micro_batches));
     let samples = u64::from(held.micro);
-    let on_host = held.device == DeviceKind::Cpu;
+    let on_host = held.arrangement.device == DeviceKind::Cpu;
     // What the ranks of a host show to each other: two slots a rank, mapped by all of them.
     let slots = if on_host { 2 * data * 4 * SLOT_VALUES as u64 } else { 0 };
-    let fused = on_host && held.precision == Precision::F32;
-    let kept = kept(held.model, held.recompute, held.precision, fused);
+    let fused = on_host && held.arrangement.precision == Precision::F32;
+    let kept = kept(held.model, held.arrangement.recompute, held.arrangement.precision, fused);
     let cut = u64::from(tensor * layout.context.get());
     let outer = if first { kept.outer } else { 0 };
     let logits = if last { kept.logits } else { 0 };
@@ -123,14 +116,16 @@ fn of_stage(held: &Held<'_>, stage: u32) -> Memory {
     }
 }
 
-/// The blocks of stage `stage`: equal shares, the remainder spread evenly. One truth for memory, price and
-/// assignment.
-pub fn blocks_of(stage: u32, stages: u32, blocks: u32) -> std::ops::Range<u32> {
-    let cut = |k: u32| {
-        let (k, n, p) = (u64::from(k), u64::from(blocks), u64::from(stages));
-        u32::try_from(k * n / p).expect("a share is at most the whole")
+/// The runs of blocks of stage `stage`: the pipeline goes through the stages once for each chunk, and all runs are
+/// equal shares, the remainder spread evenly. One truth for memory, price and assignment.
+pub fn chunks_of(stage: u32, arrangement: &Arrangement, blocks: u32) -> Vec<std::ops::Range<u32>> {
+    let stages = arrangement.layout.pipeline.get();
+    let run = |chunk: u32| {
+        let share = split::share(u64::from(blocks), chunk * stages + stage, stages * arrangement.chunks);
+        let block = |n: u64| u32::try_from(n).expect("a share is at most the whole");
+        block(share.start)..block(share.end)
     };
-    cut(stage)..cut(stage + 1)
+    (0..arrangement.chunks).map(run).collect()
 }
 
 /// Parameters of a stage with `blocks` blocks.
@@ -290,22 +285,14 @@ fn cnn(c: &Cnn, recompute: Recompute) -> Kept {
 mod tests {
     use super::*;
     use crate::sample;
+    use dtrain_protocol::Layout;
     use proptest::prelude::*;
     use std::num::NonZeroU32;
 
+    const ON_GPU: Arrangement = Arrangement { device: DeviceKind::Cuda, ..Arrangement::SINGLE };
+
     fn held<'a>(model: &'a Model, optimizer: &'a Optimizer) -> Held<'a> {
-        Held {
-            model,
-            optimizer,
-            layout: Layout::SINGLE,
-            zero: ZeroStage::Zero0,
-            recompute: Recompute::None,
-            precision: Precision::F32,
-            device: DeviceKind::Cuda,
-            micro: 1,
-            micro_batches: 1,
-            baseline: 0,
-        }
+        Held { model, optimizer, arrangement: ON_GPU, micro: 1, micro_batches: 1, baseline: 0 }
     }
 
     #[test]
@@ -329,7 +316,7 @@ mod tests {
     #[test]
     fn the_fused_operations_of_a_cpu_keep_no_scores() {
         let (model, optimizer) = (sample::gpt2(), sample::adamw());
-        let memory = peak(&Held { device: DeviceKind::Cpu, micro: 2, ..held(&model, &optimizer) });
+        let memory = peak(&Held { arrangement: Arrangement::SINGLE, micro: 2, ..held(&model, &optimizer) });
         // One token of one block keeps 5·768 around 3·768 packed values, 12 logarithms and 2·3072, and the
         // embedding keeps 768. Gradients passing through a block are less than the logits were.
         let token = 12 * (8 * 768 + 12 + 2 * 3072) + 768;
@@ -360,8 +347,8 @@ mod tests {
             (&gpt, 16, Recompute::None, 579.3),
         ] {
             let model = Model::Decoder(decoder.clone());
-            let device = DeviceKind::Cpu;
-            let held = Held { device, micro, recompute, baseline: 48 << 20, ..held(&model, &optimizer) };
+            let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
+            let held = Held { arrangement, micro, baseline: 48 << 20, ..held(&model, &optimizer) };
             let counted = peak(&held);
             // They were read before the first checkpoint.
             #[expect(clippy::cast_precision_loss, reason = "a few hundred MiB")]
@@ -378,7 +365,10 @@ mod tests {
     fn each_zero_stage_shards_one_thing_more() {
         let (model, optimizer) = (sample::gpt2(), sample::adamw());
         let layout = Layout::replicas(NonZeroU32::new(4).expect("positive"));
-        let at = |zero| peak(&Held { layout, zero, ..held(&model, &optimizer) });
+        let at = |zero| {
+            let arrangement = Arrangement { layout, zero, shard: 4, ..ON_GPU };
+            peak(&Held { arrangement, ..held(&model, &optimizer) })
+        };
         let whole = at(ZeroStage::Zero0);
         assert_eq!(at(ZeroStage::Zero1).optimizer.0, whole.optimizer.0 / 4);
         assert_eq!(at(ZeroStage::Zero1).gradients, whole.gradients);
@@ -387,11 +377,21 @@ mod tests {
         assert_eq!(at(ZeroStage::Zero3).weights.0, whole.weights.0 / 4);
     }
 
+    fn pipeline(stages: u32, chunks: u32) -> Arrangement {
+        let pipeline = NonZeroU32::new(stages).expect("positive");
+        Arrangement { layout: Layout { pipeline, ..Layout::SINGLE }, chunks, ..ON_GPU }
+    }
+
     #[test]
     fn the_blocks_of_all_stages_are_the_blocks() {
-        for (stages, blocks) in (1..=8).flat_map(|p| (p..20).map(move |n| (p, n))) {
-            let all: Vec<_> = (0..stages).flat_map(|s| blocks_of(s, stages, blocks)).collect();
-            assert_eq!(all, (0..blocks).collect::<Vec<_>>());
+        for (stages, chunks) in (1..=8).flat_map(|p| (1..=3).map(move |v| (p, v))) {
+            for blocks in stages * chunks..30 {
+                let runs = |stage| chunks_of(stage, &pipeline(stages, chunks), blocks);
+                let all = (0..chunks).flat_map(|chunk| (0..stages).map(move |stage| (chunk, stage)));
+                let all: Vec<_> =
+                    all.flat_map(|(chunk, stage)| runs(stage)[chunk as usize].clone()).collect();
+                assert_eq!(all, (0..blocks).collect::<Vec<_>>(), "{stages} stages, {chunks} chunks");
+            }
         }
     }
 
@@ -399,13 +399,14 @@ mod tests {
     fn the_stages_of_a_pipeline_together_hold_the_parameters() {
         let model = sample::llama();
         for stages in 1..=4 {
-            let sum: u64 = (0..stages)
-                .map(|s| {
-                    let blocks = blocks_of(s, stages, model.blocks()).len() as u64;
-                    parameters(&model, blocks, s == 0, s + 1 == stages)
-                })
-                .sum();
-            assert_eq!(sum, model.parameters());
+            let of_stage = |s| {
+                let blocks: usize = chunks_of(s, &pipeline(stages, 1), model.blocks())
+                    .iter()
+                    .map(ExactSizeIterator::len)
+                    .sum();
+                parameters(&model, blocks as u64, s == 0, s + 1 == stages)
+            };
+            assert_eq!((0..stages).map(of_stage).sum::<u64>(), model.parameters());
         }
     }
 
@@ -415,14 +416,18 @@ mod tests {
             let (model, optimizer) = (sample::models()[kind].clone(), sample::adamw());
             let zero = if zero3 { ZeroStage::Zero3 } else { ZeroStage::Zero0 };
             let recompute = if full { Recompute::Full } else { Recompute::None };
-            let at = |micro| peak(&Held { micro, zero, recompute, ..held(&model, &optimizer) }).total();
+            let arrangement = Arrangement { zero, recompute, ..ON_GPU };
+            let at = |micro| peak(&Held { micro, arrangement, ..held(&model, &optimizer) }).total();
             prop_assert!(at(micro) < at(micro + 1));
         }
 
         #[test]
         fn full_recompute_never_needs_more(micro in 1u32..64) {
             let (model, optimizer) = (sample::llama(), sample::adamw());
-            let at = |recompute| peak(&Held { micro, recompute, ..held(&model, &optimizer) }).total();
+            let at = |recompute| {
+                let arrangement = Arrangement { recompute, ..ON_GPU };
+                peak(&Held { micro, arrangement, ..held(&model, &optimizer) }).total()
+            };
             prop_assert!(at(Recompute::Full) < at(Recompute::Selective));
             prop_assert!(at(Recompute::Selective) < at(Recompute::None));
         }

@@ -177,7 +177,7 @@ fn in_order(judge: &Judge<'_>, ranking: &Ranking) -> Vec<(Place, bool)> {
     let simplicity = |place: Place| {
         let way = judge.space().ways[place.way as usize];
         let is_tight = judge.memory(place).total().0 > judge.available(&way).0 / 4 * 3;
-        (is_tight, way.layout.world(), way.recompute, way.zero)
+        (is_tight, way.arrangement.layout.world(), way.arrangement.recompute, way.arrangement.zero)
     };
     let (mut ties, rest): (Vec<_>, Vec<_>) = ranking.best.iter().copied().partition(|(s, _)| *s <= limit);
     ties.sort_by(|a, b| {

@@ -136,6 +136,7 @@ pub(crate) fn rates(cores: u32) -> Rates {
             all_reduce: if ranks > 1 { all_reduce } else { Vec::new() },
             spread: 0.02,
             baseline_bytes: 20 << 20,
+            whole_step: None,
         }
     });
     Rates {

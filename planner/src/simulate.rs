@@ -2,15 +2,19 @@
 //!
 //! It knows no byte and no device: seconds of each piece come in, seconds of the whole go out.
 
-use dtrain_protocol::{Action, Toward};
+use crate::schedule::Shape;
+use dtrain_protocol::{Action, Pass, Toward};
+use std::collections::BTreeMap;
 
-/// Seconds of one micro-batch on one stage.
+/// Seconds of one pass through one chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StageCost {
+pub struct PassCost {
     /// Forward.
     pub forward: f64,
-    /// Backward, with what is computed again.
-    pub backward: f64,
+    /// The part of backward that the stage before waits for, with what is computed again.
+    pub input: f64,
+    /// The rest of backward: gradients of weights.
+    pub weights: f64,
 }
 
 /// What a walk found.
@@ -29,97 +33,104 @@ impl Walked {
     }
 }
 
-/// Walks the action lists of all stages of one pipeline over unbuffered links; `None` when they wait on each
-/// other forever. `transfer` is the seconds of one activation or gradient between neighbours.
+/// An action of a stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) stage: u32,
+    pub(crate) action: Action,
+}
+
+impl Place {
+    /// The message that the action waits for, if it waits for one: from where, and the pass that reads it.
+    pub(crate) fn reads(self, shape: Shape) -> Option<(Toward, Pass)> {
+        let (with, pass) = match self.action {
+            Action::Forward(pass) => (Toward::Previous, pass),
+            Action::Backward(pass) | Action::BackwardInput(pass) => (Toward::Next, pass),
+            Action::BackwardWeights(_)
+            | Action::Exchange { .. }
+            | Action::ReduceGradients
+            | Action::UpdateWeights => return None,
+        };
+        is_there(shape, self.stage, with, pass).then_some((with, pass))
+    }
+
+    /// The message that the action makes, if it makes one: to where, and the pass whose result it is.
+    pub(crate) fn gives(self, shape: Shape) -> Option<(Toward, Pass)> {
+        let (with, pass) = match self.action {
+            Action::Forward(pass) => (Toward::Next, pass),
+            Action::Backward(pass) | Action::BackwardInput(pass) => (Toward::Previous, pass),
+            Action::BackwardWeights(_)
+            | Action::Exchange { .. }
+            | Action::ReduceGradients
+            | Action::UpdateWeights => return None,
+        };
+        is_there(shape, self.stage, with, pass).then_some((with, pass))
+    }
+}
+
+/// Whether a chunk has a neighbour on that side: the model has a first and a last one.
+fn is_there(shape: Shape, stage: u32, with: Toward, pass: Pass) -> bool {
+    match with {
+        Toward::Previous => stage > 0 || pass.chunk > 0,
+        Toward::Next => stage + 1 < shape.stages || pass.chunk + 1 < shape.chunks,
+    }
+}
+
+/// The other end of a message: the stage, the direction from which it sees this one, and the pass as it counts it.
+pub(crate) fn hop(shape: Shape, stage: u32, with: Toward, pass: Pass) -> (u32, Toward, Pass) {
+    match with {
+        Toward::Next if stage + 1 < shape.stages => (stage + 1, Toward::Previous, pass),
+        Toward::Next => (0, Toward::Previous, Pass { chunk: pass.chunk + 1, ..pass }),
+        Toward::Previous if stage > 0 => (stage - 1, Toward::Next, pass),
+        Toward::Previous => (shape.stages - 1, Toward::Next, Pass { chunk: pass.chunk - 1, ..pass }),
+    }
+}
+
+/// Walks the action lists of all stages of one pipeline; `None` when they wait on each other forever.
 ///
-/// `ReduceGradients` and `UpdateWeights` end a stage's walk: they are priced by the caller.
-pub fn walk(stages: &[Vec<Action>], costs: &[StageCost], transfer: f64) -> Option<Walked> {
-    let mut at = vec![Progress::default(); stages.len()];
-    loop {
-        let mut moved = false;
-        for stage in 0..stages.len() {
-            while step(stages, costs, transfer, &mut at, stage) {
+/// `costs` is by stage, `transfer` the seconds of one activation or gradient between neighbours. A sender goes on at
+/// once; a receiver waits until the message is there. `ReduceGradients` and `UpdateWeights` take no time: they are
+/// priced by the caller.
+pub fn walk(stages: &[Vec<Action>], shape: Shape, costs: &[PassCost], transfer: f64) -> Option<Walked> {
+    let mut next = vec![0; stages.len()];
+    let (mut clocks, mut busy) = (vec![0.0_f64; stages.len()], vec![0.0_f64; stages.len()]);
+    let mut arrived: BTreeMap<(u32, Toward, Pass), f64> = BTreeMap::new();
+    let mut moved = true;
+    while std::mem::take(&mut moved) {
+        for stage in 0..shape.stages {
+            let at = stage as usize;
+            while let Some(action) = stages[at].get(next[at]) {
+                if let Action::Exchange { with, send, recv } = *action {
+                    if let Some(pass) = send {
+                        let (other, back, theirs) = hop(shape, stage, with, pass);
+                        // Told again for an exchange that waits: the first time counts.
+                        arrived.entry((other, back, theirs)).or_insert(clocks[at] + transfer);
+                    }
+                    if let Some(pass) = recv {
+                        let Some(tick) = arrived.get(&(stage, with, pass)) else { break };
+                        clocks[at] = clocks[at].max(*tick);
+                    }
+                }
+                let seconds = seconds(*action, costs[at]);
+                clocks[at] += seconds;
+                busy[at] += seconds;
+                next[at] += 1;
                 moved = true;
             }
         }
-        if (0..stages.len()).all(|s| at[s].next == stages[s].len()) {
-            break;
-        }
-        if !moved {
-            return None;
-        }
     }
-    let seconds = at.iter().map(|p| p.clock).fold(0.0, f64::max);
-    let busy = at.iter().map(|p| p.busy).fold(0.0, f64::max);
-    Some(Walked { seconds, busy })
+    let is_done = next.iter().zip(stages).all(|(next, actions)| *next == actions.len());
+    let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
+    is_done.then(|| Walked { seconds: most(&clocks), busy: most(&busy) })
 }
 
-/// Where a stage stands.
-#[derive(Clone, Copy, Default)]
-struct Progress {
-    next: usize,
-    clock: f64,
-    busy: f64,
-    /// When the send half of the pending exchange was taken by the neighbour.
-    sent: Option<f64>,
-    /// When the receive half of the pending exchange arrived.
-    received: Option<f64>,
-}
-
-/// Advances one stage by one action; false when it must wait or is done.
-fn step(
-    stages: &[Vec<Action>],
-    costs: &[StageCost],
-    transfer: f64,
-    at: &mut [Progress],
-    stage: usize,
-) -> bool {
-    let Some(action) = stages[stage].get(at[stage].next) else { return false };
-    let seconds = match *action {
-        Action::Forward(_) => costs[stage].forward,
-        Action::Backward(_) => costs[stage].backward,
-        Action::ReduceGradients | Action::UpdateWeights => 0.0,
-        Action::Exchange { with, send, recv } => {
-            meet(stages, transfer, at, stage, with);
-            let mine = at[stage];
-            let whole =
-                (send.is_none() || mine.sent.is_some()) && (recv.is_none() || mine.received.is_some());
-            if !whole {
-                return false;
-            }
-            let ends = [mine.sent, mine.received].into_iter().flatten().fold(mine.clock, f64::max);
-            at[stage] = Progress { next: mine.next + 1, clock: ends, sent: None, received: None, ..mine };
-            return true;
-        }
-    };
-    at[stage].clock += seconds;
-    at[stage].busy += seconds;
-    at[stage].next += 1;
-    true
-}
-
-/// Completes the halves that both `stage` and its neighbour have posted.
-fn meet(stages: &[Vec<Action>], transfer: f64, at: &mut [Progress], stage: usize, with: Toward) {
-    let (neighbour, back) = match with {
-        Toward::Previous => (stage - 1, Toward::Next),
-        Toward::Next => (stage + 1, Toward::Previous),
-    };
-    let (
-        Some(Action::Exchange { send, recv, .. }),
-        Some(Action::Exchange { with: theirs, send: s, recv: r }),
-    ) = (stages[stage].get(at[stage].next), stages[neighbour].get(at[neighbour].next))
-    else {
-        return;
-    };
-    if *theirs != back {
-        return;
-    }
-    let arrives = at[stage].clock.max(at[neighbour].clock) + transfer;
-    if send.is_some() && send == r && at[stage].sent.is_none() && at[neighbour].received.is_none() {
-        (at[stage].sent, at[neighbour].received) = (Some(arrives), Some(arrives));
-    }
-    if recv.is_some() && recv == s && at[stage].received.is_none() && at[neighbour].sent.is_none() {
-        (at[stage].received, at[neighbour].sent) = (Some(arrives), Some(arrives));
+fn seconds(action: Action, cost: PassCost) -> f64 {
+    match action {
+        Action::Forward(_) => cost.forward,
+        Action::Backward(_) => cost.input + cost.weights,
+        Action::BackwardInput(_) => cost.input,
+        Action::BackwardWeights(_) => cost.weights,
+        Action::Exchange { .. } | Action::ReduceGradients | Action::UpdateWeights => 0.0,
     }
 }
 
@@ -137,33 +148,27 @@ pub fn exposed_reduction(reduction: f64, buckets: u64, last_backward: f64, overl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{all_forward_all_backward, one_forward_one_backward};
-    use std::num::NonZeroU32;
-
-    fn walked(stages: u32, micros: u32, gpipe: bool) -> Walked {
-        let n = |n| NonZeroU32::new(n).expect("positive");
-        let schedule = if gpipe { all_forward_all_backward } else { one_forward_one_backward };
-        let actions: Vec<_> = (0..stages).map(|s| schedule(s, n(stages), n(micros))).collect();
-        let cost = StageCost { forward: 1.0, backward: 2.0 };
-        walk(&actions, &vec![cost; stages as usize], 0.0).expect("no deadlock")
-    }
-
-    #[test]
-    fn equal_stages_have_the_bubble_of_the_textbook() {
-        for (stages, micros) in [(1, 1), (2, 4), (4, 4), (4, 16), (8, 32)] {
-            for gpipe in [false, true] {
-                let expected = f64::from(micros + stages - 1) * 3.0;
-                let found = walked(stages, micros, gpipe);
-                assert!((found.seconds - expected).abs() < 1e-9, "{stages} × {micros}: {found:?}");
-                assert!((found.bubble() - f64::from(stages - 1) * 3.0).abs() < 1e-9);
-            }
-        }
-    }
 
     #[test]
     fn the_last_bucket_is_always_exposed() {
         assert!((exposed_reduction(1.0, 4, 100.0, 1.0) - 0.25).abs() < 1e-12);
         assert!((exposed_reduction(1.0, 1, 100.0, 1.0) - 1.0).abs() < 1e-12);
         assert!((exposed_reduction(1.0, 4, 1.0, 0.5) - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_is_sent_is_received_by_the_pass_that_reads_it() {
+        let shape = Shape { stages: 3, chunks: 2, micros: 1 };
+        for stage in 0..3 {
+            for chunk in 0..2 {
+                for action in
+                    [Action::Forward(Pass { micro: 0, chunk }), Action::Backward(Pass { micro: 0, chunk })]
+                {
+                    let Some((with, pass)) = Place { stage, action }.gives(shape) else { continue };
+                    let (other, back, theirs) = hop(shape, stage, with, pass);
+                    assert_eq!(hop(shape, other, back, theirs), (stage, with, pass));
+                }
+            }
+        }
     }
 }

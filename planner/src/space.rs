@@ -3,8 +3,10 @@
 use crate::batch::divisors;
 use crate::candidate::{Rejected, where_it_runs};
 use crate::{BatchSplit, Candidate, Rejection};
-use dtrain_protocol::{Axis, DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Choice, Devices, LayoutPins, Model, Precision, Recipe, Recompute, ZeroStage};
+use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, Rates};
+use dtrain_recipes::{
+    Choice, Devices, LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, ZeroStage,
+};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -24,14 +26,8 @@ pub struct Pool {
 pub struct Way {
     /// Index of its [`Pool`].
     pub pool: u32,
-    /// How work is cut.
-    pub layout: Layout,
-    /// What the replicas shard.
-    pub zero: ZeroStage,
-    /// Which activations are computed again.
-    pub recompute: Recompute,
-    /// Arithmetic of matrix products.
-    pub precision: Precision,
+    /// How the work is arranged.
+    pub arrangement: Arrangement,
 }
 
 /// A candidate as two indices: of its way and of its micro-batch among the way's micro-batches.
@@ -52,14 +48,14 @@ pub struct Space {
     pub pools: Vec<Pool>,
     /// Ways, in a fixed order that does not depend on the order of any input.
     pub ways: Vec<Way>,
-    /// Micro-batches by number of replicas, ascending.
-    micros: BTreeMap<u32, Vec<NonZeroU32>>,
+    /// Micro-batches, ascending, by number of readers and by what their count must be a multiple of.
+    micros: BTreeMap<(u32, u32), Vec<NonZeroU32>>,
     /// What was left out before anything was priced.
     pub left_out: LeftOut,
 }
 
 /// What the worker can run: `None`, or why not.
-pub type Ability = fn(&Layout, ZeroStage, Recompute, Precision, DeviceKind, &Model) -> Option<String>;
+pub type Ability = fn(&Arrangement, &Model) -> Option<String>;
 
 impl Space {
     /// Enumerates what `recipe` leaves open on `host` for a batch of `batch` samples.
@@ -93,33 +89,35 @@ impl Space {
             self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
             return;
         }
-        let micros = micros(self.batch, layout.data, recipe.layout.micro_batch);
+        let micros = micros(self.batch, layout.readers(), recipe.layout.micro_batch);
         if micros.is_empty() {
             let rejection = Rejection::BatchDoesNotDivide {
                 batch: self.batch.get(),
                 micro: recipe.layout.micro_batch.unwrap_or(1),
-                replicas: layout.data.get(),
+                replicas: layout.readers(),
             };
             self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
             return;
         }
         let count = micros.len() as u64;
-        self.micros.entry(layout.data.get()).or_insert(micros);
-        for precision in precisions(&recipe.train.precision, device) {
-            for zero in zeros(recipe.layout.zero, &layout) {
-                for recompute in recomputes(recipe.layout.recompute) {
-                    match ability(&layout, zero, recompute, precision, device, &recipe.model) {
-                        Some(reason) => {
-                            let rejection = Rejection::CannotRun(reason);
-                            self.left_out.add(
-                                count,
-                                &rejection,
-                                || where_it_runs(&layout, device, threads),
-                                0,
-                            );
-                        }
-                        None => self.ways.push(Way { pool, layout, zero, recompute, precision }),
-                    }
+        let share = self.batch.get() / u64::from(layout.readers());
+        for arrangement in arrangements(recipe, layout, device) {
+            let round = round(&arrangement);
+            let is_whole =
+                |micro: &&NonZeroU32| (share / u64::from(micro.get())).is_multiple_of(round.into());
+            let fitting: Vec<_> = micros.iter().filter(is_whole).copied().collect();
+            let uneven = || {
+                format!("the interleaved schedule needs micro-batches in multiples of its stages: {round}")
+            };
+            let reason = ability(&arrangement, &recipe.model).or_else(|| fitting.is_empty().then(uneven));
+            match reason {
+                Some(reason) => {
+                    let rejection = Rejection::CannotRun(reason);
+                    self.left_out.add(count, &rejection, || where_it_runs(&layout, device, threads), 0);
+                }
+                None => {
+                    self.micros.entry((layout.readers(), round)).or_insert(fitting);
+                    self.ways.push(Way { pool, arrangement });
                 }
             }
         }
@@ -127,20 +125,22 @@ impl Space {
 
     /// The space that holds one candidate only.
     pub fn single(candidate: &Candidate) -> Option<Self> {
-        let Candidate { layout, split, zero, recompute, precision, device, threads, .. } = *candidate;
+        let Candidate { arrangement, split, threads, .. } = *candidate;
+        let (layout, device) = (arrangement.layout, arrangement.device);
         let micro = NonZeroU32::new(split.micro())?;
         Some(Self {
             batch: NonZeroU64::new(split.global())?,
             pools: vec![Pool { ranks: layout.world(), threads, device }],
-            ways: vec![Way { pool: 0, layout, zero, recompute, precision }],
-            micros: BTreeMap::from([(layout.data.get(), vec![micro])]),
+            ways: vec![Way { pool: 0, arrangement }],
+            micros: BTreeMap::from([((layout.readers(), round(&arrangement)), vec![micro])]),
             left_out: LeftOut::default(),
         })
     }
 
     /// Micro-batches of a way, ascending.
     pub fn micros(&self, way: &Way) -> &[NonZeroU32] {
-        self.micros.get(&way.layout.data.get()).map_or(&[], Vec::as_slice)
+        let key = (way.arrangement.layout.readers(), round(&way.arrangement));
+        self.micros.get(&key).map_or(&[], Vec::as_slice)
     }
 
     /// The micro-batch at `place`.
@@ -179,14 +179,10 @@ impl Space {
         let way = self.ways[place.way as usize];
         let pool = self.pools[way.pool as usize];
         let micro = self.micro(place);
+        let readers = NonZeroU32::new(way.arrangement.layout.readers()).expect("a product of degrees");
         Candidate {
-            layout: way.layout,
-            split: BatchSplit::of(self.batch, micro, way.layout.data)
-                .expect("micro-batches divide the share"),
-            zero: way.zero,
-            recompute: way.recompute,
-            precision: way.precision,
-            device: pool.device,
+            arrangement: way.arrangement,
+            split: BatchSplit::of(self.batch, micro, readers).expect("micro-batches divide the share"),
             threads: pool.threads,
             learning_rate,
         }
@@ -312,30 +308,97 @@ fn does_not_divide(model: &Model, layout: &Layout) -> Option<Rejection> {
     })
 }
 
-/// Micro-batches of one replica's share, ascending; empty when the batch does not divide.
-fn micros(batch: NonZeroU64, replicas: NonZeroU32, pinned: Option<u32>) -> Vec<NonZeroU32> {
-    let replicas = u64::from(replicas.get());
-    if !batch.get().is_multiple_of(replicas) {
+/// Micro-batches of one reader's share, ascending; empty when the batch does not divide.
+fn micros(batch: NonZeroU64, readers: u32, pinned: Option<u32>) -> Vec<NonZeroU32> {
+    let readers = u64::from(readers);
+    if !batch.get().is_multiple_of(readers) {
         return Vec::new();
     }
-    let sizes = divisors(batch.get() / replicas).into_iter().filter_map(|d| u32::try_from(d).ok());
+    let sizes = divisors(batch.get() / readers).into_iter().filter_map(|d| u32::try_from(d).ok());
     let wanted = sizes.filter(|d| pinned.is_none_or(|p| p == *d));
     wanted.filter_map(NonZeroU32::new).collect()
 }
 
-fn precisions(choice: &Choice<Precision>, device: DeviceKind) -> Vec<Precision> {
-    match (choice, device) {
-        (Choice::Pinned(precision), _) => vec![*precision],
-        (Choice::Among(all), _) => all.clone(),
-        (Choice::Auto | Choice::Log { .. }, _) => vec![Precision::F32, Precision::Bf16],
+/// What the number of micro-batches must be a multiple of, see [`crate::schedule::is_possible`].
+fn round(arrangement: &Arrangement) -> u32 {
+    match arrangement.schedule {
+        PipelineSchedule::Interleaved => arrangement.layout.pipeline.get(),
+        PipelineSchedule::Gpipe | PipelineSchedule::OneForwardOneBackward | PipelineSchedule::ZeroBubble => 1,
+    }
+}
+
+/// Every arrangement of one layout that the recipe leaves open.
+fn arrangements(recipe: &Recipe, layout: Layout, device: DeviceKind) -> Vec<Arrangement> {
+    let pins = &recipe.layout;
+    let base = Arrangement { layout, device, ..Arrangement::SINGLE };
+    let mut all = vec![base];
+    let mut each = |options: &dyn Fn(&Arrangement) -> Vec<Arrangement>| {
+        all = all.iter().flat_map(options).collect();
+    };
+    each(&|a| {
+        precisions(&recipe.train.precision)
+            .into_iter()
+            .map(|precision| Arrangement { precision, ..*a })
+            .collect()
+    });
+    each(&|a| zeros(pins.zero, a.replicas()).into_iter().map(|zero| Arrangement { zero, ..*a }).collect());
+    each(&|a| {
+        let shard = if a.zero == ZeroStage::Zero0 { 1 } else { pins.shard.unwrap_or(a.replicas()) };
+        vec![Arrangement { shard, ..*a }]
+    });
+    each(&|a| {
+        let sequence = layout.tensor.get() > 1 && pins.sequence.unwrap_or(false);
+        vec![Arrangement { sequence, ..*a }]
+    });
+    each(&|a| {
+        schedules(pins, layout, recipe.model.blocks())
+            .map(|(schedule, chunks)| Arrangement { schedule, chunks, ..*a })
+            .collect()
+    });
+    each(&|a| {
+        let recomputes = recomputes(pins.recompute).into_iter();
+        let every =
+            |recompute| if recompute == Recompute::None { 1 } else { pins.recompute_every.unwrap_or(1) };
+        recomputes
+            .map(|recompute| Arrangement { recompute, recompute_every: every(recompute), ..*a })
+            .collect()
+    });
+    all
+}
+
+/// Schedules of a pipeline with the number of chunks a stage; without a pipeline there is nothing to order.
+fn schedules(
+    pins: &LayoutPins,
+    layout: Layout,
+    blocks: u32,
+) -> impl Iterator<Item = (PipelineSchedule, u32)> + use<> {
+    use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+    let (pinned, chunks, stages) = (pins.schedule, pins.chunks, layout.pipeline.get());
+    let all = [OneForwardOneBackward, ZeroBubble, Interleaved, Gpipe];
+    all.into_iter().filter_map(move |schedule| {
+        let chunks = if schedule == Interleaved { chunks.unwrap_or(2) } else { 1 };
+        let fits = stages * chunks <= blocks.max(1);
+        match (pinned, stages) {
+            (_, 1) => (schedule == OneForwardOneBackward).then_some((schedule, 1)),
+            (Some(pinned), _) => (pinned == schedule).then_some((schedule, chunks)),
+            (None, _) => fits.then_some((schedule, chunks)),
+        }
+    })
+}
+
+fn precisions(choice: &Choice<Precision>) -> Vec<Precision> {
+    match choice {
+        Choice::Pinned(precision) => vec![*precision],
+        Choice::Among(all) => all.clone(),
+        Choice::Auto | Choice::Log { .. } => vec![Precision::F32, Precision::Bf16],
     }
 }
 
 /// Without replicas there is nothing to shard: only stage 0, unless the recipe pins another.
-fn zeros(pinned: Option<ZeroStage>, layout: &Layout) -> Vec<ZeroStage> {
+fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
     match pinned {
         Some(zero) => vec![zero],
-        None if layout.data.get() == 1 => vec![ZeroStage::Zero0],
+        None if replicas == 1 => vec![ZeroStage::Zero0],
         None => vec![ZeroStage::Zero0, ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3],
     }
 }
@@ -384,14 +447,7 @@ mod tests {
     use dtrain_protocol::ability::cannot_run;
     use proptest::prelude::*;
 
-    fn everything(
-        _: &Layout,
-        _: ZeroStage,
-        _: Recompute,
-        _: Precision,
-        _: DeviceKind,
-        _: &Model,
-    ) -> Option<String> {
+    fn everything(_: &Arrangement, _: &Model) -> Option<String> {
         None
     }
 
@@ -412,9 +468,9 @@ mod tests {
             prop_assert_eq!(all.len() as u64, space.len());
             for candidate in all {
                 prop_assert_eq!(candidate.split.global(), batch);
-                prop_assert_eq!(candidate.split.replicas(), candidate.layout.data.get());
-                prop_assert!(candidate.layout.world() <= cores);
-                prop_assert!(candidate.layout.world() * candidate.threads <= cores);
+                prop_assert_eq!(candidate.split.replicas(), candidate.arrangement.layout.readers());
+                prop_assert!(candidate.arrangement.layout.world() <= cores);
+                prop_assert!(candidate.arrangement.layout.world() * candidate.threads <= cores);
             }
         }
 
@@ -443,8 +499,8 @@ mod tests {
         let all = each(&space);
         assert!(!all.is_empty());
         for candidate in all {
-            assert_eq!((candidate.layout.data.get(), candidate.split.micro()), (3, 2));
-            assert_eq!(candidate.recompute, Recompute::Full);
+            assert_eq!((candidate.arrangement.layout.data.get(), candidate.split.micro()), (3, 2));
+            assert_eq!(candidate.arrangement.recompute, Recompute::Full);
         }
     }
 
@@ -460,9 +516,13 @@ mod tests {
     #[test]
     fn what_is_left_out_has_a_reason_and_a_count() {
         let space = space(&sample::recipe(), 2, 32, cannot_run);
-        assert!(each(&space).iter().all(|c| c.layout.tensor.get() == 1 && c.precision == Precision::F32));
+        assert!(
+            each(&space)
+                .iter()
+                .all(|c| c.arrangement.layout.tensor.get() == 1 && c.arrangement.precision == Precision::F32)
+        );
         let groups = space.left_out.groups();
-        let tensor = groups.iter().find(|g| g.heading.ends_with("not tensor")).expect("tensor is left out");
+        let tensor = groups.iter().find(|g| g.heading.ends_with("axis: tensor")).expect("tensor is left out");
         // 4 zero stages are not tried without replicas: 3 recompute modes × 2 precisions × 6 micro-batches.
         assert_eq!(tensor.count, 36);
         assert!(groups.iter().any(|g| g.heading.contains("bf16")));

@@ -37,6 +37,8 @@ pub struct Speeds {
     pub source: Source,
     /// Relative spread of repeated passes.
     pub spread: f64,
+    /// How much longer a whole step took than its parts together say.
+    pub whole: f64,
     /// Relative half-width of the 80 % interval, inside the measured micro-batches.
     pub doubt: f64,
     /// Relative difference that cannot be told apart.
@@ -57,20 +59,26 @@ fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
 
 /// Speeds of a rank of `pool`: measured as it is, carried over from the nearest measurement, or the data sheet.
 pub fn speeds(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
-    let measured = case.rates.iter().flat_map(|rates| &rates.by_ranks);
-    let usable: Vec<&RankRates> =
-        measured.filter(|r| r.device == pool.device && !r.profile.is_empty() && r.ranks > 0).collect();
-    let distance = |r: &RankRates| {
-        let far = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
-        far(r.ranks, pool.ranks) + 0.5 * far(r.threads, pool.threads)
-    };
-    let nearest = usable.into_iter().min_by(|a, b| {
-        distance(a).total_cmp(&distance(b)).then_with(|| (a.ranks, a.threads).cmp(&(b.ranks, b.threads)))
-    });
-    match nearest {
-        Some(rates) => carried(case, pool, micros, rates, distance(rates)),
+    match nearest(case, pool) {
+        Some(rates) => carried(case, pool, micros, rates, distance(rates, pool)),
         None => from_datasheet(case, pool, micros),
     }
+}
+
+/// The measurement whose ranks and threads are most like those of `pool`.
+pub fn nearest<'a>(case: &Case<'a>, pool: Pool) -> Option<&'a RankRates> {
+    let measured = case.rates.into_iter().flat_map(|rates| &rates.by_ranks);
+    let usable = measured.filter(|r| r.device == pool.device && !r.profile.is_empty() && r.ranks > 0);
+    usable.min_by(|a, b| {
+        let nearer = distance(a, pool).total_cmp(&distance(b, pool));
+        nearer.then_with(|| (a.ranks, a.threads).cmp(&(b.ranks, b.threads)))
+    })
+}
+
+/// How unlike the ranks and threads of a measurement are those of `pool`; 0 when they are the same.
+fn distance(rates: &RankRates, pool: Pool) -> f64 {
+    let far = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
+    far(rates.ranks, pool.ranks) + 0.5 * far(rates.threads, pool.threads)
 }
 
 /// Speeds carried over from a measurement at `distance` (0: as it was measured).
@@ -106,6 +114,7 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
         baseline: baseline(pool.device, Some(rates.baseline_bytes)),
         source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
         spread: rates.spread.clamp(0.0, 0.5),
+        whole: 1.0,
         doubt: 0.06 + 1.9 * rates.spread.max(0.0) + 0.3 * distance,
         resolution: rates.spread.clamp(0.01, 0.10) + 0.05 * distance,
     }
@@ -126,6 +135,7 @@ fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
         baseline: baseline(pool.device, None),
         source: Source::Datasheet,
         spread: 0.02,
+        whole: 1.0,
         doubt: sheet.doubt - 1.0,
         resolution: 0.05,
         link: sheet,

@@ -2,33 +2,47 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A pipeline neighbour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One micro-batch on its way through one chunk of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Pass {
+    /// The micro-batch.
+    pub micro: u32,
+    /// The chunk: index among the runs of blocks that this rank holds.
+    pub chunk: u32,
+}
+
+/// A pipeline neighbour. The stages form a ring: with several chunks a rank, the last stage hands on to the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Toward {
-    /// The stage before.
+    /// The stage before: it gets gradients and gives activations.
     Previous,
-    /// The stage after.
+    /// The stage after: it gets activations and gives gradients.
     Next,
 }
 
-/// One thing a rank does within one optimizer step; `u32` is the index of a micro-batch.
+/// One thing a rank does within one optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Forward of a micro-batch through this rank's blocks.
-    Forward(u32),
-    /// Backward of a micro-batch through this rank's blocks.
-    Backward(u32),
+    /// Forward of a micro-batch through a chunk.
+    Forward(Pass),
+    /// Backward of a micro-batch through a chunk.
+    Backward(Pass),
+    /// The part of backward that the stage before waits for: the gradient of the chunk's input.
+    BackwardInput(Pass),
+    /// The rest of backward: the gradients of weights that [`Action::BackwardInput`] left.
+    BackwardWeights(Pass),
     /// Posts both halves before waiting for either, so that two neighbours that each owe the other a
-    /// message cannot wait on each other forever. Activations go to the next stage, gradients to the previous.
+    /// message cannot wait on each other forever. A pass is named as this rank numbers it: the one whose result is
+    /// sent, and the one that reads what is received.
     Exchange {
         /// The neighbour.
         with: Toward,
-        /// The micro-batch sent.
-        send: Option<u32>,
-        /// The micro-batch received.
-        recv: Option<u32>,
+        /// The pass whose activation (to the next) or input gradient (to the previous) is sent.
+        send: Option<Pass>,
+        /// The pass that reads the activation (from the previous) or the gradient (from the next).
+        recv: Option<Pass>,
     },
     /// Waits until the gradients of all replicas are summed (the reductions begin inside the last backward).
     ReduceGradients,

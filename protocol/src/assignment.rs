@@ -1,7 +1,7 @@
 //! All one rank must know for one attempt. Nothing is left to decide.
 
-use crate::{Action, AttemptId, Layout, Rank, StepId, TrialId};
-use dtrain_recipes::{Data, Metric, Model, Optimizer, Precision, Recompute, Schedule, ZeroStage};
+use crate::{Action, Arrangement, AttemptId, Rank, StepId, TrialId};
+use dtrain_recipes::{Data, Metric, Model, Optimizer, Schedule};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -15,12 +15,13 @@ pub struct Assignment {
     pub attempt: AttemptId,
     /// This rank.
     pub rank: Rank,
-    /// How work is cut among all ranks.
-    pub layout: Layout,
+    /// How the work of a step is arranged among all ranks.
+    pub arrangement: Arrangement,
     /// What is trained.
     pub model: Model,
-    /// The blocks this rank holds.
-    pub blocks: Range<u32>,
+    /// The runs of blocks this rank holds, in the order of the model: one, or several where the pipeline is
+    /// interleaved.
+    pub chunks: Vec<Range<u32>>,
     /// Where samples come from.
     pub data: Data,
     /// Folder that relative data paths start from.
@@ -31,10 +32,6 @@ pub struct Assignment {
     pub until: RunUntil,
     /// What this rank does in each optimizer step.
     pub step: Vec<Action>,
-    /// What the replicas shard.
-    pub zero: ZeroStage,
-    /// Which activations are computed again.
-    pub recompute: Recompute,
     /// Where this rank runs.
     pub placement: Placement,
     /// How this rank reaches the others.
@@ -56,7 +53,9 @@ pub struct Assignment {
 pub struct Training {
     /// Samples of one optimizer step over all ranks.
     pub batch: u64,
-    /// Samples of one forward pass on this rank; `batch = micro_batch · micro_batches · replicas`.
+    /// The samples of each step's batch that this rank reads, `micro_batch · micro_batches` of them.
+    pub share: Range<u64>,
+    /// Samples of one forward pass on this rank.
     pub micro_batch: u32,
     /// Forward passes of one step on this rank.
     pub micro_batches: u32,
@@ -74,8 +73,6 @@ pub struct Training {
     pub final_fraction: f64,
     /// Largest global gradient norm.
     pub clip: Option<f64>,
-    /// Arithmetic of matrix products.
-    pub precision: Precision,
     /// Seed of weights and data order.
     pub seed: u64,
 }

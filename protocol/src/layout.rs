@@ -24,6 +24,70 @@ pub enum Axis {
 impl Axis {
     /// All axes, fastest-varying first.
     pub const ALL: [Self; 5] = [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline];
+
+    /// Its name, as in a recipe.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tensor => "tensor",
+            Self::Context => "context",
+            Self::Expert => "expert",
+            Self::Data => "data",
+            Self::Pipeline => "pipeline",
+        }
+    }
+}
+
+/// What a group of ranks comes together for. Groups of different channels may work at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Channel {
+    /// All ranks: losses, decisions, norms.
+    World,
+    /// Ranks that hold parts of the same matrices.
+    Tensor,
+    /// Ranks that hold parts of the same sequences.
+    Context,
+    /// Ranks that hold different experts of the same blocks.
+    Expert,
+    /// The stages of one pipeline.
+    Pipeline,
+    /// Ranks that hold the same weights, experts aside: their gradients are summed.
+    Replicas,
+    /// Ranks that hold the same experts.
+    ExpertReplicas,
+    /// The replicas among which state is sharded, where that is not all of them.
+    Shard,
+    /// Replicas that hold the same shard.
+    AcrossShards,
+}
+
+impl Channel {
+    /// All channels; a channel's index is its place here.
+    pub const ALL: [Self; 9] = [
+        Self::World,
+        Self::Tensor,
+        Self::Context,
+        Self::Expert,
+        Self::Pipeline,
+        Self::Replicas,
+        Self::ExpertReplicas,
+        Self::Shard,
+        Self::AcrossShards,
+    ];
+
+    /// The axes along which its members differ. Those of [`Channel::Shard`] and [`Channel::AcrossShards`] are parts
+    /// of the replicas, which differ along these.
+    pub fn axes(self) -> &'static [Axis] {
+        match self {
+            Self::World => &Axis::ALL,
+            Self::Tensor => &[Axis::Tensor],
+            Self::Context => &[Axis::Context],
+            Self::Expert => &[Axis::Expert],
+            Self::Pipeline => &[Axis::Pipeline],
+            Self::Replicas | Self::Shard | Self::AcrossShards => &[Axis::Context, Axis::Expert, Axis::Data],
+            Self::ExpertReplicas => &[Axis::Context, Axis::Data],
+        }
+    }
 }
 
 /// The degree along each axis.
@@ -100,16 +164,33 @@ impl Layout {
         Rank(Axis::ALL.iter().rev().fold(0, |rank, axis| rank * self.degree(*axis) + coord.along(*axis)))
     }
 
-    /// The ranks that differ from `rank` only along `axis`, itself included, in order.
-    pub fn group(&self, rank: Rank, axis: Axis) -> Vec<Rank> {
+    /// The ranks that differ from `rank` only along `axes`, itself included, ascending.
+    pub fn group(&self, rank: Rank, axes: &[Axis]) -> Vec<Rank> {
+        let mut coords = vec![self.coord(rank)];
+        for axis in axes {
+            let along = |coord: Coord| {
+                (0..self.degree(*axis)).map(move |index| {
+                    let mut other = coord;
+                    other.0[*axis as usize] = index;
+                    other
+                })
+            };
+            coords = coords.into_iter().flat_map(along).collect();
+        }
+        let mut ranks: Vec<_> = coords.into_iter().map(|coord| self.rank(coord)).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// Ranks that read samples of their own: those along the data and expert axes.
+    pub fn readers(&self) -> u32 {
+        self.data.get() * self.expert.get()
+    }
+
+    /// Index of `rank` among the [`Layout::readers`].
+    pub fn reader(&self, rank: Rank) -> u32 {
         let coord = self.coord(rank);
-        (0..self.degree(axis))
-            .map(|index| {
-                let mut other = coord;
-                other.0[axis as usize] = index;
-                self.rank(other)
-            })
-            .collect()
+        coord.along(Axis::Data) * self.expert.get() + coord.along(Axis::Expert)
     }
 }
 
@@ -117,16 +198,10 @@ impl fmt::Display for Layout {
     /// The axes that are cut, such as `data 2 × tensor 4`, or `one rank`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut first = true;
-        for (axis, name) in [
-            (Axis::Data, "data"),
-            (Axis::Pipeline, "pipeline"),
-            (Axis::Tensor, "tensor"),
-            (Axis::Context, "context"),
-            (Axis::Expert, "expert"),
-        ] {
+        for axis in [Axis::Data, Axis::Pipeline, Axis::Tensor, Axis::Context, Axis::Expert] {
             if self.degree(axis) > 1 {
                 let joint = if first { "" } else { " × " };
-                write!(f, "{joint}{name} {}", self.degree(axis))?;
+                write!(f, "{joint}{} {}", axis.word(), self.degree(axis))?;
                 first = false;
             }
         }
@@ -147,8 +222,9 @@ mod tests {
             for rank in (0..layout.world()).map(Rank) {
                 prop_assert_eq!(layout.rank(layout.coord(rank)), rank);
             }
-            for axis in Axis::ALL {
-                let mut all: Vec<_> = (0..layout.world()).map(|r| layout.group(Rank(r), axis)).collect();
+            for channel in Channel::ALL {
+                let group = |rank| layout.group(Rank(rank), channel.axes());
+                let mut all: Vec<_> = (0..layout.world()).map(group).collect();
                 all.sort();
                 all.dedup();
                 let mut ranks = all.concat();

@@ -4,6 +4,7 @@
 
 pub mod ability;
 pub mod action;
+pub mod arrangement;
 pub mod assignment;
 pub mod checkpoint;
 pub mod event;
@@ -19,11 +20,13 @@ pub mod sample;
 pub mod split;
 
 pub use ability::cannot_run;
-pub use action::{Action, Toward};
+pub use action::{Action, Pass, Toward};
+pub use arrangement::Arrangement;
 pub use assignment::{Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training};
 pub use checkpoint::{FileEntry, Manifest, Piece, SavedFile, Tensor, TensorKind};
 pub use event::{Event, Failure, Order, PhaseTimes, Stamped, StepFigures, StopReason};
 pub use ids::{AttemptId, Rank, StepId, TrialId};
-pub use layout::{Axis, Coord, Layout};
-pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates};
+pub use layout::{Axis, Channel, Coord, Layout};
+pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
 pub use sample::{SampleRequest, Sampled};
+pub use split::{Region, Run};

@@ -10,11 +10,10 @@
 //! mails            two for each ordered pair         what a rank sends to one other
 //! ```
 
-use crate::Axis;
+use crate::Channel;
 
-/// Sets of slots: one for all ranks together and one for the groups along each axis, so that groups of different
-/// axes may work at the same time.
-pub const CHANNELS: u64 = 1 + Axis::ALL.len() as u64;
+/// Sets of slots: one for each channel, so that groups of different channels may work at the same time.
+pub const CHANNELS: u64 = Channel::ALL.len() as u64;
 
 /// Values (`f32`) of one slot.
 pub const SLOT_VALUES: usize = 128 << 10;

@@ -12,18 +12,6 @@ pub fn sample_at(seed: u64, samples: u64, cursor: u64) -> u64 {
     permute(mix(seed, cursor / samples), samples, cursor % samples)
 }
 
-/// Positions in the stream that replica `replica` of `replicas` takes for one step, micro-batch by micro-batch.
-///
-/// The step covers `[step · batch, (step + 1) · batch)`; replica r takes the r-th contiguous share, so the
-/// replicas together see the same samples in the same order as one rank would. `replicas` divides `batch`.
-pub fn share(step: u64, batch: u64, replica: u32, replicas: u32) -> std::ops::Range<u64> {
-    let (replica, replicas) = (u64::from(replica), u64::from(replicas));
-    assert!(batch.is_multiple_of(replicas), "{replicas} replicas do not divide a batch of {batch}");
-    let each = batch / replicas;
-    let begin = step * batch + replica * each;
-    begin..begin + each
-}
-
 /// A bijection of `0..n` chosen by `key`.
 fn permute(key: u64, n: u64, index: u64) -> u64 {
     let bits = (64 - (n - 1).leading_zeros()).max(2).div_ceil(2);
@@ -60,13 +48,6 @@ mod tests {
             let mut seen: Vec<_> = (0..samples).map(|i| sample_at(seed, samples, epoch * samples + i)).collect();
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..samples).collect::<Vec<_>>());
-        }
-
-        #[test]
-        fn replicas_together_take_what_one_rank_takes(step in 0u64..9, each in 1u64..5, replicas in 1u32..6) {
-            let batch = each * u64::from(replicas);
-            let together: Vec<_> = (0..replicas).flat_map(|r| share(step, batch, r, replicas)).collect();
-            prop_assert_eq!(together, share(step, batch, 0, 1).collect::<Vec<_>>());
         }
     }
 

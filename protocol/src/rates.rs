@@ -59,6 +59,21 @@ pub struct RankRates {
     pub spread: f64,
     /// Resident bytes of a rank before the model is built.
     pub baseline_bytes: u64,
+    /// Whole steps as training does them; what the parts above leave out shows here.
+    #[serde(default)]
+    pub whole_step: Option<WholeStep>,
+}
+
+/// Data-parallel steps of all ranks together, with everything that belongs to them: reading ahead, the reduction
+/// inside the last backward, waiting for the slowest rank, the optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WholeStep {
+    /// Samples of one forward pass on one rank.
+    pub micro_batch: u32,
+    /// Forward passes of a step on one rank.
+    pub micro_batches: u32,
+    /// Median seconds of a step.
+    pub seconds: f64,
 }
 
 /// Seconds of the model's parts at one micro-batch.

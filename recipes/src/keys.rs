@@ -219,6 +219,16 @@ pub const KEYS: &[Key] = keys![
     "layout.micro_batch", AXIS, AUTO_AXIS, ANY, "Samples of one forward pass on one rank";
     "layout.recompute", OrAuto(&OneOf(&["none", "selective", "full"])), Default("auto"), ANY,
         "Activations computed again in backward";
+    "layout.recompute_every", OrAuto(&Whole(1, 4096)), Default("auto"), ANY,
+        "Of how many blocks one is computed again; 1 for every block";
+    "layout.schedule", OrAuto(&OneOf(&["gpipe", "1f1b", "interleaved", "zero_bubble"])), Default("auto"), ANY,
+        "Order of forward and backward passes in a pipeline";
+    "layout.chunks", OrAuto(&Whole(1, 1024)), Default("auto"), ANY,
+        "Runs of blocks of one pipeline stage; more than 1 for the interleaved schedule only";
+    "layout.sequence", OrAuto(&Shape::Flag), Default("auto"), ANY,
+        "Whether tensor-parallel ranks also hold parts of the sequence where matrices are not cut";
+    "layout.shard", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
+        "Replicas among which state is sharded; groups of that many replicate it";
 
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), ANY, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";

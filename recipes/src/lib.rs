@@ -30,7 +30,7 @@ pub use extends::extended;
 pub use model::{Activation, Cnn, Command, Decoder, Mlp, Model, Norm, Positions};
 pub use objective::{Metric, Objective, Stop};
 pub use problem::{Problem, render_all};
-pub use recipe::{Checkpointing, LayoutPins, Recipe, Recompute, SaveEvery, ZeroStage};
+pub use recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 pub use search::Choice;
 pub use source::{Layer, Origin, Source};
 pub use train::{Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};

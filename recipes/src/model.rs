@@ -180,6 +180,22 @@ impl Model {
         }
     }
 
+    /// What one sample is between two blocks, before block `boundary` (after the last, where it is their number):
+    /// rows and values of a row. `[tokens, hidden]` of a decoder, `[1, width]` of an mlp, `[channels, pixels]` of a cnn.
+    pub fn activation_at(&self, boundary: u32) -> [u64; 2] {
+        match self {
+            Self::Decoder(d) => [d.context.into(), d.hidden.into()],
+            Self::Mlp(m) => [1, m.widths()[boundary as usize].into()],
+            Self::Cnn(c) => {
+                let stage = boundary.saturating_sub(1) / c.blocks;
+                let halved = |side: u32| (0..stage).fold(side, |side, _| side.div_ceil(2));
+                let pixels = u64::from(halved(c.height)) * u64::from(halved(c.width));
+                [c.stages[stage as usize].into(), pixels]
+            }
+            Self::Command(_) => [0, 0],
+        }
+    }
+
     /// Number of equal blocks that a pipeline could cut between.
     pub fn blocks(&self) -> u32 {
         match self {

@@ -43,6 +43,36 @@ pub struct LayoutPins {
     pub micro_batch: Option<u32>,
     /// Which activations are computed again in backward.
     pub recompute: Option<Recompute>,
+    /// Of how many blocks one is computed again.
+    #[serde(default)]
+    pub recompute_every: Option<u32>,
+    /// Order of the passes in a pipeline.
+    #[serde(default)]
+    pub schedule: Option<PipelineSchedule>,
+    /// Runs of blocks of one pipeline stage.
+    #[serde(default)]
+    pub chunks: Option<u32>,
+    /// Whether tensor-parallel ranks also hold parts of the sequence.
+    #[serde(default)]
+    pub sequence: Option<bool>,
+    /// Replicas among which state is sharded.
+    #[serde(default)]
+    pub shard: Option<u32>,
+}
+
+/// In which order a pipeline does the passes of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PipelineSchedule {
+    /// All forwards, then all backwards (Huang et al. 2019).
+    Gpipe,
+    /// One forward, one backward: as few activations alive as there are stages (Narayanan et al. 2019).
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
+    /// One forward, one backward over several chunks a stage: a shorter bubble (Narayanan et al. 2021).
+    Interleaved,
+    /// Gradients of weights fill the bubble, ZB-H1 (Qi et al. 2024).
+    ZeroBubble,
 }
 
 /// What the data-parallel replicas shard among them.

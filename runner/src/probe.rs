@@ -4,7 +4,7 @@ use crate::agent::{Program, mapping};
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::{
     DeviceKind, Gpu, HostFacts, Layout, Link, Placement, ProbeRequest, ProfilePoint, Rank, RankRates, Rates,
-    frame,
+    WholeStep, frame,
 };
 use dtrain_recipes::Model;
 use std::io::Write;
@@ -177,6 +177,10 @@ fn mean(measured: &[RankRates]) -> Option<RankRates> {
         all_reduce: (0..lengths).map(all_reduce).collect(),
         spread: over(&|one| one.spread),
         baseline_bytes: measured.iter().map(|one| one.baseline_bytes).max()?,
+        whole_step: first.whole_step.map(|whole| WholeStep {
+            seconds: over(&|one| one.whole_step.map_or(whole.seconds, |whole| whole.seconds)),
+            ..whole
+        }),
     })
 }
 
@@ -250,6 +254,7 @@ mod tests {
             all_reduce: vec![(1024, seconds)],
             spread: 0.0,
             baseline_bytes: u64::from(points),
+            whole_step: None,
         }
     }
 

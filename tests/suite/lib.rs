@@ -1,7 +1,8 @@
 //! What the suites share: the program, a house of its own for each test, and a look into checkpoints.
 
 use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::{Manifest, StepId, TensorKind};
+use dtrain_protocol::{Manifest, Rank, StepId, TensorKind};
+use dtrain_runner::ledger::History;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,14 @@ impl House {
     /// The history.
     pub fn history(&self) -> PathBuf {
         self.state().join("history.db")
+    }
+
+    /// Share of the validation samples that a trial read right at its end.
+    pub fn accuracy(&self, trial: &str) -> f64 {
+        let history = History::open_read_only(&self.history()).expect("a history");
+        let trial = history.find(trial).expect("a trial");
+        let accuracy = history.series(&trial, "valid.accuracy", Rank(0)).expect("accuracies");
+        accuracy.last().expect("it was validated").value
     }
 
     /// Writes a file below the house and returns its path.

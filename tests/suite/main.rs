@@ -3,6 +3,7 @@
 mod digits;
 mod examples;
 mod kill;
+mod layouts;
 mod parity;
 mod ssh;
 mod tidy;

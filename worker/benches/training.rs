@@ -2,7 +2,7 @@
 //!
 //! The numbers go to stderr; `DTRAIN_BENCH_THREADS` sets the threads (1).
 
-use dtrain_protocol::{DeviceKind, Placement};
+use dtrain_protocol::{DeviceKind, Pass, Placement};
 use dtrain_recipes::{
     Activation, Decoder, Model, Norm, Optimizer as Rule, OptimizerKind, Positions, Precision, Recompute,
 };
@@ -12,6 +12,9 @@ use std::time::Instant;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The only pass of a step.
+const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
 fn main() {
     let threads = std::env::var("DTRAIN_BENCH_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
@@ -31,11 +34,11 @@ fn main() {
         for t in 1..=12 {
             let begin = Instant::now();
             stage.gradients().clear();
-            if let Flow::Loss { loss_sum, count, .. } = stage.forward(0, None, &samples) {
+            if let Flow::Loss { loss_sum, count, .. } = stage.forward(PASS, None, &samples) {
                 loss = loss_sum / count as f64;
             }
             let forward = begin.elapsed().as_secs_f64();
-            stage.backward(0, None, 1.0, &mut |_, _| {});
+            stage.backward(PASS, None, 1.0, &mut |_, _| {});
             let backward = begin.elapsed().as_secs_f64() - forward;
             let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);
             optimizer.step(&mut stage, 1e-3, scale as f32, t);

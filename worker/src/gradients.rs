@@ -74,6 +74,13 @@ impl Gradients {
         }
     }
 
+    /// Changes the gradient of parameter `index` in host memory.
+    pub fn change(&mut self, index: usize, change: impl FnOnce(&mut [f32])) {
+        self.to_host(index..index + 1);
+        change(&mut self.flat[self.ranges[index].clone()]);
+        self.from_host(index..index + 1);
+    }
+
     /// Square of the L2 norm of all gradients, summed in a fixed order.
     pub fn norm_squared(&self) -> f64 {
         self.norm_squared_of(0..self.flat.len())

@@ -2,20 +2,21 @@
 
 use crate::data::Batch;
 use crate::optimizer::Optimizer;
-use crate::parallel::{Ballot, Buckets, Courier, Tally, tally};
+use crate::parallel::pipeline::Post;
+use crate::parallel::{Ballot, Buckets, Mesh, Tally, norm_squared, tally};
 use crate::session::Stream;
 use crate::stage::{Flow, Samples, Stage};
-use dtrain_protocol::{Action, Failure, PhaseTimes, StepId, Training};
+use dtrain_protocol::{Action, Failure, Pass, PhaseTimes, StepId, Toward, Training};
 use std::time::Instant;
 
-/// One replica's part of the model, with what moves its weights.
+/// One rank's part of the model, with what moves its weights.
 pub(crate) struct Replica<'a> {
     pub(crate) training: &'a Training,
     pub(crate) stage: Stage,
     pub(crate) optimizer: Optimizer,
     pub(crate) buckets: Buckets,
-    /// Index among the replicas is the courier's rank.
-    pub(crate) courier: Courier,
+    pub(crate) post: Post,
+    pub(crate) mesh: Mesh,
 }
 
 /// What a step gave.
@@ -43,7 +44,6 @@ pub(crate) fn step(
     flags: Ballot,
 ) -> Result<StepOutcome, Failure> {
     let began = Instant::now();
-    let last_backward = actions.iter().rposition(|action| matches!(action, Action::Backward(_)));
     let mut run = Run {
         replica,
         done,
@@ -54,19 +54,42 @@ pub(crate) fn step(
     };
     let mut learning_rate = 0.0;
     run.replica.stage.gradients().clear();
+    run.replica.post.clear();
     for (index, action) in actions.iter().enumerate() {
         match action {
-            Action::Forward(micro) => run.forward(*micro, stream)?,
-            Action::Backward(micro) => run.backward(*micro, Some(index) == last_backward),
+            Action::Forward(pass) => run.forward(*pass, stream)?,
+            Action::Backward(pass) => run.backward(*pass, is_last(actions, index)),
+            Action::BackwardInput(_) | Action::BackwardWeights(_) => {
+                return Err(beyond("a backward in two parts"));
+            }
+            Action::Exchange { with, send, recv } => run.exchange(*with, *send, *recv),
             Action::ReduceGradients => run.reduce()?,
             Action::UpdateWeights => learning_rate = run.update()?,
-            Action::Exchange { .. } => return Err(beyond("an exchange between pipeline stages")),
         }
+        run.replica.mesh.check()?;
     }
     let Run { tally, gradient_norm, mut times, .. } = run;
     times.step = began.elapsed().as_secs_f64();
     let tally = tally.ok_or_else(|| beyond("a step that does not reduce its gradients"))?;
     Ok(StepOutcome { tally, gradient_norm, learning_rate, times })
+}
+
+/// Whether the action at `index` is the last backward of all, and the last of its chunk: gradients are final then.
+fn is_last(actions: &[Action], index: usize) -> Last {
+    let chunk = |action: &Action| match action {
+        Action::Backward(pass) | Action::BackwardWeights(pass) => Some(pass.chunk),
+        _ => None,
+    };
+    let mut later = actions[index + 1..].iter().filter_map(chunk).peekable();
+    let own = chunk(&actions[index]);
+    Last { of_step: later.peek().is_none(), of_chunk: later.all(|other| Some(other) != own) }
+}
+
+/// What a backward is the last of.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    of_step: bool,
+    of_chunk: bool,
 }
 
 /// The failure of an assignment that asks for more than the worker can.
@@ -86,17 +109,20 @@ struct Run<'r, 'a> {
 }
 
 impl Run<'_, '_> {
-    fn forward(&mut self, micro: u32, stream: &mut Stream) -> Result<(), Failure> {
+    fn forward(&mut self, pass: Pass, stream: &mut Stream) -> Result<(), Failure> {
         let began = Instant::now();
-        let batch = stream.next()?;
+        let Replica { stage, post, mesh, .. } = &mut *self.replica;
+        let batch = if stage.reads_samples(pass.chunk) { Some(stream.next()?) } else { None };
         self.times.data += began.elapsed().as_secs_f64();
 
         let began = Instant::now();
-        match self.replica.stage.forward(micro, None, &view(&batch)) {
-            Flow::Loss { loss_sum, hits, count } => {
+        let samples = batch.as_ref().map_or(Samples::NOTHING, view);
+        match stage.forward(pass, post.take(Toward::Previous, pass), &samples) {
+            Flow::Loss { loss_sum, hits, count } if mesh.tells_loss() => {
                 self.ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
             }
-            Flow::Activation(_) => return Err(beyond("a part of a model without its end")),
+            Flow::Loss { .. } => {}
+            Flow::Activation(activation) => post.give(Toward::Next, pass, activation),
         }
         self.times.forward += began.elapsed().as_secs_f64();
         Ok(())
@@ -105,28 +131,47 @@ impl Run<'_, '_> {
     /// The loss is known before the last backward, so its sum over the ranks travels first, and gradients follow
     /// while backward computes.
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
-    fn backward(&mut self, micro: u32, is_last: bool) {
+    fn backward(&mut self, pass: Pass, last: Last) {
         let began = Instant::now();
-        let Replica { training, stage, buckets, courier, .. } = &mut *self.replica;
-        let weight = (f64::from(training.micro_batch) / training.batch as f64) as f32;
-        if is_last {
-            tally::send(&self.ballot, courier);
+        let Replica { training, stage, buckets, post, mesh, .. } = &mut *self.replica;
+        // The mean over this rank's part of the sequences stands for as large a part of the batch.
+        let parts = training.batch * u64::from(mesh.partners().context.size());
+        let weight = (f64::from(training.micro_batch) / parts as f64) as f32;
+        if last.of_step {
+            tally::send(&self.ballot, mesh.world());
         }
-        let overlap = is_last && courier.ranks() > 1;
-        stage.backward(micro, None, weight, &mut |unit, gradients| {
+        let replicas = mesh.replicas();
+        let overlap = last.of_chunk && replicas.ranks() > 1;
+        let upstream = post.take(Toward::Next, pass);
+        let before = stage.backward(pass, upstream, weight, &mut |unit, gradients| {
             if overlap {
-                buckets.finish(unit, gradients, courier);
+                buckets.finish(unit, gradients, replicas);
             }
         });
+        if let Some(gradient) = before {
+            post.give(Toward::Previous, pass, gradient);
+        }
         self.times.backward += began.elapsed().as_secs_f64();
+    }
+
+    fn exchange(&mut self, with: Toward, send: Option<Pass>, recv: Option<Pass>) {
+        let began = Instant::now();
+        let Replica { training, stage, post, .. } = &mut *self.replica;
+        let samples = training.micro_batch as usize;
+        let recv = recv.map(|pass| (pass, stage.message_shape(pass.chunk, with, samples)));
+        post.exchange(with, send, recv);
+        self.times.communication += began.elapsed().as_secs_f64();
     }
 
     fn reduce(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
-        let Replica { stage, buckets, courier, .. } = &mut *self.replica;
-        let tally = tally::collect(courier)?;
-        if courier.ranks() > 1 {
-            buckets.collect(stage.gradients(), courier)?;
+        let Replica { stage, buckets, post, mesh, .. } = &mut *self.replica;
+        let tally = tally::collect(mesh.world())?;
+        if mesh.replicas().ranks() > 1 {
+            buckets.collect(stage.gradients(), mesh.replicas())?;
+        }
+        if let Some(index) = stage.tied_across_stages() {
+            stage.gradients().change(index, |values| post.sum_with_other_end(values));
         }
         self.times.communication += began.elapsed().as_secs_f64();
         self.tally = Some(tally);
@@ -137,11 +182,11 @@ impl Run<'_, '_> {
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
     fn update(&mut self) -> Result<f64, Failure> {
         let began = Instant::now();
-        let norm = self.replica.stage.gradients().norm_squared().sqrt();
+        let Replica { training, stage, optimizer, mesh, .. } = &mut *self.replica;
+        let norm = norm_squared(stage, mesh)?.sqrt();
         if !norm.is_finite() {
             return Err(self.not_finite("the gradient norm"));
         }
-        let Replica { training, stage, optimizer, .. } = &mut *self.replica;
         let rate = learning_rate(training, self.done);
         let scale = training.clip.map_or(1.0, |largest| (largest / norm).min(1.0));
         optimizer.step(stage, rate, scale as f32, self.done.0 + 1);

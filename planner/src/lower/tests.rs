@@ -2,7 +2,7 @@ use super::*;
 use crate::plan::PlanRequest;
 use crate::planning::plan;
 use crate::sample;
-use dtrain_protocol::{Action, order};
+use dtrain_protocol::Action;
 use dtrain_recipes::{Metric, Recipe, Seconds, Stop};
 
 fn planned(change: impl FnOnce(&mut Recipe)) -> Plan {
@@ -33,12 +33,12 @@ fn every_rank_is_told_everything_and_the_shares_make_the_batch() {
             let training = &assignment.training;
             assert_eq!(assignment.rank, Rank(rank));
             assert_eq!(assignment.placement.index, rank);
-            assert_eq!(assignment.blocks, 0..4);
+            assert_eq!(assignment.chunks, [0..4]);
             assert_eq!(assignment.data_root, PathBuf::from("/data"));
             assert_eq!(assignment.until.seconds, Some(12.5));
             let forwards = assignment.step.iter().filter(|action| matches!(action, Action::Forward(_)));
             assert_eq!(forwards.count(), training.micro_batches as usize);
-            let share = order::share(0, training.batch, rank, replicas);
+            let share = training.share.clone();
             let each = u64::from(training.micro_batch) * u64::from(training.micro_batches);
             assert_eq!(share.end - share.start, each);
             seen.extend(share);
@@ -52,9 +52,12 @@ fn the_blocks_of_a_pipeline_are_given_out_once() {
     let plan = planned(|_| {});
     for stages in 1..=4 {
         let mut choice = plan.best().clone();
-        choice.candidate.layout.pipeline = NonZeroU32::new(stages).expect("positive");
-        choice.candidate.layout.data = NonZeroU32::MIN;
-        let blocks: Vec<_> = lower(&plan, &choice, &launch()).into_iter().flat_map(|a| a.blocks).collect();
+        choice.candidate.arrangement.layout.pipeline = NonZeroU32::new(stages).expect("positive");
+        choice.candidate.arrangement.layout.data = NonZeroU32::MIN;
+        let blocks: Vec<u32> = lower(&plan, &choice, &launch())
+            .into_iter()
+            .flat_map(|a| a.chunks.into_iter().flatten())
+            .collect();
         assert_eq!(blocks, (0..4).collect::<Vec<_>>());
     }
 }

@@ -71,14 +71,15 @@ proptest! {
 
 #[test]
 fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
-    let recipe = sample::recipe();
-    assert_eq!(planned(&recipe, 2).best().candidate.layout.world(), 2);
+    let mut recipe = sample::recipe();
+    recipe.layout.pipeline = Some(1);
+    assert_eq!(planned(&recipe, 2).best().candidate.arrangement.layout.world(), 2);
     let (host, mut rates) = (sample::host(2), sample::rates(2));
     for entry in &mut rates.by_ranks[1].all_reduce {
         entry.1 *= 1000.0;
     }
     let slow = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
-    assert_eq!(slow.best().candidate.layout.world(), 1);
+    assert_eq!(slow.best().candidate.arrangement.layout.world(), 1);
     let two = slow.alternatives.iter().find(|a| a.value == "2 ranks × 1 thread").expect("it is told");
     assert!(two.speed < -0.3 && two.cause.starts_with("communication +"), "{two:?}");
 }
@@ -109,9 +110,9 @@ fn recomputation_is_chosen_when_memory_asks_for_it() {
         let host = HostFacts { memory_bytes: mib << 20, ..sample::host(2) };
         plan(&sample::request(&recipe, &host, Some(&rates)))
     };
-    assert_eq!(at(4096).expect("it fits").best().candidate.recompute, Recompute::None);
+    assert_eq!(at(4096).expect("it fits").best().candidate.arrangement.recompute, Recompute::None);
     let tight = (100..4096).step_by(20).filter_map(|mib| at(mib).ok());
-    let tight = tight.map(|plan| plan.best().candidate.recompute).next();
+    let tight = tight.map(|plan| plan.best().candidate.arrangement.recompute).next();
     assert_eq!(tight, Some(Recompute::Full), "the smallest host that fits at all");
     let text = at(100).expect_err("nothing fits into 100 MiB").to_string();
     assert!(text.contains("the nearest is one rank") && text.contains("90.0 MiB are available"), "{text}");
@@ -154,9 +155,9 @@ fn gpus_are_used_where_there_are_any() {
     let host = HostFacts { gpus: vec![gpu.clone(), gpu], ..sample::host(16) };
     let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
     let best = &plan.best().candidate;
-    assert_eq!(best.device, DeviceKind::Cuda);
-    assert!(best.layout.world() <= 2);
-    assert_eq!(best.precision, Precision::Bf16, "twice the products a second");
+    assert_eq!(best.arrangement.device, DeviceKind::Cuda);
+    assert!(best.arrangement.layout.world() <= 2);
+    assert_eq!(best.arrangement.precision, Precision::Bf16, "twice the products a second");
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
 #[test]
 fn pins_that_cannot_be_met_are_named() {
     let tensor = refused(|recipe, _| recipe.layout.tensor = Some(2));
-    assert!(tensor.contains("the worker cuts work along the data axis only, not tensor 2"), "{tensor}");
+    assert!(tensor.contains("the worker cuts no work along this axis: tensor 2"), "{tensor}");
     let batch = refused(|recipe, _| {
         recipe.layout.data = Some(2);
         recipe.train.batch = Choice::Pinned(Samples(15));

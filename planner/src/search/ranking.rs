@@ -1,6 +1,6 @@
 //! The best candidates seen so far, and the best of every value of every axis.
 
-use crate::candidate::{precision_word, recompute_word, zero_word};
+use crate::candidate::{precision_word, recompute_word, schedule_word, zero_word};
 use crate::judge::{Judge, Verdict};
 use crate::space::{Place, Space, Way};
 use dtrain_protocol::{Axis, DeviceKind};
@@ -133,18 +133,14 @@ fn values(space: &Space, way: &Way) -> Vec<(&'static str, String)> {
     };
     let mut values = vec![
         ("ranks", together),
-        ("zero", zero_word(way.zero).to_string()),
-        ("recompute", recompute_word(way.recompute).to_string()),
-        ("precision", precision_word(way.precision).to_string()),
+        ("zero", zero_word(way.arrangement.zero).to_string()),
+        ("recompute", recompute_word(way.arrangement.recompute).to_string()),
+        ("schedule", schedule_word(way.arrangement.schedule).to_string()),
+        ("sequence", if way.arrangement.sequence { "parallel" } else { "whole" }.to_string()),
+        ("precision", precision_word(way.arrangement.precision).to_string()),
     ];
-    for (axis, name) in [
-        (Axis::Tensor, "tensor"),
-        (Axis::Context, "context"),
-        (Axis::Expert, "expert"),
-        (Axis::Data, "data"),
-        (Axis::Pipeline, "pipeline"),
-    ] {
-        values.push((name, way.layout.degree(axis).to_string()));
+    for axis in Axis::ALL {
+        values.push((axis.word(), way.arrangement.layout.degree(axis).to_string()));
     }
     values
 }

@@ -3,19 +3,12 @@ use crate::calibrate::Factors;
 use crate::judge::{Case, Verdict};
 use crate::sample;
 use crate::space::{Place, Space};
-use dtrain_protocol::{DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Model, Precision, Recipe, Recompute, ZeroStage};
+use dtrain_protocol::{Arrangement, HostFacts, Rates};
+use dtrain_recipes::{Model, PipelineSchedule, Recipe};
 use proptest::prelude::*;
 use std::num::NonZeroU64;
 
-fn everything(
-    _: &Layout,
-    _: ZeroStage,
-    _: Recompute,
-    _: Precision,
-    _: DeviceKind,
-    _: &Model,
-) -> Option<String> {
+fn everything(_: &Arrangement, _: &Model) -> Option<String> {
     None
 }
 
@@ -129,6 +122,10 @@ fn nothing_that_fits_is_an_answer_and_not_an_error() {
     }
 }
 
+fn way_schedule(space: &Space, place: Place) -> PipelineSchedule {
+    space.ways[place.way as usize].arrangement.schedule
+}
+
 #[test]
 fn a_walked_pipeline_is_close_to_its_closed_form() {
     let (recipe, host, rates) = (sample::recipe(), sample::host(4), sample::rates(4));
@@ -138,9 +135,10 @@ fn a_walked_pipeline_is_close_to_its_closed_form() {
     for place in places(&space) {
         let Verdict::Fits(closed) = judge.verdict(place) else { continue };
         let walked = judge.time(place).total();
-        deep += u32::from(space.ways[place.way as usize].layout.pipeline.get() > 1);
+        deep += u32::from(space.ways[place.way as usize].arrangement.layout.pipeline.get() > 1);
+        let is_closed = way_schedule(&space, place) != PipelineSchedule::ZeroBubble;
         assert!(
-            (closed / walked - 1.0).abs() < 0.05,
+            (closed / walked - 1.0).abs() < if is_closed { 0.05 } else { 0.25 },
             "{}: {closed} and {walked}",
             space.candidate(place, 0.0)
         );

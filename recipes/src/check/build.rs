@@ -8,7 +8,7 @@ use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Decoder, Mlp, Model, Norm, Positions};
 use crate::objective::{Metric, Objective, Stop};
-use crate::recipe::{Checkpointing, LayoutPins, Recipe, Recompute, SaveEvery, ZeroStage};
+use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
 use crate::train::{Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 use crate::units::{Samples, Seconds, Tokens};
@@ -195,6 +195,17 @@ fn layout(values: &Values) -> Option<LayoutPins> {
             Some(_) => Some(Recompute::Full),
             None => None,
         },
+        recompute_every: count("recompute_every"),
+        schedule: match values.get("layout.schedule")?.word() {
+            Some("gpipe") => Some(PipelineSchedule::Gpipe),
+            Some("interleaved") => Some(PipelineSchedule::Interleaved),
+            Some("zero_bubble") => Some(PipelineSchedule::ZeroBubble),
+            Some(_) => Some(PipelineSchedule::OneForwardOneBackward),
+            None => None,
+        },
+        chunks: count("chunks"),
+        sequence: values.get("layout.sequence")?.flag(),
+        shard: count("shard"),
     })
 }
 

@@ -20,9 +20,8 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
     values.or("objective.metric", Parsed::Word("valid.loss"));
     optimizer(values);
     train(values);
-    for axis in ["data", "tensor", "pipeline", "context", "expert", "zero", "micro_batch", "recompute"] {
-        let path = crate::keys::find(&format!("layout.{axis}"), None).map(|key| key.path);
-        path.into_iter().for_each(|path| values.or(path, Parsed::Auto));
+    for key in crate::keys::keys().iter().filter(|key| key.path.starts_with("layout.")) {
+        values.or(key.path, Parsed::Auto);
     }
     values.or("checkpoint.every", Parsed::Auto);
     values.or("checkpoint.keep", Parsed::Whole(3));

@@ -29,7 +29,7 @@ pub(super) fn commit(
         trial: one.trial.clone(),
         attempt: one.attempt,
         step,
-        layout: one.layout,
+        layout: one.arrangement.layout,
         program: env!("CARGO_PKG_VERSION").into(),
         cursor: step.0 * one.training.batch,
         tensors,

@@ -48,7 +48,7 @@ pub(super) fn command(
         .stdout(Stdio::from(log.try_clone()?))
         .stderr(Stdio::from(log))
         .process_group(0);
-    let (rank, world) = (assignment.rank.to_string(), assignment.layout.world().to_string());
+    let (rank, world) = (assignment.rank.to_string(), assignment.arrangement.layout.world().to_string());
     for (name, value) in [
         ("RANK", rank.clone()),
         ("WORLD_SIZE", world.clone()),

@@ -95,7 +95,7 @@ impl NewTrial {
             recipe: plan.recipe.clone(),
             plan: json(serde_json::to_value(plan)),
             candidate: json(serde_json::to_value(choice.candidate)),
-            layout: choice.candidate.layout,
+            layout: choice.candidate.arrangement.layout,
             batch: plan.batch.value,
             learning_rate: choice.candidate.learning_rate,
             predicted: Predicted {

@@ -41,8 +41,9 @@ pub(crate) fn run() -> ExitCode {
         assert!(identity.key.contains("PRIVATE KEY") && identity.certificate.contains("CERTIFICATE"));
         say(&Event::Listening(format!("{bind}:{}", 9000 + assignment.rank.0)));
         let addresses = told.recv().expect("the agent relays addresses");
-        let expected: Vec<_> =
-            (0..assignment.layout.world()).map(|rank| format!("{bind}:{}", 9000 + rank)).collect();
+        let expected: Vec<_> = (0..assignment.arrangement.layout.world())
+            .map(|rank| format!("{bind}:{}", 9000 + rank))
+            .collect();
         assert_eq!(addresses, expected);
     }
     match train(&assignment) {
@@ -125,7 +126,7 @@ fn meet(meeting: Option<&File>, a: &Assignment, step: u64) -> Result<bool, Failu
     write(place(a.rank.0), step);
     let until = Instant::now() + Duration::from_secs(5);
     let mut stop = false;
-    for peer in 0..a.layout.world() {
+    for peer in 0..a.arrangement.layout.world() {
         while read(place(peer)) != step {
             if Instant::now() > until {
                 let detail = format!("silent at step {step}");
@@ -141,7 +142,7 @@ fn meet(meeting: Option<&File>, a: &Assignment, step: u64) -> Result<bool, Failu
 /// Fails as the sabotage file says, when it says so for this step; the last rank does it.
 fn sabotage(a: &Assignment, step: u64) -> Result<(), Failure> {
     let path = a.data_root.join(SABOTAGE);
-    if a.rank.0 + 1 != a.layout.world() {
+    if a.rank.0 + 1 != a.arrangement.layout.world() {
         return Ok(());
     }
     let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
@@ -172,7 +173,7 @@ fn save(a: &Assignment, step: u64, weights: &[f32]) {
     let begin = u64::from(a.rank.0) * WIDTH as u64;
     let name = file_name(a.rank);
     let piece = Piece { file: name.clone(), key: "w".into(), begin, end: begin + WIDTH as u64 };
-    let shape = vec![u64::from(a.layout.world()) * WIDTH as u64];
+    let shape = vec![u64::from(a.arrangement.layout.world()) * WIDTH as u64];
     let tensor = Tensor { name: "w".into(), kind: TensorKind::Parameter, shape, pieces: vec![piece] };
     let chunks = vec![blake3::hash(&bytes).to_hex().to_string()];
     let file = FileEntry { name, bytes: bytes.len() as u64, chunks };

@@ -2,11 +2,10 @@
 
 use crate::toy;
 use dtrain_protocol::{
-    Assignment, DeviceKind, Layout, Link, Placement, Rank, ResumePoint, RunUntil, StepId, Training, TrialId,
+    Arrangement, Assignment, DeviceKind, Layout, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
+    Training, TrialId,
 };
-use dtrain_recipes::{
-    Activation, Data, Mlp, Model, Optimizer, OptimizerKind, Precision, Recompute, Schedule, ZeroStage, model,
-};
+use dtrain_recipes::{Activation, Data, Mlp, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
 use dtrain_runner::ledger::{NewTrial, Predicted};
 use dtrain_runner::provenance::Provenance;
@@ -139,13 +138,14 @@ impl World {
             trial: self.trial.clone(),
             attempt: launching.attempt,
             rank,
-            layout,
+            arrangement: Arrangement { layout, ..Arrangement::SINGLE },
             model: model.clone(),
-            blocks: 0..1,
+            chunks: vec![0..1],
             data: data.clone(),
             data_root: self.root.clone(),
             training: Training {
                 batch: 8,
+                share: 4 * u64::from(rank.0)..4 * u64::from(rank.0 + 1),
                 micro_batch: 4,
                 micro_batches: 1,
                 optimizer: Optimizer {
@@ -161,13 +161,10 @@ impl World {
                 schedule: Schedule::Constant,
                 final_fraction: 1.0,
                 clip: None,
-                precision: Precision::F32,
                 seed: 7,
             },
             until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, target: None },
             step: Vec::new(),
-            zero: ZeroStage::Zero0,
-            recompute: Recompute::None,
             placement: Placement { device: DeviceKind::Cpu, index: 0, threads: 1 },
             link: Link::Alone,
             validate_every: STEPS,

@@ -163,6 +163,7 @@ fn rates_are_kept_by_host_and_model() {
         all_reduce: vec![(1024, 1e-5)],
         spread: 0.02,
         baseline_bytes: 1 << 20,
+        whole_step: None,
     };
     let rates = |at: u64| Rates {
         host: host(),

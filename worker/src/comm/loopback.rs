@@ -1,7 +1,7 @@
 //! Groups inside one process: of one rank, or of threads that share a board.
 
 use super::{CommError, Group, Incoming, Outgoing, check_members, part, sum_in_order};
-use dtrain_protocol::{Axis, Rank};
+use dtrain_protocol::{Channel, Rank};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -54,7 +54,7 @@ impl Group for Alone {
         Ok(())
     }
 
-    fn split(&mut self, _axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, _channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
         check_members(members, 0, 1);
         Ok(Box::new(Self))
     }
@@ -227,7 +227,7 @@ impl Group for Thread {
         self.others().try_for_each(|other| self.take(other, 0, "barrier").map(drop))
     }
 
-    fn split(&mut self, axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
         check_members(members, self.index, self.size());
         let index = members.iter().take_while(|member| **member < self.index).count();
         Ok(Box::new(Self {
@@ -235,7 +235,7 @@ impl Group for Thread {
             members: members.iter().map(|member| self.members[*member as usize]).collect(),
             #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
             index: index as u32,
-            channel: 1 + axis as usize,
+            channel: channel as usize,
         }))
     }
 }

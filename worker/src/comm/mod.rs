@@ -12,7 +12,7 @@ mod error;
 
 pub use error::CommError;
 
-use dtrain_protocol::{AttemptId, Axis, Link, Rank, TrialId};
+use dtrain_protocol::{AttemptId, Channel, Link, Rank, TrialId};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -90,10 +90,10 @@ pub trait Group: Send {
     fn barrier(&mut self) -> Result<(), CommError>;
 
     /// The group of `members` (indices in this group, ascending, this rank among them), which may work at the same
-    /// time as this one and as those of other axes, from another thread.
+    /// time as this one and as those of other channels, from another thread.
     ///
-    /// Called by every rank of this group, at most once for each axis, and in the same order of axes.
-    fn split(&mut self, axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError>;
+    /// Called by every rank of this group, at most once for each channel, and in the same order of channels.
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError>;
 }
 
 /// The elements that rank `rank` of `size` owns of `length`: contiguous, in rank order, the first `length % size`

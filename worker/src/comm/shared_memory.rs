@@ -14,7 +14,7 @@
 
 use super::{CommError, Group, Incoming, Outgoing, Seat, check_members, part, sum_in_order};
 use dtrain_protocol::mapping::{self, MAIL_VALUES, SLOT_VALUES};
-use dtrain_protocol::{Axis, Rank};
+use dtrain_protocol::{Channel, Rank};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
@@ -455,12 +455,12 @@ impl Group for SharedMemory {
         self.consume(Operation::Barrier, 0, round, |_, _| {})
     }
 
-    fn split(&mut self, axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
         check_members(members, self.index, self.size());
         #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
         let index = members.iter().take_while(|member| **member < self.index).count() as u32;
         let members = members.iter().map(|member| self.members[*member as usize]).collect();
-        Ok(Box::new(Self::new(Arc::clone(&self.mapping), 1 + axis as u64, members, index, self.deadline)))
+        Ok(Box::new(Self::new(Arc::clone(&self.mapping), channel as u64, members, index, self.deadline)))
     }
 }
 

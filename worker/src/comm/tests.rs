@@ -247,8 +247,8 @@ fn groups_along_two_axes_work_from_two_threads_at_the_same_time() {
             let me = group.rank();
             let row = [me / 2 * 2, me / 2 * 2 + 1];
             let column = [me % 2, me % 2 + 2];
-            let mut along_row = group.split(Axis::Tensor, &row).expect("a row");
-            let mut along_column = group.split(Axis::Data, &column).expect("a column");
+            let mut along_row = group.split(Channel::Tensor, &row).expect("a row");
+            let mut along_column = group.split(Channel::Replicas, &column).expect("a column");
             let sum = |group: &mut Box<dyn Group>, members: [u32; 2]| {
                 assert_eq!((group.size(), members[group.rank() as usize]), (2, me));
                 for length in [10, 5000, 200_000] {

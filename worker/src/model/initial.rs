@@ -1,6 +1,7 @@
 //! First values: a function of (seed, name, index), so that every layout starts from the same weights.
 
 use dtrain_protocol::order::mix;
+use dtrain_protocol::{Region, Run};
 use rayon::prelude::*;
 
 /// How a parameter begins.
@@ -14,28 +15,46 @@ pub(crate) enum Initial {
     Zeros,
 }
 
-/// The first `len` values of the parameter called `name`.
-pub(crate) fn values(initial: Initial, seed: u64, name: &str, len: usize) -> Vec<f32> {
+/// The first values of a region of the parameter called `name`.
+pub(crate) fn values(initial: Initial, seed: u64, name: &str, region: &Region) -> Vec<f32> {
+    #[expect(clippy::cast_possible_truncation, reason = "it lies in memory")]
+    let len = region.elements() as usize;
     match initial {
         Initial::Ones => vec![1.0; len],
         Initial::Zeros => vec![0.0; len],
-        Initial::Normal(deviation) => normal(mix(seed, hash(name)), deviation, len),
+        Initial::Normal(deviation) => normal(mix(seed, hash(name)), deviation, region),
     }
 }
 
-/// Box and Muller's transform: two uniform words give two normal values.
-fn normal(key: u64, deviation: f64, len: usize) -> Vec<f32> {
-    let mut values = vec![0.0; len];
-    values.par_chunks_mut(2).enumerate().with_min_len(1024).for_each(|(pair, out)| {
-        let uniform = |word: u64| (mix(key, 2 * pair as u64 + word) >> 11) as f64 / (1u64 << 53) as f64;
+/// Box and Muller's transform: two uniform words give the two normal values of a pair of neighbours.
+fn normal(key: u64, deviation: f64, region: &Region) -> Vec<f32> {
+    let pair = |pair: u64| {
+        let uniform = |word: u64| (mix(key, 2 * pair + word) >> 11) as f64 / (1u64 << 53) as f64;
         let radius = deviation * (-2.0 * (1.0 - uniform(0)).ln()).sqrt();
         let (sin, cos) = (std::f64::consts::TAU * uniform(1)).sin_cos();
-        for (value, direction) in out.iter_mut().zip([cos, sin]) {
-            *value = (radius * direction) as f32;
-        }
+        [(radius * cos) as f32, (radius * sin) as f32]
+    };
+    // An element is the half of its pair that it is in the whole parameter: a run may begin and end inside a pair.
+    let run = |run: Run| {
+        let elements = run.global..run.global + run.length;
+        let pairs = elements.start / 2..elements.end.div_ceil(2);
+        let both = pairs.flat_map(move |at| pair(at).into_iter().zip(2 * at..));
+        both.filter(move |(_, element)| elements.contains(element)).map(|(value, _)| value)
+    };
+    let pieces = region.runs().flat_map(|whole| {
+        let starts = (0..whole.length).step_by(PIECE);
+        starts.map(move |begin| Run {
+            global: whole.global + begin,
+            local: whole.local + begin,
+            length: (whole.length - begin).min(PIECE as u64),
+        })
     });
-    values
+    let pieces: Vec<_> = pieces.collect();
+    pieces.into_par_iter().flat_map_iter(run).collect()
 }
+
+/// Values that a thread draws at a time.
+const PIECE: usize = 4096;
 
 /// FNV-1a.
 fn hash(name: &str) -> u64 {
@@ -48,7 +67,7 @@ mod tests {
 
     #[test]
     fn values_are_normal_and_depend_on_seed_and_name() {
-        let draw = |seed, name| values(Initial::Normal(0.02), seed, name, 100_001);
+        let draw = |seed, name| values(Initial::Normal(0.02), seed, name, &Region::whole(&[100_001]));
         let x = draw(1, "a");
         let mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / x.len() as f64;
         let deviation = (x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / x.len() as f64).sqrt();
@@ -62,8 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_parameter_begins_alike() {
-        let long = values(Initial::Normal(1.0), 3, "w", 64);
-        assert_eq!(values(Initial::Normal(1.0), 3, "w", 7), long[..7]);
+    fn a_part_begins_as_it_does_in_the_whole() {
+        let shape = [130, 77];
+        let all = values(Initial::Normal(1.0), 3, "w", &Region::whole(&shape));
+        for (rows, columns) in [(3..130, 0..77), (0..130, 5..38), (129..130, 76..77), (4..4, 0..77)] {
+            let region = Region { shape: shape.to_vec(), sides: vec![rows, columns] };
+            let runs = region.runs().flat_map(|run| run.global..run.global + run.length);
+            let expected: Vec<_> = runs.map(|at| all[at as usize]).collect();
+            assert_eq!(values(Initial::Normal(1.0), 3, "w", &region), expected);
+        }
     }
 }

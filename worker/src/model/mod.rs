@@ -7,6 +7,7 @@ pub(crate) mod initial;
 pub(crate) mod mlp;
 
 use crate::ops::{Arithmetic, LossFigures};
+use crate::parallel::Partners;
 use crate::stage::Samples;
 use burn::tensor::Tensor;
 use dtrain_recipes::Model;
@@ -96,15 +97,17 @@ pub(crate) struct Network {
     pub(crate) model: Model,
     pub(crate) arithmetic: Arithmetic,
     pub(crate) rotary: Option<crate::ops::Rotary>,
+    /// The ranks that compute the same passes.
+    pub(crate) partners: Partners,
 }
 
 impl Network {
-    pub(crate) fn new(model: &Model, arithmetic: Arithmetic) -> Self {
+    pub(crate) fn new(model: &Model, arithmetic: Arithmetic, partners: Partners) -> Self {
         let rotary = match model {
             Model::Decoder(decoder) => decoder::rotary(decoder),
             Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => None,
         };
-        Self { model: model.clone(), arithmetic, rotary }
+        Self { model: model.clone(), arithmetic, rotary, partners }
     }
 
     /// The first activation. `[samples, length, width]`

@@ -3,6 +3,7 @@
 use super::*;
 use crate::ops::kernels::Numbers;
 use burn::tensor::Device;
+use dtrain_protocol::Region;
 use dtrain_recipes::{Activation, Mlp, Model, Precision, Recompute};
 
 const KINDS: [OptimizerKind; 4] =
@@ -64,7 +65,8 @@ fn reference(rule: &Rule, decays: bool) -> Vec<f64> {
 }
 
 fn numbers(rule: &Rule, decays: bool, t: u64) -> Numbers {
-    let parameter = Parameter { name: "p".into(), shape: vec![LEN], decays, unit: 0, range: 0..LEN };
+    let region = Region::whole(&[LEN as u64]);
+    let parameter = Parameter { name: "p".into(), shape: vec![LEN], region, decays, unit: 0, range: 0..LEN };
     Optimizer::new(rule, std::slice::from_ref(&parameter)).numbers(&parameter, rate(t), SCALE, t)
 }
 

@@ -101,10 +101,19 @@ fn cut(length: usize, elements: usize) -> Vec<Range<usize>> {
 mod tests {
     use super::*;
     use crate::comm::loopback;
+    use dtrain_protocol::Region;
     use std::time::Duration;
 
     fn parameter(unit: usize, range: Range<usize>) -> Parameter {
-        Parameter { name: format!("{unit}.weight"), shape: vec![range.len()], decays: true, unit, range }
+        let region = Region::whole(&[range.len() as u64]);
+        Parameter {
+            name: format!("{unit}.weight"),
+            shape: vec![range.len()],
+            region,
+            decays: true,
+            unit,
+            range,
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Made-up samples of the right shape.
 
+use crate::data::Batch;
 use crate::stage::Samples;
 use dtrain_protocol::order::mix;
 use dtrain_recipes::Model;
@@ -58,6 +59,15 @@ impl Synthetic {
             return Samples::Rows { values, classes: targets, samples: *samples, width: *width };
         }
         Samples::Tokens { inputs: tokens, targets, samples: *samples, length: *width }
+    }
+
+    /// As a data set gives them.
+    pub(super) fn batch(&self) -> Batch {
+        let Self { samples, width, tokens, targets, values } = self.clone();
+        if tokens.is_empty() {
+            return Batch::Rows { values, classes: targets, samples, width };
+        }
+        Batch::Tokens { inputs: tokens, targets, samples, length: width }
     }
 
     /// Seconds to bring the samples together in memory, as a data set does.

@@ -16,14 +16,15 @@ pub(crate) use load::weights;
 pub use orders::Orders;
 pub(crate) use stream::Stream;
 
-use crate::comm::{self, Seat};
+use crate::comm::{self, Group, Seat};
 use crate::data::{self, DataSet, Source};
 use crate::device;
 use crate::interpret::{self, Replica, StepOutcome};
 use crate::memory;
 use crate::optimizer::Optimizer;
-use crate::parallel::{Ballot, Buckets, Courier, Tally};
-use crate::stage::Stage;
+use crate::parallel::pipeline::Post;
+use crate::parallel::{Ballot, Buckets, Mesh, Tally};
+use crate::stage::{Holding, Stage};
 use dtrain_protocol::{Assignment, Event, Failure, StepFigures, StepId, StopReason, cannot_run};
 use dtrain_recipes::Metric;
 use save::Saver;
@@ -41,29 +42,42 @@ pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Res
     attempt_with(assignment, join, orders, tell)
 }
 
+/// As [`attempt`], among ranks that are joined already: `group` has all of them.
+pub fn attempt_among(
+    assignment: &Assignment,
+    group: Box<dyn Group>,
+    orders: &mut Orders,
+    tell: &Tell,
+) -> Result<(), Failure> {
+    let mesh = Mesh::of(group, &assignment.arrangement, assignment.rank).map_err(|error| error.failure());
+    attempt_with(assignment, |_| mesh, orders, tell)
+}
+
 /// As [`attempt`], with the ranks joined by `join`.
 fn attempt_with(
     assignment: &Assignment,
-    join: impl FnOnce(&mut Orders) -> Result<Courier, Failure>,
+    join: impl FnOnce(&mut Orders) -> Result<Mesh, Failure>,
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
     check_ability(assignment)?;
     let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
-    let courier = join(orders)?;
+    let mesh = join(orders)?;
     let data = open_data(assignment)?;
-    let Assignment { model, blocks, training, recompute, .. } = assignment;
-    let mut stage =
-        Stage::build(model, blocks.clone(), training.seed, training.precision, *recompute, &device)
-            .map_err(|error| Failure::Other(error.to_string()))?;
+    let Assignment { model, chunks, training, arrangement, rank, .. } = assignment;
+    let partners = mesh.partners().clone();
+    let holding =
+        Holding { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
+    let mut stage = Stage::of(&holding, &device).map_err(|error| Failure::Other(error.to_string()))?;
     let mut optimizer = Optimizer::new(&training.optimizer, stage.parameters());
     if let Some(point) = &assignment.resume {
         load::load(point, &mut stage, &mut optimizer)?;
     }
     let buckets = Buckets::new(stage.parameters());
-    let mut replica = Replica { training, stage, optimizer, buckets, courier };
+    let post = Post::new(mesh.pipeline().clone(), stage.device());
+    let mut replica = Replica { training, stage, optimizer, buckets, post, mesh };
     // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
-    replica.courier.barrier()?;
+    replica.mesh.world().barrier()?;
     let begin = beginning(assignment);
     tell(ready(assignment, &replica, &data, begin));
     let mut stream = Stream::new(assignment, Arc::from(data.train), begin);
@@ -71,22 +85,22 @@ fn attempt_with(
 }
 
 fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
-    let Assignment { layout, zero, recompute, training, placement, model, .. } = assignment;
-    match cannot_run(layout, *zero, *recompute, training.precision, placement.device, model) {
+    match cannot_run(&assignment.arrangement, &assignment.model) {
         Some(reason) => Err(Failure::Other(format!("this assignment cannot be run: {reason}; plan again"))),
         None => Ok(()),
     }
 }
 
-fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Courier, Failure> {
-    let Assignment { trial, attempt, rank, layout, link, .. } = assignment;
-    let seat = Seat { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: layout.world() };
+fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Mesh, Failure> {
+    let Assignment { trial, attempt, rank, arrangement, link, .. } = assignment;
+    let seat =
+        Seat { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: arrangement.layout.world() };
     let announce = |address: &str| {
         tell(Event::Listening(address.to_owned()));
         orders.peers()
     };
-    let group = comm::join(link, &seat, comm::DEADLINE, announce).map_err(|error| error.failure())?;
-    Ok(Courier::start(group))
+    let group = comm::join(link, &seat, comm::DEADLINE, announce);
+    group.and_then(|group| Mesh::of(group, arrangement, *rank)).map_err(|error| error.failure())
 }
 
 fn open_data(assignment: &Assignment) -> Result<DataSet, Failure> {

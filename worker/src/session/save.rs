@@ -7,6 +7,7 @@
 use super::Tell;
 use crate::checkpoint::{self, NamedPiece};
 use crate::interpret::Replica;
+use crate::stage::Parameter;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{Assignment, Event, Rank, StepId, TensorKind};
 use std::path::PathBuf;
@@ -71,11 +72,15 @@ impl Held {
     }
 }
 
-/// A copy of this replica's share of weights and moments.
+/// A copy of this rank's share of weights and moments. A tied embedding is written by the first stage.
 fn snapshot(replica: &Replica<'_>) -> Vec<Held> {
     let parameters = replica.stage.parameters();
-    let sizes: Vec<_> = parameters.iter().map(|parameter| parameter.range.len() as u64).collect();
-    let shares = checkpoint::share(&sizes, replica.courier.rank(), replica.courier.ranks());
+    let again = replica.stage.tied_across_stages().filter(|_| !replica.stage.has_embedding());
+    let size =
+        |(index, one): (usize, &Parameter)| if Some(index) == again { 0 } else { one.range.len() as u64 };
+    let sizes: Vec<_> = parameters.iter().enumerate().map(size).collect();
+    let replicas = replica.mesh.replicas();
+    let shares = checkpoint::share(&sizes, replicas.rank(), replicas.ranks());
     let mut held = Vec::with_capacity(3 * shares.len());
     for (index, range) in shares {
         let parameter = &parameters[index];

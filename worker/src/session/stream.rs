@@ -1,8 +1,9 @@
 //! Which samples a rank reads, in order.
 
 use crate::data::{Batch, Prefetch, Source};
-use dtrain_protocol::order::{sample_at, share};
+use dtrain_protocol::order::sample_at;
 use dtrain_protocol::{Action, Assignment, Failure, StepId};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The micro-batches of this rank after `begin` steps, without end, each read while the one before is computed.
@@ -12,7 +13,15 @@ pub(crate) struct Stream(Prefetch);
 impl Stream {
     pub(super) fn new(assignment: &Assignment, train: Arc<dyn Source>, begin: StepId) -> Self {
         let numbers = numbers(assignment, train.len(), begin);
-        Self(Prefetch::new(train, numbers))
+        Self::of(train, numbers)
+    }
+
+    /// The micro-batches with these sample numbers.
+    pub(crate) fn of(
+        source: Arc<dyn Source>,
+        numbers: impl Iterator<Item = Vec<u64>> + Send + 'static,
+    ) -> Self {
+        Self(Prefetch::new(source, numbers))
     }
 
     /// The next micro-batch.
@@ -25,21 +34,21 @@ impl Stream {
     }
 }
 
-/// Numbers of the samples of each forward pass of this rank, of `samples` that there are.
+/// Numbers of the samples of each forward pass of this rank that reads any, of `samples` that there are.
 fn numbers(assignment: &Assignment, samples: u64, begin: StepId) -> impl Iterator<Item = Vec<u64>> + use<> {
-    let (batch, seed) = (assignment.training.batch, assignment.training.seed);
-    let micro_batch = u64::from(assignment.training.micro_batch);
-    let replica = assignment.layout.coord(assignment.rank).along(dtrain_protocol::Axis::Data);
-    let replicas = assignment.layout.data.get();
-    let forwards = assignment.step.iter().filter_map(|action| match action {
-        Action::Forward(micro) => Some(u64::from(*micro)),
-        Action::Backward(_) | Action::Exchange { .. } | Action::ReduceGradients | Action::UpdateWeights => {
-            None
-        }
+    let Assignment { training, model, chunks, step, .. } = assignment;
+    let (batch, seed, share) = (training.batch, training.seed, training.share.clone());
+    let micro_batch = u64::from(training.micro_batch);
+    let reads = |blocks: &Range<u32>| blocks.start == 0 || blocks.end == model.blocks();
+    let forwards = step.iter().filter_map(|action| match action {
+        Action::Forward(pass) if reads(&chunks[pass.chunk as usize]) => Some(u64::from(pass.micro)),
+        _ => None,
     });
     let forwards: Vec<_> = forwards.collect();
-    (begin.0..).flat_map(move |step| {
-        let share = share(step, batch, replica, replicas);
+    // A stage in the middle of the model reads nothing.
+    let steps = begin.0..if forwards.is_empty() { begin.0 } else { u64::MAX };
+    steps.flat_map(move |step| {
+        let share = share.start + step * batch..share.end + step * batch;
         let micro = move |micro: &u64| {
             let begin = share.start + micro * micro_batch;
             (begin..begin + micro_batch).map(|cursor| sample_at(seed, samples, cursor)).collect::<Vec<_>>()

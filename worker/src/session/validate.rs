@@ -1,9 +1,10 @@
 //! The figures of a model on samples it was never trained on.
 
-use crate::data::Source;
+use crate::data::{Batch, Source};
 use crate::interpret::{Replica, view};
 use crate::parallel::{Ballot, Tally, tally};
-use dtrain_protocol::{Failure, StepId};
+use crate::stage::Flow;
+use dtrain_protocol::{Failure, Pass, StepId, Toward};
 use std::ops::Range;
 
 /// Loss and accuracy over the first `samples` of `valid`, of which every replica takes its part; the same figures on
@@ -19,23 +20,48 @@ pub(super) fn validate(
         return Ok(None);
     }
     let micro_batch = u64::from(replica.training.micro_batch);
-    let mine = part(samples, replica.courier.rank(), replica.courier.ranks());
+    let (reader, readers) = replica.mesh.reader();
+    let mine = part(samples, reader, readers);
     let mut ballot = Ballot::default();
     let mut begin = mine.start;
     while begin < mine.end {
         let end = mine.end.min(begin + micro_batch);
         let batch = valid.read(&(begin..end).collect::<Vec<_>>());
         let batch = batch.map_err(|error| Failure::Data(error.to_string()))?;
-        let (loss_sum, hits, count) = replica.stage.evaluate(&view(&batch));
-        ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
+        if let Flow::Loss { loss_sum, hits, count } = through(replica, &batch)
+            && replica.mesh.tells_loss()
+        {
+            ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
+        }
+        replica.mesh.check()?;
         begin = end;
     }
-    tally::send(&ballot, &replica.courier);
-    let tally = tally::collect(&replica.courier)?;
+    tally::send(&ballot, replica.mesh.world());
+    let tally = tally::collect(replica.mesh.world())?;
     if tally.loss().is_finite() {
         return Ok(Some(tally));
     }
     Err(Failure::NotFinite { step, figure: "the validation loss".into() })
+}
+
+/// Takes `batch` through the chunks of this rank, each when its turn comes, as all stages of the pipeline do.
+fn through(replica: &mut Replica<'_>, batch: &Batch) -> Flow {
+    let Replica { stage, post, .. } = replica;
+    let mut last = None;
+    for chunk in 0..stage.chunks() {
+        let pass = Pass { micro: 0, chunk };
+        if !stage.is_first(chunk) {
+            let shape = stage.message_shape(chunk, Toward::Previous, batch.samples());
+            post.exchange(Toward::Previous, None, Some((pass, shape)));
+        }
+        let flow = stage.infer(chunk, post.take(Toward::Previous, pass), &view(batch));
+        if let Flow::Activation(activation) = &flow {
+            post.give(Toward::Next, pass, activation.clone());
+            post.exchange(Toward::Next, Some(pass), None);
+        }
+        last = Some(flow);
+    }
+    last.expect("a stage has a chunk")
 }
 
 /// The part of `0..samples` that replica `replica` of `replicas` takes.

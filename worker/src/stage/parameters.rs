@@ -1,6 +1,7 @@
 //! Which parameters a stage has, and which part uses which.
 
 use crate::model::{Part, Spec, initial::Initial};
+use dtrain_protocol::{Coord, Layout, Region, split};
 use std::ops::Range;
 
 /// A trainable parameter of a stage.
@@ -8,8 +9,10 @@ use std::ops::Range;
 pub struct Parameter {
     /// Global name, such as `blocks.3.ffn.up.weight`.
     pub name: String,
-    /// Dimensions, row-major.
+    /// Dimensions of what this rank holds of it, row-major.
     pub shape: Vec<usize>,
+    /// Where that lies in the whole parameter.
+    pub region: Region,
     /// Whether weight decay applies: matrices, but not norms and biases.
     pub decays: bool,
     /// The part of this stage it belongs to; of a tied embedding the first.
@@ -21,36 +24,63 @@ pub struct Parameter {
 /// A part with the parameters it uses.
 pub(super) struct Unit {
     pub(super) part: Part,
+    /// Place among the blocks of its chunk; 0 for what is no block.
+    pub(super) place: u32,
     /// Short name and index of each parameter.
     pub(super) uses: Vec<(String, usize)>,
     /// Whether gradients flow into its input: false when nothing before it is trained.
     pub(super) input_tracked: bool,
 }
 
-/// Numbers the parameters of all parts; a name that was seen before (a tied embedding) is the same parameter.
-pub(super) fn assemble(parts: Vec<(Part, Vec<Spec>)>) -> (Vec<Unit>, Vec<Parameter>, Vec<Initial>) {
-    let (mut units, mut parameters, mut initials) = (Vec::new(), Vec::<Parameter>::new(), Vec::new());
-    let from_another_stage = !matches!(parts.first(), Some((Part::Embedding, _)));
-    for (part, specs) in parts {
-        let input_tracked = from_another_stage || !parameters.is_empty();
-        let mut uses = Vec::with_capacity(specs.len());
-        for spec in specs {
-            let known = parameters.iter().position(|parameter| parameter.name == spec.name);
-            let index = known.unwrap_or_else(|| {
-                let start = parameters.last().map_or(0, |parameter| parameter.range.end);
-                parameters.push(Parameter {
-                    name: spec.name.clone(),
-                    decays: spec.shape.len() > 1,
-                    unit: units.len(),
-                    range: start..start + spec.shape.iter().product::<usize>(),
-                    shape: spec.shape.clone(),
-                });
-                initials.push(spec.initial);
-                parameters.len() - 1
-            });
-            uses.push((spec.short().to_owned(), index));
+/// The parts of all chunks with their parameters numbered.
+pub(super) struct Assembled {
+    pub(super) units: Vec<Unit>,
+    pub(super) chunks: Vec<Range<usize>>,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) initials: Vec<Initial>,
+}
+
+/// Numbers the parameters of all parts of all chunks, cut for the rank at `coord`; a name that was seen before (a
+/// tied embedding) is the same parameter.
+pub(super) fn assemble(chunks: Vec<Vec<(Part, Vec<Spec>)>>, layout: &Layout, coord: Coord) -> Assembled {
+    let mut all =
+        Assembled { units: Vec::new(), chunks: Vec::new(), parameters: Vec::new(), initials: Vec::new() };
+    for parts in chunks {
+        let begin = all.units.len();
+        let is_fed = !matches!(parts.first(), Some((Part::Embedding, _)));
+        let mut place = 0;
+        for (part, specs) in parts {
+            let input_tracked = is_fed || !all.parameters.is_empty();
+            let uses = specs.iter().map(|spec| (spec.short().to_owned(), all.number(spec, layout, coord)));
+            let uses = uses.collect();
+            all.units.push(Unit { part, place, uses, input_tracked });
+            place += u32::from(matches!(part, Part::Block(_)));
         }
-        units.push(Unit { part, uses, input_tracked });
+        all.chunks.push(begin..all.units.len());
     }
-    (units, parameters, initials)
+    all
+}
+
+impl Assembled {
+    /// The number of a parameter of the unit that is being made.
+    fn number(&mut self, spec: &Spec, layout: &Layout, coord: Coord) -> usize {
+        if let Some(known) = self.parameters.iter().position(|parameter| parameter.name == spec.name) {
+            return known;
+        }
+        let shape: Vec<_> = spec.shape.iter().map(|side| *side as u64).collect();
+        let region = split::region(&spec.name, &shape, layout, coord);
+        #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
+        let shape: Vec<_> = region.local_shape().into_iter().map(|side| side as usize).collect();
+        let start = self.parameters.last().map_or(0, |parameter| parameter.range.end);
+        self.parameters.push(Parameter {
+            name: spec.name.clone(),
+            decays: spec.shape.len() > 1,
+            unit: self.units.len(),
+            range: start..start + shape.iter().product::<usize>(),
+            shape,
+            region,
+        });
+        self.initials.push(spec.initial);
+        self.parameters.len() - 1
+    }
 }

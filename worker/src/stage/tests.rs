@@ -1,6 +1,7 @@
 //! What must be true of every model: parity with a single graph, with finite differences, with itself.
 
 use super::*;
+use crate::model::Output;
 use crate::optimizer::Optimizer;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Optimizer as Rule, OptimizerKind, Positions};
 
@@ -49,6 +50,10 @@ fn models() -> Vec<Model> {
 
 fn stage(model: &Model, blocks: Range<u32>, recompute: Recompute) -> Stage {
     Stage::build(model, blocks, 7, Precision::F32, recompute, &Device::flex()).unwrap()
+}
+
+fn at(micro: u32) -> Pass {
+    Pass { micro, chunk: 0 }
 }
 
 fn whole(model: &Model) -> Stage {
@@ -108,8 +113,8 @@ impl Batch {
 /// Mean loss and its gradient of one batch.
 fn learn(stage: &mut Stage, samples: &Samples<'_>) -> (f64, Vec<f32>) {
     stage.gradients().clear();
-    let loss = mean(stage.forward(0, None, samples));
-    assert!(stage.backward(0, None, 1.0, &mut |_, _| {}).is_none());
+    let loss = mean(stage.forward(at(0), None, samples));
+    assert!(stage.backward(at(0), None, 1.0, &mut |_, _| {}).is_none());
     (loss, stage.gradients().values().to_vec())
 }
 
@@ -212,8 +217,11 @@ fn fused_and_plain_operations_train_alike() {
         let (loss, gradient) = learn(&mut whole(&model), &batch.samples());
         for recompute in [Recompute::None, Recompute::Selective] {
             let plain = Arithmetic { fused: false, precision: Precision::F32 };
-            let blocks = 0..model.blocks();
-            let stage = Stage::with_arithmetic(&model, blocks, 7, plain, recompute, &Device::flex());
+            let (chunks, partners) = ([0..model.blocks()], Partners::none());
+            let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
+            let (model, rank) = (&model, Rank(0));
+            let holding = Holding { model, chunks: &chunks, seed: 7, arrangement, rank, partners };
+            let stage = Stage::with_arithmetic(&holding, plain, &Device::flex());
             let (wanted_loss, wanted) = learn(&mut stage.unwrap(), &batch.samples());
             assert!((loss - wanted_loss).abs() < 1e-5, "{loss} for {wanted_loss}");
             close(&gradient, &wanted, 1e-4);
@@ -256,10 +264,10 @@ fn micro_batches_add_up_to_the_batch() {
         let (loss, wanted) = learn(&mut stage, &batch.samples());
         stage.gradients().clear();
         // Both forwards first, as a pipeline would.
-        let first = mean(stage.forward(0, None, &batch.slice(0..2)));
-        let second = mean(stage.forward(1, None, &batch.slice(2..4)));
-        stage.backward(0, None, 0.5, &mut |_, _| {});
-        stage.backward(1, None, 0.5, &mut |_, _| {});
+        let first = mean(stage.forward(at(0), None, &batch.slice(0..2)));
+        let second = mean(stage.forward(at(1), None, &batch.slice(2..4)));
+        stage.backward(at(0), None, 0.5, &mut |_, _| {});
+        stage.backward(at(1), None, 0.5, &mut |_, _| {});
         assert!((loss - (first + second) / 2.0).abs() < 1e-6);
         close(stage.gradients().values(), &wanted, 1e-5);
     }
@@ -273,11 +281,13 @@ fn a_pipeline_of_two_stages_is_one_stage() {
         let (loss, wanted) = learn(&mut one, &batch.samples());
         let mut first = stage(&model, 0..1, Recompute::None);
         let mut last = stage(&model, 1..model.blocks(), Recompute::Full);
-        let Flow::Activation(x) = first.forward(3, None, &batch.samples()) else { panic!("no activation") };
-        assert_eq!(mean(last.forward(3, Some(x), &batch.samples())), loss);
-        let upstream = last.backward(3, None, 1.0, &mut |_, _| {});
+        let Flow::Activation(x) = first.forward(at(3), None, &batch.samples()) else {
+            panic!("no activation")
+        };
+        assert_eq!(mean(last.forward(at(3), Some(x), &batch.samples())), loss);
+        let upstream = last.backward(at(3), None, 1.0, &mut |_, _| {});
         assert!(upstream.is_some());
-        assert!(first.backward(3, upstream, 1.0, &mut |_, _| {}).is_none());
+        assert!(first.backward(at(3), upstream, 1.0, &mut |_, _| {}).is_none());
         let tied = [first.tied_across_stages(), last.tied_across_stages()];
         assert_eq!(tied[0].is_some(), matches!(&model, Model::Decoder(d) if d.tied));
         for (index, parameter) in one.parameters().iter().enumerate() {
@@ -307,9 +317,9 @@ fn parts_are_done_last_to_first_with_their_gradients_final() {
         let (_, wanted) = learn(&mut stage, &batch.samples());
         let parameters = stage.parameters().to_vec();
         stage.gradients().clear();
-        stage.forward(0, None, &batch.samples());
+        stage.forward(at(0), None, &batch.samples());
         let mut seen = Vec::new();
-        stage.backward(0, None, 1.0, &mut |unit, gradients| {
+        stage.backward(at(0), None, 1.0, &mut |unit, gradients| {
             for parameter in parameters.iter().filter(|p| p.unit == unit) {
                 assert_eq!(gradients.values()[parameter.range.clone()], wanted[parameter.range.clone()]);
             }

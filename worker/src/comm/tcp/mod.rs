@@ -10,7 +10,7 @@ mod peer;
 mod tls;
 
 use super::{CommError, Group, Incoming, Outgoing, Seat, check_members, part, sum_in_order};
-use dtrain_protocol::{Axis, TlsIdentity};
+use dtrain_protocol::{Channel, TlsIdentity};
 use mesh::Mesh;
 use peer::{Peer, Transfer};
 use std::net::TcpListener;
@@ -224,11 +224,11 @@ impl Group for Tcp {
         )
     }
 
-    fn split(&mut self, axis: Axis, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
         check_members(members, self.index, self.size());
         #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
         let index = members.iter().take_while(|member| **member < self.index).count() as u32;
         let members = members.iter().map(|member| self.members[*member as usize]).collect();
-        Ok(Box::new(Self::of(Arc::clone(&self.mesh), 1 + axis as u8, members, index)?))
+        Ok(Box::new(Self::of(Arc::clone(&self.mesh), channel as u8, members, index)?))
     }
 }

@@ -1,16 +1,16 @@
 //! A small world: a tiny decoder, a text to learn, and ranks as threads that share a mapping.
 
 use crate::comm::loopback;
-use crate::parallel::Courier;
-use crate::session::{Orders, Tell, attempt, attempt_with};
+use crate::session::{Orders, Tell, attempt, attempt_among};
 use dtrain_protocol::checkpoint::{FORMAT, folder_name, merge};
 use dtrain_protocol::{
-    Action, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order, Placement,
-    Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId, mapping,
+    Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order,
+    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId,
+    mapping,
 };
 use dtrain_recipes::{
-    Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Precision,
-    Recompute, Schedule, Tokenizer, Valid, ZeroStage,
+    Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Schedule,
+    Tokenizer, Valid,
 };
 use std::num::NonZeroU32;
 use std::os::fd::IntoRawFd;
@@ -111,10 +111,7 @@ impl World {
                 });
                 let mut inbox = Orders::of(inbox);
                 let result = match assignment.link {
-                    Link::Alone => {
-                        let courier = |_: &mut Orders| Ok(Courier::start(Box::new(group)));
-                        attempt_with(&assignment, courier, &mut inbox, &tell)
-                    }
+                    Link::Alone => attempt_among(&assignment, Box::new(group), &mut inbox, &tell),
                     Link::SharedMemory { .. } | Link::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
                 };
                 let events = events.lock().unwrap().clone();
@@ -184,13 +181,13 @@ pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
     assert_eq!(saved.len(), ended.len(), "every rank saved step {step}");
     let (tensors, files) =
         merge(saved.iter().flat_map(|(_, files)| files.clone())).expect("all is covered once");
-    let Assignment { trial, attempt, layout, .. } = &ended[0].assignment;
+    let Assignment { trial, attempt, arrangement, .. } = &ended[0].assignment;
     let manifest = Manifest {
         format: FORMAT,
         trial: trial.clone(),
         attempt: *attempt,
         step,
-        layout: *layout,
+        layout: arrangement.layout,
         program: "test".into(),
         cursor: step.0 * u64::from(BATCH),
         tensors,
@@ -210,22 +207,23 @@ pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
 }
 
 fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
-    let one = NonZeroU32::MIN;
     let replicas = NonZeroU32::new(ranks).unwrap();
     // Three ranks share no batch of eight evenly: they get one of nine.
     let batch = u64::from(BATCH.next_multiple_of(ranks));
     let micro_batch = if ranks == 3 { 3 } else { 2 };
     let micro_batches = u32::try_from(batch).unwrap() / ranks / micro_batch;
     let mut step = Vec::new();
-    (0..micro_batches).for_each(|micro| step.extend([Action::Forward(micro), Action::Backward(micro)]));
+    for pass in (0..micro_batches).map(|micro| Pass { micro, chunk: 0 }) {
+        step.extend([Action::Forward(pass), Action::Backward(pass)]);
+    }
     step.extend([Action::ReduceGradients, Action::UpdateWeights]);
     Assignment {
         trial: TrialId("01TEST".into()),
         attempt: AttemptId(1),
         rank: Rank(rank),
-        layout: Layout { tensor: one, context: one, expert: one, data: replicas, pipeline: one },
+        arrangement: Arrangement { layout: Layout::replicas(replicas), ..Arrangement::SINGLE },
         model: Model::Decoder(decoder()),
-        blocks: 0..2,
+        chunks: vec![0..2],
         data: Data {
             format: DataFormat::Text { tokenizer: Tokenizer::Bytes },
             train: vec!["text.txt".into()],
@@ -233,11 +231,9 @@ fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
             fraction: 1.0,
         },
         data_root: folder.to_owned(),
-        training: training(batch, micro_batch, micro_batches),
+        training: training(batch, rank, micro_batch, micro_batches),
         until: RunUntil { steps: None, seconds: None, target: None },
         step,
-        zero: ZeroStage::Zero0,
-        recompute: Recompute::None,
         placement: Placement { device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,
         validate_every: 0,
@@ -265,9 +261,11 @@ fn decoder() -> Decoder {
     }
 }
 
-fn training(batch: u64, micro_batch: u32, micro_batches: u32) -> Training {
+fn training(batch: u64, rank: u32, micro_batch: u32, micro_batches: u32) -> Training {
+    let each = u64::from(micro_batch * micro_batches);
     Training {
         batch,
+        share: each * u64::from(rank)..each * u64::from(rank + 1),
         micro_batch,
         micro_batches,
         optimizer: Optimizer {
@@ -283,7 +281,6 @@ fn training(batch: u64, micro_batch: u32, micro_batches: u32) -> Training {
         schedule: Schedule::Cosine,
         final_fraction: 0.1,
         clip: Some(1.0),
-        precision: Precision::F32,
         seed: 3,
     }
 }

@@ -1,0 +1,143 @@
+//! The layouts that are compared: models, and the keys of `[layout]` that pin them.
+
+use std::fmt;
+
+/// A model with a layout.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    model: &'static str,
+    data: &'static str,
+    /// Keys of `[layout]` with their values.
+    pins: Vec<(&'static str, String)>,
+}
+
+/// A decoder of five blocks, so that stages are uneven; GPT-2's family with a tied embedding.
+const GPT: &str = r#"
+kind = "decoder"
+layers = 5
+hidden = 32
+heads = 4
+ffn = 64
+context = 16
+"#;
+
+/// Llama's family, with fewer key heads than query heads.
+const LLAMA: &str = r#"
+kind = "decoder"
+family = "llama"
+layers = 4
+hidden = 32
+heads = 8
+kv_heads = 4
+ffn = 64
+context = 16
+"#;
+
+const MLP: &str = r#"
+kind = "mlp"
+inputs = 6
+hidden = [16, 12, 16, 8]
+classes = 3
+"#;
+
+const CNN: &str = r#"
+kind = "cnn"
+channels = 1
+height = 4
+width = 4
+stages = [4, 8]
+blocks = 2
+classes = 3
+"#;
+
+const TEXT: &str = r#"train = "text.txt""#;
+const TABLE: &str = "train = \"table.csv\"\ntarget = \"class\"";
+const IMAGES: &str = "train = \"images.csv\"\ntarget = \"class\"";
+
+const DECODERS: [(&str, &str); 2] = [(GPT, TEXT), (LLAMA, TEXT)];
+const CLASSIFIERS: [(&str, &str); 2] = [(MLP, TABLE), (CNN, IMAGES)];
+
+impl Case {
+    fn new((model, data): (&'static str, &'static str), pins: &[(&'static str, &str)]) -> Self {
+        let pins = pins.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+        Self { model, data, pins }
+    }
+
+    /// The same model and micro-batch on one rank.
+    pub(super) fn on_one_rank(&self) -> Self {
+        Self { pins: Vec::new(), ..self.clone() }
+    }
+
+    /// Number of ranks: the product of the axes.
+    pub(super) fn ranks(&self) -> u32 {
+        let axes = ["data", "tensor", "pipeline", "context", "expert"];
+        let degrees = self.pins.iter().filter(|(key, _)| axes.contains(key));
+        degrees.map(|(_, value)| value.parse::<u32>().expect("a degree is a number")).product()
+    }
+
+    /// The recipe.
+    pub(super) fn text(&self) -> String {
+        let Self { model, data, pins } = self;
+        let axes = ["data", "tensor", "pipeline", "context", "expert"];
+        let open = axes.iter().filter(|axis| !pins.iter().any(|(key, _)| key == *axis));
+        let ones: String = open.map(|axis| format!("{axis} = 1\n")).collect();
+        let pins: String = pins.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+        format!(
+            "[model]{model}\n[data]\n{data}\nvalid = \"10%\"\n\n[objective]\nstop = {{ steps = 20 }}\n\n\
+             [train]\nbatch = 16\nlearning_rate = 3e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
+             [layout]\nmicro_batch = 2\n{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"cpu\"\n",
+            self.ranks().max(1)
+        )
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.model {
+            GPT => "gpt",
+            LLAMA => "llama",
+            MLP => "mlp",
+            _ => "cnn",
+        };
+        f.write_str(name)?;
+        self.pins.iter().try_for_each(|(key, value)| write!(f, ", {key} {value}"))
+    }
+}
+
+/// A few layouts of every kind.
+pub(super) fn some() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for model in DECODERS.into_iter().chain(CLASSIFIERS) {
+        cases.push(Case::new(model, &[("data", "2")]));
+        cases.push(Case::new(model, &[("pipeline", "2")]));
+        cases.push(Case::new(model, &[("pipeline", "4"), ("schedule", "\"1f1b\"")]));
+        cases.push(Case::new(model, &[("pipeline", "2"), ("data", "2"), ("schedule", "\"gpipe\"")]));
+        cases.push(Case::new(model, &[("pipeline", "2"), ("schedule", "\"interleaved\""), ("chunks", "2")]));
+    }
+    cases
+}
+
+/// Every layout of up to eight ranks.
+pub(super) fn all() -> Vec<Case> {
+    let mut cases = some();
+    for model in DECODERS.into_iter().chain(CLASSIFIERS) {
+        for (data, pipeline) in (1..=8u32).flat_map(|d| (1..=4u32).map(move |p| (d, p))) {
+            if !16u32.is_multiple_of(2 * data) || data * pipeline > 8 || data * pipeline == 1 {
+                continue;
+            }
+            for schedule in ["gpipe", "1f1b", "interleaved"] {
+                let (data, stages) = (data.to_string(), pipeline.to_string());
+                let schedule = format!("\"{schedule}\"");
+                let mut pins = vec![("data", data.as_str()), ("pipeline", stages.as_str())];
+                if pipeline > 1 {
+                    pins.push(("schedule", &schedule));
+                }
+                if pipeline > 2 && schedule.contains("interleaved") {
+                    continue; // five blocks are too few for two chunks of three stages
+                }
+                cases.push(Case::new(model, &pins));
+            }
+        }
+    }
+    cases
+}

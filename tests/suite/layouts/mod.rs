@@ -1,0 +1,70 @@
+//! Every layout the planner can name trains as one rank does.
+//!
+//! A case goes the whole way of a value, without processes: a recipe with its layout pinned, the plan, one assignment
+//! for each rank, and ranks as threads of this process.
+
+mod cases;
+mod world;
+
+use cases::Case;
+use std::fmt::Write;
+use world::{Trace, train};
+
+/// Steps that are compared.
+const STEPS: u64 = 20;
+
+/// Largest relative difference of a loss, and of a gradient norm: what the order of additions in f32 may do.
+const LOSS: f64 = 1e-5;
+const NORM: f64 = 1e-4;
+
+/// The largest relative difference.
+fn farthest(expected: &[f64], found: &[f64]) -> f64 {
+    assert_eq!(expected.len(), found.len(), "as many steps");
+    expected.iter().zip(found).map(|(a, b)| ((a - b) / a).abs()).fold(0.0, f64::max)
+}
+
+/// Trains every case and compares it with one rank; tells all that part.
+fn compare(cases: &[Case]) {
+    let mut wrong = String::new();
+    let (mut worst_loss, mut worst_norm) = (0.0f64, 0.0f64);
+    let mut alone: Vec<(String, Trace)> = Vec::new();
+    for case in cases {
+        let one = case.on_one_rank();
+        if !alone.iter().any(|(known, _)| *known == one.text()) {
+            alone.push((one.text(), train(&one, STEPS)));
+        }
+        let expected = &alone.iter().find(|(known, _)| *known == one.text()).expect("it was trained").1;
+        let found = train(case, STEPS);
+        let (loss, norm) =
+            (farthest(&expected.losses, &found.losses), farthest(&expected.norms, &found.norms));
+        worst_loss = worst_loss.max(loss);
+        worst_norm = worst_norm.max(norm);
+        let valid = farthest(&expected.validations, &found.validations);
+        if !(loss < LOSS && norm < NORM && valid < LOSS) {
+            writeln!(
+                wrong,
+                "{case}: losses part by {loss:.1e}, norms by {norm:.1e}, validations by {valid:.1e}"
+            )
+            .expect("a string takes everything");
+        }
+    }
+    println!("{} layouts; losses part by {worst_loss:.1e} at most, norms by {worst_norm:.1e}", cases.len());
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// A few of every kind. `DTRAIN_LAYOUTS=all` compares every layout of up to eight ranks.
+#[test]
+fn layouts_train_as_one_rank_does() {
+    if std::env::var("DTRAIN_LAYOUTS").is_ok_and(|which| which == "all") {
+        compare(&cases::all());
+    } else {
+        compare(&cases::some());
+    }
+}
+
+#[test]
+fn the_same_layout_gives_the_same_bits() {
+    for case in cases::some().iter().step_by(7) {
+        assert_eq!(train(case, 5), train(case, 5), "{case}");
+    }
+}

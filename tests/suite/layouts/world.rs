@@ -1,0 +1,127 @@
+//! Plans a case and trains it with ranks as threads.
+
+use super::Case;
+use dtrain_planner::{Launch, PlanRequest, lower, plan};
+use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, TrialId};
+use dtrain_recipes::check::{CheckContext, check};
+use dtrain_recipes::document::Document;
+use dtrain_recipes::source::{Layer, Source};
+use dtrain_worker::comm::loopback;
+use dtrain_worker::session::{Orders, Tell, attempt_among};
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What training told, step by step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Trace {
+    pub(super) losses: Vec<f64>,
+    pub(super) norms: Vec<f64>,
+    pub(super) validations: Vec<f64>,
+}
+
+/// Trains `case` for `steps` steps; all ranks must tell the same.
+pub(super) fn train(case: &Case, steps: u64) -> Trace {
+    let folder = tempfile::tempdir().expect("a folder for the case");
+    write_data(folder.path());
+    let assignments = assignments(case, folder.path(), steps);
+    let ranks = u32::try_from(assignments.len()).expect("ranks are few");
+    let groups = loopback::threads(ranks, Duration::from_secs(60));
+    let threads = assignments.into_iter().zip(groups).map(|(assignment, group)| {
+        std::thread::spawn(move || {
+            let events = Arc::new(Mutex::new(Vec::new()));
+            let told = Arc::clone(&events);
+            let tell: Tell = Arc::new(move |event| told.lock().expect("no panic inside").push(event));
+            let (_orders, inbox) = channel();
+            let result = attempt_among(&assignment, Box::new(group), &mut Orders::of(inbox), &tell);
+            let events = events.lock().expect("no panic inside").clone();
+            (result, events)
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let traces: Vec<_> = threads
+        .into_iter()
+        .map(|thread| {
+            let (result, events) = thread.join().expect("a rank does not panic");
+            result.unwrap_or_else(|failure| panic!("{case}: {failure:?}"));
+            trace(&events)
+        })
+        .collect();
+    assert!(traces.iter().all(|trace| *trace == traces[0]), "{case}: all ranks tell the same");
+    assert_eq!(traces[0].losses.len() as u64, steps, "{case}");
+    traces[0].clone()
+}
+
+fn trace(events: &[Event]) -> Trace {
+    let steps =
+        || events.iter().filter_map(|event| if let Event::Step(step) = event { Some(step) } else { None });
+    let validation =
+        |event: &Event| if let Event::Validated { loss, .. } = event { Some(*loss) } else { None };
+    Trace {
+        losses: steps().map(|step| step.loss).collect(),
+        norms: steps().map(|step| step.gradient_norm).collect(),
+        validations: events.iter().filter_map(validation).collect(),
+    }
+}
+
+fn assignments(case: &Case, folder: &Path, steps: u64) -> Vec<Assignment> {
+    let source = Source::new("case.toml", Layer::Recipe, case.text());
+    let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
+    let context = CheckContext { folder: folder.to_owned(), name: "case".into() };
+    let checked = check(&document, &context).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
+    let recipe = checked.recipe;
+    let host = HostFacts {
+        name: "here".into(),
+        processor: "a processor".into(),
+        cores: 8,
+        memory_bytes: 64 << 30,
+        gpus: Vec::new(),
+    };
+    let request = PlanRequest {
+        recipe: &recipe,
+        host: &host,
+        rates: None,
+        observations: &[],
+        data_root: folder.to_owned(),
+        train_samples: None,
+        valid_samples: None,
+        seed: 1,
+        program: "test",
+    };
+    let plan = plan(&request).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let launch = Launch {
+        trial: TrialId("01TEST".into()),
+        attempt: AttemptId(1),
+        checkpoints: folder.join("trials/01TEST/checkpoints"),
+        resume: None,
+        seconds_left: None,
+    };
+    let mut assignments = lower(&plan, plan.best(), &launch);
+    for assignment in &mut assignments {
+        assignment.until.steps = Some(dtrain_protocol::StepId(steps));
+        assignment.validate_every = 7;
+        assignment.save_every = 0;
+    }
+    assignments
+}
+
+/// Text, a table and images that can be learned.
+fn write_data(folder: &Path) {
+    let text: String =
+        (0..400).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
+    let table = |columns: usize| {
+        let names: Vec<_> = (0..columns).map(|column| format!("x{column}")).collect();
+        let mut table = format!("{},class\n", names.join(","));
+        for row in 0..300usize {
+            let value = |column: usize| ((row * 7 + column * 13) % 29) as f64 / 29.0 - 0.5;
+            let values: Vec<_> = (0..columns).map(|column| format!("{:.4}", value(column))).collect();
+            writeln!(table, "{},{}", values.join(","), row % 3).expect("a string takes everything");
+        }
+        table
+    };
+    for (name, content) in [("text.txt", text), ("table.csv", table(6)), ("images.csv", table(16))] {
+        std::fs::write(folder.join(name), content).expect("a file");
+    }
+}

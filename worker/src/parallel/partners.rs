@@ -1,0 +1,117 @@
+//! The ranks that take part in one rank's passes: they are talked to in the middle of forward and backward, where
+//! nothing can return an error.
+
+use crate::comm::{CommError, Group, Incoming, Outgoing, loopback};
+use dtrain_protocol::Failure;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The ranks that take part in one rank's passes, by what they hold a part of.
+#[derive(Clone, Debug)]
+pub struct Partners {
+    /// Ranks that hold parts of the same matrices.
+    pub tensor: Peers,
+    /// Ranks that hold parts of the same sequences.
+    pub context: Peers,
+    /// Ranks that hold other experts.
+    pub expert: Peers,
+    /// Whether the ranks of [`Partners::tensor`] hold parts of the sequence where matrices are not cut.
+    pub sequence: bool,
+}
+
+impl Partners {
+    /// A rank that holds everything.
+    pub fn none() -> Self {
+        let alone = || Peers::of(Box::new(loopback::Alone), Trouble::default());
+        Self { tensor: alone(), context: alone(), expert: alone(), sequence: false }
+    }
+}
+
+/// The first thing that went wrong between this rank and any other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trouble(Arc<Mutex<Option<Failure>>>);
+
+impl Trouble {
+    /// `Err` when anything went wrong so far.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let seen = self.0.lock().expect("no thread panics while it holds the failure");
+        seen.clone().map_or(Ok(()), Err)
+    }
+
+    fn note(&self, error: &CommError) {
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the failure")
+            .get_or_insert_with(|| error.failure());
+    }
+}
+
+/// A group that is talked to in the middle of a pass.
+///
+/// An error is kept, not returned: values are then meaningless, and later calls do nothing. Whoever runs the pass asks
+/// [`crate::parallel::Mesh::check`] afterwards.
+#[derive(Clone)]
+pub struct Peers {
+    rank: u32,
+    size: u32,
+    group: Arc<Mutex<Box<dyn Group>>>,
+    trouble: Trouble,
+}
+
+impl Peers {
+    pub(super) fn of(group: Box<dyn Group>, trouble: Trouble) -> Self {
+        Self { rank: group.rank(), size: group.size(), group: Arc::new(Mutex::new(group)), trouble }
+    }
+
+    /// Index of this rank among them.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many they are, this rank included.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Replaces `values` by their sum over the ranks.
+    pub fn sum(&self, values: &mut [f32]) {
+        self.with(|group| group.all_reduce(values));
+    }
+
+    /// Sums into this rank's part of `values`, as [`crate::comm::part`] cuts them.
+    pub fn sum_part(&self, values: &mut [f32]) {
+        self.with(|group| group.reduce_scatter(values).map(drop));
+    }
+
+    /// Fills the parts of the other ranks.
+    pub fn gather(&self, values: &mut [f32]) {
+        self.with(|group| group.all_gather(values));
+    }
+
+    /// Gives block `p` of `send` to rank `p` and takes block `p` of `recv` from it.
+    pub fn all_to_all(&self, send: &[f32], recv: &mut [f32]) {
+        self.with(|group| group.all_to_all(send, recv));
+    }
+
+    /// Sends to one rank and receives from one, both at once.
+    pub fn exchange(&self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) {
+        self.with(|group| group.exchange(send, recv));
+    }
+
+    fn with(&self, act: impl FnOnce(&mut dyn Group) -> Result<(), CommError>) {
+        if self.size == 1 || self.trouble.check().is_err() {
+            return;
+        }
+        let mut group: MutexGuard<'_, _> =
+            self.group.lock().expect("no thread panics while it holds the group");
+        if let Err(error) = act(&mut **group) {
+            self.trouble.note(&error);
+        }
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peers({} of {})", self.rank, self.size)
+    }
+}

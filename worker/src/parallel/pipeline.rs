@@ -1,0 +1,77 @@
+//! What goes from one pipeline stage to its neighbours: activations to the next, their gradients to the previous.
+
+use super::Peers;
+use crate::comm::{Incoming, Outgoing};
+use burn::tensor::{Device, Tensor, TensorData};
+use dtrain_protocol::{Pass, Toward};
+use std::collections::BTreeMap;
+
+/// Messages of one rank, from when they are made until they are read.
+#[derive(Debug)]
+pub(crate) struct Post {
+    peers: Peers,
+    device: Device,
+    /// Made here, not yet sent.
+    outbox: BTreeMap<(Toward, Pass), Tensor<3>>,
+    /// Received, not yet read.
+    inbox: BTreeMap<(Toward, Pass), Tensor<3>>,
+}
+
+impl Post {
+    /// No messages. `peers` are the stages of the pipeline, in order.
+    pub(crate) fn new(peers: Peers, device: &Device) -> Self {
+        Self { peers, device: device.clone(), outbox: BTreeMap::new(), inbox: BTreeMap::new() }
+    }
+
+    /// Keeps the result of `pass` until it is sent.
+    pub(crate) fn give(&mut self, to: Toward, pass: Pass, result: Tensor<3>) {
+        self.outbox.insert((to, pass), result);
+    }
+
+    /// What was received for `pass`, if anything was.
+    pub(crate) fn take(&mut self, from: Toward, pass: Pass) -> Option<Tensor<3>> {
+        self.inbox.remove(&(from, pass))
+    }
+
+    /// Sends the result of one pass and receives, in the same call, what another reads. `shape` is that of the tensor
+    /// received. Panics when there is no result to send.
+    pub(crate) fn exchange(&mut self, with: Toward, send: Option<Pass>, recv: Option<(Pass, [usize; 3])>) {
+        let (rank, size) = (self.peers.rank(), self.peers.size());
+        let other = match with {
+            Toward::Next => (rank + 1) % size,
+            Toward::Previous => (rank + size - 1) % size,
+        };
+        let sent = send.map(|pass| {
+            let result = self.outbox.remove(&(with, pass));
+            let result = result.unwrap_or_else(|| panic!("{pass:?} has no result to send"));
+            result.into_data().try_to_vec::<f32>().expect("activations are f32")
+        });
+        let mut received = recv.map_or_else(Vec::new, |(_, shape)| vec![0.0; shape.iter().product()]);
+        self.peers.exchange(
+            sent.as_deref().map(|values| Outgoing { to: other, values }),
+            recv.map(|_| Incoming { from: other, values: &mut received }),
+        );
+        if let Some((pass, shape)) = recv {
+            let tensor = Tensor::from_data(TensorData::new(received, shape), &self.device);
+            self.inbox.insert((with, pass), tensor);
+        }
+    }
+
+    /// Forgets every message: a step that ended early left some.
+    pub(crate) fn clear(&mut self) {
+        self.outbox.clear();
+        self.inbox.clear();
+    }
+
+    /// Adds to `values` those of the stage at the other end of the pipeline, which calls this at the same time; in the
+    /// order of the stages, so that both get the same bits.
+    pub(crate) fn sum_with_other_end(&self, values: &mut [f32]) {
+        let last = self.peers.size() - 1;
+        let other = if self.peers.rank() == 0 { last } else { 0 };
+        let mut theirs = vec![0.0; values.len()];
+        let outgoing = Outgoing { to: other, values };
+        self.peers.exchange(Some(outgoing), Some(Incoming { from: other, values: &mut theirs }));
+        // Addition of two numbers does not depend on their order.
+        values.iter_mut().zip(&theirs).for_each(|(own, their)| *own += their);
+    }
+}

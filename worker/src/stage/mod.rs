@@ -1,0 +1,290 @@
+//! The part of a model that one rank holds: forward and backward of micro-batches, part by part.
+//!
+//! Every part is an autodiff graph of its own; the backward pass hands the gradient from one to the next. So
+//! gradients of a part are final while earlier parts still compute, activations can be dropped and computed
+//! again, and a pipeline cuts where it likes. It sums gradients, and does not apply them.
+
+mod parameters;
+mod pass;
+mod values;
+
+use crate::device;
+use crate::gradients::Gradients;
+use crate::model::{self, Network, Part, initial};
+use crate::ops::{Arithmetic, LossFigures};
+use crate::parallel::Partners;
+use burn::tensor::{Device, Tensor};
+use dtrain_protocol::{Arrangement, Pass, Rank, Toward};
+use dtrain_recipes::{Model, Precision, Recompute};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+pub use parameters::Parameter;
+use parameters::{Assembled, Unit, assemble};
+use pass::Kept;
+use values::tensor;
+
+/// What a forward pass reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Samples<'a> {
+    /// Sequences of tokens with, for each token, the one that follows; `samples · length` each.
+    Tokens {
+        /// Tokens.
+        inputs: &'a [u32],
+        /// The token after each.
+        targets: &'a [u32],
+        /// Sequences.
+        samples: usize,
+        /// Tokens of a sequence.
+        length: usize,
+    },
+    /// Rows of a table, or images as `[channels, height, width]`, with their classes.
+    Rows {
+        /// `samples · width` values.
+        values: &'a [f32],
+        /// A class for each row.
+        classes: &'a [u32],
+        /// Rows.
+        samples: usize,
+        /// Values of a row.
+        width: usize,
+    },
+}
+
+impl Samples<'static> {
+    /// What a chunk in the middle of the model reads besides its activation.
+    pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
+}
+
+impl<'a> Samples<'a> {
+    /// What is to be predicted.
+    fn targets(&self) -> &'a [u32] {
+        match self {
+            Self::Tokens { targets, .. } => targets,
+            Self::Rows { classes, .. } => classes,
+        }
+    }
+}
+
+/// What a stage gives for a micro-batch.
+#[derive(Clone, Debug)]
+pub enum Flow {
+    /// What the next stage reads.
+    Activation(Tensor<3>),
+    /// Figures of the last stage.
+    Loss {
+        /// Sum of the cross-entropies of all predictions, in nats.
+        loss_sum: f64,
+        /// Predictions whose most likely class was right.
+        hits: u64,
+        /// Predictions.
+        count: u64,
+    },
+}
+
+/// Why a stage cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StageError {
+    /// The model is a foreign command.
+    #[error("a foreign command has no stage; it is started, not trained by this worker")]
+    Foreign,
+    /// The blocks are not blocks of the model.
+    #[error("blocks {start}..{end} were assigned, but the model has {found}")]
+    Blocks {
+        /// First block.
+        start: u32,
+        /// One after the last block.
+        end: u32,
+        /// Blocks of the model.
+        found: u32,
+    },
+}
+
+/// What of a model a rank holds, and how it computes with it.
+#[derive(Clone, Debug)]
+pub struct Holding<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The runs of blocks, in the order of the model.
+    pub chunks: &'a [Range<u32>],
+    /// Seed of the first weights.
+    pub seed: u64,
+    /// How the work is arranged among all ranks.
+    pub arrangement: Arrangement,
+    /// This rank.
+    pub rank: Rank,
+    /// The ranks that take part in its passes.
+    pub partners: Partners,
+}
+
+/// The part of a model that one rank holds.
+pub struct Stage {
+    network: Network,
+    device: Device,
+    recompute: Recompute,
+    recompute_every: u32,
+    units: Vec<Unit>,
+    /// The blocks of each chunk.
+    blocks: Vec<Range<u32>>,
+    /// The units of each chunk.
+    chunks: Vec<Range<usize>>,
+    parameters: Vec<Parameter>,
+    values: Vec<Tensor<1>>,
+    gradients: Gradients,
+    kept: BTreeMap<Pass, Vec<Kept>>,
+    host: bool,
+}
+
+impl Stage {
+    /// Builds the blocks `blocks` of `model`, uncut, with their first weights, a function of `seed` and names alone.
+    ///
+    /// The stage begins with the embedding when `blocks` starts at 0, and ends with the head when it ends with
+    /// the model. A tied head of a stage without the embedding has its own copy called `embedding.weight`.
+    pub fn build(
+        model: &Model,
+        blocks: Range<u32>,
+        seed: u64,
+        precision: Precision,
+        recompute: Recompute,
+        device: &Device,
+    ) -> Result<Self, StageError> {
+        let arrangement = Arrangement { precision, recompute, ..Arrangement::SINGLE };
+        let partners = Partners::none();
+        Self::of(&Holding { model, chunks: &[blocks], seed, arrangement, rank: Rank(0), partners }, device)
+    }
+
+    /// Builds what `holding` says, cut as its arrangement tells, with the same first weights as the uncut model.
+    pub fn of(holding: &Holding<'_>, device: &Device) -> Result<Self, StageError> {
+        let precision = holding.arrangement.precision;
+        let fused = device::is_host(device) && precision == Precision::F32;
+        Self::with_arithmetic(holding, Arithmetic { fused, precision }, device)
+    }
+
+    pub(crate) fn with_arithmetic(
+        holding: &Holding<'_>,
+        arithmetic: Arithmetic,
+        device: &Device,
+    ) -> Result<Self, StageError> {
+        let Holding { model, chunks, seed, arrangement, rank, partners } = holding;
+        if matches!(model, Model::Command(_)) {
+            return Err(StageError::Foreign);
+        }
+        for Range { start, end } in chunks.iter().cloned() {
+            if start > end || end > model.blocks() {
+                return Err(StageError::Blocks { start, end, found: model.blocks() });
+            }
+        }
+        let device = device.clone().inner();
+        let parts = chunks.iter().map(|blocks| model::parts(model, blocks.clone())).collect();
+        let Assembled { units, chunks, parameters, initials } =
+            assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
+        let values = parameters.iter().zip(&initials).map(|(parameter, initial)| {
+            tensor(initial::values(*initial, *seed, &parameter.name, &parameter.region), &device)
+        });
+        let values = values.collect();
+        let host = device::is_host(&device);
+        let gradients = Gradients::new(&parameters, &device, host);
+        let network = Network::new(model, arithmetic, partners.clone());
+        Ok(Self {
+            network,
+            device,
+            recompute: arrangement.recompute,
+            recompute_every: arrangement.recompute_every,
+            units,
+            blocks: holding.chunks.to_vec(),
+            chunks,
+            parameters,
+            values,
+            gradients,
+            kept: BTreeMap::new(),
+            host,
+        })
+    }
+
+    /// The parameters, in flat order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The model this is a part of.
+    pub fn model(&self) -> &Model {
+        &self.network.model
+    }
+
+    /// Number of parts; [`Parameter::unit`] counts them from 0.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Whether the values lie in host memory.
+    pub fn is_on_host(&self) -> bool {
+        self.host
+    }
+
+    /// The device the values lie on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The parameter that a tied head shares with the embedding, when this stage holds only one of the two:
+    /// its gradient must be summed over the first and the last stage.
+    pub fn tied_across_stages(&self) -> Option<usize> {
+        let Model::Decoder(decoder) = &self.network.model else { return None };
+        let has = |part| self.units.iter().any(|unit| unit.part == part);
+        if !decoder.tied || has(Part::Embedding) == has(Part::Head) {
+            return None;
+        }
+        self.parameters.iter().position(|parameter| parameter.name == "embedding.weight")
+    }
+
+    /// Whether it begins with the first part of the model.
+    pub fn has_embedding(&self) -> bool {
+        self.blocks.iter().any(|blocks| blocks.start == 0)
+    }
+
+    /// Number of chunks.
+    pub fn chunks(&self) -> u32 {
+        u32::try_from(self.chunks.len()).expect("chunks are few")
+    }
+
+    /// Whether chunk `chunk` is the first of the model.
+    pub fn is_first(&self, chunk: u32) -> bool {
+        self.blocks[chunk as usize].start == 0
+    }
+
+    /// Whether a forward through chunk `chunk` reads samples: at the beginning of the model, or targets at its end.
+    pub fn reads_samples(&self, chunk: u32) -> bool {
+        let blocks = &self.blocks[chunk as usize];
+        blocks.start == 0 || blocks.end == self.network.model.blocks()
+    }
+
+    /// Shape of the activation that chunk `chunk` reads from the chunk before, or of the gradient it reads from the
+    /// chunk after, for `samples` samples.
+    pub fn message_shape(&self, chunk: u32, from: Toward, samples: usize) -> [usize; 3] {
+        let blocks = &self.blocks[chunk as usize];
+        let boundary = match from {
+            Toward::Previous => blocks.start,
+            Toward::Next => blocks.end,
+        };
+        let Partners { tensor, context, sequence, .. } = &self.network.partners;
+        let parts = context.size() as usize * if *sequence { tensor.size() as usize } else { 1 };
+        #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
+        let [rows, width] = self.network.model.activation_at(boundary).map(|side| side as usize);
+        [samples, rows / parts, width]
+    }
+
+    /// The gradients summed so far.
+    pub fn gradients(&mut self) -> &mut Gradients {
+        &mut self.gradients
+    }
+}
+
+impl From<LossFigures> for Flow {
+    fn from(figures: LossFigures) -> Self {
+        let LossFigures { loss_sum, hits, count } = figures;
+        Self::Loss { loss_sum, hits, count }
+    }
+}
+
+#[cfg(test)]
+mod tests;

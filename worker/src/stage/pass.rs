@@ -1,0 +1,197 @@
+//! Passes through the chunks of a stage: forward, backward, and forward without keeping anything.
+
+use super::parameters::Unit;
+use super::{Flow, Samples, Stage};
+use crate::gradients::Gradients;
+use crate::model::{Output, Part, Weights};
+use crate::ops::{self, LossFigures};
+use burn::tensor::Tensor;
+use dtrain_protocol::Pass;
+use dtrain_recipes::Recompute;
+
+/// What backward needs of one part for one micro-batch.
+pub(super) enum Kept {
+    /// The graph.
+    Graph(Graph),
+    /// Only the input; the graph is made again.
+    Input(Tensor<3>),
+}
+
+pub(super) struct Graph {
+    leaves: Vec<Tensor<1>>,
+    input: Option<Tensor<3>>,
+    output: Output,
+}
+
+impl Stage {
+    /// Forward of a pass: `input` is the activation of the chunk before, `None` on the first.
+    ///
+    /// Keeps what [`Stage::backward`] needs. The last chunk of the model gives the loss.
+    pub fn forward(&mut self, pass: Pass, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Flow {
+        let units = self.chunks[pass.chunk as usize].clone();
+        let mut kept = Vec::with_capacity(units.len());
+        let mut flow = input;
+        let mut figures = LossFigures::default();
+        for unit in &self.units[units] {
+            if self.forgets(unit) {
+                let input = flow.take().expect("a block reads an activation");
+                let weights = self.weights(unit, None);
+                let Output::Activation(output) = self.compute(unit, &weights, Some(input.clone()), samples)
+                else {
+                    unreachable!("only the head gives a loss, and it is kept");
+                };
+                kept.push(Kept::Input(input));
+                flow = Some(output);
+            } else {
+                let graph = self.record(unit, flow.take(), samples);
+                match &graph.output {
+                    Output::Activation(output) => flow = Some(output.clone().inner()),
+                    Output::Loss(_, told) => figures = *told,
+                }
+                kept.push(Kept::Graph(graph));
+            }
+        }
+        self.kept.insert(pass, kept);
+        flow.map_or_else(|| figures.into(), Flow::Activation)
+    }
+
+    /// Backward of a pass, whose forward must have run; adds to [`Stage::gradients`].
+    ///
+    /// On the last chunk of the model `upstream` is `None`, and what is added is `weight` times the gradient of the
+    /// micro-batch's mean loss. Elsewhere `upstream` is what the next chunk returned, which carries the weight
+    /// already. `done` is told each part as soon as its gradients of this micro-batch are added, last
+    /// part first. Returns the gradient for the chunk before, `None` on the first.
+    pub fn backward(
+        &mut self,
+        pass: Pass,
+        upstream: Option<Tensor<3>>,
+        weight: f32,
+        done: &mut dyn FnMut(usize, &mut Gradients),
+    ) -> Option<Tensor<3>> {
+        let kept = self.kept.remove(&pass);
+        let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
+        let first = self.chunks[pass.chunk as usize].start;
+        let mut upstream = upstream;
+        for (index, kept) in (first..).zip(kept).collect::<Vec<_>>().into_iter().rev() {
+            let unit = &self.units[index];
+            let graph = match kept {
+                Kept::Graph(graph) => graph,
+                Kept::Input(input) => self.record(unit, Some(input), &Samples::NOTHING),
+            };
+            let Graph { leaves, input, output } = graph;
+            let scalar = match output {
+                Output::Loss(loss, _) => Some(loss * weight),
+                Output::Activation(output) => {
+                    upstream.take().map(|upstream| ops::inject(self.network.arithmetic, output, upstream))
+                }
+            };
+            // Without trained parameters before it, a part gets no gradient and needs none.
+            if let Some(scalar) = scalar.filter(Tensor::is_tracked) {
+                let mut found = scalar.backward();
+                drop(scalar);
+                for ((_, parameter), leaf) in unit.uses.iter().zip(&leaves) {
+                    if let Some(gradient) = leaf.grad_remove(&mut found) {
+                        self.gradients.add(*parameter, gradient);
+                    }
+                }
+                upstream =
+                    input.filter(|_| unit.input_tracked).and_then(|input| input.grad_remove(&mut found));
+            }
+            done(index, &mut self.gradients);
+        }
+        upstream
+    }
+
+    /// Forward through chunk `chunk` without keeping anything: for validation.
+    pub fn infer(&self, chunk: u32, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Flow {
+        let mut flow = input;
+        for unit in &self.units[self.chunks[chunk as usize].clone()] {
+            let weights = self.weights(unit, None);
+            match self.compute(unit, &weights, flow.take(), samples) {
+                Output::Activation(output) => flow = Some(output),
+                Output::Loss(_, figures) => return figures.into(),
+            }
+        }
+        Flow::Activation(flow.expect("a stage has a part"))
+    }
+
+    /// Loss of `samples` on a stage that holds the whole model: `(sum in nats, hits, predictions)`.
+    pub fn evaluate(&self, samples: &Samples<'_>) -> (f64, u64, u64) {
+        match self.infer(0, None, samples) {
+            Flow::Loss { loss_sum, hits, count } => (loss_sum, hits, count),
+            Flow::Activation(_) => panic!("a stage without the head has no loss; use `infer`"),
+        }
+    }
+
+    /// Scores of the token after `tokens`, by a stage that holds a whole decoder. At most `context` tokens.
+    pub fn logits_last(&self, tokens: &[u32]) -> Vec<f32> {
+        let samples = Samples::Tokens { inputs: tokens, targets: &[], samples: 1, length: tokens.len() };
+        let (head, before) = self.units.split_last().expect("a stage has a part");
+        let mut flow = None;
+        for unit in before {
+            if let Output::Activation(output) =
+                self.compute(unit, &self.weights(unit, None), flow.take(), &samples)
+            {
+                flow = Some(output);
+            }
+        }
+        let last = flow.expect("a decoder has an embedding").narrow(1, tokens.len() - 1, 1);
+        let logits = self.network.logits(&self.weights(head, None), last);
+        logits.into_data().try_to_vec().expect("logits are f32")
+    }
+
+    /// Whether the graph of `unit` is dropped and made again. The attention core, all that
+    /// `Recompute::Selective` asks for, is never kept by the fused operations; elsewhere the whole block goes.
+    fn forgets(&self, unit: &Unit) -> bool {
+        let blocks = match self.recompute {
+            Recompute::None => false,
+            Recompute::Selective => !self.network.arithmetic.fused,
+            Recompute::Full => true,
+        };
+        let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
+        blocks && matches!(unit.part, Part::Block(_)) && is_turn(unit.place)
+    }
+
+    /// Runs `unit` with autodiff.
+    fn record(&self, unit: &Unit, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Graph {
+        let leaves: Vec<_> = unit
+            .uses
+            .iter()
+            .map(|(_, index)| self.values[*index].clone().autodiff().require_grad())
+            .collect();
+        let input = input.map(|input| {
+            let input = input.autodiff();
+            if unit.input_tracked { input.require_grad() } else { input }
+        });
+        let output = self.compute(unit, &self.weights(unit, Some(&leaves)), input.clone(), samples);
+        Graph { leaves, input, output }
+    }
+
+    /// The weights of `unit`: `leaves`, or else the values without autodiff.
+    pub(super) fn weights<'a>(&'a self, unit: &'a Unit, leaves: Option<&[Tensor<1>]>) -> Weights<'a> {
+        let entries = unit.uses.iter().enumerate().map(|(place, (short, index))| {
+            let flat = leaves.map_or_else(|| self.values[*index].clone(), |leaves| leaves[place].clone());
+            (short.as_str(), self.parameters[*index].shape.as_slice(), flat)
+        });
+        Weights { entries: entries.collect() }
+    }
+
+    pub(super) fn compute(
+        &self,
+        unit: &Unit,
+        weights: &Weights<'_>,
+        x: Option<Tensor<3>>,
+        samples: &Samples<'_>,
+    ) -> Output {
+        let activation = || x.expect("this part reads the activation of the part before it");
+        match unit.part {
+            Part::Embedding => Output::Activation(self.network.embed(weights, samples, &self.device)),
+            Part::Block(index) => Output::Activation(self.network.block(index, weights, activation())),
+            Part::Head => {
+                let logits = self.network.logits(weights, activation());
+                let (loss, figures) = ops::cross_entropy(self.network.arithmetic, logits, samples.targets());
+                Output::Loss(loss, figures)
+            }
+        }
+    }
+}
