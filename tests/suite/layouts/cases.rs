@@ -84,7 +84,7 @@ impl Case {
         let pins: String = pins.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         format!(
             "[model]{model}\n[data]\n{data}\nvalid = \"10%\"\n\n[objective]\nstop = {{ steps = 20 }}\n\n\
-             [train]\nbatch = 16\nlearning_rate = 3e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
+             [train]\nbatch = 16\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
              [layout]\nmicro_batch = 2\n{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"cpu\"\n",
             self.ranks().max(1)
         )
