@@ -92,6 +92,9 @@ pub struct StepFigures {
     pub times: PhaseTimes,
     /// Largest resident memory of this rank so far, in bytes (device memory on a GPU).
     pub memory_bytes: u64,
+    /// Bytes this rank sent to others in this step.
+    #[serde(default)]
+    pub sent_bytes: u64,
 }
 
 /// Seconds of one step on one rank.

@@ -328,6 +328,7 @@ mod tests {
             tokens: 1000,
             times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
             memory_bytes: 1 << 20,
+            sent_bytes: 0,
         })
     }
 

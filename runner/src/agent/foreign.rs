@@ -98,6 +98,7 @@ pub(super) fn read(from: impl Read, say: &mut dyn FnMut(Event)) -> Result<(), Fr
                 tokens: line.tokens,
                 times: PhaseTimes { step: line.seconds, ..PhaseTimes::default() },
                 memory_bytes: 0,
+                sent_bytes: 0,
             }));
         }
         if let Some(loss) = line.valid_loss {

@@ -88,6 +88,7 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
                 point("communication_seconds", step, times.communication),
                 point("optimizer_seconds", step, times.optimizer),
                 point("memory_bytes", step, figures.memory_bytes as f64),
+                point("sent_bytes", step, figures.sent_bytes as f64),
             ];
             if is_first {
                 points.extend([

@@ -512,6 +512,7 @@ fn figures(step: u64) -> StepFigures {
         tokens: 1,
         times: PhaseTimes::default(),
         memory_bytes: 1,
+        sent_bytes: 0,
     }
 }
 

@@ -200,6 +200,7 @@ fn figures(step: u64) -> StepFigures {
         tokens: 8,
         times: PhaseTimes::default(),
         memory_bytes: 1 << 20,
+        sent_bytes: 0,
     }
 }
 

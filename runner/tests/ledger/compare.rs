@@ -30,6 +30,7 @@ fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Create
                 ..PhaseTimes::default()
             },
             memory_bytes: 2 << 20,
+            sent_bytes: 0,
         };
         all.push(Event::Step(figures));
         if step % 10 == 0 {

@@ -76,6 +76,7 @@ pub(crate) fn step(sequence: u64, step: u64) -> Stamped {
         tokens: 32,
         times: PhaseTimes { step: 0.02, ..PhaseTimes::default() },
         memory_bytes: 1000 + step,
+        sent_bytes: 10 * step,
     };
     stamped(sequence, Event::Step(figures))
 }

@@ -2,6 +2,7 @@
 
 use super::{CommError, Group, Incoming, Outgoing, check_members, part, sum_in_order};
 use dtrain_protocol::{Channel, Rank};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -50,6 +51,10 @@ impl Group for Alone {
         Ok(())
     }
 
+    fn sent(&self) -> u64 {
+        0
+    }
+
     fn barrier(&mut self) -> Result<(), CommError> {
         Ok(())
     }
@@ -69,6 +74,7 @@ pub struct Thread {
     /// Index of this rank among them.
     index: u32,
     channel: usize,
+    sent: Cell<u64>,
 }
 
 /// Queues of messages by channel, sender and receiver.
@@ -92,7 +98,13 @@ struct Board {
 pub fn threads(ranks: u32, deadline: Duration) -> Vec<Thread> {
     let board = Arc::new(Board { state: Mutex::default(), changed: Condvar::new(), deadline });
     let members: Vec<_> = (0..ranks).collect();
-    let thread = |index| Thread { board: Arc::clone(&board), members: members.clone(), index, channel: 0 };
+    let thread = |index| Thread {
+        board: Arc::clone(&board),
+        members: members.clone(),
+        index,
+        channel: 0,
+        sent: Cell::new(0),
+    };
     (0..ranks).map(thread).collect()
 }
 
@@ -109,6 +121,7 @@ impl Thread {
 
     fn put(&self, to: u32, values: &[f32]) {
         let key = self.key(self.index, to);
+        self.sent.set(self.sent.get() + 4 * values.len() as u64);
         self.board.lock().queues.entry(key).or_default().push_back(values.to_vec());
         self.board.changed.notify_all();
     }
@@ -222,6 +235,10 @@ impl Group for Thread {
         Ok(())
     }
 
+    fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
     fn barrier(&mut self) -> Result<(), CommError> {
         self.others().for_each(|other| self.put(other, &[]));
         self.others().try_for_each(|other| self.take(other, 0, "barrier").map(drop))
@@ -236,6 +253,7 @@ impl Group for Thread {
             #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
             index: index as u32,
             channel: channel as usize,
+            sent: Cell::new(0),
         }))
     }
 }

@@ -86,6 +86,9 @@ pub trait Group: Send {
     /// owe the other a message cannot wait on each other forever. Only the named ranks take part. Sends `N`.
     fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError>;
 
+    /// Bytes of values that this rank gave to others so far, each time it gave them.
+    fn sent(&self) -> u64;
+
     /// Returns when all ranks have called it.
     fn barrier(&mut self) -> Result<(), CommError>;
 

@@ -53,6 +53,8 @@ pub struct SharedMemory {
     index: u32,
     /// Rounds begun.
     round: u64,
+    /// Bytes that others read from this rank.
+    sent: u64,
     deadline: Duration,
 }
 
@@ -104,7 +106,7 @@ impl SharedMemory {
     }
 
     fn new(mapping: Arc<Mapping>, channel: u64, members: Vec<u32>, index: u32, deadline: Duration) -> Self {
-        let group = Self { mapping, channel, members, index, round: 0, deadline };
+        let group = Self { mapping, channel, members, index, round: 0, sent: 0, deadline };
         for which in 0..2 {
             // First touch costs a page fault each: better now than in the first step.
             group.own_slot(which, SLOT_VALUES).fill(0.0);
@@ -282,6 +284,11 @@ impl SharedMemory {
         }
     }
 
+    /// Counts that `readers` others read `length` values of this rank.
+    fn shown(&mut self, length: usize, readers: u32) {
+        self.sent += 4 * length as u64 * u64::from(readers);
+    }
+
     /// Tells the others that this rank will not come again.
     fn break_off(&self) {
         self.counter(self.index, LEFT).store(1, Ordering::Release);
@@ -290,6 +297,7 @@ impl SharedMemory {
     /// One round in which all ranks show all of `values` and each adds for itself.
     fn all_reduce_small(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length) = (self.round, values.len());
+        self.shown(length, self.size() - 1);
         self.publish(Operation::AllReduce, length, |slot| slot.copy_from_slice(values))?;
         self.consume_sum(Operation::AllReduce, length, round, 0..length, values)
     }
@@ -298,6 +306,7 @@ impl SharedMemory {
     fn scatter_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length) = (self.round, values.len());
         let mine = part(length, self.index, self.size());
+        self.shown(length - mine.len(), 1);
         self.publish(Operation::ReduceScatter, length, |slot| {
             slot[..mine.start].copy_from_slice(&values[..mine.start]);
             slot[mine.end..].copy_from_slice(&values[mine.end..]);
@@ -309,6 +318,7 @@ impl SharedMemory {
     fn gather_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length, size) = (self.round, values.len(), self.size());
         let mine = part(length, self.index, size);
+        self.shown(mine.len(), size - 1);
         self.publish(Operation::AllGather, length, |slot| {
             slot[mine.clone()].copy_from_slice(&values[mine]);
         })?;
@@ -350,6 +360,7 @@ impl Group for SharedMemory {
         if size == 1 {
             return Ok(mine);
         }
+        self.shown(length - mine.len(), 1);
         // The share of each part that goes into one slot.
         let each = SLOT_VALUES / size as usize;
         let longest = part(length, 0, size).len();
@@ -378,6 +389,7 @@ impl Group for SharedMemory {
         if size == 1 {
             return Ok(());
         }
+        self.shown(part(length, me, size).len(), size - 1);
         let longest = part(length, 0, size).len();
         for begin in (0..longest).step_by(SLOT_VALUES) {
             let share = |rank: u32| {
@@ -406,6 +418,7 @@ impl Group for SharedMemory {
         if size == 1 {
             return Ok(());
         }
+        self.shown(block, size - 1);
         let each = SLOT_VALUES / size as usize;
         for begin in (0..block).step_by(each) {
             let length = each.min(block - begin);
@@ -429,6 +442,7 @@ impl Group for SharedMemory {
             return Ok(());
         }
         let is_root = root == self.index;
+        self.shown(if is_root { values.len() } else { 0 }, self.size() - 1);
         for piece in values.chunks_mut(SLOT_VALUES) {
             let round = self.round;
             self.publish(Operation::Broadcast, piece.len(), |slot| {
@@ -446,7 +460,12 @@ impl Group for SharedMemory {
     }
 
     fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError> {
+        self.shown(send.map_or(0, |send| send.values.len()), 1);
         self.mails(send, recv).inspect_err(|_| self.break_off())
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {

@@ -209,6 +209,50 @@ fn buffers_longer_than_a_slot_go_through_in_pieces() {
     check_all(Kind::Tls, 2, (1 << 20) + 5);
 }
 
+#[test]
+fn every_collective_sends_what_it_says() {
+    /// Longer than what is reduced at once, and not a multiple of any number of ranks.
+    const LENGTH: usize = 20_011;
+    for kind in KINDS {
+        for ranks in 1..=4u32 {
+            let of_ranks = on_all(kind, ranks, Duration::from_secs(20), |mut group| {
+                let (me, next) = (group.rank(), (group.rank() + 1) % ranks);
+                let mut buffer = values(me, LENGTH);
+                let blocks = values(me, 100 * ranks as usize);
+                let mut told = Vec::new();
+                let mut before = 0;
+                let mut tell = |group: &dyn Group| {
+                    told.push(group.sent() - std::mem::replace(&mut before, group.sent()))
+                };
+                group.all_reduce(&mut buffer).expect("all-reduce");
+                tell(&*group);
+                group.reduce_scatter(&mut buffer).expect("reduce-scatter");
+                tell(&*group);
+                group.all_gather(&mut buffer).expect("all-gather");
+                tell(&*group);
+                group.broadcast(0, &mut buffer).expect("broadcast");
+                tell(&*group);
+                group.all_to_all(&blocks, &mut blocks.clone()).expect("all-to-all");
+                tell(&*group);
+                if ranks > 1 {
+                    let from = (me + ranks - 1) % ranks;
+                    let send = Outgoing { to: next, values: &blocks };
+                    let recv = Incoming { from, values: &mut blocks.clone() };
+                    group.exchange(Some(send), Some(recv)).expect("exchange");
+                }
+                tell(&*group);
+                told
+            });
+            let total = |operation: usize| of_ranks.iter().map(|told| told[operation]).sum::<u64>();
+            let (n, whole) = (u64::from(ranks), 4 * LENGTH as u64);
+            let all = |bytes: u64| bytes * (n - 1);
+            let exchanged = if ranks > 1 { n * 400 * n } else { 0 };
+            let expected = [2 * all(whole), all(whole), all(whole), all(whole), n * all(400), exchanged];
+            assert_eq!([0, 1, 2, 3, 4, 5].map(total), expected, "{kind:?}, {ranks} ranks");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]

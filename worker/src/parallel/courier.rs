@@ -5,6 +5,8 @@
 
 use crate::comm::{CommError, Group};
 use dtrain_protocol::Failure;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// What is to be done with a buffer.
@@ -23,6 +25,8 @@ enum Errand {
 pub struct Courier {
     rank: u32,
     ranks: u32,
+    /// Bytes sent, up to the last errand that is done.
+    sent: Arc<AtomicU64>,
     errands: Sender<(Errand, Vec<f32>)>,
     done: Receiver<Result<Vec<f32>, CommError>>,
 }
@@ -33,12 +37,14 @@ impl Courier {
         let (rank, ranks) = (group.rank(), group.size());
         let (errands, inbox) = channel();
         let (outbox, done) = channel();
-        let travel = move || serve(group, &inbox, &outbox);
+        let sent = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&sent);
+        let travel = move || serve(group, &inbox, &outbox, &count);
         std::thread::Builder::new()
             .name("courier".into())
             .spawn(travel)
             .expect("a process may start a thread");
-        Self { rank, ranks, errands, done }
+        Self { rank, ranks, sent, errands, done }
     }
 
     /// Index of this rank.
@@ -49,6 +55,11 @@ impl Courier {
     /// Ranks in the group.
     pub fn ranks(&self) -> u32 {
         self.ranks
+    }
+
+    /// Bytes this rank sent with it, not counting what is on its way.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Acquire)
     }
 
     /// Begins to sum `values` over the ranks; [`Courier::next`] gives the sum.
@@ -87,6 +98,7 @@ fn serve(
     mut group: Box<dyn Group>,
     inbox: &Receiver<(Errand, Vec<f32>)>,
     outbox: &Sender<Result<Vec<f32>, CommError>>,
+    sent: &AtomicU64,
 ) {
     while let Ok((errand, mut values)) = inbox.recv() {
         let done = match errand {
@@ -95,6 +107,7 @@ fn serve(
             Errand::Meet => group.barrier(),
         };
         let failed = done.is_err();
+        sent.store(group.sent(), Ordering::Release);
         if outbox.send(done.map(|()| values)).is_err() || failed {
             return;
         }

@@ -85,6 +85,14 @@ impl Mesh {
         (self.layout.reader(self.layout.rank(self.coord)), self.layout.readers())
     }
 
+    /// Bytes this rank sent to any other, not counting what is on its way.
+    pub fn sent(&self) -> u64 {
+        let Partners { tensor, context, expert, .. } = &self.partners;
+        let peers = [tensor, context, expert, &self.pipeline].map(Peers::sent);
+        let couriers = self.replicas.iter().chain([&self.world]).map(Courier::sent);
+        peers.into_iter().chain(couriers).sum()
+    }
+
     /// `Err` when something went wrong between this rank and another in the middle of a pass.
     pub fn check(&self) -> Result<(), Failure> {
         self.trouble.check()

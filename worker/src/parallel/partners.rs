@@ -73,6 +73,11 @@ impl Peers {
         self.size
     }
 
+    /// Bytes this rank sent to them.
+    pub fn sent(&self) -> u64 {
+        self.group.lock().expect("no thread panics while it holds the group").sent()
+    }
+
     /// Replaces `values` by their sum over the ranks.
     pub fn sum(&self, values: &mut [f32]) {
         self.with(|group| group.all_reduce(values));

@@ -155,10 +155,13 @@ fn train(
                 && assignment.rank.0 == 0,
             ..Ballot::default()
         };
+        let sent = replica.mesh.sent();
         let outcome = interpret::step(replica, &assignment.step, stream, step, flags)?;
+        let sent_bytes = replica.mesh.sent() - sent;
         step = StepId(step.0 + 1);
         let memory_bytes = memory::of(replica.stage.device());
-        tell(Event::Step(figures(assignment, step, &outcome, memory_bytes)));
+        let figures = StepFigures { sent_bytes, memory_bytes, ..figures(assignment, step, &outcome) };
+        tell(Event::Step(figures));
         reason = if is_complete(step) {
             Some(StopReason::Complete)
         } else if outcome.tally.ordered {
@@ -203,7 +206,7 @@ fn reaches((metric, target): (Metric, f64), tally: &Tally) -> bool {
     }
 }
 
-fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome, memory_bytes: u64) -> StepFigures {
+fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> StepFigures {
     StepFigures {
         step,
         loss: outcome.tally.loss(),
@@ -211,6 +214,7 @@ fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome, memory_
         learning_rate: outcome.learning_rate,
         tokens: assignment.training.batch * assignment.model.sample_tokens(),
         times: outcome.times,
-        memory_bytes,
+        memory_bytes: 0,
+        sent_bytes: 0,
     }
 }

@@ -69,12 +69,13 @@ pub struct Tcp {
     peers: Vec<Option<Peer>>,
     /// Room for what others send to be summed. Kept, because fresh memory costs a page fault for each page.
     scratch: Vec<f32>,
+    sent: u64,
 }
 
 impl Tcp {
     fn of(mesh: Arc<Mesh>, channel: u8, members: Vec<u32>, index: u32) -> Result<Self, CommError> {
         let peers = mesh.connect(channel, &members, index)?;
-        Ok(Self { mesh, members, index, peers, scratch: Vec::new() })
+        Ok(Self { mesh, members, index, peers, scratch: Vec::new(), sent: 0 })
     }
 
     fn others(&self) -> impl Iterator<Item = u32> + use<> {
@@ -91,6 +92,7 @@ impl Tcp {
     ) -> Result<(), CommError> {
         let mut transfers: Vec<_> = (0..self.size()).map(|_| Transfer::default()).collect();
         for (to, values) in sends {
+            self.sent += 4 * values.len() as u64;
             transfers[to as usize].send(bytemuck::cast_slice(values));
         }
         for (from, values) in receives {
@@ -210,6 +212,10 @@ impl Group for Tcp {
             send.map(|send| (send.to, send.values)),
             recv.map(|recv| (recv.from, recv.values)),
         )
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
