@@ -3,27 +3,34 @@
 use crate::Rejection;
 use serde::{Deserialize, Serialize};
 use std::num::{NonZeroU32, NonZeroU64};
+use std::ops::Range;
 
-/// How the global batch is split. A value that exists keeps `micro · micro_batches · replicas = global`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// How the global batch is split: every reader does passes of the same micro-batch, as many as make its share. A value
+/// that exists keeps `micro · (passes of all readers) = global`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct BatchSplit {
     micro: NonZeroU32,
+    /// Of the reader that does most.
     micro_batches: NonZeroU32,
     replicas: NonZeroU32,
+    /// Of each reader; empty when all do as many.
+    uneven: Vec<NonZeroU32>,
 }
 
 /// The parts as they are stored.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Parts {
     global: u64,
     micro: NonZeroU32,
     micro_batches: NonZeroU32,
     replicas: NonZeroU32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uneven: Vec<NonZeroU32>,
 }
 
 impl BatchSplit {
-    /// Splits `global` samples; `Err` when `micro · replicas` does not divide it.
+    /// Splits `global` samples evenly; `Err` when `micro · replicas` does not divide it.
     pub fn of(global: NonZeroU64, micro: NonZeroU32, replicas: NonZeroU32) -> Result<Self, Rejection> {
         let round = u64::from(micro.get()) * u64::from(replicas.get());
         let uneven = || Rejection::BatchDoesNotDivide {
@@ -36,12 +43,29 @@ impl BatchSplit {
         }
         let micro_batches =
             u32::try_from(global.get() / round).ok().and_then(NonZeroU32::new).ok_or_else(uneven)?;
-        Ok(Self { micro, micro_batches, replicas })
+        Ok(Self { micro, micro_batches, replicas, uneven: Vec::new() })
+    }
+
+    /// Gives each reader its share of samples; `None` when `micro` does not divide every share, or there is none.
+    pub fn of_shares(shares: &[u64], micro: NonZeroU32) -> Option<Self> {
+        let passes = |share: &u64| {
+            let whole = share.is_multiple_of(u64::from(micro.get()));
+            whole
+                .then(|| share / u64::from(micro.get()))
+                .and_then(|n| NonZeroU32::new(u32::try_from(n).ok()?))
+        };
+        let passes: Vec<NonZeroU32> = shares.iter().map(passes).collect::<Option<_>>()?;
+        let micro_batches = passes.iter().copied().max()?;
+        let is_even = passes.iter().all(|n| *n == micro_batches);
+        let replicas = NonZeroU32::new(u32::try_from(passes.len()).ok()?)?;
+        Some(Self { micro, micro_batches, replicas, uneven: if is_even { Vec::new() } else { passes } })
     }
 
     /// Samples of one optimizer step over all ranks.
     pub fn global(&self) -> u64 {
-        u64::from(self.micro.get()) * u64::from(self.micro_batches.get()) * u64::from(self.replicas.get())
+        let even = u64::from(self.micro_batches.get()) * u64::from(self.replicas.get());
+        let uneven = self.uneven.iter().map(|n| u64::from(n.get())).sum();
+        u64::from(self.micro.get()) * if self.uneven.is_empty() { even } else { uneven }
     }
 
     /// Samples of one forward pass on one rank.
@@ -49,14 +73,31 @@ impl BatchSplit {
         self.micro.get()
     }
 
-    /// Forward passes of one step on one rank.
+    /// Forward passes of one step on a rank of the reader that does most.
     pub fn micro_batches(&self) -> NonZeroU32 {
         self.micro_batches
     }
 
-    /// Data-parallel replicas.
+    /// Forward passes of one step on a rank of reader `reader`.
+    pub fn micro_batches_of(&self, reader: u32) -> NonZeroU32 {
+        self.uneven.get(reader as usize).copied().unwrap_or(self.micro_batches)
+    }
+
+    /// The samples of a step that reader `reader` reads.
+    pub fn share(&self, reader: u32) -> Range<u64> {
+        let samples = |reader| u64::from(self.micro.get()) * u64::from(self.micro_batches_of(reader).get());
+        let begin = (0..reader).map(samples).sum();
+        begin..begin + samples(reader)
+    }
+
+    /// Readers of samples: data-parallel replicas, times the ranks along the expert axis.
     pub fn replicas(&self) -> u32 {
         self.replicas.get()
+    }
+
+    /// What each data replica does, relative to the others, when `expert` readers belong to one; empty: all alike.
+    pub fn shares(&self, expert: NonZeroU32) -> Vec<u32> {
+        self.uneven.iter().step_by(expert.get() as usize).map(|n| n.get()).collect()
     }
 }
 
@@ -64,18 +105,24 @@ impl TryFrom<Parts> for BatchSplit {
     type Error = String;
 
     fn try_from(parts: Parts) -> Result<Self, String> {
-        let split = Self { micro: parts.micro, micro_batches: parts.micro_batches, replicas: parts.replicas };
-        if split.global() == parts.global {
+        let Parts { global, micro, micro_batches, replicas, uneven } = parts;
+        if !uneven.is_empty() && uneven.len() != replicas.get() as usize {
+            return Err(format!("the batch has {} shares for {replicas} replicas", uneven.len()));
+        }
+        let most = uneven.iter().copied().max().unwrap_or(micro_batches);
+        let split = Self { micro, micro_batches: most, replicas, uneven };
+        if split.global() == global {
             return Ok(split);
         }
-        Err(format!("the parts of the batch make {}, not {}", split.global(), parts.global))
+        Err(format!("the parts of the batch make {}, not {global}", split.global()))
     }
 }
 
 impl From<BatchSplit> for Parts {
     fn from(split: BatchSplit) -> Self {
-        let BatchSplit { micro, micro_batches, replicas } = split;
-        Self { global: split.global(), micro, micro_batches, replicas }
+        let global = split.global();
+        let BatchSplit { micro, micro_batches, replicas, uneven } = split;
+        Self { global, micro, micro_batches, replicas, uneven }
     }
 }
 
@@ -140,5 +187,32 @@ mod tests {
         let stored = serde_json::to_string(&split(24, 3, 2).expect("it divides")).expect("it serializes");
         assert_eq!(stored, r#"{"global":24,"micro":3,"micro_batches":4,"replicas":2}"#);
         assert!(serde_json::from_str::<BatchSplit>(&stored.replace("24", "25")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn uneven_shares_cover_the_batch_once_in_order(passes in prop::collection::vec(1u64..9, 1..6), micro in 1u32..5) {
+            let micro = NonZeroU32::new(micro).expect("positive");
+            let shares: Vec<u64> = passes.iter().map(|n| n * u64::from(micro.get())).collect();
+            let split = BatchSplit::of_shares(&shares, micro).expect("every share is made of micro-batches");
+            prop_assert_eq!(split.global(), shares.iter().sum::<u64>());
+            prop_assert_eq!(u64::from(split.micro_batches().get()), *passes.iter().max().expect("not empty"));
+            let mut next = 0;
+            for (reader, share) in (0..split.replicas()).zip(&shares) {
+                prop_assert_eq!(split.share(reader), next..next + share);
+                prop_assert_eq!(u64::from(split.micro_batches_of(reader).get()) * u64::from(micro.get()), *share);
+                next += share;
+            }
+            let stored = serde_json::to_string(&split).expect("it serializes");
+            prop_assert_eq!(serde_json::from_str::<BatchSplit>(&stored).expect("it is what we wrote"), split);
+        }
+    }
+
+    #[test]
+    fn a_share_that_is_no_whole_number_of_micro_batches_is_no_split() {
+        let two = NonZeroU32::new(2).expect("positive");
+        assert_eq!(BatchSplit::of_shares(&[6, 3], two), None);
+        assert_eq!(BatchSplit::of_shares(&[6, 0], two), None, "a replica without work waits for nothing");
+        assert_eq!(BatchSplit::of_shares(&[], two), None);
     }
 }

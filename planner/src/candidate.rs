@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One complete way to train.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// How the work is arranged among the ranks.
     #[serde(flatten)]
@@ -27,7 +27,12 @@ impl fmt::Display for Candidate {
         let Arrangement { schedule, chunks, precision, device, .. } = self.arrangement;
         f.write_str(&where_it_runs(&layout, device, self.threads))?;
         let n = self.split.micro_batches().get();
-        write!(f, ", {n} micro-batch{} of {}", if n == 1 { "" } else { "es" }, self.split.micro())?;
+        // Replicas that do not do alike are told one by one.
+        let each = self.split.shares(layout.expert);
+        let each = if each.is_empty() { vec![n] } else { each };
+        let each: Vec<String> = each.iter().map(ToString::to_string).collect();
+        write!(f, ", {}", each.join(" + "))?;
+        write!(f, " micro-batch{} of {}", if n == 1 { "" } else { "es" }, self.split.micro())?;
         if zero != ZeroStage::Zero0 {
             write!(f, ", zero {}", zero_word(zero))?;
             if shard < self.arrangement.replicas() {

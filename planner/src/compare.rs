@@ -60,21 +60,24 @@ pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ra
 }
 
 /// Axes in the order they are told.
-const AXES: [&str; 10] = [
+const AXES: [&str; 13] = [
     "ranks",
     "data",
     "tensor",
+    "sequence",
     "pipeline",
+    "schedule",
     "context",
     "expert",
     "micro-batch",
     "zero",
+    "shard",
     "recompute",
     "precision",
 ];
 
 /// The part of the step that grows (or, for a faster one, shrinks) most.
-fn cause(ours: &Breakdown, theirs: &Breakdown) -> String {
+pub(crate) fn cause(ours: &Breakdown, theirs: &Breakdown) -> String {
     let slower = theirs.total() >= ours.total();
     let parts = ours.parts().into_iter().zip(theirs.parts());
     let grown = parts.map(|((name, a), (_, b))| (name, if slower { b - a } else { a - b }));

@@ -1,6 +1,7 @@
 //! What a candidate will cost, with its interval and where the numbers come from.
 
 use crate::memory::Memory;
+use crate::traffic::Traffic;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,9 @@ pub struct Estimate {
     pub memory_peak: Bytes,
     /// What one rank may use.
     pub memory_available: Bytes,
+    /// What the rank sends in a step that sends most; nothing in a plan of an older program.
+    #[serde(default)]
+    pub traffic: Traffic,
     /// Tokens (samples, for a model without a sequence) a second over all ranks.
     pub tokens_per_second: f64,
     /// Optimizer steps, when the stop condition counts them.

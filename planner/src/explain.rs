@@ -1,8 +1,11 @@
 //! A plan in words and columns for people, at most 100 columns wide.
 
-use crate::compare::Alternative;
+mod arranged;
+
+use crate::compare::{Alternative, cause};
 use crate::learning_rate::in_words;
 use crate::plan::{Plan, Ranked};
+use arranged::sentences;
 use dtrain_recipes::{Bytes, Model, Seconds};
 
 /// Columns of a line.
@@ -43,6 +46,9 @@ fn headline(text: &mut String, plan: &Plan) {
         &format!("{}: a {kind} of {parameters} parameters on {}", plan.recipe.name, host(plan)),
     );
     row(text, "choice", &plan.best().candidate.to_string());
+    for sentence in sentences(&plan.best().candidate, &plan.recipe.model) {
+        row(text, "", &sentence);
+    }
 }
 
 fn host(plan: &Plan) -> String {
@@ -81,6 +87,18 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
     let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {bytes}")).collect();
     row(text, "memory", &format!("{} a rank of {} it may use", e.memory_peak, e.memory_available));
     row(text, "", &held.join(" · "));
+    let sent: Vec<String> = e
+        .traffic
+        .purposes()
+        .into_iter()
+        .filter(|(_, bytes)| bytes.0 > 0)
+        .map(|(name, bytes)| format!("{name} {bytes}"))
+        .collect();
+    if !sent.is_empty() {
+        let told = format!("{} a step from the rank that sends most", e.traffic.total());
+        row(text, "traffic", &told);
+        row(text, "", &sent.join(" · "));
+    }
     row(text, "constants", &e.source);
 }
 
@@ -113,8 +131,39 @@ fn training(text: &mut String, plan: &Plan, best: &Ranked) {
     row(text, "validation", &validated);
 }
 
+/// Why the second of the choices is not the first.
+fn runner_up(plan: &Plan) -> Option<String> {
+    let (first, second) = (plan.best(), plan.choices.get(1)?);
+    let Ranked { candidate, estimate, .. } = second;
+    let (ours, theirs) = (&first.estimate, estimate);
+    if !second.tie {
+        let slower = 100.0 * (theirs.step.0 / ours.step.0 - 1.0);
+        let why = cause(&ours.breakdown, &theirs.breakdown);
+        return Some(format!("{candidate}: {slower:.1} % slower ({why})"));
+    }
+    // In the order in which ties are put.
+    let tight = |e: &crate::Estimate| e.memory_peak.0 > e.memory_available.0 / 4 * 3;
+    let (a, b) = (first.candidate.arrangement, candidate.arrangement);
+    let why = if tight(theirs) && !tight(ours) {
+        format!("it leaves less than a quarter of the memory free ({})", theirs.memory_peak)
+    } else if b.layout.world() > a.layout.world() {
+        format!("it needs {} ranks in place of {}", b.layout.world(), a.layout.world())
+    } else if b.recompute > a.recompute {
+        "it computes more again".into()
+    } else if b.zero > a.zero {
+        "it shards more".into()
+    } else {
+        format!("it is less sure: up to {}", theirs.step_high)
+    };
+    Some(format!("{candidate}: as fast as can be told; {why}"))
+}
+
 /// Ties first, then what every other axis value would cost.
 fn others(text: &mut String, plan: &Plan) {
+    if let Some(why) = runner_up(plan) {
+        text.push('\n');
+        row(text, "runner-up", &why);
+    }
     let ties: Vec<&Ranked> = plan.choices.iter().skip(1).filter(|choice| choice.tie).collect();
     if !ties.is_empty() {
         text.push('\n');

@@ -20,6 +20,7 @@ pub mod lower;
 pub mod memory;
 pub mod network;
 pub mod pace;
+pub mod parameters;
 pub mod plan;
 pub mod planning;
 pub mod pricing;
@@ -30,6 +31,8 @@ pub mod simulate;
 pub mod space;
 pub mod speeds;
 pub mod stale;
+pub mod timing;
+pub mod traffic;
 pub mod when;
 
 #[cfg(test)]

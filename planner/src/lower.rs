@@ -1,13 +1,14 @@
 //! Spells a choice out, rank by rank; nothing is left to decide afterwards.
 
-use crate::memory::chunks_of;
+use crate::Candidate;
 use crate::plan::{Plan, Ranked};
-use crate::schedule;
+use crate::schedule::{self, chunks_of};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Training, TrialId, split,
+    Training, TrialId,
 };
 use dtrain_recipes::Data;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -30,10 +31,17 @@ pub struct Launch {
 ///
 /// Every link is [`Link::Alone`]: who launches the ranks knows how they reach each other, and fills it in.
 pub fn lower(plan: &Plan, choice: &Ranked, launch: &Launch) -> Vec<Assignment> {
-    let candidate = &choice.candidate;
-    let steps = schedule::steps(&candidate.arrangement, candidate.split.micro_batches());
-    let ranks = (0..candidate.arrangement.layout.world()).map(Rank);
-    ranks.map(|rank| of_rank(plan, choice, launch, rank, &steps)).collect()
+    let Candidate { arrangement, split, .. } = &choice.candidate;
+    // Replicas with unlike shares have steps of unlike lengths.
+    let mut steps = BTreeMap::new();
+    let ranks = (0..arrangement.layout.world()).map(Rank);
+    ranks
+        .map(|rank| {
+            let passes = split.micro_batches_of(arrangement.layout.reader(rank));
+            let steps = steps.entry(passes).or_insert_with(|| schedule::steps(arrangement, passes));
+            of_rank(plan, choice, launch, rank, steps)
+        })
+        .collect()
 }
 
 fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[Vec<Action>]) -> Assignment {
@@ -47,7 +55,7 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         rank,
         arrangement: candidate.arrangement,
         model: recipe.model.clone(),
-        chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()),
+        chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()).collect(),
         data: data(plan),
         data_root: plan.data_root.clone(),
         training: training(plan, choice, rank),
@@ -74,12 +82,12 @@ fn data(plan: &Plan) -> Data {
 
 fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
     let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.pace);
-    let layout = candidate.arrangement.layout;
+    let (split, reader) = (&candidate.split, candidate.arrangement.layout.reader(rank));
     Training {
-        batch: candidate.split.global(),
-        share: split::share(candidate.split.global(), layout.reader(rank), layout.readers()),
-        micro_batch: candidate.split.micro(),
-        micro_batches: candidate.split.micro_batches().get(),
+        batch: split.global(),
+        share: split.share(reader),
+        micro_batch: split.micro(),
+        micro_batches: split.micro_batches_of(reader).get(),
         optimizer: train.optimizer,
         learning_rate: candidate.learning_rate,
         warmup_steps: pace.warmup.value,

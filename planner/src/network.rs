@@ -1,5 +1,35 @@
 //! Seconds of communication: from the measured curve, or from latency and bandwidth.
 
+use crate::speeds::Speeds;
+use crate::traffic::{Kind, Transfer};
+
+/// Seconds of one of the collectives that `transfer` stands for, over the links of `speeds`.
+///
+/// What was measured is an all-reduce among some ranks; among `n` it takes `2 (n − 1) / n` times as long as one way
+/// of its bytes, and half an all-reduce is a reduce-scatter, an all-gather or an all-to-all.
+pub fn seconds(transfer: &Transfer, speeds: &Speeds) -> f64 {
+    let ranks = f64::from(transfer.ranks);
+    let half = (ranks - 1.0) / ranks;
+    let ways = match transfer.kind {
+        Kind::AllReduce => 2.0 * half,
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => half,
+        Kind::Message => 1.0,
+    };
+    let bytes = 4 * transfer.values;
+    if let Some(one_way) = measured(&speeds.all_reduce, bytes) {
+        return one_way * speeds.all_reduce_scale * ways;
+    }
+    let (bandwidth, latency) = (speeds.link.link_bandwidth, speeds.link.link_latency);
+    #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+    let size = bytes as f64;
+    let level = [Level { members: transfer.ranks, bandwidth, latency }];
+    match transfer.kind {
+        Kind::AllReduce => all_reduce(size, &level),
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => reduce_scatter(size, &level),
+        Kind::Message => latency + size / bandwidth,
+    }
+}
+
 /// Seconds of an all-reduce of `bytes` from a measured curve of (bytes, seconds), ascending in bytes.
 ///
 /// Straight lines between points; below the first the first point's time (latency), beyond the last its

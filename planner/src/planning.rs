@@ -103,7 +103,10 @@ pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanErro
     }
     let device = space::device(recipe, request.host);
     let most = recipe.cluster.ranks.unwrap_or_else(|| space::ranks_most(request.host, device));
-    let unit = u64::from(recipe.layout.data.unwrap_or(most).max(1));
+    let unit = match &recipe.layout.shares {
+        Some(shares) => shares.iter().map(|share| u64::from(*share)).sum(),
+        None => u64::from(recipe.layout.data.unwrap_or(most).max(1)),
+    };
     let unit = recipe.layout.micro_batch.map_or(unit, |micro| unit * u64::from(micro));
     let budget = budget(request);
     let recommended = batch_size::recommended(&recipe.model, budget, request.train_samples, unit);
@@ -127,7 +130,11 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
         rates: request.rates,
         factors: Factors::default(),
     };
-    let probe = NonZeroU64::new(8 * u64::from(recipe.layout.data.unwrap_or(1).max(1)));
+    let replicas = match &recipe.layout.shares {
+        Some(shares) => shares.iter().sum(),
+        None => recipe.layout.data.unwrap_or(1),
+    };
+    let probe = NonZeroU64::new(8 * u64::from(replicas.max(1)));
     let space = Space::of(recipe, request.host, request.rates, probe.unwrap_or(NonZeroU64::MIN), cannot_run);
     let judge = Judge::new(case, &space);
     let ranking = search::rank(&judge, request.seed, 1);

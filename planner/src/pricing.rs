@@ -49,6 +49,7 @@ impl Pricing<'_> {
             memory,
             memory_peak: memory.total(),
             memory_available: judge.available(&judge.space().ways[place.way as usize]),
+            traffic: judge.traffic(place),
             tokens_per_second: tokens / step,
             steps: pace.steps,
             total: ends(1.0),

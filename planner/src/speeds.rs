@@ -27,7 +27,7 @@ pub struct Speeds {
     pub optimizer_per_parameter: f64,
     /// Seconds of an all-reduce by bytes, where it was measured.
     pub all_reduce: Vec<(u64, f64)>,
-    /// The curve was measured with another number of ranks: its times are multiplied by this.
+    /// The curve's times multiplied by this are those of sending its bytes one way.
     pub all_reduce_scale: f64,
     /// The data sheet of the device, for its links.
     pub link: Datasheet,
@@ -102,14 +102,14 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
         micros.iter().map(at).collect::<Vec<_>>()
     };
     let link = link(case, pool);
-    let hops = |n: u32| 2.0 * f64::from(n.max(1) - 1) / f64::from(n.max(1));
+    let ways = 2.0 * (1.0 - 1.0 / f64::from(rates.ranks.max(1)));
     let curve = if rates.ranks > 1 { rates.all_reduce.clone() } else { Vec::new() };
     Speeds {
         // The profile is measured in f32; a GPU's bf16 products take somewhat more than half as long.
         micro: [cost(1.0), cost(0.6)],
         optimizer_per_parameter: rates.optimizer_seconds_per_parameter * slower,
         all_reduce: curve,
-        all_reduce_scale: if rates.ranks > 1 { hops(pool.ranks) / hops(rates.ranks) * crowd } else { 1.0 },
+        all_reduce_scale: if rates.ranks > 1 { crowd / ways } else { 1.0 },
         link,
         baseline: baseline(pool.device, Some(rates.baseline_bytes)),
         source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },

@@ -229,6 +229,8 @@ pub const KEYS: &[Key] = keys![
         "Whether tensor-parallel ranks also hold parts of the sequence where matrices are not cut";
     "layout.shard", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
         "Replicas among which state is sharded; groups of that many replicate it";
+    "layout.shares", OrAuto(&Shape::Wholes(1, 1000)), AUTO_AXIS, OURS,
+        "How much of a step each data replica does, relative to the others: `[3, 1]` gives the first three times as much";
 
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), ANY, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";

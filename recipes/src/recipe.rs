@@ -58,6 +58,9 @@ pub struct LayoutPins {
     /// Replicas among which state is sharded.
     #[serde(default)]
     pub shard: Option<u32>,
+    /// How much of a step each data replica does, relative to the others.
+    #[serde(default)]
+    pub shares: Option<Vec<u32>>,
 }
 
 /// In which order a pipeline does the passes of a step.

@@ -33,7 +33,7 @@ fn every_rank_is_told_everything_and_the_shares_make_the_batch() {
             let training = &assignment.training;
             assert_eq!(assignment.rank, Rank(rank));
             assert_eq!(assignment.placement.index, rank);
-            assert_eq!(assignment.chunks, [0..4]);
+            assert_eq!(assignment.chunks, std::slice::from_ref(&(0..4)));
             assert_eq!(assignment.data_root, PathBuf::from("/data"));
             assert_eq!(assignment.until.seconds, Some(12.5));
             let forwards = assignment.step.iter().filter(|action| matches!(action, Action::Forward(_)));
@@ -45,6 +45,24 @@ fn every_rank_is_told_everything_and_the_shares_make_the_batch() {
         }
         assert_eq!(seen, (0..32).collect::<Vec<_>>(), "every sample of the step once");
     }
+}
+
+#[test]
+fn uneven_replicas_get_their_shares_and_steps_of_their_own_length() {
+    let plan = planned(|recipe| {
+        recipe.layout.shares = Some(vec![3, 1]);
+        recipe.layout.data = Some(2);
+        recipe.layout.micro_batch = Some(4);
+    });
+    let all = lower(&plan, plan.best(), &launch());
+    let told: Vec<_> = all.iter().map(|a| (a.training.share.clone(), a.training.micro_batches)).collect();
+    assert_eq!(told, [(0..24, 6), (24..32, 2)]);
+    for assignment in &all {
+        let forwards = assignment.step.iter().filter(|action| matches!(action, Action::Forward(_)));
+        assert_eq!(forwards.count(), assignment.training.micro_batches as usize);
+        assert_eq!(assignment.training.batch, 32, "a pass weighs its part of the whole batch");
+    }
+    assert!(plan.best().candidate.to_string().contains("6 + 2 micro-batches of 4"));
 }
 
 #[test]

@@ -24,8 +24,8 @@ proptest! {
         cores in 1u32..9, seed: u64, reversed: bool, measured in prop::collection::vec(0.5f64..2.0, 0..5),
     ) {
         let (recipe, host, mut rates) = (sample::recipe(), sample::host(cores), sample::rates(cores));
-        let candidate = planned(&recipe, cores).best().candidate;
-        let observe = |seconds: &f64| Observation { candidate, predicted: Seconds(1.0), measured: Seconds(*seconds) };
+        let candidate = planned(&recipe, cores).best().candidate.clone();
+        let observe = |seconds: &f64| Observation { candidate: candidate.clone(), predicted: Seconds(1.0), measured: Seconds(*seconds) };
         let mut observations: Vec<_> = measured.iter().map(observe).collect();
         let first = plan(&PlanRequest { observations: &observations, seed, ..sample::request(&recipe, &host, Some(&rates)) });
         let stamp = RatesStamp { digest: rates_digest(&rates), measured_at_ms: rates.measured_at_ms };

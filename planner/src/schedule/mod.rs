@@ -9,9 +9,10 @@ mod orders;
 #[cfg(test)]
 mod tests;
 
-use dtrain_protocol::{Action, Arrangement};
+use dtrain_protocol::{Action, Arrangement, split};
 use dtrain_recipes::PipelineSchedule;
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 /// Stages, chunks of each and micro-batches of a step: what a schedule depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,4 +55,33 @@ pub fn steps(arrangement: &Arrangement, micro_batches: NonZeroU32) -> Vec<Vec<Ac
 /// as there are stages, and a round must be full.
 pub fn is_possible(schedule: PipelineSchedule, shape: Shape) -> bool {
     schedule != PipelineSchedule::Interleaved || shape.micros.is_multiple_of(shape.stages)
+}
+
+/// Passes through chunks whose activations a stage keeps at once, at most: what a forward left and its whole backward
+/// has not taken.
+pub fn alive(schedule: PipelineSchedule, shape: Shape, stage: u32) -> u32 {
+    let Shape { stages, chunks, micros } = shape;
+    let ahead = stages - stage - 1;
+    let most = match schedule {
+        PipelineSchedule::Gpipe => micros * chunks,
+        PipelineSchedule::OneForwardOneBackward => ahead + 1,
+        PipelineSchedule::Interleaved => 2 * ahead + (chunks - 1) * stages + 1,
+        PipelineSchedule::ZeroBubble => stages,
+    };
+    most.min(micros * chunks)
+}
+
+/// The runs of blocks of stage `stage`: the pipeline goes through the stages once for each chunk, and all runs are
+/// equal shares, the remainder spread evenly. One truth for memory, price and assignment.
+pub fn chunks_of(
+    stage: u32,
+    arrangement: &Arrangement,
+    blocks: u32,
+) -> impl Iterator<Item = Range<u32>> + use<> {
+    let (stages, chunks) = (arrangement.layout.pipeline.get(), arrangement.chunks);
+    (0..chunks).map(move |chunk| {
+        let share = split::share(u64::from(blocks), chunk * stages + stage, stages * chunks);
+        let block = |n: u64| u32::try_from(n).expect("a share is at most the whole");
+        block(share.start)..block(share.end)
+    })
 }

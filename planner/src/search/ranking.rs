@@ -3,7 +3,7 @@
 use crate::candidate::{precision_word, recompute_word, schedule_word, zero_word};
 use crate::judge::{Judge, Verdict};
 use crate::space::{Place, Space, Way};
-use dtrain_protocol::{Axis, DeviceKind};
+use dtrain_protocol::{Arrangement, Axis, DeviceKind};
 use std::collections::BTreeMap;
 
 /// The best candidates seen so far.
@@ -131,12 +131,23 @@ fn values(space: &Space, way: &Way) -> Vec<(&'static str, String)> {
         DeviceKind::Cpu => format!("{ranks} rank{} × {threads} thread{}", s(ranks), s(threads)),
         DeviceKind::Cuda => format!("{ranks} GPU{}", s(ranks)),
     };
+    let Arrangement { zero, shard, sequence, recompute, recompute_every, schedule, chunks, .. } =
+        way.arrangement;
+    let recompute = match recompute_every {
+        1 => recompute_word(recompute).to_string(),
+        every => format!("{} of one block in {every}", recompute_word(recompute)),
+    };
+    let schedule = match chunks {
+        1 => schedule_word(schedule).to_string(),
+        chunks => format!("{} over {chunks} chunks", schedule_word(schedule)),
+    };
     let mut values = vec![
         ("ranks", together),
-        ("zero", zero_word(way.arrangement.zero).to_string()),
-        ("recompute", recompute_word(way.arrangement.recompute).to_string()),
-        ("schedule", schedule_word(way.arrangement.schedule).to_string()),
-        ("sequence", if way.arrangement.sequence { "parallel" } else { "whole" }.to_string()),
+        ("zero", zero_word(zero).to_string()),
+        ("shard", shard.to_string()),
+        ("recompute", recompute),
+        ("schedule", schedule),
+        ("sequence", if sequence { "parallel" } else { "whole" }.to_string()),
         ("precision", precision_word(way.arrangement.precision).to_string()),
     ];
     for axis in Axis::ALL {

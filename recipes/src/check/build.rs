@@ -28,12 +28,7 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
 
 fn model(values: &Values) -> Option<Model> {
     let count = |key: &str| values.count(&format!("model.{key}"));
-    let counts = |key: &str| match values.get(&format!("model.{key}"))? {
-        Parsed::Wholes(numbers) => {
-            numbers.iter().map(|n| u32::try_from(*n).ok()).collect::<Option<Vec<u32>>>()
-        }
-        _ => None,
-    };
+    let counts = |key: &str| counts(values, &format!("model.{key}"));
     Some(match values.kind? {
         Kind::Decoder => Model::Decoder(Decoder {
             layers: count("layers")?,
@@ -175,8 +170,10 @@ fn choice<T>(value: &Parsed, of: impl Fn(&Parsed) -> Option<T>) -> Option<Choice
 
 fn layout(values: &Values) -> Option<LayoutPins> {
     let count = |key: &str| values.count(&format!("layout.{key}"));
+    let shares = counts(values, "layout.shares");
     Some(LayoutPins {
-        data: count("data"),
+        // One share for each replica.
+        data: count("data").or_else(|| u32::try_from(shares.as_ref()?.len()).ok()),
         tensor: count("tensor"),
         pipeline: count("pipeline"),
         context: count("context"),
@@ -206,7 +203,16 @@ fn layout(values: &Values) -> Option<LayoutPins> {
         chunks: count("chunks"),
         sequence: values.get("layout.sequence")?.flag(),
         shard: count("shard"),
+        shares,
     })
+}
+
+/// The numbers of a list; `None` where there is no list.
+fn counts(values: &Values, key: &str) -> Option<Vec<u32>> {
+    match values.get(key)? {
+        Parsed::Wholes(numbers) => numbers.iter().map(|n| u32::try_from(*n).ok()).collect(),
+        _ => None,
+    }
 }
 
 fn every(values: &Values) -> Option<SaveEvery> {

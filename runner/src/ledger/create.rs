@@ -94,7 +94,7 @@ impl NewTrial {
         Self {
             recipe: plan.recipe.clone(),
             plan: json(serde_json::to_value(plan)),
-            candidate: json(serde_json::to_value(choice.candidate)),
+            candidate: json(serde_json::to_value(&choice.candidate)),
             layout: choice.candidate.arrangement.layout,
             batch: plan.batch.value,
             learning_rate: choice.candidate.learning_rate,

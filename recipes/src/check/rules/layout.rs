@@ -10,25 +10,14 @@ impl Rules<'_> {
         for (axis, key) in [
             ("layout.tensor", "model.heads"),
             ("layout.tensor", "model.kv_heads"),
-            ("layout.context", "model.context"),
+            ("layout.tensor", "model.ffn"),
         ] {
             if key != "model.kv_heads" || self.values.said(key).is_some() {
                 self.divides(axis, key);
             }
         }
-        let blocks = match self.values.get("model.stages") {
-            Some(Parsed::Wholes(stages)) => {
-                self.values.whole("model.blocks").map(|blocks| blocks * stages.len() as u64)
-            }
-            _ => self.values.whole("model.layers"),
-        };
-        if let (Some(pipeline), Some(blocks)) = (self.values.whole("layout.pipeline"), blocks)
-            && pipeline > blocks
-        {
-            let message =
-                format!("`layout.pipeline` = {pipeline} is more than the {blocks} blocks of the model");
-            self.wrong(message, &["layout.pipeline", "model.layers"], "a stage needs at least one block");
-        }
+        self.sequence();
+        self.pipeline();
         if self.values.whole("layout.expert").is_some_and(|expert| expert > 1) {
             self.wrong(
                 "`layout.expert` is above 1, but no model of this version has experts".to_owned(),
@@ -44,6 +33,9 @@ impl Rules<'_> {
                 "remove it",
             );
         }
+        self.recompute();
+        self.shards();
+        self.shares();
         self.product();
         self.batch();
     }
@@ -76,6 +68,9 @@ impl Rules<'_> {
 
     fn batch(&mut self) {
         let Some(batch) = self.values.whole("train.batch") else { return };
+        if self.values.get("layout.shares").is_some_and(|shares| matches!(shares, Parsed::Wholes(_))) {
+            return;
+        }
         let data = self.values.whole("layout.data").unwrap_or(1);
         let micro = self.values.whole("layout.micro_batch").unwrap_or(1);
         let Some(unit) = data.checked_mul(micro).filter(|unit| !batch.is_multiple_of(*unit)) else { return };

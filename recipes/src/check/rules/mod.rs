@@ -1,5 +1,6 @@
 //! Values that are right alone and wrong together.
 
+mod arrangement;
 mod data;
 mod layout;
 mod model;

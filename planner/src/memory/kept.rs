@@ -1,0 +1,177 @@
+//! Bytes that the passes of one sample keep for backward, operation by operation.
+
+use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Positions, Precision, Recompute};
+
+/// How the values of a decoder are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Tensor-parallel ranks.
+    pub(super) tensor: u64,
+    /// Whether they also hold parts of the sequence where matrices are not cut.
+    pub(super) sequence: bool,
+    /// Context-parallel ranks.
+    pub(super) context: u64,
+}
+
+impl Cut {
+    /// Bytes for one sample of `s` tokens that every rank along the context axis holds of `values` a token.
+    fn bytes(self, s: u64, each: u64, values: u64) -> u64 {
+        (s / self.context) * each * values
+    }
+
+    /// Of values that lie where matrices are cut.
+    fn inside(self, values: u64) -> u64 {
+        values.div_ceil(self.tensor)
+    }
+
+    /// Of values that lie between matrices.
+    fn between(self, values: u64) -> u64 {
+        if self.sequence { values.div_ceil(self.tensor) } else { values }
+    }
+}
+
+/// Bytes kept for backward for one sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// By a block that keeps everything, for as long as its micro-batch is alive.
+    pub(super) block_stored: u64,
+    /// By the one of these blocks that is at work.
+    pub(super) block_working: u64,
+    /// By a block that is computed again, for as long as its micro-batch is alive.
+    pub(super) again_stored: u64,
+    /// By the one block that is being computed again.
+    pub(super) again_working: u64,
+    /// Before the first block.
+    pub(super) outer: u64,
+    /// By the head and the loss.
+    pub(super) logits: u64,
+}
+
+pub(super) fn kept(model: &Model, cut: Cut, recompute: Recompute, precision: Precision, fused: bool) -> Kept {
+    let kept = match model {
+        Model::Decoder(d) if fused => decoder_fused(d, cut),
+        Model::Decoder(d) => return decoder_plain(d, cut, recompute, precision),
+        Model::Mlp(m) => mlp(m),
+        Model::Cnn(c) => cnn(c),
+        Model::Command(_) => Kept::default(),
+    };
+    match recompute {
+        // There is no attention core that keeps anything.
+        Recompute::Selective => {
+            Kept { again_stored: kept.block_stored, again_working: kept.block_working, ..kept }
+        }
+        Recompute::None | Recompute::Full => kept,
+    }
+}
+
+// Values for one token: h hidden, k key-value width, a heads, s sequence, f feed-forward width.
+
+/// What the fused operations keep: scores never, only one logarithm for each row of them.
+///
+/// With tensor-parallel ranks, what lies between a column and a row cut is cut too; the input of a column cut is whole
+/// on each (gathered, in sequence mode), the residual stream only outside sequence mode.
+fn decoder_fused(d: &Decoder, cut: Cut) -> Kept {
+    let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
+    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
+    let packed = h + 2 * k;
+    let (wide, inner) = match d.activation {
+        Activation::Swiglu => (2 * f, f),
+        Activation::Gelu | Activation::Relu => (f, f),
+    };
+    // Input, residual; both normed; packed queries, keys and values, logarithms, context; up, activated.
+    let input = cut.between(h);
+    let all = 2 * input + 2 * h + cut.inside(packed + u64::from(d.heads) + h) + cut.inside(wide + inner);
+    // Keys and values, and their gradients, on their way around the ring: one here, one arriving.
+    let ring = if cut.context > 1 { cut.inside(8 * k) } else { 0 };
+    // Gradients on their way through the block: of the residual, of the packed or the wide tensor and beside it.
+    let passing = input + h + cut.inside(packed + h).max(cut.inside(wide + inner)) + ring;
+    // The loss leaves its gradient where the logits were; the head keeps its input before and after the norm.
+    let logits = cut.inside(u64::from(d.vocab)) + input + 2 * h;
+    let bytes = |values| cut.bytes(s, 4, values);
+    Kept {
+        block_stored: bytes(all),
+        block_working: bytes(passing),
+        again_stored: bytes(input),
+        again_working: bytes(all - input + passing),
+        outer: bytes(input),
+        logits: bytes(logits),
+    }
+}
+
+/// What plain tensor operations keep.
+fn decoder_plain(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precision) -> Kept {
+    let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
+    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
+    let product = match precision {
+        Precision::F32 => 4,
+        Precision::Bf16 => 2,
+    };
+    let rotated = if d.positions == Positions::Rotary { h + k } else { 0 };
+    // Each query sees the keys of the whole sequence.
+    let scores = cut.inside(2 * u64::from(d.heads) * s);
+    let gathered = cut.inside(2 * k * (cut.context - 1));
+    // Input, normed, queries, keys, values, rotated copies, context; then residual and normed again.
+    let input = cut.between(h);
+    let attention = input + h + cut.inside(h + 2 * k + rotated + h) + gathered;
+    let feed_forward = input
+        + h
+        + match d.activation {
+            Activation::Swiglu => cut.inside(4 * f),
+            Activation::Gelu | Activation::Relu => cut.inside(2 * f),
+        };
+    let bytes = |each, values| cut.bytes(s, each, values);
+    let all = bytes(product, attention + scores + feed_forward);
+    let (again_stored, again_working) = match recompute {
+        Recompute::Selective => (bytes(product, attention + feed_forward), bytes(product, scores)),
+        Recompute::None | Recompute::Full => (bytes(4, input), all),
+    };
+    Kept {
+        block_stored: all,
+        block_working: 0,
+        again_stored,
+        again_working,
+        outer: bytes(4, input + h),
+        // Logits, log-softmax and the gradient, all in f32.
+        logits: bytes(12, cut.inside(u64::from(d.vocab))) + bytes(4, 2 * h),
+    }
+}
+
+fn mlp(m: &Mlp) -> Kept {
+    let hidden: u64 = m.hidden.iter().map(|w| u64::from(*w)).sum();
+    let blocks = (m.hidden.len() as u64).max(1);
+    let stored = 4 * 3 * hidden / blocks;
+    Kept {
+        block_stored: stored,
+        block_working: 0,
+        again_stored: stored / 3,
+        again_working: stored - stored / 3,
+        outer: 4 * 2 * u64::from(m.inputs),
+        logits: 12 * u64::from(m.classes),
+    }
+}
+
+fn cnn(c: &Cnn) -> Kept {
+    let mut pixels = u64::from(c.height) * u64::from(c.width);
+    let (mut values, mut inputs, mut largest) = (0, 0, 0);
+    for (index, channels) in c.stages.iter().enumerate() {
+        if index > 0 {
+            pixels = (pixels / 4).max(1);
+        }
+        // Two convolutions, two norms (each keeps its input and its normed values), two activations, the sum;
+        // a convolution is a product over patches, so nine copies of its input live while it works.
+        let plane = pixels * u64::from(*channels);
+        values += u64::from(c.blocks) * 8 * plane;
+        inputs += u64::from(c.blocks) * plane;
+        largest = largest.max(9 * plane);
+    }
+    let blocks = (u64::from(c.blocks) * c.stages.len() as u64).max(1);
+    let stem = u64::from(c.height) * u64::from(c.width) * u64::from(c.channels + 3 * c.stages[0]);
+    Kept {
+        block_stored: 4 * values / blocks,
+        block_working: 4 * largest,
+        again_stored: 4 * inputs / blocks,
+        again_working: 4 * (largest + values / blocks),
+        outer: 4 * stem,
+        logits: 12 * u64::from(c.classes),
+    }
+}

@@ -1,0 +1,245 @@
+use super::*;
+
+use crate::sample;
+use dtrain_protocol::Layout;
+use dtrain_recipes::{Activation, Decoder, Positions};
+use proptest::prelude::*;
+use std::num::NonZeroU32;
+
+const ON_GPU: Arrangement = Arrangement { device: DeviceKind::Cuda, ..Arrangement::SINGLE };
+
+/// What one rank asks about, before it is known how the model is cut.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    model: &'a Model,
+    optimizer: &'a Optimizer,
+    arrangement: Arrangement,
+    micro: u32,
+    micro_batches: u32,
+    baseline: u64,
+}
+
+fn held<'a>(model: &'a Model, optimizer: &'a Optimizer) -> Asked<'a> {
+    Asked { model, optimizer, arrangement: ON_GPU, micro: 1, micro_batches: 1, baseline: 0 }
+}
+
+fn peak(asked: &Asked<'_>) -> Memory {
+    let Asked { model, optimizer, arrangement, micro, micro_batches, baseline } = *asked;
+    let parts = Parts::largest(model, &arrangement.layout);
+    super::peak(&Held { model, parts: &parts, optimizer, arrangement, micro, micro_batches, baseline })
+}
+
+#[test]
+fn gpt2_124m_on_one_rank_is_known_by_hand() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let memory = peak(&held(&model, &optimizer));
+    // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments.
+    assert_eq!(memory.weights, Bytes(497_759_232));
+    // And the gradients of the embedding, (50,257 + 1,024) × 768, before they are added.
+    assert_eq!(memory.gradients, Bytes(497_759_232 + 157_535_232));
+    assert_eq!(memory.optimizer, Bytes(995_518_464));
+    // One token of one block keeps 2·768 + 768 + 2·768 + 768 in attention, 2·12·1024 scores and
+    // 2·768 + 2·3072 in the feed-forward: 36,864 values; 12 blocks, 1,024 tokens, 4 bytes; and the
+    // embedding's two.
+    let block = 1024 * 4 * 36_864;
+    assert_eq!(memory.activations, Bytes(12 * block + 1024 * 4 * 2 * 768));
+    assert_eq!(memory.logits, Bytes(1024 * 50_257 * 12 + 1024 * 8 * 768));
+    assert_eq!(memory.buckets, Bytes(0));
+}
+
+#[test]
+fn the_fused_operations_of_a_cpu_keep_no_scores() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let memory = peak(&Asked { arrangement: Arrangement::SINGLE, micro: 2, ..held(&model, &optimizer) });
+    // One token of one block keeps 5·768 around 3·768 packed values, 12 logarithms and 2·3072, and the
+    // embedding keeps 768. Gradients passing through a block are less than the logits were.
+    let token = 12 * (8 * 768 + 12 + 2 * 3072) + 768;
+    assert_eq!(memory.activations, Bytes(2 * 1024 * 4 * token));
+    assert_eq!(memory.logits, Bytes(2 * 1024 * 4 * (50_257 + 3 * 768)));
+}
+
+/// Peaks of the worker itself, in MiB, on an x86-64 host with one rank of two threads (2026-11-20).
+#[test]
+fn the_worker_was_measured_to_hold_what_is_counted() {
+    let Model::Decoder(small) = sample::llama() else { unreachable!("the sample is a decoder") };
+    let llama = Decoder { layers: 6, ..small };
+    let gpt = Decoder {
+        kv_heads: 8,
+        positions: Positions::Learned,
+        norm: dtrain_recipes::Norm::Layer,
+        activation: Activation::Gelu,
+        tied: true,
+        bias: true,
+        ..llama.clone()
+    };
+    let optimizer = sample::adamw();
+    for (decoder, micro, recompute, measured) in [
+        (&llama, 1, Recompute::None, 182.0),
+        (&llama, 4, Recompute::None, 275.7),
+        (&llama, 16, Recompute::None, 690.8),
+        (&llama, 16, Recompute::Full, 277.8),
+        (&gpt, 16, Recompute::None, 579.3),
+    ] {
+        let model = Model::Decoder(decoder.clone());
+        let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
+        let held = Asked { arrangement, micro, baseline: 48 << 20, ..held(&model, &optimizer) };
+        let counted = peak(&held);
+        // They were read before the first checkpoint.
+        #[expect(clippy::cast_precision_loss, reason = "a few hundred MiB")]
+        let counted = (counted.total().0 - counted.checkpoint.0) as f64 / f64::from(1 << 20);
+        let error = counted / measured - 1.0;
+        assert!(
+            error.abs() < 0.09,
+            "micro {micro} {recompute:?}: {counted:.0} MiB counted, {measured} measured"
+        );
+    }
+}
+
+fn n(degree: u32) -> NonZeroU32 {
+    NonZeroU32::new(degree).expect("degrees start at one")
+}
+
+fn cut(change: impl FnOnce(&mut Layout)) -> Arrangement {
+    let mut layout = Layout::SINGLE;
+    change(&mut layout);
+    Arrangement { layout, ..ON_GPU }
+}
+
+#[test]
+fn each_zero_stage_shards_one_thing_more() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let at = |zero| {
+        let arrangement = Arrangement { zero, shard: 4, ..cut(|layout| layout.data = n(4)) };
+        peak(&Asked { arrangement, ..held(&model, &optimizer) })
+    };
+    let (all, embedding) = (497_759_232, 157_535_232);
+    assert_eq!(at(ZeroStage::Zero1).optimizer, Bytes(2 * all / 4));
+    assert_eq!(at(ZeroStage::Zero1).gradients, Bytes(all + embedding));
+    assert_eq!(at(ZeroStage::Zero2).gradients, Bytes(all / 4 + embedding), "the shard and one part");
+    assert_eq!(at(ZeroStage::Zero2).weights, Bytes(all));
+    assert_eq!(at(ZeroStage::Zero3).weights, Bytes(all / 4 + 2 * embedding), "the shard and two parts");
+}
+
+#[test]
+fn tensor_parallel_ranks_keep_what_korthikanti_et_al_count() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let activations = |tensor: u32, sequence| {
+        let layout = Layout { tensor: n(tensor), ..Layout::SINGLE };
+        let arrangement = Arrangement { layout, sequence, ..Arrangement::SINGLE };
+        peak(&Asked { arrangement, ..held(&model, &optimizer) }).activations.0
+    };
+    // Of 14·768 + 12 values a token and block, 8·768 + 2·3,072 + 12: inputs and normed inputs, 4·768, are whole on
+    // every rank, all else is cut. In sequence mode the two inputs are cut too, and the embedding.
+    let (cut, normed, input) = (4 * 768 + 12 + 2 * 3072, 2 * 768, 2 * 768);
+    let bytes = |a_block: u64, embedding: u64| 4 * 1024 * (12 * a_block + embedding);
+    assert_eq!(activations(1, false), bytes(cut + normed + input, 768));
+    assert_eq!(activations(4, false), bytes(cut / 4 + normed + input, 768));
+    assert_eq!(activations(4, true), bytes(cut / 4 + normed + input / 4, 768 / 4));
+}
+
+#[test]
+fn a_schedule_decides_how_many_micro_batches_are_alive() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let at = |schedule, chunks, stage| {
+        let arrangement =
+            Arrangement { schedule, chunks, device: DeviceKind::Cpu, ..cut(|layout| layout.pipeline = n(4)) };
+        let asked = Asked { arrangement, micro_batches: 8, ..held(&model, &optimizer) };
+        let Asked { model, optimizer, arrangement, micro, micro_batches, baseline } = asked;
+        let parts = Parts::largest(model, &arrangement.layout);
+        let held = Held { model, parts: &parts, optimizer, arrangement, micro, micro_batches, baseline };
+        let kept = kept_of(&held);
+        let memory = of_stage(&held, &kept, stage);
+        let first = if stage == 0 { kept.outer } else { 0 };
+        let working =
+            if stage == 3 { kept.block_working.saturating_sub(kept.logits) } else { kept.block_working };
+        ((memory.activations.0 - first - working) / kept.block_stored, memory.logits.0 / kept.logits)
+    };
+    use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+    // Three blocks a stage. GPipe keeps all 8 micro-batches, and their logits.
+    assert_eq!([0, 3].map(|stage| at(Gpipe, 1, stage)), [(3 * 8, 0), (3 * 8, 8)]);
+    assert_eq!([0, 2, 3].map(|stage| at(OneForwardOneBackward, 1, stage)), [(3 * 4, 0), (3 * 2, 0), (3, 1)]);
+    // Narayanan et al. 2021: 2 (p − s − 1) + (v − 1) p + 1 chunks of one block.
+    assert_eq!([0, 3].map(|stage| at(Interleaved, 3, stage)), [(15, 0), (9, 1)]);
+    assert_eq!([0, 3].map(|stage| at(ZeroBubble, 1, stage)), [(3 * 4, 0), (3 * 4, 4)]);
+}
+
+#[test]
+fn of_every_fourth_block_only_the_input_is_kept() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let at = |recompute, recompute_every| {
+        let arrangement = Arrangement { recompute, recompute_every, ..Arrangement::SINGLE };
+        peak(&Asked { arrangement, ..held(&model, &optimizer) }).activations.0
+    };
+    // All but the input of each of 3 blocks of 12; what is computed again is less than the logits were.
+    let rest = 4 * 1024 * (7 * 768 + 12 + 2 * 3072);
+    assert_eq!(at(Recompute::None, 1) - at(Recompute::Full, 4), 3 * rest);
+    assert_eq!(at(Recompute::None, 1) - at(Recompute::Full, 1), 12 * rest);
+}
+
+#[test]
+fn a_tied_embedding_lies_on_the_last_stage_again() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let memory =
+        peak(&Asked { arrangement: cut(|layout| layout.pipeline = n(12)), ..held(&model, &optimizer) });
+    // One block of 7,087,872, the norm of 1,536 and the embedding: more than the first stage's positions.
+    assert!(memory.weights.0 >= 4 * (7_087_872 + 1_536 + 50_257 * 768), "{memory:?}");
+    assert!(memory.logits.0 > 0, "the last stage is the heaviest");
+}
+
+proptest! {
+    #[test]
+    fn memory_grows_with_the_micro_batch(micro in 1u32..64, zero3: bool, full: bool, kind in 0usize..3) {
+        let (model, optimizer) = (sample::models()[kind].clone(), sample::adamw());
+        let zero = if zero3 { ZeroStage::Zero3 } else { ZeroStage::Zero0 };
+        let recompute = if full { Recompute::Full } else { Recompute::None };
+        let arrangement = Arrangement { zero, recompute, ..ON_GPU };
+        let at = |micro| peak(&Asked { micro, arrangement, ..held(&model, &optimizer) }).total();
+        prop_assert!(at(micro) < at(micro + 1));
+    }
+
+    #[test]
+    fn full_recompute_never_needs_more(micro in 1u32..64) {
+        let (model, optimizer) = (sample::llama(), sample::adamw());
+        let at = |recompute| {
+            let arrangement = Arrangement { recompute, ..ON_GPU };
+            peak(&Asked { micro, arrangement, ..held(&model, &optimizer) }).total()
+        };
+        prop_assert!(at(Recompute::Full) < at(Recompute::Selective));
+        prop_assert!(at(Recompute::Selective) < at(Recompute::None));
+    }
+
+    #[test]
+    fn cutting_more_never_needs_more(axis in 0usize..4, micro in 1u32..9, micro_batches in 1u32..9, kind in 0usize..2) {
+        let (model, optimizer) = ([sample::gpt2(), sample::llama()][kind].clone(), sample::adamw());
+        let at = |ways: u32| {
+            let arrangement = cut(|layout| match axis {
+                0 => layout.tensor = n(ways),
+                1 => layout.context = n(ways),
+                2 => layout.pipeline = n(ways),
+                _ => layout.data = n(ways),
+            });
+            let zero = if axis == 3 { ZeroStage::Zero3 } else { ZeroStage::Zero0 };
+            let shard = if axis == 3 { ways } else { 1 };
+            let arrangement = Arrangement { zero, shard, recompute: Recompute::Full, ..arrangement };
+            let memory = peak(&Asked { arrangement, micro, micro_batches, ..held(&model, &optimizer) });
+            // Buffers for others are new where there are others.
+            memory.total().0 - memory.buckets.0
+        };
+        if axis != 3 {
+            prop_assert!(at(2) <= at(1));
+        }
+        prop_assert!(at(4) <= at(2), "{} and {}", at(4), at(2));
+    }
+
+    #[test]
+    fn every_zero_stage_needs_no_more_than_the_one_before(replicas in 2u32..9, micro in 1u32..5) {
+        let (model, optimizer) = (sample::llama(), sample::adamw());
+        let at = |zero| {
+            let arrangement = Arrangement { zero, shard: replicas, recompute: Recompute::Full, ..cut(|l| l.data = n(replicas)) };
+            let memory = peak(&Asked { arrangement, micro, ..held(&model, &optimizer) });
+            (memory.optimizer.0, memory.gradients.0, memory.buckets.0)
+        };
+        let all = [ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3].map(at);
+        prop_assert!(all.windows(2).all(|w| w[1].0 <= w[0].0 && w[1].1 <= w[0].1 && w[1].2 <= w[0].2));
+    }
+}

@@ -1,0 +1,331 @@
+//! How many values of each part of a model a rank holds: the shapes that the worker declares, cut by the table of
+//! cuts. What memory, time and traffic count by.
+
+use crate::schedule::chunks_of;
+use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split};
+use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Norm, Positions};
+use std::ops::{Add, Range, Sub};
+
+/// Name (without what only tells the block) and shape.
+type Parameter = (&'static str, Vec<u64>);
+
+/// Values of some parameters that one rank holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Values {
+    /// All of them but the experts: what the replicas hold alike.
+    pub dense: u64,
+    /// Those of the experts, which ranks along the expert axis do not share.
+    pub experts: u64,
+    /// Of `dense`, those that every tensor-parallel rank holds whole.
+    pub whole: u64,
+}
+
+impl Values {
+    /// All of them.
+    pub fn all(self) -> u64 {
+        self.dense + self.experts
+    }
+
+    fn of(parameters: &[Parameter], layout: &Layout, coord: Coord) -> Self {
+        parameters.iter().fold(Self::default(), |sum, (name, shape)| {
+            let values = split::region(name, shape, layout, coord).elements();
+            let is_cut = |axis| split::is_cut(name, axis);
+            let of = |counts: bool| if counts { values } else { 0 };
+            sum + Self {
+                dense: of(!is_cut(Axis::Expert)),
+                experts: of(is_cut(Axis::Expert)),
+                whole: of(!is_cut(Axis::Tensor) && !is_cut(Axis::Expert)),
+            }
+        })
+    }
+}
+
+impl Add for Values {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            dense: self.dense + other.dense,
+            experts: self.experts + other.experts,
+            whole: self.whole + other.whole,
+        }
+    }
+}
+
+impl Sub for Values {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            dense: self.dense - other.dense,
+            experts: self.experts - other.experts,
+            whole: self.whole - other.whole,
+        }
+    }
+}
+
+/// Values of every part of a model that a rank with these indices along the tensor and expert axes holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    embedding: Values,
+    /// Of the blocks before each block; one more than there are blocks.
+    before: Vec<Values>,
+    /// What the head alone uses.
+    head: Values,
+    /// The embedding that the head uses too.
+    tied: Values,
+    /// The largest block.
+    widest: Values,
+    /// Whether all blocks are as large.
+    are_alike: bool,
+}
+
+/// Values of the parts that one stage holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stage {
+    /// Before the first block; nothing on the other stages.
+    pub embedding: Values,
+    /// Of all blocks of all chunks.
+    pub blocks: Values,
+    /// After the last block, without an embedding that the stage has anyway; nothing on the other stages.
+    pub head: Values,
+    /// Of a tied embedding that the first and the last stage both hold: its gradients are summed.
+    pub shared: u64,
+    /// The largest part: embedding, block or head.
+    pub largest: Values,
+}
+
+impl Stage {
+    /// All of them.
+    pub fn all(&self) -> Values {
+        self.embedding + self.blocks + self.head
+    }
+}
+
+impl Parts {
+    /// The parts of `model` in `layout` as the rank at `coord` holds them.
+    pub fn of(model: &Model, layout: &Layout, coord: Coord) -> Self {
+        let values = |parameters: &[Parameter]| Values::of(parameters, layout, coord);
+        let blocks: Vec<Values> = match model {
+            // All alike.
+            Model::Decoder(d) => vec![values(&decoder_block(d)); d.layers as usize],
+            Model::Mlp(m) => (0..m.hidden.len()).map(|layer| values(&mlp_layer(m, layer))).collect(),
+            Model::Cnn(c) => (0..model.blocks()).map(|block| values(&cnn_block(c, block))).collect(),
+            Model::Command(_) => Vec::new(),
+        };
+        let (embedding, head, tied) = match model {
+            Model::Decoder(d) => {
+                let (head, tied) = decoder_head(d);
+                (values(&decoder_embedding(d)), values(&head), values(&tied))
+            }
+            Model::Mlp(m) => (Values::default(), values(&mlp_layer(m, m.hidden.len())), Values::default()),
+            Model::Cnn(c) => (values(&cnn_stem(c)), values(&cnn_head(c)), Values::default()),
+            Model::Command(_) => Default::default(),
+        };
+        let mut before = vec![Values::default()];
+        for block in &blocks {
+            before.push(before[before.len() - 1] + *block);
+        }
+        let are_alike = blocks.windows(2).all(|pair| pair[0] == pair[1]);
+        let widest = blocks.into_iter().max_by_key(|block| block.all()).unwrap_or_default();
+        Self { embedding, before, head, tied, widest, are_alike }
+    }
+
+    /// Those of the rank that holds most: parts that do not divide evenly are larger towards the last index.
+    pub fn largest(model: &Model, layout: &Layout) -> Self {
+        let mut coord = Coord([0; 5]);
+        for axis in [Axis::Tensor, Axis::Expert] {
+            coord.0[axis as usize] = layout.degree(axis) - 1;
+        }
+        Self::of(model, layout, coord)
+    }
+
+    /// Values of the blocks `run`.
+    pub fn blocks(&self, run: &Range<u32>) -> Values {
+        self.before[run.end as usize] - self.before[run.start as usize]
+    }
+
+    /// What stage `stage` holds.
+    pub fn stage(&self, arrangement: &Arrangement, stage: u32) -> Stage {
+        let stages = arrangement.layout.pipeline.get();
+        let (first, last) = (stage == 0, stage + 1 == stages);
+        let none = Values::default();
+        let is_apart = stages > 1 && (first || last);
+        let runs = chunks_of(stage, arrangement, self.count());
+        let blocks = runs.map(|run| self.blocks(&run)).fold(none, Add::add);
+        let embedding = if first { self.embedding } else { none };
+        let again = if last && !first { self.tied } else { none };
+        let head = if last { self.head + again } else { none };
+        let block = if blocks == none { none } else { self.widest };
+        let largest = [embedding, block, head].into_iter().max_by_key(|part| part.all()).unwrap_or_default();
+        Stage { embedding, blocks, head, shared: if is_apart { self.tied.all() } else { 0 }, largest }
+    }
+
+    /// Calls `each` with the values of every part of `stage` that is reduced or gathered on its own, and with how many
+    /// such parts there are.
+    pub fn units(&self, arrangement: &Arrangement, stage: u32, mut each: impl FnMut(Values, u64)) {
+        let held = self.stage(arrangement, stage);
+        let mut each = |unit: Values, count| {
+            if unit != Values::default() {
+                each(unit, count);
+            }
+        };
+        each(held.embedding, 1);
+        for run in chunks_of(stage, arrangement, self.count()) {
+            if self.are_alike {
+                each(self.widest, run.len() as u64);
+            } else {
+                run.for_each(|block| each(self.blocks(&(block..block + 1)), 1));
+            }
+        }
+        each(held.head, 1);
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.before.len() - 1).expect("blocks are counted in 32 bits")
+    }
+}
+
+fn decoder_embedding(d: &Decoder) -> Vec<Parameter> {
+    let [v, h, t] = [d.vocab, d.hidden, d.context].map(u64::from);
+    let mut all = vec![("embedding.weight", vec![v, h])];
+    if d.positions == Positions::Learned {
+        all.push(("positions.weight", vec![t, h]));
+    }
+    all
+}
+
+fn decoder_block(d: &Decoder) -> Vec<Parameter> {
+    let [h, f] = [d.hidden, d.ffn].map(u64::from);
+    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
+    let mut all = norm(d, "attention_norm.weight", "attention_norm.bias");
+    all.extend(norm(d, "ffn_norm.weight", "ffn_norm.bias"));
+    let mut linear = |weight, bias, shape: [u64; 2]| {
+        all.push((weight, shape.to_vec()));
+        if d.bias {
+            all.push((bias, shape[1..].to_vec()));
+        }
+    };
+    linear("attention.q.weight", "attention.q.bias", [h, h]);
+    linear("attention.k.weight", "attention.k.bias", [h, k]);
+    linear("attention.v.weight", "attention.v.bias", [h, k]);
+    linear("attention.out.weight", "attention.out.bias", [h, h]);
+    if d.activation == Activation::Swiglu {
+        linear("ffn.gate.weight", "ffn.gate.bias", [h, f]);
+    }
+    linear("ffn.up.weight", "ffn.up.bias", [h, f]);
+    linear("ffn.down.weight", "ffn.down.bias", [f, h]);
+    all
+}
+
+/// What the head has of its own, and the embedding that it uses where it is tied.
+fn decoder_head(d: &Decoder) -> (Vec<Parameter>, Vec<Parameter>) {
+    let [v, h] = [d.vocab, d.hidden].map(u64::from);
+    let mut own = norm(d, "norm.weight", "norm.bias");
+    if d.tied {
+        return (own, vec![("embedding.weight", vec![v, h])]);
+    }
+    own.push(("head.weight", vec![h, v]));
+    (own, Vec::new())
+}
+
+fn norm(d: &Decoder, weight: &'static str, bias: &'static str) -> Vec<Parameter> {
+    let shape = vec![u64::from(d.hidden)];
+    match d.norm {
+        Norm::Layer => vec![(weight, shape.clone()), (bias, shape)],
+        Norm::Rms => vec![(weight, shape)],
+    }
+}
+
+fn mlp_layer(m: &Mlp, layer: usize) -> Vec<Parameter> {
+    let widths = m.widths();
+    let [input, output] = [widths[layer], widths[layer + 1]].map(u64::from);
+    vec![("weight", vec![input, output]), ("bias", vec![output])]
+}
+
+fn cnn_stem(c: &Cnn) -> Vec<Parameter> {
+    let [input, output] = [c.channels, c.stages[0]].map(u64::from);
+    vec![
+        ("conv.weight", vec![output, input, 3, 3]),
+        ("norm.weight", vec![output]),
+        ("norm.bias", vec![output]),
+    ]
+}
+
+fn cnn_block(c: &Cnn, block: u32) -> Vec<Parameter> {
+    let (stage, place) = ((block / c.blocks) as usize, block % c.blocks);
+    let before = if place == 0 { stage.saturating_sub(1) } else { stage };
+    let [input, output] = [c.stages[before], c.stages[stage]].map(u64::from);
+    let mut all = vec![
+        ("conv1.weight", vec![output, input, 3, 3]),
+        ("conv2.weight", vec![output, output, 3, 3]),
+        // Weight and bias of two norms.
+        ("norms", vec![4, output]),
+    ];
+    if place == 0 && stage > 0 {
+        all.push(("project.weight", vec![output, input, 1, 1]));
+    }
+    all
+}
+
+fn cnn_head(c: &Cnn) -> Vec<Parameter> {
+    let last = u64::from(c.stages.last().copied().unwrap_or(0));
+    let classes = u64::from(c.classes);
+    vec![("weight", vec![last, classes]), ("bias", vec![classes])]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use dtrain_protocol::Rank;
+    use std::num::NonZeroU32;
+
+    fn n(degree: u32) -> NonZeroU32 {
+        NonZeroU32::new(degree).expect("degrees start at one")
+    }
+
+    #[test]
+    fn all_parts_together_are_the_model() {
+        for model in sample::models().into_iter().chain([sample::gpt2()]) {
+            let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
+            assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.parameters());
+            let mut units = 0;
+            parts.units(&Arrangement::SINGLE, 0, |unit, count| units += count * unit.all());
+            assert_eq!(units, model.parameters());
+        }
+    }
+
+    #[test]
+    fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice() {
+        let gpt = sample::gpt2();
+        for model in sample::models().into_iter().chain([gpt.clone()]) {
+            for stages in 1..=model.blocks().min(4) {
+                let layout = Layout { pipeline: n(stages), ..Layout::SINGLE };
+                let arrangement = Arrangement { layout, ..Arrangement::SINGLE };
+                let parts = Parts::of(&model, &layout, Coord([0; 5]));
+                let held: u64 = (0..stages).map(|s| parts.stage(&arrangement, s).all().all()).sum();
+                let again = if model == gpt && stages > 1 { 50_257 * 768 } else { 0 };
+                assert_eq!(held, model.parameters() + again, "{stages} stages");
+            }
+        }
+    }
+
+    #[test]
+    fn tensor_parallel_ranks_hold_the_model_and_what_is_whole_each() {
+        for (model, ways) in [(sample::gpt2(), 2), (sample::gpt2(), 4), (sample::llama(), 4)] {
+            let layout = Layout { tensor: n(ways), ..Layout::SINGLE };
+            let of = |rank| {
+                Parts::of(&model, &layout, layout.coord(Rank(rank))).stage(&Arrangement::SINGLE, 0).all()
+            };
+            let held: u64 = (0..ways).map(|rank| of(rank).all()).sum();
+            assert_eq!(held, model.parameters() + u64::from(ways - 1) * of(0).whole);
+            let most = Parts::largest(&model, &layout).stage(&Arrangement::SINGLE, 0).all();
+            assert!((0..ways).all(|rank| of(rank).all() <= most.all()), "50,257 does not divide");
+        }
+        // GPT-2 holds whole: 25 norms of 2·768, 24 row biases of 768, 1,024 positions of 768.
+        let layout = Layout { tensor: n(2), ..Layout::SINGLE };
+        let whole = Parts::largest(&sample::gpt2(), &layout).stage(&Arrangement::SINGLE, 0).all().whole;
+        assert_eq!(whole, 768 * (25 * 2 + 24 + 1024));
+    }
+}

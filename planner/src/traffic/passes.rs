@@ -1,0 +1,107 @@
+//! What is sent in the middle of forward and backward.
+
+use super::{Kind, Purpose, Sender, Transfer, When};
+use crate::schedule::chunks_of;
+use dtrain_protocol::{Arrangement, Axis, Channel};
+use dtrain_recipes::{Decoder, Model, Recompute};
+
+/// The blocks of a stage, and how many of them are computed again.
+#[derive(Clone, Copy, Debug)]
+struct Blocks {
+    all: u64,
+    again: u64,
+}
+
+impl Sender<'_> {
+    pub(super) fn passes(&self, tell: &mut impl FnMut(Transfer)) {
+        self.messages(tell);
+        let Model::Decoder(decoder) = self.model else { return };
+        let blocks = self.blocks();
+        let tokens = u64::from(self.micro) * u64::from(decoder.context / self.degree(Axis::Context));
+        self.products(decoder, tokens, blocks, tell);
+        self.ring(decoder, tokens, blocks, tell);
+    }
+
+    /// Blocks of the stage; the first of every run of `recompute_every` is computed again.
+    fn blocks(&self) -> Blocks {
+        let every = self.arrangement.recompute_every;
+        let runs = chunks_of(self.stage(), self.arrangement, self.model.blocks());
+        let (all, again) = runs.fold((0, 0), |(all, again), run| {
+            let length = run.end - run.start;
+            (all + u64::from(length), again + u64::from(length.div_ceil(every)))
+        });
+        Blocks { all, again: if self.arrangement.recompute == Recompute::Full { again } else { 0 } }
+    }
+
+    /// Tensor parallelism (Shoeybi et al. 2019): a block enters two column cuts and leaves two row cuts. What is summed in
+    /// one direction costs nothing in the other; in sequence mode (Korthikanti et al. 2022) half of a sum is done in each.
+    fn products(&self, d: &Decoder, tokens: u64, blocks: Blocks, tell: &mut impl FnMut(Transfer)) {
+        let ranks = self.degree(Axis::Tensor);
+        let stream = tokens * u64::from(d.hidden);
+        let mut one = |when, kind, values, times| {
+            let (purpose, channel) = (Purpose::Tensor, Channel::Tensor);
+            tell(Transfer { purpose, when, kind, channel, ranks, values, times });
+        };
+        // Entering and leaving what is cut by columns and by rows, forward: the embedding is only left, the head only
+        // entered.
+        let (leaves, enters) = (u64::from(self.is_first()), u64::from(self.is_last()));
+        let (enter, leave) = (2 * blocks.all + enters, 2 * blocks.all + leaves);
+        let again = 2 * blocks.again;
+        if self.arrangement.sequence {
+            one(When::Forward, Kind::AllGather, stream, enter);
+            one(When::Forward, Kind::ReduceScatter, stream, leave);
+            one(When::Backward, Kind::AllGather, stream, leave + again);
+            one(When::Backward, Kind::ReduceScatter, stream, enter + again);
+            // Each rank saw a part of the sequence only; so what is whole on all of them is summed once.
+            let whole = self.parts.stage(self.arrangement, self.stage()).all().whole;
+            one(When::Step, Kind::AllReduce, whole, 1);
+        } else {
+            one(When::Forward, Kind::AllReduce, stream, leave);
+            one(When::Backward, Kind::AllReduce, stream, enter + again);
+        }
+        if self.is_last() {
+            // Of every row of logits: the maximum, the sum of exponentials and the logit of the target.
+            one(When::Forward, Kind::AllGather, u64::from(ranks) * tokens, 1);
+            one(When::Forward, Kind::AllReduce, 2 * tokens, 1);
+        }
+    }
+
+    /// Ring attention: keys and values go around, all but the last hop; backward again, and their gradients come home.
+    fn ring(&self, d: &Decoder, tokens: u64, blocks: Blocks, tell: &mut impl FnMut(Transfer)) {
+        let ranks = self.degree(Axis::Context);
+        let keys =
+            2 * u64::from(d.kv_heads) * u64::from(d.head_width()) / u64::from(self.degree(Axis::Tensor));
+        let hops = u64::from(ranks - 1);
+        let mut one = |when, times| {
+            let (purpose, channel, kind) = (Purpose::Context, Channel::Context, Kind::Message);
+            tell(Transfer { purpose, when, kind, channel, ranks, values: tokens * keys, times });
+        };
+        one(When::Forward, blocks.all * hops);
+        one(When::Backward, blocks.again * hops + blocks.all * (hops + u64::from(ranks)));
+    }
+
+    /// Activations to the next stage, their gradients to the previous.
+    fn messages(&self, tell: &mut impl FnMut(Transfer)) {
+        let Arrangement { layout, sequence, .. } = self.arrangement;
+        let ranks = layout.pipeline.get();
+        let cut = layout.context.get() * if *sequence { layout.tensor.get() } else { 1 };
+        let mut one = |when, boundary| {
+            let [rows, width] = self.model.activation_at(boundary);
+            let values = u64::from(self.micro) * (rows / u64::from(cut)) * width;
+            let (purpose, channel, kind) = (Purpose::Pipeline, Channel::Pipeline, Kind::Message);
+            tell(Transfer { purpose, when, kind, channel, ranks, values, times: 1 });
+        };
+        if ranks == 1 {
+            return;
+        }
+        let blocks = self.model.blocks();
+        for run in chunks_of(self.stage(), self.arrangement, blocks) {
+            if run.end < blocks {
+                one(When::Forward, run.end);
+            }
+            if run.start > 0 {
+                one(When::Backward, run.start);
+            }
+        }
+    }
+}

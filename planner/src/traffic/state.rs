@@ -1,0 +1,71 @@
+//! What is sent to keep the replicas alike: gradients, and sharded weights.
+
+use super::{BUCKET_VALUES, Kind, Purpose, Sender, Transfer, When, part};
+use dtrain_protocol::{Axis, Channel};
+use dtrain_recipes::ZeroStage;
+
+impl Sender<'_> {
+    pub(super) fn state(&self, tell: &mut impl FnMut(Transfer)) {
+        let held = self.parts.stage(self.arrangement, self.stage()).all();
+        if self.arrangement.zero == ZeroStage::Zero0 {
+            self.buckets(Channel::Replicas, self.arrangement.replicas(), held.dense, tell);
+        } else {
+            self.parts.units(self.arrangement, self.stage(), |unit, count| {
+                self.shards(unit.dense, count, tell);
+            });
+        }
+        // Ranks along the expert axis hold other experts.
+        let replicas = self.degree(Axis::Context) * self.degree(Axis::Data);
+        self.buckets(Channel::ExpertReplicas, replicas, held.experts, tell);
+        self.tied(tell);
+    }
+
+    /// All-reduces of whole buckets and of what is left.
+    fn buckets(&self, channel: Channel, ranks: u32, values: u64, tell: &mut impl FnMut(Transfer)) {
+        let (purpose, when, kind) = (Purpose::Gradients, When::LastBackward, Kind::AllReduce);
+        let mut one = |values, times| tell(Transfer { purpose, when, kind, channel, ranks, values, times });
+        one(BUCKET_VALUES, values / BUCKET_VALUES);
+        one(values % BUCKET_VALUES, 1);
+    }
+
+    /// `count` parts of the model of `values` each, whose state `shard` replicas share (Rajbhandari et al. 2020).
+    fn shards(&self, values: u64, count: u64, tell: &mut impl FnMut(Transfer)) {
+        let (zero, shard) = (self.arrangement.zero, self.arrangement.shard);
+        let mut within = |purpose, when, kind| {
+            let (channel, ranks) = (Channel::Shard, shard);
+            tell(Transfer { purpose, when, kind, channel, ranks, values, times: count });
+        };
+        // Gradients of which only the shard is kept cannot wait for the last micro-batch.
+        let reduced = if zero == ZeroStage::Zero1 { When::LastBackward } else { When::Backward };
+        within(Purpose::Gradients, reduced, Kind::ReduceScatter);
+        if zero == ZeroStage::Zero3 {
+            within(Purpose::Weights, When::Forward, Kind::AllGather);
+            within(Purpose::Weights, When::Backward, Kind::AllGather);
+        } else {
+            within(Purpose::Weights, When::Step, Kind::AllGather);
+        }
+        // Groups that hold the same shards sum them among each other.
+        tell(Transfer {
+            purpose: Purpose::Gradients,
+            when: When::Step,
+            kind: Kind::AllReduce,
+            channel: Channel::AcrossShards,
+            ranks: self.arrangement.replicas() / shard,
+            values: part(values, self.index(Channel::Shard), shard),
+            times: count,
+        });
+    }
+
+    /// The first and the last stage give each other their gradients of a tied embedding.
+    fn tied(&self, tell: &mut impl FnMut(Transfer)) {
+        tell(Transfer {
+            purpose: Purpose::Tied,
+            when: When::Step,
+            kind: Kind::Message,
+            channel: Channel::Pipeline,
+            ranks: self.degree(Axis::Pipeline),
+            values: self.parts.stage(self.arrangement, self.stage()).shared,
+            times: 1,
+        });
+    }
+}

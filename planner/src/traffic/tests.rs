@@ -1,0 +1,201 @@
+use super::*;
+use crate::sample;
+use dtrain_protocol::Layout;
+use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
+use proptest::prelude::*;
+use std::num::NonZeroU32;
+
+fn n(degree: u32) -> NonZeroU32 {
+    NonZeroU32::new(degree).expect("degrees start at one")
+}
+
+fn cut(change: impl FnOnce(&mut Layout)) -> Arrangement {
+    let mut layout = Layout::SINGLE;
+    change(&mut layout);
+    Arrangement { layout, ..Arrangement::SINGLE }
+}
+
+fn sent(model: &Model, arrangement: &Arrangement, split: (u32, u32)) -> Traffic {
+    Traffic::of_rank(model, arrangement, split, Rank(0))
+}
+
+/// Weights of GPT-2 124M, and one row of figures on each of two ranks.
+const GPT2: u64 = 124_439_808;
+const ROW: u64 = 4 * FIGURES;
+
+#[test]
+fn one_rank_sends_nothing() {
+    for model in sample::models() {
+        assert_eq!(sent(&model, &Arrangement::SINGLE, (4, 3)), Traffic::default());
+    }
+}
+
+#[test]
+fn replicas_send_their_gradients_once_whatever_the_micro_batches() {
+    let model = sample::gpt2();
+    for replicas in [2, 4] {
+        let arrangement = cut(|layout| layout.data = n(replicas));
+        let traffic = sent(&model, &arrangement, (1, 8));
+        // 2 N (n − 1) / n, N a multiple of 4.
+        let share = u64::from(replicas - 1) * GPT2 / u64::from(replicas);
+        assert_eq!(traffic.gradients, Bytes(4 * 2 * share));
+        assert_eq!(traffic.total(), Bytes(4 * 2 * share + u64::from(replicas - 1) * ROW));
+    }
+}
+
+#[test]
+fn a_short_rest_goes_to_everybody_at_once() {
+    // A perceptron of 2,000 values fits into one small all-reduce: N (n − 1), not 2 N (n − 1) / n.
+    let model = Model::Mlp(dtrain_recipes::Mlp {
+        inputs: 19,
+        hidden: vec![80],
+        classes: 4,
+        activation: dtrain_recipes::Activation::Relu,
+    });
+    assert_eq!(model.parameters(), 20 * 80 + 81 * 4);
+    let traffic = sent(&model, &cut(|layout| layout.data = n(4)), (1, 1));
+    assert_eq!(traffic.gradients, Bytes(4 * 3 * 1924));
+}
+
+#[test]
+fn each_zero_stage_sends_what_rajbhandari_et_al_say() {
+    let model = sample::gpt2();
+    let at = |zero, micro_batches| {
+        let arrangement = Arrangement { zero, shard: 4, ..cut(|layout| layout.data = n(4)) };
+        sent(&model, &arrangement, (1, micro_batches))
+    };
+    // One way of all weights: N (n − 1) / n; every unit of GPT-2 divides by 4.
+    let way = 4 * GPT2 / 4 * 3;
+    for m in [1, 5] {
+        let times = u64::from(m);
+        assert_eq!(
+            (at(ZeroStage::Zero1, m).gradients, at(ZeroStage::Zero1, m).weights),
+            (Bytes(way), Bytes(way))
+        );
+        assert_eq!(at(ZeroStage::Zero2, m).gradients, Bytes(times * way));
+        assert_eq!(at(ZeroStage::Zero2, m).weights, Bytes(way));
+        assert_eq!(at(ZeroStage::Zero3, m).gradients, Bytes(times * way));
+        assert_eq!(at(ZeroStage::Zero3, m).weights, Bytes(2 * times * way));
+    }
+    let plain = sent(&model, &cut(|layout| layout.data = n(4)), (1, 1));
+    assert_eq!(at(ZeroStage::Zero1, 1).gradients.0 + way, plain.gradients.0, "as much as an all-reduce");
+}
+
+#[test]
+fn a_hybrid_shard_reduces_inside_and_then_across() {
+    let model = sample::gpt2();
+    let arrangement = Arrangement { zero: ZeroStage::Zero1, shard: 2, ..cut(|layout| layout.data = n(4)) };
+    let traffic = sent(&model, &arrangement, (1, 3));
+    // Inside: half of the gradients. Across: an all-reduce between two of the other half, 2 · (N/2) / 2.
+    assert_eq!(traffic.gradients, Bytes(4 * (GPT2 / 2 + GPT2 / 2)));
+    assert_eq!(traffic.weights, Bytes(4 * GPT2 / 2));
+}
+
+#[test]
+fn tensor_parallelism_sends_four_all_reduces_a_block_and_micro_batch() {
+    let model = sample::gpt2();
+    let arrangement = cut(|layout| layout.tensor = n(2));
+    let (micro, m) = (2, 3);
+    let traffic = sent(&model, &arrangement, (micro, m));
+    // Shoeybi et al. 2019: of 2 · 1,024 · 768 values, between two ranks all of them once; one more for the embedding
+    // forward and one for the head backward; maxima, and sums with targets, of 2,048 rows.
+    let stream = 4 * 2 * 1024 * 768;
+    let loss = 4 * (2048 + 2 * 2048);
+    assert_eq!(traffic.tensor, Bytes(3 * ((4 * 12 + 2) * stream + loss)));
+    let again = Arrangement { recompute: Recompute::Full, ..arrangement };
+    assert_eq!(sent(&model, &again, (micro, m)).tensor, Bytes(3 * ((6 * 12 + 2) * stream + loss)));
+    let every = Arrangement { recompute_every: 4, ..again };
+    assert_eq!(sent(&model, &every, (micro, m)).tensor, Bytes(3 * ((4 * 12 + 2 * 3 + 2) * stream + loss)));
+}
+
+#[test]
+fn sequence_parallelism_sends_as_much_as_without_but_for_what_is_whole() {
+    let model = sample::gpt2();
+    let plain = cut(|layout| layout.tensor = n(4));
+    let sequence = Arrangement { sequence: true, ..plain };
+    let (a, b) = (sent(&model, &plain, (1, 2)).tensor, sent(&model, &sequence, (1, 2)).tensor);
+    // Korthikanti et al. 2022: an all-reduce is a reduce-scatter and an all-gather. The norms, row biases and
+    // positions, 843,264 values, are summed once: 2 N · 3 / 4.
+    assert_eq!(b.0 - a.0, 4 * 843_264 * 2 / 4 * 3);
+}
+
+#[test]
+fn a_ring_of_four_sends_three_hops_forward_and_seven_back() {
+    let Model::Decoder(mut llama) = sample::llama() else { unreachable!("the sample is a decoder") };
+    llama.layers = 3;
+    let model = Model::Decoder(llama);
+    let traffic = sent(&model, &cut(|layout| layout.context = n(4)), (2, 5));
+    // Keys and values of 4 heads of 32 of two samples of 64 tokens.
+    let hop = 4 * 2 * 64 * 2 * 128;
+    assert_eq!(traffic.context, Bytes(5 * 3 * (3 + 7) * hop));
+    assert!(traffic.gradients.0 > 0, "context-parallel ranks hold the same weights");
+}
+
+#[test]
+fn stages_hand_on_activations_and_hand_back_gradients() {
+    let model = sample::gpt2();
+    let arrangement = cut(|layout| layout.pipeline = n(4));
+    let message = 4 * 3 * 1024 * 768;
+    let of = |arrangement: &Arrangement, rank| Traffic::of_rank(&model, arrangement, (3, 8), Rank(rank));
+    assert_eq!([0, 1, 2, 3].map(|r| of(&arrangement, r).pipeline.0), [1, 2, 2, 1].map(|k| 8 * k * message));
+    // The embedding is tied: first and last sum it.
+    assert_eq!([0, 1, 2, 3].map(|r| of(&arrangement, r).tied.0), [1, 0, 0, 1].map(|k| k * 4 * 50_257 * 768));
+    // Two chunks: every stage hands on twice, but for the ends of the model.
+    let two = Arrangement { schedule: PipelineSchedule::Interleaved, chunks: 2, ..arrangement };
+    assert_eq!([0, 1, 2, 3].map(|r| of(&two, r).pipeline.0), [3, 4, 4, 3].map(|k| 8 * k * message));
+}
+
+#[test]
+fn the_boundaries_of_a_residual_network_are_of_unlike_sizes() {
+    let cnn = dtrain_recipes::Cnn {
+        channels: 1,
+        height: 28,
+        width: 28,
+        stages: vec![8, 16],
+        blocks: 1,
+        classes: 10,
+    };
+    let model = Model::Cnn(cnn);
+    let traffic = sent(&model, &cut(|layout| layout.pipeline = n(2)), (2, 1));
+    // Eight channels of 28 × 28 after the first block.
+    assert_eq!(traffic.pipeline, Bytes(4 * 2 * 8 * 28 * 28));
+}
+
+proptest! {
+    /// What one rank of a message sends another receives, so sums over all stages are even forward and backward.
+    #[test]
+    fn every_message_of_a_pipeline_has_two_ends(stages in 2u32..5, chunks in 1u32..3, micro in 1u32..4) {
+        let model = sample::gpt2();
+        let arrangement = Arrangement { chunks, ..cut(|layout| layout.pipeline = n(stages)) };
+        let (mut forward, mut backward) = (0, 0);
+        for rank in 0..stages {
+            let coord = arrangement.layout.coord(Rank(rank));
+            let parts = Parts::of(&model, &arrangement.layout, coord);
+            let sender = Sender { model: &model, parts: &parts, arrangement: &arrangement, coord, micro };
+            sender.each(|transfer| if transfer.purpose == Purpose::Pipeline {
+                match transfer.when {
+                    When::Forward => forward += transfer.values * transfer.times,
+                    _ => backward += transfer.values * transfer.times,
+                }
+            });
+        }
+        prop_assert_eq!(forward, backward);
+        let hops = u64::from(stages * chunks - 1);
+        prop_assert_eq!(forward, hops * u64::from(micro) * 1024 * 768);
+    }
+
+    /// The members of a group together send what the formula says of the group, however uneven the parts.
+    #[test]
+    fn uneven_parts_send_the_whole_between_them(values in 1u64..100_000, ranks in 2u32..9) {
+        let all = |kind| {
+            let (purpose, when, channel) = (Purpose::Gradients, When::Step, Channel::Replicas);
+            let one = Transfer { purpose, when, kind, channel, ranks, values, times: 1 };
+            (0..ranks).map(|index| one.sent(index)).sum::<u64>()
+        };
+        let others = u64::from(ranks - 1);
+        prop_assert_eq!(all(Kind::ReduceScatter), 4 * values * others);
+        prop_assert_eq!(all(Kind::AllGather), 4 * values * others);
+        let small = if values <= SMALL_VALUES { u64::from(ranks) } else { 2 };
+        prop_assert_eq!(all(Kind::AllReduce), 4 * values * others * small);
+    }
+}
