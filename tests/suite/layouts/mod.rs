@@ -8,7 +8,7 @@ mod world;
 
 use cases::Case;
 use std::fmt::Write;
-use world::{Trace, train};
+use world::{Trace, sent, train};
 
 /// Steps that are compared.
 const STEPS: u64 = 20;
@@ -67,4 +67,21 @@ fn the_same_layout_gives_the_same_bits() {
     for case in cases::some().iter().step_by(7) {
         assert_eq!(train(case, 5), train(case, 5), "{case}");
     }
+}
+
+/// Bytes on the wire, counted on every rank, are those of the planner's table.
+#[test]
+fn every_rank_sends_what_the_planner_says() {
+    let cases = if std::env::var("DTRAIN_LAYOUTS").is_ok_and(|which| which == "all") {
+        cases::all()
+    } else {
+        cases::some()
+    };
+    let mut wrong = String::new();
+    for case in &cases {
+        for sent in sent(case) {
+            writeln!(wrong, "{case}: {sent}").expect("a string takes everything");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
 }

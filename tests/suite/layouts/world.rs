@@ -1,6 +1,7 @@
 //! Plans a case and trains it with ranks as threads.
 
 use super::Case;
+use dtrain_planner::traffic::Traffic;
 use dtrain_planner::{Launch, PlanRequest, lower, plan};
 use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, TrialId};
 use dtrain_recipes::check::{CheckContext, check};
@@ -22,14 +23,40 @@ pub(super) struct Trace {
     pub(super) validations: Vec<f64>,
 }
 
+/// The ranks that send something else in the first step of `case` than the planner says, in words.
+pub(super) fn sent(case: &Case) -> Vec<String> {
+    let (assignments, events) = run(case, 1);
+    let ranks = assignments.iter().zip(events).filter_map(|(assignment, events)| {
+        let Assignment { model, arrangement, training, rank, .. } = assignment;
+        let split = (training.micro_batch, training.micro_batches);
+        let counted =
+            |event: &Event| if let Event::Step(step) = event { Some(step.sent_bytes) } else { None };
+        let counted = events.iter().find_map(counted).expect("there was a step");
+        let planned = Traffic::of_rank(model, arrangement, split, *rank);
+        let is_right = counted == planned.total().0;
+        (!is_right)
+            .then(|| format!("rank {rank} sent {counted} bytes, not {}: {planned:?}", planned.total().0))
+    });
+    ranks.collect()
+}
+
 /// Trains `case` for `steps` steps; all ranks must tell the same.
 pub(super) fn train(case: &Case, steps: u64) -> Trace {
+    let (_, events) = run(case, steps);
+    let traces: Vec<_> = events.iter().map(|events| trace(events)).collect();
+    assert!(traces.iter().all(|trace| *trace == traces[0]), "{case}: all ranks tell the same");
+    assert_eq!(traces[0].losses.len() as u64, steps, "{case}");
+    traces[0].clone()
+}
+
+/// Trains `case` for `steps` steps: what each rank was told, and what it told.
+fn run(case: &Case, steps: u64) -> (Vec<Assignment>, Vec<Vec<Event>>) {
     let folder = tempfile::tempdir().expect("a folder for the case");
     write_data(folder.path());
     let assignments = assignments(case, folder.path(), steps);
     let ranks = u32::try_from(assignments.len()).expect("ranks are few");
     let groups = loopback::threads(ranks, Duration::from_secs(60));
-    let threads = assignments.into_iter().zip(groups).map(|(assignment, group)| {
+    let threads = assignments.clone().into_iter().zip(groups).map(|(assignment, group)| {
         std::thread::spawn(move || {
             let events = Arc::new(Mutex::new(Vec::new()));
             let told = Arc::clone(&events);
@@ -41,17 +68,13 @@ pub(super) fn train(case: &Case, steps: u64) -> Trace {
         })
     });
     let threads: Vec<_> = threads.collect();
-    let traces: Vec<_> = threads
-        .into_iter()
-        .map(|thread| {
-            let (result, events) = thread.join().expect("a rank does not panic");
-            result.unwrap_or_else(|failure| panic!("{case}: {failure:?}"));
-            trace(&events)
-        })
-        .collect();
-    assert!(traces.iter().all(|trace| *trace == traces[0]), "{case}: all ranks tell the same");
-    assert_eq!(traces[0].losses.len() as u64, steps, "{case}");
-    traces[0].clone()
+    let events = threads.into_iter().map(|thread| {
+        let (result, events) = thread.join().expect("a rank does not panic");
+        result.unwrap_or_else(|failure| panic!("{case}: {failure:?}"));
+        events
+    });
+    let events = events.collect();
+    (assignments, events)
 }
 
 fn trace(events: &[Event]) -> Trace {

@@ -1,6 +1,6 @@
 //! Groups inside one process: of one rank, or of threads that share a board.
 
-use super::{CommError, Group, Incoming, Outgoing, check_members, part, sum_in_order};
+use super::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, check_members, part, sum_in_order};
 use dtrain_protocol::{Channel, Rank};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -173,6 +173,24 @@ impl Group for Thread {
     #[expect(clippy::cast_possible_truncation, reason = "made from a u32")]
     fn size(&self) -> u32 {
         self.members.len() as u32
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        if values.len() > SMALL_VALUES {
+            self.reduce_scatter(values)?;
+            return self.all_gather(values);
+        }
+        self.others().for_each(|other| self.put(other, values));
+        let own = values.to_vec();
+        let all: Vec<_> = (0..self.size())
+            .map(|from| match from == self.index {
+                true => Ok(own.clone()),
+                false => self.take(from, own.len(), "all-reduce"),
+            })
+            .collect::<Result<_, _>>()?;
+        let all: Vec<_> = all.iter().map(Vec::as_slice).collect();
+        sum_in_order(&all, values);
+        Ok(())
     }
 
     fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Time a collective may take before the silent peer is given up.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// An all-reduce of up to this many values gives them all to every rank, each of which adds for itself.
+const SMALL_VALUES: usize = 4 << 10;
+
 /// Which process of which attempt this is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {

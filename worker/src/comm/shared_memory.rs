@@ -12,7 +12,7 @@
 
 #![expect(unsafe_code, reason = "memory that several processes write has no safe view")]
 
-use super::{CommError, Group, Incoming, Outgoing, Seat, check_members, part, sum_in_order};
+use super::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, Seat, check_members, part, sum_in_order};
 use dtrain_protocol::mapping::{self, MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Channel, Rank};
 use memmap2::{MmapOptions, MmapRaw};
@@ -24,9 +24,6 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// Buffers up to this many values are summed by every rank in one round.
-const SMALL_VALUES: usize = 4 << 10;
 
 /// Offsets inside a control block. `ready` and the tags are written by the owner before the others read; `done` is
 /// written by the owner after it has read.

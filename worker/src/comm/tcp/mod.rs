@@ -9,7 +9,7 @@ mod mesh;
 mod peer;
 mod tls;
 
-use super::{CommError, Group, Incoming, Outgoing, Seat, check_members, part, sum_in_order};
+use super::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, Seat, check_members, part, sum_in_order};
 use dtrain_protocol::{Channel, TlsIdentity};
 use mesh::Mesh;
 use peer::{Peer, Transfer};
@@ -17,9 +17,6 @@ use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Buffers up to this many values are sent whole to every rank, each of which adds for itself.
-const SMALL_VALUES: usize = 4 << 10;
 
 /// Longer buffers go piece by piece, so that adding needs little memory; in values.
 const PIECE_VALUES: usize = 1 << 20;
