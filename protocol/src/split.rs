@@ -2,7 +2,7 @@
 //!
 //! One truth, three readers: the worker cuts by it, the checkpoint names regions by it, the planner counts bytes.
 
-use crate::{Axis, Coord, Layout};
+use crate::{Axis, Coord, Layout, Rank};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -54,6 +54,14 @@ pub fn cuts(name: &str) -> Cuts {
 /// Whether the ranks along `axis` hold different parts of the parameter called `name`.
 pub fn is_cut(name: &str, axis: Axis) -> bool {
     cuts(name).iter().any(|(_, by)| *by == axis)
+}
+
+/// The ranks that hold the same part of the parameter called `name` as `rank` does, itself included, ascending.
+///
+/// They are ranks of one stage: where two stages hold a parameter, each has holders of its own.
+pub fn holders(name: &str, layout: &Layout, rank: Rank) -> Vec<Rank> {
+    let axes = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Pipeline && !is_cut(name, *axis));
+    layout.group(rank, &axes.collect::<Vec<_>>())
 }
 
 /// The share of `0..size` that part `index` of `parts` holds: contiguous, in order, sizes differ by at most one.
@@ -184,6 +192,6 @@ mod tests {
         assert_eq!(columns.runs().collect::<Vec<_>>(), expected);
         let scalar = Region::whole(&[]);
         assert_eq!(scalar.runs().collect::<Vec<_>>(), [Run { global: 0, local: 0, length: 1 }]);
-        assert!(Region { shape: vec![3], sides: vec![1..1] }.runs().next().is_none());
+        assert!(Region { shape: vec![3, 1], sides: vec![1..1, 0..1] }.runs().next().is_none());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::checkpoints::{self, COMMIT, MANIFEST};
 use crate::durable;
-use dtrain_protocol::checkpoint::{FORMAT, folder_name, merge, parse_folder_name};
+use dtrain_protocol::checkpoint::{folder_name, merge, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, Manifest, SavedFile, StepId};
 use std::fs;
 use std::io;
@@ -24,17 +24,7 @@ pub(super) fn commit(
             return Err(format!("{} has {found} bytes, {} were announced", path.display(), file.bytes));
         }
     }
-    let manifest = Manifest {
-        format: FORMAT,
-        trial: one.trial.clone(),
-        attempt: one.attempt,
-        step,
-        layout: one.arrangement.layout,
-        program: env!("CARGO_PKG_VERSION").into(),
-        cursor: step.0 * one.training.batch,
-        tensors,
-        files,
-    };
+    let manifest = Manifest::new(one, step, env!("CARGO_PKG_VERSION"), tensors, files);
     let folder = partial.with_file_name(folder_name(step, one.attempt));
     write(&manifest, partial, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)

@@ -172,7 +172,8 @@ fn save(a: &Assignment, step: u64, weights: &[f32]) {
     file.write_all(&bytes).and_then(|()| file.sync_all()).expect("room on disk");
     let begin = u64::from(a.rank.0) * WIDTH as u64;
     let name = file_name(a.rank);
-    let piece = Piece { file: name.clone(), key: "w".into(), begin, end: begin + WIDTH as u64 };
+    let piece =
+        Piece { file: name.clone(), key: "w".into(), sides: Vec::new(), begin, end: begin + WIDTH as u64 };
     let shape = vec![u64::from(a.arrangement.layout.world()) * WIDTH as u64];
     let tensor = Tensor { name: "w".into(), kind: TensorKind::Parameter, shape, pieces: vec![piece] };
     let chunks = vec![blake3::hash(&bytes).to_hex().to_string()];

@@ -1,20 +1,21 @@
-//! Reads and writes named ranges of global tensors.
+//! Reads and writes named slices of global tensors.
 //!
 //! Every rank writes one safetensors file under the `.partial` folder; whoever started the ranks merges what they
-//! say they wrote into the manifest, and commits. Reading asks for ranges of global tensors and does not care which
+//! say they wrote into the manifest, and commits. Reading asks for slices of global tensors and does not care which
 //! layout wrote them. Deciding when to save, and retention, are not done here.
 
 mod header;
 mod reader;
+mod share;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
 pub use reader::Reader;
+pub use share::{Held, shares};
 pub use writer::{NamedPiece, save};
 
-use std::ops::Range;
 use std::path::PathBuf;
 
 /// Why a checkpoint cannot be written or read.
@@ -72,26 +73,4 @@ pub enum CheckpointError {
         /// What there is instead.
         detail: String,
     },
-}
-
-/// The part of all elements that replica `replica` of `replicas` writes, as (tensor, elements) in ascending order.
-///
-/// `sizes` are the elements of each tensor that the replicas hold alike. Laid end to end they are cut into
-/// `replicas` contiguous parts that differ by at most one element, so that everything is written exactly once.
-pub fn share(sizes: &[u64], replica: u32, replicas: u32) -> Vec<(usize, Range<u64>)> {
-    let total: u128 = sizes.iter().map(|size| u128::from(*size)).sum();
-    let cut = |index: u32| total * u128::from(index) / u128::from(replicas);
-    let (begin, end) = (cut(replica), cut(replica + 1));
-    let mut shares = Vec::new();
-    let mut at = 0u128;
-    for (index, size) in sizes.iter().enumerate() {
-        let size = u128::from(*size);
-        let (low, high) = (begin.clamp(at, at + size), end.clamp(at, at + size));
-        if low < high {
-            #[expect(clippy::cast_possible_truncation, reason = "both are at most `size`, a u64")]
-            shares.push((index, (low - at) as u64..(high - at) as u64));
-        }
-        at += size;
-    }
-    shares
 }

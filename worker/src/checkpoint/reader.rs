@@ -1,16 +1,16 @@
-//! Reads ranges of global tensors from a committed checkpoint.
+//! Reads slices of global tensors from a committed checkpoint.
 //!
-//! Nothing on the disk is believed: `COMMIT` vouches for the manifest, the manifest for every chunk of every file, and
+//! What was asked for is laid over what is stored, piece by piece, and what both have is copied, run by run in the
+//! order of the file. So a chunk is read once for each piece of it, and no more than one is in memory. Nothing on the disk is believed: `COMMIT` vouches for the manifest, the manifest for every chunk of every file, and
 //! a chunk is hashed before a byte of it is used.
 
 use super::writer::io_error;
 use super::{CheckpointError, header};
-use dtrain_protocol::checkpoint::{CHUNK_BYTES, FORMAT};
-use dtrain_protocol::{FileEntry, Manifest, Piece, Tensor, TensorKind};
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, FORMAT, Shared};
+use dtrain_protocol::{FileEntry, Manifest, Piece, Slice, Tensor, TensorKind};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
@@ -23,10 +23,19 @@ const MAX_MANIFEST: u64 = 1 << 30;
 pub struct Reader {
     folder: PathBuf,
     manifest: Manifest,
-    tensors: BTreeMap<(String, TensorKind), usize>,
+    tensors: BTreeMap<(String, TensorKind), Stored>,
     files: BTreeMap<String, OpenFile>,
     /// The chunk that was verified last, with its file: neighbouring ranges are read one after the other.
     last: Mutex<Option<(String, u64, Vec<u8>)>>,
+}
+
+/// A tensor of the manifest.
+#[derive(Debug)]
+struct Stored {
+    /// Its place there.
+    index: usize,
+    /// What each of its pieces has.
+    slices: Vec<Slice>,
 }
 
 #[derive(Debug)]
@@ -55,8 +64,9 @@ impl Reader {
         }
         let mut tensors = BTreeMap::new();
         for (index, tensor) in manifest.tensors.iter().enumerate() {
-            check_tensor(tensor, &files).map_err(unusable)?;
-            if tensors.insert((tensor.name.clone(), tensor.kind), index).is_some() {
+            check_files(tensor, &files).map_err(unusable)?;
+            let slices = tensor.slices().map_err(|uncovered| unusable(uncovered.to_string()))?;
+            if tensors.insert((tensor.name.clone(), tensor.kind), Stored { index, slices }).is_some() {
                 return Err(unusable(format!("the manifest names tensor {} twice", tensor.name)));
             }
         }
@@ -75,64 +85,72 @@ impl Reader {
 
     /// The tensor called `name`, if there is one of this kind.
     pub fn tensor(&self, name: &str, kind: TensorKind) -> Option<&Tensor> {
-        self.tensors.get(&(name.to_owned(), kind)).map(|index| &self.manifest.tensors[*index])
+        self.tensors.get(&(name.to_owned(), kind)).map(|stored| &self.manifest.tensors[stored.index])
     }
 
-    /// Reads elements `range` of a global tensor; `into` has their number.
+    /// Reads the elements `wanted` of a global tensor; `into` has their number.
     ///
-    /// Every chunk that is touched is verified. After an `Err` the content of `into` means nothing.
+    /// Every chunk that is touched is verified. `Err` when there is no such tensor, it has another shape than `wanted`
+    /// tells, or what lies there is not what was written; after it the content of `into` means nothing.
     pub fn read(
         &self,
         name: &str,
         kind: TensorKind,
-        range: Range<u64>,
+        wanted: &Slice,
         into: &mut [f32],
     ) -> Result<(), CheckpointError> {
-        assert_eq!(range.end.checked_sub(range.start), Some(into.len() as u64), "room for exactly the range");
-        let missing =
-            |detail| CheckpointError::Missing { wanted: format!("{kind:?} {name} {range:?}"), detail };
-        let tensor = self.tensor(name, kind).ok_or_else(|| missing("no such tensor".into()))?;
-        let elements = tensor.pieces.last().map_or(0, |piece| piece.end);
-        if range.end > elements {
-            return Err(missing(format!("it has shape {:?}, {elements} elements", tensor.shape)));
+        assert_eq!(wanted.elements(), into.len() as u64, "room for exactly what is wanted");
+        let shape = &wanted.region().shape;
+        let missing = |detail| {
+            let wanted = format!("{name}{} of shape {shape:?}", kind.suffix());
+            CheckpointError::Missing { wanted, detail }
+        };
+        let Some(stored) = self.tensors.get(&(name.to_owned(), kind)) else {
+            return Err(missing("no such tensor".into()));
+        };
+        let tensor = &self.manifest.tensors[stored.index];
+        if tensor.shape != *shape {
+            return Err(missing(format!("it has shape {:?} there", tensor.shape)));
         }
-        let first = tensor.pieces.partition_point(|piece| piece.end <= range.start);
-        for piece in tensor.pieces[first..].iter().take_while(|piece| piece.begin < range.end) {
-            let part = piece.begin.max(range.start)..piece.end.min(range.end);
-            let room = &mut into[index(part.start - range.start)..index(part.end - range.start)];
-            let skipped = part.start - piece.begin;
-            self.read_piece(tensor, piece, skipped, bytemuck::cast_slice_mut(room))?;
+        for (piece, slice) in tensor.pieces.iter().zip(&stored.slices) {
+            self.read_piece(tensor, piece, slice.shared(wanted), into)?;
         }
         Ok(())
     }
 
-    /// Fills `into` from the elements of `piece` after the first `skipped`.
+    /// Copies `runs` of `piece`, the second places being those in `into`.
     fn read_piece(
         &self,
         tensor: &Tensor,
         piece: &Piece,
-        skipped: u64,
-        into: &mut [u8],
+        runs: impl Iterator<Item = Shared>,
+        into: &mut [f32],
     ) -> Result<(), CheckpointError> {
-        let corrupt = |offset, detail| CheckpointError::Corrupt {
-            tensor: tensor.name.clone(),
+        let mut runs = runs.peekable();
+        if runs.peek().is_none() {
+            return Ok(());
+        }
+        let corrupt = |(offset, detail)| CheckpointError::Corrupt {
+            tensor: format!("{}{}", tensor.name, tensor.kind.suffix()),
             file: piece.file.clone(),
             offset,
             detail,
         };
         let file = &self.files[&piece.file];
-        let places = self.places(file).map_err(|(offset, detail)| corrupt(offset, detail))?;
+        let places = self.places(file).map_err(corrupt)?;
         let Some((begin, end)) = places.get(&piece.key) else {
-            return Err(corrupt(0, format!("the file has no entry {}", piece.key)));
+            return Err(corrupt((0, format!("the file has no entry {}", piece.key))));
         };
         if end - begin != 4 * (piece.end - piece.begin) {
-            let elements = piece.end - piece.begin;
-            return Err(corrupt(
-                *begin,
-                format!("{elements} elements were promised, {} bytes lie there", end - begin),
-            ));
+            let (promised, found) = (piece.end - piece.begin, end - begin);
+            let detail = format!("{promised} elements were promised, {found} bytes lie there");
+            return Err(corrupt((*begin, detail)));
         }
-        self.read_bytes(file, begin + 4 * skipped, into).map_err(|(offset, detail)| corrupt(offset, detail))
+        for Shared { first, second, length } in runs {
+            let room = &mut into[index(second)..index(second + length)];
+            self.read_bytes(file, begin + 4 * first, bytemuck::cast_slice_mut(room)).map_err(corrupt)?;
+        }
+        Ok(())
     }
 
     fn places<'a>(&self, file: &'a OpenFile) -> Result<&'a BTreeMap<String, (u64, u64)>, (u64, String)> {
@@ -221,10 +239,10 @@ fn parse(manifest: &[u8]) -> Result<Manifest, String> {
     }
     let version: Version =
         serde_json::from_slice(manifest).map_err(|error| format!("manifest.json has no format: {error}"))?;
-    if version.format != FORMAT {
+    if !(1..=FORMAT).contains(&version.format) {
         let format = version.format;
         return Err(format!(
-            "it has format {format}, this program reads {FORMAT}; use the version that wrote it"
+            "it has format {format}, this program reads 1 to {FORMAT}; use the version that wrote it"
         ));
     }
     serde_json::from_slice(manifest).map_err(|error| format!("manifest.json: {error}"))
@@ -261,31 +279,16 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.len() <= 255 && name.chars().all(allowed)
 }
 
-/// The pieces are in order and cover the shape exactly once, and lie in files that the manifest names.
-fn check_tensor(tensor: &Tensor, files: &BTreeMap<String, OpenFile>) -> Result<(), String> {
-    let name = &tensor.name;
-    let elements = tensor.shape.iter().try_fold(1u64, |product, side| product.checked_mul(*side));
-    let elements = elements.filter(|elements| elements.checked_mul(4).is_some());
-    let elements =
-        elements.ok_or_else(|| format!("tensor {name} has the impossible shape {:?}", tensor.shape))?;
-    let mut next = 0;
-    for piece in &tensor.pieces {
-        if !files.contains_key(&piece.file) {
-            return Err(format!(
-                "tensor {name} lies in `{}`, which is not listed",
-                piece.file.escape_debug()
-            ));
+/// The pieces lie in files that the manifest names.
+fn check_files(tensor: &Tensor, files: &BTreeMap<String, OpenFile>) -> Result<(), String> {
+    let is_unknown = |piece: &&Piece| !files.contains_key(&piece.file);
+    match tensor.pieces.iter().find(is_unknown) {
+        None => Ok(()),
+        Some(piece) => {
+            let file = piece.file.escape_debug();
+            Err(format!("tensor {} lies in `{file}`, which is not listed", tensor.name))
         }
-        if piece.begin != next || piece.end < piece.begin {
-            let (begin, end) = (piece.begin, piece.end);
-            return Err(format!("tensor {name}: a piece was due at element {next}, found {begin}..{end}"));
-        }
-        next = piece.end;
     }
-    if next == elements {
-        return Ok(());
-    }
-    Err(format!("tensor {name}: the pieces end at element {next} of {elements}"))
 }
 
 /// A position inside something that lies in memory or was checked to fit.

@@ -3,7 +3,7 @@
 use super::CheckpointError;
 use super::header::{self, Entry};
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
-use dtrain_protocol::{FileEntry, Piece, Rank, SavedFile, Tensor, TensorKind};
+use dtrain_protocol::{FileEntry, Piece, Rank, SavedFile, Slice, Tensor, TensorKind};
 use rustix::fs::statvfs;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,50 +13,45 @@ use std::path::Path;
 /// Bytes that stay free after a checkpoint was written: for the ledger, the spool and the manifest.
 const RESERVE_BYTES: u64 = 16 << 20;
 
-/// A contiguous range of a global tensor's elements, in row-major order.
+/// Some elements of a global tensor with their values.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedPiece<'a> {
     /// Global name.
     pub name: &'a str,
     /// What it is to training.
     pub kind: TensorKind,
-    /// Global shape.
-    pub shape: &'a [u64],
-    /// First element.
-    pub begin: u64,
-    /// The elements.
+    /// Which elements.
+    pub slice: &'a Slice,
+    /// Their values, in the order of the slice.
     pub values: &'a [f32],
 }
 
 impl NamedPiece<'_> {
-    /// One past the last element.
-    fn end(&self) -> u64 {
-        self.begin + self.values.len() as u64
-    }
-
-    fn is_whole(&self) -> bool {
-        self.begin == 0 && self.end() == self.shape.iter().product::<u64>()
-    }
-
-    /// Key in the file: the plain name for a whole weight, so that any reader of safetensors finds it.
+    /// Key in the file: the plain name for a whole weight, so that any reader of safetensors finds it; otherwise it
+    /// tells the region, when that is not the whole tensor, and the range, when that is not the whole region.
     fn key(&self) -> String {
-        let kind = match self.kind {
-            TensorKind::Parameter => "",
-            TensorKind::FirstMoment => "#first_moment",
-            TensorKind::SecondMoment => "#second_moment",
-        };
-        if self.is_whole() {
-            format!("{}{kind}", self.name)
-        } else {
-            format!("{}{kind}[{}..{}]", self.name, self.begin, self.end())
+        let mut key = format!("{}{}", self.name, self.kind.suffix());
+        let region = self.slice.region();
+        if !region.is_whole() {
+            let sides: Vec<_> = region.sides.iter().map(|side| format!("{side:?}")).collect();
+            key.push_str(&format!("[{}]", sides.join(",")));
         }
+        if !self.slice.is_all() {
+            key.push_str(&format!("[{:?}]", self.slice.range()));
+        }
+        key
+    }
+
+    /// Shape of the entry: the region's, when all of it is there.
+    fn entry_shape(&self) -> Vec<u64> {
+        if self.slice.is_all() { self.slice.region().local_shape() } else { vec![self.slice.elements()] }
     }
 }
 
 /// Writes `pieces` durably as this rank's file under `partial`, which is made when it is not there.
 ///
-/// The file has its final name only when it is complete and synced. Panics when two pieces are the same range of
-/// the same tensor, or one reaches beyond its tensor.
+/// The file has its final name only when it is complete and synced. Panics when two pieces are the same slice of
+/// the same tensor, or one has not as many values as elements.
 pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<SavedFile, CheckpointError> {
     let name = format!("rank-{:05}.safetensors", rank.0);
     let head = head(pieces);
@@ -90,11 +85,10 @@ fn head(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     let mut offset = 0;
     for piece in pieces {
-        let elements: u64 = piece.shape.iter().product();
-        assert!(piece.end() <= elements, "{} has {elements} elements", piece.name);
-        let shape = if piece.is_whole() { piece.shape.to_vec() } else { vec![piece.values.len() as u64] };
+        let (elements, found) = (piece.slice.elements(), piece.values.len() as u64);
+        assert_eq!(elements, found, "values of {}", piece.key());
         let end = offset + 4 * piece.values.len() as u64;
-        let entry = Entry { dtype: "F32".into(), shape, data_offsets: (offset, end) };
+        let entry = Entry { dtype: "F32".into(), shape: piece.entry_shape(), data_offsets: (offset, end) };
         assert!(entries.insert(piece.key(), entry).is_none(), "{} is written twice", piece.key());
         offset = end;
     }
@@ -153,8 +147,8 @@ fn tensor(piece: &NamedPiece<'_>, file: &str) -> Tensor {
     Tensor {
         name: piece.name.to_owned(),
         kind: piece.kind,
-        shape: piece.shape.to_vec(),
-        pieces: vec![Piece { file: file.to_owned(), key: piece.key(), begin: piece.begin, end: piece.end() }],
+        shape: piece.slice.region().shape.clone(),
+        pieces: vec![Piece::of(piece.slice, file, piece.key())],
     }
 }
 

@@ -71,7 +71,7 @@ fn attempt_with(
     let mut stage = Stage::of(&holding, &device).map_err(|error| Failure::Other(error.to_string()))?;
     let mut optimizer = Optimizer::new(&training.optimizer, stage.parameters());
     if let Some(point) = &assignment.resume {
-        load::load(point, &mut stage, &mut optimizer)?;
+        load::load(point, assignment, &mut stage, &mut optimizer)?;
     }
     let buckets = Buckets::new(stage.parameters());
     let post = Post::new(mesh.pipeline().clone(), stage.device());

@@ -1,15 +1,16 @@
 //! Writes checkpoints while training goes on.
 //!
-//! At a step boundary a replica copies its share of the state, one `1 / replicas` of weights and moments, and
-//! goes on; a thread writes the copy. At most one is being written: a second save waits for the first. Every
-//! element is written by exactly one replica. It does not commit: that is for whoever sees all ranks.
+//! At a step boundary a rank copies its share of the state and goes on; a thread writes the copy. At most one is
+//! being written: a second save waits for the first. What several ranks hold alike they write in equal parts, every
+//! element exactly once. It does not commit: that is for whoever sees all ranks.
 
 use super::Tell;
-use crate::checkpoint::{self, NamedPiece};
+use crate::checkpoint::{self, Held, NamedPiece};
 use crate::interpret::Replica;
 use crate::stage::Parameter;
 use dtrain_protocol::checkpoint::folder_name;
-use dtrain_protocol::{Assignment, Event, Rank, StepId, TensorKind};
+use dtrain_protocol::split::holders;
+use dtrain_protocol::{Assignment, Event, Layout, Rank, Slice, StepId, TensorKind};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -20,35 +21,37 @@ pub(super) struct Saver {
     folder: PathBuf,
     attempt: dtrain_protocol::AttemptId,
     rank: Rank,
+    layout: Layout,
     writing: Option<JoinHandle<()>>,
 }
 
-/// A range of one tensor, copied.
+/// Some elements of one tensor, copied.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Held {
-    pub(super) name: String,
-    pub(super) kind: TensorKind,
-    pub(super) shape: Vec<u64>,
-    pub(super) begin: u64,
-    pub(super) values: Vec<f32>,
+struct Copied {
+    name: String,
+    kind: TensorKind,
+    slice: Slice,
+    values: Vec<f32>,
 }
 
 impl Saver {
     pub(super) fn new(assignment: &Assignment) -> Self {
-        let Assignment { checkpoints, attempt, rank, .. } = assignment;
-        Self { folder: checkpoints.clone(), attempt: *attempt, rank: *rank, writing: None }
+        let Assignment { checkpoints, attempt, rank, arrangement, .. } = assignment;
+        let (folder, layout) = (checkpoints.clone(), arrangement.layout);
+        Self { folder, attempt: *attempt, rank: *rank, layout, writing: None }
     }
 
     /// Copies the state after `step` and begins to write it; `Saved` or `SaveFailed` follows in its time.
     pub(super) fn save(&mut self, replica: &Replica<'_>, step: StepId, tell: &Tell) {
         let began = Instant::now();
         self.wait();
-        let held = snapshot(replica);
+        let copied = snapshot(replica, self.rank, &self.layout);
         let stall_seconds = began.elapsed().as_secs_f64();
         let folder = self.folder.join(format!("{}.partial", folder_name(step, self.attempt)));
         let (rank, tell) = (self.rank, tell.clone());
         let write = move || {
-            tell(match checkpoint::save(&folder, rank, &held.iter().map(Held::piece).collect::<Vec<_>>()) {
+            let pieces: Vec<_> = copied.iter().map(Copied::piece).collect();
+            tell(match checkpoint::save(&folder, rank, &pieces) {
                 Ok(file) => Event::Saved { step, folder, files: vec![file], stall_seconds },
                 Err(error) => Event::SaveFailed { step, reason: error.to_string() },
             });
@@ -65,41 +68,44 @@ impl Saver {
     }
 }
 
-impl Held {
+impl Copied {
     fn piece(&self) -> NamedPiece<'_> {
-        let Self { name, kind, shape, begin, values } = self;
-        NamedPiece { name, kind: *kind, shape, begin: *begin, values }
+        let Self { name, kind, slice, values } = self;
+        NamedPiece { name, kind: *kind, slice, values }
     }
 }
 
-/// A copy of this rank's share of weights and moments. A tied embedding is written by the first stage.
-fn snapshot(replica: &Replica<'_>) -> Vec<Held> {
-    let parameters = replica.stage.parameters();
-    let again = replica.stage.tied_across_stages().filter(|_| !replica.stage.has_embedding());
-    let size =
-        |(index, one): (usize, &Parameter)| if Some(index) == again { 0 } else { one.range.len() as u64 };
-    let sizes: Vec<_> = parameters.iter().enumerate().map(size).collect();
-    let replicas = replica.mesh.replicas();
-    let shares = checkpoint::share(&sizes, replicas.rank(), replicas.ranks());
-    let mut held = Vec::with_capacity(3 * shares.len());
-    for (index, range) in shares {
+/// A copy of what this rank writes of weights and moments. A tied embedding is written by the first stage.
+fn snapshot(replica: &Replica<'_>, rank: Rank, layout: &Layout) -> Vec<Copied> {
+    let Replica { stage, optimizer, .. } = replica;
+    let parameters = stage.parameters();
+    let again = stage.tied_across_stages().filter(|_| !stage.has_embedding());
+    let held = |(index, parameter): (usize, &Parameter)| {
+        let own = if Some(index) == again { 0..0 } else { optimizer.part(index) };
+        let range = own.start as u64..own.end as u64;
+        Held { range, holders: holders(&parameter.name, layout, rank) }
+    };
+    let held: Vec<_> = parameters.iter().enumerate().map(held).collect();
+    let mut copied = Vec::new();
+    for (index, range) in checkpoint::shares(&held, rank) {
         let parameter = &parameters[index];
         #[expect(clippy::cast_possible_truncation, reason = "a position in memory")]
         let inside = range.start as usize..range.end as usize;
-        let mut hold = |kind, values: Vec<f32>| {
-            let shape = parameter.shape.iter().map(|side| *side as u64).collect();
-            held.push(Held { name: parameter.name.clone(), kind, shape, begin: range.start, values });
+        let mut copy = |kind, values: Vec<f32>| {
+            let slice = Slice::of(parameter.region.clone(), range.clone());
+            copied.push(Copied { name: parameter.name.clone(), kind, slice, values });
         };
         let start = parameter.range.start;
         let mut values = vec![0.0; inside.len()];
-        replica.stage.copy_values(start + inside.start..start + inside.end, &mut values);
-        hold(TensorKind::Parameter, values);
-        let (first, second) = replica.optimizer.moments(index);
+        stage.copy_values(start + inside.start..start + inside.end, &mut values);
+        copy(TensorKind::Parameter, values);
+        let begin = optimizer.part(index).start;
+        let (first, second) = optimizer.moments(index);
         for (kind, moment) in [(TensorKind::FirstMoment, first), (TensorKind::SecondMoment, second)] {
             if let Some(moment) = moment {
-                hold(kind, moment[inside.clone()].to_vec());
+                copy(kind, moment[inside.start - begin..inside.end - begin].to_vec());
             }
         }
     }
-    held
+    copied
 }

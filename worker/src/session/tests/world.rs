@@ -2,7 +2,7 @@
 
 use crate::comm::loopback;
 use crate::session::{Orders, Tell, attempt, attempt_among};
-use dtrain_protocol::checkpoint::{FORMAT, folder_name, merge};
+use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
     Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order,
     Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId,
@@ -181,21 +181,11 @@ pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
     assert_eq!(saved.len(), ended.len(), "every rank saved step {step}");
     let (tensors, files) =
         merge(saved.iter().flat_map(|(_, files)| files.clone())).expect("all is covered once");
-    let Assignment { trial, attempt, arrangement, .. } = &ended[0].assignment;
-    let manifest = Manifest {
-        format: FORMAT,
-        trial: trial.clone(),
-        attempt: *attempt,
-        step,
-        layout: arrangement.layout,
-        program: "test".into(),
-        cursor: step.0 * u64::from(BATCH),
-        tensors,
-        files,
-    };
+    let one = &ended[0].assignment;
+    let manifest = Manifest::new(one, step, "test", tensors, files);
     let manifest = serde_json::to_vec(&manifest).unwrap();
     let keep = tempfile::tempdir().unwrap();
-    let folder = keep.path().join(folder_name(step, *attempt));
+    let folder = keep.path().join(folder_name(step, one.attempt));
     std::fs::create_dir(&folder).unwrap();
     for entry in std::fs::read_dir(saved[0].0).unwrap() {
         let entry = entry.unwrap();

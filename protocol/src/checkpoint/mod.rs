@@ -1,0 +1,360 @@
+//! What lies in a checkpoint: named slices of global tensors, readable under any layout.
+//!
+//! ```text
+//! <checkpoints>/step-000000120.a1.partial/   renamed to step-000000120.a1/ when complete
+//!     rank-00000.safetensors                 the pieces rank 0 wrote
+//!     manifest.json                          a Manifest, written after every rank's files are durable
+//!     COMMIT                                 blake3 of manifest.json, in hex, written last
+//! ```
+
+mod cover;
+mod slice;
+
+pub use slice::{Shared, Slice};
+
+use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId};
+use cover::Wrong;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Version of the format; an older one is read too, a newer one refused.
+///
+/// Version 1 had no regions: its pieces are ranges of whole tensors.
+pub const FORMAT: u32 = 2;
+
+/// Length of the pieces of a file that have their own hash.
+pub const CHUNK_BYTES: u64 = 4 << 20;
+
+/// The table of contents, written last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The trial.
+    pub trial: TrialId,
+    /// The attempt that wrote it.
+    pub attempt: AttemptId,
+    /// Steps completed.
+    pub step: StepId,
+    /// The layout that wrote it. Reading does not depend on it.
+    pub layout: Layout,
+    /// Version of the program that wrote it.
+    pub program: String,
+    /// Position in the sample stream: the next sample to be read.
+    pub cursor: u64,
+    /// Seed of the order of samples and of the first weights; version 1 did not tell it.
+    #[serde(default)]
+    pub seed: Option<u64>,
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// All files.
+    pub files: Vec<FileEntry>,
+}
+
+/// One global tensor and where its elements lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tensor {
+    /// Global name, such as `blocks.3.ffn.up.weight`.
+    pub name: String,
+    /// What it is to training.
+    pub kind: TensorKind,
+    /// Global shape.
+    pub shape: Vec<u64>,
+    /// Where its elements lie; the pieces cover every element exactly once.
+    pub pieces: Vec<Piece>,
+}
+
+/// What a tensor is to training. All are stored in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TensorKind {
+    /// A weight.
+    Parameter,
+    /// The optimizer's first moment of the parameter of the same name.
+    FirstMoment,
+    /// The optimizer's second moment of the parameter of the same name.
+    SecondMoment,
+}
+
+/// A slice of a tensor, stored in one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Name of the file.
+    pub file: String,
+    /// Key of the entry inside the safetensors file.
+    pub key: String,
+    /// The region's range along each dimension; none when the region is the whole tensor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sides: Vec<Range<u64>>,
+    /// First element, counted in row-major order of the region.
+    pub begin: u64,
+    /// One past the last element.
+    pub end: u64,
+}
+
+/// A file and its hashes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Name inside the folder.
+    pub name: String,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// blake3 of each chunk of [`CHUNK_BYTES`], in hex.
+    pub chunks: Vec<String>,
+}
+
+/// What one rank wrote: a file, and the pieces of tensors in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedFile {
+    /// The file.
+    pub file: FileEntry,
+    /// The tensors with the pieces that lie in this file.
+    pub tensors: Vec<Tensor>,
+}
+
+/// The name of the folder of a committed checkpoint.
+pub fn folder_name(step: StepId, attempt: AttemptId) -> String {
+    format!("step-{:09}.a{attempt}", step.0)
+}
+
+/// The step and attempt of a folder name, committed or `.partial`; `None` for any other name.
+pub fn parse_folder_name(name: &str) -> Option<(StepId, AttemptId)> {
+    let (step, attempt) =
+        name.strip_suffix(".partial").unwrap_or(name).strip_prefix("step-")?.split_once(".a")?;
+    Some((StepId(step.parse().ok()?), AttemptId(attempt.parse().ok()?)))
+}
+
+impl Manifest {
+    /// The table of contents of what the ranks of an attempt wrote after `step`; `one` is the assignment of any of
+    /// them, `program` the version of this program.
+    pub fn new(
+        one: &Assignment,
+        step: StepId,
+        program: &str,
+        tensors: Vec<Tensor>,
+        files: Vec<FileEntry>,
+    ) -> Self {
+        Self {
+            format: FORMAT,
+            trial: one.trial.clone(),
+            attempt: one.attempt,
+            step,
+            layout: one.arrangement.layout,
+            program: program.into(),
+            cursor: step.0 * one.training.batch,
+            seed: Some(one.training.seed),
+            tensors,
+            files,
+        }
+    }
+}
+
+impl TensorKind {
+    /// What follows a tensor's name in messages and keys: nothing for a weight.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Parameter => "",
+            Self::FirstMoment => "#first_moment",
+            Self::SecondMoment => "#second_moment",
+        }
+    }
+}
+
+impl Piece {
+    /// A piece that lies under `key` in `file`.
+    pub fn of(slice: &Slice, file: &str, key: String) -> Self {
+        let region = slice.region();
+        let sides = if region.is_whole() { Vec::new() } else { region.sides.clone() };
+        let Range { start: begin, end } = slice.range();
+        Self { file: file.to_owned(), key, sides, begin, end }
+    }
+
+    /// Which elements of a tensor of `shape` they are.
+    ///
+    /// `Err` says what does not fit into the tensor. The elements of `shape` must be countable.
+    pub fn slice(&self, shape: &[u64]) -> Result<Slice, String> {
+        let Self { sides, begin, end, .. } = self;
+        let region = match sides.as_slice() {
+            [] => Region::whole(shape),
+            sides => Region { shape: shape.to_vec(), sides: sides.to_vec() },
+        };
+        let fits = |(side, size): (&Range<u64>, &u64)| side.start <= side.end && side.end <= *size;
+        if region.sides.len() != shape.len() || !region.sides.iter().zip(shape).all(fits) {
+            return Err(format!("a piece of region {sides:?} does not fit into shape {shape:?}"));
+        }
+        let elements = region.elements();
+        if begin > end || *end > elements {
+            return Err(format!("a piece has elements {begin}..{end} of a region of {elements}"));
+        }
+        Ok(Slice::of(region, *begin..*end))
+    }
+}
+
+impl Tensor {
+    /// Its pieces as slices of it, in their order; `Err` unless they cover every element exactly once.
+    pub fn slices(&self) -> Result<Vec<Slice>, Uncovered> {
+        let Self { shape, pieces, .. } = self;
+        let wrong = |detail| Uncovered { tensor: format!("{}{}", self.name, self.kind.suffix()), detail };
+        let bytes = shape.iter().try_fold(4u64, |bytes, side| bytes.checked_mul(*side));
+        if bytes.is_none() {
+            return Err(wrong(format!("the shape {shape:?} is impossible")));
+        }
+        let slices: Result<Vec<_>, _> = pieces.iter().map(|piece| piece.slice(shape)).collect();
+        let slices = slices.map_err(wrong)?;
+        match cover::first_wrong(shape, &slices) {
+            None => Ok(slices),
+            Some(Wrong { index, times: 0 }) => Err(wrong(format!("element {index:?} lies in no piece"))),
+            Some(Wrong { index, times }) => Err(wrong(format!("element {index:?} lies in {times} pieces"))),
+        }
+    }
+}
+
+/// Joins what the ranks wrote into one table of tensors.
+///
+/// `Err` names the first tensor whose elements are not covered exactly once, or whose shape two ranks tell
+/// differently, or that is a moment while its parameter is not there in its shape, or lacks a moment that others
+/// have: such a checkpoint must not be committed.
+pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>, Vec<FileEntry>), Uncovered> {
+    let (mut files, mut tensors) = (Vec::new(), BTreeMap::<_, Tensor>::new());
+    for SavedFile { file, tensors: parts } in saved {
+        files.push(file);
+        for part in parts {
+            let whole = tensors
+                .entry((part.name.clone(), part.kind))
+                .or_insert_with(|| Tensor { pieces: Vec::new(), ..part.clone() });
+            if whole.shape != part.shape {
+                return Err(Uncovered {
+                    tensor: part.name,
+                    detail: "two ranks tell different shapes".into(),
+                });
+            }
+            whole.pieces.extend(part.pieces);
+        }
+    }
+    for tensor in tensors.values_mut() {
+        let first =
+            |piece: &Piece| (piece.sides.iter().map(|side| side.start).collect::<Vec<_>>(), piece.begin);
+        tensor.pieces.sort_by_cached_key(first);
+        tensor.slices()?;
+    }
+    complete(&tensors)?;
+    Ok((tensors.into_values().collect(), files))
+}
+
+/// Fails unless every moment has its parameter, and every parameter the moments that any has.
+fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Uncovered> {
+    let kinds: std::collections::BTreeSet<_> = tensors.keys().map(|(_, kind)| *kind).collect();
+    for ((name, _), tensor) in tensors {
+        for kind in [TensorKind::Parameter].iter().chain(&kinds) {
+            let found = tensors.get(&(name.clone(), *kind)).map(|tensor| &tensor.shape);
+            if found != Some(&tensor.shape) {
+                let found = found.map_or("is missing".into(), |shape| format!("has shape {shape:?}"));
+                let detail = format!("{name}{} has shape {:?}", tensor.kind.suffix(), tensor.shape);
+                return Err(Uncovered {
+                    tensor: format!("{name}{}", kind.suffix()),
+                    detail: format!("it {found}, but {detail}"),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A tensor that a checkpoint does not hold exactly once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("tensor {tensor}: {detail}")]
+pub struct Uncovered {
+    /// The tensor.
+    pub tensor: String,
+    /// What is wrong.
+    pub detail: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with some elements of `tensor`.
+    fn saved(
+        tensor: (&str, TensorKind, &[u64]),
+        file: &str,
+        sides: &[Range<u64>],
+        range: Range<u64>,
+    ) -> SavedFile {
+        let (name, kind, shape) = tensor;
+        let piece = Piece {
+            file: file.into(),
+            key: name.into(),
+            sides: sides.to_vec(),
+            begin: range.start,
+            end: range.end,
+        };
+        let tensor = Tensor { name: name.into(), kind, shape: shape.to_vec(), pieces: vec![piece] };
+        let file = FileEntry { name: file.into(), bytes: 0, chunks: Vec::new() };
+        SavedFile { file, tensors: vec![tensor] }
+    }
+
+    const W: (&str, TensorKind, &[u64]) = ("w", TensorKind::Parameter, &[2, 3]);
+
+    /// Merging fails and says this.
+    fn check_refused(expected: &str, saved: impl IntoIterator<Item = SavedFile>) {
+        let error = merge(saved).expect_err(expected).to_string();
+        assert!(error.contains(expected), "expected `{expected}` in: {error}");
+    }
+
+    #[test]
+    fn pieces_of_all_ranks_must_cover_each_element_once() {
+        let of = |file, range| saved(W, file, &[], range);
+        let (tensors, files) = merge([of("b", 4..6), of("a", 0..4)]).expect("they cover");
+        assert_eq!((tensors.len(), files.len(), tensors[0].pieces[0].file.as_str()), (1, 2, "a"));
+        check_refused("tensor w: element [1, 1] lies in no piece", [of("a", 0..4)]);
+        check_refused("tensor w: element [1, 0] lies in 2 pieces", [of("a", 0..4), of("b", 3..6)]);
+        check_refused("tensor w: element [1, 1] lies in no piece", [of("a", 0..4), of("b", 5..6)]);
+        check_refused("element [0, 0] lies in 2 pieces", [of("a", 0..6), of("b", 0..6)]);
+        check_refused("elements 0..7 of a region of 6", [of("a", 0..7)]);
+        check_refused("elements 4..3", [of("a", Range { start: 4, end: 3 })]);
+    }
+
+    #[test]
+    fn regions_and_ranges_inside_them_cover_together() {
+        let of = |file, columns: Range<u64>, range| saved(W, file, &[0..2, columns], range);
+        assert!(merge([of("a", 0..2, 0..4), of("b", 2..3, 0..2)]).is_ok());
+        assert!(merge([of("a", 0..2, 0..3), of("b", 0..2, 3..4), of("c", 2..3, 0..2)]).is_ok());
+        check_refused("element [0, 1] lies in 2 pieces", [of("a", 0..2, 0..4), of("b", 1..3, 0..4)]);
+        check_refused("element [1, 1] lies in no piece", [of("a", 0..2, 0..3), of("b", 2..3, 0..2)]);
+        check_refused("does not fit into shape", [of("a", 0..4, 0..8)]);
+        check_refused("does not fit into shape", [saved(W, "a", &[0..2, 0..3, 0..1], 0..6)]);
+    }
+
+    #[test]
+    fn moments_come_with_their_parameters() {
+        let of = |name, kind, shape: &[u64]| saved((name, kind, shape), "a", &[], 0..shape.iter().product());
+        let (parameter, first) = (TensorKind::Parameter, TensorKind::FirstMoment);
+        assert!(merge([of("v", parameter, &[3]), of("v", first, &[3])]).is_ok());
+        check_refused("tensor v: it is missing, but v#first_moment", [of("v", first, &[3])]);
+        let other = [of("v", parameter, &[3]), of("u", parameter, &[3]), of("v", first, &[3])];
+        check_refused("tensor u#first_moment: it is missing, but u has shape [3]", other);
+        let other = [of("v", parameter, &[3]), of("v", first, &[4])];
+        check_refused("tensor v#first_moment: it has shape [4], but v has shape [3]", other);
+    }
+
+    #[test]
+    fn what_the_first_version_wrote_is_read() {
+        let tensor = r#"{"name":"w","kind":"parameter","shape":[2,3],"pieces":[
+            {"file":"a","key":"w[0..4]","begin":0,"end":4},{"file":"b","key":"w[4..6]","begin":4,"end":6}]}"#;
+        let tensor: Tensor = serde_json::from_str(tensor).expect("a tensor");
+        let whole = Region::whole(&[2, 3]);
+        let expected = [Slice::of(whole.clone(), 0..4), Slice::of(whole, 4..6)];
+        assert_eq!(tensor.slices(), Ok(expected.to_vec()));
+    }
+
+    #[test]
+    fn folder_names_are_read_back() {
+        let name = folder_name(StepId(120), AttemptId(7));
+        assert_eq!(name, "step-000000120.a7");
+        assert_eq!(parse_folder_name(&name), Some((StepId(120), AttemptId(7))));
+        assert_eq!(parse_folder_name(&format!("{name}.partial")), Some((StepId(120), AttemptId(7))));
+        assert_eq!(parse_folder_name("step-x.a1"), None);
+    }
+}

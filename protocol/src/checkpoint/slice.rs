@@ -1,0 +1,226 @@
+//! Elements of a global tensor that are stored, written or asked for together.
+
+use crate::Region;
+use std::ops::Range;
+
+/// Some elements of a global tensor: a range of a region's own row-major order.
+///
+/// The region is what the table of cuts gives a rank; the range is what of it a rank owns or writes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Slice {
+    region: Region,
+    range: Range<u64>,
+}
+
+/// Elements of two slices that lie side by side in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Place in the first slice, counted from its begin.
+    pub first: u64,
+    /// Place in the second slice, counted from its begin.
+    pub second: u64,
+    /// Number of elements.
+    pub length: u64,
+}
+
+/// The sides of a box inside a global tensor.
+pub(super) type Sides = Vec<Range<u64>>;
+
+impl Slice {
+    /// Elements `range` of `region`. Panics when the region has fewer.
+    pub fn of(region: Region, range: Range<u64>) -> Self {
+        let elements = region.elements();
+        assert!(range.start <= range.end && range.end <= elements, "{range:?} of {elements} elements");
+        Self { region, range }
+    }
+
+    /// All elements of a region.
+    pub fn all(region: Region) -> Self {
+        let range = 0..region.elements();
+        Self { region, range }
+    }
+
+    /// All elements of a tensor.
+    pub fn whole(shape: &[u64]) -> Self {
+        Self::all(Region::whole(shape))
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The elements of the region, counted in its row-major order.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether it has all elements of its region.
+    pub fn is_all(&self) -> bool {
+        self.range == (0..self.region.elements())
+    }
+
+    /// Whether it has all elements of the tensor.
+    pub fn is_whole(&self) -> bool {
+        self.is_all() && self.region.is_whole()
+    }
+
+    /// The elements that both have, in row-major order of the tensor, in runs as long as they can be.
+    pub fn shared<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Shared> + 'a {
+        let meet = intersection(&self.region.sides, &other.region.sides).is_some();
+        let (mine, others) = if meet { (self.boxes(), other.boxes()) } else { (Vec::new(), Vec::new()) };
+        // The boxes of each are in row-major order, so what two of them share comes in that order too.
+        let both = mine.into_iter().flat_map(move |mine| {
+            let both = others.iter().filter_map(|other| intersection(&mine, other));
+            both.collect::<Vec<_>>()
+        });
+        both.flat_map(move |both| self.runs(other, &both))
+    }
+
+    /// What lies in the box `both`, which is part of both slices.
+    fn runs(&self, other: &Self, both: &[Range<u64>]) -> impl Iterator<Item = Shared> + use<> {
+        let (mine, others) = (&self.region.sides, &other.region.sides);
+        // A dimension of which neither region has more than the box makes the runs before it longer.
+        let full = |d: &usize| both[*d] == mine[*d] && both[*d] == others[*d];
+        let trailing = (0..both.len()).rev().take_while(full).count();
+        let split = (both.len() - trailing).saturating_sub(1);
+        let length = both[split..].iter().map(len).product();
+        let steps: Vec<_> = both[..split].iter().map(len).collect();
+        let [first, second] = [self, other].map(|of| {
+            let (begin, strides) = place(&of.region.sides, both);
+            (begin - of.range.start, strides)
+        });
+        (0..steps.iter().product()).map(move |index: u64| {
+            let mut run = Shared { first: first.0, second: second.0, length };
+            let mut rest = index;
+            for (d, steps) in steps.iter().enumerate().rev() {
+                run.first += rest % steps * first.1[d];
+                run.second += rest % steps * second.1[d];
+                rest /= steps;
+            }
+            run
+        })
+    }
+
+    /// The boxes it consists of, in row-major order; they share nothing.
+    pub(super) fn boxes(&self) -> Vec<Sides> {
+        let mut boxes = Vec::new();
+        if !self.range.is_empty() {
+            cut(&self.region.sides, 0, self.range.clone(), &mut boxes);
+        }
+        boxes
+    }
+}
+
+/// Cuts elements `range` of a box into boxes. The dimensions before `dimension` have one index.
+fn cut(sides: &[Range<u64>], dimension: usize, range: Range<u64>, boxes: &mut Vec<Sides>) {
+    if range == (0..sides.iter().map(len).product()) {
+        return boxes.push(sides.to_vec());
+    }
+    let row: u64 = sides[dimension + 1..].iter().map(len).product();
+    let rows = |rows: Range<u64>| {
+        let mut some = sides.to_vec();
+        let begin = sides[dimension].start;
+        some[dimension] = begin + rows.start..begin + rows.end;
+        some
+    };
+    // A row of which the range has a part only is cut along the next dimension.
+    let mut inside = |at: u64, part: Range<u64>| cut(&rows(at..at + 1), dimension + 1, part, boxes);
+    let full = range.start.div_ceil(row)..range.end / row;
+    if full.start > full.end {
+        return inside(full.end, range.start - full.end * row..range.end - full.end * row);
+    }
+    if range.start < full.start * row {
+        inside(full.start - 1, range.start - (full.start - 1) * row..row);
+    }
+    if !full.is_empty() {
+        boxes.push(rows(full.clone()));
+    }
+    if full.end * row < range.end {
+        cut(&rows(full.end..full.end + 1), dimension + 1, 0..range.end - full.end * row, boxes);
+    }
+}
+
+/// Place of the first element of the box `inner` in the row-major order of the box `outer`, and what one step along
+/// each dimension adds to it.
+fn place(outer: &[Range<u64>], inner: &[Range<u64>]) -> (u64, Vec<u64>) {
+    let mut strides = vec![1; outer.len()];
+    for d in (1..outer.len()).rev() {
+        strides[d - 1] = strides[d] * len(&outer[d]);
+    }
+    let begin = (0..outer.len()).map(|d| (inner[d].start - outer[d].start) * strides[d]).sum();
+    (begin, strides)
+}
+
+/// What two boxes have in common; `None` when that is nothing.
+fn intersection(a: &[Range<u64>], b: &[Range<u64>]) -> Option<Sides> {
+    let both = a.iter().zip(b).map(|(a, b)| a.start.max(b.start)..a.end.min(b.end));
+    let both: Sides = both.collect();
+    both.iter().all(|side| !side.is_empty()).then_some(both)
+}
+
+fn len(side: &Range<u64>) -> u64 {
+    side.end - side.start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The elements of a slice, as places in the whole tensor.
+    fn elements(slice: &Slice) -> Vec<u64> {
+        let all = slice.region.runs().flat_map(|run| run.global..run.global + run.length);
+        all.skip(slice.range.start as usize).take(slice.elements() as usize).collect()
+    }
+
+    prop_compose! {
+        /// A slice of a tensor of this shape.
+        fn slice(shape: Vec<u64>)(cuts in prop::collection::vec((0u64..10, 0u64..10), 4), shape in Just(shape)) -> Slice {
+            let between = |size: u64, (a, b): (u64, u64)| {
+                let (a, b) = (a % (size + 1), b % (size + 1));
+                a.min(b)..a.max(b)
+            };
+            let sides = shape.iter().zip(&cuts).map(|(side, cut)| between(*side, *cut)).collect();
+            let region = Region { shape, sides };
+            let range = between(region.elements(), (cuts[3].0 * 7, cuts[3].1 * 11));
+            Slice::of(region, range)
+        }
+    }
+
+    fn two_slices() -> impl Strategy<Value = (Slice, Slice)> {
+        let shape = prop::collection::vec(1u64..7, 0..4);
+        shape.prop_flat_map(|shape| (slice(shape.clone()), slice(shape)))
+    }
+
+    proptest! {
+        #[test]
+        fn what_two_slices_share_is_found_in_order((one, other) in two_slices()) {
+            let (first, second) = (elements(&one), elements(&other));
+            let expected: Vec<_> = first.iter().copied().filter(|at| second.contains(at)).collect();
+            let mut found = Vec::new();
+            for Shared { first: a, second: b, length } in one.shared(&other) {
+                prop_assert!(length > 0);
+                let (a, b) = (&first[a as usize..][..length as usize], &second[b as usize..][..length as usize]);
+                prop_assert_eq!(a, b);
+                found.extend_from_slice(a);
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn rows_that_both_have_whole_are_one_run() {
+        let shape = [6, 4, 5];
+        let rows = |rows| Slice::all(Region { shape: shape.to_vec(), sides: vec![rows, 0..4, 0..5] });
+        let found: Vec<_> = rows(1..5).shared(&rows(2..6)).collect();
+        assert_eq!(found, [Shared { first: 20, second: 0, length: 60 }]);
+        let scalar = Slice::whole(&[]);
+        assert_eq!(scalar.shared(&scalar).collect::<Vec<_>>(), [Shared { first: 0, second: 0, length: 1 }]);
+    }
+}
