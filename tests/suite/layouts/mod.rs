@@ -4,6 +4,7 @@
 //! for each rank, and ranks as threads of this process.
 
 mod cases;
+mod relay;
 mod world;
 
 use cases::Case;

@@ -3,7 +3,7 @@
 use super::Case;
 use dtrain_planner::traffic::Traffic;
 use dtrain_planner::{Launch, PlanRequest, lower, plan};
-use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, TrialId};
+use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, ResumePoint, StepId, TrialId};
 use dtrain_recipes::check::{CheckContext, check};
 use dtrain_recipes::document::Document;
 use dtrain_recipes::source::{Layer, Source};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What training told, step by step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Trace {
     pub(super) losses: Vec<f64>,
     pub(super) norms: Vec<f64>,
@@ -43,17 +43,25 @@ pub(super) fn sent(case: &Case) -> Vec<String> {
 /// Trains `case` for `steps` steps; all ranks must tell the same.
 pub(super) fn train(case: &Case, steps: u64) -> Trace {
     let (_, events) = run(case, steps);
-    let traces: Vec<_> = events.iter().map(|events| trace(events)).collect();
-    assert!(traces.iter().all(|trace| *trace == traces[0]), "{case}: all ranks tell the same");
-    assert_eq!(traces[0].losses.len() as u64, steps, "{case}");
-    traces[0].clone()
+    trace(case, steps, &events)
 }
 
 /// Trains `case` for `steps` steps: what each rank was told, and what it told.
 fn run(case: &Case, steps: u64) -> (Vec<Assignment>, Vec<Vec<Event>>) {
     let folder = tempfile::tempdir().expect("a folder for the case");
-    write_data(folder.path());
-    let assignments = assignments(case, folder.path(), steps);
+    run_from(case, None, steps, folder.path())
+}
+
+/// The same from a checkpoint, or from the beginning, to the end of step `last`, with data and checkpoints in
+/// `folder`.
+pub(super) fn run_from(
+    case: &Case,
+    from: Option<&ResumePoint>,
+    last: u64,
+    folder: &Path,
+) -> (Vec<Assignment>, Vec<Vec<Event>>) {
+    write_data(folder);
+    let assignments = assignments(case, folder, from, last);
     let ranks = u32::try_from(assignments.len()).expect("ranks are few");
     let groups = loopback::threads(ranks, Duration::from_secs(60));
     let threads = assignments.clone().into_iter().zip(groups).map(|(assignment, group)| {
@@ -77,7 +85,15 @@ fn run(case: &Case, steps: u64) -> (Vec<Assignment>, Vec<Vec<Event>>) {
     (assignments, events)
 }
 
-fn trace(events: &[Event]) -> Trace {
+/// What all ranks told of `steps` steps; they must tell the same.
+pub(super) fn trace(case: &Case, steps: u64, events: &[Vec<Event>]) -> Trace {
+    let traces: Vec<_> = events.iter().map(|events| of_rank(events)).collect();
+    assert!(traces.iter().all(|trace| *trace == traces[0]), "{case}: all ranks tell the same");
+    assert_eq!(traces[0].losses.len() as u64, steps, "{case}");
+    traces[0].clone()
+}
+
+fn of_rank(events: &[Event]) -> Trace {
     let steps =
         || events.iter().filter_map(|event| if let Event::Step(step) = event { Some(step) } else { None });
     let validation =
@@ -89,7 +105,7 @@ fn trace(events: &[Event]) -> Trace {
     }
 }
 
-fn assignments(case: &Case, folder: &Path, steps: u64) -> Vec<Assignment> {
+fn assignments(case: &Case, folder: &Path, from: Option<&ResumePoint>, last: u64) -> Vec<Assignment> {
     let source = Source::new("case.toml", Layer::Recipe, case.text());
     let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
     let context = CheckContext { folder: folder.to_owned(), name: "case".into() };
@@ -118,12 +134,12 @@ fn assignments(case: &Case, folder: &Path, steps: u64) -> Vec<Assignment> {
         trial: TrialId("01TEST".into()),
         attempt: AttemptId(1),
         checkpoints: folder.join("trials/01TEST/checkpoints"),
-        resume: None,
+        resume: from.cloned(),
         seconds_left: None,
     };
     let mut assignments = lower(&plan, plan.best(), &launch);
     for assignment in &mut assignments {
-        assignment.until.steps = Some(dtrain_protocol::StepId(steps));
+        assignment.until.steps = Some(StepId(last));
         assignment.validate_every = 7;
         assignment.save_every = 0;
     }

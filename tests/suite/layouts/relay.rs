@@ -1,0 +1,73 @@
+//! A run goes on under another layout from where the last one stopped, as if it had never stopped.
+
+use super::cases::{self, Case};
+use super::world::{Trace, run_from, trace, train};
+use super::{LOSS, NORM, farthest};
+use dtrain_protocol::checkpoint::merge;
+use dtrain_protocol::{Assignment, Event, Manifest, ResumePoint, StepId};
+use std::path::PathBuf;
+
+/// Steps under each layout.
+const LEG: u64 = 2;
+
+/// Every model goes through all its layouts, one after the other, and ends on one rank; losses and norms are those
+/// of one rank that never stopped.
+#[test]
+fn a_run_handed_from_layout_to_layout_trains_as_one_rank_does() {
+    let mut waiting = cases::some();
+    let mut wrong = Vec::new();
+    while let Some(first) = waiting.first() {
+        let one = first.on_one_rank();
+        let is_this = |case: &Case| case.on_one_rank().text() == one.text();
+        let (mut legs, rest): (Vec<_>, Vec<_>) = waiting.iter().cloned().partition(is_this);
+        // A model with few layouts takes turns from its last to its first too, so that it meets other pairs.
+        legs.extend(legs.clone().into_iter().rev().skip(1));
+        legs.push(one.clone());
+        let expected = train(&one, LEG * legs.len() as u64);
+        let found = relay(&legs);
+        let (loss, norm) =
+            (farthest(&expected.losses, &found.losses), farthest(&expected.norms, &found.norms));
+        println!("{} legs from {}: losses part by {loss:.1e}, norms by {norm:.1e}", legs.len(), legs[0]);
+        if !(loss < LOSS && norm < NORM) {
+            wrong.push(format!("{}: losses part by {loss:.1e}, norms by {norm:.1e}", legs[0]));
+        }
+        waiting = rest;
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Trains each of the layouts for a few steps, from the checkpoint of the one before.
+fn relay(legs: &[Case]) -> Trace {
+    let folder = tempfile::tempdir().expect("a folder for the relay");
+    let mut all = Trace::default();
+    let mut from = None;
+    for (leg, case) in legs.iter().enumerate() {
+        let folder = folder.path().join(leg.to_string());
+        std::fs::create_dir(&folder).expect("a folder for the leg");
+        let last = LEG * (leg as u64 + 1);
+        let (assignments, events) = run_from(case, from.as_ref(), last, &folder);
+        let told = trace(case, LEG, &events);
+        all.losses.extend(told.losses);
+        all.norms.extend(told.norms);
+        let step = StepId(last);
+        from = Some(ResumePoint { folder: commit(case, &assignments, step, &events.concat()), step });
+    }
+    all
+}
+
+/// Commits what the ranks saved after `step`, as the agent does, but where it lies.
+fn commit(case: &Case, assignments: &[Assignment], step: StepId, events: &[Event]) -> PathBuf {
+    let saved = events.iter().filter_map(|event| match event {
+        Event::Saved { step: at, folder, files, .. } if *at == step => Some((folder, files.clone())),
+        _ => None,
+    });
+    let (folders, saved): (Vec<_>, Vec<_>) = saved.unzip();
+    assert_eq!(saved.len(), assignments.len(), "{case}: every rank saves");
+    let (tensors, files) = merge(saved.concat()).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let manifest = Manifest::new(&assignments[0], step, "test", tensors, files);
+    let manifest = serde_json::to_vec(&manifest).expect("a manifest is JSON");
+    let write = |name: &str, text: &[u8]| std::fs::write(folders[0].join(name), text).expect("a file");
+    write("manifest.json", &manifest);
+    write("COMMIT", blake3::hash(&manifest).to_hex().as_bytes());
+    folders[0].clone()
+}
