@@ -1,13 +1,13 @@
 //! What the worker can run today. The planner refuses what it cannot, with the reason told here.
 
 use crate::{Arrangement, Axis, DeviceKind};
-use dtrain_recipes::{Model, PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Model, Precision, Recompute, ZeroStage};
 
 /// Why the worker cannot run this combination, as the end of a sentence; `None` when it can.
 ///
 /// A foreign command brings its own arithmetic and its own layouts: nothing is refused for it here.
 pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
-    let Arrangement { layout, zero, recompute, schedule, precision, device, .. } = arrangement;
+    let Arrangement { layout, zero, precision, device, .. } = arrangement;
     if let Model::Command(_) = model {
         return None;
     }
@@ -16,18 +16,36 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
         let degree = layout.degree(axis);
         return Some(format!("the worker cuts no work along this axis: {} {degree}", axis.word()));
     }
-    if *schedule == PipelineSchedule::ZeroBubble {
-        return Some("the worker does a backward in one piece (no zero_bubble schedule)".into());
+    if let Some(reason) = recomputes_in_vain(arrangement, model) {
+        return Some(reason.into());
     }
-    match (zero, recompute, precision, device) {
+    match (zero, precision, device) {
         (ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3, ..) => {
             Some("the worker's replicas do not shard their state (only zero = 0)".into())
         }
-        (_, Recompute::Selective, ..) => Some("the worker recomputes all of a block or nothing".into()),
-        (_, _, Precision::Bf16, DeviceKind::Cpu) => {
+        (_, Precision::Bf16, DeviceKind::Cpu) => {
             Some("bf16 on a CPU is slower than f32 here and is not offered".into())
         }
-        (ZeroStage::Zero0, Recompute::None | Recompute::Full, Precision::F32 | Precision::Bf16, _) => None,
+        (ZeroStage::Zero0, Precision::F32 | Precision::Bf16, _) => None,
+    }
+}
+
+/// Why recomputing what `selective` names, the scores of attention, would be the same as recomputing nothing.
+fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'static str> {
+    if arrangement.recompute != Recompute::Selective {
+        return None;
+    }
+    match (model, arrangement.device) {
+        (Model::Mlp(_) | Model::Cnn(_) | Model::Command(_), _) => {
+            Some("selective recompute drops the scores of attention, and this model has no attention")
+        }
+        (Model::Decoder(_), DeviceKind::Cpu) if arrangement.precision == Precision::F32 => {
+            Some("on a CPU in f32 the scores of attention are never kept (selective recompute is as none)")
+        }
+        (Model::Decoder(_), _) if arrangement.recompute_every > 1 => {
+            Some("selective recompute drops the scores of every block (layout.recompute_every = 1)")
+        }
+        (Model::Decoder(_), _) => None,
     }
 }
 
@@ -35,7 +53,7 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
 mod tests {
     use super::*;
     use crate::Layout;
-    use dtrain_recipes::{Activation, Mlp};
+    use dtrain_recipes::{Activation, Decoder, Mlp, Norm, Positions};
     use std::num::NonZeroU32;
 
     #[test]
@@ -51,7 +69,33 @@ mod tests {
         let cut = asked(Arrangement { layout, ..replicas });
         assert!(cut.is_some_and(|why| why.contains("tensor 2")));
         assert!(asked(Arrangement { zero: ZeroStage::Zero1, ..replicas }).is_some());
-        assert!(asked(Arrangement { recompute: Recompute::Selective, ..replicas }).is_some());
         assert!(asked(Arrangement { precision: Precision::Bf16, ..replicas }).is_some());
+    }
+
+    #[test]
+    fn selective_recompute_is_refused_where_it_drops_nothing() {
+        let decoder = Model::Decoder(Decoder {
+            layers: 2,
+            hidden: 8,
+            heads: 2,
+            kv_heads: 2,
+            ffn: 16,
+            vocab: 11,
+            context: 4,
+            positions: Positions::Learned,
+            norm: Norm::Layer,
+            activation: Activation::Gelu,
+            tied: true,
+            bias: true,
+        });
+        let mlp = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+        let selective = Arrangement { recompute: Recompute::Selective, ..Arrangement::SINGLE };
+        let on_gpu = Arrangement { device: DeviceKind::Cuda, ..selective };
+        assert_eq!(cannot_run(&on_gpu, &decoder), None);
+        let every_other = Arrangement { recompute_every: 2, ..on_gpu };
+        for (arrangement, model) in [(selective, &decoder), (on_gpu, &mlp), (every_other, &decoder)] {
+            let reason = cannot_run(&arrangement, model).expect("it drops nothing");
+            assert!(reason.contains("selective"), "{reason}");
+        }
     }
 }

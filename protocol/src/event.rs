@@ -108,10 +108,20 @@ pub struct PhaseTimes {
     pub forward: f64,
     /// Backward passes.
     pub backward: f64,
-    /// Communication that nothing hid.
+    /// Communication that nothing hid, inside passes and after them.
     pub communication: f64,
+    /// Waiting for other stages of the pipeline.
+    #[serde(default)]
+    pub bubble: f64,
     /// Clipping and the optimizer.
     pub optimizer: f64,
+}
+
+impl PhaseTimes {
+    /// The sum of the phases: the step, but for rounding.
+    pub fn parts(&self) -> f64 {
+        self.data + self.forward + self.backward + self.communication + self.bubble + self.optimizer
+    }
 }
 
 /// Why a rank stopped as it was told.

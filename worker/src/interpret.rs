@@ -6,6 +6,7 @@ use crate::parallel::pipeline::Post;
 use crate::parallel::{Ballot, Buckets, Mesh, Tally, norm_squared, tally};
 use crate::session::Stream;
 use crate::stage::{Flow, Samples, Stage};
+use crate::watch::{Phase, Tempo, Watch};
 use dtrain_protocol::{Action, Failure, Pass, PhaseTimes, StepId, Toward, Training};
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ pub(crate) struct Replica<'a> {
     pub(crate) buckets: Buckets,
     pub(crate) post: Post,
     pub(crate) mesh: Mesh,
+    pub(crate) tempo: Tempo,
 }
 
 /// What a step gave.
@@ -43,33 +45,26 @@ pub(crate) fn step(
     done: StepId,
     flags: Ballot,
 ) -> Result<StepOutcome, Failure> {
-    let began = Instant::now();
-    let mut run = Run {
-        replica,
-        done,
-        ballot: flags,
-        tally: None,
-        gradient_norm: f64::NAN,
-        times: PhaseTimes::default(),
-    };
+    let watch = Watch::start(replica.mesh.waited());
+    let mut run = Run { replica, done, ballot: flags, tally: None, gradient_norm: f64::NAN, watch };
     let mut learning_rate = 0.0;
     run.replica.stage.gradients().clear();
     run.replica.post.clear();
+    run.spent(Phase::Optimizer);
     for (index, action) in actions.iter().enumerate() {
         match action {
             Action::Forward(pass) => run.forward(*pass, stream)?,
             Action::Backward(pass) => run.backward(*pass, is_last(actions, index)),
-            Action::BackwardInput(_) | Action::BackwardWeights(_) => {
-                return Err(beyond("a backward in two parts"));
-            }
+            Action::BackwardInput(pass) => run.backward_input(*pass),
+            Action::BackwardWeights(pass) => run.backward_weights(*pass, is_last(actions, index)),
             Action::Exchange { with, send, recv } => run.exchange(*with, *send, *recv),
             Action::ReduceGradients => run.reduce()?,
             Action::UpdateWeights => learning_rate = run.update()?,
         }
         run.replica.mesh.check()?;
     }
-    let Run { tally, gradient_norm, mut times, .. } = run;
-    times.step = began.elapsed().as_secs_f64();
+    let Run { tally, gradient_norm, watch, .. } = run;
+    let times = watch.times();
     let tally = tally.ok_or_else(|| beyond("a step that does not reduce its gradients"))?;
     Ok(StepOutcome { tally, gradient_norm, learning_rate, times })
 }
@@ -105,17 +100,22 @@ struct Run<'r, 'a> {
     ballot: Ballot,
     tally: Option<Tally>,
     gradient_norm: f64,
-    times: PhaseTimes,
+    watch: Watch,
 }
 
 impl Run<'_, '_> {
+    /// Puts the time since this was last called down to `phase`.
+    fn spent(&mut self, phase: Phase) {
+        self.watch.spent(phase, self.replica.mesh.waited());
+    }
+
     fn forward(&mut self, pass: Pass, stream: &mut Stream) -> Result<(), Failure> {
-        let began = Instant::now();
-        let Replica { stage, post, mesh, .. } = &mut *self.replica;
-        let batch = if stage.reads_samples(pass.chunk) { Some(stream.next()?) } else { None };
-        self.times.data += began.elapsed().as_secs_f64();
+        let reads = self.replica.stage.reads_samples(pass.chunk);
+        let batch = if reads { Some(stream.next()?) } else { None };
+        self.spent(Phase::Data);
 
         let began = Instant::now();
+        let Replica { stage, post, mesh, tempo, .. } = &mut *self.replica;
         let samples = batch.as_ref().map_or(Samples::NOTHING, view);
         match stage.forward(pass, post.take(Toward::Previous, pass), &samples) {
             Flow::Loss { loss_sum, hits, count } if mesh.tells_loss() => {
@@ -124,22 +124,16 @@ impl Run<'_, '_> {
             Flow::Loss { .. } => {}
             Flow::Activation(activation) => post.give(Toward::Next, pass, activation),
         }
-        self.times.forward += began.elapsed().as_secs_f64();
+        Tempo::hold(began, tempo.forward);
+        self.spent(Phase::Forward);
         Ok(())
     }
 
-    /// The loss is known before the last backward, so its sum over the ranks travels first, and gradients follow
-    /// while backward computes.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
     fn backward(&mut self, pass: Pass, last: Last) {
         let began = Instant::now();
-        let Replica { training, stage, buckets, post, mesh, .. } = &mut *self.replica;
-        // The mean over this rank's part of the sequences stands for as large a part of the batch.
-        let parts = training.batch * u64::from(mesh.partners().context.size());
-        let weight = (f64::from(training.micro_batch) / parts as f64) as f32;
-        if last.of_step {
-            tally::send(&self.ballot, mesh.world());
-        }
+        self.send_tally(last);
+        let weight = self.weight();
+        let Replica { stage, buckets, post, mesh, tempo, .. } = &mut *self.replica;
         let replicas = mesh.replicas();
         let overlap = last.of_chunk && replicas.ranks() > 1;
         let upstream = post.take(Toward::Next, pass);
@@ -151,29 +145,75 @@ impl Run<'_, '_> {
         if let Some(gradient) = before {
             post.give(Toward::Previous, pass, gradient);
         }
-        self.times.backward += began.elapsed().as_secs_f64();
+        Tempo::hold(began, tempo.input + tempo.weights);
+        self.spent(Phase::Backward);
+    }
+
+    fn backward_input(&mut self, pass: Pass) {
+        let began = Instant::now();
+        let weight = self.weight();
+        let Replica { stage, post, tempo, .. } = &mut *self.replica;
+        let upstream = post.take(Toward::Next, pass);
+        if let Some(gradient) = stage.backward_input(pass, upstream, weight) {
+            post.give(Toward::Previous, pass, gradient);
+        }
+        Tempo::hold(began, tempo.input);
+        self.spent(Phase::Backward);
+    }
+
+    fn backward_weights(&mut self, pass: Pass, last: Last) {
+        let began = Instant::now();
+        self.send_tally(last);
+        let Replica { stage, buckets, mesh, tempo, .. } = &mut *self.replica;
+        let replicas = mesh.replicas();
+        let overlap = last.of_chunk && replicas.ranks() > 1;
+        stage.backward_weights(pass, &mut |unit, gradients| {
+            if overlap {
+                buckets.finish(unit, gradients, replicas);
+            }
+        });
+        Tempo::hold(began, tempo.weights);
+        self.spent(Phase::Backward);
+    }
+
+    /// The loss is known before the last backward, so its sum over the ranks travels first, and gradients follow
+    /// while backward computes.
+    fn send_tally(&self, last: Last) {
+        if last.of_step {
+            tally::send(&self.ballot, self.replica.mesh.world());
+        }
+    }
+
+    /// What the mean loss of a micro-batch on this rank counts in the loss of the batch.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
+    fn weight(&self) -> f32 {
+        let Replica { training, mesh, .. } = &*self.replica;
+        // The mean over this rank's part of the sequences stands for as large a part of the batch.
+        let parts = training.batch * u64::from(mesh.partners().context.size());
+        (f64::from(training.micro_batch) / parts as f64) as f32
     }
 
     fn exchange(&mut self, with: Toward, send: Option<Pass>, recv: Option<Pass>) {
-        let began = Instant::now();
         let Replica { training, stage, post, .. } = &mut *self.replica;
         let samples = training.micro_batch as usize;
         let recv = recv.map(|pass| (pass, stage.message_shape(pass.chunk, with, samples)));
         post.exchange(with, send, recv);
-        self.times.communication += began.elapsed().as_secs_f64();
+        self.spent(Phase::Bubble);
     }
 
     fn reduce(&mut self) -> Result<(), Failure> {
-        let began = Instant::now();
+        let tally = tally::collect(self.replica.mesh.world())?;
+        // Stages that are done early wait here for the last one.
+        let is_pipeline = self.replica.mesh.pipeline().size() > 1;
+        self.spent(if is_pipeline { Phase::Bubble } else { Phase::Communication });
         let Replica { stage, buckets, post, mesh, .. } = &mut *self.replica;
-        let tally = tally::collect(mesh.world())?;
         if mesh.replicas().ranks() > 1 {
             buckets.collect(stage.gradients(), mesh.replicas())?;
         }
         if let Some(index) = stage.tied_across_stages() {
             stage.gradients().change(index, |values| post.sum_with_other_end(values));
         }
-        self.times.communication += began.elapsed().as_secs_f64();
+        self.spent(Phase::Communication);
         self.tally = Some(tally);
         if tally.loss().is_finite() { Ok(()) } else { Err(self.not_finite("the loss")) }
     }
@@ -181,7 +221,6 @@ impl Run<'_, '_> {
     /// Clips and applies; returns the learning rate. Nothing is applied unless the gradient is finite.
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
     fn update(&mut self) -> Result<f64, Failure> {
-        let began = Instant::now();
         let Replica { training, stage, optimizer, mesh, .. } = &mut *self.replica;
         let norm = norm_squared(stage, mesh)?.sqrt();
         if !norm.is_finite() {
@@ -191,7 +230,7 @@ impl Run<'_, '_> {
         let scale = training.clip.map_or(1.0, |largest| (largest / norm).min(1.0));
         optimizer.step(stage, rate, scale as f32, self.done.0 + 1);
         self.gradient_norm = norm;
-        self.times.optimizer += began.elapsed().as_secs_f64();
+        self.spent(Phase::Optimizer);
         Ok(rate)
     }
 

@@ -21,5 +21,7 @@ pub mod stage;
 mod entry;
 mod interpret;
 mod memory;
+mod watch;
 
 pub use entry::{probe, run, sample};
+pub use watch::Tempo;

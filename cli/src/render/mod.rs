@@ -3,6 +3,7 @@
 pub(crate) mod compare;
 pub(crate) mod history;
 pub(crate) mod number;
+mod phases;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod show;

@@ -2,6 +2,7 @@
 
 use super::history::{figure, rate, status};
 use super::number::{count, deviation, seconds};
+use super::phases::phases;
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
 use dtrain_protocol::StopReason;
@@ -18,6 +19,7 @@ pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bo
     let parts = [
         head(trial, style),
         section("SPEED AND MEMORY", &predicted(trial), style),
+        section("A STEP ON EVERY RANK", &phases(trial), style),
         section("FIGURES", &figures(trial), style),
         section("CURVES", &drawn(curves, style), style),
         section("ATTEMPTS", &attempts(trial, style), style),
@@ -260,13 +262,25 @@ mod tests {
             max_step: Some(1),
             mean: Some(min),
         };
+        let phase = |name: &str, rank, mean| Summary {
+            key: format!("{name}_seconds"),
+            rank: Rank(rank),
+            mean: Some(mean),
+            ..summary(name, mean, Some(mean))
+        };
         let param = |path: &str, value, source| Param { path: path.into(), value, source };
         Trial {
             row: row("gpt-12", Status::Completed, 7300),
             verdict: Some(Verdict::Completed(StopReason::Complete)),
             recipe: json!({}),
-            plan: json!({}),
-            candidate: json!({}),
+            plan: json!({ "choices": [
+                { "candidate": { "threads": 1 }, "estimate": {} },
+                { "candidate": { "threads": 2 }, "estimate": { "breakdown": {
+                    "forward": 0.05, "backward": 0.1, "communication": 0.02, "bubble": 0.02, "optimizer": 0.01,
+                    "overhead": 0.0,
+                } } },
+            ] }),
+            candidate: json!({ "threads": 2 }),
             params: vec![
                 param("train.batch", json!(256), Source::Recipe),
                 param("train.clip", json!(null), Source::Recipe),
@@ -287,6 +301,12 @@ mod tests {
                 summary("loss", 3.05, None),
                 summary("memory_bytes", 1e9, Some(7.2e9)),
                 summary("valid.loss", 3.118, Some(3.12)),
+                phase("forward", 0, 0.05),
+                phase("forward", 1, 0.06),
+                phase("forward", 2, 0.055),
+                phase("bubble", 0, 0.03),
+                phase("bubble", 1, 0.0),
+                phase("data", 0, 0.0001),
             ],
             provenance: Provenance {
                 git: Some(Git {

@@ -9,11 +9,16 @@ use crate::simulate::{Place, hop};
 use dtrain_protocol::{Action, Pass, Toward};
 use std::collections::BTreeMap;
 
-/// Ticks of the passes: backward takes twice as long as forward.
+/// Ticks of the passes: backward takes twice as long as forward, and more of it for the gradient of the input.
+///
+/// A message that comes earlier than here costs nothing; for one that comes later its stage stands still, with
+/// gradients of weights at hand. So what others wait for is taken for a little longer than it may be.
 fn ticks(action: Action) -> u64 {
     match action {
-        Action::Forward(_) | Action::BackwardInput(_) | Action::BackwardWeights(_) => 1,
-        Action::Backward(_) => 2,
+        Action::Forward(_) => 8,
+        Action::BackwardInput(_) => 9,
+        Action::BackwardWeights(_) => 7,
+        Action::Backward(_) => 16,
         Action::Exchange { .. } | Action::ReduceGradients | Action::UpdateWeights => 0,
     }
 }

@@ -27,15 +27,14 @@ pub struct Shape {
 
 /// One step of every stage, without the reduction and the update at its end.
 pub fn passes(schedule: PipelineSchedule, shape: Shape) -> Vec<Vec<Action>> {
-    let orders: Vec<_> = match schedule {
-        PipelineSchedule::Gpipe => {
-            (0..shape.stages).map(|_| orders::all_forward_all_backward(shape)).collect()
-        }
+    let order = |stage| match schedule {
+        PipelineSchedule::Gpipe => orders::all_forward_all_backward(shape),
         PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => {
-            (0..shape.stages).map(|stage| orders::one_forward_one_backward(stage, shape)).collect()
+            orders::one_forward_one_backward(stage, shape)
         }
-        PipelineSchedule::ZeroBubble => orders::zero_bubble(shape),
+        PipelineSchedule::ZeroBubble => orders::zero_bubble(stage, shape),
     };
+    let orders: Vec<_> = (0..shape.stages).map(order).collect();
     connect::connect(&orders, shape)
 }
 

@@ -2,7 +2,6 @@
 
 use super::Shape;
 use dtrain_protocol::{Action, Pass};
-use std::collections::VecDeque;
 
 /// All forwards before all backwards: every micro-batch is alive at once. The same for every stage.
 pub(super) fn all_forward_all_backward(shape: Shape) -> Vec<Action> {
@@ -44,81 +43,23 @@ fn rounds(shape: Shape) -> (impl Iterator<Item = Pass>, impl Iterator<Item = Pas
     (forwards, backwards)
 }
 
-/// ZB-H1: as one forward, one backward, but gradients of weights wait until there is nothing more urgent.
+/// ZB-H1 (Qi et al. 2023): one forward, one backward, but gradients of weights are computed late.
 ///
-/// Every stage takes the first that it can: a gradient for the stage before, a forward, gradients of weights. At most
-/// `stages` micro-batches are alive at once, as on the first stage of one forward, one backward. One chunk a stage.
-pub(super) fn zero_bubble(shape: Shape) -> Vec<Vec<Action>> {
+/// Stage `s` computes them `s` micro-batches after the gradient that the stage before waits for. So early stages, which
+/// wait for their first gradient, and late ones, which begin later, all have work left for their ends, and every stage
+/// holds at most `stages` micro-batches, as the first one of one forward, one backward does. One chunk a stage.
+pub(super) fn zero_bubble(stage: u32, shape: Shape) -> Vec<Action> {
     assert_eq!(shape.chunks, 1, "gradients of weights fill the bubble of stages with one chunk");
-    let last = shape.stages as usize - 1;
-    let mut stages: Vec<Stage> = (0..=last).map(|_| Stage::default()).collect();
-    for micro in 0..shape.micros {
-        stages[0].forwards.push_back((0, micro));
-    }
-    // All three passes take one tick. Whoever is earliest acts; of several the first stage.
-    while let Some(at) =
-        (0..=last).filter(|s| stages[*s].is_busy()).min_by_key(|s| stages[*s].next(shape.stages))
-    {
-        let (clock, action) = stages[at].act(shape.stages);
-        match action {
-            Action::Forward(pass) if at < last => stages[at + 1].forwards.push_back((clock, pass.micro)),
-            Action::Forward(pass) => stages[at].backwards.push_back((clock, pass.micro)),
-            Action::BackwardInput(pass) if at > 0 => stages[at - 1].backwards.push_back((clock, pass.micro)),
-            _ => {}
-        }
-    }
-    stages.into_iter().map(|stage| stage.order).collect()
-}
-
-/// A stage while its order is found.
-#[derive(Default)]
-struct Stage {
-    clock: u32,
-    /// When the input is there, and the micro-batch.
-    forwards: VecDeque<(u32, u32)>,
-    /// When the gradient is there, and the micro-batch.
-    backwards: VecDeque<(u32, u32)>,
-    weights: VecDeque<u32>,
-    alive: u32,
-    order: Vec<Action>,
-}
-
-impl Stage {
-    /// Whether it could do something, now or later.
-    fn is_busy(&self) -> bool {
-        !(self.forwards.is_empty() && self.backwards.is_empty() && self.weights.is_empty())
-    }
-
-    /// The tick at which it can act next; never, when it waits for memory that only others can free.
-    fn next(&self, most: u32) -> u32 {
-        if !self.weights.is_empty() {
-            return self.clock;
-        }
-        let forward = self.forwards.front().filter(|_| self.alive < most).map(|(tick, _)| *tick);
-        let backward = self.backwards.front().map(|(tick, _)| *tick);
-        let first = forward.into_iter().chain(backward).min();
-        first.map_or(u32::MAX, |tick| tick.max(self.clock))
-    }
-
-    /// Does the most urgent thing at [`Stage::next`]; returns when it is done.
-    fn act(&mut self, most: u32) -> (u32, Action) {
-        let now = self.next(most);
-        assert!(now < u32::MAX, "somebody can always act");
-        let is_there = |queue: &VecDeque<(u32, u32)>| queue.front().is_some_and(|(tick, _)| *tick <= now);
-        let pass = |micro| Pass { micro, chunk: 0 };
-        let action = if is_there(&self.backwards) {
-            let micro = self.backwards.pop_front().expect("it is there").1;
-            self.weights.push_back(micro);
-            Action::BackwardInput(pass(micro))
-        } else if self.alive < most && is_there(&self.forwards) {
-            self.alive += 1;
-            Action::Forward(pass(self.forwards.pop_front().expect("it is there").1))
+    let weights = |micro| Action::BackwardWeights(Pass { micro, chunk: 0 });
+    let mut order = Vec::new();
+    for action in one_forward_one_backward(stage, shape) {
+        if let Action::Backward(pass) = action {
+            order.push(Action::BackwardInput(pass));
+            order.extend(pass.micro.checked_sub(stage).map(weights));
         } else {
-            self.alive -= 1;
-            Action::BackwardWeights(pass(self.weights.pop_front().expect("there is nothing else")))
-        };
-        self.clock = now + 1;
-        self.order.push(action);
-        (self.clock, action)
+            order.push(action);
+        }
     }
+    order.extend((shape.micros.saturating_sub(stage)..shape.micros).map(weights));
+    order
 }

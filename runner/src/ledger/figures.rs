@@ -86,6 +86,7 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
                 point("forward_seconds", step, times.forward),
                 point("backward_seconds", step, times.backward),
                 point("communication_seconds", step, times.communication),
+                point("bubble_seconds", step, times.bubble),
                 point("optimizer_seconds", step, times.optimizer),
                 point("memory_bytes", step, figures.memory_bytes as f64),
                 point("sent_bytes", step, figures.sent_bytes as f64),

@@ -40,6 +40,14 @@ hidden = [16, 12, 16, 8]
 classes = 3
 "#;
 
+/// Eight blocks: two for each chunk of four stages.
+const DEEP: &str = r#"
+kind = "mlp"
+inputs = 6
+hidden = [8, 8, 8, 8, 8, 8, 8, 8]
+classes = 3
+"#;
+
 const CNN: &str = r#"
 kind = "cnn"
 channels = 1
@@ -63,6 +71,18 @@ impl Case {
         Self { model, data, pins }
     }
 
+    /// A pipeline of four stages and `micros` micro-batches.
+    pub(super) fn of_four_stages(schedule: &str, chunks: u32, micros: u32) -> Self {
+        let (schedule, chunks, micro) =
+            (format!("\"{schedule}\""), chunks.to_string(), (16 / micros).to_string());
+        let mut pins =
+            vec![("pipeline", "4"), ("schedule", schedule.as_str()), ("micro_batch", micro.as_str())];
+        if chunks != "1" {
+            pins.push(("chunks", &chunks));
+        }
+        Self::new((DEEP, TABLE), &pins)
+    }
+
     /// The same model and micro-batch on one rank.
     pub(super) fn on_one_rank(&self) -> Self {
         Self { pins: Vec::new(), ..self.clone() }
@@ -81,11 +101,12 @@ impl Case {
         let axes = ["data", "tensor", "pipeline", "context", "expert"];
         let open = axes.iter().filter(|axis| !pins.iter().any(|(key, _)| key == *axis));
         let ones: String = open.map(|axis| format!("{axis} = 1\n")).collect();
+        let micro = if pins.iter().any(|(key, _)| *key == "micro_batch") { "" } else { "micro_batch = 2\n" };
         let pins: String = pins.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         format!(
             "[model]{model}\n[data]\n{data}\nvalid = \"10%\"\n\n[objective]\nstop = {{ steps = 20 }}\n\n\
              [train]\nbatch = 16\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
-             [layout]\nmicro_batch = 2\n{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"cpu\"\n",
+             [layout]\n{micro}{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"cpu\"\n",
             self.ranks().max(1)
         )
     }
@@ -96,7 +117,7 @@ impl fmt::Display for Case {
         let name = match self.model {
             GPT => "gpt",
             LLAMA => "llama",
-            MLP => "mlp",
+            MLP | DEEP => "mlp",
             _ => "cnn",
         };
         f.write_str(name)?;
@@ -113,6 +134,9 @@ pub(super) fn some() -> Vec<Case> {
         cases.push(Case::new(model, &[("pipeline", "4"), ("schedule", "\"1f1b\"")]));
         cases.push(Case::new(model, &[("pipeline", "2"), ("data", "2"), ("schedule", "\"gpipe\"")]));
         cases.push(Case::new(model, &[("pipeline", "2"), ("schedule", "\"interleaved\""), ("chunks", "2")]));
+        let zero_bubble = ("schedule", "\"zero_bubble\"");
+        cases.push(Case::new(model, &[("pipeline", "4"), zero_bubble, ("recompute", "\"full\"")]));
+        cases.push(Case::new(model, &[("pipeline", "2"), ("data", "2"), zero_bubble]));
     }
     cases
 }
@@ -125,7 +149,7 @@ pub(super) fn all() -> Vec<Case> {
             if !16u32.is_multiple_of(2 * data) || data * pipeline > 8 || data * pipeline == 1 {
                 continue;
             }
-            for schedule in ["gpipe", "1f1b", "interleaved"] {
+            for schedule in ["gpipe", "1f1b", "interleaved", "zero_bubble"] {
                 let (data, stages) = (data.to_string(), pipeline.to_string());
                 let schedule = format!("\"{schedule}\"");
                 let mut pins = vec![("data", data.as_str()), ("pipeline", stages.as_str())];

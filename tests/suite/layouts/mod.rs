@@ -3,6 +3,7 @@
 //! A case goes the whole way of a value, without processes: a recipe with its layout pinned, the plan, one assignment
 //! for each rank, and ranks as threads of this process.
 
+mod bubble;
 mod cases;
 mod relay;
 mod world;

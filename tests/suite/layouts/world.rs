@@ -7,8 +7,9 @@ use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, ResumePoint, Step
 use dtrain_recipes::check::{CheckContext, check};
 use dtrain_recipes::document::Document;
 use dtrain_recipes::source::{Layer, Source};
+use dtrain_worker::Tempo;
 use dtrain_worker::comm::loopback;
-use dtrain_worker::session::{Orders, Tell, attempt_among};
+use dtrain_worker::session::{Orders, Tell, attempt_at_tempo};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -62,27 +63,33 @@ pub(super) fn run_from(
 ) -> (Vec<Assignment>, Vec<Vec<Event>>) {
     write_data(folder);
     let assignments = assignments(case, folder, from, last);
+    let events = events(case, assignments.clone(), Tempo::default());
+    (assignments, events)
+}
+
+/// What all ranks tell until their ends.
+pub(super) fn events(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
     let ranks = u32::try_from(assignments.len()).expect("ranks are few");
     let groups = loopback::threads(ranks, Duration::from_secs(60));
-    let threads = assignments.clone().into_iter().zip(groups).map(|(assignment, group)| {
+    let threads = assignments.into_iter().zip(groups).map(|(assignment, group)| {
         std::thread::spawn(move || {
             let events = Arc::new(Mutex::new(Vec::new()));
             let told = Arc::clone(&events);
             let tell: Tell = Arc::new(move |event| told.lock().expect("no panic inside").push(event));
             let (_orders, inbox) = channel();
-            let result = attempt_among(&assignment, Box::new(group), &mut Orders::of(inbox), &tell);
+            let mut orders = Orders::of(inbox);
+            let result = attempt_at_tempo(&assignment, Box::new(group), tempo, &mut orders, &tell);
             let events = events.lock().expect("no panic inside").clone();
             (result, events)
         })
     });
     let threads: Vec<_> = threads.collect();
-    let events = threads.into_iter().map(|thread| {
+    let ended = threads.into_iter().map(|thread| {
         let (result, events) = thread.join().expect("a rank does not panic");
         result.unwrap_or_else(|failure| panic!("{case}: {failure:?}"));
         events
     });
-    let events = events.collect();
-    (assignments, events)
+    ended.collect()
 }
 
 /// What all ranks told of `steps` steps; they must tell the same.
@@ -105,7 +112,13 @@ fn of_rank(events: &[Event]) -> Trace {
     }
 }
 
-fn assignments(case: &Case, folder: &Path, from: Option<&ResumePoint>, last: u64) -> Vec<Assignment> {
+/// What every rank is to do, from a checkpoint or from the beginning.
+pub(super) fn assignments(
+    case: &Case,
+    folder: &Path,
+    from: Option<&ResumePoint>,
+    last: u64,
+) -> Vec<Assignment> {
     let source = Source::new("case.toml", Layer::Recipe, case.text());
     let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
     let context = CheckContext { folder: folder.to_owned(), name: "case".into() };
@@ -147,7 +160,7 @@ fn assignments(case: &Case, folder: &Path, from: Option<&ResumePoint>, last: u64
 }
 
 /// Text, a table and images that can be learned.
-fn write_data(folder: &Path) {
+pub(super) fn write_data(folder: &Path) {
     let text: String =
         (0..400).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
     let table = |columns: usize| {

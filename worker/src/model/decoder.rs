@@ -134,9 +134,9 @@ fn feed_forward(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: 
 /// Scores of the next token. `[b, t, w]` → `[b·t, vocab]`
 pub(crate) fn logits(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
     let x = norm(network, decoder, weights, "norm", x);
-    let weight = match weights.find("head.weight") {
+    let weight = match weights.find_factor("head.weight") {
         Some(head) => head,
-        None => weights.get::<2>("embedding.weight").transpose(),
+        None => weights.factor("embedding.weight").transpose(),
     };
     ops::project(network.arithmetic, x, vec![weight], Vec::new(), None).flatten(0, 1)
 }
@@ -160,7 +160,7 @@ fn project(
     x: Tensor<3>,
     residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
-    let matrices = names.iter().map(|name| weights.get(&format!("{name}.weight"))).collect();
+    let matrices = names.iter().map(|name| weights.factor(&format!("{name}.weight"))).collect();
     let biases = names.iter().filter_map(|name| weights.find(&format!("{name}.bias"))).collect();
     ops::project(network.arithmetic, x, matrices, biases, residual)
 }

@@ -47,5 +47,5 @@ pub(crate) fn logits(network: &Network, weights: &Weights<'_>, x: Tensor<3>) -> 
 }
 
 pub(crate) fn linear(network: &Network, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
-    ops::project(network.arithmetic, x, vec![weights.get("weight")], vec![weights.get("bias")], None)
+    ops::project(network.arithmetic, x, vec![weights.factor("weight")], vec![weights.get("bias")], None)
 }

@@ -6,7 +6,7 @@ pub(crate) mod decoder;
 pub(crate) mod initial;
 pub(crate) mod mlp;
 
-use crate::ops::{Arithmetic, LossFigures};
+use crate::ops::{Arithmetic, Factor, Later, LossFigures};
 use crate::parallel::Partners;
 use crate::stage::Samples;
 use burn::tensor::Tensor;
@@ -75,6 +75,8 @@ pub(crate) enum Output {
 pub(crate) struct Weights<'a> {
     /// Short name, shape and flat values.
     pub(crate) entries: Vec<(&'a str, &'a [usize], Tensor<1>)>,
+    /// Where gradients of matrices may be left, by place among the entries.
+    pub(crate) later: Option<Later>,
 }
 
 impl Weights<'_> {
@@ -84,6 +86,17 @@ impl Weights<'_> {
             let shape: [usize; D] = (*shape).try_into().expect("a parameter is read with its own rank");
             flat.clone().reshape(shape)
         })
+    }
+
+    /// The parameter called `short` as a linear layer multiplies by it; `None` when the part has none of that name.
+    pub(crate) fn find_factor(&self, short: &str) -> Option<Factor> {
+        let place = self.entries.iter().position(|(name, ..)| *name == short)?;
+        Some(Factor::new(self.get(short), place, self.later.clone()))
+    }
+
+    /// As [`Weights::find_factor`], of a parameter which the part must have.
+    pub(crate) fn factor(&self, short: &str) -> Factor {
+        self.find_factor(short).unwrap_or_else(|| panic!("the part declares no parameter `{short}`"))
     }
 
     /// The parameter called `short`, which the part must have.

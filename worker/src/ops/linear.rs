@@ -2,7 +2,9 @@
 
 use super::chunks;
 use super::kernels::{self, Into, Matrix, MatrixMut, Threads};
+use super::late::Side;
 use super::tape::{dense, input, record, shape, slice, vector};
+use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
@@ -100,13 +102,42 @@ fn backward(
     found
 }
 
+/// The gradients of weights from the input and the gradient of the output, flat, as the weights lie.
+pub(super) fn weight_gradients(x: Tensor<3>, d: Tensor<3>, sides: &[Side]) -> Vec<Tensor<1>> {
+    const HOST: &str = "fused operations read tensors on the host";
+    let [x, d] = [x, d].map(|tensor| dense(tensor.try_into_primitive::<Flex>().expect(HOST)));
+    let ([b, t, width], [.., out]) = (shape(&x), shape::<3>(&d));
+    let left = Matrix::dense(slice(&x), [b * t, width]);
+    let all = Matrix::dense(slice(&d), [b * t, out]);
+    let mut before = 0;
+    let gradients = sides.iter().map(|side| {
+        let part = all.part([0, before], [b * t, side.columns]);
+        before += side.columns;
+        let values = weight_values(side.is_transposed, left, part);
+        let length = values.len();
+        Tensor::from_primitive::<Flex>(vector(values, [length]))
+    });
+    gradients.collect()
+}
+
 /// `xᵀ · d`, laid out as the weight is, so that a transposed one (a tied embedding) is not copied.
 fn weight_gradient(weight: &FlexTensor, x: Matrix<'_>, d: Matrix<'_>) -> FlexTensor {
     let [rows, columns] = shape(weight);
-    if weight.layout().strides()[1] == 1 || rows == 1 {
-        vector(kernels::product_of(x.transposed(), d), [rows, columns])
+    let is_transposed = weight.layout().strides()[1] != 1 && rows > 1;
+    let values = weight_values(is_transposed, x, d);
+    if is_transposed {
+        vector(values, [columns, rows]).transpose(0, 1)
     } else {
-        vector(kernels::product_of(d.transposed(), x), [columns, rows]).transpose(0, 1)
+        vector(values, [rows, columns])
+    }
+}
+
+/// The values of `xᵀ · d`, or of `dᵀ · x`.
+fn weight_values(is_transposed: bool, x: Matrix<'_>, d: Matrix<'_>) -> Vec<f32> {
+    if is_transposed {
+        kernels::product_of(d.transposed(), x)
+    } else {
+        kernels::product_of(x.transposed(), d)
     }
 }
 

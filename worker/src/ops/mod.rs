@@ -4,16 +4,20 @@
 mod attention;
 pub(crate) mod chunks;
 pub(crate) mod kernels;
+mod late;
 mod linear;
 mod loss;
 mod norm;
 pub(crate) mod plain;
 mod pointwise;
 mod tape;
+mod unary;
 
 use burn::tensor::Tensor;
 use dtrain_recipes::Precision;
 use std::sync::Arc;
+
+pub(crate) use late::{Factor, Later};
 
 /// How operations compute; decided once for each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub(crate) struct Arithmetic {
     pub(crate) fused: bool,
     /// Arithmetic of matrix products.
     pub(crate) precision: Precision,
+    /// Whether attention is computed again for its gradient; the fused one never keeps its scores.
+    pub(crate) forgets_scores: bool,
 }
 
 /// How the columns of a packed `[.., (query + 2·key)·width]` tensor divide into heads.
@@ -72,15 +78,11 @@ impl Rotary {
 pub(crate) fn project(
     arithmetic: Arithmetic,
     x: Tensor<3>,
-    weights: Vec<Tensor<2>>,
+    weights: Vec<impl Into<Factor>>,
     biases: Vec<Tensor<1>>,
     residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
-    if arithmetic.fused {
-        linear::project(x, weights, biases, residual)
-    } else {
-        plain::project(arithmetic.precision, x, weights, biases, residual)
-    }
+    late::project(arithmetic, x, weights.into_iter().map(Into::into).collect(), biases, residual)
 }
 
 /// Turns the query and key heads of a packed tensor by their positions (halves rotated, as Llama does).
@@ -94,10 +96,11 @@ pub(crate) fn rotary(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads, ta
 
 /// Causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
 pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
-    if arithmetic.fused {
-        attention::attention(packed, heads)
-    } else {
-        plain::attention(arithmetic.precision, packed, heads)
+    let Arithmetic { fused, precision, forgets_scores } = arithmetic;
+    match (fused, forgets_scores) {
+        (true, _) => attention::attention(packed, heads),
+        (false, true) => unary::again(packed, move |packed| plain::attention(precision, packed, heads)),
+        (false, false) => plain::attention(precision, packed, heads),
     }
 }
 

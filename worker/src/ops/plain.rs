@@ -1,6 +1,7 @@
 //! Every operation as a composition of tensor operations: what runs on devices other than the host, and what
 //! the fused operations are tested against.
 
+use super::late::Side;
 use super::{Heads, LossFigures, Rotary};
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
@@ -42,6 +43,24 @@ pub(crate) fn project(
         Some(residual) => residual + y,
         None => y,
     }
+}
+
+/// The gradients of the weights of a projection from its input and the gradient of its output, flat, as the weights lie.
+pub(super) fn weight_gradients(
+    precision: Precision,
+    x: Tensor<3>,
+    d: Tensor<3>,
+    sides: &[Side],
+) -> Vec<Tensor<1>> {
+    let (x, d): (Tensor<2>, Tensor<2>) = (x.flatten(0, 1), d.flatten(0, 1));
+    let mut before = 0;
+    let gradients = sides.iter().map(|side| {
+        let part = d.clone().narrow(1, before, side.columns);
+        before += side.columns;
+        let gradient = product(precision, x.clone().transpose(), part);
+        if side.is_transposed { gradient.transpose().flatten(0, 1) } else { gradient.flatten(0, 1) }
+    });
+    gradients.collect()
 }
 
 pub(crate) fn rotary(packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {

@@ -4,8 +4,8 @@ use super::*;
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::order::mix;
 
-const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32 };
-const FUSED: Arithmetic = Arithmetic { fused: true, precision: Precision::F32 };
+const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
+const FUSED: Arithmetic = Arithmetic { fused: true, ..PLAIN };
 
 /// Values in [-2, 2), a function of `seed`.
 fn values(seed: u64, len: usize) -> Vec<f32> {
@@ -98,6 +98,48 @@ fn attention_sees_no_later_token_and_shares_its_keys() {
     {
         let heads = Heads { query, key, width };
         check(&[(1, &[2, t, (query + 2 * key) * width])], |a, l| attention(a, l[0].clone(), heads));
+    }
+}
+
+#[test]
+fn attention_computed_again_has_the_same_gradient() {
+    let again = Arithmetic { forgets_scores: true, ..PLAIN };
+    for (query, key, width, t) in [(3, 3, 4, 5), (4, 2, 2, 9)] {
+        let (heads, leaves) = (Heads { query, key, width }, [2, t, (query + 2 * key) * width]);
+        let trace = |a| trace(&[(1, &leaves)], |l| attention(a, l[0].clone(), heads));
+        let (found, wanted) = (trace(again), trace(PLAIN));
+        // Without autodiff the softmax is another, with other bits.
+        assert!(found[0].iter().zip(&wanted[0]).all(|(f, w)| (f - w).abs() < 1e-6));
+        assert_eq!(found[1], wanted[1]);
+    }
+}
+
+/// Gradients of weights in one piece, and left for later: `(gradient of the input, gradients of weights)`.
+#[test]
+fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
+    let shapes: [(u64, [usize; 2]); 3] = [(2, [7, 3]), (3, [7, 4]), (4, [6, 7])];
+    for arithmetic in [PLAIN, FUSED, Arithmetic { precision: Precision::Bf16, ..PLAIN }] {
+        let x = leaf(1, [2, 5, 7]);
+        let run = |later: Option<&Later>| {
+            let leaves = shapes.map(|(seed, shape)| leaf::<2>(seed, shape));
+            let factor = |place: usize| Factor::new(leaves[place].clone(), place, later.cloned());
+            // The last lies transposed, as a tied embedding does.
+            let factors = vec![factor(0), factor(1), factor(2).transpose()];
+            let y = project(arithmetic, x.clone(), factors, vec![], Some(leaf(9, [2, 5, 13])));
+            let upstream = leaf(99, y.dims()).inner();
+            let mut found = inject(arithmetic, y, upstream).backward();
+            let input = flat(x.grad_remove(&mut found).expect("the input is used"));
+            let now: Vec<_> = leaves.iter().map(|leaf| leaf.grad_remove(&mut found).map(flat)).collect();
+            (input, now)
+        };
+        let (wanted_input, wanted) = run(None);
+        let later = Later::default();
+        let (input, now) = run(Some(&later));
+        assert_eq!(input, wanted_input);
+        assert!(now.iter().all(Option::is_none), "they are left");
+        let found: Vec<_> = later.compute().into_iter().map(|(place, d)| (place, Some(flat(d)))).collect();
+        assert_eq!(found, wanted.into_iter().enumerate().collect::<Vec<_>>(), "{arithmetic:?}");
+        assert!(later.compute().is_empty(), "they are computed once");
     }
 }
 

@@ -5,9 +5,11 @@
 
 use crate::comm::{CommError, Group};
 use dtrain_protocol::Failure;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
 /// What is to be done with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Courier {
     sent: Arc<AtomicU64>,
     errands: Sender<(Errand, Vec<f32>)>,
     done: Receiver<Result<Vec<f32>, CommError>>,
+    /// Seconds spent in [`Courier::next`].
+    waited: Cell<f64>,
 }
 
 impl Courier {
@@ -44,7 +48,7 @@ impl Courier {
             .name("courier".into())
             .spawn(travel)
             .expect("a process may start a thread");
-        Self { rank, ranks, sent, errands, done }
+        Self { rank, ranks, sent, errands, done, waited: Cell::new(0.0) }
     }
 
     /// Index of this rank.
@@ -74,11 +78,19 @@ impl Courier {
 
     /// Waits for the oldest buffer that is still on its way.
     pub fn next(&self) -> Result<Vec<f32>, Failure> {
-        match self.done.recv() {
+        let began = Instant::now();
+        let done = self.done.recv();
+        self.waited.set(self.waited.get() + began.elapsed().as_secs_f64());
+        match done {
             Ok(Ok(values)) => Ok(values),
             Ok(Err(error)) => Err(error.failure()),
             Err(_) => Err(Failure::Other("the thread that talks to the other ranks ended".into())),
         }
+    }
+
+    /// Seconds that were waited for buffers so far.
+    pub fn waited(&self) -> f64 {
+        self.waited.get()
     }
 
     /// Waits until all ranks have called it. Nothing may be on its way.

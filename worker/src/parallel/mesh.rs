@@ -93,6 +93,12 @@ impl Mesh {
         peers.into_iter().chain(couriers).sum()
     }
 
+    /// Seconds this rank has waited for others so far, but for stages of its pipeline.
+    pub fn waited(&self) -> f64 {
+        let replicas = self.replicas.as_ref().map_or(0.0, Courier::waited);
+        self.world.waited() + replicas + self.partners.waited()
+    }
+
     /// `Err` when something went wrong between this rank and another in the middle of a pass.
     pub fn check(&self) -> Result<(), Failure> {
         self.trouble.check()

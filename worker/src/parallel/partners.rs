@@ -4,7 +4,9 @@
 use crate::comm::{CommError, Group, Incoming, Outgoing, loopback};
 use dtrain_protocol::Failure;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// The ranks that take part in one rank's passes, by what they hold a part of.
 #[derive(Clone, Debug)]
@@ -24,6 +26,11 @@ impl Partners {
     pub fn none() -> Self {
         let alone = || Peers::of(Box::new(loopback::Alone), Trouble::default());
         Self { tensor: alone(), context: alone(), expert: alone(), sequence: false }
+    }
+
+    /// Seconds spent with them so far.
+    pub fn waited(&self) -> f64 {
+        [&self.tensor, &self.context, &self.expert].into_iter().map(Peers::waited).sum()
     }
 }
 
@@ -56,11 +63,14 @@ pub struct Peers {
     size: u32,
     group: Arc<Mutex<Box<dyn Group>>>,
     trouble: Trouble,
+    /// Nanoseconds spent inside calls.
+    waited: Arc<AtomicU64>,
 }
 
 impl Peers {
     pub(super) fn of(group: Box<dyn Group>, trouble: Trouble) -> Self {
-        Self { rank: group.rank(), size: group.size(), group: Arc::new(Mutex::new(group)), trouble }
+        let (rank, size) = (group.rank(), group.size());
+        Self { rank, size, group: Arc::new(Mutex::new(group)), trouble, waited: Arc::default() }
     }
 
     /// Index of this rank among them.
@@ -76,6 +86,11 @@ impl Peers {
     /// Bytes this rank sent to them.
     pub fn sent(&self) -> u64 {
         self.group.lock().expect("no thread panics while it holds the group").sent()
+    }
+
+    /// Seconds spent inside calls so far, by all who share this group.
+    pub fn waited(&self) -> f64 {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed)).as_secs_f64()
     }
 
     /// Replaces `values` by their sum over the ranks.
@@ -109,9 +124,12 @@ impl Peers {
         }
         let mut group: MutexGuard<'_, _> =
             self.group.lock().expect("no thread panics while it holds the group");
+        let began = Instant::now();
         if let Err(error) = act(&mut **group) {
             self.trouble.note(&error);
         }
+        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 }
 

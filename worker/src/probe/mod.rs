@@ -15,6 +15,7 @@ use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::Post;
 use crate::parallel::{Ballot, Buckets, Courier, Mesh, tally};
 use crate::stage::Stage;
+use crate::watch::Tempo;
 use dtrain_protocol::{
     Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, TrialId,
 };
@@ -63,7 +64,8 @@ pub fn rates(
     let buckets = Buckets::new(stage.parameters());
     let training = whole::training();
     let post = Post::new(mesh.pipeline().clone(), stage.device());
-    let replica = Replica { training: &training, stage, optimizer, buckets, post, mesh };
+    let tempo = Tempo::default();
+    let replica = Replica { training: &training, stage, optimizer, buckets, post, mesh, tempo };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
     let mut profile = Vec::with_capacity(request.micro_batches.len());

@@ -25,6 +25,7 @@ use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::Post;
 use crate::parallel::{Ballot, Buckets, Mesh, Tally};
 use crate::stage::{Holding, Stage};
+use crate::watch::Tempo;
 use dtrain_protocol::{Assignment, Event, Failure, StepFigures, StepId, StopReason, cannot_run};
 use dtrain_recipes::Metric;
 use save::Saver;
@@ -39,7 +40,7 @@ pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 /// Does what `assignment` says; the last event told is `Finished`. An `Err` is told by the caller.
 pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<(), Failure> {
     let join = |orders: &mut Orders| join(assignment, orders, tell);
-    attempt_with(assignment, join, orders, tell)
+    attempt_with(assignment, join, Tempo::default(), orders, tell)
 }
 
 /// As [`attempt`], among ranks that are joined already: `group` has all of them.
@@ -49,14 +50,26 @@ pub fn attempt_among(
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
+    attempt_at_tempo(assignment, group, Tempo::default(), orders, tell)
+}
+
+/// As [`attempt_among`], with passes that take at least as long as `tempo` says.
+pub fn attempt_at_tempo(
+    assignment: &Assignment,
+    group: Box<dyn Group>,
+    tempo: Tempo,
+    orders: &mut Orders,
+    tell: &Tell,
+) -> Result<(), Failure> {
     let mesh = Mesh::of(group, &assignment.arrangement, assignment.rank).map_err(|error| error.failure());
-    attempt_with(assignment, |_| mesh, orders, tell)
+    attempt_with(assignment, |_| mesh, tempo, orders, tell)
 }
 
 /// As [`attempt`], with the ranks joined by `join`.
 fn attempt_with(
     assignment: &Assignment,
     join: impl FnOnce(&mut Orders) -> Result<Mesh, Failure>,
+    tempo: Tempo,
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
@@ -75,7 +88,7 @@ fn attempt_with(
     }
     let buckets = Buckets::new(stage.parameters());
     let post = Post::new(mesh.pipeline().clone(), stage.device());
-    let mut replica = Replica { training, stage, optimizer, buckets, post, mesh };
+    let mut replica = Replica { training, stage, optimizer, buckets, post, mesh, tempo };
     // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
     replica.mesh.world().barrier()?;
     let begin = beginning(assignment);

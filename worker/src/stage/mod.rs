@@ -11,11 +11,11 @@ mod values;
 use crate::device;
 use crate::gradients::Gradients;
 use crate::model::{self, Network, Part, initial};
-use crate::ops::{Arithmetic, LossFigures};
+use crate::ops::{Arithmetic, Later, LossFigures};
 use crate::parallel::Partners;
 use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Arrangement, Pass, Rank, Toward};
-use dtrain_recipes::{Model, Precision, Recompute};
+use dtrain_recipes::{Model, PipelineSchedule, Precision, Recompute};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -132,6 +132,10 @@ pub struct Stage {
     values: Vec<Tensor<1>>,
     gradients: Gradients,
     kept: BTreeMap<Pass, Vec<Kept>>,
+    /// Whether gradients of weights are left for [`Stage::backward_weights`].
+    splits: bool,
+    /// What was left of each pass, part by part, last to first.
+    left: BTreeMap<Pass, Vec<(usize, Later)>>,
     host: bool,
 }
 
@@ -157,7 +161,8 @@ impl Stage {
     pub fn of(holding: &Holding<'_>, device: &Device) -> Result<Self, StageError> {
         let precision = holding.arrangement.precision;
         let fused = device::is_host(device) && precision == Precision::F32;
-        Self::with_arithmetic(holding, Arithmetic { fused, precision }, device)
+        let forgets_scores = holding.arrangement.recompute == Recompute::Selective;
+        Self::with_arithmetic(holding, Arithmetic { fused, precision, forgets_scores }, device)
     }
 
     pub(crate) fn with_arithmetic(
@@ -197,6 +202,8 @@ impl Stage {
             values,
             gradients,
             kept: BTreeMap::new(),
+            splits: arrangement.schedule == PipelineSchedule::ZeroBubble,
+            left: BTreeMap::new(),
             host,
         })
     }

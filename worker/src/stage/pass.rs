@@ -4,7 +4,7 @@ use super::parameters::Unit;
 use super::{Flow, Samples, Stage};
 use crate::gradients::Gradients;
 use crate::model::{Output, Part, Weights};
-use crate::ops::{self, LossFigures};
+use crate::ops::{self, Later, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
 use dtrain_recipes::Recompute;
@@ -21,6 +21,8 @@ pub(super) struct Graph {
     leaves: Vec<Tensor<1>>,
     input: Option<Tensor<3>>,
     output: Output,
+    /// Where its backward leaves gradients of weights.
+    later: Later,
 }
 
 impl Stage {
@@ -68,38 +70,84 @@ impl Stage {
         weight: f32,
         done: &mut dyn FnMut(usize, &mut Gradients),
     ) -> Option<Tensor<3>> {
-        let kept = self.kept.remove(&pass);
-        let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
-        let first = self.chunks[pass.chunk as usize].start;
         let mut upstream = upstream;
-        for (index, kept) in (first..).zip(kept).collect::<Vec<_>>().into_iter().rev() {
-            let unit = &self.units[index];
-            let graph = match kept {
-                Kept::Graph(graph) => graph,
-                Kept::Input(input) => self.record(unit, Some(input), &Samples::NOTHING),
-            };
-            let Graph { leaves, input, output } = graph;
-            let scalar = match output {
-                Output::Loss(loss, _) => Some(loss * weight),
-                Output::Activation(output) => {
-                    upstream.take().map(|upstream| ops::inject(self.network.arithmetic, output, upstream))
-                }
-            };
-            // Without trained parameters before it, a part gets no gradient and needs none.
-            if let Some(scalar) = scalar.filter(Tensor::is_tracked) {
-                let mut found = scalar.backward();
-                drop(scalar);
-                for ((_, parameter), leaf) in unit.uses.iter().zip(&leaves) {
-                    if let Some(gradient) = leaf.grad_remove(&mut found) {
-                        self.gradients.add(*parameter, gradient);
-                    }
-                }
-                upstream =
-                    input.filter(|_| unit.input_tracked).and_then(|input| input.grad_remove(&mut found));
-            }
+        for (index, kept) in self.take(pass) {
+            let later = self.back(index, kept, &mut upstream, weight);
+            self.add_left(index, &later);
             done(index, &mut self.gradients);
         }
         upstream
+    }
+
+    /// The part of [`Stage::backward`] that the chunk before waits for. What it leaves, matrices of linear layers when
+    /// the schedule wants them late, is for [`Stage::backward_weights`].
+    pub fn backward_input(
+        &mut self,
+        pass: Pass,
+        upstream: Option<Tensor<3>>,
+        weight: f32,
+    ) -> Option<Tensor<3>> {
+        let (mut upstream, mut left) = (upstream, Vec::new());
+        for (index, kept) in self.take(pass) {
+            left.push((index, self.back(index, kept, &mut upstream, weight)));
+        }
+        self.left.insert(pass, left);
+        upstream
+    }
+
+    /// The rest of backward of a pass; `done` is told each part, as by [`Stage::backward`].
+    ///
+    /// On a stage with several passes on their way, gradients of a part are final only after the last of these.
+    pub fn backward_weights(&mut self, pass: Pass, done: &mut dyn FnMut(usize, &mut Gradients)) {
+        let left = self.left.remove(&pass);
+        let left = left.unwrap_or_else(|| panic!("gradients of weights of {pass:?} without its backward"));
+        for (index, later) in left {
+            self.add_left(index, &later);
+            done(index, &mut self.gradients);
+        }
+    }
+
+    /// What was kept of a pass, with the units it belongs to, last to first.
+    fn take(&mut self, pass: Pass) -> impl Iterator<Item = (usize, Kept)> + use<> {
+        let kept = self.kept.remove(&pass);
+        let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
+        let first = self.chunks[pass.chunk as usize].start;
+        (first..).zip(kept).collect::<Vec<_>>().into_iter().rev()
+    }
+
+    /// Backward of one unit: adds gradients but those it leaves, and replaces `upstream` by the gradient of the input.
+    fn back(&mut self, index: usize, kept: Kept, upstream: &mut Option<Tensor<3>>, weight: f32) -> Later {
+        let unit = &self.units[index];
+        let graph = match kept {
+            Kept::Graph(graph) => graph,
+            Kept::Input(input) => self.record(unit, Some(input), &Samples::NOTHING),
+        };
+        let Graph { leaves, input, output, later } = graph;
+        let scalar = match output {
+            Output::Loss(loss, _) => Some(loss * weight),
+            Output::Activation(output) => {
+                upstream.take().map(|upstream| ops::inject(self.network.arithmetic, output, upstream))
+            }
+        };
+        // Without trained parameters before it, a part gets no gradient and needs none.
+        if let Some(scalar) = scalar.filter(Tensor::is_tracked) {
+            let mut found = scalar.backward();
+            drop(scalar);
+            for ((_, parameter), leaf) in unit.uses.iter().zip(&leaves) {
+                if let Some(gradient) = leaf.grad_remove(&mut found) {
+                    self.gradients.add(*parameter, gradient);
+                }
+            }
+            *upstream = input.filter(|_| unit.input_tracked).and_then(|input| input.grad_remove(&mut found));
+        }
+        later
+    }
+
+    /// Computes and adds the gradients that the backward of a unit left.
+    fn add_left(&mut self, index: usize, later: &Later) {
+        for (place, gradient) in later.compute() {
+            self.gradients.add(self.units[index].uses[place].1, gradient);
+        }
     }
 
     /// Forward through chunk `chunk` without keeping anything: for validation.
@@ -140,12 +188,11 @@ impl Stage {
         logits.into_data().try_to_vec().expect("logits are f32")
     }
 
-    /// Whether the graph of `unit` is dropped and made again. The attention core, all that
-    /// `Recompute::Selective` asks for, is never kept by the fused operations; elsewhere the whole block goes.
+    /// Whether the graph of `unit` is dropped and made again. What `Recompute::Selective` drops, attention drops
+    /// itself.
     fn forgets(&self, unit: &Unit) -> bool {
         let blocks = match self.recompute {
-            Recompute::None => false,
-            Recompute::Selective => !self.network.arithmetic.fused,
+            Recompute::None | Recompute::Selective => false,
             Recompute::Full => true,
         };
         let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
@@ -163,8 +210,11 @@ impl Stage {
             let input = input.autodiff();
             if unit.input_tracked { input.require_grad() } else { input }
         });
-        let output = self.compute(unit, &self.weights(unit, Some(&leaves)), input.clone(), samples);
-        Graph { leaves, input, output }
+        let later = Later::default();
+        let weights =
+            Weights { later: self.splits.then(|| later.clone()), ..self.weights(unit, Some(&leaves)) };
+        let output = self.compute(unit, &weights, input.clone(), samples);
+        Graph { leaves, input, output, later }
     }
 
     /// The weights of `unit`: `leaves`, or else the values without autodiff.
@@ -173,7 +223,7 @@ impl Stage {
             let flat = leaves.map_or_else(|| self.values[*index].clone(), |leaves| leaves[place].clone());
             (short.as_str(), self.parameters[*index].shape.as_slice(), flat)
         });
-        Weights { entries: entries.collect() }
+        Weights { entries: entries.collect(), later: None }
     }
 
     pub(super) fn compute(

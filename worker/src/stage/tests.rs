@@ -216,7 +216,8 @@ fn fused_and_plain_operations_train_alike() {
         let batch = Batch::new(&model, 3);
         let (loss, gradient) = learn(&mut whole(&model), &batch.samples());
         for recompute in [Recompute::None, Recompute::Selective] {
-            let plain = Arithmetic { fused: false, precision: Precision::F32 };
+            let forgets_scores = recompute == Recompute::Selective;
+            let plain = Arithmetic { fused: false, precision: Precision::F32, forgets_scores };
             let (chunks, partners) = ([0..model.blocks()], Partners::none());
             let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
             let (model, rank) = (&model, Rank(0));
@@ -305,6 +306,58 @@ fn a_pipeline_of_two_stages_is_one_stage() {
             }
             assert_eq!(holders, if Some(index) == tied[0] { 2 } else { 1 }, "{}", parameter.name);
             close(&found, &wanted[parameter.range.clone()], 1e-6);
+        }
+    }
+}
+
+/// A stage of a schedule that leaves gradients of weights for later.
+fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, fused: bool) -> Stage {
+    let schedule = PipelineSchedule::ZeroBubble;
+    let arrangement = Arrangement { recompute, schedule, ..Arrangement::SINGLE };
+    let forgets_scores = recompute == Recompute::Selective;
+    let arithmetic = Arithmetic { fused, precision: Precision::F32, forgets_scores };
+    let (rank, partners) = (Rank(0), Partners::none());
+    let holding = Holding { model, chunks: &[blocks], seed: 7, arrangement, rank, partners };
+    Stage::with_arithmetic(&holding, arithmetic, &Device::flex()).unwrap()
+}
+
+#[test]
+fn a_backward_in_two_parts_is_one_to_the_last_bit() {
+    for model in models() {
+        let batch = Batch::new(&model, 4);
+        for (fused, recompute) in [
+            (true, Recompute::None),
+            (true, Recompute::Full),
+            (false, Recompute::None),
+            (false, Recompute::Selective),
+        ] {
+            let of = |micro: u32| batch.slice(2 * micro as usize..2 * micro as usize + 2);
+            // The last blocks, as a late stage of a pipeline holds them; and two micro-batches on their way.
+            let mut one = splitting(&model, 1..model.blocks(), recompute, fused);
+            one.splits = false;
+            let mut two = splitting(&model, 1..model.blocks(), recompute, fused);
+            let [rows, width] = model.activation_at(1).map(|side| side as usize);
+            let input = |micro: u32| {
+                let values = (0..2 * rows * width).map(|i| ((i + micro as usize) % 7) as f32 / 7.0 - 0.4);
+                let data = burn::tensor::TensorData::new(values.collect::<Vec<_>>(), [2, rows, width]);
+                Tensor::<3>::from_data(data, &Device::flex())
+            };
+            let values = |tensor: Option<Tensor<3>>| tensor.unwrap().into_data().try_to_vec::<f32>().unwrap();
+            for micro in 0..2 {
+                one.forward(at(micro), Some(input(micro)), &of(micro));
+                two.forward(at(micro), Some(input(micro)), &of(micro));
+            }
+            let whole = [0, 1].map(|micro| values(one.backward(at(micro), None, 0.5, &mut |_, _| {})));
+            let inputs = [0, 1].map(|micro| values(two.backward_input(at(micro), None, 0.5)));
+            assert_eq!(inputs, whole, "gradients of the input");
+            let early = two.gradients().values().to_vec();
+            assert_ne!(early, one.gradients().values(), "gradients of weights wait");
+            for micro in 0..2 {
+                let mut seen = Vec::new();
+                two.backward_weights(at(micro), &mut |unit, _| seen.push(unit));
+                assert_eq!(seen, (0..two.units()).rev().collect::<Vec<_>>());
+            }
+            assert_eq!(two.gradients().values(), one.gradients().values(), "fused {fused}, {recompute:?}");
         }
     }
 }

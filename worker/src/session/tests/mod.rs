@@ -195,8 +195,8 @@ fn phases_add_up_to_the_step() {
     for event in &ended[0].events {
         let Event::Step(figures) = event else { continue };
         let times = figures.times;
-        let parts = times.data + times.forward + times.backward + times.communication + times.optimizer;
-        assert!(parts <= times.step && parts > 0.7 * times.step, "{times:?}");
+        assert!((times.parts() / times.step - 1.0).abs() < 1e-6, "{times:?}");
+        assert!(times.forward > 0.0 && times.backward > 0.0 && times.optimizer > 0.0, "{times:?}");
         assert!(figures.memory_bytes > 1 << 20 && figures.tokens == 8 * 16);
     }
 }
