@@ -25,19 +25,6 @@ impl Values {
     pub fn all(self) -> u64 {
         self.dense + self.experts
     }
-
-    fn of(parameters: &[Parameter], layout: &Layout, coord: Coord) -> Self {
-        parameters.iter().fold(Self::default(), |sum, (name, shape)| {
-            let values = split::region(name, shape, layout, coord).elements();
-            let is_cut = |axis| split::is_cut(name, axis);
-            let of = |counts: bool| if counts { values } else { 0 };
-            sum + Self {
-                dense: of(!is_cut(Axis::Expert)),
-                experts: of(is_cut(Axis::Expert)),
-                whole: of(!is_cut(Axis::Tensor) && !is_cut(Axis::Expert)),
-            }
-        })
-    }
 }
 
 impl Add for Values {
@@ -64,20 +51,74 @@ impl Sub for Values {
     }
 }
 
-/// Values of every part of a model that a rank with these indices along the tensor and expert axes holds.
+/// The parameters of one part of a model as one rank holds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Their values.
+    pub values: Values,
+    /// Lengths of those that are no experts.
+    lengths: Vec<u64>,
+}
+
+impl Part {
+    fn of(parameters: &[Parameter], layout: &Layout, coord: Coord) -> Self {
+        let mut part = Self::default();
+        for (name, shape) in parameters {
+            let values = split::region(name, shape, layout, coord).elements();
+            if split::is_cut(name, Axis::Expert) {
+                part.values.experts += values;
+                continue;
+            }
+            part.values.dense += values;
+            part.values.whole += if split::is_cut(name, Axis::Tensor) { 0 } else { values };
+            part.lengths.push(values);
+        }
+        part
+    }
+
+    /// The parameters of both.
+    fn with(mut self, other: &Self) -> Self {
+        self.values = self.values + other.values;
+        self.lengths.extend(&other.lengths);
+        self
+    }
+
+    /// Values of what one of `shard` ranks keeps of those that are no experts: every parameter is cut by itself, and a
+    /// shorter share is padded.
+    pub fn block(&self, shard: u32) -> u64 {
+        self.lengths.iter().map(|length| length.div_ceil(u64::from(shard))).sum()
+    }
+}
+
+/// Where in a model a part lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before the first block.
+    Embedding,
+    /// A block.
+    Block,
+    /// After the last block, on a rank that has no embedding or has one of its own.
+    Head,
+    /// After the last block, where the head uses the embedding of the same rank.
+    TiedHead,
+}
+
+/// Every part of a model as a rank with these indices along the tensor and expert axes holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    embedding: Values,
-    /// Of the blocks before each block; one more than there are blocks.
+    embedding: Part,
+    /// Values of the blocks before each block; one more than there are blocks.
     before: Vec<Values>,
+    /// One for each block, or one for all where all are alike.
+    blocks: Vec<Part>,
     /// What the head alone uses.
-    head: Values,
-    /// The embedding that the head uses too.
-    tied: Values,
+    head: Part,
+    /// That with a tied embedding.
+    head_apart: Part,
+    /// The tied embedding.
+    tied: u64,
     /// The largest block.
     widest: Values,
-    /// Whether all blocks are as large.
-    are_alike: bool,
 }
 
 /// Values of the parts that one stage holds.
@@ -105,30 +146,41 @@ impl Stage {
 impl Parts {
     /// The parts of `model` in `layout` as the rank at `coord` holds them.
     pub fn of(model: &Model, layout: &Layout, coord: Coord) -> Self {
-        let values = |parameters: &[Parameter]| Values::of(parameters, layout, coord);
-        let blocks: Vec<Values> = match model {
+        let part = |parameters: &[Parameter]| Part::of(parameters, layout, coord);
+        let (count, blocks): (u32, Vec<Part>) = match model {
             // All alike.
-            Model::Decoder(d) => vec![values(&decoder_block(d)); d.layers as usize],
-            Model::Mlp(m) => (0..m.hidden.len()).map(|layer| values(&mlp_layer(m, layer))).collect(),
-            Model::Cnn(c) => (0..model.blocks()).map(|block| values(&cnn_block(c, block))).collect(),
-            Model::Command(_) => Vec::new(),
+            Model::Decoder(d) => (d.layers, vec![part(&decoder_block(d))]),
+            Model::Mlp(m) => {
+                (model.blocks(), (0..m.hidden.len()).map(|layer| part(&mlp_layer(m, layer))).collect())
+            }
+            Model::Cnn(c) => {
+                (model.blocks(), (0..model.blocks()).map(|block| part(&cnn_block(c, block))).collect())
+            }
+            Model::Command(_) => (0, Vec::new()),
         };
         let (embedding, head, tied) = match model {
             Model::Decoder(d) => {
                 let (head, tied) = decoder_head(d);
-                (values(&decoder_embedding(d)), values(&head), values(&tied))
+                (part(&decoder_embedding(d)), part(&head), part(&tied))
             }
-            Model::Mlp(m) => (Values::default(), values(&mlp_layer(m, m.hidden.len())), Values::default()),
-            Model::Cnn(c) => (values(&cnn_stem(c)), values(&cnn_head(c)), Values::default()),
+            Model::Mlp(m) => (Part::default(), part(&mlp_layer(m, m.hidden.len())), Part::default()),
+            Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), Part::default()),
             Model::Command(_) => Default::default(),
         };
         let mut before = vec![Values::default()];
-        for block in &blocks {
-            before.push(before[before.len() - 1] + *block);
+        for block in blocks.iter().cycle().take(count as usize) {
+            before.push(before[before.len() - 1] + block.values);
         }
-        let are_alike = blocks.windows(2).all(|pair| pair[0] == pair[1]);
-        let widest = blocks.into_iter().max_by_key(|block| block.all()).unwrap_or_default();
-        Self { embedding, before, head, tied, widest, are_alike }
+        let widest = blocks.iter().map(|block| block.values).max_by_key(|block| block.all());
+        Self {
+            head_apart: head.clone().with(&tied),
+            tied: tied.values.all(),
+            widest: widest.unwrap_or_default(),
+            embedding,
+            before,
+            blocks,
+            head,
+        }
     }
 
     /// Those of the rank that holds most: parts that do not divide evenly are larger towards the last index.
@@ -153,32 +205,50 @@ impl Parts {
         let is_apart = stages > 1 && (first || last);
         let runs = chunks_of(stage, arrangement, self.count());
         let blocks = runs.map(|run| self.blocks(&run)).fold(none, Add::add);
-        let embedding = if first { self.embedding } else { none };
-        let again = if last && !first { self.tied } else { none };
-        let head = if last { self.head + again } else { none };
+        let embedding = if first { self.embedding.values } else { none };
+        let head = match (first, last) {
+            (true, true) => self.head.values,
+            (false, true) => self.head_apart.values,
+            (_, false) => none,
+        };
         let block = if blocks == none { none } else { self.widest };
         let largest = [embedding, block, head].into_iter().max_by_key(|part| part.all()).unwrap_or_default();
-        Stage { embedding, blocks, head, shared: if is_apart { self.tied.all() } else { 0 }, largest }
+        Stage { embedding, blocks, head, shared: if is_apart { self.tied } else { 0 }, largest }
     }
 
-    /// Calls `each` with the values of every part of `stage` that is reduced or gathered on its own, and with how many
-    /// such parts there are.
-    pub fn units(&self, arrangement: &Arrangement, stage: u32, mut each: impl FnMut(Values, u64)) {
-        let held = self.stage(arrangement, stage);
-        let mut each = |unit: Values, count| {
-            if unit != Values::default() {
-                each(unit, count);
+    /// What the embedding before the first block is made of.
+    pub fn embedding(&self) -> &Part {
+        &self.embedding
+    }
+
+    /// Calls `each` with every part of `stage` that is reduced or gathered on its own, with where it lies, and with how
+    /// many such parts there are.
+    pub fn units(&self, arrangement: &Arrangement, stage: u32, mut each: impl FnMut(&Part, Place, u64)) {
+        let stages = arrangement.layout.pipeline.get();
+        let (first, last) = (stage == 0, stage + 1 == stages);
+        let mut each = |part: &Part, place, count| {
+            if part.values != Values::default() {
+                each(part, place, count);
             }
         };
-        each(held.embedding, 1);
+        if first {
+            each(&self.embedding, Place::Embedding, 1);
+        }
         for run in chunks_of(stage, arrangement, self.count()) {
-            if self.are_alike {
-                each(self.widest, run.len() as u64);
-            } else {
-                run.for_each(|block| each(self.blocks(&(block..block + 1)), 1));
+            match self.blocks.as_slice() {
+                [alike] => each(alike, Place::Block, run.len() as u64),
+                blocks => {
+                    let run = run.start as usize..run.end as usize;
+                    blocks[run].iter().for_each(|block| each(block, Place::Block, 1));
+                }
             }
         }
-        each(held.head, 1);
+        match (first, last) {
+            (true, true) if self.tied > 0 => each(&self.head, Place::TiedHead, 1),
+            (true, true) => each(&self.head, Place::Head, 1),
+            (false, true) => each(&self.head_apart, Place::Head, 1),
+            (_, false) => {}
+        }
     }
 
     fn count(&self) -> u32 {
@@ -291,7 +361,7 @@ mod tests {
             let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
             assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.parameters());
             let mut units = 0;
-            parts.units(&Arrangement::SINGLE, 0, |unit, count| units += count * unit.all());
+            parts.units(&Arrangement::SINGLE, 0, |unit, _, count| units += count * unit.values.all());
             assert_eq!(units, model.parameters());
         }
     }

@@ -74,6 +74,13 @@ impl Stage {
     }
 }
 
+/// What fills a pipeline: [`Timing::filling`] of all stages, and the longest message.
+#[derive(Clone, Copy, Debug, Default)]
+struct Filling {
+    all: f64,
+    message: f64,
+}
+
 /// Seconds sent in one phase, and in how many pieces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
@@ -101,9 +108,10 @@ impl Timing<'_> {
         let stages = self.arrangement.layout.pipeline.get();
         let n = f64::from(self.micro_batches);
         // The stage with most to do for a micro-batch sets the pace, the one with most to do at the end ends last.
-        let (mut busiest, mut end, mut all) = (Stage::default(), Stage::default(), 0.0);
+        let (mut busiest, mut end, mut filling) = (Stage::default(), Stage::default(), Filling::default());
         for stage in (0..stages).map(|stage| self.stage(stage)) {
-            all += self.filling(&stage);
+            filling.all += self.filling(&stage);
+            filling.message = filling.message.max(stage.message);
             if stage.micro() > busiest.micro() {
                 busiest = stage;
             }
@@ -114,7 +122,7 @@ impl Timing<'_> {
         let waiting = self.waiting(n * (busiest.forward + busiest.backward), n);
         let bubble = match stages {
             1 => 0.0,
-            _ => self.bubble(&busiest, all, walked),
+            _ => self.bubble(&busiest, filling, walked),
         };
         let parts = Breakdown {
             forward: n * busiest.forward,
@@ -166,6 +174,8 @@ impl Timing<'_> {
     fn sent(&self, stage: u32, mut computed: Stage) -> Stage {
         let mut coord = Coord([0; 5]);
         coord.0[Axis::Pipeline as usize] = stage;
+        // Of a ring the second rank sends most.
+        coord.0[Axis::Context as usize] = self.arrangement.layout.context.get().min(2) - 1;
         let sender = Sender {
             model: self.model,
             parts: self.parts,
@@ -217,12 +227,12 @@ impl Timing<'_> {
     }
 
     /// Seconds the busiest stage stands still: while the pipeline fills and drains (Narayanan et al. 2021), and for
-    /// messages. `all` is the sum of [`Timing::filling`] over the stages.
-    fn bubble(&self, busiest: &Stage, all: f64, walked: bool) -> f64 {
+    /// messages.
+    fn bubble(&self, busiest: &Stage, filling: Filling, walked: bool) -> f64 {
         let Arrangement { layout, chunks, schedule, .. } = *self.arrangement;
         let stages = layout.pipeline.get();
         let shape = Shape { stages, chunks, micros: self.micro_batches };
-        let transfer = (0..stages).map(|stage| self.stage(stage).message).fold(0.0, f64::max);
+        let Filling { all, message: transfer } = filling;
         let (p, v) = (f64::from(stages), f64::from(chunks));
         let passes = f64::from(self.micro_batches) * v;
         let closed = (all - self.filling(busiest)) / v + 2.0 * (passes + p - 2.0) * transfer;

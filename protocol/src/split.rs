@@ -66,8 +66,11 @@ pub fn holders(name: &str, layout: &Layout, rank: Rank) -> Vec<Rank> {
 
 /// The share of `0..size` that part `index` of `parts` holds: contiguous, in order, sizes differ by at most one.
 pub fn share(size: u64, index: u32, parts: u32) -> Range<u64> {
-    let cut = |index: u32| {
-        u64::try_from(u128::from(size) * u128::from(index) / u128::from(parts)).expect("at most the size")
+    let cut = |index: u32| match size.checked_mul(u64::from(index)) {
+        Some(product) => product / u64::from(parts),
+        None => {
+            u64::try_from(u128::from(size) * u128::from(index) / u128::from(parts)).expect("at most the size")
+        }
     };
     cut(index)..cut(index + 1)
 }

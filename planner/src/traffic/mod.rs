@@ -12,7 +12,7 @@ mod tests;
 
 use crate::parameters::Parts;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Rank};
-use dtrain_recipes::{Bytes, Model};
+use dtrain_recipes::{Bytes, Model, ZeroStage};
 use serde::{Deserialize, Serialize};
 
 /// Values (`f32`) up to which an all-reduce sends everything to everybody at once.
@@ -162,7 +162,7 @@ impl Sender<'_> {
     fn figures(&self, tell: &mut impl FnMut(Transfer)) {
         let Arrangement { layout, .. } = self.arrangement;
         let ranks = layout.world();
-        let is_alike = self.arrangement.replicas() == ranks && self.arrangement.shard == 1;
+        let is_alike = self.arrangement.replicas() == ranks && self.arrangement.zero == ZeroStage::Zero0;
         tell(Transfer {
             purpose: Purpose::Figures,
             when: When::Step,
@@ -249,7 +249,7 @@ impl Traffic {
         // Along the other axes ranks differ by a remainder of a division.
         let differ = |rank: &Rank| {
             let coord = layout.coord(*rank);
-            [Axis::Context, Axis::Expert, Axis::Data].iter().all(|axis| coord.along(*axis) == 0)
+            [Axis::Expert, Axis::Data].iter().all(|axis| coord.along(*axis) == 0)
         };
         let ranks = (0..layout.world()).map(Rank).filter(differ);
         let all = ranks.map(|rank| Self::of_rank(model, arrangement, split, rank));

@@ -2,8 +2,8 @@
 
 use super::{Kind, Purpose, Sender, Transfer, When};
 use crate::schedule::chunks_of;
-use dtrain_protocol::{Arrangement, Axis, Channel};
-use dtrain_recipes::{Decoder, Model, Recompute};
+use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
+use dtrain_recipes::{Decoder, Model, Precision, Recompute, ZeroStage};
 
 /// The blocks of a stage, and how many of them are computed again.
 #[derive(Clone, Copy, Debug)]
@@ -52,9 +52,15 @@ impl Sender<'_> {
             one(When::Forward, Kind::ReduceScatter, stream, leave);
             one(When::Backward, Kind::AllGather, stream, leave + again);
             one(When::Backward, Kind::ReduceScatter, stream, enter + again);
-            // Each rank saw a part of the sequence only; so what is whole on all of them is summed once.
-            let whole = self.parts.stage(self.arrangement, self.stage()).all().whole;
-            one(When::Step, Kind::AllReduce, whole, 1);
+            // Each rank saw a part of the sequence only; so gradients of what is whole on all of them are summed,
+            // before they leave for the replicas.
+            let when = match self.arrangement.zero {
+                ZeroStage::Zero0 | ZeroStage::Zero1 => When::Step,
+                ZeroStage::Zero2 | ZeroStage::Zero3 => When::Backward,
+            };
+            self.parts.units(self.arrangement, self.stage(), |unit, _, count| {
+                one(when, Kind::AllReduce, unit.values.whole, count);
+            });
         } else {
             one(When::Forward, Kind::AllReduce, stream, leave);
             one(When::Backward, Kind::AllReduce, stream, enter + again);
@@ -66,18 +72,46 @@ impl Sender<'_> {
         }
     }
 
-    /// Ring attention: keys and values go around, all but the last hop; backward again, and their gradients come home.
+    /// Ring attention, balanced: every rank holds an early and a late piece of a sequence.
+    ///
+    /// Keys travel towards rank 0, whole; from there to the ranks behind the one they began at, which see only their
+    /// first half. Backward they travel again, and their gradients with them and home; nobody but rank 0 itself sees
+    /// the second half of its keys. Off the fused operations, keys are gathered and their gradients scattered.
     fn ring(&self, d: &Decoder, tokens: u64, blocks: Blocks, tell: &mut impl FnMut(Transfer)) {
         let ranks = self.degree(Axis::Context);
-        let keys =
-            2 * u64::from(d.kv_heads) * u64::from(d.head_width()) / u64::from(self.degree(Axis::Tensor));
-        let hops = u64::from(ranks - 1);
-        let mut one = |when, times| {
-            let (purpose, channel, kind) = (Purpose::Context, Channel::Context, Kind::Message);
-            tell(Transfer { purpose, when, kind, channel, ranks, values: tokens * keys, times });
+        let (n, r) = (u64::from(ranks), u64::from(self.coord.along(Axis::Context)));
+        let width = 2 * u64::from(d.kv_heads) * u64::from(d.head_width());
+        let keys = tokens * width / u64::from(self.degree(Axis::Tensor));
+        let mut one = |when, kind, values, times| {
+            let (purpose, channel) = (Purpose::Context, Channel::Context);
+            tell(Transfer { purpose, when, kind, channel, ranks, values, times });
         };
-        one(When::Forward, blocks.all * hops);
-        one(When::Backward, blocks.again * hops + blocks.all * (hops + u64::from(ranks)));
+        let Arrangement { device, precision, .. } = self.arrangement;
+        if (*device, *precision) != (DeviceKind::Cpu, Precision::F32) {
+            one(When::Forward, Kind::AllGather, n * keys, blocks.all);
+            one(When::Backward, Kind::AllGather, n * keys, blocks.again);
+            one(When::Backward, Kind::ReduceScatter, n * keys, blocks.all);
+            return;
+        }
+        // Whole keys and halves that a rank hands on, and gradients of them.
+        let ((whole, half), (whole_back, half_back)) = match r {
+            0 => ((0, n - 1), (n - 1, 0)),
+            r => ((n - r, r - 1), (n.saturating_sub(2), 1)),
+        };
+        one(When::Forward, Kind::Message, keys, blocks.all * whole);
+        one(When::Forward, Kind::Message, keys / 2, blocks.all * half);
+        one(
+            When::Backward,
+            Kind::Message,
+            keys,
+            (blocks.again + blocks.all) * whole + blocks.all * whole_back,
+        );
+        one(
+            When::Backward,
+            Kind::Message,
+            keys / 2,
+            (blocks.again + blocks.all) * half + blocks.all * half_back,
+        );
     }
 
     /// Activations to the next stage, their gradients to the previous.

@@ -1,6 +1,7 @@
 //! What is sent to keep the replicas alike: gradients, and sharded weights.
 
 use super::{BUCKET_VALUES, Kind, Purpose, Sender, Transfer, When, part};
+use crate::parameters::{Part, Place};
 use dtrain_protocol::{Axis, Channel};
 use dtrain_recipes::ZeroStage;
 
@@ -10,8 +11,8 @@ impl Sender<'_> {
         if self.arrangement.zero == ZeroStage::Zero0 {
             self.buckets(Channel::Replicas, self.arrangement.replicas(), held.dense, tell);
         } else {
-            self.parts.units(self.arrangement, self.stage(), |unit, count| {
-                self.shards(unit.dense, count, tell);
+            self.parts.units(self.arrangement, self.stage(), |unit, place, count| {
+                self.shards(unit, place, count, tell);
             });
         }
         // Ranks along the expert axis hold other experts.
@@ -28,21 +29,33 @@ impl Sender<'_> {
         one(values % BUCKET_VALUES, 1);
     }
 
-    /// `count` parts of the model of `values` each, whose state `shard` replicas share (Rajbhandari et al. 2020).
-    fn shards(&self, values: u64, count: u64, tell: &mut impl FnMut(Transfer)) {
+    /// `count` parts of the model, whose state `shard` replicas share (Rajbhandari et al. 2020).
+    fn shards(&self, unit: &Part, place: Place, count: u64, tell: &mut impl FnMut(Transfer)) {
         let (zero, shard) = (self.arrangement.zero, self.arrangement.shard);
-        let mut within = |purpose, when, kind| {
+        let block = unit.block(shard);
+        let mut within = |purpose, when, kind, block| {
             let (channel, ranks) = (Channel::Shard, shard);
+            let values = block * u64::from(shard);
             tell(Transfer { purpose, when, kind, channel, ranks, values, times: count });
         };
         // Gradients of which only the shard is kept cannot wait for the last micro-batch.
         let reduced = if zero == ZeroStage::Zero1 { When::LastBackward } else { When::Backward };
-        within(Purpose::Gradients, reduced, Kind::ReduceScatter);
+        within(Purpose::Gradients, reduced, Kind::ReduceScatter, block);
         if zero == ZeroStage::Zero3 {
-            within(Purpose::Weights, When::Forward, Kind::AllGather);
-            within(Purpose::Weights, When::Backward, Kind::AllGather);
+            within(Purpose::Weights, When::Forward, Kind::AllGather, block);
+            match place {
+                Place::Embedding | Place::Block => {
+                    within(Purpose::Weights, When::Backward, Kind::AllGather, block);
+                }
+                // Its backward follows its forward.
+                Place::Head => {}
+                Place::TiedHead => {
+                    let embedding = self.parts.embedding().block(shard);
+                    within(Purpose::Weights, When::Forward, Kind::AllGather, embedding);
+                }
+            }
         } else {
-            within(Purpose::Weights, When::Step, Kind::AllGather);
+            within(Purpose::Weights, When::Step, Kind::AllGather, block);
         }
         // Groups that hold the same shards sum them among each other.
         tell(Transfer {
@@ -51,20 +64,27 @@ impl Sender<'_> {
             kind: Kind::AllReduce,
             channel: Channel::AcrossShards,
             ranks: self.arrangement.replicas() / shard,
-            values: part(values, self.index(Channel::Shard), shard),
+            values: block,
             times: count,
         });
     }
 
-    /// The first and the last stage give each other their gradients of a tied embedding.
+    /// The first and the last stage give each other their gradients of a tied embedding, or of what they own of them.
     fn tied(&self, tell: &mut impl FnMut(Transfer)) {
+        let shared = self.parts.stage(self.arrangement, self.stage()).shared;
+        let owned = match self.arrangement.zero {
+            ZeroStage::Zero0 => shared,
+            ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
+                part(shared, self.index(Channel::Shard), self.arrangement.shard)
+            }
+        };
         tell(Transfer {
             purpose: Purpose::Tied,
             when: When::Step,
             kind: Kind::Message,
             channel: Channel::Pipeline,
             ranks: self.degree(Axis::Pipeline),
-            values: self.parts.stage(self.arrangement, self.stage()).shared,
+            values: owned,
             times: 1,
         });
     }

@@ -64,8 +64,10 @@ fn each_zero_stage_sends_what_rajbhandari_et_al_say() {
         let arrangement = Arrangement { zero, shard: 4, ..cut(|layout| layout.data = n(4)) };
         sent(&model, &arrangement, (1, micro_batches))
     };
-    // One way of all weights: N (n − 1) / n; every unit of GPT-2 divides by 4.
+    // One way of all weights: N (n − 1) / n; every parameter of GPT-2 divides by 4. The head reads the embedding of
+    // the same rank, 51,281 rows with positions; in its backward it still has it, and its own norm.
     let way = 4 * GPT2 / 4 * 3;
+    let (embedding, norm) = (4 * 51_281 * 768 / 4 * 3, 4 * 2 * 768 / 4 * 3);
     for m in [1, 5] {
         let times = u64::from(m);
         assert_eq!(
@@ -75,7 +77,7 @@ fn each_zero_stage_sends_what_rajbhandari_et_al_say() {
         assert_eq!(at(ZeroStage::Zero2, m).gradients, Bytes(times * way));
         assert_eq!(at(ZeroStage::Zero2, m).weights, Bytes(way));
         assert_eq!(at(ZeroStage::Zero3, m).gradients, Bytes(times * way));
-        assert_eq!(at(ZeroStage::Zero3, m).weights, Bytes(2 * times * way));
+        assert_eq!(at(ZeroStage::Zero3, m).weights, Bytes(times * (2 * way + embedding - norm)));
     }
     let plain = sent(&model, &cut(|layout| layout.data = n(4)), (1, 1));
     assert_eq!(at(ZeroStage::Zero1, 1).gradients.0 + way, plain.gradients.0, "as much as an all-reduce");
@@ -115,20 +117,42 @@ fn sequence_parallelism_sends_as_much_as_without_but_for_what_is_whole() {
     let sequence = Arrangement { sequence: true, ..plain };
     let (a, b) = (sent(&model, &plain, (1, 2)).tensor, sent(&model, &sequence, (1, 2)).tensor);
     // Korthikanti et al. 2022: an all-reduce is a reduce-scatter and an all-gather. The norms, row biases and
-    // positions, 843,264 values, are summed once: 2 N · 3 / 4.
-    assert_eq!(b.0 - a.0, 4 * 843_264 * 2 / 4 * 3);
+    // positions, 843,264 values, are summed once, 2 N · 3 / 4; of the last norm, which is short, 3 N.
+    assert_eq!(b.0 - a.0, 4 * ((843_264 - 1_536) * 2 / 4 * 3 + 1_536 * 3));
 }
 
 #[test]
-fn a_ring_of_four_sends_three_hops_forward_and_seven_back() {
+fn a_shard_is_padded_parameter_by_parameter() {
+    let model = sample::gpt2();
+    let arrangement = Arrangement { zero: ZeroStage::Zero1, shard: 5, ..cut(|layout| layout.data = n(5)) };
+    let parts = Parts::of(&model, &arrangement.layout, Coord([0; 5]));
+    let mut blocks = 0;
+    parts.units(&arrangement, 0, |unit, _, count| blocks += count * unit.block(5));
+    // A fifth of everything, and less than a value more for each of 148 parameters.
+    assert!(blocks * 5 > GPT2 && blocks < GPT2 / 5 + 148, "{blocks}");
+    assert_eq!(sent(&model, &arrangement, (1, 2)).weights, Bytes(4 * 4 * blocks));
+}
+
+#[test]
+fn a_balanced_ring_hands_on_half_of_the_keys_where_nobody_sees_more() {
     let Model::Decoder(mut llama) = sample::llama() else { unreachable!("the sample is a decoder") };
     llama.layers = 3;
     let model = Model::Decoder(llama);
-    let traffic = sent(&model, &cut(|layout| layout.context = n(4)), (2, 5));
+    let arrangement = cut(|layout| layout.context = n(4));
     // Keys and values of 4 heads of 32 of two samples of 64 tokens.
-    let hop = 4 * 2 * 64 * 2 * 128;
-    assert_eq!(traffic.context, Bytes(5 * 3 * (3 + 7) * hop));
-    assert!(traffic.gradients.0 > 0, "context-parallel ranks hold the same weights");
+    let keys = 4 * 2 * 64 * 2 * 128;
+    let of = |rank| Traffic::of_rank(&model, &arrangement, (2, 5), Rank(rank)).context.0;
+    // Forward, again backward, and gradients, in halves of keys.
+    let halves = [3 + 3 + 6, 6 + 6 + 5, 5 + 5 + 5, 4 + 4 + 5];
+    assert_eq!([0, 1, 2, 3].map(of), halves.map(|halves| 5 * 3 * halves * keys / 2));
+    assert!(
+        sent(&model, &arrangement, (2, 5)).gradients.0 > 0,
+        "context-parallel ranks hold the same weights"
+    );
+    let two = cut(|layout| layout.context = n(2));
+    // Between two: the first half of the first's keys, all of the second's; gradients of as much come back.
+    let of = |rank| Traffic::of_rank(&model, &two, (2, 5), Rank(rank)).context.0;
+    assert_eq!([0, 1].map(of), [1 + 1 + 2, 2 + 2 + 1].map(|halves| 5 * 3 * halves * keys));
 }
 
 #[test]
