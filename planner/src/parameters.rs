@@ -329,8 +329,10 @@ fn cnn_block(c: &Cnn, block: u32) -> Vec<Parameter> {
     let mut all = vec![
         ("conv1.weight", vec![output, input, 3, 3]),
         ("conv2.weight", vec![output, output, 3, 3]),
-        // Weight and bias of two norms.
-        ("norms", vec![4, output]),
+        ("norm1.weight", vec![output]),
+        ("norm1.bias", vec![output]),
+        ("norm2.weight", vec![output]),
+        ("norm2.bias", vec![output]),
     ];
     if place == 0 && stage > 0 {
         all.push(("project.weight", vec![output, input, 1, 1]));

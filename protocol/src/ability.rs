@@ -7,7 +7,7 @@ use dtrain_recipes::{Model, Precision, Recompute, ZeroStage};
 ///
 /// A foreign command brings its own arithmetic and its own layouts: nothing is refused for it here.
 pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
-    let Arrangement { layout, zero, precision, device, .. } = arrangement;
+    let Arrangement { layout, precision, device, .. } = arrangement;
     if let Model::Command(_) = model {
         return None;
     }
@@ -19,14 +19,14 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
     if let Some(reason) = recomputes_in_vain(arrangement, model) {
         return Some(reason.into());
     }
-    match (zero, precision, device) {
-        (ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3, ..) => {
-            Some("the worker's replicas do not shard their state (only zero = 0)".into())
-        }
-        (_, Precision::Bf16, DeviceKind::Cpu) => {
+    if let Some(reason) = cannot_shard(arrangement) {
+        return Some(reason);
+    }
+    match (precision, device) {
+        (Precision::Bf16, DeviceKind::Cpu) => {
             Some("bf16 on a CPU is slower than f32 here and is not offered".into())
         }
-        (ZeroStage::Zero0, Precision::F32 | Precision::Bf16, _) => None,
+        (Precision::F32 | Precision::Bf16, _) => None,
     }
 }
 
@@ -49,6 +49,22 @@ fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'stat
     }
 }
 
+/// Why the replicas cannot shard what is asked for.
+fn cannot_shard(arrangement: &Arrangement) -> Option<String> {
+    let Arrangement { zero, shard, recompute, recompute_every, .. } = arrangement;
+    let replicas = arrangement.replicas();
+    if *shard == 0 || !replicas.is_multiple_of(*shard) {
+        return Some(format!("{replicas} replicas do not divide into groups of {shard} (layout.shard)"));
+    }
+    if *zero == ZeroStage::Zero3 && (*recompute, *recompute_every) != (Recompute::Full, 1) {
+        // A graph holds its weights: a block whose graph waits for its backward would keep them gathered.
+        let reason = "zero = 3 gathers a block again for its backward, and computes it again: \
+                      layout.recompute = \"full\"";
+        return Some(reason.into());
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,7 +84,12 @@ mod tests {
         let layout = Layout { tensor: two, ..replicas.layout };
         let cut = asked(Arrangement { layout, ..replicas });
         assert!(cut.is_some_and(|why| why.contains("tensor 2")));
-        assert!(asked(Arrangement { zero: ZeroStage::Zero1, ..replicas }).is_some());
+        let sharded = Arrangement { zero: ZeroStage::Zero3, shard: 2, ..replicas };
+        assert!(asked(sharded).is_some_and(|why| why.contains("recompute")));
+        assert_eq!(asked(Arrangement { recompute: Recompute::Full, ..sharded }), None);
+        assert_eq!(asked(Arrangement { zero: ZeroStage::Zero2, ..sharded }), None);
+        let uneven = Arrangement { zero: ZeroStage::Zero1, shard: 3, ..replicas };
+        assert!(asked(uneven).is_some_and(|why| why.contains("groups of 3")));
         assert!(asked(Arrangement { precision: Precision::Bf16, ..replicas }).is_some());
     }
 

@@ -1,6 +1,7 @@
 //! How the work of a step is arranged among ranks: everything that is decided but the batch and the learning rate.
 
-use crate::{DeviceKind, Layout};
+use crate::split::{holders, is_cut};
+use crate::{Axis, Channel, DeviceKind, Layout, Rank};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,39 @@ impl Arrangement {
     pub fn replicas(&self) -> u32 {
         self.layout.data.get() * self.layout.context.get() * self.layout.expert.get()
     }
+
+    /// The group over which the gradient of the parameter called `name` is summed.
+    pub fn replication(name: &str) -> Channel {
+        if is_cut(name, Axis::Expert) { Channel::ExpertReplicas } else { Channel::Replicas }
+    }
+
+    /// The ranks among which the state of parameters of one [`Arrangement::replication`] is sharded, `rank` among
+    /// them, ascending: [`Arrangement::shard`] neighbouring replicas, of those of an expert the ones that hold it.
+    pub fn shard_group(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
+        let all = self.layout.group(rank, Channel::Replicas.axes());
+        let own = self.layout.group(rank, replication.axes());
+        let neighbours = all.chunks(self.shard as usize).filter(|group| group.contains(&rank)).flatten();
+        neighbours.copied().filter(|neighbour| own.contains(neighbour)).collect()
+    }
+
+    /// The ranks that hold the same shard of those parameters as `rank` does, itself included, ascending.
+    pub fn across_shards(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
+        let place =
+            |rank: Rank| self.shard_group(rank, replication).iter().position(|member| *member == rank);
+        let own = place(rank);
+        let all = self.layout.group(rank, replication.axes());
+        all.into_iter().filter(|other| place(*other) == own).collect()
+    }
+
+    /// The ranks that own the same part of the parameter called `name` as `rank` does, itself included, ascending.
+    pub fn owners(&self, rank: Rank, name: &str) -> Vec<Rank> {
+        let replication = Self::replication(name);
+        let place =
+            |rank: Rank| self.shard_group(rank, replication).iter().position(|member| *member == rank);
+        let (own, mut all) = (place(rank), holders(name, &self.layout, rank));
+        all.retain(|other| place(*other) == own);
+        all
+    }
 }
 
 fn one() -> u32 {
@@ -62,4 +96,49 @@ fn one() -> u32 {
 
 fn one_forward_one_backward() -> PipelineSchedule {
     PipelineSchedule::OneForwardOneBackward
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::num::NonZeroU32;
+
+    proptest! {
+        #[test]
+        fn shard_groups_and_those_across_them_make_up_the_replicas(
+            [tensor, context, data, pipeline] in prop::array::uniform4(1u32..4), pick in 0usize..6,
+        ) {
+            let n = |degree| NonZeroU32::new(degree).expect("degrees start at one");
+            let cut = Layout { tensor: n(tensor), context: n(context), ..Layout::SINGLE };
+            let layout = Layout { data: n(data), pipeline: n(pipeline), ..cut };
+            let arrangement = Arrangement { layout, ..Arrangement::SINGLE };
+            let replicas = arrangement.replicas();
+            let divisors: Vec<_> = (1..=replicas).filter(|n| replicas.is_multiple_of(*n)).collect();
+            let arrangement = Arrangement { shard: divisors[pick % divisors.len()], ..arrangement };
+            for rank in (0..layout.world()).map(Rank) {
+                let group = arrangement.shard_group(rank, Channel::Replicas);
+                prop_assert!(group.contains(&rank));
+                prop_assert_eq!(group.len(), arrangement.shard as usize);
+                let across = |one: &Rank| arrangement.across_shards(*one, Channel::Replicas);
+                let mut all: Vec<_> = group.iter().flat_map(across).collect();
+                all.sort();
+                prop_assert_eq!(all, layout.group(rank, Channel::Replicas.axes()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_expert_is_sharded_among_the_neighbours_that_hold_it() {
+        let two = NonZeroU32::MIN.saturating_add(1);
+        let layout = Layout { expert: two, data: two, ..Layout::SINGLE };
+        let arrangement = Arrangement { layout, shard: 4, ..Arrangement::SINGLE };
+        let experts = Arrangement::replication("blocks.0.experts.up.weight");
+        let ranks = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<Vec<_>>();
+        assert_eq!(arrangement.shard_group(Rank(1), Channel::Replicas), ranks(&[0, 1, 2, 3]));
+        assert_eq!(arrangement.shard_group(Rank(1), experts), ranks(&[1, 3]));
+        let halves = Arrangement { shard: 2, ..arrangement };
+        assert_eq!(halves.shard_group(Rank(1), experts), ranks(&[1]));
+        assert_eq!(halves.across_shards(Rank(1), experts), ranks(&[1, 3]));
+    }
 }

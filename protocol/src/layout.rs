@@ -55,15 +55,17 @@ pub enum Channel {
     Replicas,
     /// Ranks that hold the same experts.
     ExpertReplicas,
-    /// The replicas among which state is sharded, where that is not all of them.
+    /// The replicas among which state is sharded.
     Shard,
     /// Replicas that hold the same shard.
     AcrossShards,
+    /// The ranks of [`Channel::Shard`] once more: weights are gathered while gradients travel.
+    Weights,
 }
 
 impl Channel {
     /// All channels; a channel's index is its place here.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::World,
         Self::Tensor,
         Self::Context,
@@ -73,10 +75,11 @@ impl Channel {
         Self::ExpertReplicas,
         Self::Shard,
         Self::AcrossShards,
+        Self::Weights,
     ];
 
-    /// The axes along which its members differ. Those of [`Channel::Shard`] and [`Channel::AcrossShards`] are parts
-    /// of the replicas, which differ along these.
+    /// The axes along which its members differ. Those of [`Channel::Shard`], [`Channel::AcrossShards`] and
+    /// [`Channel::Weights`] are parts of the replicas, which differ along these.
     pub fn axes(self) -> &'static [Axis] {
         match self {
             Self::World => &Axis::ALL,
@@ -84,7 +87,9 @@ impl Channel {
             Self::Context => &[Axis::Context],
             Self::Expert => &[Axis::Expert],
             Self::Pipeline => &[Axis::Pipeline],
-            Self::Replicas | Self::Shard | Self::AcrossShards => &[Axis::Context, Axis::Expert, Axis::Data],
+            Self::Replicas | Self::Shard | Self::AcrossShards | Self::Weights => {
+                &[Axis::Context, Axis::Expert, Axis::Data]
+            }
             Self::ExpertReplicas => &[Axis::Context, Axis::Data],
         }
     }

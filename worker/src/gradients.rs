@@ -2,18 +2,27 @@
 //!
 //! On the host they lie in one flat vector in the order of [`Parameter::range`], so that a bucket of an
 //! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] brings here.
+//!
+//! Where state is sharded they lie in host memory on every device. With zero 2 and 3 the vector has this rank's blocks
+//! of all packs and no more: what a backward finds is put into the pack it leaves in, whose sum comes back to be added.
 
+use crate::device;
 use crate::ops::{chunks, kernels};
+use crate::parallel::Shards;
 use crate::stage::Parameter;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
+use dtrain_recipes::ZeroStage;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Gradients of one stage, summed over micro-batches.
 pub struct Gradients {
     flat: Vec<f32>,
     ranges: Vec<Range<usize>>,
+    shards: Arc<Shards>,
     remote: Option<Remote>,
+    fresh: Option<Fresh>,
 }
 
 /// Sums that live on another device; `None` while nothing was added.
@@ -22,12 +31,33 @@ struct Remote {
     sums: Vec<Option<Tensor<1>>>,
 }
 
+/// What a backward found and has not left yet.
+struct Fresh {
+    packs: Vec<Option<Vec<f32>>>,
+    /// Packs that came back, to be used again.
+    spare: Vec<Vec<f32>>,
+}
+
 impl Gradients {
-    pub(crate) fn new(parameters: &[Parameter], device: &Device, host: bool) -> Self {
+    /// Gradients of `parameters`, whose weights lie on `device`.
+    pub(crate) fn new(
+        parameters: &[Parameter],
+        shards: Arc<Shards>,
+        zero: ZeroStage,
+        device: &Device,
+    ) -> Self {
         let ranges: Vec<_> = parameters.iter().map(|p| p.range.clone()).collect();
-        let len = ranges.last().map_or(0, |range| range.end);
-        let remote = (!host).then(|| Remote { device: device.clone(), sums: vec![None; ranges.len()] });
-        Self { flat: vec![0.0; len], ranges, remote }
+        let all = ranges.last().map_or(0, |range| range.end);
+        let is_remote = zero == ZeroStage::Zero0 && !device::is_host(device);
+        let remote = is_remote.then(|| Remote { device: device.clone(), sums: vec![None; ranges.len()] });
+        let (length, fresh) = match zero {
+            ZeroStage::Zero0 | ZeroStage::Zero1 => (all, None),
+            ZeroStage::Zero2 | ZeroStage::Zero3 => {
+                let packs = vec![None; shards.packs().len()];
+                (shards.kept_length(), Some(Fresh { packs, spare: Vec::new() }))
+            }
+        };
+        Self { flat: vec![0.0; length], ranges, shards, remote, fresh }
     }
 
     /// Sets all gradients to zero: to be called once before the first backward pass of a step.
@@ -38,8 +68,8 @@ impl Gradients {
         }
     }
 
-    /// All gradients in the order of [`Parameter::range`]. On another device than the host these are the
-    /// values of the last [`Gradients::to_host`].
+    /// All gradients in the order of [`Parameter::range`]; of shards this rank's blocks. On another device than the
+    /// host these are the values of the last [`Gradients::to_host`].
     pub fn values(&self) -> &[f32] {
         &self.flat
     }
@@ -74,11 +104,18 @@ impl Gradients {
         }
     }
 
-    /// Changes the gradient of parameter `index` in host memory.
+    /// Changes the owned part of the gradient of parameter `index` in host memory: all of it where nothing is
+    /// sharded.
     pub fn change(&mut self, index: usize, change: impl FnOnce(&mut [f32])) {
         self.to_host(index..index + 1);
-        change(&mut self.flat[self.ranges[index].clone()]);
+        let owned = self.owned(index);
+        change(&mut self.flat[owned]);
         self.from_host(index..index + 1);
+    }
+
+    /// The owned part of the gradient of parameter `index`, in host memory.
+    pub fn own(&self, index: usize) -> &[f32] {
+        &self.flat[self.owned(index)]
     }
 
     /// Square of the L2 norm of all gradients, summed in a fixed order.
@@ -86,9 +123,13 @@ impl Gradients {
         self.norm_squared_of(0..self.flat.len())
     }
 
-    /// Square of the L2 norm of the gradients in a flat range (of whole parameters, unless on the host), as
-    /// the owner of a shard needs it.
-    pub fn norm_squared_of(&self, range: Range<usize>) -> f64 {
+    /// Square of the L2 norm of the owned part of the gradient of parameter `index`.
+    pub fn norm_squared_own(&self, index: usize) -> f64 {
+        self.norm_squared_of(self.owned(index))
+    }
+
+    /// Square of the L2 norm of the gradients in a flat range: of whole parameters, when sums lie on another device.
+    fn norm_squared_of(&self, range: Range<usize>) -> f64 {
         let Some(remote) = &self.remote else {
             return chunks::map(self.flat[range].chunks(chunks::VALUES), kernels::square_sum)
                 .into_iter()
@@ -103,6 +144,18 @@ impl Gradients {
 
     /// Adds `gradient` to the sum of parameter `index`.
     pub(crate) fn add(&mut self, index: usize, gradient: Tensor<1>) {
+        if let Some(fresh) = &mut self.fresh {
+            let pack = self.shards.pack_of(index);
+            let room = fresh.packs[pack].take();
+            let mut room = room.unwrap_or_else(|| fresh.room(self.shards.packs()[pack].length()));
+            with_values(gradient, |values| {
+                for (inside, at) in self.shards.packs()[pack].parts(index) {
+                    kernels::add(&mut room[at], &values[inside]);
+                }
+            });
+            fresh.packs[pack] = Some(room);
+            return;
+        }
         match &mut self.remote {
             Some(remote) => {
                 let sum = &mut remote.sums[index];
@@ -112,12 +165,11 @@ impl Gradients {
                 });
             }
             None => {
-                let gradient = gradient.try_into_primitive::<Flex>().expect("the gradients are on the host");
-                let gradient = gradient.to_contiguous();
                 let sum = &mut self.flat[self.ranges[index].clone()];
-                let parts =
-                    sum.chunks_mut(chunks::VALUES).zip(gradient.storage::<f32>().chunks(chunks::VALUES));
-                chunks::each(parts, |(sum, gradient)| kernels::add(sum, gradient));
+                with_values(gradient, |values| {
+                    let parts = sum.chunks_mut(chunks::VALUES).zip(values.chunks(chunks::VALUES));
+                    chunks::each(parts, |(sum, gradient)| kernels::add(sum, gradient));
+                });
             }
         }
     }
@@ -125,5 +177,90 @@ impl Gradients {
     /// The sum of parameter `index` on its device; `None` on the host or when nothing was added.
     pub(crate) fn tensor(&self, index: usize) -> Option<Tensor<1>> {
         self.remote.as_ref().and_then(|remote| remote.sums[index].clone())
+    }
+
+    /// What is to be summed over the ranks of the shard group, as pack `pack`: all that was added so far, or, where
+    /// only shards are kept, what was added since this was last called.
+    pub(crate) fn leave(&mut self, pack: usize) -> Vec<f32> {
+        let length = self.shards.packs()[pack].length();
+        if let Some(fresh) = &mut self.fresh {
+            let found = fresh.packs[pack].take();
+            return found.unwrap_or_else(|| fresh.room(length));
+        }
+        let shards = Arc::clone(&self.shards);
+        let mut packed = vec![0.0; length];
+        for index in shards.packs()[pack].parameters() {
+            shards.packs()[pack].put(index, &self.flat[self.ranges[index].clone()], &mut packed);
+        }
+        packed
+    }
+
+    /// Takes what [`Gradients::leave`] gave, summed over the shard group in this rank's block.
+    pub(crate) fn come_back(&mut self, pack: usize, packed: Vec<f32>) {
+        let own = self.shards.packs()[pack].own();
+        match &mut self.fresh {
+            Some(fresh) => {
+                kernels::add(&mut self.flat[self.shards.packs()[pack].kept()], &packed[own]);
+                fresh.spare.push(packed);
+            }
+            None => self.replace(pack, &packed[own]),
+        }
+    }
+
+    /// This rank's block of pack `pack`: the owned parts of its gradients.
+    pub(crate) fn block(&self, pack: usize) -> Vec<f32> {
+        let pack = &self.shards.packs()[pack];
+        let mut block = vec![0.0; pack.kept().len()];
+        for index in pack.parameters() {
+            let at = self.shards.kept(index);
+            block[at.start - pack.kept().start..][..at.len()].copy_from_slice(self.own(index));
+        }
+        block
+    }
+
+    /// Replaces what [`Gradients::block`] gave.
+    pub(crate) fn replace(&mut self, pack: usize, block: &[f32]) {
+        let shards = Arc::clone(&self.shards);
+        let pack = &shards.packs()[pack];
+        for index in pack.parameters() {
+            let (at, owned) = (shards.kept(index), self.owned(index));
+            self.flat[owned].copy_from_slice(&block[at.start - pack.kept().start..][..at.len()]);
+        }
+    }
+
+    /// Values that this rank has room for, of gradients and of what a backward found.
+    pub fn room(&self) -> usize {
+        let fresh = self.fresh.iter().flat_map(|fresh| fresh.packs.iter().flatten().chain(&fresh.spare));
+        self.flat.capacity() + fresh.map(Vec::capacity).sum::<usize>()
+    }
+
+    /// Where the owned part of the gradient of parameter `index` lies in the flat vector.
+    fn owned(&self, index: usize) -> Range<usize> {
+        if self.fresh.is_some() {
+            return self.shards.kept(index);
+        }
+        let (owned, begin) = (self.shards.owned(index), self.ranges[index].start);
+        begin + owned.start..begin + owned.end
+    }
+}
+
+impl Fresh {
+    /// Zeros for a pack of `length` values.
+    fn room(&mut self, length: usize) -> Vec<f32> {
+        let mut room = self.spare.pop().unwrap_or_default();
+        room.clear();
+        room.reserve_exact(length);
+        room.resize(length, 0.0);
+        room
+    }
+}
+
+/// Shows the values of `gradient`, brought here from wherever they lie.
+fn with_values(gradient: Tensor<1>, show: impl FnOnce(&[f32])) {
+    if device::is_host(&gradient.device()) {
+        let gradient = gradient.try_into_primitive::<Flex>().expect("the gradient is on the host");
+        show(gradient.to_contiguous().storage::<f32>());
+    } else {
+        show(gradient.into_data().as_slice().expect("gradients are f32, whatever the products are"));
     }
 }

@@ -1,9 +1,8 @@
 //! Executes the actions of one optimizer step, exactly as the assignment lists them.
 
-use crate::data::Batch;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Move, Optimizer};
 use crate::parallel::pipeline::Post;
-use crate::parallel::{Ballot, Buckets, Mesh, Tally, norm_squared, tally};
+use crate::parallel::{Ballot, Mesh, Reduction, Tally, norm_squared, tally, update};
 use crate::session::Stream;
 use crate::stage::{Flow, Samples, Stage};
 use crate::watch::{Phase, Tempo, Watch};
@@ -15,7 +14,7 @@ pub(crate) struct Replica<'a> {
     pub(crate) training: &'a Training,
     pub(crate) stage: Stage,
     pub(crate) optimizer: Optimizer,
-    pub(crate) buckets: Buckets,
+    pub(crate) reduction: Reduction,
     pub(crate) post: Post,
     pub(crate) mesh: Mesh,
     pub(crate) tempo: Tempo,
@@ -116,7 +115,7 @@ impl Run<'_, '_> {
 
         let began = Instant::now();
         let Replica { stage, post, mesh, tempo, .. } = &mut *self.replica;
-        let samples = batch.as_ref().map_or(Samples::NOTHING, view);
+        let samples = batch.as_ref().map_or(Samples::NOTHING, Samples::of);
         match stage.forward(pass, post.take(Toward::Previous, pass), &samples) {
             Flow::Loss { loss_sum, hits, count } if mesh.tells_loss() => {
                 self.ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
@@ -133,14 +132,10 @@ impl Run<'_, '_> {
         let began = Instant::now();
         self.send_tally(last);
         let weight = self.weight();
-        let Replica { stage, buckets, post, mesh, tempo, .. } = &mut *self.replica;
-        let replicas = mesh.replicas();
-        let overlap = last.of_chunk && replicas.ranks() > 1;
+        let Replica { stage, reduction, post, mesh, tempo, .. } = &mut *self.replica;
         let upstream = post.take(Toward::Next, pass);
         let before = stage.backward(pass, upstream, weight, &mut |unit, gradients| {
-            if overlap {
-                buckets.finish(unit, gradients, replicas);
-            }
+            reduction.finish(unit, gradients, mesh, last.of_chunk);
         });
         if let Some(gradient) = before {
             post.give(Toward::Previous, pass, gradient);
@@ -164,13 +159,9 @@ impl Run<'_, '_> {
     fn backward_weights(&mut self, pass: Pass, last: Last) {
         let began = Instant::now();
         self.send_tally(last);
-        let Replica { stage, buckets, mesh, tempo, .. } = &mut *self.replica;
-        let replicas = mesh.replicas();
-        let overlap = last.of_chunk && replicas.ranks() > 1;
+        let Replica { stage, reduction, mesh, tempo, .. } = &mut *self.replica;
         stage.backward_weights(pass, &mut |unit, gradients| {
-            if overlap {
-                buckets.finish(unit, gradients, replicas);
-            }
+            reduction.finish(unit, gradients, mesh, last.of_chunk);
         });
         Tempo::hold(began, tempo.weights);
         self.spent(Phase::Backward);
@@ -206,10 +197,8 @@ impl Run<'_, '_> {
         // Stages that are done early wait here for the last one.
         let is_pipeline = self.replica.mesh.pipeline().size() > 1;
         self.spent(if is_pipeline { Phase::Bubble } else { Phase::Communication });
-        let Replica { stage, buckets, post, mesh, .. } = &mut *self.replica;
-        if mesh.replicas().ranks() > 1 {
-            buckets.collect(stage.gradients(), mesh.replicas())?;
-        }
+        let Replica { stage, reduction, post, mesh, .. } = &mut *self.replica;
+        reduction.collect(stage.gradients(), mesh)?;
         if let Some(index) = stage.tied_across_stages() {
             stage.gradients().change(index, |values| post.sum_with_other_end(values));
         }
@@ -228,7 +217,7 @@ impl Run<'_, '_> {
         }
         let rate = learning_rate(training, self.done);
         let scale = training.clip.map_or(1.0, |largest| (largest / norm).min(1.0));
-        optimizer.step(stage, rate, scale as f32, self.done.0 + 1);
+        update(stage, optimizer, mesh, Move { rate, scale: scale as f32, t: self.done.0 + 1 })?;
         self.gradient_norm = norm;
         self.spent(Phase::Optimizer);
         Ok(rate)
@@ -236,18 +225,6 @@ impl Run<'_, '_> {
 
     fn not_finite(&self, figure: &str) -> Failure {
         Failure::NotFinite { step: StepId(self.done.0 + 1), figure: figure.into() }
-    }
-}
-
-/// A batch as a stage reads it.
-pub(crate) fn view(batch: &Batch) -> Samples<'_> {
-    match batch {
-        Batch::Tokens { inputs, targets, samples, length } => {
-            Samples::Tokens { inputs, targets, samples: *samples, length: *length }
-        }
-        Batch::Rows { values, classes, samples, width } => {
-            Samples::Rows { values, classes, samples: *samples, width: *width }
-        }
     }
 }
 

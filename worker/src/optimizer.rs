@@ -1,12 +1,14 @@
 //! Update rules: AdamW, SGD with momentum, Lion and LAMB.
 //!
-//! Moments lie beside the weights: flat vectors on the host, tensors elsewhere. The learning rate and the time
-//! come from outside, so a resumed run needs the moments alone.
+//! Moments lie beside the weights: flat vectors on the host, tensors elsewhere; of shards in host memory on every
+//! device. The learning rate and the time come from outside, so a resumed run needs the moments alone.
 
 mod device;
 mod host;
+mod lamb;
 
 use crate::ops::kernels::Numbers;
+use crate::parallel::Shards;
 use crate::stage::{Parameter, Stage};
 use burn::tensor::Tensor;
 use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
@@ -16,8 +18,22 @@ use std::ops::Range;
 pub struct Optimizer {
     rule: Rule,
     parameters: Vec<Parameter>,
-    shard: Range<usize>,
+    /// The part of each parameter that this one changes, counted from the parameter's first value.
+    owned: Vec<Range<usize>>,
+    /// Whether values and gradients are changed in host memory, wherever they lie.
+    here: bool,
     moments: Vec<Moments>,
+}
+
+/// How far the weights move in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Move {
+    /// Learning rate.
+    pub rate: f64,
+    /// Multiplies every gradient: the clip factor.
+    pub scale: f32,
+    /// Steps counted from 1, this one included.
+    pub t: u64,
 }
 
 /// Running averages of one parameter's part of the shard; made at the first step.
@@ -32,53 +48,54 @@ enum Moments {
 impl Optimizer {
     /// An optimizer of all `parameters`.
     pub fn new(rule: &Rule, parameters: &[Parameter]) -> Self {
-        let len = parameters.last().map_or(0, |parameter| parameter.range.end);
-        Self::sharded(rule, parameters, 0..len)
-    }
-
-    /// An optimizer that holds moments for, and changes, only the flat range `shard` of the parameters.
-    ///
-    /// Off the host, and for LAMB, whose ratio is a property of a whole tensor, the shard must not begin or
-    /// end inside a parameter.
-    pub fn sharded(rule: &Rule, parameters: &[Parameter], shard: Range<usize>) -> Self {
+        let owned = parameters.iter().map(|parameter| 0..parameter.range.len()).collect();
         let moments = vec![Moments::None; parameters.len()];
-        Self { rule: *rule, parameters: parameters.to_vec(), shard, moments }
+        Self { rule: *rule, parameters: parameters.to_vec(), owned, here: false, moments }
     }
 
-    /// Applies the gradients of `stage` to its values.
+    /// An optimizer that holds moments for, and changes, only what this rank owns of `parameters`, in host memory.
+    pub fn sharded(rule: &Rule, parameters: &[Parameter], shards: &Shards) -> Self {
+        let owned = (0..parameters.len()).map(|index| shards.owned(index)).collect();
+        Self { owned, here: true, ..Self::new(rule, parameters) }
+    }
+
+    /// Applies the gradients of `stage`, of which it owns everything, to its values.
     ///
     /// `scale` multiplies every gradient (the clip factor); `t` counts the steps from 1, this one included.
     pub fn step(&mut self, stage: &mut Stage, learning_rate: f64, scale: f32, t: u64) {
-        for index in 0..self.parameters.len() {
-            let part = self.part(index);
-            if part.is_empty() {
-                continue;
-            }
-            let numbers = self.numbers(&self.parameters[index], learning_rate, scale, t);
-            let kind = self.rule.kind;
-            let moments = &mut self.moments[index];
-            if stage.is_on_host() {
-                let (first, second) = moments.host(part.len(), self.rule.kind);
-                stage.update(index, |values, gradient| {
-                    host::step(kind, numbers, &mut values[part.clone()], &gradient[part], first, second);
-                });
-            } else {
-                let whole = part.len() == self.parameters[index].range.len();
-                assert!(whole, "off the host a shard does not cut `{}`", self.parameters[index].name);
-                stage.update_tensor(index, |value, gradient| {
-                    let (first, second) = moments.device(&value);
-                    let (value, first, second) = device::step(kind, numbers, value, gradient, first, second);
-                    *moments = Moments::Device(first, second);
-                    value
-                });
-            }
+        let step = Move { rate: learning_rate, scale, t };
+        (0..self.parameters.len()).for_each(|index| self.apply(index, stage, step));
+    }
+
+    /// Applies the gradient of parameter `index` to the part of its values that this one owns. LAMB takes that part
+    /// for the whole tensor, see [`Optimizer::directions`].
+    pub fn apply(&mut self, index: usize, stage: &mut Stage, step: Move) {
+        let len = self.owned[index].len();
+        if len == 0 {
+            return;
+        }
+        let numbers = self.numbers(&self.parameters[index], step);
+        let kind = self.rule.kind;
+        let moments = &mut self.moments[index];
+        if self.here || stage.is_on_host() {
+            let (first, second) = moments.host(len, kind);
+            stage.update(index, |values, gradient| {
+                host::step(kind, numbers, values, gradient, first, second);
+            });
+        } else {
+            stage.update_tensor(index, |value, gradient| {
+                let (first, second) = moments.device(&value);
+                let (value, first, second) = device::step(kind, numbers, value, gradient, first, second);
+                *moments = Moments::Device(first, second);
+                value
+            });
         }
     }
 
-    /// First and second moment of parameter `index`: its part inside the shard. `None` for a moment that the
+    /// First and second moment of parameter `index`: of the part that this rank owns. `None` for a moment that the
     /// rule does not have; zeros before the first step.
     pub fn moments(&self, index: usize) -> (Option<Vec<f32>>, Option<Vec<f32>>) {
-        let len = self.part(index).len();
+        let len = self.owned[index].len();
         let (first, second) = match &self.moments[index] {
             Moments::None => (vec![0.0; len], vec![0.0; len]),
             Moments::Host(first, second) => (first.clone(), second.clone()),
@@ -93,7 +110,7 @@ impl Optimizer {
     /// Replaces the moments of parameter `index`, as [`Optimizer::moments`] gave them. A moment that the rule
     /// does not have is ignored, a missing one is zero. Panics on a wrong length.
     pub fn set_moments(&mut self, index: usize, first: Option<Vec<f32>>, second: Option<Vec<f32>>) {
-        let len = self.part(index).len();
+        let len = self.owned[index].len();
         let checked = |moment: Option<Vec<f32>>| {
             let moment = moment.unwrap_or_else(|| vec![0.0; len]);
             assert_eq!(moment.len(), len, "moments of `{}`", self.parameters[index].name);
@@ -103,21 +120,19 @@ impl Optimizer {
         self.moments[index] = Moments::Host(checked(first), second);
     }
 
-    /// The part of parameter `index` inside the shard, counted from the parameter's first value.
-    pub fn part(&self, index: usize) -> Range<usize> {
-        let own = &self.parameters[index].range;
-        let (start, end) = (own.start.max(self.shard.start), own.end.min(self.shard.end));
-        if start < end { start - own.start..end - own.start } else { 0..0 }
+    /// The part of parameter `index` whose moments it holds, counted from the parameter's first value.
+    pub fn owned(&self, index: usize) -> Range<usize> {
+        self.owned[index].clone()
     }
 
-    fn numbers(&self, parameter: &Parameter, learning_rate: f64, scale: f32, t: u64) -> Numbers {
+    fn numbers(&self, parameter: &Parameter, Move { rate, scale, t }: Move) -> Numbers {
         let Rule { beta1, beta2, epsilon, weight_decay, .. } = self.rule;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(t as f64))) as f32;
         Numbers {
             beta1: beta1 as f32,
             beta2: beta2 as f32,
             epsilon: epsilon as f32,
-            rate: learning_rate as f32,
+            rate: rate as f32,
             decay: if parameter.decays { weight_decay as f32 } else { 0.0 },
             scale,
             correction1: correction(beta1),
@@ -127,6 +142,7 @@ impl Optimizer {
 }
 
 impl Moments {
+    /// Moments of `len` values in host memory, moved there when they are elsewhere.
     fn host(&mut self, len: usize, kind: OptimizerKind) -> (&mut [f32], &mut [f32]) {
         if let Self::None = self {
             let second = if has_second(kind) { vec![0.0; len] } else { Vec::new() };

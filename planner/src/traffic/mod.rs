@@ -189,7 +189,7 @@ impl Sender<'_> {
             Channel::Pipeline => at(Axis::Pipeline),
             Channel::Replicas => replica,
             Channel::ExpertReplicas => data(1, 0),
-            Channel::Shard => replica % self.arrangement.shard,
+            Channel::Shard | Channel::Weights => replica % self.arrangement.shard,
             Channel::AcrossShards => replica / self.arrangement.shard,
         }
     }

@@ -125,9 +125,21 @@ impl fmt::Display for Case {
     }
 }
 
+/// Keys that shard the state of the replicas; sharded weights need blocks that are computed again.
+const ZEROS: [&[(&str, &str)]; 3] =
+    [&[("zero", "1")], &[("zero", "2")], &[("zero", "3"), ("recompute", "\"full\"")]];
+
 /// A few layouts of every kind.
 pub(super) fn some() -> Vec<Case> {
     let mut cases = Vec::new();
+    for (model, zero) in DECODERS.into_iter().chain(CLASSIFIERS).zip(ZEROS.into_iter().cycle()) {
+        cases.push(Case::new(model, &[&[("data", "4"), ("shard", "2")], zero].concat()));
+    }
+    for zero in ZEROS {
+        // A tied embedding on two stages.
+        let pipeline = [("pipeline", "2"), ("data", "2"), ("schedule", "\"1f1b\"")];
+        cases.push(Case::new(DECODERS[0], &[&pipeline[..], zero].concat()));
+    }
     for model in DECODERS.into_iter().chain(CLASSIFIERS) {
         cases.push(Case::new(model, &[("data", "2")]));
         cases.push(Case::new(model, &[("pipeline", "2")]));
@@ -144,6 +156,18 @@ pub(super) fn some() -> Vec<Case> {
 /// Every layout of up to eight ranks.
 pub(super) fn all() -> Vec<Case> {
     let mut cases = some();
+    for (model, zero) in DECODERS.into_iter().chain(CLASSIFIERS).flat_map(|m| ZEROS.map(|zero| (m, zero))) {
+        for (data, shard) in [("2", "2"), ("4", "4"), ("4", "2"), ("8", "2"), ("8", "8")] {
+            cases.push(Case::new(model, &[&[("data", data), ("shard", shard)], zero].concat()));
+        }
+        for (stages, data, schedule) in
+            [("2", "2", "gpipe"), ("2", "4", "1f1b"), ("2", "2", "interleaved"), ("4", "2", "1f1b")]
+        {
+            let schedule = format!("\"{schedule}\"");
+            let pipeline = [("pipeline", stages), ("data", data), ("schedule", schedule.as_str())];
+            cases.push(Case::new(model, &[&pipeline[..], zero].concat()));
+        }
+    }
     for model in DECODERS.into_iter().chain(CLASSIFIERS) {
         for (data, pipeline) in (1..=8u32).flat_map(|d| (1..=4u32).map(move |p| (d, p))) {
             if !16u32.is_multiple_of(2 * data) || data * pipeline > 8 || data * pipeline == 1 {

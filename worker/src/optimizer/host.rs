@@ -26,18 +26,41 @@ pub(super) fn step(
 
 /// AdamW's direction, rescaled to the length of the parameter (You et al. 2020).
 fn lamb(n: Numbers, values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
+    let direction = lamb_direction(n, values, gradient, first, second);
+    let factor = lamb_factor(n.rate, square(values), square(&direction));
+    add_scaled(values, &direction, factor);
+}
+
+/// AdamW's direction with the weight decay; moves the moments.
+pub(super) fn lamb_direction(
+    n: Numbers,
+    values: &[f32],
+    gradient: &[f32],
+    first: &mut [f32],
+    second: &mut [f32],
+) -> Vec<f32> {
     let mut direction = vec![0.0; values.len()];
     let parts = direction.chunks_mut(VALUES).zip(values.chunks(VALUES)).zip(gradient.chunks(VALUES));
     let moments = first.chunks_mut(VALUES).zip(second.chunks_mut(VALUES));
     chunks::each(parts.zip(moments), |(((d, p), g), (m, v))| kernels::lamb_direction(d, p, g, m, v, &n));
-    let (own, other) = (length(values), length(&direction));
+    direction
+}
+
+/// What the direction is multiplied by, from the squared lengths of values and direction; without a length on either
+/// side their ratio is 1.
+pub(super) fn lamb_factor(rate: f32, own: f64, other: f64) -> f32 {
+    let (own, other) = (own.sqrt(), other.sqrt());
     let ratio = if own > 0.0 && other > 0.0 { own / other } else { 1.0 };
-    let factor = -(f64::from(n.rate) * ratio) as f32;
+    -(f64::from(rate) * ratio) as f32
+}
+
+/// `values + factor · direction`.
+pub(super) fn add_scaled(values: &mut [f32], direction: &[f32], factor: f32) {
     let parts = values.chunks_mut(VALUES).zip(direction.chunks(VALUES));
     chunks::each(parts, |(p, d)| kernels::add_scaled(p, d, factor));
 }
 
-/// L2 norm, summed chunk by chunk in order.
-fn length(values: &[f32]) -> f64 {
-    chunks::map(values.chunks(VALUES), kernels::square_sum).into_iter().sum::<f64>().sqrt()
+/// Square of the L2 norm, summed chunk by chunk in order.
+pub(super) fn square(values: &[f32]) -> f64 {
+    chunks::map(values.chunks(VALUES), kernels::square_sum).into_iter().sum()
 }

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::ops::kernels::Numbers;
+use crate::parallel::Partners;
+use crate::stage::Holding;
 use burn::tensor::Device;
-use dtrain_protocol::Region;
-use dtrain_recipes::{Activation, Mlp, Model, Precision, Recompute};
+use dtrain_protocol::{Arrangement, Layout, Rank, Region};
+use dtrain_recipes::{Activation, Mlp, Model, Precision, Recompute, ZeroStage};
 
 const KINDS: [OptimizerKind; 4] =
     [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion, OptimizerKind::Lamb];
@@ -67,7 +69,8 @@ fn reference(rule: &Rule, decays: bool) -> Vec<f64> {
 fn numbers(rule: &Rule, decays: bool, t: u64) -> Numbers {
     let region = Region::whole(&[LEN as u64]);
     let parameter = Parameter { name: "p".into(), shape: vec![LEN], region, decays, unit: 0, range: 0..LEN };
-    Optimizer::new(rule, std::slice::from_ref(&parameter)).numbers(&parameter, rate(t), SCALE, t)
+    Optimizer::new(rule, std::slice::from_ref(&parameter))
+        .numbers(&parameter, Move { rate: rate(t), scale: SCALE, t })
 }
 
 fn check(found: &[f32], wanted: &[f64], kind: OptimizerKind) {
@@ -109,9 +112,12 @@ fn lamb_without_a_length_steps_as_adam() {
     check(&far.0.into_data().try_to_vec::<f32>().unwrap(), &wanted, rule.kind);
 }
 
+fn model() -> Model {
+    Model::Mlp(Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Relu })
+}
+
 fn stage() -> Stage {
-    let mlp = Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Relu };
-    Stage::build(&Model::Mlp(mlp), 0..2, 3, Precision::F32, Recompute::None, &Device::flex()).unwrap()
+    Stage::build(&model(), 0..2, 3, Precision::F32, Recompute::None, &Device::flex()).unwrap()
 }
 
 fn fill(stage: &mut Stage, t: u64) {
@@ -126,28 +132,76 @@ fn values(stage: &Stage) -> Vec<f32> {
 #[test]
 fn shards_together_are_the_whole() {
     for kind in [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion] {
-        let (mut one, mut two) = (stage(), stage());
-        let len = one.parameters().last().unwrap().range.end;
+        let mut one = stage();
         let mut whole = Optimizer::new(&rule(kind), one.parameters());
-        let mut shards =
-            [0..61, 61..len].map(|shard| Optimizer::sharded(&rule(kind), two.parameters(), shard));
+        let mut shards = [0, 1].map(|rank| {
+            let stage = shard(rank);
+            let optimizer = Optimizer::sharded(&rule(kind), stage.parameters(), stage.shards());
+            (stage, optimizer)
+        });
         for t in 1..=3 {
             fill(&mut one, t);
-            fill(&mut two, t);
             whole.step(&mut one, 0.01, 0.7, t);
-            shards.iter_mut().for_each(|shard| shard.step(&mut two, 0.01, 0.7, t));
+            for (stage, optimizer) in &mut shards {
+                fill(stage, t);
+                optimizer.step(stage, 0.01, 0.7, t);
+            }
         }
-        assert_eq!(values(&one), values(&two));
         assert_ne!(values(&one), values(&stage()));
         for index in 0..one.parameters().len() {
+            let own = |(stage, optimizer): &(Stage, Optimizer)| {
+                stage.values(index)[optimizer.owned(index)].to_vec()
+            };
+            assert_eq!(one.values(index), shards.iter().map(own).collect::<Vec<_>>().concat());
             let joined = |pick: fn((Option<Vec<f32>>, Option<Vec<f32>>)) -> Option<Vec<f32>>| {
-                shards
-                    .iter()
-                    .map(|shard| pick(shard.moments(index)))
-                    .collect::<Option<Vec<_>>>()
-                    .map(|v| v.concat())
+                let parts = shards.iter().map(|(_, optimizer)| pick(optimizer.moments(index)));
+                parts.collect::<Option<Vec<_>>>().map(|parts| parts.concat())
             };
             assert_eq!(whole.moments(index), (joined(|m| m.0), joined(|m| m.1)));
+        }
+    }
+}
+
+/// What one of two ranks holds that shard the state of [`stage`].
+fn shard(rank: u32) -> Stage {
+    let layout = Layout::replicas(std::num::NonZeroU32::new(2).unwrap());
+    let arrangement = Arrangement { layout, zero: ZeroStage::Zero1, shard: 2, ..Arrangement::SINGLE };
+    let (rank, partners, blocks) = (Rank(rank), Partners::none(), 0..2);
+    let chunks = std::slice::from_ref(&blocks);
+    let holding = Holding { model: &model(), chunks, seed: 3, arrangement, rank, partners };
+    Stage::of(&holding, &Device::flex()).unwrap()
+}
+
+#[test]
+fn lamb_of_parts_steps_as_lamb_of_the_whole() {
+    let rule = rule(OptimizerKind::Lamb);
+    let mut one = stage();
+    let mut whole = Optimizer::new(&rule, one.parameters());
+    let mut stages = [shard(0), shard(1)];
+    let mut optimizers =
+        [0, 1].map(|k| Optimizer::sharded(&rule, stages[k].parameters(), stages[k].shards()));
+    for t in 1..=3 {
+        fill(&mut one, t);
+        whole.step(&mut one, 0.01, 0.7, t);
+        let step = Move { rate: 0.01, scale: 0.7, t };
+        let mut both = [0, 1].map(|k| {
+            fill(&mut stages[k], t);
+            optimizers[k].directions(&mut stages[k], step)
+        });
+        for index in 0..one.parameters().len() {
+            let [a, b] = [0, 1].map(|k| both[k].squares[index]);
+            for k in [0, 1] {
+                both[k].squares[index] = [a[0] + b[0], a[1] + b[1]];
+                optimizers[k].follow(index, &mut stages[k], &both[k], step.rate);
+            }
+        }
+        for index in 0..one.parameters().len() {
+            for k in [0, 1] {
+                let owned = optimizers[k].owned(index);
+                let (found, wanted) = (stages[k].values(index), one.values(index));
+                let near = |(f, w): (&f32, &f32)| (f - w).abs() < 1e-6;
+                assert!(found[owned.clone()].iter().zip(&wanted[owned]).all(near));
+            }
         }
     }
 }
@@ -187,6 +241,7 @@ fn the_norm_is_that_of_all_gradients_and_of_a_part() {
     let square = |values: &[f32]| values.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>();
     let found = stage.gradients().norm_squared();
     assert!((found - square(&all)).abs() < 1e-6 * found);
-    let found = stage.gradients().norm_squared_of(10..100);
-    assert!((found - square(&all[10..100])).abs() < 1e-6 * found);
+    let part = stage.parameters()[2].range.clone();
+    let found = stage.gradients().norm_squared_own(2);
+    assert!((found - square(&all[part])).abs() < 1e-6 * found);
 }

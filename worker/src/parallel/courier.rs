@@ -5,17 +5,18 @@
 
 use crate::comm::{CommError, Group};
 use dtrain_protocol::Failure;
-use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// What is to be done with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Errand {
     /// Replace by the sum over all ranks.
     Sum,
+    /// Replace this rank's part by its sum over all ranks.
+    Scatter,
     /// Fill the parts of the other ranks.
     Gather,
     /// Wait until all ranks are here.
@@ -30,9 +31,10 @@ pub struct Courier {
     /// Bytes sent, up to the last errand that is done.
     sent: Arc<AtomicU64>,
     errands: Sender<(Errand, Vec<f32>)>,
-    done: Receiver<Result<Vec<f32>, CommError>>,
-    /// Seconds spent in [`Courier::next`].
-    waited: Cell<f64>,
+    /// Behind a lock, so that those who share a courier may be on several threads.
+    done: Mutex<Receiver<Result<Vec<f32>, CommError>>>,
+    /// Nanoseconds spent in [`Courier::next`].
+    waited: AtomicU64,
 }
 
 impl Courier {
@@ -48,7 +50,7 @@ impl Courier {
             .name("courier".into())
             .spawn(travel)
             .expect("a process may start a thread");
-        Self { rank, ranks, sent, errands, done, waited: Cell::new(0.0) }
+        Self { rank, ranks, sent, errands, done: Mutex::new(done), waited: AtomicU64::new(0) }
     }
 
     /// Index of this rank.
@@ -71,6 +73,11 @@ impl Courier {
         self.send(Errand::Sum, values);
     }
 
+    /// Begins to sum `values` over the ranks into this rank's [`crate::comm::part`]; the rest is left as it is.
+    pub fn send_scatter(&self, values: Vec<f32>) {
+        self.send(Errand::Scatter, values);
+    }
+
     /// Begins to gather `values`, of which this rank fills its own [`crate::comm::part`].
     pub fn send_gather(&self, values: Vec<f32>) {
         self.send(Errand::Gather, values);
@@ -79,8 +86,9 @@ impl Courier {
     /// Waits for the oldest buffer that is still on its way.
     pub fn next(&self) -> Result<Vec<f32>, Failure> {
         let began = Instant::now();
-        let done = self.done.recv();
-        self.waited.set(self.waited.get() + began.elapsed().as_secs_f64());
+        let done = self.done.lock().expect("no thread panics while it waits").recv();
+        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
         match done {
             Ok(Ok(values)) => Ok(values),
             Ok(Err(error)) => Err(error.failure()),
@@ -90,7 +98,7 @@ impl Courier {
 
     /// Seconds that were waited for buffers so far.
     pub fn waited(&self) -> f64 {
-        self.waited.get()
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed)).as_secs_f64()
     }
 
     /// Waits until all ranks have called it. Nothing may be on its way.
@@ -115,6 +123,7 @@ fn serve(
     while let Ok((errand, mut values)) = inbox.recv() {
         let done = match errand {
             Errand::Sum => group.all_reduce(&mut values),
+            Errand::Scatter => group.reduce_scatter(&mut values).map(drop),
             Errand::Gather => group.all_gather(&mut values),
             Errand::Meet => group.barrier(),
         };

@@ -1,10 +1,11 @@
 //! All groups that one rank belongs to, one for each way in which it works with others.
 
 use super::partners::Trouble;
-use super::{Courier, Partners, Peers};
+use super::{Courier, Gatherer, Partners, Peers};
 use crate::comm::{CommError, Group, loopback};
 use dtrain_protocol::split::is_cut;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
+use dtrain_recipes::ZeroStage;
 
 /// All groups that one rank belongs to.
 #[derive(Debug)]
@@ -14,9 +15,34 @@ pub struct Mesh {
     world: Courier,
     /// `None` when they are all ranks: then the world's courier carries both, in one order.
     replicas: Option<Courier>,
+    sharding: Option<Sharding>,
     partners: Partners,
     pipeline: Peers,
     trouble: Trouble,
+}
+
+/// The ranks among which state is sharded, and those that hold the same shard.
+#[derive(Debug)]
+pub struct Sharding {
+    inside: Courier,
+    across: Option<Courier>,
+}
+
+impl Sharding {
+    /// The courier to the ranks that hold the other shards.
+    pub fn inside(&self) -> &Courier {
+        &self.inside
+    }
+
+    /// The courier to the ranks of other groups that hold the same shard; `None` when there is one group.
+    pub fn across(&self) -> Option<&Courier> {
+        self.across.as_ref()
+    }
+
+    /// Index of this rank among those that hold the same shard, and how many they are.
+    pub fn copy(&self) -> (u32, u32) {
+        self.across.as_ref().map_or((0, 1), |across| (across.rank(), across.ranks()))
+    }
 }
 
 impl Mesh {
@@ -25,22 +51,46 @@ impl Mesh {
         let layout = arrangement.layout;
         let trouble = Trouble::default();
         let mut split = |channel: Channel| -> Result<Box<dyn Group>, CommError> {
-            let members: Vec<u32> =
-                layout.group(rank, channel.axes()).into_iter().map(|rank| rank.0).collect();
+            let members = match channel {
+                Channel::Shard | Channel::Weights => arrangement.shard_group(rank, Channel::Replicas),
+                Channel::AcrossShards => arrangement.across_shards(rank, Channel::Replicas),
+                Channel::World
+                | Channel::Tensor
+                | Channel::Context
+                | Channel::Expert
+                | Channel::Pipeline
+                | Channel::Replicas
+                | Channel::ExpertReplicas => layout.group(rank, channel.axes()),
+            };
+            let members: Vec<u32> = members.into_iter().map(|rank| rank.0).collect();
             if members.len() == 1 { Ok(Box::new(loopback::Alone)) } else { group.split(channel, &members) }
+        };
+        let weights = match arrangement.zero {
+            ZeroStage::Zero3 => Some(Gatherer::of(split(Channel::Weights)?, trouble.clone())),
+            ZeroStage::Zero0 | ZeroStage::Zero1 | ZeroStage::Zero2 => None,
         };
         let mut peers = |channel| Ok::<_, CommError>(Peers::of(split(channel)?, trouble.clone()));
         let partners = Partners {
             tensor: peers(Channel::Tensor)?,
             context: peers(Channel::Context)?,
             expert: peers(Channel::Expert)?,
+            weights,
             sequence: arrangement.sequence,
         };
         let pipeline = peers(Channel::Pipeline)?;
         let are_all = arrangement.replicas() == layout.world();
         let replicas = if are_all { None } else { Some(Courier::start(split(Channel::Replicas)?)) };
+        let sharding = if arrangement.zero == ZeroStage::Zero0 {
+            None
+        } else {
+            let inside = Courier::start(split(Channel::Shard)?);
+            let is_one_group = arrangement.shard == arrangement.replicas();
+            let across =
+                if is_one_group { None } else { Some(Courier::start(split(Channel::AcrossShards)?)) };
+            Some(Sharding { inside, across })
+        };
         let world = Courier::start(group);
-        Ok(Self { layout, coord: layout.coord(rank), world, replicas, partners, pipeline, trouble })
+        Ok(Self { layout, coord: layout.coord(rank), world, replicas, sharding, partners, pipeline, trouble })
     }
 
     /// The courier to all ranks.
@@ -53,6 +103,27 @@ impl Mesh {
         self.replicas.as_ref().unwrap_or(&self.world)
     }
 
+    /// The ranks among which state is sharded; panics where nothing is.
+    pub fn sharding(&self) -> &Sharding {
+        self.sharding.as_ref().expect("only replicas that shard their state ask with whom")
+    }
+
+    /// Whether replicas shard their state.
+    pub fn is_sharded(&self) -> bool {
+        self.sharding.is_some()
+    }
+
+    /// Whether values must be gathered after each rank moved those that it owns.
+    pub fn gathers_values(&self) -> bool {
+        let others = self.sharding.as_ref().is_some_and(|sharding| sharding.inside.ranks() > 1);
+        others && self.partners.weights.is_none()
+    }
+
+    /// Whether a parameter may lie in parts on several ranks.
+    pub fn cuts_tensors(&self) -> bool {
+        self.sharding.is_some() || self.partners.tensor.size() * self.partners.expert.size() > 1
+    }
+
     /// The ranks that take part in this rank's passes.
     pub fn partners(&self) -> &Partners {
         &self.partners
@@ -63,16 +134,20 @@ impl Mesh {
         &self.pipeline
     }
 
-    /// Whether any two ranks hold different weights.
-    pub fn cuts_weights(&self) -> bool {
-        self.replicas.is_some()
+    /// Whether no rank holds all gradients of the model after the reduction.
+    pub fn cuts_gradients(&self) -> bool {
+        self.replicas.is_some() || self.sharding.is_some()
     }
 
-    /// Whether this rank is the first among those that hold the same part of the parameter called `name`: it counts
+    /// Whether this rank is the first among those that own the same part of the parameter called `name`: it counts
     /// for all of them.
     pub fn speaks_for(&self, name: &str) -> bool {
-        let mut axes = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Pipeline);
-        axes.all(|axis| self.coord.along(axis) == 0 || is_cut(name, axis))
+        let is_first = |axis: &Axis| self.coord.along(*axis) == 0 || is_cut(name, *axis);
+        let is_first_replica = match &self.sharding {
+            Some(sharding) => sharding.copy().0 == 0,
+            None => Channel::Replicas.axes().iter().all(is_first),
+        };
+        is_first(&Axis::Tensor) && is_first_replica
     }
 
     /// Whether this rank tells the loss of its samples: of tensor-parallel ranks, which all know it, the first.
@@ -87,16 +162,19 @@ impl Mesh {
 
     /// Bytes this rank sent to any other, not counting what is on its way.
     pub fn sent(&self) -> u64 {
-        let Partners { tensor, context, expert, .. } = &self.partners;
+        let Partners { tensor, context, expert, weights, .. } = &self.partners;
         let peers = [tensor, context, expert, &self.pipeline].map(Peers::sent);
-        let couriers = self.replicas.iter().chain([&self.world]).map(Courier::sent);
-        peers.into_iter().chain(couriers).sum()
+        let sharding = self.sharding.iter().flat_map(|one| one.across.iter().chain([&one.inside]));
+        let couriers = self.replicas.iter().chain([&self.world]).chain(sharding).map(Courier::sent);
+        peers.into_iter().chain(couriers).chain(weights.iter().map(Gatherer::sent)).sum()
     }
 
     /// Seconds this rank has waited for others so far, but for stages of its pipeline.
     pub fn waited(&self) -> f64 {
         let replicas = self.replicas.as_ref().map_or(0.0, Courier::waited);
-        self.world.waited() + replicas + self.partners.waited()
+        let sharding = self.sharding.iter().flat_map(|one| one.across.iter().chain([&one.inside]));
+        let shards: f64 = sharding.map(Courier::waited).sum();
+        self.world.waited() + replicas + shards + self.partners.waited()
     }
 
     /// `Err` when something went wrong between this rank and another in the middle of a pass.

@@ -2,15 +2,24 @@
 
 mod bucket;
 mod courier;
+mod gatherer;
 mod mesh;
 mod norm;
 mod partners;
 pub(crate) mod pipeline;
+mod reduction;
+mod scatter;
+mod shard;
 pub mod tally;
+mod update;
 
 pub use bucket::{Buckets, ELEMENTS};
 pub use courier::Courier;
-pub use mesh::Mesh;
+pub use gatherer::Gatherer;
+pub use mesh::{Mesh, Sharding};
 pub use norm::norm_squared;
 pub use partners::{Partners, Peers};
+pub use reduction::Reduction;
+pub use shard::{Pack, Shards};
 pub use tally::{Ballot, Tally};
+pub(crate) use update::update;

@@ -6,17 +6,18 @@ use dtrain_protocol::Failure;
 
 /// Square of the L2 norm of all gradients of the model, the same on every rank; each element counts once.
 ///
-/// The gradients must be summed over the replicas. Ranks that all hold the same weights know it without a word.
+/// The gradients must be summed over the replicas; of shards a rank counts those that it owns. Ranks that all hold all
+/// gradients know it without a word.
 pub fn norm_squared(stage: &mut Stage, mesh: &Mesh) -> Result<f64, Failure> {
-    if !mesh.cuts_weights() {
+    if !mesh.cuts_gradients() {
         return Ok(stage.gradients().norm_squared());
     }
     // A tied embedding lies on the first and on the last stage; the first counts.
     let again = stage.tied_across_stages().filter(|_| !stage.has_embedding());
     let counted = stage.parameters().iter().enumerate();
     let counted = counted.filter(|(index, one)| Some(*index) != again && mesh.speaks_for(&one.name));
-    let ranges: Vec<_> = counted.map(|(_, parameter)| parameter.range.clone()).collect();
-    let mine = ranges.into_iter().map(|range| stage.gradients().norm_squared_of(range)).sum();
+    let counted: Vec<_> = counted.map(|(index, _)| index).collect();
+    let mine = counted.into_iter().map(|index| stage.gradients().norm_squared_own(index)).sum();
     tally::send(&Ballot { loss_sum: mine, ..Ballot::default() }, mesh.world());
     Ok(tally::collect(mesh.world())?.loss_sum)
 }

@@ -1,6 +1,7 @@
 //! The ranks that take part in one rank's passes: they are talked to in the middle of forward and backward, where
 //! nothing can return an error.
 
+use super::Gatherer;
 use crate::comm::{CommError, Group, Incoming, Outgoing, loopback};
 use dtrain_protocol::Failure;
 use std::fmt;
@@ -17,6 +18,8 @@ pub struct Partners {
     pub context: Peers,
     /// Ranks that hold other experts.
     pub expert: Peers,
+    /// Ranks that hold the other parts of the weights, where weights are sharded.
+    pub weights: Option<Gatherer>,
     /// Whether the ranks of [`Partners::tensor`] hold parts of the sequence where matrices are not cut.
     pub sequence: bool,
 }
@@ -25,12 +28,13 @@ impl Partners {
     /// A rank that holds everything.
     pub fn none() -> Self {
         let alone = || Peers::of(Box::new(loopback::Alone), Trouble::default());
-        Self { tensor: alone(), context: alone(), expert: alone(), sequence: false }
+        Self { tensor: alone(), context: alone(), expert: alone(), weights: None, sequence: false }
     }
 
     /// Seconds spent with them so far.
     pub fn waited(&self) -> f64 {
-        [&self.tensor, &self.context, &self.expert].into_iter().map(Peers::waited).sum()
+        let passes: f64 = [&self.tensor, &self.context, &self.expert].into_iter().map(Peers::waited).sum();
+        passes + self.weights.as_ref().map_or(0.0, Gatherer::waited)
     }
 }
 
@@ -45,11 +49,9 @@ impl Trouble {
         seen.clone().map_or(Ok(()), Err)
     }
 
-    fn note(&self, error: &CommError) {
-        self.0
-            .lock()
-            .expect("no thread panics while it holds the failure")
-            .get_or_insert_with(|| error.failure());
+    /// Keeps `failure`, unless it is not the first.
+    pub(super) fn keep(&self, failure: Failure) {
+        self.0.lock().expect("no thread panics while it holds the failure").get_or_insert(failure);
     }
 }
 
@@ -126,7 +128,7 @@ impl Peers {
             self.group.lock().expect("no thread panics while it holds the group");
         let began = Instant::now();
         if let Err(error) = act(&mut **group) {
-            self.trouble.note(&error);
+            self.trouble.keep(error.failure());
         }
         let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.waited.fetch_add(nanoseconds, Ordering::Relaxed);

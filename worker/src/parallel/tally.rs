@@ -73,7 +73,7 @@ impl Ballot {
 
 /// A number as the sum of two `f32`: 48 bits of it.
 #[expect(clippy::cast_possible_truncation, reason = "the rest is carried by the second")]
-fn halves(value: f64) -> [f32; 2] {
+pub(super) fn halves(value: f64) -> [f32; 2] {
     let first = value as f32;
     let rest = if first.is_finite() { (value - f64::from(first)) as f32 } else { 0.0 };
     [first, rest]

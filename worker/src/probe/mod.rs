@@ -13,7 +13,7 @@ use crate::interpret::Replica;
 use crate::memory;
 use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::Post;
-use crate::parallel::{Ballot, Buckets, Courier, Mesh, tally};
+use crate::parallel::{Ballot, Courier, Mesh, Reduction, tally};
 use crate::stage::Stage;
 use crate::watch::Tempo;
 use dtrain_protocol::{
@@ -61,11 +61,11 @@ pub fn rates(
     let stage = Stage::build(model, 0..model.blocks(), 0, Precision::F32, Recompute::None, &device)
         .map_err(|error| Failure::Other(error.to_string()))?;
     let optimizer = Optimizer::new(&RULE, stage.parameters());
-    let buckets = Buckets::new(stage.parameters());
+    let reduction = Reduction::of(&stage, &arrangement);
     let training = whole::training();
     let post = Post::new(mesh.pipeline().clone(), stage.device());
     let tempo = Tempo::default();
-    let replica = Replica { training: &training, stage, optimizer, buckets, post, mesh, tempo };
+    let replica = Replica { training: &training, stage, optimizer, reduction, post, mesh, tempo };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
     let mut profile = Vec::with_capacity(request.micro_batches.len());

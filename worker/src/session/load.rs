@@ -62,7 +62,7 @@ fn moments(
 ) -> Result<(), CheckpointError> {
     for (index, parameter) in parameters.iter().enumerate() {
         let (first, second) = optimizer.moments(index);
-        let own = optimizer.part(index);
+        let own = optimizer.owned(index);
         let read = |moment: Option<_>, kind| {
             moment.map(|_: Vec<f32>| read(reader, parameter, kind, own.clone())).transpose()
         };

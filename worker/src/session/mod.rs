@@ -23,11 +23,11 @@ use crate::interpret::{self, Replica, StepOutcome};
 use crate::memory;
 use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::Post;
-use crate::parallel::{Ballot, Buckets, Mesh, Tally};
+use crate::parallel::{Ballot, Mesh, Reduction, Tally};
 use crate::stage::{Holding, Stage};
 use crate::watch::Tempo;
 use dtrain_protocol::{Assignment, Event, Failure, StepFigures, StepId, StopReason, cannot_run};
-use dtrain_recipes::Metric;
+use dtrain_recipes::{Metric, ZeroStage};
 use save::Saver;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,13 +82,18 @@ fn attempt_with(
     let holding =
         Holding { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
     let mut stage = Stage::of(&holding, &device).map_err(|error| Failure::Other(error.to_string()))?;
-    let mut optimizer = Optimizer::new(&training.optimizer, stage.parameters());
+    let mut optimizer = match arrangement.zero {
+        ZeroStage::Zero0 => Optimizer::new(&training.optimizer, stage.parameters()),
+        ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
+            Optimizer::sharded(&training.optimizer, stage.parameters(), stage.shards())
+        }
+    };
     if let Some(point) = &assignment.resume {
         load::load(point, assignment, &mut stage, &mut optimizer)?;
     }
-    let buckets = Buckets::new(stage.parameters());
+    let reduction = Reduction::of(&stage, arrangement);
     let post = Post::new(mesh.pipeline().clone(), stage.device());
-    let mut replica = Replica { training, stage, optimizer, buckets, post, mesh, tempo };
+    let mut replica = Replica { training, stage, optimizer, reduction, post, mesh, tempo };
     // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
     replica.mesh.world().barrier()?;
     let begin = beginning(assignment);

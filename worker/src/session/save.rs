@@ -9,8 +9,7 @@ use crate::checkpoint::{self, Held, NamedPiece};
 use crate::interpret::Replica;
 use crate::stage::Parameter;
 use dtrain_protocol::checkpoint::folder_name;
-use dtrain_protocol::split::holders;
-use dtrain_protocol::{Assignment, Event, Layout, Rank, Slice, StepId, TensorKind};
+use dtrain_protocol::{Arrangement, Assignment, Event, Rank, Slice, StepId, TensorKind};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -21,7 +20,7 @@ pub(super) struct Saver {
     folder: PathBuf,
     attempt: dtrain_protocol::AttemptId,
     rank: Rank,
-    layout: Layout,
+    arrangement: Arrangement,
     writing: Option<JoinHandle<()>>,
 }
 
@@ -37,15 +36,15 @@ struct Copied {
 impl Saver {
     pub(super) fn new(assignment: &Assignment) -> Self {
         let Assignment { checkpoints, attempt, rank, arrangement, .. } = assignment;
-        let (folder, layout) = (checkpoints.clone(), arrangement.layout);
-        Self { folder, attempt: *attempt, rank: *rank, layout, writing: None }
+        let (folder, arrangement) = (checkpoints.clone(), *arrangement);
+        Self { folder, attempt: *attempt, rank: *rank, arrangement, writing: None }
     }
 
     /// Copies the state after `step` and begins to write it; `Saved` or `SaveFailed` follows in its time.
     pub(super) fn save(&mut self, replica: &Replica<'_>, step: StepId, tell: &Tell) {
         let began = Instant::now();
         self.wait();
-        let copied = snapshot(replica, self.rank, &self.layout);
+        let copied = snapshot(replica, self.rank, &self.arrangement);
         let stall_seconds = began.elapsed().as_secs_f64();
         let folder = self.folder.join(format!("{}.partial", folder_name(step, self.attempt)));
         let (rank, tell) = (self.rank, tell.clone());
@@ -76,14 +75,14 @@ impl Copied {
 }
 
 /// A copy of what this rank writes of weights and moments. A tied embedding is written by the first stage.
-fn snapshot(replica: &Replica<'_>, rank: Rank, layout: &Layout) -> Vec<Copied> {
+fn snapshot(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<Copied> {
     let Replica { stage, optimizer, .. } = replica;
     let parameters = stage.parameters();
     let again = stage.tied_across_stages().filter(|_| !stage.has_embedding());
     let held = |(index, parameter): (usize, &Parameter)| {
-        let own = if Some(index) == again { 0..0 } else { optimizer.part(index) };
+        let own = if Some(index) == again { 0..0 } else { optimizer.owned(index) };
         let range = own.start as u64..own.end as u64;
-        Held { range, holders: holders(&parameter.name, layout, rank) }
+        Held { range, holders: arrangement.owners(rank, &parameter.name) }
     };
     let held: Vec<_> = parameters.iter().enumerate().map(held).collect();
     let mut copied = Vec::new();
@@ -99,7 +98,7 @@ fn snapshot(replica: &Replica<'_>, rank: Rank, layout: &Layout) -> Vec<Copied> {
         let mut values = vec![0.0; inside.len()];
         stage.copy_values(start + inside.start..start + inside.end, &mut values);
         copy(TensorKind::Parameter, values);
-        let begin = optimizer.part(index).start;
+        let begin = optimizer.owned(index).start;
         let (first, second) = optimizer.moments(index);
         for (kind, moment) in [(TensorKind::FirstMoment, first), (TensorKind::SecondMoment, second)] {
             if let Some(moment) = moment {

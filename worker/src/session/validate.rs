@@ -1,9 +1,9 @@
 //! The figures of a model on samples it was never trained on.
 
 use crate::data::{Batch, Source};
-use crate::interpret::{Replica, view};
+use crate::interpret::Replica;
 use crate::parallel::{Ballot, Tally, tally};
-use crate::stage::Flow;
+use crate::stage::{Flow, Samples};
 use dtrain_protocol::{Failure, Pass, StepId, Toward};
 use std::ops::Range;
 
@@ -23,18 +23,20 @@ pub(super) fn validate(
     let (reader, readers) = replica.mesh.reader();
     let mine = part(samples, reader, readers);
     let mut ballot = Ballot::default();
-    let mut begin = mine.start;
-    while begin < mine.end {
+    // Replicas that hold parts of one model go through it together: all do as many passes as the largest part takes.
+    for pass in 0..samples.div_ceil(readers.into()).div_ceil(micro_batch) {
+        let begin = mine.start + pass * micro_batch;
         let end = mine.end.min(begin + micro_batch);
-        let batch = valid.read(&(begin..end).collect::<Vec<_>>());
-        let batch = batch.map_err(|error| Failure::Data(error.to_string()))?;
+        let is_over = begin >= end;
+        let numbers = if is_over { vec![0] } else { (begin..end).collect() };
+        let batch = valid.read(&numbers).map_err(|error| Failure::Data(error.to_string()))?;
         if let Flow::Loss { loss_sum, hits, count } = through(replica, &batch)
             && replica.mesh.tells_loss()
+            && !is_over
         {
             ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
         }
         replica.mesh.check()?;
-        begin = end;
     }
     tally::send(&ballot, replica.mesh.world());
     let tally = tally::collect(replica.mesh.world())?;
@@ -54,7 +56,7 @@ fn through(replica: &mut Replica<'_>, batch: &Batch) -> Flow {
             let shape = stage.message_shape(chunk, Toward::Previous, batch.samples());
             post.exchange(Toward::Previous, None, Some((pass, shape)));
         }
-        let flow = stage.infer(chunk, post.take(Toward::Previous, pass), &view(batch));
+        let flow = stage.infer(chunk, post.take(Toward::Previous, pass), &Samples::of(batch));
         if let Flow::Activation(activation) = &flow {
             post.give(Toward::Next, pass, activation.clone());
             post.exchange(Toward::Next, Some(pass), None);

@@ -6,22 +6,26 @@
 
 mod parameters;
 mod pass;
+mod shelf;
 mod values;
 
+use crate::data::Batch;
 use crate::device;
 use crate::gradients::Gradients;
 use crate::model::{self, Network, Part, initial};
 use crate::ops::{Arithmetic, Later, LossFigures};
-use crate::parallel::Partners;
+use crate::parallel::{Partners, Shards};
 use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Arrangement, Pass, Rank, Toward};
-use dtrain_recipes::{Model, PipelineSchedule, Precision, Recompute};
+use dtrain_recipes::{Model, PipelineSchedule, Precision, Recompute, ZeroStage};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use parameters::Parameter;
 use parameters::{Assembled, Unit, assemble};
 use pass::Kept;
+use shelf::Shelf;
 use values::tensor;
 
 /// What a forward pass reads.
@@ -57,6 +61,30 @@ impl Samples<'static> {
 }
 
 impl<'a> Samples<'a> {
+    /// Those of `batch`.
+    pub(crate) fn of(batch: &'a Batch) -> Self {
+        match batch {
+            Batch::Tokens { inputs, targets, samples, length } => {
+                Self::Tokens { inputs, targets, samples: *samples, length: *length }
+            }
+            Batch::Rows { values, classes, samples, width } => {
+                Self::Rows { values, classes, samples: *samples, width: *width }
+            }
+        }
+    }
+
+    /// A copy without what is to be predicted.
+    fn inputs(&self) -> Batch {
+        match *self {
+            Self::Tokens { inputs, samples, length, .. } => {
+                Batch::Tokens { inputs: inputs.to_vec(), targets: Vec::new(), samples, length }
+            }
+            Self::Rows { values, samples, width, .. } => {
+                Batch::Rows { values: values.to_vec(), classes: Vec::new(), samples, width }
+            }
+        }
+    }
+
     /// What is to be predicted.
     fn targets(&self) -> &'a [u32] {
         match self {
@@ -129,7 +157,11 @@ pub struct Stage {
     /// The units of each chunk.
     chunks: Vec<Range<usize>>,
     parameters: Vec<Parameter>,
+    shards: Arc<Shards>,
+    /// Whole parameters; of sharded weights only those that are gathered now, and the others have no elements.
     values: Vec<Tensor<1>>,
+    /// The owned values, where weights are sharded.
+    shelf: Option<Shelf>,
     gradients: Gradients,
     kept: BTreeMap<Pass, Vec<Kept>>,
     /// Whether gradients of weights are left for [`Stage::backward_weights`].
@@ -183,34 +215,48 @@ impl Stage {
         let parts = chunks.iter().map(|blocks| model::parts(model, blocks.clone())).collect();
         let Assembled { units, chunks, parameters, initials } =
             assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
-        let values = parameters.iter().zip(&initials).map(|(parameter, initial)| {
-            tensor(initial::values(*initial, *seed, &parameter.name, &parameter.region), &device)
+        let shards = Arc::new(Shards::of(arrangement, *rank, &parameters));
+        let shelf = (arrangement.zero == ZeroStage::Zero3).then(|| {
+            let gatherer =
+                partners.weights.clone().expect("who shards weights has somebody to gather them from");
+            Shelf::new(&shards, gatherer, &units)
         });
-        let values = values.collect();
         let host = device::is_host(&device);
-        let gradients = Gradients::new(&parameters, &device, host);
+        let gradients = Gradients::new(&parameters, Arc::clone(&shards), arrangement.zero, &device);
         let network = Network::new(model, arithmetic, partners.clone());
-        Ok(Self {
+        let mut stage = Self {
             network,
-            device,
             recompute: arrangement.recompute,
             recompute_every: arrangement.recompute_every,
             units,
             blocks: holding.chunks.to_vec(),
             chunks,
+            values: vec![tensor(Vec::new(), &device); parameters.len()],
+            device,
             parameters,
-            values,
+            shards,
+            shelf,
             gradients,
             kept: BTreeMap::new(),
             splits: arrangement.schedule == PipelineSchedule::ZeroBubble,
             left: BTreeMap::new(),
             host,
-        })
+        };
+        for (index, initial) in initials.into_iter().enumerate() {
+            let Parameter { name, region, .. } = &stage.parameters[index];
+            stage.set_values(index, initial::values(initial, *seed, name, region));
+        }
+        Ok(stage)
     }
 
     /// The parameters, in flat order.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    /// Which parts of them this rank owns.
+    pub fn shards(&self) -> &Arc<Shards> {
+        &self.shards
     }
 
     /// The model this is a part of.

@@ -2,6 +2,7 @@
 
 use super::parameters::Unit;
 use super::{Flow, Samples, Stage};
+use crate::data::Batch;
 use crate::gradients::Gradients;
 use crate::model::{Output, Part, Weights};
 use crate::ops::{self, Later, LossFigures};
@@ -15,6 +16,8 @@ pub(super) enum Kept {
     Graph(Graph),
     /// Only the input; the graph is made again.
     Input(Tensor<3>),
+    /// Only the samples; the graph is made again.
+    Samples(Batch),
 }
 
 pub(super) struct Graph {
@@ -34,15 +37,16 @@ impl Stage {
         let mut kept = Vec::with_capacity(units.len());
         let mut flow = input;
         let mut figures = LossFigures::default();
-        for unit in &self.units[units] {
+        for index in units.clone() {
+            self.open(index, (index + 1 < units.end).then_some(index + 1));
+            let unit = &self.units[index];
             if self.forgets(unit) {
-                let input = flow.take().expect("a block reads an activation");
+                let input = flow.take();
                 let weights = self.weights(unit, None);
-                let Output::Activation(output) = self.compute(unit, &weights, Some(input.clone()), samples)
-                else {
+                let Output::Activation(output) = self.compute(unit, &weights, input.clone(), samples) else {
                     unreachable!("only the head gives a loss, and it is kept");
                 };
-                kept.push(Kept::Input(input));
+                kept.push(input.map_or_else(|| Kept::Samples(samples.inputs()), Kept::Input));
                 flow = Some(output);
             } else {
                 let graph = self.record(unit, flow.take(), samples);
@@ -52,6 +56,7 @@ impl Stage {
                 }
                 kept.push(Kept::Graph(graph));
             }
+            self.close(index);
         }
         self.kept.insert(pass, kept);
         flow.map_or_else(|| figures.into(), Flow::Activation)
@@ -117,10 +122,18 @@ impl Stage {
 
     /// Backward of one unit: adds gradients but those it leaves, and replaces `upstream` by the gradient of the input.
     fn back(&mut self, index: usize, kept: Kept, upstream: &mut Option<Tensor<3>>, weight: f32) -> Later {
+        let is_first = self.chunks.iter().any(|units| units.start == index);
+        let next = (!is_first).then(|| index - 1);
+        match kept {
+            // It holds its weights.
+            Kept::Graph(_) => self.prefetch(next),
+            Kept::Input(_) | Kept::Samples(_) => self.open(index, next),
+        }
         let unit = &self.units[index];
         let graph = match kept {
             Kept::Graph(graph) => graph,
             Kept::Input(input) => self.record(unit, Some(input), &Samples::NOTHING),
+            Kept::Samples(batch) => self.record(unit, None, &Samples::of(&batch)),
         };
         let Graph { leaves, input, output, later } = graph;
         let scalar = match output {
@@ -140,6 +153,7 @@ impl Stage {
             }
             *upstream = input.filter(|_| unit.input_tracked).and_then(|input| input.grad_remove(&mut found));
         }
+        self.close(index);
         later
     }
 
@@ -151,11 +165,15 @@ impl Stage {
     }
 
     /// Forward through chunk `chunk` without keeping anything: for validation.
-    pub fn infer(&self, chunk: u32, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Flow {
+    pub fn infer(&mut self, chunk: u32, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Flow {
+        let units = self.chunks[chunk as usize].clone();
         let mut flow = input;
-        for unit in &self.units[self.chunks[chunk as usize].clone()] {
-            let weights = self.weights(unit, None);
-            match self.compute(unit, &weights, flow.take(), samples) {
+        for index in units.clone() {
+            self.open(index, (index + 1 < units.end).then_some(index + 1));
+            let unit = &self.units[index];
+            let output = self.compute(unit, &self.weights(unit, None), flow.take(), samples);
+            self.close(index);
+            match output {
                 Output::Activation(output) => flow = Some(output),
                 Output::Loss(_, figures) => return figures.into(),
             }
@@ -164,7 +182,7 @@ impl Stage {
     }
 
     /// Loss of `samples` on a stage that holds the whole model: `(sum in nats, hits, predictions)`.
-    pub fn evaluate(&self, samples: &Samples<'_>) -> (f64, u64, u64) {
+    pub fn evaluate(&mut self, samples: &Samples<'_>) -> (f64, u64, u64) {
         match self.infer(0, None, samples) {
             Flow::Loss { loss_sum, hits, count } => (loss_sum, hits, count),
             Flow::Activation(_) => panic!("a stage without the head has no loss; use `infer`"),
@@ -189,14 +207,19 @@ impl Stage {
     }
 
     /// Whether the graph of `unit` is dropped and made again. What `Recompute::Selective` drops, attention drops
-    /// itself.
+    /// itself. A graph holds its weights, so where these are sharded only that of the head stays, whose backward comes
+    /// next.
     fn forgets(&self, unit: &Unit) -> bool {
         let blocks = match self.recompute {
             Recompute::None | Recompute::Selective => false,
             Recompute::Full => true,
         };
         let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
-        blocks && matches!(unit.part, Part::Block(_)) && is_turn(unit.place)
+        match unit.part {
+            Part::Embedding => self.shelf.is_some(),
+            Part::Block(_) => blocks && is_turn(unit.place),
+            Part::Head => false,
+        }
     }
 
     /// Runs `unit` with autodiff.

@@ -4,63 +4,79 @@ use super::Stage;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::ops::Range;
+use std::sync::Arc;
 
 impl Stage {
-    /// Values of parameter `index`.
+    /// Values of parameter `index`; only where all of them are here at all times, so not with zero 3.
     pub fn values(&self, index: usize) -> Vec<f32> {
         self.values[index].to_data().try_to_vec().expect("weights are f32")
     }
 
-    /// Replaces the values of parameter `index`; panics when their number is not the parameter's.
+    /// Replaces the values of parameter `index`, of which a shard keeps its part; panics when their number is not
+    /// the parameter's.
     pub fn set_values(&mut self, index: usize, values: Vec<f32>) {
         let wanted = self.parameters[index].range.len();
         assert_eq!(values.len(), wanted, "values of `{}`", self.parameters[index].name);
-        self.values[index] = tensor(values, &self.device);
+        match &mut self.shelf {
+            Some(shelf) => shelf.own_mut(index).copy_from_slice(&values[self.shards.owned(index)]),
+            None => self.values[index] = tensor(values, &self.device),
+        }
     }
 
-    /// Copies the values of a flat range, which may begin and end inside parameters, into `out`.
+    /// Copies the values of a flat range, which may begin and end inside parameters, into `out`. With zero 3 the range
+    /// must lie inside what this rank owns.
     pub fn copy_values(&self, range: Range<usize>, out: &mut [f32]) {
         assert_eq!(range.len(), out.len(), "a copy is as long as its range");
         for (index, parameter) in self.parameters.iter().enumerate() {
             let both = overlap(&parameter.range, &range);
             if !both.is_empty() {
                 let inside = shift(&both, parameter.range.start);
+                let room = &mut out[shift(&both, range.start)];
+                if let Some(shelf) = &self.shelf {
+                    room.copy_from_slice(&shelf.own(index)[shift(&inside, self.shards.owned(index).start)]);
+                    continue;
+                }
                 let values = self.values[index].to_data();
                 let values: &[f32] = values.as_slice().expect("weights are f32");
-                out[shift(&both, range.start)].copy_from_slice(&values[inside]);
+                room.copy_from_slice(&values[inside]);
             }
         }
     }
 
-    /// Replaces the values of the flat range that begins at `start`.
-    pub fn paste_values(&mut self, start: usize, values: &[f32]) {
-        let range = start..start + values.len();
-        for index in 0..self.parameters.len() {
-            let own = self.parameters[index].range.clone();
-            let both = overlap(&own, &range);
-            if !both.is_empty() {
-                let inside = shift(&both, own.start);
-                let source = &values[shift(&both, start)];
-                if self.host {
-                    self.update(index, |values, _| values[inside].copy_from_slice(source));
-                } else {
-                    let mut all = self.values(index);
-                    all[inside].copy_from_slice(source);
-                    self.set_values(index, all);
-                }
-            }
-        }
-    }
-
-    /// Changes the values of parameter `index` in place, given its gradient; only on the host.
+    /// Changes the owned values of parameter `index`, given their gradient. Off the host they come here and go back.
     pub(crate) fn update(&mut self, index: usize, change: impl FnOnce(&mut [f32], &[f32])) {
-        let empty = tensor(Vec::new(), &self.device);
-        let values = std::mem::replace(&mut self.values[index], empty);
-        let mut values =
-            values.try_into_primitive::<Flex>().expect("values are changed in place on the host only");
-        // Copies when a graph still holds the old values, and only then.
-        change(values.storage_mut(), &self.gradients.values()[self.parameters[index].range.clone()]);
-        self.values[index] = Tensor::from_primitive::<Flex>(values);
+        let owned = self.shards.owned(index);
+        if let Some(shelf) = &mut self.shelf {
+            change(shelf.own_mut(index), self.gradients.own(index));
+        } else {
+            let values = std::mem::replace(&mut self.values[index], tensor(Vec::new(), &self.device));
+            let gradient = self.gradients.own(index);
+            self.values[index] = changed(values, self.host, |values| change(&mut values[owned], gradient));
+        }
+    }
+
+    /// This rank's block of a pack of values, in a pack whose other blocks are still to come.
+    pub(crate) fn pack_values(&self, pack: usize) -> Vec<f32> {
+        let table = &self.shards.packs()[pack];
+        let mut packed = vec![0.0; table.length()];
+        for index in table.parameters() {
+            let at = self.shards.kept(index).start - table.kept().start + table.own().start;
+            let owned = self.shards.owned(index);
+            let begin = self.parameters[index].range.start;
+            let room = &mut packed[at..at + owned.len()];
+            self.copy_values(begin + owned.start..begin + owned.end, room);
+        }
+        packed
+    }
+
+    /// Replaces the values of a pack by those that were gathered.
+    pub(crate) fn unpack_values(&mut self, pack: usize, packed: &[f32]) {
+        let shards = Arc::clone(&self.shards);
+        let table = &shards.packs()[pack];
+        for index in table.parameters() {
+            let values = std::mem::replace(&mut self.values[index], tensor(Vec::new(), &self.device));
+            self.values[index] = changed(values, self.host, |values| table.take(index, packed, values));
+        }
     }
 
     /// Replaces parameter `index` by a function of its value and gradient; only off the host.
@@ -73,6 +89,20 @@ impl Stage {
         let gradient = self.gradients.tensor(index).unwrap_or_else(|| value.zeros_like());
         self.values[index] = change(value, gradient);
     }
+}
+
+/// `values` after `change`: in place on the host, and through a copy elsewhere.
+fn changed(values: Tensor<1>, host: bool, change: impl FnOnce(&mut [f32])) -> Tensor<1> {
+    if host {
+        let mut values = values.try_into_primitive::<Flex>().expect("the values are on the host");
+        // Copies when a graph still holds the old values, and only then.
+        change(values.storage_mut());
+        return Tensor::from_primitive::<Flex>(values);
+    }
+    let device = values.device();
+    let mut all: Vec<f32> = values.into_data().try_to_vec().expect("weights are f32");
+    change(&mut all);
+    tensor(all, &device)
 }
 
 pub(super) fn tensor(values: Vec<f32>, device: &Device) -> Tensor<1> {

@@ -1,6 +1,7 @@
 //! Ranks as threads of one process: what must hold whatever the layout, and across a stop.
 
 mod world;
+mod zero;
 
 use dtrain_protocol::{Event, Failure, SampleRequest, StepId, StopReason};
 use dtrain_recipes::{Metric, OptimizerKind};
@@ -181,7 +182,7 @@ fn a_damaged_checkpoint_is_named() {
 
 #[test]
 fn what_the_worker_cannot_do_is_refused_with_its_name() {
-    let ended = World::new(1).edit(|a| a.arrangement.zero = dtrain_recipes::ZeroStage::Zero2).run();
+    let ended = World::new(1).edit(|a| a.arrangement.zero = dtrain_recipes::ZeroStage::Zero3).run();
     assert!(
         matches!(&ended[0].result, Err(Failure::Other(why)) if why.contains("zero")),
         "{:?}",

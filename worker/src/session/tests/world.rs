@@ -9,8 +9,8 @@ use dtrain_protocol::{
     mapping,
 };
 use dtrain_recipes::{
-    Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Schedule,
-    Tokenizer, Valid,
+    Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Recompute,
+    Schedule, Tokenizer, Valid, ZeroStage,
 };
 use std::num::NonZeroU32;
 use std::os::fd::IntoRawFd;
@@ -62,6 +62,17 @@ impl World {
 
     pub(super) fn rule(self, kind: OptimizerKind) -> Self {
         self.edit(|assignment| assignment.training.optimizer.kind = kind)
+    }
+
+    /// Shards the state of the replicas among groups of `shard`; weights that are sharded are computed with again.
+    pub(super) fn zero(self, zero: ZeroStage, shard: u32) -> Self {
+        self.edit(|assignment| {
+            let arrangement = &mut assignment.arrangement;
+            (arrangement.zero, arrangement.shard) = (zero, shard);
+            if zero == ZeroStage::Zero3 {
+                arrangement.recompute = Recompute::Full;
+            }
+        })
     }
 
     pub(super) fn resume(self, from: &Committed, step: StepId) -> Self {

@@ -1,0 +1,47 @@
+//! Gathers weights in the middle of passes, where nothing can return an error.
+
+use super::Courier;
+use super::partners::Trouble;
+use crate::comm::Group;
+use std::sync::Arc;
+
+/// Carries packs of weights around a shard group, first in, first out.
+///
+/// An error is kept, not returned, as by [`super::Peers`].
+#[derive(Clone, Debug)]
+pub struct Gatherer {
+    courier: Arc<Courier>,
+    trouble: Trouble,
+}
+
+impl Gatherer {
+    pub(super) fn of(group: Box<dyn Group>, trouble: Trouble) -> Self {
+        Self { courier: Arc::new(Courier::start(group)), trouble }
+    }
+
+    /// Bytes this rank sent, not counting what is on its way.
+    pub fn sent(&self) -> u64 {
+        self.courier.sent()
+    }
+
+    /// Seconds that were waited for packs so far.
+    pub fn waited(&self) -> f64 {
+        self.courier.waited()
+    }
+
+    /// Begins to gather `packed`, of which this rank fills its own block.
+    pub fn send(&self, packed: Vec<f32>) {
+        self.courier.send_gather(packed);
+    }
+
+    /// Waits for the oldest pack, which has `length` values; zeros when something went wrong.
+    pub fn receive(&self, length: usize) -> Vec<f32> {
+        match self.courier.next() {
+            Ok(packed) => packed,
+            Err(failure) => {
+                self.trouble.keep(failure);
+                vec![0.0; length]
+            }
+        }
+    }
+}

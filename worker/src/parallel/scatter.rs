@@ -1,0 +1,167 @@
+//! Sums gradients so that every rank of a shard group gets the sums of its shards, while backward still computes.
+//!
+//! A pack leaves when the backward of its unit is done: with zero 1 once a step, with zero 2 and 3 after every
+//! micro-batch, because nobody has room to keep it. One reduce-scatter of a pack of `N` bytes costs `N (n - 1) / n`
+//! bytes among the `n` ranks of the group. Groups that hold the same shards then sum them by an all-reduce, once a
+//! step.
+
+use super::mesh::Sharding;
+use super::shard::Shards;
+use crate::gradients::Gradients;
+use dtrain_protocol::Failure;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Packs that may travel at once with zero 1, whose gradients stay where they are: enough to keep the courier busy.
+const AHEAD: usize = 4;
+
+/// The packs of one step on their way.
+#[derive(Debug)]
+pub struct Scatter {
+    shards: Arc<Shards>,
+    /// Whether a pack leaves after every micro-batch.
+    always: bool,
+    /// Packs that left and are not back, and whether the sum will be complete.
+    travelling: VecDeque<(usize, bool)>,
+    /// Packs whose shards are on their way to the other groups.
+    across: VecDeque<usize>,
+    trouble: Option<Failure>,
+}
+
+impl Scatter {
+    /// Every pack leaves once a step.
+    pub(super) fn once(shards: &Arc<Shards>) -> Self {
+        let shards = Arc::clone(shards);
+        Self { shards, always: false, travelling: VecDeque::new(), across: VecDeque::new(), trouble: None }
+    }
+
+    /// Every pack leaves after every micro-batch.
+    pub(super) fn always(shards: &Arc<Shards>) -> Self {
+        Self { always: true, ..Self::once(shards) }
+    }
+
+    pub(super) fn finish(
+        &mut self,
+        unit: usize,
+        gradients: &mut Gradients,
+        sharding: &Sharding,
+        is_final: bool,
+    ) {
+        if !(is_final || self.always) {
+            return;
+        }
+        // Who keeps only shards has room for a pack that travels and one that is computed.
+        let most = if self.always { 1 } else { AHEAD };
+        for pack in self.shards.packs_of(unit).collect::<Vec<_>>() {
+            while self.travelling.len() >= most {
+                self.receive(gradients, sharding);
+            }
+            sharding.inside().send_scatter(gradients.leave(pack));
+            self.travelling.push_back((pack, is_final));
+        }
+    }
+
+    pub(super) fn collect(&mut self, gradients: &mut Gradients, sharding: &Sharding) -> Result<(), Failure> {
+        while !self.travelling.is_empty() {
+            self.receive(gradients, sharding);
+        }
+        for pack in std::mem::take(&mut self.across) {
+            if let Some(across) = sharding.across().filter(|_| self.trouble.is_none()) {
+                gradients.replace(pack, &across.next()?);
+            }
+        }
+        self.trouble.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits for the oldest pack; a complete sum goes on to the other groups. A failure is kept until the end.
+    fn receive(&mut self, gradients: &mut Gradients, sharding: &Sharding) {
+        let Some((pack, is_final)) = self.travelling.pop_front() else { return };
+        match sharding.inside().next() {
+            Ok(packed) => gradients.come_back(pack, packed),
+            Err(failure) => {
+                self.trouble.get_or_insert(failure);
+                return;
+            }
+        }
+        if let (true, Some(across)) = (is_final, sharding.across()) {
+            across.send_sum(gradients.block(pack));
+            self.across.push_back(pack);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::comm::loopback;
+    use crate::parallel::{Mesh, Reduction};
+    use crate::stage::{Holding, Samples, Stage};
+    use burn::tensor::Device;
+    use dtrain_protocol::{Arrangement, Layout, Pass, Rank};
+    use dtrain_recipes::{Activation, Mlp, Model, Recompute, ZeroStage};
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    const RANKS: u32 = 4;
+
+    /// Values that gradients and weights had room for at most, and those of the whole model and of its largest pack.
+    struct Rooms {
+        gradients: usize,
+        weights: usize,
+        whole: usize,
+        largest: usize,
+    }
+
+    /// A step of two micro-batches on one of the ranks.
+    fn rooms(zero: ZeroStage, group: loopback::Thread, rank: u32) -> Rooms {
+        let model = Mlp { inputs: 32, hidden: vec![64; 12], classes: 8, activation: Activation::Relu };
+        let model = Model::Mlp(model);
+        let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
+        let recompute = Recompute::Full;
+        let arrangement = Arrangement { layout, zero, shard: RANKS, recompute, ..Arrangement::SINGLE };
+        let mesh = Mesh::of(Box::new(group), &arrangement, Rank(rank)).expect("all are there");
+        let (rank, partners) = (Rank(rank), mesh.partners().clone());
+        let blocks = 0..12;
+        let chunks = std::slice::from_ref(&blocks);
+        let holding = Holding { model: &model, chunks, seed: 3, arrangement, rank, partners };
+        let mut stage = Stage::of(&holding, &Device::flex()).expect("the model has these blocks");
+        let mut reduction = Reduction::of(&stage, &arrangement);
+        let values: Vec<_> = (0..64).map(|i| i as f32 / 64.0).collect();
+        let samples = Samples::Rows { values: &values, classes: &[1, 2], samples: 2, width: 32 };
+        stage.gradients().clear();
+        let (mut gradients, mut weights) = (0, 0);
+        for pass in (0..2).map(|micro| Pass { micro, chunk: 0 }) {
+            drop(stage.forward(pass, None, &samples));
+            weights = weights.max(stage.room());
+            stage.backward(pass, None, 0.5, &mut |unit, found| {
+                reduction.finish(unit, found, &mesh, pass.micro == 1);
+                gradients = gradients.max(found.room());
+            });
+            weights = weights.max(stage.room());
+        }
+        reduction.collect(stage.gradients(), &mesh).expect("all are there");
+        let whole = stage.parameters().last().map_or(0, |last| last.range.end);
+        let largest =
+            stage.shards().packs().iter().map(|pack| pack.length()).max().expect("it has parameters");
+        Rooms { gradients, weights, whole, largest }
+    }
+
+    #[test]
+    fn a_rank_has_room_for_its_shards_and_one_unit() {
+        for zero in [ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3] {
+            let groups = loopback::threads(RANKS, Duration::from_secs(20));
+            let ranks = groups.into_iter().zip(0..);
+            let threads: Vec<_> =
+                ranks.map(|(group, rank)| std::thread::spawn(move || rooms(zero, group, rank))).collect();
+            for thread in threads {
+                let Rooms { gradients, weights, whole, largest } = thread.join().expect("no panic");
+                // Padding is less than one value for each parameter.
+                let shard = whole / RANKS as usize + 26;
+                assert!(largest < whole / 8, "the model has many units");
+                let expected = if zero == ZeroStage::Zero1 { whole } else { shard + largest };
+                assert!(gradients <= expected, "{zero:?}: room for {gradients} gradients, not {expected}");
+                let expected = if zero == ZeroStage::Zero3 { shard + largest } else { whole };
+                assert!(weights <= expected, "{zero:?}: room for {weights} weights, not {expected}");
+            }
+        }
+    }
+}
