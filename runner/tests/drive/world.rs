@@ -140,7 +140,7 @@ impl World {
             rank,
             arrangement: Arrangement { layout, ..Arrangement::SINGLE },
             model: model.clone(),
-            chunks: vec![0..1],
+            chunks: std::iter::once(0..1).collect(),
             data: data.clone(),
             data_root: self.root.clone(),
             training: Training {

@@ -222,7 +222,7 @@ fn every_collective_sends_what_it_says() {
                 let mut told = Vec::new();
                 let mut before = 0;
                 let mut tell = |group: &dyn Group| {
-                    told.push(group.sent() - std::mem::replace(&mut before, group.sent()))
+                    told.push(group.sent() - std::mem::replace(&mut before, group.sent()));
                 };
                 group.all_reduce(&mut buffer).expect("all-reduce");
                 tell(&*group);

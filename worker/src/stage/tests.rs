@@ -218,7 +218,8 @@ fn fused_and_plain_operations_train_alike() {
         for recompute in [Recompute::None, Recompute::Selective] {
             let forgets_scores = recompute == Recompute::Selective;
             let plain = Arithmetic { fused: false, precision: Precision::F32, forgets_scores };
-            let (chunks, partners) = ([0..model.blocks()], Partners::none());
+            let blocks = 0..model.blocks();
+            let (chunks, partners) = ([blocks], Partners::none());
             let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
             let (model, rank) = (&model, Rank(0));
             let holding = Holding { model, chunks: &chunks, seed: 7, arrangement, rank, partners };

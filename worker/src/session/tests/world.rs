@@ -224,7 +224,7 @@ fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
         rank: Rank(rank),
         arrangement: Arrangement { layout: Layout::replicas(replicas), ..Arrangement::SINGLE },
         model: Model::Decoder(decoder()),
-        chunks: vec![0..2],
+        chunks: std::iter::once(0..2).collect(),
         data: Data {
             format: DataFormat::Text { tokenizer: Tokenizer::Bytes },
             train: vec!["text.txt".into()],
