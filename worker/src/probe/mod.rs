@@ -94,7 +94,7 @@ pub fn rates(
         spreads.push(spread(&passes.iter().map(Timed::total).collect::<Vec<_>>()));
     }
     let seconds = request.budget_seconds * TOGETHER / 2.0;
-    let whole_step = whole::measure(&mut bench, Synthetic::of(model, fastest.1), fastest.1, seconds)?;
+    let whole_step = whole::measure(&mut bench, model, fastest, seconds)?;
     let parameters: usize =
         bench.replica.stage.parameters().iter().map(|parameter| parameter.range.len()).sum();
     Ok(RankRates {
@@ -106,7 +106,7 @@ pub fn rates(
         all_reduce: all_reduce(bench.replica.mesh.world())?,
         spread: median(&spreads),
         baseline_bytes,
-        whole_step: Some(whole_step),
+        whole_step,
     })
 }
 

@@ -7,7 +7,7 @@ use crate::interpret;
 use crate::parallel::Ballot;
 use crate::session::Stream;
 use dtrain_protocol::{Action, Failure, Pass, StepId, Training, WholeStep};
-use dtrain_recipes::Schedule;
+use dtrain_recipes::{Model, Schedule};
 use std::sync::Arc;
 
 /// Forward passes of a step: gradients of one are added to those of another.
@@ -37,13 +37,19 @@ pub(super) fn training() -> Training {
     }
 }
 
-/// Steps over `samples` that take about `seconds` together.
+/// Steps of the `fastest` micro-batch (seconds of a sample, samples) that take about `seconds` together; `None` when
+/// the fewest steps that tell something would take much longer. All ranks are given the same numbers.
 pub(super) fn measure(
     bench: &mut Bench<'_>,
-    samples: Synthetic,
-    micro_batch: u32,
+    model: &Model,
+    (sample_seconds, micro_batch): (f64, u32),
     seconds: f64,
-) -> Result<WholeStep, Failure> {
+) -> Result<Option<WholeStep>, Failure> {
+    let expected = sample_seconds * f64::from(micro_batch * MICRO_BATCHES);
+    if expected * (WARM_UP + REPEATS.0) as f64 > 2.0 * seconds {
+        return Ok(None);
+    }
+    let samples = Synthetic::of(model, micro_batch);
     let passes = (0..MICRO_BATCHES).map(|micro| Pass { micro, chunk: 0 });
     let passes = passes.flat_map(|pass| [Action::Forward(pass), Action::Backward(pass)]);
     let actions: Vec<_> = passes.chain([Action::ReduceGradients, Action::UpdateWeights]).collect();
@@ -66,7 +72,7 @@ pub(super) fn measure(
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
     let repeats = ((seconds / one) as usize).saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1);
     let measured = (0..repeats).map(|_| step(bench)).collect::<Result<Vec<_>, _>>()?;
-    Ok(WholeStep { micro_batch, micro_batches: MICRO_BATCHES, seconds: median(&measured) })
+    Ok(Some(WholeStep { micro_batch, micro_batches: MICRO_BATCHES, seconds: median(&measured) }))
 }
 
 /// The same samples again and again, as a data set.
