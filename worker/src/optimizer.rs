@@ -68,7 +68,7 @@ impl Optimizer {
     }
 
     /// Applies the gradient of parameter `index` to the part of its values that this one owns. LAMB takes that part
-    /// for the whole tensor, see [`Optimizer::directions`].
+    /// for the whole tensor, see `Optimizer::directions`.
     pub fn apply(&mut self, index: usize, stage: &mut Stage, step: Move) {
         let len = self.owned[index].len();
         if len == 0 {
