@@ -1,7 +1,7 @@
 //! What each pipeline stage does within one step, in order.
 //!
-//! A schedule is an order of passes for every stage ([`orders`]); the messages between them are put in by
-//! [`connect`], the same for all schedules.
+//! A schedule is an order of passes for every stage (`orders`); the messages between them are put in by
+//! `connect`, the same for all schedules.
 
 mod connect;
 mod orders;
