@@ -11,10 +11,10 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
     if let Model::Command(_) = model {
         return None;
     }
-    let is_cut = |axis: &Axis| layout.degree(*axis) > 1 && !matches!(axis, Axis::Data | Axis::Pipeline);
-    if let Some(axis) = Axis::ALL.into_iter().find(is_cut) {
-        let degree = layout.degree(axis);
-        return Some(format!("the worker cuts no work along this axis: {} {degree}", axis.word()));
+    for axis in Axis::ALL.into_iter().filter(|axis| layout.degree(*axis) > 1) {
+        if let Some(reason) = cannot_cut(axis, model) {
+            return Some(format!("{reason}: {} {}", axis.word(), layout.degree(axis)));
+        }
     }
     if let Some(reason) = recomputes_in_vain(arrangement, model) {
         return Some(reason.into());
@@ -65,6 +65,15 @@ fn cannot_shard(arrangement: &Arrangement) -> Option<String> {
     None
 }
 
+/// Why the work of this model is not cut along `axis`; `None` when it can be.
+fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
+    match (axis, model) {
+        (Axis::Data | Axis::Pipeline, _) | (Axis::Tensor, Model::Decoder(_) | Model::Command(_)) => None,
+        (Axis::Tensor, Model::Mlp(_) | Model::Cnn(_)) => Some("only the matrices of a decoder are cut"),
+        (Axis::Context | Axis::Expert, _) => Some("the worker cuts no work along this axis"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,7 +92,7 @@ mod tests {
         assert_eq!(asked(Arrangement { recompute: Recompute::Full, ..on_gpu }), None);
         let layout = Layout { tensor: two, ..replicas.layout };
         let cut = asked(Arrangement { layout, ..replicas });
-        assert!(cut.is_some_and(|why| why.contains("tensor 2")));
+        assert!(cut.is_some_and(|why| why.contains("decoder") && why.contains("tensor 2")));
         let sharded = Arrangement { zero: ZeroStage::Zero3, shard: 2, ..replicas };
         assert!(asked(sharded).is_some_and(|why| why.contains("recompute")));
         assert_eq!(asked(Arrangement { recompute: Recompute::Full, ..sharded }), None);

@@ -2,7 +2,7 @@
 
 use crate::optimizer::{Move, Optimizer};
 use crate::parallel::pipeline::Post;
-use crate::parallel::{Ballot, Mesh, Reduction, Tally, norm_squared, tally, update};
+use crate::parallel::{Ballot, Mesh, Reduction, Tally, norm_squared, tally, tensor, update};
 use crate::session::Stream;
 use crate::stage::{Flow, Samples, Stage};
 use crate::watch::{Phase, Tempo, Watch};
@@ -199,6 +199,7 @@ impl Run<'_, '_> {
         self.spent(if is_pipeline { Phase::Bubble } else { Phase::Communication });
         let Replica { stage, reduction, post, mesh, .. } = &mut *self.replica;
         reduction.collect(stage.gradients(), mesh)?;
+        tensor::sum_parts(stage, mesh.partners());
         if let Some(index) = stage.tied_across_stages() {
             stage.gradients().change(index, |values| post.sum_with_other_end(values));
         }

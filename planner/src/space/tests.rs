@@ -76,13 +76,13 @@ fn what_is_left_out_has_a_reason_and_a_count() {
     assert!(
         each(&space)
             .iter()
-            .all(|c| c.arrangement.layout.tensor.get() == 1 && c.arrangement.precision == Precision::F32)
+            .all(|c| c.arrangement.layout.context.get() == 1 && c.arrangement.precision == Precision::F32)
     );
     let groups = space.left_out.groups();
-    let tensor = groups.iter().find(|g| g.heading.ends_with("axis: tensor")).expect("tensor is left out");
-    // 4 zero stages are not tried without replicas: nothing, the attention core, or all of every block, every second or
-    // every fourth is computed again × 2 precisions × 6 micro-batches × 2 ways to hold a sequence.
-    assert_eq!(tensor.count, 5 * 2 * 6 * 2);
+    let context = groups.iter().find(|g| g.heading.ends_with("axis: context")).expect("context is left out");
+    // 3 zero stages × nothing, the attention core, or all of every block, every second or every fourth is computed
+    // again; zero 3 only with all of every block; each × 2 precisions × 6 micro-batches.
+    assert_eq!(context.count, (3 * 5 + 1) * 2 * 6);
     assert!(groups.iter().any(|g| g.heading.contains("bf16")));
 }
 

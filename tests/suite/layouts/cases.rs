@@ -150,6 +150,53 @@ pub(super) fn some() -> Vec<Case> {
         cases.push(Case::new(model, &[("pipeline", "4"), zero_bubble, ("recompute", "\"full\"")]));
         cases.push(Case::new(model, &[("pipeline", "2"), ("data", "2"), zero_bubble]));
     }
+    for model in DECODERS {
+        for sequence in ["false", "true"] {
+            for (tensor, pipeline, data) in [("2", "1", "1"), ("4", "1", "1"), ("2", "2", "2")] {
+                let axes = [("tensor", tensor), ("pipeline", pipeline), ("data", data)];
+                let mut pins = axes.to_vec();
+                pins.push(("sequence", sequence));
+                cases.push(Case::new(model, &pins));
+            }
+        }
+        let again = [("tensor", "2"), ("sequence", "true"), ("recompute", "\"full\"")];
+        cases.push(Case::new(model, &again));
+    }
+    cases
+}
+
+/// Tensor-parallel ranks with stages and replicas, of up to eight ranks.
+fn tensor() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for model in DECODERS {
+        for (tensor, pipeline, data) in [
+            (2, 1, 2),
+            (2, 1, 4),
+            (2, 2, 1),
+            (2, 4, 1),
+            (4, 1, 2),
+            (4, 2, 1),
+            (2, 1, 1),
+            (4, 1, 1),
+            (2, 2, 2),
+        ] {
+            let [tensor, pipeline, data] = [tensor, pipeline, data].map(|degree: u32| degree.to_string());
+            let axes = [("tensor", tensor.as_str()), ("pipeline", &pipeline), ("data", &data)];
+            for sequence in ["false", "true"] {
+                let mut pins = axes.to_vec();
+                pins.push(("sequence", sequence));
+                if pipeline == "2" {
+                    for schedule in ["\"gpipe\"", "\"interleaved\"", "\"zero_bubble\""] {
+                        let mut pins = pins.clone();
+                        pins.push(("schedule", schedule));
+                        cases.push(Case::new(model, &pins));
+                    }
+                }
+                pins.push(("recompute", "\"full\""));
+                cases.push(Case::new(model, &pins));
+            }
+        }
+    }
     cases
 }
 
@@ -168,6 +215,7 @@ pub(super) fn all() -> Vec<Case> {
             cases.push(Case::new(model, &[&pipeline[..], zero].concat()));
         }
     }
+    cases.extend(tensor());
     for model in DECODERS.into_iter().chain(CLASSIFIERS) {
         for (data, pipeline) in (1..=8u32).flat_map(|d| (1..=4u32).map(move |p| (d, p))) {
             if !16u32.is_multiple_of(2 * data) || data * pipeline > 8 || data * pipeline == 1 {

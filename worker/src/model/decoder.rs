@@ -4,7 +4,8 @@
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
 use super::{Initial, Network, Part, Spec, Weights};
-use crate::ops::{self, Rotary};
+use crate::ops::{self, LossFigures, Rotary, Share};
+use crate::parallel::tensor;
 use crate::stage::Samples;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Activation, Decoder, Norm, Positions};
@@ -92,8 +93,23 @@ pub(crate) fn embed(network: &Network, weights: &Weights<'_>, samples: &Samples<
     let Samples::Tokens { inputs, samples, length, .. } = samples else {
         panic!("a decoder trains on tokens, not on rows");
     };
-    let positions = weights.find("positions.weight");
-    ops::embed(network.arithmetic, weights.get("embedding.weight"), positions, inputs, [*samples, *length])
+    let (arithmetic, partners) = (network.arithmetic, &network.partners);
+    let (table, share) = (weights.get("embedding.weight"), vocabulary(weights));
+    let found = ops::embed(arithmetic, table, share, inputs, [*samples, *length]);
+    let x = tensor::leave(partners, found, None, None);
+    match weights.find("positions.weight") {
+        Some(table) => {
+            let places: Vec<_> = (0..*length).collect();
+            ops::add_positions(arithmetic, x, table, tensor::part_of(partners, &places))
+        }
+        None => x,
+    }
+}
+
+/// Which part of the vocabulary this rank looks up, or scores.
+fn vocabulary(weights: &Weights<'_>) -> Share {
+    let share = weights.share("head.weight", 1).or_else(|| weights.share("embedding.weight", 0));
+    share.expect("a part that knows tokens has a weight for each")
 }
 
 /// One block. `[b, t, w]` → `[b, t, w]`
@@ -104,18 +120,17 @@ pub(crate) fn block(network: &Network, decoder: &Decoder, weights: &Weights<'_>,
 
 fn attention(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
     let arithmetic = network.arithmetic;
-    let heads = ops::Heads {
-        query: decoder.heads as usize,
-        key: decoder.kv_heads as usize,
-        width: decoder.head_width() as usize,
-    };
+    let width = decoder.head_width() as usize;
+    // Whole heads are held: as many as the weights have columns for.
+    let held = |name| weights.shape(name)[1] / width;
+    let heads = ops::Heads { query: held("attention.q.weight"), key: held("attention.k.weight"), width };
     let normed = norm(network, decoder, weights, "attention_norm", x.clone());
-    let mut packed = project(network, weights, &["attention.q", "attention.k", "attention.v"], normed, None);
+    let mut packed = tensor::column(network, weights, &["attention.q", "attention.k", "attention.v"], normed);
     if let Some(table) = &network.rotary {
         packed = ops::rotary(arithmetic, packed, heads, table);
     }
     let mixed = ops::attention(arithmetic, packed, heads);
-    project(network, weights, &["attention.out"], mixed, Some(x))
+    tensor::row(network, weights, "attention.out", mixed, x)
 }
 
 fn feed_forward(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
@@ -123,22 +138,32 @@ fn feed_forward(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: 
     let normed = norm(network, decoder, weights, "ffn_norm", x.clone());
     let wide = match decoder.activation {
         Activation::Swiglu => {
-            ops::swiglu(arithmetic, project(network, weights, &["ffn.gate", "ffn.up"], normed, None))
+            ops::swiglu(arithmetic, tensor::column(network, weights, &["ffn.gate", "ffn.up"], normed))
         }
-        Activation::Gelu => ops::gelu(arithmetic, project(network, weights, &["ffn.up"], normed, None)),
-        Activation::Relu => ops::relu(project(network, weights, &["ffn.up"], normed, None)),
+        Activation::Gelu => ops::gelu(arithmetic, tensor::column(network, weights, &["ffn.up"], normed)),
+        Activation::Relu => ops::relu(tensor::column(network, weights, &["ffn.up"], normed)),
     };
-    project(network, weights, &["ffn.down"], wide, Some(x))
+    tensor::row(network, weights, "ffn.down", wide, x)
 }
 
-/// Scores of the next token. `[b, t, w]` → `[b·t, vocab]`
+/// Scores of the next token, for the part of the vocabulary that this rank holds. `[b, t, w]` → `[b·t, vocab]`
 pub(crate) fn logits(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
-    let x = norm(network, decoder, weights, "norm", x);
+    let x = tensor::enter(&network.partners, norm(network, decoder, weights, "norm", x));
     let weight = match weights.find_factor("head.weight") {
         Some(head) => head,
         None => weights.factor("embedding.weight").transpose(),
     };
     ops::project(network.arithmetic, x, vec![weight], Vec::new(), None).flatten(0, 1)
+}
+
+/// Mean cross-entropy over the whole vocabulary, from the scores of [`logits`].
+pub(crate) fn loss(
+    network: &Network,
+    weights: &Weights<'_>,
+    logits: Tensor<2>,
+    targets: &[u32],
+) -> (Tensor<1>, LossFigures) {
+    tensor::cross_entropy(network, logits, targets, vocabulary(weights))
 }
 
 fn norm(network: &Network, decoder: &Decoder, weights: &Weights<'_>, name: &str, x: Tensor<3>) -> Tensor<3> {
@@ -150,17 +175,4 @@ fn norm(network: &Network, decoder: &Decoder, weights: &Weights<'_>, name: &str,
         }
         Norm::Rms => ops::rms_norm(network.arithmetic, x, weight, EPSILON),
     }
-}
-
-/// Linear layers of one input side by side, plus a residual.
-fn project(
-    network: &Network,
-    weights: &Weights<'_>,
-    names: &[&str],
-    x: Tensor<3>,
-    residual: Option<Tensor<3>>,
-) -> Tensor<3> {
-    let matrices = names.iter().map(|name| weights.factor(&format!("{name}.weight"))).collect();
-    let biases = names.iter().filter_map(|name| weights.find(&format!("{name}.bias"))).collect();
-    ops::project(network.arithmetic, x, matrices, biases, residual)
 }

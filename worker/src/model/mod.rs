@@ -6,10 +6,11 @@ pub(crate) mod decoder;
 pub(crate) mod initial;
 pub(crate) mod mlp;
 
-use crate::ops::{Arithmetic, Factor, Later, LossFigures};
+use crate::ops::{self, Arithmetic, Factor, Later, LossFigures, Share};
 use crate::parallel::Partners;
-use crate::stage::Samples;
+use crate::stage::{Parameter, Samples};
 use burn::tensor::Tensor;
+use dtrain_protocol::Region;
 use dtrain_recipes::Model;
 use initial::Initial;
 use std::ops::Range;
@@ -73,8 +74,8 @@ pub(crate) enum Output {
 
 /// The weights of one part, found by their short names.
 pub(crate) struct Weights<'a> {
-    /// Short name, shape and flat values.
-    pub(crate) entries: Vec<(&'a str, &'a [usize], Tensor<1>)>,
+    /// Short name, parameter and flat values.
+    pub(crate) entries: Vec<(&'a str, &'a Parameter, Tensor<1>)>,
     /// Where gradients of matrices may be left, by place among the entries.
     pub(crate) later: Option<Later>,
 }
@@ -82,8 +83,9 @@ pub(crate) struct Weights<'a> {
 impl Weights<'_> {
     /// The parameter called `short` with `D` dimensions; `None` when the part has none of that name.
     pub(crate) fn find<const D: usize>(&self, short: &str) -> Option<Tensor<D>> {
-        self.entries.iter().find(|(name, ..)| *name == short).map(|(_, shape, flat)| {
-            let shape: [usize; D] = (*shape).try_into().expect("a parameter is read with its own rank");
+        self.entries.iter().find(|(name, ..)| *name == short).map(|(_, parameter, flat)| {
+            let shape: [usize; D] =
+                parameter.shape.as_slice().try_into().expect("a parameter is read with its own rank");
             flat.clone().reshape(shape)
         })
     }
@@ -102,6 +104,22 @@ impl Weights<'_> {
     /// The parameter called `short`, which the part must have.
     pub(crate) fn get<const D: usize>(&self, short: &str) -> Tensor<D> {
         self.find(short).unwrap_or_else(|| panic!("the part declares no parameter `{short}`"))
+    }
+
+    /// Dimensions of what this rank holds of the parameter called `short`, which the part must have.
+    pub(crate) fn shape(&self, short: &str) -> &[usize] {
+        let found = self.entries.iter().find(|(name, ..)| *name == short);
+        found.map_or_else(|| panic!("the part declares no parameter `{short}`"), |(_, one, _)| &one.shape)
+    }
+
+    /// Where what this rank holds of the parameter called `short` lies along `dimension`; `None` when the part has none
+    /// of that name.
+    #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
+    pub(crate) fn share(&self, short: &str, dimension: usize) -> Option<Share> {
+        self.entries.iter().find(|(name, ..)| *name == short).map(|(_, parameter, _)| {
+            let Region { shape, sides } = &parameter.region;
+            Share { begin: sides[dimension].start as usize, of: shape[dimension] as usize }
+        })
     }
 }
 
@@ -148,7 +166,23 @@ impl Network {
         }
     }
 
-    /// Scores before the softmax, one row for each prediction. `[predictions, classes]`
+    /// The mean loss of one prediction for each of `targets`, and its figures.
+    pub(crate) fn loss(
+        &self,
+        weights: &Weights<'_>,
+        x: Tensor<3>,
+        targets: &[u32],
+    ) -> (Tensor<1>, LossFigures) {
+        let logits = self.logits(weights, x);
+        match &self.model {
+            Model::Decoder(_) => decoder::loss(self, weights, logits, targets),
+            Model::Mlp(_) | Model::Cnn(_) => ops::cross_entropy(self.arithmetic, logits, targets),
+            Model::Command(_) => unreachable!("a foreign command has no parts"),
+        }
+    }
+
+    /// Scores before the softmax of the classes whose weights this rank holds, one row for each prediction.
+    /// `[predictions, classes]`
     pub(crate) fn logits(&self, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         match &self.model {
             Model::Decoder(decoder) => decoder::logits(self, decoder, weights, x),

@@ -293,6 +293,19 @@ simd! {
         (sum.ln() + largest - wanted, wanted >= largest)
     }
 
+    /// Largest of a row of scores.
+    fn largest(row: &[f32]) -> f32 {
+        max16(row)
+    }
+
+    /// Replaces every score by `e^(score - largest)`; returns their sum.
+    fn exp_row(row: &mut [f32], largest: f32) -> f32 {
+        for x in row.iter_mut() {
+            *x = exp(*x - largest);
+        }
+        sum16(row.len(), |j| row[j])
+    }
+
     /// Turns each pair `(x[i], x[half + i])` of one head by its angle.
     fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32], sign: f32) {
         let half = cos.len();

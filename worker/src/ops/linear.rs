@@ -155,7 +155,7 @@ fn bias_gradients(d: &FlexTensor, weights: &[FlexTensor]) -> Vec<FlexTensor> {
 }
 
 /// Sum of all rows; chunk by chunk, so that threads do not change it.
-fn sum_rows(rows: &[f32], width: usize) -> Vec<f32> {
+pub(super) fn sum_rows(rows: &[f32], width: usize) -> Vec<f32> {
     let partial = chunks::map(rows.chunks(chunks::rows(width) * width), |rows| {
         let mut sum = vec![0.0; width];
         kernels::add_rows(&mut sum, rows);

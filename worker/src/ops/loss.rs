@@ -1,7 +1,8 @@
 //! Softmax and cross-entropy in one pass, which leaves the gradient behind.
 
-use super::tape::{dense, input, record, shape, slice, vector};
-use super::{LossFigures, chunks, kernels};
+use super::tape::{Gradient, dense, input, record, shape, slice, vector};
+use super::{LossFigures, Share, chunks, kernels};
+use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
@@ -29,14 +30,83 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, L
             figures.loss_sum += loss;
             figures.hits += hits;
         }
-        let mean = (figures.loss_sum / count as f64) as f32;
-        let gradient = move |d: FlexTensor, _: [bool; 8]| {
-            let factor = slice(&d)[0] / count as f32;
-            let chunk = chunks::rows(1);
-            chunks::each(logits.storage_mut::<f32>().chunks_mut(chunk), |part| kernels::scale(part, factor));
-            vec![Some(logits)]
-        };
-        (vector(vec![mean], [1]), Box::new(gradient))
+        finish(&figures, logits)
     });
     (loss, figures)
+}
+
+/// Ranks that each have the scores of some classes tell each other three numbers for each prediction: the largest
+/// score, the sum of exponentials and the score of the target.
+pub(crate) fn cross_entropy_of_part(
+    logits: Tensor<2>,
+    targets: &[u32],
+    share: Share,
+    peers: &Peers,
+) -> (Tensor<1>, LossFigures) {
+    let mut figures = LossFigures::default();
+    let loss = record(vec![input(logits)], |values| {
+        let [logits] = <[_; 1]>::try_from(values).expect("the loss has one input");
+        let mut logits = dense(logits);
+        let [count, classes] = shape(&logits);
+        assert_eq!(targets.len(), count, "there is a target for each prediction");
+        let rows = chunks::rows(classes);
+        let own = chunks::map(slice(&logits).chunks(rows * classes), |logits| {
+            logits.chunks(classes).map(kernels::largest).collect::<Vec<_>>()
+        });
+        let largest = largest_of_all(&own.concat(), peers);
+        let mut told = vec![[0.0; 2]; count];
+        let parts = logits.storage_mut::<f32>().chunks_mut(rows * classes);
+        let parts = parts.zip(told.chunks_mut(rows)).zip(largest.chunks(rows).zip(targets.chunks(rows)));
+        chunks::each(parts, |((logits, told), (largest, targets))| {
+            let rows = logits.chunks_mut(classes).zip(told).zip(largest.iter().zip(targets));
+            for ((row, [sum, wanted]), (largest, target)) in rows {
+                *wanted = share.own(*target, classes).map_or(0.0, |own| row[own]);
+                *sum = kernels::exp_row(row, *largest);
+            }
+        });
+        peers.sum(told.as_flattened_mut());
+        let parts = logits.storage_mut::<f32>().chunks_mut(rows * classes);
+        let parts = parts.zip(told.chunks(rows)).zip(targets.chunks(rows));
+        chunks::each(parts, |((logits, told), targets)| {
+            for ((row, [sum, _]), target) in logits.chunks_mut(classes).zip(told).zip(targets) {
+                kernels::scale(row, 1.0 / sum);
+                if let Some(own) = share.own(*target, classes) {
+                    row[own] -= 1.0;
+                }
+            }
+        });
+        figures.count = count as u64;
+        for ([sum, wanted], largest) in told.iter().zip(&largest) {
+            figures.loss_sum += f64::from(sum.ln() + largest - wanted);
+            figures.hits += u64::from(wanted >= largest);
+        }
+        finish(&figures, logits)
+    });
+    (loss, figures)
+}
+
+/// For each prediction the largest score that any of `peers` has.
+pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
+    let count = own.len();
+    let mut all = vec![0.0; count * peers.size() as usize];
+    all[count * peers.rank() as usize..][..count].copy_from_slice(own);
+    peers.gather(&mut all);
+    let mut largest = own.to_vec();
+    for theirs in all.chunks(count.max(1)) {
+        largest.iter_mut().zip(theirs).for_each(|(largest, score)| *largest = largest.max(*score));
+    }
+    largest
+}
+
+/// The mean loss, and its gradient from what lies where the scores were.
+fn finish(figures: &LossFigures, mut differences: FlexTensor) -> (FlexTensor, Gradient) {
+    let count = figures.count;
+    let mean = (figures.loss_sum / count as f64) as f32;
+    let gradient = move |d: FlexTensor, _: [bool; 8]| {
+        let factor = slice(&d)[0] / count as f32;
+        let parts = differences.storage_mut::<f32>().chunks_mut(chunks::rows(1));
+        chunks::each(parts, |part| kernels::scale(part, factor));
+        vec![Some(differences)]
+    };
+    (vector(vec![mean], [1]), Box::new(gradient))
 }

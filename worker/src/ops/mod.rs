@@ -3,6 +3,7 @@
 
 mod attention;
 pub(crate) mod chunks;
+pub(crate) mod collective;
 pub(crate) mod kernels;
 mod late;
 mod linear;
@@ -13,6 +14,7 @@ mod pointwise;
 mod tape;
 mod unary;
 
+use crate::parallel::Peers;
 use burn::tensor::Tensor;
 use dtrain_recipes::Precision;
 use std::sync::Arc;
@@ -39,6 +41,25 @@ pub(crate) struct Heads {
     pub(crate) key: usize,
     /// Width of one head.
     pub(crate) width: usize,
+}
+
+/// Where the rows (or the classes) that this rank holds lie among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// The first.
+    pub(crate) begin: usize,
+    /// How many there are over all ranks.
+    pub(crate) of: usize,
+}
+
+impl Share {
+    /// The place of `id` in this rank's part, which is `held` long; `None` when another rank holds it. Panics when
+    /// nobody does.
+    pub(crate) fn own(self, id: u32, held: usize) -> Option<usize> {
+        let id = id as usize;
+        assert!(id < self.of, "{id} is not one of {}", self.of);
+        id.checked_sub(self.begin).filter(|own| *own < held)
+    }
 }
 
 /// What a forward pass through the head tells people.
@@ -139,18 +160,32 @@ pub(crate) fn swiglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
     if arithmetic.fused { pointwise::swiglu(packed) } else { plain::swiglu(packed) }
 }
 
-/// Rows of `table` by token, plus the row of `positions` by place. `[samples, length, width]`
+/// Rows of `table` by token; zeros for tokens whose rows another rank holds. `[samples, length, width]`
 pub(crate) fn embed(
     arithmetic: Arithmetic,
     table: Tensor<2>,
-    positions: Option<Tensor<2>>,
+    share: Share,
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
     if arithmetic.fused {
-        pointwise::embed(table, positions, tokens, [samples, length])
+        pointwise::embed(table, share, tokens, [samples, length])
     } else {
-        plain::embed(table, positions, tokens, [samples, length])
+        plain::embed(table, share, tokens, [samples, length])
+    }
+}
+
+/// Adds to the tokens of every sample the rows of `table` at their `places`. `[samples, length, width]`
+pub(crate) fn add_positions(
+    arithmetic: Arithmetic,
+    x: Tensor<3>,
+    table: Tensor<2>,
+    places: &[usize],
+) -> Tensor<3> {
+    if arithmetic.fused {
+        pointwise::add_positions(x, table, places)
+    } else {
+        plain::add_positions(x, table, places)
     }
 }
 
@@ -164,6 +199,22 @@ pub(crate) fn cross_entropy(
         loss::cross_entropy(logits, targets)
     } else {
         plain::cross_entropy(logits, targets)
+    }
+}
+
+/// As [`cross_entropy`] where each of `peers` has the scores of some of the classes, `[n, held]`: gives all of them
+/// the loss over all classes, and each the gradient of its own scores.
+pub(crate) fn cross_entropy_of_part(
+    arithmetic: Arithmetic,
+    logits: Tensor<2>,
+    targets: &[u32],
+    share: Share,
+    peers: &Peers,
+) -> (Tensor<1>, LossFigures) {
+    if arithmetic.fused {
+        loss::cross_entropy_of_part(logits, targets, share, peers)
+    } else {
+        plain::cross_entropy_of_part(logits, targets, share, peers)
     }
 }
 

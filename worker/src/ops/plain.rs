@@ -2,7 +2,9 @@
 //! the fused operations are tested against.
 
 use super::late::Side;
-use super::{Heads, LossFigures, Rotary};
+use super::loss::largest_of_all;
+use super::{Heads, LossFigures, Rotary, Share, collective};
+use crate::parallel::Peers;
 use burn::tensor::{FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
 
@@ -124,16 +126,21 @@ pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
 
 pub(crate) fn embed(
     table: Tensor<2>,
-    positions: Option<Tensor<2>>,
+    share: Share,
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
-    let width = table.dims()[1];
-    let rows = table.clone().select(0, indices(tokens, &table)).reshape([samples, length, width]);
-    match positions {
-        Some(positions) => rows + positions.narrow(0, 0, length).unsqueeze(),
-        None => rows,
-    }
+    let [rows, width] = table.dims();
+    let (own, held) = held(share, tokens, rows, &table);
+    let picked = table.select(0, own).reshape([samples, length, width]);
+    if rows == share.of { picked } else { picked * held.reshape([samples, length, 1]) }
+}
+
+pub(crate) fn add_positions(x: Tensor<3>, table: Tensor<2>, places: &[usize]) -> Tensor<3> {
+    #[expect(clippy::cast_possible_truncation, reason = "positions of a context, a u32")]
+    let places: Vec<_> = places.iter().map(|place| *place as u32).collect();
+    let rows = table.clone().select(0, indices(&places, &table));
+    x + rows.unsqueeze()
 }
 
 pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, LossFigures) {
@@ -150,8 +157,44 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, L
     (loss, figures)
 }
 
+pub(crate) fn cross_entropy_of_part(
+    logits: Tensor<2>,
+    targets: &[u32],
+    share: Share,
+    peers: &Peers,
+) -> (Tensor<1>, LossFigures) {
+    let [count, classes] = logits.dims();
+    let own: Vec<f32> = logits.clone().inner().max_dim(1).into_data().try_to_vec().expect("scores are f32");
+    let largest = largest_of_all(&own, peers);
+    let largest = Tensor::<2>::from_data(TensorData::new(largest, [count, 1]), &logits.device());
+    let (own, held) = held(share, targets, classes, &logits);
+    let wanted = logits.clone().gather(1, own.reshape([count, 1])) * held.reshape([count, 1]);
+    let sums = (logits - largest.clone()).exp().sum_dim(1);
+    let told = Tensor::cat(vec![sums, wanted], 1).unsqueeze();
+    let told: Tensor<2> = collective::sum_from(told, None, None, peers).squeeze_dim(0);
+    let (sums, wanted) = (told.clone().narrow(1, 0, 1), told.narrow(1, 1, 1));
+    let hits = wanted.clone().inner().greater_equal(largest.clone().inner()).int().sum();
+    let loss = (sums.log() + largest - wanted).mean();
+    let figures = LossFigures {
+        loss_sum: f64::from(loss.clone().into_scalar::<f32>()) * count as f64,
+        hits: u64::try_from(hits.into_scalar::<i64>()).unwrap_or(0),
+        count: count as u64,
+    };
+    (loss, figures)
+}
+
 pub(crate) fn inject(output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
     (output * upstream.autodiff()).sum()
+}
+
+/// The places of `ids` in this rank's part of `rows` rows, and 1 for those that it holds, 0 for all others.
+fn held(share: Share, ids: &[u32], rows: usize, near: &Tensor<2>) -> (Tensor<1, Int>, Tensor<1>) {
+    let own: Vec<_> = ids.iter().map(|id| share.own(*id, rows)).collect();
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of rows, a u32")]
+    let places: Vec<_> = own.iter().map(|own| own.unwrap_or(0) as u32).collect();
+    let held: Vec<f32> = own.iter().map(|own| if own.is_some() { 1.0 } else { 0.0 }).collect();
+    let held = TensorData::new(held, [ids.len()]);
+    (indices(&places, near), Tensor::from_data(held, &near.device()))
 }
 
 /// `ids` as indices beside `near`.

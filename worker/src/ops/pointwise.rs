@@ -1,7 +1,7 @@
 //! GELU, SwiGLU, embeddings and the injected gradient.
 
 use super::tape::{dense, input, record, shape, slice, vector};
-use super::{chunks, kernels};
+use super::{Share, chunks, kernels};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -45,44 +45,57 @@ pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
 
 pub(crate) fn embed(
     table: Tensor<2>,
-    positions: Option<Tensor<2>>,
+    share: Share,
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
-    let tokens: Vec<usize> = tokens.iter().map(|token| *token as usize).collect();
-    let mut inputs = vec![input(table)];
-    inputs.extend(positions.map(input));
-    record(inputs, |values| {
-        let mut values = values.into_iter().map(dense);
-        let table = values.next().expect("the table is the first input");
-        let positions = values.next();
-        let [vocab, width] = shape(&table);
-        let mut out = Vec::with_capacity(tokens.len() * width);
-        for token in &tokens {
-            assert!(*token < vocab, "token {token} is not one of a vocabulary of {vocab}");
-            out.extend_from_slice(&slice(&table)[token * width..(token + 1) * width]);
+    record(vec![input(table)], |values| {
+        let [table] = <[_; 1]>::try_from(values).expect("an embedding has one input").map(dense);
+        let [rows, width] = shape(&table);
+        let own: Vec<_> = tokens.iter().map(|token| share.own(*token, rows)).collect();
+        let mut out = vec![0.0; own.len() * width];
+        for (row, out) in own.iter().zip(out.chunks_mut(width)) {
+            if let Some(row) = row {
+                out.copy_from_slice(&slice(&table)[row * width..(row + 1) * width]);
+            }
         }
-        if let Some(positions) = &positions {
-            let own = &slice(positions)[..length * width];
-            out.chunks_mut(length * width).for_each(|sample| kernels::add(sample, own));
-        }
-        let places = positions.map(|positions| shape::<2>(&positions));
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
-            let mut d_table = vec![0.0; vocab * width];
+            let mut d_table = vec![0.0; rows * width];
             // In the order of the tokens: threads would have to share rows.
-            for (token, d) in tokens.iter().zip(slice(&d).chunks(width)) {
-                kernels::add(&mut d_table[token * width..(token + 1) * width], d);
+            for (row, d) in own.iter().zip(slice(&d).chunks(width)) {
+                if let Some(row) = row {
+                    kernels::add(&mut d_table[row * width..(row + 1) * width], d);
+                }
             }
-            let mut found = vec![Some(vector(d_table, [vocab, width]))];
-            found.extend(places.map(|[places, width]| {
-                let mut sum = vec![0.0; places * width];
-                slice(&d).chunks(length * width).for_each(|d| kernels::add(&mut sum[..length * width], d));
-                Some(vector(sum, [places, width]))
-            }));
-            found
+            vec![Some(vector(d_table, [rows, width]))]
         };
         (vector(out, [samples, length, width]), Box::new(gradient))
+    })
+}
+
+/// Adds in place, when nobody else holds `x`.
+pub(crate) fn add_positions(x: Tensor<3>, table: Tensor<2>, places: &[usize]) -> Tensor<3> {
+    let places = places.to_vec();
+    record(vec![input(x), input(table)], |values| {
+        let [mut x, table] = <[_; 2]>::try_from(values).expect("positions have two inputs").map(dense);
+        let [rows, width] = shape(&table);
+        for sample in x.storage_mut::<f32>().chunks_mut(places.len() * width) {
+            for (x, place) in sample.chunks_mut(width).zip(&places) {
+                kernels::add(x, &slice(&table)[place * width..(place + 1) * width]);
+            }
+        }
+        let gradient = move |d: FlexTensor, _: [bool; 8]| {
+            let d = dense(d);
+            let mut d_table = vec![0.0; rows * width];
+            for sample in slice(&d).chunks(places.len() * width) {
+                for (d, place) in sample.chunks(width).zip(&places) {
+                    kernels::add(&mut d_table[place * width..(place + 1) * width], d);
+                }
+            }
+            vec![Some(d), Some(vector(d_table, [rows, width]))]
+        };
+        (x, Box::new(gradient))
     })
 }
 

@@ -1,12 +1,16 @@
-//! Lets an operation on the host bring its own gradient.
+//! Lets an operation on values in host memory bring its own gradient, wherever the tensors live.
 
+#[cfg(feature = "cuda")]
+use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Flex};
+use burn::backend::tensor::{Device, FloatTensor};
+use burn::backend::{
+    Autodiff, AutodiffBackend, Backend, DispatchKindConversion, DispatchTensor, Flex, TensorMetadata,
+};
 use burn::tensor::{Tensor, TensorData};
 use std::sync::{Arc, Mutex};
 
@@ -14,55 +18,108 @@ use std::sync::{Arc, Mutex};
 const INPUTS: usize = 8;
 
 /// An argument of an operation.
-pub(crate) enum Input {
-    Constant(FlexTensor),
-    Tracked(FloatTensor<Autodiff<Flex>>),
+pub(crate) struct Input {
+    tensor: DispatchTensor,
+    is_tracked: bool,
+    #[cfg(feature = "cuda")]
+    is_here: bool,
 }
 
 /// Gradients of the inputs, in their order, from that of the output; only those asked for need be there.
 pub(crate) type Gradient = Box<dyn FnOnce(FlexTensor, [bool; INPUTS]) -> Vec<Option<FlexTensor>> + Send>;
 
-/// `tensor` as an argument; panics when it is not on the host.
+/// `tensor` as an argument.
 pub(crate) fn input<const D: usize>(tensor: Tensor<D>) -> Input {
-    const HOST: &str = "fused operations read tensors on the host";
-    if tensor.is_autodiff() {
-        Input::Tracked(tensor.try_into_primitive::<Autodiff<Flex>>().expect(HOST))
-    } else {
-        Input::Constant(tensor.try_into_primitive::<Flex>().expect(HOST))
+    Input {
+        is_tracked: tensor.is_autodiff(),
+        #[cfg(feature = "cuda")]
+        is_here: tensor.device().inner() == burn::tensor::Device::flex(),
+        tensor: tensor.into_dispatch(),
     }
 }
 
 /// Applies `run` to the values of `inputs` and puts its gradient on the tape, when any input is on one.
+///
+/// Values of another device are brought to the host and the results back, forward and backward.
 pub(crate) fn record<const D: usize>(
     inputs: Vec<Input>,
     run: impl FnOnce(Vec<FlexTensor>) -> (FlexTensor, Gradient),
 ) -> Tensor<D> {
-    if inputs.iter().all(|input| matches!(input, Input::Constant(_))) {
-        let values = inputs.into_iter().map(|input| match input {
-            Input::Constant(value) => value,
-            Input::Tracked(_) => unreachable!("all inputs are constant"),
-        });
-        return Tensor::from_primitive::<Flex>(run(values.collect()).0);
+    #[cfg(feature = "cuda")]
+    if inputs.iter().any(|input| !input.is_here) {
+        return record_on::<Cube, D>(inputs, run);
     }
-    let constant = <Autodiff<Flex> as AutodiffBackend>::from_inner;
+    record_on::<Flex, D>(inputs, run)
+}
+
+/// A backend whose tensors can be read on the host.
+trait Home: Backend {
+    /// The values of `tensor` in host memory.
+    fn fetch(tensor: FloatTensor<Self>) -> FlexTensor;
+
+    /// A tensor on `device` of these values.
+    fn put(values: FlexTensor, device: &Device<Self>) -> FloatTensor<Self> {
+        Self::float_from_data(Tensor::<1>::from_primitive::<Flex>(values).into_data(), device)
+    }
+}
+
+impl Home for Flex {
+    fn fetch(tensor: FlexTensor) -> FlexTensor {
+        tensor
+    }
+
+    fn put(values: FlexTensor, _: &Device<Self>) -> FlexTensor {
+        values
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Home for Cube {
+    fn fetch(tensor: FloatTensor<Self>) -> FlexTensor {
+        // The number of dimensions in the type is not that of the tensor, and is not looked at.
+        FlexTensor::from_data(Tensor::<1>::from_primitive::<Self>(tensor).into_data())
+    }
+}
+
+/// As [`record`], for tensors that all live on `B`.
+fn record_on<B: Home, const D: usize>(
+    inputs: Vec<Input>,
+    run: impl FnOnce(Vec<FlexTensor>) -> (FlexTensor, Gradient),
+) -> Tensor<D>
+where
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+{
+    const ONE: &str = "the arguments of an operation live on one device";
+    let constant = |tensor| Tensor::<D>::from_dispatch(tensor).try_into_primitive::<B>().expect(ONE);
+    let tracked = |tensor| Tensor::<D>::from_dispatch(tensor).try_into_primitive::<Autodiff<B>>().expect(ONE);
+    let device_of = |tensor: &FloatTensor<B>| tensor.device();
+    if inputs.iter().all(|input| !input.is_tracked) {
+        let values: Vec<_> = inputs.into_iter().map(|input| constant(input.tensor)).collect();
+        let device = device_of(values.first().expect("an operation has an argument"));
+        let (output, _) = run(values.into_iter().map(B::fetch).collect());
+        return Tensor::from_primitive::<B>(B::put(output, &device));
+    }
+    let lift = <Autodiff<B> as AutodiffBackend>::from_inner;
     let (mut values, mut guards) = (Vec::new(), Vec::new());
     for input in inputs {
-        let tracked = match input {
-            Input::Constant(value) => constant(value),
-            Input::Tracked(tracked) => tracked,
-        };
-        let (value, guard) = tracked.into_parts();
+        let argument = if input.is_tracked { tracked(input.tensor) } else { lift(constant(input.tensor)) };
+        let (value, guard) = argument.into_parts();
         values.push(value);
         guards.push(guard);
     }
-    guards.resize_with(INPUTS.max(guards.len()), || constant(vector(Vec::new(), [0])).into_parts().1);
+    let device = device_of(values.first().expect("an operation has an argument"));
+    let nothing = B::put(vector(vec![0.0], [1]), &device);
+    guards.resize_with(INPUTS.max(guards.len()), || lift(nothing.clone()).into_parts().1);
     let guards: [_; INPUTS] = guards.try_into().unwrap_or_else(|_| panic!("at most {INPUTS} inputs"));
-    let (output, gradient) = run(values);
+    let (output, gradient) = run(values.into_iter().map(B::fetch).collect());
+    let output = B::put(output, &device);
     let output = match Recorded.prepare::<NoCheckpointing>(guards).compute_bound().stateful() {
-        OpsKind::Tracked(operation) => operation.finish(Tape(Arc::new(Mutex::new(Some(gradient)))), output),
+        OpsKind::Tracked(operation) => {
+            operation.finish(Tape { gradient: Arc::new(Mutex::new(Some(gradient))), device }, output)
+        }
         OpsKind::UnTracked(operation) => operation.finish(output),
     };
-    Tensor::from_primitive::<Autodiff<Flex>>(output)
+    Tensor::from_primitive::<Autodiff<B>>(output)
 }
 
 /// A tensor of these values.
@@ -92,9 +149,13 @@ pub(crate) fn shape<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
 
 /// The saved gradient; it runs once, and so may reuse what it saved.
 #[derive(Clone)]
-struct Tape(Arc<Mutex<Option<Gradient>>>);
+struct Tape<P> {
+    gradient: Arc<Mutex<Option<Gradient>>>,
+    /// Where the gradients belong.
+    device: P,
+}
 
-impl std::fmt::Debug for Tape {
+impl<P> std::fmt::Debug for Tape<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tape")
     }
@@ -103,17 +164,18 @@ impl std::fmt::Debug for Tape {
 #[derive(Debug)]
 struct Recorded;
 
-impl Backward<Flex, INPUTS> for Recorded {
-    type State = Tape;
+impl<B: Home> Backward<B, INPUTS> for Recorded {
+    type State = Tape<Device<B>>;
 
-    fn backward(self, ops: Ops<Tape, INPUTS>, gradients: &mut Gradients, _: &mut Checkpointer) {
-        let output = gradients.consume::<Flex>(&ops.node);
-        let gradient = ops.state.0.lock().ok().and_then(|mut gradient| gradient.take());
+    fn backward(self, ops: Ops<Self::State, INPUTS>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let output = B::fetch(gradients.consume::<B>(&ops.node));
+        let Tape { gradient, device } = ops.state;
+        let gradient = gradient.lock().ok().and_then(|mut gradient| gradient.take());
         let gradient = gradient.expect("a graph is walked back once");
         let wanted = ops.parents.each_ref().map(Option::is_some);
         for (parent, gradient) in ops.parents.into_iter().zip(gradient(output, wanted)) {
             if let (Some(parent), Some(gradient)) = (parent, gradient) {
-                gradients.register::<Flex>(parent.id, gradient);
+                gradients.register::<B>(parent.id, B::put(gradient, &device));
             }
         }
     }

@@ -179,9 +179,18 @@ fn activations_are_the_exact_ones() {
 #[test]
 fn embedding_adds_up_the_gradients_of_repeated_tokens() {
     let tokens = [3, 0, 3, 3, 4, 1, 1, 0];
-    let leaves: [(u64, &[usize]); 2] = [(1, &[5, 7]), (2, &[6, 7])];
-    check(&leaves, |a, l| embed(a, matrix(&l[0]), Some(matrix(&l[1])), &tokens, [2, 4]));
-    check(&leaves[..1], |a, l| embed(a, matrix(&l[0]), None, &tokens, [4, 2]));
+    let whole = Share { begin: 0, of: 5 };
+    check(&[(1, &[5, 7])], |a, l| embed(a, matrix(&l[0]), whole, &tokens, [2, 4]));
+    // Rows 2 to 4 of 7: some tokens are looked up elsewhere.
+    let part = Share { begin: 2, of: 7 };
+    check(&[(1, &[3, 7])], |a, l| embed(a, matrix(&l[0]), part, &tokens, [4, 2]));
+}
+
+#[test]
+fn positions_are_added_where_they_are_said_to_be() {
+    let leaves: [(u64, &[usize]); 2] = [(1, &[2, 4, 7]), (2, &[6, 7])];
+    // The product keeps the input alive, so that adding in place would be seen.
+    check(&leaves, |a, l| add_positions(a, l[0].clone(), matrix(&l[1]), &[5, 0, 1, 3]) * l[0].clone());
 }
 
 #[test]

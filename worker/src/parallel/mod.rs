@@ -11,6 +11,7 @@ mod reduction;
 mod scatter;
 mod shard;
 pub mod tally;
+pub(crate) mod tensor;
 mod update;
 
 pub use bucket::{Buckets, ELEMENTS};

@@ -244,7 +244,7 @@ impl Stage {
     pub(super) fn weights<'a>(&'a self, unit: &'a Unit, leaves: Option<&[Tensor<1>]>) -> Weights<'a> {
         let entries = unit.uses.iter().enumerate().map(|(place, (short, index))| {
             let flat = leaves.map_or_else(|| self.values[*index].clone(), |leaves| leaves[place].clone());
-            (short.as_str(), self.parameters[*index].shape.as_slice(), flat)
+            (short.as_str(), &self.parameters[*index], flat)
         });
         Weights { entries: entries.collect(), later: None }
     }
@@ -261,8 +261,7 @@ impl Stage {
             Part::Embedding => Output::Activation(self.network.embed(weights, samples, &self.device)),
             Part::Block(index) => Output::Activation(self.network.block(index, weights, activation())),
             Part::Head => {
-                let logits = self.network.logits(weights, activation());
-                let (loss, figures) = ops::cross_entropy(self.network.arithmetic, logits, samples.targets());
+                let (loss, figures) = self.network.loss(weights, activation(), samples.targets());
                 Output::Loss(loss, figures)
             }
         }

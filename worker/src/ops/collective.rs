@@ -1,0 +1,154 @@
+//! Operations that talk to other ranks, forward or backward. Each costs nothing where there is no other rank.
+//!
+//! What one does forward, its dual does backward. Values go through host memory, wherever the tensors live.
+// Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
+
+use super::linear::sum_rows;
+use super::tape::{dense, input, record, shape, slice, vector};
+use super::{chunks, kernels};
+use crate::parallel::Peers;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+
+/// `x` as it is; backward sums its gradient over `peers`, each of which computes with all of `x`.
+pub(crate) fn copy_to(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
+    if peers.size() == 1 {
+        return x;
+    }
+    let peers = peers.clone();
+    record(vec![input(x)], |values| {
+        let [x] = <[_; 1]>::try_from(values).expect("a copy has one input");
+        (x, Box::new(move |d, _| vec![Some(sum(d, &peers))]))
+    })
+}
+
+/// The sum of `partial` over `peers`, plus `bias` and `residual`, which all of them hold whole; backward gives each of
+/// `peers` the gradient as it is.
+pub(crate) fn sum_from(
+    partial: Tensor<3>,
+    bias: Option<Tensor<1>>,
+    residual: Option<Tensor<3>>,
+    peers: &Peers,
+) -> Tensor<3> {
+    if peers.size() == 1 && bias.is_none() && residual.is_none() {
+        return partial;
+    }
+    leave(partial, bias, residual, peers, Way { forward: sum, backward: |d, _| d })
+}
+
+/// The whole sequences of which each of `peers` holds a part. `[b, t / n, w]` → `[b, t, w]`; backward sums the gradient
+/// over `peers` and leaves each its part.
+pub(crate) fn gather_sequence(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
+    if peers.size() == 1 {
+        return x;
+    }
+    let peers = peers.clone();
+    record(vec![input(x)], |values| {
+        let [x] = <[_; 1]>::try_from(values).expect("gathering has one input").map(dense);
+        (gather(x, &peers), Box::new(move |d, _| vec![Some(scatter(dense(d), &peers))]))
+    })
+}
+
+/// This rank's part of the sequences of the sum of `partial` over `peers`, plus `bias` and this rank's part of the
+/// `residual`. `[b, t, w]` → `[b, t / n, w]`; backward gathers the gradient.
+pub(crate) fn scatter_sequence(
+    partial: Tensor<3>,
+    bias: Option<Tensor<1>>,
+    residual: Option<Tensor<3>>,
+    peers: &Peers,
+) -> Tensor<3> {
+    if peers.size() == 1 {
+        return sum_from(partial, bias, residual, peers);
+    }
+    leave(partial, bias, residual, peers, Way { forward: scatter, backward: gather })
+}
+
+/// How values of all ranks become those of this rank, and how gradients go back.
+struct Way {
+    forward: fn(FlexTensor, &Peers) -> FlexTensor,
+    backward: fn(FlexTensor, &Peers) -> FlexTensor,
+}
+
+fn leave(
+    partial: Tensor<3>,
+    bias: Option<Tensor<1>>,
+    residual: Option<Tensor<3>>,
+    peers: &Peers,
+    way: Way,
+) -> Tensor<3> {
+    let (has_bias, has_residual, peers) = (bias.is_some(), residual.is_some(), peers.clone());
+    let mut inputs = vec![input(partial)];
+    inputs.extend(bias.map(input));
+    inputs.extend(residual.map(input));
+    record(inputs, |values| {
+        let mut values = values.into_iter().map(dense);
+        let mut y = (way.forward)(values.next().expect("what is summed is the first input"), &peers);
+        let [.., width] = shape::<3>(&y);
+        for added in values {
+            // A bias is one row, a residual as many as there are.
+            let (rows, added) = (chunks::rows(width) * width, slice(&added));
+            let parts = y.storage_mut::<f32>().chunks_mut(rows);
+            if added.len() == width {
+                chunks::each(parts, |y| kernels::add_to_rows(y, added));
+            } else {
+                chunks::each(parts.zip(added.chunks(rows)), |(y, added)| kernels::add(y, added));
+            }
+        }
+        let gradient = move |d: FlexTensor, _: [bool; 8]| {
+            let d = dense(d);
+            let mut found = vec![None];
+            if has_bias {
+                found.push(Some(vector(sum_rows(slice(&d), width), [width])));
+            }
+            if has_residual {
+                found.push(Some(d.clone()));
+            }
+            found[0] = Some((way.backward)(d, &peers));
+            found
+        };
+        (y, Box::new(gradient))
+    })
+}
+
+fn sum(values: FlexTensor, peers: &Peers) -> FlexTensor {
+    let mut values = dense(values);
+    peers.sum(values.storage_mut());
+    values
+}
+
+/// `[b, t / n, w]` → `[b, t, w]`
+fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
+    let [b, rows, width] = shape(&part);
+    let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
+    let own = slice(&part);
+    let mut all = vec![0.0; ranks * own.len()];
+    all[rank * own.len()..][..own.len()].copy_from_slice(own);
+    peers.gather(&mut all);
+    let all = if b == 1 { all } else { swapped(&all, [ranks, b, rows * width]) };
+    vector(all, [b, ranks * rows, width])
+}
+
+/// `[b, t, w]` → `[b, t / n, w]`
+fn scatter(whole: FlexTensor, peers: &Peers) -> FlexTensor {
+    let [b, t, width] = shape(&whole);
+    let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
+    assert_eq!(t % ranks, 0, "a sequence of {t} tokens is cut into {ranks} equal parts");
+    let own = b * (t / ranks) * width;
+    let mut all = swapped(slice(&whole), [b, ranks, t / ranks * width]);
+    peers.sum_part(&mut all);
+    vector(all[rank * own..][..own].to_vec(), [b, t / ranks, width])
+}
+
+/// `[outer, inner, width]` → `[inner, outer, width]`
+fn swapped(values: &[f32], [outer, inner, width]: [usize; 3]) -> Vec<f32> {
+    let mut swapped = Vec::with_capacity(values.len());
+    for i in 0..inner {
+        for o in 0..outer {
+            swapped.extend_from_slice(&values[(o * inner + i) * width..][..width]);
+        }
+    }
+    swapped
+}
+
+#[cfg(test)]
+mod tests;

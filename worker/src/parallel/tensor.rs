@@ -1,0 +1,110 @@
+//! Matrices cut among ranks: what these ranks tell each other, and where.
+//!
+//! A part of a model is *entered* by layers whose weights are cut by columns, so that every rank computes columns of
+//! its own, and *left* by one whose weights are cut by rows, so that the ranks have partial sums. Outside, every rank
+//! has all of an activation, or in sequence mode its part of the sequence. The table of cuts is in
+//! `protocol/src/split.rs`; nothing here knows a layer.
+
+use super::Partners;
+use crate::model::{Network, Weights};
+use crate::ops::collective::{copy_to, gather_sequence, scatter_sequence, sum_from};
+use crate::ops::{self, LossFigures, Share};
+use crate::stage::Stage;
+use burn::tensor::Tensor;
+use dtrain_protocol::Axis;
+use dtrain_protocol::split::is_cut;
+
+/// What layers cut by columns read. `[b, t, w]`, or `[b, t / n, w]` in sequence mode, → `[b, t, w]`
+pub(crate) fn enter(partners: &Partners, x: Tensor<3>) -> Tensor<3> {
+    if partners.sequence { gather_sequence(x, &partners.tensor) } else { copy_to(x, &partners.tensor) }
+}
+
+/// The sum of what each rank has of a result, with what is added to it once. The dual of [`enter`].
+pub(crate) fn leave(
+    partners: &Partners,
+    partial: Tensor<3>,
+    bias: Option<Tensor<1>>,
+    residual: Option<Tensor<3>>,
+) -> Tensor<3> {
+    if partners.sequence {
+        scatter_sequence(partial, bias, residual, &partners.tensor)
+    } else {
+        sum_from(partial, bias, residual, &partners.tensor)
+    }
+}
+
+/// Layers of one input side by side, each cut by columns. `[b, t, w]` → `[b, t, sum of the columns held]`
+pub(crate) fn column(network: &Network, weights: &Weights<'_>, names: &[&str], x: Tensor<3>) -> Tensor<3> {
+    let matrices = names.iter().map(|name| weights.factor(&format!("{name}.weight"))).collect();
+    let biases = names.iter().filter_map(|name| weights.find(&format!("{name}.bias"))).collect();
+    ops::project(network.arithmetic, enter(&network.partners, x), matrices, biases, None)
+}
+
+/// A layer cut by rows, plus the residual. `[b, t, rows held]` → `[b, t, w]`
+pub(crate) fn row(
+    network: &Network,
+    weights: &Weights<'_>,
+    name: &str,
+    x: Tensor<3>,
+    residual: Tensor<3>,
+) -> Tensor<3> {
+    let (arithmetic, partners) = (network.arithmetic, &network.partners);
+    let matrix = vec![weights.factor(&format!("{name}.weight"))];
+    let bias: Option<Tensor<1>> = weights.find(&format!("{name}.bias"));
+    if partners.tensor.size() == 1 {
+        return ops::project(arithmetic, x, matrix, bias.into_iter().collect(), Some(residual));
+    }
+    let partial = ops::project(arithmetic, x, matrix, Vec::new(), None);
+    leave(partners, partial, bias, Some(residual))
+}
+
+/// Mean cross-entropy of `logits: [n, classes held]`, of which this rank has its share of the classes.
+pub(crate) fn cross_entropy(
+    network: &Network,
+    logits: Tensor<2>,
+    targets: &[u32],
+    share: Share,
+) -> (Tensor<1>, LossFigures) {
+    let peers = &network.partners.tensor;
+    if peers.size() == 1 {
+        return ops::cross_entropy(network.arithmetic, logits, targets);
+    }
+    ops::cross_entropy_of_part(network.arithmetic, logits, targets, share, peers)
+}
+
+/// The part of `places`, one for each token of a sequence, whose tokens this rank has outside of the cut layers.
+pub(crate) fn part_of<'a, T>(partners: &Partners, places: &'a [T]) -> &'a [T] {
+    let Partners { tensor, sequence, .. } = partners;
+    if !sequence {
+        return places;
+    }
+    let part = places.len() / tensor.size() as usize;
+    &places[tensor.rank() as usize * part..][..part]
+}
+
+/// In sequence mode, sums the gradients of the parameters that all ranks hold whole: each used them for its part of the
+/// sequence only. All in one message, once a step, when the replicas have summed theirs; of shards those that this rank
+/// owns, which are the same on all of these ranks.
+pub(crate) fn sum_parts(stage: &mut Stage, partners: &Partners) {
+    if !partners.sequence || partners.tensor.size() == 1 {
+        return;
+    }
+    let parameters = stage.parameters().iter().enumerate();
+    let whole = parameters.filter(|(_, parameter)| !is_cut(&parameter.name, Axis::Tensor));
+    let whole: Vec<_> = whole.map(|(index, _)| index).collect();
+    let gradients = stage.gradients();
+    let mut sums = Vec::new();
+    for index in &whole {
+        gradients.to_host(*index..index + 1);
+        sums.extend_from_slice(gradients.own(*index));
+    }
+    partners.tensor.sum(&mut sums);
+    let mut rest = sums.as_slice();
+    for index in whole {
+        gradients.change(index, |own| {
+            let (sum, after) = rest.split_at(own.len());
+            own.copy_from_slice(sum);
+            rest = after;
+        });
+    }
+}
