@@ -2,7 +2,7 @@
 
 use crate::optimizer::{Move, Optimizer};
 use crate::parallel::pipeline::Post;
-use crate::parallel::{Ballot, Mesh, Reduction, Tally, norm_squared, tally, tensor, update};
+use crate::parallel::{Ballot, Mesh, Reduction, Tally, context, norm_squared, tally, tensor, update};
 use crate::session::Stream;
 use crate::stage::{Flow, Samples, Stage};
 use crate::watch::{Phase, Tempo, Watch};
@@ -111,6 +111,7 @@ impl Run<'_, '_> {
     fn forward(&mut self, pass: Pass, stream: &mut Stream) -> Result<(), Failure> {
         let reads = self.replica.stage.reads_samples(pass.chunk);
         let batch = if reads { Some(stream.next()?) } else { None };
+        let batch = batch.map(|batch| context::cut(batch, &self.replica.mesh.partners().context));
         self.spent(Phase::Data);
 
         let began = Instant::now();

@@ -5,7 +5,7 @@
 
 use super::{Initial, Network, Part, Spec, Weights};
 use crate::ops::{self, LossFigures, Rotary, Share};
-use crate::parallel::tensor;
+use crate::parallel::{Peers, context, tensor};
 use crate::stage::Samples;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Activation, Decoder, Norm, Positions};
@@ -80,11 +80,14 @@ fn norm_specs(decoder: &Decoder, prefix: &str, name: &str) -> Vec<Spec> {
     specs
 }
 
-/// The table of angles, when positions are rotary.
-pub(crate) fn rotary(decoder: &Decoder) -> Option<Rotary> {
+/// The table of angles of the positions that this rank holds, when positions are rotary.
+pub(crate) fn rotary(decoder: &Decoder, context: &Peers) -> Option<Rotary> {
     match decoder.positions {
         Positions::Learned => None,
-        Positions::Rotary => Some(Rotary::new(decoder.context as usize, decoder.head_width() as usize)),
+        Positions::Rotary => {
+            let positions = context::pieces(decoder.context as usize, context).into_iter().flatten();
+            Some(Rotary::new(positions, decoder.head_width() as usize))
+        }
     }
 }
 
@@ -99,7 +102,9 @@ pub(crate) fn embed(network: &Network, weights: &Weights<'_>, samples: &Samples<
     let x = tensor::leave(partners, found, None, None);
     match weights.find("positions.weight") {
         Some(table) => {
-            let places: Vec<_> = (0..*length).collect();
+            let context = &partners.context;
+            let whole = length * context.size() as usize;
+            let places: Vec<_> = context::pieces(whole, context).into_iter().flatten().collect();
             ops::add_positions(arithmetic, x, table, tensor::part_of(partners, &places))
         }
         None => x,
@@ -129,7 +134,7 @@ fn attention(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Ten
     if let Some(table) = &network.rotary {
         packed = ops::rotary(arithmetic, packed, heads, table);
     }
-    let mixed = ops::attention(arithmetic, packed, heads);
+    let mixed = context::attention(arithmetic, packed, heads, &network.partners.context);
     tensor::row(network, weights, "attention.out", mixed, x)
 }
 

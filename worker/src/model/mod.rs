@@ -135,7 +135,7 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn new(model: &Model, arithmetic: Arithmetic, partners: Partners) -> Self {
         let rotary = match model {
-            Model::Decoder(decoder) => decoder::rotary(decoder),
+            Model::Decoder(decoder) => decoder::rotary(decoder, &partners.context),
             Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => None,
         };
         Self { model: model.clone(), arithmetic, rotary, partners }

@@ -16,11 +16,15 @@ pub(crate) fn attention(packed: Tensor<3>, heads: Heads) -> Tensor<3> {
         let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
         let packed = dense(packed);
         let [b, t, _] = shape(&packed);
-        let (out, log_sums) = forward(slice(&packed), [b, t], heads);
-        let out = vector(out, [b, t, heads.query * heads.width]);
+        let width = heads.query * heads.width;
+        let (mut out, mut log_sums) = (vec![0.0; b * t * width], vec![0.0; b * heads.query * t]);
+        attend(&View::causal(slice(&packed), [b, t], heads), &mut out, &mut log_sums, Into::Overwrite);
+        let out = vector(out, [b, t, width]);
+        let mixed = out.clone();
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
-            let d_packed = backward(slice(&packed), slice(&d), &log_sums, [b, t], heads);
+            let upstream = Upstream::new(slice(&d), slice(&mixed), &log_sums, [b, t], heads);
+            let d_packed = backward(slice(&packed), &upstream, [b, t], heads);
             vec![Some(vector(d_packed, shape::<3>(&packed)))]
         };
         (out, Box::new(gradient))
@@ -52,157 +56,278 @@ fn turn(packed: FlexTensor, heads: Heads, table: &Rotary, sign: f32) -> FlexTens
     packed
 }
 
+/// Queries of some samples, and the keys and values that they see.
+pub(super) struct View<'a> {
+    /// `[rows, query·d]` of each sample.
+    queries: Vec<Matrix<'a>>,
+    /// Keys beside values, `[seen, 2·key·d]` of each sample.
+    keys: Vec<Matrix<'a>>,
+    heads: Heads,
+    /// Whether row `r` of the queries sees the first `r + 1` keys; otherwise it sees all.
+    causal: bool,
+}
+
+impl<'a> View<'a> {
+    /// What `packed`, `[b, t, (query + 2·key)·d]`, sees of itself.
+    pub(super) fn causal(packed: &'a [f32], [b, t]: [usize; 2], heads: Heads) -> Self {
+        let Heads { query, key, width } = heads;
+        let keys = samples(packed, b).map(|sample| {
+            let sample = Matrix::dense(sample, [t, (query + 2 * key) * width]);
+            sample.part([0, query * width], [t, 2 * key * width])
+        });
+        Self { queries: queries(packed, [b, t], t, heads), keys: keys.collect(), heads, causal: true }
+    }
+
+    /// What the last `rows` queries of each sample of `packed` see when they see all of `keys`: `[b, seen, 2·key·d]`.
+    pub(super) fn all(
+        packed: &'a [f32],
+        [b, t]: [usize; 2],
+        rows: usize,
+        keys: &'a [f32],
+        heads: Heads,
+    ) -> Self {
+        let width = 2 * heads.key * heads.width;
+        let keys =
+            samples(keys, b).map(|sample| Matrix::dense(sample, [sample.len() / width, width])).collect();
+        Self { queries: queries(packed, [b, t], rows, heads), keys, heads, causal: false }
+    }
+
+    /// Query rows of a sample.
+    fn rows(&self) -> usize {
+        self.queries[0].rows()
+    }
+
+    /// Key heads of all samples in order, each with the query heads it serves.
+    fn groups(&self) -> impl Iterator<Item = Group<'a>> {
+        let Heads { key: heads, width, .. } = self.heads;
+        let (served, causal) = (self.heads.query / heads, self.causal);
+        self.queries.iter().zip(&self.keys).flat_map(move |(queries, keys)| {
+            (0..heads).map(move |key| Group {
+                queries: queries.part([0, key * served * width], [queries.rows(), served * width]),
+                keys: keys.part([0, key * width], [keys.rows(), width]),
+                values: keys.part([0, (heads + key) * width], [keys.rows(), width]),
+                width,
+                causal,
+            })
+        })
+    }
+}
+
+/// The parts of `values`, one for each of `b` samples.
+fn samples(values: &[f32], b: usize) -> impl Iterator<Item = &[f32]> {
+    values.chunks(values.len() / b)
+}
+
+/// The last `rows` query rows of each sample of `packed`.
+fn queries(packed: &[f32], [b, t]: [usize; 2], rows: usize, heads: Heads) -> Vec<Matrix<'_>> {
+    let Heads { query, key, width } = heads;
+    let rows = |sample| {
+        let sample = Matrix::dense(sample, [t, (query + 2 * key) * width]);
+        sample.part([t - rows, 0], [rows, query * width])
+    };
+    samples(packed, b).map(rows).collect()
+}
+
 /// One key head of one sample, with the query heads it serves.
 #[derive(Clone, Copy)]
 struct Group<'a> {
-    /// `[t, (query + 2·key)·d]` of the sample.
-    packed: Matrix<'a>,
-    heads: Heads,
-    key: usize,
-    t: usize,
+    /// `[rows, served·d]`
+    queries: Matrix<'a>,
+    /// `[seen, d]`
+    keys: Matrix<'a>,
+    /// `[seen, d]`
+    values: Matrix<'a>,
+    width: usize,
+    causal: bool,
 }
 
 impl<'a> Group<'a> {
-    /// Query heads in the group.
-    fn size(self) -> usize {
-        self.heads.query / self.heads.key
-    }
-
-    /// Rows `from..from + rows` of head `index`, counted over query, key and value heads.
-    fn head(self, index: usize, from: usize, rows: usize) -> Matrix<'a> {
-        self.packed.part([from, index * self.heads.width], [rows, self.heads.width])
-    }
-
     fn query(self, head: usize, from: usize, rows: usize) -> Matrix<'a> {
-        self.head(self.key * self.size() + head, from, rows)
-    }
-
-    fn keys(self, rows: usize) -> Matrix<'a> {
-        self.head(self.heads.query + self.key, 0, rows)
-    }
-
-    fn values(self, rows: usize) -> Matrix<'a> {
-        self.head(self.heads.query + self.heads.key + self.key, 0, rows)
+        self.queries.part([from, head * self.width], [rows, self.width])
     }
 
     fn scale(self) -> f32 {
-        (self.heads.width as f32).powf(-0.5)
+        (self.width as f32).powf(-0.5)
     }
 
-    /// Scores of the query rows `from..from + rows` against all keys up to the last of them, into `scores`.
-    fn scores(self, head: usize, from: usize, rows: usize, scores: &mut [f32]) {
-        let seen = from + rows;
+    /// The query rows, a block at a time.
+    fn blocks(self) -> impl Iterator<Item = Block> {
+        let (rows, keys) = (self.queries.rows(), self.keys.rows());
+        (0..rows).step_by(ROWS).map(move |from| {
+            let rows = ROWS.min(rows - from);
+            match self.causal {
+                true => Block { from, rows, seen: from + rows, first: from },
+                false => Block { from, rows, seen: keys, first: keys },
+            }
+        })
+    }
+
+    /// Scores of a block of query rows against the keys it sees, into `scores`.
+    fn scores(self, head: usize, block: Block, scores: &mut [f32]) {
+        let Block { from, rows, seen, .. } = block;
         let out = MatrixMut::dense(scores, [rows, seen]);
-        let (query, keys) = (self.query(head, from, rows), self.keys(seen).transposed());
-        kernels::product(out, Into::Overwrite, self.scale(), query, keys, Threads::One);
+        let (query, keys) = (self.query(head, from, rows), self.keys.part([0, 0], [seen, self.width]));
+        kernels::product(out, Into::Overwrite, self.scale(), query, keys.transposed(), Threads::One);
     }
 }
 
-/// The groups of all samples in order.
-fn groups(packed: &[f32], [b, t]: [usize; 2], heads: Heads) -> impl Iterator<Item = Group<'_>> {
-    let width = (heads.query + 2 * heads.key) * heads.width;
-    (0..b * heads.key).map(move |index| {
-        let sample = &packed[index / heads.key * t * width..][..t * width];
-        Group { packed: Matrix::dense(sample, [t, width]), heads, key: index % heads.key, t }
-    })
+/// A block of query rows.
+#[derive(Clone, Copy)]
+struct Block {
+    /// Its first row.
+    from: usize,
+    rows: usize,
+    /// Keys that its last row sees.
+    seen: usize,
+    /// Row `i` sees the first `first + i + 1` keys, at most `seen`.
+    first: usize,
 }
 
-/// Result and, for each row of scores, the logarithm of its sum of exponentials. `[b, query, t]`
-fn forward(packed: &[f32], [b, t]: [usize; 2], heads: Heads) -> (Vec<f32>, Vec<f32>) {
-    let served = heads.query / heads.key;
-    let mut out = vec![0.0; b * t * heads.query * heads.width];
-    let mut log_sums = vec![0.0; b * heads.query * t];
-    let outs = out
-        .chunks_mut(t * heads.query * heads.width)
-        .flat_map(|sample| MatrixMut::columns(sample, t, &vec![served * heads.width; heads.key]));
-    let tasks = groups(packed, [b, t], heads).zip(outs).zip(log_sums.chunks_mut(served * t));
-    chunks::each(tasks, |((group, out), log_sums)| forward_group(group, out, log_sums));
-    (out, log_sums)
+/// Mixes the values that the queries of `view` see: `out` is `[b, t, query·d]`, of which the last rows of each sample
+/// are the view's, and `log_sums` has the logarithm of the sum of exponentials of each row of scores, `[b, query, t]`.
+///
+/// With [`Into::Add`] both go on from what is there: values mixed before count by their share of the exponentials.
+pub(super) fn attend(view: &View<'_>, out: &mut [f32], log_sums: &mut [f32], into: Into) {
+    let (b, rows, Heads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
+    let t = out.len() / (b * query * width);
+    let outs = out.chunks_mut(t * query * width).flat_map(|sample| {
+        let own = &mut sample[(t - rows) * query * width..];
+        MatrixMut::columns(own, rows, &vec![query / key * width; key])
+    });
+    let tasks = view.groups().zip(outs).zip(log_sums.chunks_mut(query / key * t));
+    chunks::each(tasks, |((group, out), log_sums)| attend_group(group, out, log_sums, t, into));
 }
 
-fn forward_group(group: Group<'_>, mut out: MatrixMut<'_>, log_sums: &mut [f32]) {
-    let (t, width) = (group.t, group.heads.width);
-    let mut scores = vec![0.0; ROWS.min(t) * t];
+fn attend_group(group: Group<'_>, mut out: MatrixMut<'_>, log_sums: &mut [f32], t: usize, into: Into) {
+    let (rows, width) = (group.queries.rows(), group.width);
+    let mut scores = vec![0.0; ROWS.min(rows) * group.keys.rows()];
     for (head, log_sums) in log_sums.chunks_mut(t).enumerate() {
-        for from in (0..t).step_by(ROWS) {
-            let rows = ROWS.min(t - from);
-            let seen = from + rows;
-            let scores = &mut scores[..rows * seen];
-            group.scores(head, from, rows, scores);
-            kernels::causal_softmax(scores, seen, from, &mut log_sums[from..seen]);
-            let mixed = out.part([from, head * width], [rows, width]);
+        let log_sums = &mut log_sums[t - rows..];
+        for block in group.blocks() {
+            let Block { from, rows, seen, first } = block;
+            let (scores, log_sums) = (&mut scores[..rows * seen], &mut log_sums[from..from + rows]);
+            group.scores(head, block, scores);
+            let mut mixed = out.part([from, head * width], [rows, width]);
+            match into {
+                Into::Overwrite => kernels::causal_softmax(scores, seen, first, log_sums),
+                Into::Add => {
+                    let mut factors = [0.0; ROWS];
+                    kernels::softmax_on(scores, seen, log_sums, &mut factors);
+                    mixed.scale_rows(&factors[..rows]);
+                }
+            }
             let scores = Matrix::dense(scores, [rows, seen]);
-            kernels::product(mixed, Into::Overwrite, 1.0, scores, group.values(seen), Threads::One);
+            let values = group.values.part([0, 0], [seen, width]);
+            kernels::product(mixed, into, 1.0, scores, values, Threads::One);
         }
     }
 }
 
+/// What the backward pass knows of the result.
+pub(super) struct Upstream<'a> {
+    /// Its gradient. `[b, t, query·d]`
+    d: &'a [f32],
+    /// `[b, query, t]`, see [`attend`].
+    log_sums: &'a [f32],
+    /// Product of each row of the result with its gradient. `[b, query, t]`
+    dots: Vec<f32>,
+}
+
+impl<'a> Upstream<'a> {
+    /// `mixed` is the result, whose gradient is `d`.
+    pub(super) fn new(
+        d: &'a [f32],
+        mixed: &[f32],
+        log_sums: &'a [f32],
+        [b, t]: [usize; 2],
+        heads: Heads,
+    ) -> Self {
+        let Heads { query, width, .. } = heads;
+        let mut dots = vec![0.0; b * query * t];
+        let results = samples(d, b).zip(samples(mixed, b));
+        chunks::each(dots.chunks_mut(query * t).zip(results), |(dots, (d, mixed))| {
+            kernels::head_dots(d, mixed, dots, t, width);
+        });
+        Self { d, log_sums, dots }
+    }
+}
+
+/// Where gradients go, for each key head of each sample in order.
+pub(super) struct Gradients<'a> {
+    /// `[rows, served·d]` of the query heads that it serves.
+    pub(super) queries: Vec<MatrixMut<'a>>,
+    /// `[seen, d]`
+    pub(super) keys: Vec<MatrixMut<'a>>,
+    /// `[seen, d]`
+    pub(super) values: Vec<MatrixMut<'a>>,
+}
+
 /// Gradient of the packed input. `[b, t, (query + 2·key)·d]`
-fn backward(packed: &[f32], d: &[f32], log_sums: &[f32], [b, t]: [usize; 2], heads: Heads) -> Vec<f32> {
-    let served = heads.query / heads.key;
+fn backward(packed: &[f32], upstream: &Upstream<'_>, [b, t]: [usize; 2], heads: Heads) -> Vec<f32> {
+    let Heads { query, key, width } = heads;
     let mut d_packed = vec![0.0; packed.len()];
-    let mut widths = vec![served * heads.width; heads.key];
-    widths.resize(3 * heads.key, heads.width);
-    let outs = d_packed.chunks_mut(packed.len() / b).flat_map(|sample| {
-        let mut queries = MatrixMut::columns(sample, t, &widths);
-        let mut keys = queries.split_off(heads.key);
-        let values = keys.split_off(heads.key);
-        queries.into_iter().zip(keys).zip(values)
-    });
-    let ds = d.chunks(t * heads.query * heads.width).flat_map(|sample| {
-        let sample = Matrix::dense(sample, [t, heads.query * heads.width]);
-        (0..heads.key).map(move |key| sample.part([0, key * served * heads.width], [t, served * heads.width]))
-    });
-    let tasks = groups(packed, [b, t], heads).zip(outs).zip(ds).zip(log_sums.chunks(served * t));
-    chunks::each(tasks, |(((group, ((d_query, d_key), d_value)), d), log_sums)| {
-        backward_group(group, d, log_sums, d_query, d_key, d_value);
-    });
+    let mut widths = vec![query / key * width; key];
+    widths.resize(3 * key, width);
+    let mut out = Gradients { queries: Vec::new(), keys: Vec::new(), values: Vec::new() };
+    for sample in d_packed.chunks_mut(packed.len() / b) {
+        let mut columns = MatrixMut::columns(sample, t, &widths).into_iter();
+        out.queries.extend(columns.by_ref().take(key));
+        out.keys.extend(columns.by_ref().take(key));
+        out.values.extend(columns);
+    }
+    attend_back(&View::causal(packed, [b, t], heads), upstream, out, Into::Overwrite);
     d_packed
 }
 
-fn backward_group(
+/// Gradients of [`attend`]: those of the queries replace what is in `out` or are added to it, as `into` says; those of
+/// keys and values are added.
+pub(super) fn attend_back(view: &View<'_>, upstream: &Upstream<'_>, out: Gradients<'_>, into: Into) {
+    let (b, rows, Heads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
+    let (t, served) = (upstream.dots.len() / (b * query), query / key);
+    let ds = samples(upstream.d, b).flat_map(|sample| {
+        let sample = Matrix::dense(sample, [t, query * width]);
+        (0..key).map(move |key| sample.part([t - rows, key * served * width], [rows, served * width]))
+    });
+    let saved = upstream.log_sums.chunks(served * t).zip(upstream.dots.chunks(served * t));
+    let outs = out.queries.into_iter().zip(out.keys).zip(out.values);
+    let tasks = view.groups().zip(outs).zip(ds).zip(saved);
+    chunks::each(tasks, |(((group, ((queries, keys), values)), d), (log_sums, dots))| {
+        back_group(group, d, log_sums, dots, t, into, [queries, keys, values]);
+    });
+}
+
+fn back_group(
     group: Group<'_>,
     d: Matrix<'_>,
     log_sums: &[f32],
-    mut d_query: MatrixMut<'_>,
-    mut d_key: MatrixMut<'_>,
-    mut d_value: MatrixMut<'_>,
+    dots: &[f32],
+    t: usize,
+    into: Into,
+    [mut d_queries, mut d_keys, mut d_values]: [MatrixMut<'_>; 3],
 ) {
-    let (t, width) = (group.t, group.heads.width);
-    let mut scores = vec![0.0; ROWS.min(t) * t];
+    let (skipped, width) = (t - group.queries.rows(), group.width);
+    let mut scores = vec![0.0; ROWS.min(t) * group.keys.rows()];
     let mut d_scores = scores.clone();
-    for (head, log_sums) in log_sums.chunks(t).enumerate() {
-        for from in (0..t).step_by(ROWS) {
-            let rows = ROWS.min(t - from);
-            let seen = from + rows;
+    for (head, (log_sums, dots)) in log_sums.chunks(t).zip(dots.chunks(t)).enumerate() {
+        for block in group.blocks() {
+            let Block { from, rows, seen, first } = block;
             let (scores, d_scores) = (&mut scores[..rows * seen], &mut d_scores[..rows * seen]);
-            let d = d.part([from, head * width], [rows, width]);
-            group.scores(head, from, rows, scores);
-            let out = MatrixMut::dense(d_scores, [rows, seen]);
-            kernels::product(out, Into::Overwrite, 1.0, d, group.values(seen).transposed(), Threads::One);
-            kernels::causal_softmax_back(scores, d_scores, seen, from, &log_sums[from..seen], group.scale());
-            let scores = Matrix::dense(scores, [rows, seen]);
+            let own = skipped + from..skipped + from + rows;
+            let (part, all) = ([from, head * width], [seen, width]);
+            let (query, d) = (group.query(head, from, rows), d.part(part, [rows, width]));
+            let product = |out: MatrixMut<'_>, into, left: Matrix<'_>, right: Matrix<'_>| {
+                kernels::product(out, into, 1.0, left, right, Threads::One);
+            };
+            group.scores(head, block, scores);
+            let values = group.values.part([0, 0], all).transposed();
+            product(MatrixMut::dense(d_scores, [rows, seen]), Into::Overwrite, d, values);
+            let (log_sums, dots) = (&log_sums[own.clone()], &dots[own]);
+            kernels::softmax_back(scores, d_scores, seen, first, log_sums, dots, group.scale());
+            let scores = Matrix::dense(scores, [rows, seen]).transposed();
             let d_scores = Matrix::dense(d_scores, [rows, seen]);
-            let size = [seen, width];
-            kernels::product(
-                d_value.part([0, 0], size),
-                Into::Add,
-                1.0,
-                scores.transposed(),
-                d,
-                Threads::One,
-            );
-            let d_rows = d_query.part([from, head * width], [rows, width]);
-            kernels::product(d_rows, Into::Overwrite, 1.0, d_scores, group.keys(seen), Threads::One);
-            let query = group.query(head, from, rows);
-            kernels::product(
-                d_key.part([0, 0], size),
-                Into::Add,
-                1.0,
-                d_scores.transposed(),
-                query,
-                Threads::One,
-            );
+            product(d_values.part([0, 0], all), Into::Add, scores, d);
+            product(d_queries.part(part, [rows, width]), into, d_scores, group.keys.part([0, 0], all));
+            product(d_keys.part([0, 0], all), Into::Add, d_scores.transposed(), query);
         }
     }
 }

@@ -120,11 +120,11 @@ fn sigmoid(x: f32) -> f32 {
 }
 
 simd! {
-    /// Softmax of the first `first + i + 1` values of each row `i`, each row `n` long; the rest becomes 0.
+    /// Softmax of the first `first + i + 1` values, at most `n`, of each row `i`, each `n` long; the rest becomes 0.
     /// `log_sums` receives the logarithm of each row's sum of exponentials.
     fn causal_softmax(rows: &mut [f32], n: usize, first: usize, log_sums: &mut [f32]) {
         for (i, (row, log_sum)) in rows.chunks_exact_mut(n).zip(log_sums).enumerate() {
-            let (seen, ahead) = row.split_at_mut(first + i + 1);
+            let (seen, ahead) = row.split_at_mut((first + i + 1).min(n));
             let largest = max16(seen);
             for x in seen.iter_mut() {
                 *x = exp(*x - largest);
@@ -139,30 +139,57 @@ simd! {
         }
     }
 
-    /// Gradient of [`causal_softmax`]: `scores` become probabilities again, by their `log_sums`, and
-    /// `gradient`, of the probabilities, becomes that of the scores times `scale`.
-    fn causal_softmax_back(
+    /// Softmax of rows, each `n` long, that are the continuation of others: each of `log_sums` is the logarithm of
+    /// the sum of exponentials of a row so far, and takes these in. What was made from the part before must be
+    /// multiplied by its factor in `factors`.
+    fn softmax_on(rows: &mut [f32], n: usize, log_sums: &mut [f32], factors: &mut [f32]) {
+        for ((row, log_sum), factor) in rows.chunks_exact_mut(n).zip(log_sums).zip(factors) {
+            let largest = max16(row).max(*log_sum);
+            for x in row.iter_mut() {
+                *x = exp(*x - largest);
+            }
+            let before = exp(*log_sum - largest);
+            let sum = sum16(n, |j| row[j]) + before;
+            let inverse = 1.0 / sum;
+            for x in row.iter_mut() {
+                *x *= inverse;
+            }
+            *factor = before * inverse;
+            *log_sum = largest + sum.ln();
+        }
+    }
+
+    /// Gradient of [`causal_softmax`]: `scores` become probabilities again, by their `log_sums`, and `gradient`, of
+    /// the probabilities, becomes that of the scores times `scale`. `dots` has the sum of probability times gradient
+    /// over the whole row, of which these may be a part.
+    fn softmax_back(
         scores: &mut [f32],
         gradient: &mut [f32],
         n: usize,
         first: usize,
         log_sums: &[f32],
+        dots: &[f32],
         scale: f32,
     ) {
-        let rows = scores.chunks_exact_mut(n).zip(gradient.chunks_exact_mut(n)).zip(log_sums);
-        for (i, ((p, d), log_sum)) in rows.enumerate() {
-            let seen = first + i + 1;
+        let rows = scores.chunks_exact_mut(n).zip(gradient.chunks_exact_mut(n)).zip(log_sums).zip(dots);
+        for (i, (((p, d), log_sum), dot)) in rows.enumerate() {
+            let seen = (first + i + 1).min(n);
             let (p, p_ahead) = p.split_at_mut(seen);
             let (d, d_ahead) = d.split_at_mut(seen);
-            for x in p.iter_mut() {
-                *x = exp(*x - *log_sum);
-            }
-            let dot = sum16(seen, |j| p[j] * d[j]);
-            for (d, p) in d.iter_mut().zip(p.iter()) {
-                *d = *p * (*d - dot) * scale;
+            for (p, d) in p.iter_mut().zip(d.iter_mut()) {
+                *p = exp(*p - *log_sum);
+                *d = *p * (*d - *dot) * scale;
             }
             p_ahead.fill(0.0);
             d_ahead.fill(0.0);
+        }
+    }
+
+    /// Dot products of the rows of `left` and `right`, `[t, heads, width]` each, into `dots`: `[heads, t]`.
+    fn head_dots(left: &[f32], right: &[f32], dots: &mut [f32], t: usize, width: usize) {
+        let heads = dots.len() / t;
+        for (row, (left, right)) in left.chunks_exact(width).zip(right.chunks_exact(width)).enumerate() {
+            dots[row % heads * t + row / heads] = sum16(width, |j| left[j] * right[j]);
         }
     }
 
@@ -432,6 +459,10 @@ impl<'a> Matrix<'a> {
         Self::new(values, [rows, columns], [columns, 1])
     }
 
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
     pub(crate) fn transposed(self) -> Self {
         let Self { values, rows, columns, strides: [row, column] } = self;
         Self { values, rows: columns, columns: rows, strides: [column, row] }
@@ -481,6 +512,18 @@ impl<'a> MatrixMut<'a> {
             Self { first, rows, columns: *width, strides: [row, 1], owner: std::marker::PhantomData }
         });
         matrices.collect()
+    }
+
+    /// Multiplies each row by its factor. Panics unless the values of a row lie side by side.
+    pub(crate) fn scale_rows(&mut self, factors: &[f32]) {
+        assert_eq!((factors.len(), self.strides[1]), (self.rows, 1), "a factor for each dense row");
+        for (row, factor) in factors.iter().enumerate() {
+            // SAFETY: the row lies inside this matrix, which nobody else reads or writes.
+            let values = unsafe {
+                std::slice::from_raw_parts_mut(self.first.add(row * self.strides[0]), self.columns)
+            };
+            scale(values, *factor);
+        }
     }
 
     /// The part of `size` whose first value is at `row`, `column`, borrowed for a while.

@@ -11,6 +11,7 @@ mod loss;
 mod norm;
 pub(crate) mod plain;
 mod pointwise;
+pub(crate) mod ring;
 mod tape;
 mod unary;
 
@@ -73,7 +74,7 @@ pub(crate) struct LossFigures {
     pub(crate) count: u64,
 }
 
-/// Cosines and sines of every position and pair of columns. `[positions, width / 2]` each
+/// Cosines and sines of some positions and every pair of columns. `[positions, width / 2]` each
 #[derive(Clone, Debug)]
 pub(crate) struct Rotary {
     pub(crate) cos: Arc<[f32]>,
@@ -82,13 +83,14 @@ pub(crate) struct Rotary {
 
 impl Rotary {
     /// Angles `position · 10000^(-2i / width)`.
-    pub(crate) fn new(positions: usize, width: usize) -> Self {
-        let half = width / 2;
-        let angle = |index: usize| {
-            let (position, pair) = (index / half, index % half);
+    pub(crate) fn new(positions: impl Iterator<Item = usize> + Clone, width: usize) -> Self {
+        let angle = |position: usize, pair: usize| {
             position as f64 * 10_000f64.powf(-2.0 * pair as f64 / width as f64)
         };
-        let table = |f: fn(f64) -> f64| (0..positions * half).map(|i| f(angle(i)) as f32).collect();
+        let table = |f: fn(f64) -> f64| {
+            let row = |position| (0..width / 2).map(move |pair| f(angle(position, pair)) as f32);
+            positions.clone().flat_map(row).collect()
+        };
         Self { cos: table(f64::cos), sin: table(f64::sin) }
     }
 }

@@ -146,7 +146,7 @@ fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
 #[test]
 fn rotary_turns_pairs_by_position() {
     let heads = Heads { query: 4, key: 2, width: 6 };
-    let table = Rotary::new(12, 6);
+    let table = Rotary::new(0..12, 6);
     // The product keeps the input alive, so that turning in place would be seen.
     check(&[(1, &[2, 9, 48])], |a, l| rotary(a, l[0].clone(), heads, &table) * l[0].clone());
     let x = leaf(1, [1, 2, 48]).inner();

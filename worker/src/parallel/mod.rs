@@ -1,6 +1,7 @@
 //! How ranks work together on one step: each way of cutting work is one room.
 
 mod bucket;
+pub(crate) mod context;
 mod courier;
 mod gatherer;
 mod mesh;

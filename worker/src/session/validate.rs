@@ -2,7 +2,7 @@
 
 use crate::data::{Batch, Source};
 use crate::interpret::Replica;
-use crate::parallel::{Ballot, Tally, tally};
+use crate::parallel::{Ballot, Tally, context, tally};
 use crate::stage::{Flow, Samples};
 use dtrain_protocol::{Failure, Pass, StepId, Toward};
 use std::ops::Range;
@@ -30,6 +30,7 @@ pub(super) fn validate(
         let is_over = begin >= end;
         let numbers = if is_over { vec![0] } else { (begin..end).collect() };
         let batch = valid.read(&numbers).map_err(|error| Failure::Data(error.to_string()))?;
+        let batch = context::cut(batch, &replica.mesh.partners().context);
         if let Flow::Loss { loss_sum, hits, count } = through(replica, &batch)
             && replica.mesh.tells_loss()
             && !is_over

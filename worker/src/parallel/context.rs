@@ -1,0 +1,55 @@
+//! Context parallelism: which positions of a sequence each rank holds, and how it attends to those that others hold.
+//!
+//! Everything but attention looks at one token at a time. So a rank that is given its part of the tokens, and of what
+//! belongs to positions, needs no more than another attention.
+
+use super::Peers;
+use crate::data::Batch;
+use crate::ops::{self, Arithmetic, Heads};
+use burn::tensor::Tensor;
+use std::ops::Range;
+
+/// The positions of a sequence of `length` that a rank of `context` holds, in the order in which it holds them.
+///
+/// The sequence is cut into two equal pieces for each rank, and rank `i` of `n` holds pieces `i` and `2n − 1 − i`: what
+/// the early piece sees less, the late one sees more. Panics when `length` does not divide.
+pub(crate) fn pieces(length: usize, context: &Peers) -> Vec<Range<usize>> {
+    let (rank, ranks) = (context.rank() as usize, context.size() as usize);
+    if ranks == 1 {
+        return std::iter::once(0..length).collect();
+    }
+    assert!(length.is_multiple_of(2 * ranks), "{length} positions cut into {} pieces", 2 * ranks);
+    let piece = length / (2 * ranks);
+    [rank, 2 * ranks - 1 - rank].map(|index| index * piece..(index + 1) * piece).to_vec()
+}
+
+/// The tokens of `batch` that a rank of `context` holds.
+pub(crate) fn cut(batch: Batch, context: &Peers) -> Batch {
+    match batch {
+        Batch::Tokens { inputs, targets, samples, length } if context.size() > 1 => {
+            let pieces = pieces(length, context);
+            let part = |tokens: Vec<u32>| {
+                let held = |sample: &[u32]| pieces.iter().flat_map(|p| sample[p.clone()].to_vec()).collect();
+                tokens.chunks(length).flat_map(|sample| -> Vec<u32> { held(sample) }).collect()
+            };
+            let (inputs, targets) = (part(inputs), part(targets));
+            Batch::Tokens { inputs, targets, samples, length: length / context.size() as usize }
+        }
+        Batch::Tokens { .. } | Batch::Rows { .. } => batch,
+    }
+}
+
+/// Causal attention over whole sequences, for the tokens that a rank of `context` holds.
+/// `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
+pub(crate) fn attention(
+    arithmetic: Arithmetic,
+    packed: Tensor<3>,
+    heads: Heads,
+    context: &Peers,
+) -> Tensor<3> {
+    if context.size() == 1 {
+        ops::attention(arithmetic, packed, heads)
+    } else {
+        ops::ring::attention(packed, heads, context)
+    }
+}
