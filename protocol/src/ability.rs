@@ -16,6 +16,9 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
             return Some(format!("{reason}: {} {}", axis.word(), layout.degree(axis)));
         }
     }
+    if layout.context.get() > 1 && *device != DeviceKind::Cpu {
+        return Some("the worker splits sequences among CPUs only".into());
+    }
     if let Some(reason) = recomputes_in_vain(arrangement, model) {
         return Some(reason.into());
     }
@@ -68,9 +71,11 @@ fn cannot_shard(arrangement: &Arrangement) -> Option<String> {
 /// Why the work of this model is not cut along `axis`; `None` when it can be.
 fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
     match (axis, model) {
-        (Axis::Data | Axis::Pipeline, _) | (Axis::Tensor, Model::Decoder(_) | Model::Command(_)) => None,
+        (Axis::Data | Axis::Pipeline, _)
+        | (Axis::Tensor | Axis::Context, Model::Decoder(_) | Model::Command(_)) => None,
         (Axis::Tensor, Model::Mlp(_) | Model::Cnn(_)) => Some("only the matrices of a decoder are cut"),
-        (Axis::Context | Axis::Expert, _) => Some("the worker cuts no work along this axis"),
+        (Axis::Context, Model::Mlp(_) | Model::Cnn(_)) => Some("only a decoder has sequences to split"),
+        (Axis::Expert, _) => Some("the worker cuts no work along this axis"),
     }
 }
 
@@ -93,6 +98,9 @@ mod tests {
         let layout = Layout { tensor: two, ..replicas.layout };
         let cut = asked(Arrangement { layout, ..replicas });
         assert!(cut.is_some_and(|why| why.contains("decoder") && why.contains("tensor 2")));
+        let layout = Layout { context: two, ..replicas.layout };
+        let cut = asked(Arrangement { layout, ..replicas });
+        assert!(cut.is_some_and(|why| why.contains("context 2")), "an mlp has no sequences");
         let sharded = Arrangement { zero: ZeroStage::Zero3, shard: 2, ..replicas };
         assert!(asked(sharded).is_some_and(|why| why.contains("recompute")));
         assert_eq!(asked(Arrangement { recompute: Recompute::Full, ..sharded }), None);

@@ -7,8 +7,9 @@ use dtrain_recipes::{Metric, Recipe, Seconds, Stop};
 
 fn planned(change: impl FnOnce(&mut Recipe)) -> Plan {
     let (mut recipe, host, rates) = (sample::recipe(), sample::host(4), sample::rates(4));
-    // Replicas and stages are what is looked at: ranks of one matrix are told alike.
+    // Replicas and stages are what is looked at: ranks of one matrix or one sequence are told alike.
     recipe.layout.tensor = Some(1);
+    recipe.layout.context = Some(1);
     change(&mut recipe);
     plan(&PlanRequest { train_samples: Some(5_000), ..sample::request(&recipe, &host, Some(&rates)) })
         .expect("the sample fits")

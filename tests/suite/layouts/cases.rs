@@ -161,6 +161,10 @@ pub(super) fn some() -> Vec<Case> {
         }
         let again = [("tensor", "2"), ("sequence", "true"), ("recompute", "\"full\"")];
         cases.push(Case::new(model, &again));
+        cases.push(Case::new(model, &[("context", "2")]));
+        cases.push(Case::new(model, &[("context", "4")]));
+        cases.push(Case::new(model, &[("context", "2"), ("data", "2")]));
+        cases.push(Case::new(model, &[("context", "2"), ("pipeline", "2")]));
     }
     cases
 }
@@ -203,6 +207,7 @@ fn tensor() -> Vec<Case> {
 /// Every layout of up to eight ranks.
 pub(super) fn all() -> Vec<Case> {
     let mut cases = some();
+    cases.extend(context());
     for (model, zero) in DECODERS.into_iter().chain(CLASSIFIERS).flat_map(|m| ZEROS.map(|zero| (m, zero))) {
         for (data, shard) in [("2", "2"), ("4", "4"), ("4", "2"), ("8", "2"), ("8", "8")] {
             cases.push(Case::new(model, &[&[("data", data), ("shard", shard)], zero].concat()));
@@ -233,6 +238,29 @@ pub(super) fn all() -> Vec<Case> {
                 }
                 cases.push(Case::new(model, &pins));
             }
+        }
+    }
+    cases
+}
+
+/// Sequences over up to eight ranks, with replicas and stages.
+fn context() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for model in DECODERS {
+        for (context, data, pipeline) in [
+            ("8", "1", "1"),
+            ("4", "2", "1"),
+            ("4", "1", "2"),
+            ("2", "4", "1"),
+            ("2", "2", "2"),
+            ("2", "1", "4"),
+        ] {
+            let degrees = [("context", context), ("data", data), ("pipeline", pipeline)];
+            cases.push(Case::new(model, &degrees));
+            cases.push(Case::new(model, &[&degrees[..], &[("recompute", "\"full\"")]].concat()));
+        }
+        for schedule in ["\"gpipe\"", "\"interleaved\""] {
+            cases.push(Case::new(model, &[("context", "2"), ("pipeline", "2"), ("schedule", schedule)]));
         }
     }
     cases

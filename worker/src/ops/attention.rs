@@ -20,10 +20,9 @@ pub(crate) fn attention(packed: Tensor<3>, heads: Heads) -> Tensor<3> {
         let (mut out, mut log_sums) = (vec![0.0; b * t * width], vec![0.0; b * heads.query * t]);
         attend(&View::causal(slice(&packed), [b, t], heads), &mut out, &mut log_sums, Into::Overwrite);
         let out = vector(out, [b, t, width]);
-        let mixed = out.clone();
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
-            let upstream = Upstream::new(slice(&d), slice(&mixed), &log_sums, [b, t], heads);
+            let upstream = Upstream { d: slice(&d), log_sums: &log_sums, dots: None };
             let d_packed = backward(slice(&packed), &upstream, [b, t], heads);
             vec![Some(vector(d_packed, shape::<3>(&packed)))]
         };
@@ -229,13 +228,14 @@ pub(super) struct Upstream<'a> {
     d: &'a [f32],
     /// `[b, query, t]`, see [`attend`].
     log_sums: &'a [f32],
-    /// Product of each row of the result with its gradient. `[b, query, t]`
-    dots: Vec<f32>,
+    /// Product of each row of the result with its gradient, `[b, query, t]`: needed where a view is a part of what was
+    /// seen.
+    dots: Option<Vec<f32>>,
 }
 
 impl<'a> Upstream<'a> {
-    /// `mixed` is the result, whose gradient is `d`.
-    pub(super) fn new(
+    /// For views that are parts of what was seen. `mixed` is the result, whose gradient is `d`.
+    pub(super) fn of_parts(
         d: &'a [f32],
         mixed: &[f32],
         log_sums: &'a [f32],
@@ -248,7 +248,7 @@ impl<'a> Upstream<'a> {
         chunks::each(dots.chunks_mut(query * t).zip(results), |(dots, (d, mixed))| {
             kernels::head_dots(d, mixed, dots, t, width);
         });
-        Self { d, log_sums, dots }
+        Self { d, log_sums, dots: Some(dots) }
     }
 }
 
@@ -283,12 +283,15 @@ fn backward(packed: &[f32], upstream: &Upstream<'_>, [b, t]: [usize; 2], heads: 
 /// keys and values are added.
 pub(super) fn attend_back(view: &View<'_>, upstream: &Upstream<'_>, out: Gradients<'_>, into: Into) {
     let (b, rows, Heads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
-    let (t, served) = (upstream.dots.len() / (b * query), query / key);
+    let (t, served) = (upstream.log_sums.len() / (b * query), query / key);
     let ds = samples(upstream.d, b).flat_map(|sample| {
         let sample = Matrix::dense(sample, [t, query * width]);
         (0..key).map(move |key| sample.part([t - rows, key * served * width], [rows, served * width]))
     });
-    let saved = upstream.log_sums.chunks(served * t).zip(upstream.dots.chunks(served * t));
+    let saved = (0..b * key).map(|group| {
+        let own = group * served * t..(group + 1) * served * t;
+        (&upstream.log_sums[own.clone()], upstream.dots.as_ref().map(|dots| &dots[own]))
+    });
     let outs = out.queries.into_iter().zip(out.keys).zip(out.values);
     let tasks = view.groups().zip(outs).zip(ds).zip(saved);
     chunks::each(tasks, |(((group, ((queries, keys), values)), d), (log_sums, dots))| {
@@ -300,7 +303,7 @@ fn back_group(
     group: Group<'_>,
     d: Matrix<'_>,
     log_sums: &[f32],
-    dots: &[f32],
+    dots: Option<&[f32]>,
     t: usize,
     into: Into,
     [mut d_queries, mut d_keys, mut d_values]: [MatrixMut<'_>; 3],
@@ -308,7 +311,8 @@ fn back_group(
     let (skipped, width) = (t - group.queries.rows(), group.width);
     let mut scores = vec![0.0; ROWS.min(t) * group.keys.rows()];
     let mut d_scores = scores.clone();
-    for (head, (log_sums, dots)) in log_sums.chunks(t).zip(dots.chunks(t)).enumerate() {
+    for (head, log_sums) in log_sums.chunks(t).enumerate() {
+        let dots = dots.map(|dots| &dots[head * t..][..t]);
         for block in group.blocks() {
             let Block { from, rows, seen, first } = block;
             let (scores, d_scores) = (&mut scores[..rows * seen], &mut d_scores[..rows * seen]);
@@ -321,7 +325,7 @@ fn back_group(
             group.scores(head, block, scores);
             let values = group.values.part([0, 0], all).transposed();
             product(MatrixMut::dense(d_scores, [rows, seen]), Into::Overwrite, d, values);
-            let (log_sums, dots) = (&log_sums[own.clone()], &dots[own]);
+            let (log_sums, dots) = (&log_sums[own.clone()], dots.map(|dots| &dots[own]));
             kernels::softmax_back(scores, d_scores, seen, first, log_sums, dots, group.scale());
             let scores = Matrix::dense(scores, [rows, seen]).transposed();
             let d_scores = Matrix::dense(d_scores, [rows, seen]);

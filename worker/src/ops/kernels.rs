@@ -160,25 +160,28 @@ simd! {
     }
 
     /// Gradient of [`causal_softmax`]: `scores` become probabilities again, by their `log_sums`, and `gradient`, of
-    /// the probabilities, becomes that of the scores times `scale`. `dots` has the sum of probability times gradient
-    /// over the whole row, of which these may be a part.
+    /// the probabilities, becomes that of the scores times `scale`. `dots` has each row's sum of probability times
+    /// gradient, where these are a part of the rows only.
     fn softmax_back(
         scores: &mut [f32],
         gradient: &mut [f32],
         n: usize,
         first: usize,
         log_sums: &[f32],
-        dots: &[f32],
+        dots: Option<&[f32]>,
         scale: f32,
     ) {
-        let rows = scores.chunks_exact_mut(n).zip(gradient.chunks_exact_mut(n)).zip(log_sums).zip(dots);
-        for (i, (((p, d), log_sum), dot)) in rows.enumerate() {
+        let rows = scores.chunks_exact_mut(n).zip(gradient.chunks_exact_mut(n)).zip(log_sums);
+        for (i, ((p, d), log_sum)) in rows.enumerate() {
             let seen = (first + i + 1).min(n);
             let (p, p_ahead) = p.split_at_mut(seen);
             let (d, d_ahead) = d.split_at_mut(seen);
-            for (p, d) in p.iter_mut().zip(d.iter_mut()) {
-                *p = exp(*p - *log_sum);
-                *d = *p * (*d - *dot) * scale;
+            for x in p.iter_mut() {
+                *x = exp(*x - *log_sum);
+            }
+            let dot = dots.map_or_else(|| sum16(seen, |j| p[j] * d[j]), |dots| dots[i]);
+            for (d, p) in d.iter_mut().zip(p.iter()) {
+                *d = *p * (*d - dot) * scale;
             }
             p_ahead.fill(0.0);
             d_ahead.fill(0.0);

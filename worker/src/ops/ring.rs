@@ -34,7 +34,7 @@ pub(crate) fn attention(packed: Tensor<3>, heads: Heads, peers: &Peers) -> Tenso
         let mixed = out.clone();
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
-            let upstream = Upstream::new(slice(&d), slice(&mixed), &log_sums, [b, t], heads);
+            let upstream = Upstream::of_parts(slice(&d), slice(&mixed), &log_sums, [b, t], heads);
             vec![Some(vector(ring.backward(slice(&packed), &upstream), shape::<3>(&packed)))]
         };
         (out, Box::new(gradient))
@@ -73,8 +73,8 @@ impl Ring {
         let mut log_sums = vec![0.0; b * heads.query * t];
         let mut keys = self.own(packed);
         for round in 0..self.ranks {
-            let pass = || self.pass_keys(round, &keys);
-            let (next, ()) = meanwhile(pass, || match round {
+            let pass = |peers: &Peers| self.pass_keys(peers, round, &keys);
+            let (next, ()) = self.peers.meanwhile(pass, || match round {
                 0 => attend(&View::causal(packed, [b, t], heads), &mut out, &mut log_sums, Into::Overwrite),
                 _ => attend(&self.view(round, packed, &keys), &mut out, &mut log_sums, Into::Add),
             });
@@ -92,8 +92,10 @@ impl Ring {
         let mut d_packed = vec![0.0; packed.len()];
         let (mut keys, mut d_own, mut d_keys) = (self.own(packed), Vec::new(), Vec::new());
         for round in 0..self.ranks {
-            let pass = || (self.pass_keys(round, &keys), self.pass_gradient(round, &d_keys));
-            let ((next, sum), found) = meanwhile(pass, || {
+            let pass = |peers: &Peers| {
+                (self.pass_keys(peers, round, &keys), self.pass_gradient(peers, round, &d_keys))
+            };
+            let ((next, sum), found) = self.peers.meanwhile(pass, || {
                 let mut found = vec![0.0; keys.len()];
                 let places = self.places(round, &mut d_packed, &mut found);
                 match round {
@@ -112,7 +114,7 @@ impl Ring {
                 }
             }
         }
-        let home = self.pass_gradient(self.ranks, &d_keys);
+        let home = self.pass_gradient(&self.peers, self.ranks, &d_keys);
         self.add(&mut d_own, &home);
         self.put_home(&d_own, &mut d_packed);
         d_packed
@@ -156,7 +158,7 @@ impl Ring {
     }
 
     /// Hands the keys of `round` to the rank before, and returns those of the next round.
-    fn pass_keys(&self, round: usize, keys: &[f32]) -> Vec<f32> {
+    fn pass_keys(&self, peers: &Peers, round: usize, keys: &[f32]) -> Vec<f32> {
         if round + 1 == self.ranks {
             return Vec::new();
         }
@@ -165,30 +167,30 @@ impl Ring {
             // From here on only first pieces travel.
             let whole = self.t * self.width();
             let first = keys.chunks(whole).flat_map(|sample| &sample[..whole / 2]);
-            self.pass(&first.copied().collect::<Vec<_>>(), &mut next);
+            self.pass(peers, &first.copied().collect::<Vec<_>>(), &mut next);
         } else {
-            self.pass(keys, &mut next);
+            self.pass(peers, keys, &mut next);
         }
         next
     }
 
     /// Hands the gradient of the keys of the round before `round` on to where those keys are now, and returns that of
     /// the keys that are here now; empty as long as no rank but their own has computed with them.
-    fn pass_gradient(&self, round: usize, gradient: &[f32]) -> Vec<f32> {
+    fn pass_gradient(&self, peers: &Peers, round: usize, gradient: &[f32]) -> Vec<f32> {
         if round < 2 {
             return Vec::new();
         }
         let mut next = vec![0.0; self.gradient_length(round)];
-        self.pass(gradient, &mut next);
+        self.pass(peers, gradient, &mut next);
         next
     }
 
     /// Gives to the rank before and takes from the rank behind, at once.
-    fn pass(&self, send: &[f32], receive: &mut [f32]) {
+    fn pass(&self, peers: &Peers, send: &[f32], receive: &mut [f32]) {
         let index = |rank: usize| u32::try_from(rank % self.ranks).expect("an index among u32 ranks");
         let outgoing = Outgoing { to: index(self.rank + self.ranks - 1), values: send };
         let incoming = Incoming { from: index(self.rank + 1), values: receive };
-        self.peers.exchange(Some(outgoing), Some(incoming));
+        peers.exchange(Some(outgoing), Some(incoming));
     }
 
     /// Where the gradients of [`Ring::view`] go: those of the queries into `d_packed`, those of keys and values into
@@ -228,15 +230,6 @@ impl Ring {
             packed[row - self.width()..].copy_from_slice(own);
         }
     }
-}
-
-/// Does `work` here while `message` travels.
-fn meanwhile<A: Send, B>(message: impl FnOnce() -> A + Send, work: impl FnOnce() -> B) -> (A, B) {
-    std::thread::scope(|scope| {
-        let travelling = scope.spawn(message);
-        let done = work();
-        (travelling.join().expect("errors of a group are kept, not raised"), done)
-    })
 }
 
 #[cfg(test)]

@@ -120,6 +120,29 @@ impl Peers {
         self.with(|group| group.exchange(send, recv));
     }
 
+    /// Does `work` here while `talk` talks to them in a thread of its own; waited is what `talk` takes beyond the work.
+    pub(crate) fn meanwhile<A: Send, B>(
+        &self,
+        talk: impl FnOnce(&Self) -> A + Send,
+        work: impl FnOnce() -> B,
+    ) -> (A, B) {
+        std::thread::scope(|scope| {
+            let uncounted = Self { waited: Arc::default(), ..self.clone() };
+            let talking = scope.spawn(move || talk(&uncounted));
+            let done = work();
+            let began = Instant::now();
+            let told = talking.join().expect("errors of a group are kept, not raised");
+            self.count(began);
+            (told, done)
+        })
+    }
+
+    /// Counts the time since `began` as waited.
+    fn count(&self, began: Instant) {
+        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
     fn with(&self, act: impl FnOnce(&mut dyn Group) -> Result<(), CommError>) {
         if self.size == 1 || self.trouble.check().is_err() {
             return;
@@ -130,8 +153,7 @@ impl Peers {
         if let Err(error) = act(&mut **group) {
             self.trouble.keep(error.failure());
         }
-        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.count(began);
     }
 }
 

@@ -12,8 +12,8 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::time::Duration;
 
-const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32 };
-const FUSED: Arithmetic = Arithmetic { fused: true, precision: Precision::F32 };
+const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
+const FUSED: Arithmetic = Arithmetic { fused: true, precision: Precision::F32, forgets_scores: false };
 
 /// Samples.
 const B: usize = 2;
