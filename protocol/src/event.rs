@@ -92,9 +92,23 @@ pub struct StepFigures {
     pub times: PhaseTimes,
     /// Largest resident memory of this rank so far, in bytes (device memory on a GPU).
     pub memory_bytes: u64,
+    /// What of it is held from step to step; the rest is activations, buffers and the process itself.
+    #[serde(default)]
+    pub held: HeldBytes,
     /// Bytes this rank sent to others in this step.
     #[serde(default)]
     pub sent_bytes: u64,
+}
+
+/// Bytes of what one rank holds from step to step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBytes {
+    /// Weights.
+    pub weights: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// Moments of the optimizer.
+    pub optimizer: u64,
 }
 
 /// Seconds of one step on one rank.

@@ -68,6 +68,12 @@ impl Gradients {
         }
     }
 
+    /// Bytes of the sums, and of the room for them on the host.
+    pub fn bytes(&self) -> u64 {
+        let sums = self.remote.iter().flat_map(|remote| remote.sums.iter().flatten());
+        4 * (self.flat.capacity() + sums.map(|sum| sum.shape().num_elements()).sum::<usize>()) as u64
+    }
+
     /// All gradients in the order of [`Parameter::range`]; of shards this rank's blocks. On another device than the
     /// host these are the values of the last [`Gradients::to_host`].
     pub fn values(&self) -> &[f32] {

@@ -120,6 +120,16 @@ impl Optimizer {
         self.moments[index] = Moments::Host(checked(first), second);
     }
 
+    /// Bytes of all moments; none before the first step.
+    pub fn bytes(&self) -> u64 {
+        let values = |moments: &Moments| match moments {
+            Moments::None => 0,
+            Moments::Host(first, second) => first.capacity() + second.capacity(),
+            Moments::Device(first, second) => first.shape().num_elements() + second.shape().num_elements(),
+        };
+        4 * self.moments.iter().map(values).sum::<usize>() as u64
+    }
+
     /// The part of parameter `index` whose moments it holds, counted from the parameter's first value.
     pub fn owned(&self, index: usize) -> Range<usize> {
         self.owned[index].clone()

@@ -1,7 +1,8 @@
-//! Where the time of a step went on all ranks, beside what was predicted.
+//! Where the time of a step and the memory of the ranks went, beside what was predicted.
 
 use super::number::{deviation, seconds};
-use dtrain_planner::Breakdown;
+use dtrain_planner::{Breakdown, Memory};
+use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::Trial;
 
 /// The series of a phase, its name, and its prediction.
@@ -20,7 +21,7 @@ const PHASES: [Phase; 6] = [
 /// `phase  predicted  least  median  most  deviation of the median`; the figures of a rank are means over its steps.
 /// Empty when nothing was measured.
 pub(super) fn phases(trial: &Trial) -> Vec<Vec<String>> {
-    let predicted = predicted(trial);
+    let predicted: Option<Breakdown> = predicted(trial, "breakdown");
     let titles = ["", "predicted", "least", "median", "most"].map(str::to_owned).to_vec();
     let mut lines = vec![titles];
     for (key, name, of) in PHASES {
@@ -44,9 +45,49 @@ pub(super) fn phases(trial: &Trial) -> Vec<Vec<String>> {
     if lines.len() > 1 { lines } else { Vec::new() }
 }
 
-/// What the plan said of the candidate that was trained.
-fn predicted(trial: &Trial) -> Option<Breakdown> {
+/// `category  predicted  measured  deviation` of the rank that held most of it. Empty when nothing was measured.
+///
+/// What is held from step to step is counted; the rest of the peak is what is kept for backward, buffers and the
+/// process itself.
+pub(super) fn memory(trial: &Trial) -> Vec<Vec<String>> {
+    let predicted: Option<Memory> = predicted(trial, "memory");
+    let most = |key: &str| {
+        let ranks = trial.figures.iter().filter(|summary| summary.key == key);
+        ranks.filter_map(|summary| summary.max).reduce(f64::max).filter(|most| *most > 0.0)
+    };
+    let (Some(weights), Some(gradients), Some(optimizer), Some(peak)) =
+        (most("weights_bytes"), most("gradients_bytes"), most("optimizer_bytes"), most("memory_bytes"))
+    else {
+        return Vec::new();
+    };
+    let said = |of: fn(&Memory) -> u64| predicted.as_ref().map(of);
+    let held = |memory: &Memory| memory.weights.0 + memory.gradients.0 + memory.optimizer.0;
+    let rest = predicted.as_ref().map(|memory| memory.total().0 - held(memory));
+    let lines = [
+        ("weights", said(|memory| memory.weights.0), weights),
+        ("gradients", said(|memory| memory.gradients.0), gradients),
+        ("optimizer", said(|memory| memory.optimizer.0), optimizer),
+        ("activations, rest", rest, (peak - weights - gradients - optimizer).max(0.0)),
+    ];
+    let lines = lines.into_iter().map(|(name, said, measured)| {
+        #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+        let off = said.filter(|said| *said > 0).map(|said| deviation(measured, said as f64));
+        let said = said.map(|said| Bytes(said).to_string()).unwrap_or_default();
+        vec![name.to_owned(), said, bytes(measured), off.unwrap_or_default()]
+    });
+    let titles = ["", "predicted", "measured"].map(str::to_owned).to_vec();
+    std::iter::once(titles).chain(lines).collect()
+}
+
+/// Bytes as people read them.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes are whole and positive")]
+pub(super) fn bytes(value: f64) -> String {
+    Bytes(value as u64).to_string()
+}
+
+/// A part of what the plan said of the candidate that was trained.
+fn predicted<T: serde::de::DeserializeOwned>(trial: &Trial, part: &str) -> Option<T> {
     let choices = trial.plan.get("choices")?.as_array()?;
     let trained = choices.iter().find(|choice| choice.get("candidate") == Some(&trial.candidate))?;
-    serde_json::from_value(trained.get("estimate")?.get("breakdown")?.clone()).ok()
+    serde_json::from_value(trained.get("estimate")?.get(part)?.clone()).ok()
 }

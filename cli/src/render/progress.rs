@@ -329,6 +329,7 @@ mod tests {
             times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
             memory_bytes: 1 << 20,
             sent_bytes: 0,
+            held: dtrain_protocol::HeldBytes::default(),
         })
     }
 

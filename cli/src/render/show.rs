@@ -2,11 +2,10 @@
 
 use super::history::{figure, rate, status};
 use super::number::{count, deviation, seconds};
-use super::phases::phases;
+use super::phases::{bytes, memory, phases};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
 use dtrain_protocol::StopReason;
-use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::{Attempt, Source, Trial};
 use dtrain_runner::{Ended, Verdict};
 
@@ -20,6 +19,7 @@ pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bo
         head(trial, style),
         section("SPEED AND MEMORY", &predicted(trial), style),
         section("A STEP ON EVERY RANK", &phases(trial), style),
+        section("MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
         section("FIGURES", &figures(trial), style),
         section("CURVES", &drawn(curves, style), style),
         section("ATTEMPTS", &attempts(trial, style), style),
@@ -93,12 +93,6 @@ fn stopped(reason: StopReason) -> &'static str {
 
 /// `what  predicted  measured  deviation`, for what was predicted.
 fn predicted(trial: &Trial) -> Vec<Vec<String>> {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "bytes are whole and positive"
-    )]
-    let bytes = |value: f64| Bytes(value as u64).to_string();
     let memory = trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
     let memory = memory.filter_map(|summary| summary.max).reduce(f64::max);
     let told = |name: &str, predicted: Option<f64>, measured: Option<f64>, show: &dyn Fn(f64) -> String| {
@@ -268,6 +262,11 @@ mod tests {
             mean: Some(mean),
             ..summary(name, mean, Some(mean))
         };
+        let held = |name: &str, most| Summary {
+            key: format!("{name}_bytes"),
+            max: Some(most),
+            ..summary(name, most, Some(most))
+        };
         let param = |path: &str, value, source| Param { path: path.into(), value, source };
         Trial {
             row: row("gpt-12", Status::Completed, 7300),
@@ -278,6 +277,10 @@ mod tests {
                 { "candidate": { "threads": 2 }, "estimate": { "breakdown": {
                     "forward": 0.05, "backward": 0.1, "communication": 0.02, "bubble": 0.02, "optimizer": 0.01,
                     "overhead": 0.0,
+                }, "memory": {
+                    "weights": 800_000_000, "gradients": 1_000_000_000, "optimizer": 1_600_000_000,
+                    "activations": 3_000_000_000u64, "logits": 500_000_000, "buckets": 0, "checkpoint": 0,
+                    "baseline": 100_000_000,
                 } } },
             ] }),
             candidate: json!({ "threads": 2 }),
@@ -307,6 +310,9 @@ mod tests {
                 phase("bubble", 0, 0.03),
                 phase("bubble", 1, 0.0),
                 phase("data", 0, 0.0001),
+                held("weights", 0.8e9),
+                held("gradients", 0.9e9),
+                held("optimizer", 1.6e9),
             ],
             provenance: Provenance {
                 git: Some(Git {

@@ -99,6 +99,7 @@ pub(super) fn read(from: impl Read, say: &mut dyn FnMut(Event)) -> Result<(), Fr
                 times: PhaseTimes { step: line.seconds, ..PhaseTimes::default() },
                 memory_bytes: 0,
                 sent_bytes: 0,
+                held: dtrain_protocol::HeldBytes::default(),
             }));
         }
         if let Some(loss) = line.valid_loss {

@@ -90,6 +90,9 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
                 point("optimizer_seconds", step, times.optimizer),
                 point("memory_bytes", step, figures.memory_bytes as f64),
                 point("sent_bytes", step, figures.sent_bytes as f64),
+                point("weights_bytes", step, figures.held.weights as f64),
+                point("gradients_bytes", step, figures.held.gradients as f64),
+                point("optimizer_bytes", step, figures.held.optimizer as f64),
             ];
             if is_first {
                 points.extend([

@@ -513,6 +513,7 @@ fn figures(step: u64) -> StepFigures {
         times: PhaseTimes::default(),
         memory_bytes: 1,
         sent_bytes: 0,
+        held: dtrain_protocol::HeldBytes::default(),
     }
 }
 

@@ -202,6 +202,7 @@ fn figures(step: u64) -> StepFigures {
         times: PhaseTimes::default(),
         memory_bytes: 1 << 20,
         sent_bytes: 0,
+        held: dtrain_protocol::HeldBytes::default(),
     }
 }
 

@@ -31,6 +31,7 @@ fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Create
             },
             memory_bytes: 2 << 20,
             sent_bytes: 0,
+            held: dtrain_protocol::HeldBytes::default(),
         };
         all.push(Event::Step(figures));
         if step % 10 == 0 {

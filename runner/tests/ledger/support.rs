@@ -77,6 +77,7 @@ pub(crate) fn step(sequence: u64, step: u64) -> Stamped {
         times: PhaseTimes { step: 0.02, ..PhaseTimes::default() },
         memory_bytes: 1000 + step,
         sent_bytes: 10 * step,
+        held: dtrain_protocol::HeldBytes::default(),
     };
     stamped(sequence, Event::Step(figures))
 }

@@ -26,7 +26,7 @@ use crate::parallel::pipeline::Post;
 use crate::parallel::{Ballot, Mesh, Reduction, Tally};
 use crate::stage::{Holding, Stage};
 use crate::watch::Tempo;
-use dtrain_protocol::{Assignment, Event, Failure, StepFigures, StepId, StopReason, cannot_run};
+use dtrain_protocol::{Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, cannot_run};
 use dtrain_recipes::{Metric, ZeroStage};
 use save::Saver;
 use std::path::{Path, PathBuf};
@@ -178,7 +178,8 @@ fn train(
         let sent_bytes = replica.mesh.sent() - sent;
         step = StepId(step.0 + 1);
         let memory_bytes = memory::of(replica.stage.device());
-        let figures = StepFigures { sent_bytes, memory_bytes, ..figures(assignment, step, &outcome) };
+        let held = held(replica);
+        let figures = StepFigures { sent_bytes, memory_bytes, held, ..figures(assignment, step, &outcome) };
         tell(Event::Step(figures));
         reason = if is_complete(step) {
             Some(StopReason::Complete)
@@ -224,6 +225,15 @@ fn reaches((metric, target): (Metric, f64), tally: &Tally) -> bool {
     }
 }
 
+/// What is held until the next step.
+fn held(replica: &mut Replica<'_>) -> HeldBytes {
+    HeldBytes {
+        weights: replica.stage.value_bytes(),
+        gradients: replica.stage.gradients().bytes(),
+        optimizer: replica.optimizer.bytes(),
+    }
+}
+
 fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> StepFigures {
     StepFigures {
         step,
@@ -234,5 +244,6 @@ fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> Step
         times: outcome.times,
         memory_bytes: 0,
         sent_bytes: 0,
+        held: HeldBytes::default(),
     }
 }

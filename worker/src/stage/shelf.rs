@@ -27,6 +27,11 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
+    /// Bytes of the owned values.
+    pub(super) fn bytes(&self) -> u64 {
+        4 * self.own.capacity() as u64
+    }
+
     /// Room for the blocks of all packs, all zeros.
     pub(super) fn new(shards: &Arc<Shards>, gatherer: Gatherer, units: &[Unit]) -> Self {
         let needs = |unit: &Unit| {

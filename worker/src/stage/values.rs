@@ -1,6 +1,7 @@
 //! Reading and changing the values of a stage.
 
 use super::Stage;
+use super::shelf::Shelf;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::ops::Range;
@@ -10,6 +11,12 @@ impl Stage {
     /// Values of parameter `index`; only where all of them are here at all times, so not with zero 3.
     pub fn values(&self, index: usize) -> Vec<f32> {
         self.values[index].to_data().try_to_vec().expect("weights are f32")
+    }
+
+    /// Bytes of the values that are here: all, or the owned ones and those that are gathered now.
+    pub fn value_bytes(&self) -> u64 {
+        let here = self.values.iter().map(|values| values.shape().num_elements()).sum::<usize>();
+        4 * here as u64 + self.shelf.as_ref().map_or(0, Shelf::bytes)
     }
 
     /// Replaces the values of parameter `index`, of which a shard keeps its part; panics when their number is not

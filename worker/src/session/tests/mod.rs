@@ -3,7 +3,7 @@
 mod world;
 mod zero;
 
-use dtrain_protocol::{Event, Failure, SampleRequest, StepId, StopReason};
+use dtrain_protocol::{Event, Failure, HeldBytes, SampleRequest, StepId, StopReason};
 use dtrain_recipes::{Metric, OptimizerKind};
 use world::{Ended, World, commit, losses, norms};
 
@@ -199,5 +199,8 @@ fn phases_add_up_to_the_step() {
         assert!((times.parts() / times.step - 1.0).abs() < 1e-6, "{times:?}");
         assert!(times.forward > 0.0 && times.backward > 0.0 && times.optimizer > 0.0, "{times:?}");
         assert!(figures.memory_bytes > 1 << 20 && figures.tokens == 8 * 16);
+        let weights = 4 * ended[0].assignment.model.parameters();
+        let HeldBytes { weights: held, gradients, optimizer } = figures.held;
+        assert_eq!((held, gradients, optimizer), (weights, weights, 2 * weights));
     }
 }
