@@ -1,0 +1,111 @@
+//! Softmax of rows of scores, and the cross-entropy after it.
+
+use super::scalar::{exp, max16, sum16};
+
+simd! {
+    /// Softmax of the first `first + i + 1` values, at most `n`, of each row `i`, each `n` long; the rest becomes 0.
+    /// `log_sums` receives the logarithm of each row's sum of exponentials.
+    fn causal_softmax(rows: &mut [f32], n: usize, first: usize, log_sums: &mut [f32]) {
+        for (i, (row, log_sum)) in rows.chunks_exact_mut(n).zip(log_sums).enumerate() {
+            let (seen, ahead) = row.split_at_mut((first + i + 1).min(n));
+            let largest = max16(seen);
+            for x in seen.iter_mut() {
+                *x = exp(*x - largest);
+            }
+            let sum = sum16(seen.len(), |j| seen[j]);
+            let inverse = 1.0 / sum;
+            for x in seen.iter_mut() {
+                *x *= inverse;
+            }
+            ahead.fill(0.0);
+            *log_sum = largest + sum.ln();
+        }
+    }
+
+    /// Softmax of rows, each `n` long, that are the continuation of others: each of `log_sums` is the logarithm of
+    /// the sum of exponentials of a row so far, and takes these in. What was made from the part before must be
+    /// multiplied by its factor in `factors`.
+    fn softmax_on(rows: &mut [f32], n: usize, log_sums: &mut [f32], factors: &mut [f32]) {
+        for ((row, log_sum), factor) in rows.chunks_exact_mut(n).zip(log_sums).zip(factors) {
+            let largest = max16(row).max(*log_sum);
+            for x in row.iter_mut() {
+                *x = exp(*x - largest);
+            }
+            let before = exp(*log_sum - largest);
+            let sum = sum16(n, |j| row[j]) + before;
+            let inverse = 1.0 / sum;
+            for x in row.iter_mut() {
+                *x *= inverse;
+            }
+            *factor = before * inverse;
+            *log_sum = largest + sum.ln();
+        }
+    }
+
+    /// Gradient of [`causal_softmax`]: `scores` become probabilities again, by their `log_sums`, and `gradient`, of
+    /// the probabilities, becomes that of the scores times `scale`. `dots` has each row's sum of probability times
+    /// gradient, where these are a part of the rows only.
+    fn softmax_back(
+        scores: &mut [f32],
+        gradient: &mut [f32],
+        n: usize,
+        first: usize,
+        log_sums: &[f32],
+        dots: Option<&[f32]>,
+        scale: f32,
+    ) {
+        let rows = scores.chunks_exact_mut(n).zip(gradient.chunks_exact_mut(n)).zip(log_sums);
+        for (i, ((p, d), log_sum)) in rows.enumerate() {
+            let seen = (first + i + 1).min(n);
+            let (p, p_ahead) = p.split_at_mut(seen);
+            let (d, d_ahead) = d.split_at_mut(seen);
+            for x in p.iter_mut() {
+                *x = exp(*x - *log_sum);
+            }
+            let dot = dots.map_or_else(|| sum16(seen, |j| p[j] * d[j]), |dots| dots[i]);
+            for (d, p) in d.iter_mut().zip(p.iter()) {
+                *d = *p * (*d - dot) * scale;
+            }
+            p_ahead.fill(0.0);
+            d_ahead.fill(0.0);
+        }
+    }
+
+    /// Dot products of the rows of `left` and `right`, `[t, heads, width]` each, into `dots`: `[heads, t]`.
+    fn head_dots(left: &[f32], right: &[f32], dots: &mut [f32], t: usize, width: usize) {
+        let heads = dots.len() / t;
+        for (row, (left, right)) in left.chunks_exact(width).zip(right.chunks_exact(width)).enumerate() {
+            dots[row % heads * t + row / heads] = sum16(width, |j| left[j] * right[j]);
+        }
+    }
+
+    /// Replaces a row of scores by its softmax minus the target; returns the cross-entropy and whether no other
+    /// class has a higher score.
+    fn cross_entropy_row(row: &mut [f32], target: usize) -> (f32, bool) {
+        let largest = max16(row);
+        let wanted = row[target];
+        for x in row.iter_mut() {
+            *x = exp(*x - largest);
+        }
+        let sum = sum16(row.len(), |j| row[j]);
+        let inverse = 1.0 / sum;
+        for x in row.iter_mut() {
+            *x *= inverse;
+        }
+        row[target] -= 1.0;
+        (sum.ln() + largest - wanted, wanted >= largest)
+    }
+
+    /// Largest of a row of scores.
+    fn largest(row: &[f32]) -> f32 {
+        max16(row)
+    }
+
+    /// Replaces every score by `e^(score - largest)`; returns their sum.
+    fn exp_row(row: &mut [f32], largest: f32) -> f32 {
+        for x in row.iter_mut() {
+            *x = exp(*x - largest);
+        }
+        sum16(row.len(), |j| row[j])
+    }
+}
