@@ -1,0 +1,199 @@
+//! The collectives, out of rounds.
+
+use super::SharedMemory;
+use super::rounds::Operation;
+use crate::comm::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, check_members, part};
+use dtrain_protocol::Channel;
+use dtrain_protocol::mapping::SLOT_VALUES;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl SharedMemory {
+    /// One round in which all ranks show all of `values` and each adds for itself.
+    fn all_reduce_small(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let (round, length) = (self.round, values.len());
+        self.shown(length, self.size() - 1);
+        self.publish(Operation::AllReduce, length, |slot| slot.copy_from_slice(values))?;
+        self.consume_sum(Operation::AllReduce, length, round, 0..length, values)
+    }
+
+    /// Shows the parts of `values` that others own, then adds up the own one.
+    fn scatter_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let (round, length) = (self.round, values.len());
+        let mine = part(length, self.index, self.size());
+        self.shown(length - mine.len(), 1);
+        self.publish(Operation::ReduceScatter, length, |slot| {
+            slot[..mine.start].copy_from_slice(&values[..mine.start]);
+            slot[mine.end..].copy_from_slice(&values[mine.end..]);
+        })?;
+        self.consume_sum(Operation::ReduceScatter, length, round, mine.clone(), &mut values[mine])
+    }
+
+    /// Shows the own part of `values`, then copies those of the others.
+    fn gather_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let (round, length, size) = (self.round, values.len(), self.size());
+        let mine = part(length, self.index, size);
+        self.shown(mine.len(), size - 1);
+        self.publish(Operation::AllGather, length, |slot| {
+            slot[mine.clone()].copy_from_slice(&values[mine]);
+        })?;
+        self.consume(Operation::AllGather, length, round, |other, slot| {
+            let theirs = part(length, other, size);
+            values[theirs.clone()].copy_from_slice(&slot[theirs]);
+        })
+    }
+}
+
+impl Group for SharedMemory {
+    fn rank(&self) -> u32 {
+        self.index
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "made from a u32")]
+    fn size(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        if self.size() == 1 || values.is_empty() {
+            return Ok(());
+        }
+        if values.len() <= SMALL_VALUES {
+            return self.all_reduce_small(values);
+        }
+        // Piece by piece, so that what one half wrote is still in the cache when the other half needs it.
+        for piece in values.chunks_mut(SLOT_VALUES) {
+            self.scatter_piece(piece)?;
+            self.gather_piece(piece)?;
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {
+        let (length, size, me) = (values.len(), self.size(), self.index);
+        let mine = part(length, me, size);
+        if size == 1 {
+            return Ok(mine);
+        }
+        self.shown(length - mine.len(), 1);
+        // The share of each part that goes into one slot.
+        let each = SLOT_VALUES / size as usize;
+        let longest = part(length, 0, size).len();
+        for begin in (0..longest).step_by(each) {
+            let share = |rank: u32| {
+                let part = part(length, rank, size);
+                (part.start + begin).min(part.end)..(part.start + begin + each).min(part.end)
+            };
+            let room = |rank: u32| rank as usize * each;
+            let round = self.round;
+            self.publish(Operation::ReduceScatter, SLOT_VALUES, |slot| {
+                for other in (0..size).filter(|other| *other != me) {
+                    let share = share(other);
+                    slot[room(other)..][..share.len()].copy_from_slice(&values[share]);
+                }
+            })?;
+            let own = share(me);
+            let range = room(me)..room(me) + own.len();
+            self.consume_sum(Operation::ReduceScatter, SLOT_VALUES, round, range, &mut values[own])?;
+        }
+        Ok(mine)
+    }
+
+    fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let (length, size, me) = (values.len(), self.size(), self.index);
+        if size == 1 {
+            return Ok(());
+        }
+        self.shown(part(length, me, size).len(), size - 1);
+        let longest = part(length, 0, size).len();
+        for begin in (0..longest).step_by(SLOT_VALUES) {
+            let share = |rank: u32| {
+                let part = part(length, rank, size);
+                (part.start + begin).min(part.end)..(part.start + begin + SLOT_VALUES).min(part.end)
+            };
+            let (round, tagged) = (self.round, share(0).len());
+            self.publish(Operation::AllGather, tagged, |slot| {
+                let own = &values[share(me)];
+                slot[..own.len()].copy_from_slice(own);
+            })?;
+            self.consume(Operation::AllGather, tagged, round, |other, slot| {
+                let theirs = &mut values[share(other)];
+                theirs.copy_from_slice(&slot[..theirs.len()]);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError> {
+        let size = self.size();
+        assert!(send.len() == recv.len() && send.len().is_multiple_of(size as usize), "blocks are equal");
+        let block = send.len() / size as usize;
+        let at = |rank: u32, begin: usize| rank as usize * block + begin;
+        recv[at(self.index, 0)..][..block].copy_from_slice(&send[at(self.index, 0)..][..block]);
+        if size == 1 {
+            return Ok(());
+        }
+        self.shown(block, size - 1);
+        let each = SLOT_VALUES / size as usize;
+        for begin in (0..block).step_by(each) {
+            let length = each.min(block - begin);
+            let round = self.round;
+            let mine = self.index as usize * each;
+            self.publish(Operation::AllToAll, SLOT_VALUES, |slot| {
+                for other in 0..size {
+                    slot[other as usize * each..][..length]
+                        .copy_from_slice(&send[at(other, begin)..][..length]);
+                }
+            })?;
+            self.consume(Operation::AllToAll, SLOT_VALUES, round, |other, slot| {
+                recv[at(other, begin)..][..length].copy_from_slice(&slot[mine..][..length]);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn broadcast(&mut self, root: u32, values: &mut [f32]) -> Result<(), CommError> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let is_root = root == self.index;
+        self.shown(if is_root { values.len() } else { 0 }, self.size() - 1);
+        for piece in values.chunks_mut(SLOT_VALUES) {
+            let round = self.round;
+            self.publish(Operation::Broadcast, piece.len(), |slot| {
+                if is_root {
+                    slot.copy_from_slice(piece);
+                }
+            })?;
+            self.consume(Operation::Broadcast, piece.len(), round, |other, slot| {
+                if other == root {
+                    piece.copy_from_slice(slot);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError> {
+        self.shown(send.map_or(0, |send| send.values.len()), 1);
+        self.mails(send, recv).inspect_err(|_| self.break_off())
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    fn barrier(&mut self) -> Result<(), CommError> {
+        let round = self.round;
+        self.publish(Operation::Barrier, 0, |_| {})?;
+        self.consume(Operation::Barrier, 0, round, |_, _| {})
+    }
+
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+        check_members(members, self.index, self.size());
+        #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
+        let index = members.iter().take_while(|member| **member < self.index).count() as u32;
+        let members = members.iter().map(|member| self.members[*member as usize]).collect();
+        Ok(Box::new(Self::new(Arc::clone(&self.mapping), channel as u64, members, index, self.deadline)))
+    }
+}

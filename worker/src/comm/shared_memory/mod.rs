@@ -1,0 +1,218 @@
+//! Collectives between processes of one host, through a mapping that all of them inherit.
+//!
+//! Work goes in rounds that every rank of the group counts alike. In a round a rank writes into one of its two
+//! slots, says so by raising `ready`, reads the others' slots when they are ready, and says so by raising `done`. A
+//! slot is written again only when every other rank is done with its last content, so with two slots a rank can fill
+//! the next round while the others still read this one. Large buffers go through in pieces of one slot; the slots of
+//! a few ranks stay in the shared cache.
+//!
+//! Where things lie is told by [`dtrain_protocol::mapping`]. Ranks that wait spin briefly, then give the core
+//! away, then sleep for a sixteenth of the time waited so far: with more ranks than cores a waiting rank must not
+//! take the time of the one that it waits for.
+
+#![expect(unsafe_code, reason = "memory that several processes write has no safe view")]
+
+mod collectives;
+mod mail;
+mod mapped;
+mod patience;
+mod rounds;
+
+use super::{CommError, Group, Seat};
+use dtrain_protocol::Rank;
+use dtrain_protocol::mapping::{self, SLOT_VALUES};
+use mapped::Mapping;
+use memmap2::MmapOptions;
+use patience::Patience;
+use std::fs::File;
+use std::os::fd::FromRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Offsets inside a control block. `ready` and the tags are written by the owner before the others read; `done` is
+/// written by the owner after it has read.
+const READY: u64 = 0;
+const TAGS: u64 = 8;
+const DONE: u64 = 128;
+const LEFT: u64 = 272;
+
+/// The group of processes (or threads) that share one mapping.
+#[derive(Debug)]
+pub struct SharedMemory {
+    mapping: Arc<Mapping>,
+    channel: u64,
+    /// Ranks of the attempt that are in this group, ascending.
+    members: Vec<u32>,
+    /// Index of this rank among them.
+    index: u32,
+    /// Rounds begun.
+    round: u64,
+    /// Bytes that others read from this rank.
+    sent: u64,
+    deadline: Duration,
+}
+
+impl SharedMemory {
+    /// Takes over the inherited `descriptor`, and waits for all ranks of the seat's attempt to do the same.
+    ///
+    /// The descriptor must be one that this process was given for this purpose: it is closed here.
+    pub fn inherit(descriptor: i32, bytes: u64, seat: &Seat, deadline: Duration) -> Result<Self, CommError> {
+        if descriptor < 3 {
+            return Err(CommError::Link(format!("descriptor {descriptor} is a standard stream")));
+        }
+        // SAFETY: the assignment hands this descriptor over to this call alone; were it not open, `fstat` says so.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        Self::open(&file, bytes, seat, deadline)
+    }
+
+    /// Maps `file` and waits for all ranks of the seat's attempt.
+    pub fn open(file: &File, bytes: u64, seat: &Seat, deadline: Duration) -> Result<Self, CommError> {
+        let link = |what: &str, error: std::io::Error| CommError::Link(format!("{what}: {error}"));
+        let needed = mapping::bytes(seat.ranks);
+        let length = file.metadata().map_err(|e| link("the shared memory is not an open file", e))?.len();
+        if bytes < needed || length < needed {
+            let detail = format!(
+                "{} ranks share {needed} bytes, but {bytes} were promised and {length} are there; \
+                 the agent and this program must be of one version",
+                seat.ranks
+            );
+            return Err(CommError::Link(detail));
+        }
+        let mapped = usize::try_from(needed).expect("addresses have 64 bits");
+        let raw =
+            MmapOptions::new().len(mapped).map_raw(file).map_err(|e| link("mapping shared memory", e))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spins = if seat.ranks as usize <= cores { 1000 } else { 100 };
+        let mut mapping = Mapping { raw, ranks: seat.ranks, spins, processes: Vec::new() };
+        mapping.meet(seat, deadline)?;
+        let members = (0..seat.ranks).collect();
+        Ok(Self::new(Arc::new(mapping), 0, members, seat.rank.0, deadline))
+    }
+
+    fn new(mapping: Arc<Mapping>, channel: u64, members: Vec<u32>, index: u32, deadline: Duration) -> Self {
+        let group = Self { mapping, channel, members, index, round: 0, sent: 0, deadline };
+        for which in 0..2 {
+            // First touch costs a page fault each: better now than in the first step.
+            group.own_slot(which, SLOT_VALUES).fill(0.0);
+        }
+        group
+    }
+
+    /// Offset of a counter of member `index`.
+    fn control(&self, index: u32, field: u64) -> u64 {
+        mapping::control(self.mapping.ranks, self.channel, self.members[index as usize]) + field
+    }
+
+    fn counter(&self, index: u32, field: u64) -> &AtomicU64 {
+        self.mapping.counter(self.control(index, field))
+    }
+
+    /// This rank's slot for round `round`.
+    #[expect(clippy::mut_from_ref, reason = "the memory is not reached through self; see the safety note")]
+    fn own_slot(&self, round: u64, length: usize) -> &mut [f32] {
+        assert!(length <= SLOT_VALUES, "a piece fits into a slot");
+        let slot =
+            mapping::slot(self.mapping.ranks, self.channel, self.members[self.index as usize], round % 2);
+        // SAFETY: only this rank writes its own slot, through a group that is borrowed mutably or being made, and
+        // only after all others were done with its last content.
+        unsafe { self.mapping.values_mut(slot, length) }
+    }
+
+    /// Slot of member `index` for round `round`.
+    fn slot(&self, index: u32, round: u64, length: usize) -> &[f32] {
+        assert!(length <= SLOT_VALUES, "a piece fits into a slot");
+        let slot = mapping::slot(self.mapping.ranks, self.channel, self.members[index as usize], round % 2);
+        // SAFETY: read between the owner's `ready` and this rank's `done`, while the owner does not write.
+        unsafe { self.mapping.values(slot, length) }
+    }
+
+    /// Waits until a counter of member `index` has reached `goal`.
+    fn wait(&self, index: u32, field: u64, goal: u64, operation: &'static str) -> Result<(), CommError> {
+        let counter = self.counter(index, field);
+        let mut patience = Patience::new(self.mapping.spins);
+        while counter.load(Ordering::Acquire) < goal {
+            if patience.pause() {
+                self.is_there(index, operation, &patience, || counter.load(Ordering::Acquire) >= goal)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails when member `index` is gone or was silent for too long, unless `came` tells that it did its part.
+    fn is_there(
+        &self,
+        index: u32,
+        operation: &'static str,
+        patience: &Patience,
+        came: impl Fn() -> bool,
+    ) -> Result<(), CommError> {
+        let peer = Rank(self.members[index as usize]);
+        let lost = |detail: &str| Err(CommError::PeerLost { peer, operation, detail: detail.into() });
+        let has_left = self.counter(index, LEFT).load(Ordering::Acquire) != 0;
+        let has_ended = self.mapping.has_ended(peer.0);
+        if came() {
+            return Ok(());
+        }
+        if has_left {
+            return lost("it left the group");
+        }
+        if has_ended {
+            return lost("its process ended");
+        }
+        let waited = patience.waited();
+        if waited > self.deadline {
+            return Err(CommError::TimedOut { peer, seconds: waited.as_secs_f64(), operation });
+        }
+        Ok(())
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let (index, size) = (self.index, self.size());
+        (1..size).map(move |distance| (index + distance) % size)
+    }
+
+    /// Counts that `readers` others read `length` values of this rank.
+    fn shown(&mut self, length: usize, readers: u32) {
+        self.sent += 4 * length as u64 * u64::from(readers);
+    }
+
+    /// Tells the others that this rank will not come again.
+    fn break_off(&self) {
+        self.counter(self.index, LEFT).store(1, Ordering::Release);
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        self.break_off();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mapped::{JOINED, PROCESS};
+    use super::*;
+    use dtrain_protocol::{AttemptId, TrialId};
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_killed_process_is_lost_even_before_anybody_collects_it() {
+        let file =
+            File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
+        file.set_len(mapping::bytes(2)).expect("length");
+        let mut peer = std::process::Command::new("sleep").arg("60").spawn().expect("started");
+        // What rank 1 would write when it joins.
+        for (field, value) in [(PROCESS, u64::from(peer.id())), (JOINED, 8)] {
+            file.write_at(&value.to_le_bytes(), mapping::control(2, 0, 1) + field).expect("written");
+        }
+        let seat = Seat { trial: TrialId("t".into()), attempt: AttemptId(7), rank: Rank(0), ranks: 2 };
+        let mut group =
+            SharedMemory::open(&file, mapping::bytes(2), &seat, Duration::from_secs(30)).expect("joined");
+        peer.kill().expect("killed");
+        let error = group.all_reduce(&mut [1.0; 5]).expect_err("nobody is there");
+        assert!(matches!(&error, CommError::PeerLost { peer: Rank(1), .. }), "{error}");
+        assert!(error.to_string().contains("its process ended"), "{error}");
+        peer.wait().expect("collected");
+    }
+}
