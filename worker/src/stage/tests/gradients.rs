@@ -1,0 +1,134 @@
+//! Gradients of a whole model, however they are computed.
+
+use super::*;
+use crate::model::Output;
+
+#[test]
+fn every_gradient_agrees_with_finite_differences() {
+    for model in models() {
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 2);
+        let (_, gradient) = learn(&mut stage, &batch.samples());
+        let parameters = stage.parameters().to_vec();
+        for (index, parameter) in parameters.iter().enumerate() {
+            let values = stage.values(index);
+            // A few values of each parameter, along the gradient where the loss moves most.
+            let own = &gradient[parameter.range.clone()];
+            let steepest = (0..own.len()).max_by(|a, b| own[*a].abs().total_cmp(&own[*b].abs())).unwrap();
+            for place in [steepest, own.len() / 2] {
+                // Rectifiers have kinks, which a long step would cross.
+                let step = if matches!(model, Model::Cnn(_)) { 3e-4 } else { 1e-2 };
+                let mut at = |shift: f32| {
+                    let mut moved = values.clone();
+                    moved[place] += shift;
+                    stage.set_values(index, moved);
+                    let (sum, _, count) = stage.evaluate(&batch.samples());
+                    sum / count as f64
+                };
+                let difference = (at(step) - at(-step)) / f64::from(2.0 * step);
+                stage.set_values(index, values.clone());
+                let error = (difference - f64::from(own[place])).abs();
+                let name = &parameter.name;
+                assert!(
+                    error < 2e-3 + 0.03 * difference.abs(),
+                    "{name}[{place}]: {} for {difference}",
+                    own[place]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_together_are_one_graph() {
+    for model in models() {
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 3);
+        let (loss, gradient) = learn(&mut stage, &batch.samples());
+        // One graph over all parts, without any injected gradient.
+        let leaves: Vec<_> =
+            stage.values.iter().map(|value| value.clone().autodiff().require_grad()).collect();
+        let mut flow = None;
+        let mut found = None;
+        for unit in &stage.units {
+            let own: Vec<_> = unit.uses.iter().map(|(_, index)| leaves[*index].clone()).collect();
+            match stage.compute(unit, &stage.weights(unit, Some(&own)), flow.take(), &batch.samples()) {
+                Output::Activation(x) => flow = Some(x.autodiff()),
+                Output::Loss(loss, figures) => found = Some((loss, figures)),
+            }
+        }
+        let (one, figures) = found.unwrap();
+        assert_eq!(figures.loss_sum / figures.count as f64, loss);
+        let mut gradients = one.backward();
+        for (leaf, parameter) in leaves.iter().zip(stage.parameters()) {
+            let wanted: Vec<f32> =
+                leaf.grad_remove(&mut gradients).unwrap().into_data().try_to_vec().unwrap();
+            close(&gradient[parameter.range.clone()], &wanted, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn fused_and_plain_operations_train_alike() {
+    for model in models() {
+        let batch = Batch::new(&model, 3);
+        let (loss, gradient) = learn(&mut whole(&model), &batch.samples());
+        for recompute in [Recompute::None, Recompute::Selective] {
+            let forgets_scores = recompute == Recompute::Selective;
+            let plain = Arithmetic { fused: false, precision: Precision::F32, forgets_scores };
+            let blocks = 0..model.blocks();
+            let (chunks, partners) = ([blocks], Partners::none());
+            let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
+            let (model, rank) = (&model, Rank(0));
+            let holding = Holding { model, chunks: &chunks, seed: 7, arrangement, rank, partners };
+            let stage = Stage::with_arithmetic(&holding, plain, &Device::flex());
+            let (wanted_loss, wanted) = learn(&mut stage.unwrap(), &batch.samples());
+            assert!((loss - wanted_loss).abs() < 1e-5, "{loss} for {wanted_loss}");
+            close(&gradient, &wanted, 1e-4);
+        }
+    }
+}
+
+#[test]
+fn half_precision_stays_near_full() {
+    let model = Model::Decoder(llama());
+    let batch = Batch::new(&model, 3);
+    let (loss, gradient) = learn(&mut whole(&model), &batch.samples());
+    let blocks = 0..model.blocks();
+    let half = Stage::build(&model, blocks, 7, Precision::Bf16, Recompute::None, &Device::flex());
+    let (half_loss, half_gradient) = learn(&mut half.unwrap(), &batch.samples());
+    assert_ne!(loss, half_loss, "the products are not in half precision");
+    assert!((loss - half_loss).abs() < 0.01, "{half_loss} for {loss}");
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+    let (one, two) = (dot(&gradient, &gradient), dot(&half_gradient, &half_gradient));
+    let cosine = dot(&gradient, &half_gradient) / (one * two).sqrt();
+    assert!(cosine > 0.999, "{cosine}");
+}
+
+#[test]
+fn recomputing_changes_no_bit() {
+    for model in models() {
+        let batch = Batch::new(&model, 3);
+        let kept = learn(&mut whole(&model), &batch.samples());
+        for recompute in [Recompute::Selective, Recompute::Full] {
+            assert_eq!(learn(&mut stage(&model, 0..model.blocks(), recompute), &batch.samples()), kept);
+        }
+    }
+}
+
+#[test]
+fn micro_batches_add_up_to_the_batch() {
+    for model in models() {
+        let batch = Batch::new(&model, 4);
+        let mut stage = whole(&model);
+        let (loss, wanted) = learn(&mut stage, &batch.samples());
+        stage.gradients().clear();
+        // Both forwards first, as a pipeline would.
+        let first = mean(stage.forward(at(0), None, &batch.slice(0..2)));
+        let second = mean(stage.forward(at(1), None, &batch.slice(2..4)));
+        stage.backward(at(0), None, 0.5, &mut |_, _| {});
+        stage.backward(at(1), None, 0.5, &mut |_, _| {});
+        assert!((loss - (first + second) / 2.0).abs() < 1e-6);
+        close(stage.gradients().values(), &wanted, 1e-5);
+    }
+}

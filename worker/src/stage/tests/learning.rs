@@ -1,0 +1,71 @@
+//! Several steps, and what was learnt.
+
+use super::*;
+use crate::optimizer::Optimizer;
+use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
+
+const ADAMW: Rule =
+    Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.01 };
+
+#[test]
+fn training_is_the_same_to_the_last_bit_on_any_number_of_threads() {
+    for model in models() {
+        let train = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut stage = whole(&model);
+                let batch = Batch::new(&model, 4);
+                let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());
+                let losses: Vec<f64> = (1..=5)
+                    .map(|t| {
+                        let (loss, _) = learn(&mut stage, &batch.samples());
+                        let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);
+                        optimizer.step(&mut stage, 1e-2, scale as f32, t);
+                        loss
+                    })
+                    .collect();
+                let values: Vec<_> = (0..stage.parameters().len()).map(|i| stage.values(i)).collect();
+                (losses, values)
+            })
+        };
+        assert_eq!(train(1), train(2));
+    }
+}
+
+#[test]
+fn every_model_learns_a_batch_by_heart() {
+    for model in models() {
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 4);
+        let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());
+        let (before, ..) = stage.evaluate(&batch.samples());
+        for t in 1..=150 {
+            learn(&mut stage, &batch.samples());
+            optimizer.step(&mut stage, 1e-2, 1.0, t);
+        }
+        let (after, hits, count) = stage.evaluate(&batch.samples());
+        assert!(after < 0.1 * before, "{after} after {before} for {model:?}");
+        assert!(hits as f64 > 0.9 * count as f64, "{hits} of {count}");
+    }
+}
+
+#[test]
+fn the_last_logits_are_those_of_the_whole_sequence() {
+    for decoder in [gpt(), llama()] {
+        let vocab = decoder.vocab as usize;
+        let model = Model::Decoder(decoder);
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 1);
+        let logits = stage.logits_last(&batch.tokens[..6]);
+        assert_eq!(logits.len(), vocab);
+        // The loss of one more sample whose only prediction is the last one says the same.
+        let mut loss = |length: usize| {
+            let targets = vec![3; length];
+            let inputs = &batch.tokens[..length];
+            stage.evaluate(&Samples::Tokens { inputs, targets: &targets, samples: 1, length }).0
+        };
+        let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
+        let wanted = sum.ln() - f64::from(logits[3]);
+        assert!((loss(6) - loss(5) - wanted).abs() < 1e-4, "{} for {wanted}", loss(6) - loss(5));
+    }
+}

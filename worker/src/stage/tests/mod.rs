@@ -1,0 +1,136 @@
+//! What must be true of every model: parity with a single graph, with finite differences, with itself.
+
+mod gradients;
+mod learning;
+mod pipeline;
+mod values;
+
+use super::*;
+use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Positions};
+
+fn gpt() -> Decoder {
+    Decoder {
+        layers: 2,
+        hidden: 12,
+        heads: 3,
+        kv_heads: 3,
+        ffn: 20,
+        vocab: 17,
+        context: 9,
+        positions: Positions::Learned,
+        norm: Norm::Layer,
+        activation: Activation::Gelu,
+        tied: true,
+        bias: true,
+    }
+}
+
+fn llama() -> Decoder {
+    Decoder {
+        hidden: 16,
+        heads: 4,
+        kv_heads: 2,
+        positions: Positions::Rotary,
+        norm: Norm::Rms,
+        activation: Activation::Swiglu,
+        tied: false,
+        bias: false,
+        ..gpt()
+    }
+}
+
+fn mlp() -> Mlp {
+    Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Gelu }
+}
+
+fn cnn() -> Cnn {
+    Cnn { channels: 2, height: 7, width: 5, stages: vec![4, 6], blocks: 2, classes: 3 }
+}
+
+fn models() -> Vec<Model> {
+    vec![Model::Decoder(gpt()), Model::Decoder(llama()), Model::Mlp(mlp()), Model::Cnn(cnn())]
+}
+
+fn stage(model: &Model, blocks: Range<u32>, recompute: Recompute) -> Stage {
+    Stage::build(model, blocks, 7, Precision::F32, recompute, &Device::flex()).unwrap()
+}
+
+fn at(micro: u32) -> Pass {
+    Pass { micro, chunk: 0 }
+}
+
+fn whole(model: &Model) -> Stage {
+    stage(model, 0..model.blocks(), Recompute::None)
+}
+
+/// Samples that own their values.
+struct Batch {
+    tokens: Vec<u32>,
+    targets: Vec<u32>,
+    values: Vec<f32>,
+    samples: usize,
+    width: usize,
+}
+
+impl Batch {
+    fn new(model: &Model, samples: usize) -> Self {
+        let word = |i: usize, n: usize| (dtrain_protocol::order::mix(5, i as u64) % n as u64) as u32;
+        match model {
+            Model::Decoder(d) => {
+                let n = samples * d.context as usize;
+                let tokens = (0..n).map(|i| word(i, d.vocab as usize)).collect();
+                let targets = (0..n).map(|i| word(i + n, d.vocab as usize)).collect();
+                Self { tokens, targets, values: vec![], samples, width: d.context as usize }
+            }
+            Model::Mlp(m) => Self::rows(samples, m.inputs as usize, m.classes as usize),
+            Model::Cnn(c) => {
+                Self::rows(samples, (c.channels * c.height * c.width) as usize, c.classes as usize)
+            }
+            Model::Command(_) => unreachable!(),
+        }
+    }
+
+    fn rows(samples: usize, width: usize, classes: usize) -> Self {
+        let word = |i: usize| dtrain_protocol::order::mix(6, i as u64);
+        let values = (0..samples * width).map(|i| (word(i) % 2000) as f32 / 1000.0 - 1.0).collect();
+        let targets = (0..samples).map(|i| (word(i + 99) % classes as u64) as u32).collect();
+        Self { tokens: vec![], targets, values, samples, width }
+    }
+
+    fn samples(&self) -> Samples<'_> {
+        self.slice(0..self.samples)
+    }
+
+    fn slice(&self, range: Range<usize>) -> Samples<'_> {
+        let (samples, width) = (range.len(), self.width);
+        if self.tokens.is_empty() {
+            let values = &self.values[range.start * width..range.end * width];
+            return Samples::Rows { values, classes: &self.targets[range], samples, width };
+        }
+        let tokens = range.start * width..range.end * width;
+        let (inputs, targets) = (&self.tokens[tokens.clone()], &self.targets[tokens]);
+        Samples::Tokens { inputs, targets, samples, length: width }
+    }
+}
+
+/// Mean loss and its gradient of one batch.
+fn learn(stage: &mut Stage, samples: &Samples<'_>) -> (f64, Vec<f32>) {
+    stage.gradients().clear();
+    let loss = mean(stage.forward(at(0), None, samples));
+    assert!(stage.backward(at(0), None, 1.0, &mut |_, _| {}).is_none());
+    (loss, stage.gradients().values().to_vec())
+}
+
+fn mean(flow: Flow) -> f64 {
+    match flow {
+        Flow::Loss { loss_sum, count, .. } => loss_sum / count as f64,
+        Flow::Activation(_) => panic!("the last stage gives a loss"),
+    }
+}
+
+fn close(found: &[f32], wanted: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), wanted.len());
+    for (i, (f, w)) in found.iter().zip(wanted).enumerate() {
+        assert!((f - w).abs() <= tolerance * (1.0 + w.abs()), "value {i}: {f} instead of {w}");
+    }
+}
