@@ -1,0 +1,129 @@
+//! Every format, what comes out of it, and what is said when it is wrong.
+
+mod images;
+mod places;
+mod shards;
+mod tables;
+mod text;
+
+use super::*;
+use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Positions, Tokenizer, Valid};
+use std::fs;
+use std::sync::Arc;
+
+fn decoder(context: u32, vocab: u32) -> Model {
+    Model::Decoder(Decoder {
+        layers: 1,
+        hidden: 8,
+        heads: 1,
+        kv_heads: 1,
+        ffn: 8,
+        vocab,
+        context,
+        positions: Positions::Rotary,
+        norm: Norm::Rms,
+        activation: Activation::Swiglu,
+        tied: false,
+        bias: false,
+    })
+}
+
+fn mlp(inputs: u32, classes: u32) -> Model {
+    Model::Mlp(Mlp { inputs, hidden: vec![4], classes, activation: Activation::Relu })
+}
+
+fn cnn(channels: u32, height: u32, width: u32, classes: u32) -> Model {
+    Model::Cnn(Cnn { channels, height, width, stages: vec![4], blocks: 1, classes })
+}
+
+fn text() -> DataFormat {
+    DataFormat::Text { tokenizer: Tokenizer::Bytes }
+}
+
+fn data(format: DataFormat, train: &[&str], valid: Valid) -> Data {
+    Data { format, train: train.iter().map(|s| (*s).to_owned()).collect(), valid, fraction: 1.0 }
+}
+
+fn files(names: &[&str]) -> Valid {
+    Valid::Files(names.iter().map(|s| (*s).to_owned()).collect())
+}
+
+fn csv(valid: Valid) -> Data {
+    data(DataFormat::Csv { target: "kind".into() }, &["t.csv"], valid)
+}
+
+/// A folder with these files.
+fn folder(contents: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes) in contents {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("below the folder")).expect("made");
+        fs::write(path, bytes).expect("written");
+    }
+    folder
+}
+
+fn opened(root: &tempfile::TempDir, data: &Data, model: &Model) -> Result<DataSet, DataError> {
+    open(data, root.path(), model, &root.path().join("cache"))
+}
+
+/// All inputs and targets of a source, sample by sample.
+fn tokens(source: &dyn Source) -> Vec<(Vec<u32>, Vec<u32>)> {
+    (0..source.len())
+        .map(|index| match source.read(&[index]).expect("read") {
+            Batch::Tokens { inputs, targets, .. } => (inputs, targets),
+            Batch::Rows { .. } => panic!("tokens are expected"),
+        })
+        .collect()
+}
+
+fn rows(source: &dyn Source) -> (Vec<f32>, Vec<u32>) {
+    match source.read(&(0..source.len()).collect::<Vec<_>>()).expect("read") {
+        Batch::Rows { values, classes, .. } => (values, classes),
+        Batch::Tokens { .. } => panic!("rows are expected"),
+    }
+}
+
+/// Opening these files fails, or reading all of them does, and the message has every part of `expected`.
+fn check_error(contents: &[(&str, &[u8])], data: &Data, model: &Model, expected: &[&str]) {
+    let root = folder(contents);
+    let result = opened(&root, data, model).and_then(|set| {
+        set.train.read(&(0..set.train.len()).collect::<Vec<_>>())?;
+        set.valid.read(&(0..set.valid.len()).collect::<Vec<_>>())
+    });
+    let error = result.map(drop).expect_err(&expected.join(" … ")).to_string();
+    for part in expected {
+        assert!(error.contains(part), "expected `{part}` in: {error}");
+    }
+}
+
+#[test]
+fn a_model_and_data_that_do_not_fit_are_told() {
+    check_error(
+        &[("t.csv", b"x,kind\n1,0\n")],
+        &csv(Valid::Fraction(0.5)),
+        &decoder(2, 9),
+        &["decoder reads tokens"],
+    );
+    check_error(
+        &[("t", b"abc")],
+        &data(text(), &["t"], Valid::Fraction(0.5)),
+        &mlp(2, 2),
+        &["rows of numbers"],
+    );
+}
+
+#[test]
+fn batches_read_ahead_come_in_order_and_end_with_the_first_error() {
+    let root = folder(&[("t", &(0..100).collect::<Vec<u8>>())]);
+    let set = opened(&root, &data(text(), &["t"], Valid::Fraction(0.1)), &decoder(3, 60)).expect("opened");
+    let source: Arc<dyn Source> = Arc::from(set.train);
+    let mut ahead = Prefetch::new(Arc::clone(&source), (0..30).map(|index| vec![index]));
+    for index in 0..19 {
+        assert_eq!(ahead.next().expect("more").expect("read"), source.read(&[index]).expect("read"));
+    }
+    assert!(ahead.next().expect("the error").is_err(), "token 60 is outside of the vocabulary");
+    assert!(ahead.next().is_none());
+    // One that nobody reads to its end does not hang.
+    drop(Prefetch::new(source, std::iter::repeat(vec![0])));
+}
