@@ -1,0 +1,48 @@
+//! Leave to run the programs that a recipe names.
+
+use crate::place::{PROGRAM, Place};
+use dtrain_recipes::Checked;
+use dtrain_recipes::sharing::{SharingError, Trust, capabilities, list, trust, update};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_program_needs_trust_and_any_change_takes_it_away() {
+    let place = Place::new();
+    place.commit(&[("program.toml", PROGRAM)]);
+    let locked = place.add().unwrap();
+    let (store, file) = (place.store(), place.path("trust.toml"));
+    let recipe = || place.checked("extends = \"recipes/program\"\n");
+    assert_eq!(capabilities(&recipe())[0].to_string(), "runs \"python3\" \"train.py\"");
+    let permit = |checked: &Checked| trust::permit(&store, &Trust::read(&file).unwrap(), checked);
+    assert!(matches!(permit(&recipe()), Err(SharingError::Untrusted { .. })));
+
+    let mut granted = Trust::read(&file).unwrap();
+    granted.grant(&locked);
+    granted.write(&file).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(permit(&recipe()).is_ok());
+
+    let before = recipe();
+    place.commit(&[("program.toml", &PROGRAM.replace("train.py", "other.py"))]);
+    update(&store, "recipes").unwrap();
+    assert!(matches!(permit(&before), Err(SharingError::Untrusted { .. })), "another commit");
+    assert!(matches!(permit(&recipe()), Err(SharingError::Untrusted { .. })), "another commit, read again");
+
+    granted.grant(&list(&store).unwrap()[0]);
+    granted.write(&file).unwrap();
+    assert!(permit(&recipe()).is_ok());
+    granted.revoke(&place.url());
+    granted.write(&file).unwrap();
+    assert!(permit(&recipe()).is_err());
+    assert!(permit(&place.checked(PROGRAM)).is_ok(), "the user's own file needs no trust");
+}
+
+#[test]
+fn trust_that_others_could_have_written_is_no_trust() {
+    let place = Place::new();
+    let file = place.path("trust.toml");
+    Trust::default().write(&file).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o660)).unwrap();
+    assert!(Trust::read(&file).unwrap_err().to_string().contains("mode 660"));
+}
