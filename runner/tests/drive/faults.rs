@@ -1,0 +1,174 @@
+//! Ranks, agents, controllers and checkpoints that are lost.
+
+use crate::world::{RANKS, World, kill, wait};
+use dtrain_protocol::order::mix;
+use dtrain_protocol::{AttemptId, Failure};
+use dtrain_runner::{Ended, Fact, Outcome, Seen, Status, Verdict, checkpoints, driver};
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) fn a_killed_rank_is_relaunched() {
+    let world = World::new();
+    let outcome = thread::scope(|scope| {
+        let driving = scope.spawn(|| world.drive(driver::start));
+        world.wait_for_a_checkpoint();
+        kill(&world.card().expect("it runs").ranks[1]);
+        driving.join().expect("driven")
+    });
+    world.assert_completed(&outcome.0.expect("driven"));
+    let killed = Ended::Lost(Failure::Exited { code: None, signal: Some(9) });
+    let facts = world.facts();
+    assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended: killed }), "{facts:?}");
+    assert!(facts.iter().any(|f| matches!(f, Fact::AttemptStarted { attempt: AttemptId(2), from: Some(_) })));
+    let waiting = |s: &&Seen| matches!(s, Seen::Status(Status::Waiting { failures: (1, 5), .. }));
+    assert_eq!(outcome.1.iter().filter(waiting).count(), 1);
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_killed_agent_is_replaced() {
+    let world = World::new();
+    let outcome = thread::scope(|scope| {
+        let driving = scope.spawn(|| world.drive(driver::start));
+        world.wait_for_a_checkpoint();
+        let card = world.card().expect("it runs");
+        kill(&card.agent);
+        wait("the ranks to follow their agent", || card.ranks.iter().all(|rank| !rank.is_alive()));
+        driving.join().expect("driven").0
+    });
+    world.assert_completed(&outcome.expect("driven"));
+    world.assert_nothing_lives();
+}
+
+/// Kills ranks, agents and controllers at random moments until the trial has completed.
+pub(crate) fn whatever_is_killed() {
+    for seed in 0..3u64 {
+        let world = World::new();
+        let mut draws = 0;
+        let mut draw = |bound: u64| {
+            draws += 1;
+            mix(seed, draws) % bound
+        };
+        let mut kills = 0;
+        let mut child = world.controller("start");
+        while kills < 8 {
+            thread::sleep(Duration::from_millis(20 + draw(180)));
+            if child.try_wait().expect("our child").is_some() {
+                break;
+            }
+            kills += 1;
+            let (victims, card) = (draw(8), world.card());
+            if let Some(card) = &card {
+                if victims & 1 == 1 {
+                    kill(&card.ranks[draw(u64::from(RANKS)) as usize]);
+                }
+                if victims & 2 == 2 {
+                    kill(&card.agent);
+                }
+            }
+            if victims & 4 == 4 || card.is_none() {
+                child.kill().expect("our child");
+                child.wait().expect("our child");
+                child = world.controller("resume");
+            }
+        }
+        let until = Instant::now() + Duration::from_secs(30);
+        while child.try_wait().expect("our child").is_none() {
+            assert!(
+                Instant::now() < until,
+                "seed {seed}: it should have ended after {kills} kills: {:?}",
+                world.facts()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(kills > 0, "seed {seed} disturbed nothing");
+        let outcome = world.drive(driver::resume).0.expect("driven");
+        world.assert_completed(&outcome);
+        let kept = world.facts();
+        let said = fs::read_to_string(world.root.join("seen")).expect("controllers said something");
+        for line in said.lines() {
+            // A controller killed while it says a line says half of it.
+            let Ok(fact) = serde_json::from_str::<Fact>(line) else { continue };
+            assert!(kept.contains(&fact), "seed {seed}: {fact:?} was acknowledged and lost");
+        }
+        let starts = kept.iter().filter(|f| matches!(f, Fact::AttemptStarted { .. })).count();
+        let ends = kept.iter().filter(|f| matches!(f, Fact::AttemptEnded { .. })).count();
+        assert_eq!(starts, ends, "seed {seed}: every attempt ended once");
+        world.assert_nothing_lives();
+    }
+}
+
+pub(crate) fn a_damaged_checkpoint_is_refused_by_name() {
+    // The manifest is found wrong by the driver, the weights by a rank.
+    for file in ["manifest.json", "rank-00001.bin"] {
+        let world = World::new();
+        let outcome = thread::scope(|scope| {
+            let driving = scope.spawn(|| world.drive(driver::start).0);
+            let folder = world.home.trial(&world.trial).checkpoints();
+            wait("two checkpoints", || checkpoints::committed(&folder).is_ok_and(|found| found.len() > 1));
+            world.interrupts.add();
+            driving.join().expect("driven").expect("driven")
+        });
+        let Outcome::Ended { checkpoint: Some(newest), .. } = outcome else {
+            panic!("it saved: {outcome:?}")
+        };
+        let path = newest.folder.join(file);
+        let mut bytes = fs::read(&path).expect("committed");
+        bytes[20] ^= 1;
+        fs::write(&path, bytes).expect("room on disk");
+        let outcome = world.drive(driver::resume).0.expect("driven");
+        world.assert_completed(&outcome);
+        let refused = world.facts().into_iter().find_map(|fact| match fact {
+            Fact::CheckpointRefused { folder, reason, .. } => Some((folder, reason)),
+            _ => None,
+        });
+        let (folder, reason) = refused.expect("it was refused");
+        assert!(folder == newest.folder && reason.contains(file), "{file}: {reason}");
+        world.assert_nothing_lives();
+    }
+}
+
+pub(crate) fn out_of_memory_and_divergence_are_verdicts() {
+    for (kind, expected) in [("memory 15", Verdict::OutOfMemory), ("nan 15", Verdict::Diverged)] {
+        let world = World::new();
+        world.sabotage(kind);
+        let outcome = world.drive(driver::start).0.expect("driven");
+        let Outcome::Ended { verdict, attempts: 1, .. } = outcome else { panic!("one attempt: {outcome:?}") };
+        assert_eq!(verdict, expected);
+        world.assert_nothing_lives();
+    }
+}
+
+pub(crate) fn a_rank_that_talks_nonsense_is_replaced() {
+    let world = World::new();
+    world.sabotage("garble 12");
+    let outcome = world.drive(driver::start).0.expect("driven");
+    world.assert_completed(&outcome);
+    let facts = world.facts();
+    let garbled = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::Lost(Failure::Other(words)), .. } if words.contains("rank 1 is not understood"));
+    assert!(facts.iter().any(garbled), "{facts:?}");
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn what_cannot_be_started_is_tried_again() {
+    let mut world = World::new();
+    world.command = Some(vec!["/nowhere/to/be/found".into()]);
+    thread::scope(|scope| {
+        let driving = scope.spawn(|| world.drive(driver::start));
+        // Stopping while the next attempt is waited for ends the trial at once.
+        wait("three attempts", || {
+            let lost = |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(_), .. });
+            world.facts().iter().filter(lost).count() >= 3
+        });
+        world.interrupts.add();
+        let (outcome, seen) = driving.join().expect("driven");
+        let outcome = outcome.expect("driven");
+        assert!(
+            matches!(outcome, Outcome::Ended { verdict: Verdict::Stopped, checkpoint: None, .. }),
+            "{outcome:?}"
+        );
+        let words = |s: &Seen| matches!(s, Seen::Status(Status::Waiting { failure: Failure::Other(w), .. }) if w.contains("rank 0 cannot be started"));
+        assert!(seen.iter().any(words), "{seen:?}");
+    });
+    world.assert_nothing_lives();
+}
