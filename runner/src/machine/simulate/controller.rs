@@ -1,0 +1,155 @@
+//! The driver's side: it feeds the machine and carries out what it says, and may crash between any two effects.
+
+use super::truth::{Broke, promise};
+use super::{Fault, Live, World};
+use crate::fact::Fact;
+use crate::machine::{Effect, Input, Machine, Moment};
+use dtrain_protocol::{AttemptId, Failure, ResumePoint};
+
+impl World<'_> {
+    /// Feeds the machine and carries out what it says; the controller may crash between any two effects.
+    pub(super) fn tell(&mut self, input: Input) -> Result<(), String> {
+        let effects = self.machine.step(Moment(self.now), input);
+        self.carry_out(effects)
+    }
+
+    pub(super) fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
+        let mut effects = effects;
+        loop {
+            let crashed = effects
+                .drain(..)
+                .try_for_each(|effect| if self.chance(3) { Err(Broke::Crash) } else { self.perform(effect) });
+            match crashed {
+                Ok(()) => return Ok(()),
+                Err(Broke::Promise(words)) => return Err(words),
+                Err(Broke::Crash) => effects = self.replay(),
+            }
+        }
+    }
+
+    pub(super) fn replay(&mut self) -> Vec<Effect> {
+        self.reached.note("controller crash");
+        if self.fault == Fault::LedgerForgets {
+            self.ledger.pop();
+        }
+        let (mut machine, effects) = Machine::replay(&self.ledger);
+        machine.broken = self.machine.broken;
+        self.machine = machine;
+        (self.read, self.now) = (0, 0);
+        self.owed.clear();
+        effects
+    }
+
+    fn perform(&mut self, effect: Effect) -> Result<(), Broke> {
+        match effect {
+            Effect::Record(fact) => self.record(fact),
+            Effect::Launch { attempt, from } => self.launch(attempt, from),
+            Effect::SendStop { attempt } => {
+                if let Some(live) = self.live.as_mut().filter(|live| live.attempt == attempt) {
+                    live.asked_to_stop = true;
+                    self.reached.note("asked to stop");
+                }
+                Ok(())
+            }
+            Effect::Kill { attempt } => {
+                self.reached.note("kill");
+                self.live.take_if(|live| live.attempt == attempt);
+                Ok(())
+            }
+            Effect::WakeAt(_) => Ok(()),
+            Effect::Done { verdict } => {
+                let kept =
+                    matches!(self.ledger.last(), Some(Fact::TrialEnded { verdict: v }) if *v == verdict);
+                promise(kept, || format!("a trial ends with a reason: {verdict:?} was not recorded"))
+            }
+        }
+    }
+
+    fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), Broke> {
+        promise(self.live.is_none(), || {
+            format!("at most one live attempt: {attempt} is launched beside another")
+        })?;
+        let recorded =
+            matches!(self.ledger.last(), Some(Fact::AttemptStarted { attempt: a, .. }) if *a == attempt);
+        promise(recorded, || format!("a launch is recorded before it happens: {attempt} was not"))?;
+        let newest = self.counted.last();
+        promise(from.as_ref() == newest, || {
+            format!("an attempt goes on from the newest durable checkpoint {newest:?}, not from {from:?}")
+        })?;
+        self.read = 0;
+        let ranks = 1 + self.draw(3) as u32;
+        match &from {
+            Some(point) if self.chance(20) => {
+                self.reached.note("checkpoint refused at launch");
+                let failure =
+                    Failure::CorruptCheckpoint { folder: point.folder.clone(), detail: "file 0".into() };
+                self.owed.push_back(Input::LaunchFailed { attempt, failure });
+            }
+            _ if self.chance(12) => {
+                self.reached.note("failed launch");
+                let failure = Failure::Other("no such host".into());
+                self.owed.push_back(Input::LaunchFailed { attempt, failure });
+            }
+            _ => {
+                self.reached.note(if from.is_some() { "resume" } else { "fresh start" });
+                let step = from.as_ref().map_or(0, |point| point.step.0);
+                self.spools.insert(attempt, vec![Input::Began { attempt, ranks }]);
+                self.live = Some(Live { attempt, ranks, step, from, failed: None, asked_to_stop: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// The driver reads on: what it owes, then the spool of the open attempt, then that nothing is left of it.
+    pub(super) fn deliver(&mut self) -> Result<(), String> {
+        if let Some(input) = self.owed.pop_front() {
+            return self.tell(input);
+        }
+        let Some(open) = self.machine.open() else { return Ok(()) };
+        if let Some(input) = self.spools.get(&open).and_then(|spool| spool.get(self.read)).cloned() {
+            self.read += 1;
+            return self.tell(input);
+        }
+        if self.live.as_ref().is_none_or(|live| live.attempt != open) {
+            self.reached.note("found gone");
+            return self.tell(Input::Gone { attempt: open });
+        }
+        Ok(())
+    }
+
+    /// A message of an attempt that is not the open one: nothing may change.
+    pub(super) fn stale(&mut self) -> Result<(), String> {
+        let open = self.machine.open();
+        let old: Vec<Input> =
+            self.spools.iter().filter(|(a, _)| Some(**a) != open).flat_map(|(_, s)| s.clone()).collect();
+        if old.is_empty() {
+            return Ok(());
+        }
+        self.reached.note("stale message");
+        let input = old[self.draw(old.len() as u64) as usize].clone();
+        let before = self.machine.clone();
+        let effects = self.machine.step(Moment(self.now), input.clone());
+        if effects.is_empty() && before == self.machine {
+            return Ok(());
+        }
+        Err(format!("a message of an older attempt changes nothing: {input:?} led to {effects:?}"))
+    }
+
+    /// A message that was already read comes again: nothing may come of it.
+    pub(super) fn repeat(&mut self) -> Result<(), String> {
+        let Some(spool) = self.machine.open().and_then(|open| self.spools.get(&open)) else { return Ok(()) };
+        let known = spool[..self.read.min(spool.len())].to_vec();
+        if known.is_empty() {
+            return Ok(());
+        }
+        self.reached.note("repeated message");
+        let input = known[self.draw(known.len() as u64) as usize].clone();
+        let effects = self.machine.step(Moment(self.now), input.clone());
+        let harmless = effects.iter().all(|effect| matches!(effect, Effect::WakeAt(_)));
+        if harmless {
+            Ok(())
+        } else {
+            Err(format!("a repeated message changes nothing: {input:?} led to {effects:?}"))
+        }
+    }
+}

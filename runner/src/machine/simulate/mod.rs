@@ -1,0 +1,273 @@
+//! A seeded world of stale messages, lost ranks, failed launches, lost agents and controllers that crash between
+//! any two effects. It knows the truth, and holds every effect of the machine against it.
+
+mod controller;
+mod ranks;
+mod truth;
+
+use super::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment, Phase, Promise};
+use crate::fact::{Fact, Verdict};
+use dtrain_protocol::order::mix;
+use dtrain_protocol::{AttemptId, Failure, Rank, ResumePoint, StepId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The step after which the training of this world is complete.
+const LAST: u64 = 12;
+
+/// What is broken on purpose.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    Machine(Promise),
+    /// The newest fact is missing after a crash.
+    LedgerForgets,
+}
+
+/// How often the chaos reached what it is meant to reach.
+#[derive(Default)]
+struct Reached(BTreeMap<&'static str, u64>);
+
+impl Reached {
+    fn note(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
+    }
+}
+
+/// The processes of one attempt.
+struct Live {
+    attempt: AttemptId,
+    ranks: u32,
+    step: u64,
+    from: Option<ResumePoint>,
+    failed: Option<Failure>,
+    asked_to_stop: bool,
+}
+
+struct World<'a> {
+    seed: u64,
+    draws: u64,
+    now: u64,
+    fault: Fault,
+    machine: Machine,
+    ledger: Vec<Fact>,
+    live: Option<Live>,
+    /// What each attempt spooled; the open one's is read from the start after a crash.
+    spools: BTreeMap<AttemptId, Vec<Input>>,
+    read: usize,
+    /// Answers to launches and kills that the driver owes the machine.
+    owed: VecDeque<Input>,
+    saved: BTreeSet<(AttemptId, StepId, Rank)>,
+    committed: BTreeSet<(AttemptId, StepId)>,
+    /// What a faulty agent claimed to have committed; its ranks never save it whole.
+    claimed: BTreeSet<(AttemptId, StepId)>,
+    finished: BTreeSet<AttemptId>,
+    /// Checkpoints the ledger counts, oldest first.
+    counted: Vec<ResumePoint>,
+    chaos: bool,
+    reached: &'a mut Reached,
+}
+
+/// Runs one seed. `Err` says in words which promise did not hold.
+fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
+    let (mut machine, _) = Machine::replay(&[]);
+    if let Fault::Machine(promise) = fault {
+        machine.broken = Some(promise);
+    }
+    let mut world = World {
+        seed,
+        draws: 0,
+        now: 0,
+        fault,
+        machine,
+        ledger: Vec::new(),
+        live: None,
+        spools: BTreeMap::new(),
+        read: 0,
+        owed: VecDeque::new(),
+        saved: BTreeSet::new(),
+        committed: BTreeSet::new(),
+        claimed: BTreeSet::new(),
+        finished: BTreeSet::new(),
+        counted: Vec::new(),
+        chaos: true,
+        reached,
+    };
+    world.tell(Input::Resume)?;
+    for _ in 0..150 {
+        world.act()?;
+    }
+    world.chaos = false;
+    for _ in 0..5_000 {
+        if world.machine.verdict().is_some() {
+            world.reached.note("end");
+            return Ok(());
+        }
+        world.act()?;
+    }
+    Err("the ledger alone is enough to go on: the trial never ends once the chaos is over".into())
+}
+
+impl World<'_> {
+    /// A number below `bound`.
+    fn draw(&mut self, bound: u64) -> u64 {
+        self.draws += 1;
+        mix(self.seed, self.draws) % bound
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.chaos && self.draw(100) < percent
+    }
+
+    /// One thing happens.
+    fn act(&mut self) -> Result<(), String> {
+        match self.draw(16) {
+            0..5 => self.train(),
+            5 if self.chance(35) => self.fail(),
+            6 if self.chance(30) => {
+                self.reached.note("agent lost");
+                self.live = None;
+            }
+            7 if self.chance(50) => return self.stale(),
+            8 if self.chance(8) => return self.tell(Input::Stop),
+            9 if self.chance(40) => return self.repeat(),
+            10 => {
+                self.now += self.draw(30_000);
+                return self.tell(Input::Tick);
+            }
+            11 if self.chance(15) => {
+                let effects = self.replay();
+                return self.carry_out(effects);
+            }
+            12 if self.machine.open().is_none() && !self.waits_for_a_launch() => {
+                return self.tell(Input::Resume);
+            }
+            _ => return self.deliver(),
+        }
+        Ok(())
+    }
+
+    /// Whether going on is the machine's turn: the user only resumes what stands still.
+    fn waits_for_a_launch(&mut self) -> bool {
+        matches!(self.machine.phase, Phase::Waiting(_)) && !self.chance(10)
+    }
+}
+
+#[test]
+fn all_promises_hold_in_twenty_thousand_worlds() {
+    let mut reached = Reached::default();
+    for seed in 0..20_000 {
+        run(seed, Fault::None, &mut reached).unwrap_or_else(|words| panic!("seed {seed}: {words}"));
+    }
+    for what in [
+        "controller crash",
+        "failed launch",
+        "checkpoint refused at launch",
+        "checkpoint refused",
+        "resume",
+        "rank lost",
+        "agent lost",
+        "hung agent",
+        "kill",
+        "found gone",
+        "stale message",
+        "repeated message",
+        "false claim",
+        "asked to stop",
+        "durable checkpoint",
+        "resumed",
+        "completed",
+        "stopped",
+        "out of memory",
+        "diverged",
+        "failed",
+    ] {
+        let times = reached.0.get(what).copied().unwrap_or(0);
+        assert!(times >= 500, "the chaos reached `{what}` {times} times only: {:?}", reached.0);
+    }
+}
+
+/// Asserts that the simulator notices a fault, and blames it on the promise.
+fn is_caught(fault: Fault, words: &str) {
+    let blamed = (0..5_000).find_map(|seed| run(seed, fault, &mut Reached::default()).err());
+    let blamed = blamed.unwrap_or_else(|| panic!("nobody noticed that this is broken: {words}"));
+    assert!(blamed.contains(words), "the fault should be blamed on `{words}`, not on `{blamed}`");
+}
+
+#[test]
+fn a_second_live_attempt_is_caught() {
+    is_caught(Fault::Machine(Promise::OneLiveAttempt), "at most one live attempt");
+}
+
+#[test]
+fn a_launch_that_was_not_recorded_is_caught() {
+    is_caught(Fault::Machine(Promise::RecordBeforeLaunch), "a launch is recorded before it happens");
+}
+
+#[test]
+fn heeding_an_older_attempt_is_caught() {
+    is_caught(Fault::Machine(Promise::StaleChangesNothing), "a message of an older attempt changes nothing");
+}
+
+#[test]
+fn counting_a_checkpoint_that_lacks_a_rank_is_caught() {
+    is_caught(Fault::Machine(Promise::EveryRankSaved), "a checkpoint counts only when every rank saved it");
+}
+
+#[test]
+fn counting_a_checkpoint_that_was_not_committed_is_caught() {
+    is_caught(
+        Fault::Machine(Promise::AgentCommitted),
+        "a checkpoint counts only when the agent committed it",
+    );
+}
+
+#[test]
+fn ending_twice_is_caught() {
+    is_caught(Fault::Machine(Promise::EndsOnce), "a trial ends once");
+}
+
+#[test]
+fn going_on_from_an_older_checkpoint_is_caught() {
+    is_caught(
+        Fault::Machine(Promise::NewestCheckpoint),
+        "an attempt goes on from the newest durable checkpoint",
+    );
+}
+
+#[test]
+fn going_on_from_a_refused_checkpoint_is_caught() {
+    is_caught(
+        Fault::Machine(Promise::RefusedIsForgotten),
+        "an attempt goes on from the newest durable checkpoint",
+    );
+}
+
+#[test]
+fn a_ledger_that_forgets_is_caught() {
+    let noticed = (0..5_000).any(|seed| run(seed, Fault::LedgerForgets, &mut Reached::default()).is_err());
+    assert!(noticed, "a forgotten fact must break a promise");
+}
+
+#[test]
+fn a_trial_that_makes_no_progress_fails_after_five_attempts() {
+    let (mut machine, mut effects) = Machine::begin();
+    for attempt in (1..=u64::from(ATTEMPTS_WITHOUT_PROGRESS)).map(AttemptId) {
+        assert!(effects.iter().any(|e| matches!(e, Effect::Launch { attempt: a, .. } if *a == attempt)));
+        effects = machine.step(Moment(0), Input::Gone { attempt });
+        if attempt.0 < u64::from(ATTEMPTS_WITHOUT_PROGRESS) {
+            assert_eq!(machine.step(Moment(0), Input::Tick), [], "the next attempt follows after a pause");
+            effects = machine.step(Moment(100_000), Input::Tick);
+        }
+    }
+    assert!(matches!(machine.verdict(), Some(Verdict::Failed(Failure::Other(_)))), "{effects:?}");
+}
+
+#[test]
+fn the_second_stop_kills() {
+    let (mut machine, _) = Machine::begin();
+    let attempt = AttemptId(1);
+    assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::SendStop { attempt }]);
+    assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::Kill { attempt }]);
+    machine.step(Moment(0), Input::Gone { attempt });
+    assert_eq!(machine.verdict(), Some(&Verdict::Stopped));
+}

@@ -1,0 +1,101 @@
+//! What is true, and every fact held against it.
+
+use super::World;
+use crate::fact::{Fact, Verdict};
+use crate::machine::Input;
+use dtrain_protocol::{Rank, ResumePoint};
+
+/// A promise that did not hold, or a crash of the controller inside a list of effects.
+pub(super) enum Broke {
+    Promise(String),
+    Crash,
+}
+
+pub(super) fn promise(holds: bool, words: impl FnOnce() -> String) -> Result<(), Broke> {
+    if holds { Ok(()) } else { Err(Broke::Promise(words())) }
+}
+
+impl World<'_> {
+    /// Holds a fact against the truth, then keeps it.
+    pub(super) fn record(&mut self, fact: Fact) -> Result<(), Broke> {
+        let over = self.ledger.iter().rev().find_map(|fact| match fact {
+            Fact::TrialEnded { .. } => Some(true),
+            Fact::Resumed => Some(false),
+            _ => None,
+        });
+        let open = self.ledger.iter().rev().find_map(|fact| match fact {
+            Fact::AttemptStarted { attempt, .. } => Some(Some(*attempt)),
+            Fact::AttemptEnded { .. } => Some(None),
+            _ => None,
+        });
+        let open = open.flatten();
+        promise(over != Some(true) || fact == Fact::Resumed, || {
+            format!("a trial ends once: {fact:?} came after")
+        })?;
+        match &fact {
+            Fact::AttemptStarted { attempt, .. } => {
+                promise(open.is_none(), || {
+                    format!("at most one live attempt: {attempt} starts beside {open:?}")
+                })?;
+                let again = self
+                    .ledger
+                    .iter()
+                    .any(|f| matches!(f, Fact::AttemptStarted { attempt: a, .. } if a >= attempt));
+                promise(!again, || {
+                    format!("the ledger alone is enough: attempt {attempt} is started again")
+                })?;
+            }
+            Fact::CheckpointDurable { attempt, step, folder: at } => {
+                promise(open == Some(*attempt), || {
+                    format!("a message of an older attempt changes nothing: {attempt} is not open")
+                })?;
+                let ranks = match self.spools[attempt].first() {
+                    Some(Input::Began { ranks, .. }) => *ranks,
+                    _ => unreachable!("a spool begins so"),
+                };
+                let all = (0..ranks).all(|rank| self.saved.contains(&(*attempt, *step, Rank(rank))));
+                promise(all, || format!("a checkpoint counts only when every rank saved it: {at:?}"))?;
+                let committed = self.committed.contains(&(*attempt, *step));
+                promise(committed, || {
+                    format!("a checkpoint counts only when the agent committed it: {at:?}")
+                })?;
+                let point = ResumePoint { folder: at.clone(), step: *step };
+                promise(!self.counted.contains(&point), || {
+                    format!("a repeated message changes nothing: {at:?}")
+                })?;
+                self.counted.push(point);
+                self.reached.note("durable checkpoint");
+            }
+            Fact::CheckpointRefused { folder, .. } => {
+                self.reached.note("checkpoint refused");
+                self.counted.retain(|point| point.folder != *folder);
+            }
+            Fact::AttemptEnded { attempt, .. } => {
+                promise(open == Some(*attempt), || format!("an attempt ends once: {attempt} is not open"))?;
+                promise(self.live.is_none(), || {
+                    format!("an attempt that ended has no processes: {attempt}")
+                })?;
+                self.reached.note("attempt ended");
+            }
+            Fact::TrialEnded { verdict } => {
+                promise(open.is_none(), || format!("a trial ends after its attempts: {open:?} is open"))?;
+                let newest = self.spools.keys().next_back();
+                let done = newest.is_some_and(|newest| self.finished.contains(newest));
+                promise(done || !matches!(verdict, Verdict::Completed(_)), || {
+                    "a trial ends with its reason: it is not complete".into()
+                })?;
+                self.reached.note(match verdict {
+                    Verdict::Completed(_) => "completed",
+                    Verdict::Pruned => "pruned",
+                    Verdict::OutOfMemory => "out of memory",
+                    Verdict::Diverged => "diverged",
+                    Verdict::Failed(_) => "failed",
+                    Verdict::Stopped => "stopped",
+                });
+            }
+            Fact::Resumed => self.reached.note("resumed"),
+        }
+        self.ledger.push(fact);
+        Ok(())
+    }
+}
