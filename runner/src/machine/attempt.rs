@@ -1,0 +1,138 @@
+//! What an attempt says, and what follows from it.
+
+use super::failure::{backoff_ms, verdict_of};
+use super::promise::Promise;
+use super::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Machine, Moment, Phase, graver};
+use crate::fact::{Ended, Fact, Verdict};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, Stamped, StepId, StopReason};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Milliseconds the agent has to end an attempt one of whose ranks failed.
+const END_WITHIN_MS: u64 = 15_000;
+
+/// What the open attempt said. Volatile.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Heard {
+    /// Number of its ranks, once told.
+    pub(super) ranks: Option<u32>,
+    /// Who saved which step; without those that are committed.
+    pub(super) saved: BTreeMap<StepId, BTreeSet<Rank>>,
+    /// Who did all it was told.
+    finished: BTreeMap<Rank, StopReason>,
+    /// The gravest failure.
+    cause: Option<Failure>,
+    /// When the attempt is killed unless it has ended.
+    pub(super) deadline: Option<Moment>,
+}
+
+impl Machine {
+    pub(super) fn event(&mut self, now: Moment, stamped: Stamped, effects: &mut Vec<Effect>) {
+        match stamped.event {
+            Event::Saved { step, folder, .. } => {
+                if !self.is_durable(step) {
+                    self.heard.saved.entry(step).or_default().insert(stamped.rank);
+                    if self.breaks(Promise::AgentCommitted) && self.all_saved(step) {
+                        self.committed(stamped.attempt, ResumePoint { folder, step }, effects);
+                    }
+                }
+            }
+            Event::Step(figures) if figures.step > self.reached => {
+                self.reached = figures.step;
+                self.failures = 0;
+            }
+            Event::Finished { reason, .. } => {
+                self.heard.finished.insert(stamped.rank, reason);
+            }
+            Event::Failed(failure) => {
+                self.heard.cause = Some(graver(self.heard.cause.take(), failure));
+                if self.heard.deadline.is_none() {
+                    let deadline = now.after(END_WITHIN_MS);
+                    self.heard.deadline = Some(deadline);
+                    effects.push(Effect::WakeAt(deadline));
+                }
+                if self.breaks(Promise::OneLiveAttempt) {
+                    self.launch(effects);
+                }
+            }
+            Event::Listening(_)
+            | Event::Ready { .. }
+            | Event::Step(_)
+            | Event::Validated { .. }
+            | Event::SaveFailed { .. } => {}
+        }
+    }
+
+    pub(super) fn is_durable(&self, step: StepId) -> bool {
+        self.checkpoints.iter().any(|(attempt, point)| *attempt == self.attempt && point.step == step)
+    }
+
+    fn all_saved(&self, step: StepId) -> bool {
+        let saved = self.heard.saved.get(&step).map_or(0, BTreeSet::len);
+        self.heard.ranks.is_some_and(|ranks| saved == ranks as usize)
+    }
+
+    pub(super) fn committed(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<Effect>) {
+        let step = point.step;
+        let complete = self.all_saved(step) || self.breaks(Promise::EveryRankSaved);
+        if complete && !self.is_durable(step) {
+            self.heard.saved.remove(&step);
+            self.record(Fact::CheckpointDurable { attempt, step, folder: point.folder }, effects);
+        }
+    }
+
+    /// How an attempt ended whose agent went away: finished only when nothing was left to be committed.
+    pub(super) fn ended_when_gone(&self) -> Ended {
+        let Heard { ranks, saved, finished, cause, .. } = &self.heard;
+        let all = ranks.is_some_and(|ranks| finished.len() == ranks as usize) && saved.is_empty();
+        match (cause, finished.values().next()) {
+            (None, Some(reason)) if all => Ended::Finished(*reason),
+            (Some(cause), _) => Ended::Lost(cause.clone()),
+            (None, _) => Ended::Lost(Failure::Other("the agent went away".into())),
+        }
+    }
+
+    pub(super) fn attempt_ended(&mut self, now: Moment, ended: Ended, effects: &mut Vec<Effect>) {
+        if let Ended::Lost(Failure::CorruptCheckpoint { folder, detail }) = &ended {
+            self.refuse(folder, detail, effects);
+        }
+        let attempt = self.attempt;
+        self.record(Fact::AttemptEnded { attempt, ended: ended.clone() }, effects);
+        match self.verdict_after(&ended) {
+            Some(verdict) => self.end(verdict, effects),
+            None if self.excused => self.launch(effects),
+            None => {
+                let until = now.after(backoff_ms(self.failures));
+                self.phase = Phase::Waiting(until);
+                effects.push(Effect::WakeAt(until));
+            }
+        }
+    }
+
+    pub(super) fn not_launched(&mut self, now: Moment, failure: &Failure, effects: &mut Vec<Effect>) {
+        if let Failure::CorruptCheckpoint { folder, detail } = failure {
+            self.refuse(folder, detail, effects);
+        }
+        self.attempt_ended(now, Ended::NotLaunched(failure.to_string()), effects);
+    }
+
+    /// No longer counts a checkpoint that was found unreadable; one that is not counted is left alone.
+    fn refuse(&mut self, folder: &Path, reason: &str, effects: &mut Vec<Effect>) {
+        let known = self.checkpoints.iter().find(|(_, point)| point.folder == folder);
+        if let Some(step) = known.map(|(_, point)| point.step) {
+            let (folder, reason) = (folder.to_owned(), reason.to_owned());
+            self.record(Fact::CheckpointRefused { step, folder, reason }, effects);
+        }
+    }
+
+    /// The verdict on a trial whose newest attempt ended so; `None` when another attempt is due.
+    pub(super) fn verdict_after(&self, ended: &Ended) -> Option<Verdict> {
+        let given_up = self.failures >= ATTEMPTS_WITHOUT_PROGRESS;
+        verdict_of(ended).or_else(|| match ended {
+            Ended::Finished(_) => None,
+            _ if self.stops > 0 => Some(Verdict::Stopped),
+            Ended::Lost(failure) => given_up.then(|| Verdict::Failed(failure.clone())),
+            Ended::NotLaunched(reason) => given_up.then(|| Verdict::Failed(Failure::Other(reason.clone()))),
+        })
+    }
+}

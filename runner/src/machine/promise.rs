@@ -1,0 +1,35 @@
+//! Promises of the machine, and how a test breaks them.
+
+use super::Machine;
+
+/// A promise that a test breaks on purpose, to see that the simulator notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Promise {
+    OneLiveAttempt,
+    RecordBeforeLaunch,
+    StaleChangesNothing,
+    EveryRankSaved,
+    AgentCommitted,
+    EndsOnce,
+    NewestCheckpoint,
+    RefusedIsForgotten,
+}
+
+impl Machine {
+    /// Whether a test asked for this promise to be broken.
+    pub(super) fn breaks(&self, promise: Promise) -> bool {
+        #[cfg(test)]
+        return self.broken == Some(promise);
+        #[cfg(not(test))]
+        return match promise {
+            Promise::OneLiveAttempt
+            | Promise::RecordBeforeLaunch
+            | Promise::StaleChangesNothing
+            | Promise::EveryRankSaved
+            | Promise::AgentCommitted
+            | Promise::EndsOnce
+            | Promise::NewestCheckpoint
+            | Promise::RefusedIsForgotten => false,
+        };
+    }
+}
