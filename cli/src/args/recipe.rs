@@ -1,0 +1,101 @@
+//! Arguments of commands that find and share recipes.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RecipeCommand {
+    /// List the recipes of the library and of added packages
+    #[command(after_help = "Example:\n  dtrain recipe list")]
+    List,
+
+    /// Add a package of recipes from a git repository, and pin it in dtrain.lock
+    #[command(after_help = "Example:\n  dtrain recipe add https://example.org/team/recipes.git --rev v1.2")]
+    Add(AddArgs),
+
+    /// Print a recipe as it was written
+    #[command(after_help = "Example:\n  dtrain recipe show library/tiny-llama > recipe.toml")]
+    Show {
+        /// `library/NAME` or `PACKAGE/NAME`
+        name: String,
+    },
+
+    /// Take the newest version of one package, or of all
+    #[command(after_help = "Example:\n  dtrain recipe update team")]
+    Update {
+        /// The package; without one, all
+        package: Option<String>,
+
+        /// Fetch also from repositories on this machine
+        #[arg(long)]
+        allow_file: bool,
+    },
+
+    /// Check that packages are what dtrain.lock says; fetch those that are missing
+    #[command(after_help = "Example:\n  dtrain recipe verify")]
+    Verify {
+        /// Fetch also from repositories on this machine
+        #[arg(long)]
+        allow_file: bool,
+    },
+
+    /// Commit a recipe to a branch of a git repository, and push it
+    #[command(after_help = "Example:\n  dtrain recipe publish recipe.toml --repository ../recipes")]
+    Publish(PublishArgs),
+
+    /// Let the recipes of a package run the programs they name
+    #[command(after_help = "Example:\n  dtrain recipe trust team")]
+    Trust {
+        /// The package
+        package: String,
+    },
+
+    /// Print every key that a recipe may have
+    #[command(after_help = "Example:\n  dtrain recipe keys")]
+    Keys,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AddArgs {
+    /// The repository: https, ssh, or with --allow-file a folder
+    pub(crate) url: String,
+
+    /// Name of the package [default: the last part of the address]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Tag, branch or commit to follow [default: the default branch]
+    #[arg(long)]
+    pub(crate) rev: Option<String>,
+
+    /// Fetch also from repositories on this machine
+    #[arg(long)]
+    pub(crate) allow_file: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PublishArgs {
+    /// The recipe
+    #[arg(default_value = "recipe.toml")]
+    pub(crate) recipe: PathBuf,
+
+    /// The repository; its work tree is not touched
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    pub(crate) repository: PathBuf,
+
+    /// Branch that gets the commit [default: recipes/NAME]
+    #[arg(long)]
+    pub(crate) branch: Option<String>,
+
+    /// Text of the commit
+    #[arg(long)]
+    pub(crate) message: Option<String>,
+
+    /// Remote that the branch is pushed to, where there is one of this name
+    #[arg(long, default_value = "origin")]
+    pub(crate) remote: String,
+
+    /// Push also to a repository on this machine
+    #[arg(long)]
+    pub(crate) allow_file: bool,
+}

@@ -1,0 +1,104 @@
+//! Arguments of commands that take a recipe.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// A recipe and the layers over it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RecipeArgs {
+    /// A recipe: a file, `library/NAME`, or `PACKAGE/NAME` of an added package
+    #[arg(value_name = "RECIPE", default_value = "recipe.toml")]
+    pub(crate) recipe: String,
+
+    #[command(flatten)]
+    pub(crate) layers: LayerArgs,
+}
+
+/// Layers over a recipe.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct LayerArgs {
+    /// Set one key of the recipe; may be given again
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+
+    /// File with the cluster section
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InitArgs {
+    /// File to write; an existing one is never overwritten
+    #[arg(value_name = "FILE", default_value = "recipe.toml")]
+    pub(crate) path: PathBuf,
+
+    /// What to start from; without it, a few questions are asked
+    #[arg(long, value_name = "NAME")]
+    pub(crate) template: Option<crate::commands::init::Template>,
+
+    /// Name of the recipe [default: the name of the file's folder]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Training data: files or a glob pattern, relative to the recipe
+    #[arg(long, value_name = "FILES")]
+    pub(crate) data: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ProbeArgs {
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+
+    /// Measure again, even where a measurement is known
+    #[arg(long)]
+    pub(crate) fresh: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+
+    /// Save the plan in this file
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// How many of the best candidates to show
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub(crate) top: usize,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// A recipe (a file, `library/NAME`, or `PACKAGE/NAME`), or a plan saved by `dtrain plan --out`
+    #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml")]
+    pub(crate) target: String,
+
+    #[command(flatten)]
+    pub(crate) layers: LayerArgs,
+
+    /// Return as soon as training has started, with exit code 131
+    #[arg(long)]
+    pub(crate) detach: bool,
+
+    /// Name of the recipe in the history
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+
+    /// Processes on this machine [default: the planner chooses]
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<u32>,
+
+    /// After training a text model, write this many tokens with it [default: 120]
+    #[arg(long, value_name = "N", conflicts_with = "no_sample")]
+    pub(crate) sample: Option<u32>,
+
+    /// Write no sample
+    #[arg(long)]
+    pub(crate) no_sample: bool,
+
+    /// Run a plan although the circumstances it was made for have changed
+    #[arg(long)]
+    pub(crate) stale_ok: bool,
+}
