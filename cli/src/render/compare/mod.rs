@@ -1,11 +1,17 @@
 //! Trials side by side: what differs, as a page or as CSV.
 
+mod code;
+mod csv;
+mod figures;
+
+pub(crate) use csv::compare_csv;
+
 use super::history::status;
-use super::number::{count, seconds};
 use super::sparkline::plot;
-use super::table::{Style, Tone, age, csv, cut, painted, width};
-use dtrain_recipes::Bytes;
-use dtrain_runner::compare::{Call, Change, Code, Comparison, Difference, Figure, Revision, Unit, Value};
+use super::table::{Style, Tone, age, cut, painted, width};
+use code::{patches, same_code};
+use dtrain_runner::compare::{Comparison, Difference};
+use figures::{digits, result};
 
 /// Widest name of a line.
 const NAME: usize = 28;
@@ -140,161 +146,12 @@ fn counted(differences: &[Difference], all: bool) -> String {
     format!("{differing} of {} {verb}{rest}", differences.len())
 }
 
-fn result(figure: &Figure) -> Line {
-    let values =
-        figure.values.iter().map(|value| value.map_or("-".to_owned(), |value| measured(value, figure.unit)));
-    let last = figure.changes.iter().skip(1).flatten().last();
-    let remarks: Vec<_> =
-        figure.changes.iter().skip(1).map(|change| change.as_ref().map_or("-".to_owned(), remark)).collect();
-    let tone = match last.map(|change| change.call) {
-        Some(Call::Better) => Tone::Good,
-        Some(Call::Worse) => Tone::Bad,
-        Some(Call::Same | Call::Open) | None => Tone::Plain,
-    };
-    let is_empty = figure.changes.iter().all(Option::is_none);
-    Line {
-        name: figure.name.clone(),
-        values: values.collect(),
-        remark: if is_empty { String::new() } else { remarks.join(" | ") },
-        tone,
-    }
-}
-
-fn remark(change: &Change) -> String {
-    let share = match change.relative {
-        Some(share) if share.abs() >= 0.000_5 => format!("{:+.1}%", share * 100.0),
-        Some(_) if change.difference == 0.0 => "same".to_owned(),
-        Some(share) => format!("{:+.3}%", share * 100.0),
-        None => format!("{:+}", change.difference),
-    };
-    match change.call {
-        Call::Better => format!("{share} better"),
-        Call::Worse => format!("{share} worse"),
-        Call::Same if change.difference != 0.0 => format!("{share} (noise)"),
-        Call::Same | Call::Open => share,
-    }
-}
-
-/// A value in its unit, with what it may be off by.
-pub(crate) fn measured(value: Value, unit: Unit) -> String {
-    let show = |number: f64| match unit {
-        Unit::Plain => digits(number),
-        Unit::Seconds => seconds(number),
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "bytes are whole and positive"
-        )]
-        Unit::Bytes => Bytes(number as u64).to_string(),
-        Unit::PerSecond => count(number),
-        Unit::Share => format!("{:.2}%", number * 100.0),
-        Unit::Steps => format!("{number:.0}"),
-    };
-    match value.spread {
-        Some(spread) if spread > 0.0 => give_or_take(&show(value.value), &show(spread)),
-        Some(_) | None => show(value.value),
-    }
-}
-
-/// `200.0 ± 10.0 ms`: a unit that both have is said once.
-fn give_or_take(value: &str, spread: &str) -> String {
-    match (value.rsplit_once(' '), spread.rsplit_once(' ')) {
-        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} ± {spread}"),
-        _ => format!("{value} ± {spread}"),
-    }
-}
-
-/// Four significant digits, without zeros at the end.
-fn digits(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return value.to_string();
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-    let places = (3.0 - value.abs().log10().floor()).clamp(0.0, 9.0) as usize;
-    let text = format!("{value:.places$}");
-    if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
-}
-
-/// Whether the code was the same, part by part.
-fn same_code(code: &Code, is_shown: bool, style: Style) -> Vec<String> {
-    let named = || ('A'..='Z').zip(&code.revisions);
-    let short = |revision: &Revision| revision.commit.chars().take(7).collect::<String>();
-    let changes = |revision: &Revision| {
-        let files = if revision.files == 1 { "file" } else { "files" };
-        let minus = if style.is_ascii { '-' } else { '−' };
-        format!("{} {files}, +{} {minus}{}", revision.files, revision.added, revision.removed)
-    };
-    let patched: Vec<_> = named()
-        .filter_map(|(letter, revision)| Some((letter, revision.as_ref()?)))
-        .filter(|(_, revision)| revision.patch.is_some())
-        .map(|(letter, revision)| format!("{letter} has uncommitted changes ({})", changes(revision)))
-        .collect();
-    let commits = match code.revisions.first() {
-        Some(Some(first)) if code.is_same_commit => format!("same commit {}", short(first)),
-        Some(None) if code.is_same_commit => "in no repository".to_owned(),
-        Some(_) | None => named()
-            .map(|(letter, revision)| {
-                format!("{letter} {}", revision.as_ref().map_or("in no repository".to_owned(), short))
-            })
-            .collect::<Vec<_>>()
-            .join(", "),
-    };
-    let mut parts = vec![commits];
-    if code.is_same && !patched.is_empty() {
-        parts.push("the same uncommitted changes".to_owned());
-    } else {
-        parts.extend(patched.clone());
-    }
-    if !patched.is_empty() && !is_shown {
-        parts.push("--code shows them".to_owned());
-    }
-    parts
-}
-
-/// What was not committed in each trial, as patches.
-fn patches(code: &Code) -> String {
-    let mut page = String::new();
-    for (letter, revision) in ('A'..='Z').zip(&code.revisions) {
-        if let Some(patch) = revision.as_ref().and_then(|revision| revision.patch.as_ref()) {
-            page += &format!("--- {letter}: uncommitted changes\n{patch}");
-            if !patch.ends_with('\n') {
-                page.push('\n');
-            }
-        }
-    }
-    page
-}
-
-/// Everything as CSV: `part,name,differs` and one column for each trial, numbers in full.
-pub(crate) fn compare_csv(comparison: &Comparison) -> String {
-    let mut header = vec!["part".into(), "name".into(), "differs".into()];
-    header.extend(comparison.trials.iter().map(|trial| trial.label.as_str().into()));
-    let mut rows = vec![header];
-    for (part, lines) in [("parameter", &comparison.params), ("environment", &comparison.environment)] {
-        rows.extend(lines.iter().map(|line| {
-            let mut row = vec![part.into(), line.name.as_str().into(), line.differs.to_string().into()];
-            row.extend(
-                line.values.iter().map(|cell| cell.as_ref().map_or("", |cell| cell.text.as_str()).into()),
-            );
-            row
-        }));
-    }
-    rows.extend(comparison.results.iter().map(|figure| {
-        let number = |value: &Option<Value>| value.map(|value| value.value.to_string()).unwrap_or_default();
-        let differs = figure.values.windows(2).any(|pair| number(&pair[0]) != number(&pair[1]));
-        let mut row = vec!["result".into(), figure.name.as_str().into(), differs.to_string().into()];
-        row.extend(figure.values.iter().map(|value| number(value).into()));
-        row
-    }));
-    csv(rows)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::render::table::tests::plain;
     use dtrain_protocol::TrialId;
-    use dtrain_runner::compare::{Cell, Head};
+    use dtrain_runner::compare::{Call, Cell, Change, Code, Figure, Head, Revision, Unit, Value};
     use dtrain_runner::ledger::{Source, Status};
 
     fn cell(text: &str, source: Source) -> Option<Cell> {

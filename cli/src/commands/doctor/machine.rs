@@ -1,0 +1,225 @@
+//! What `doctor` looks at on this machine.
+
+use super::{Finding, Verdict, gpu};
+use dtrain_recipes::Bytes;
+use dtrain_runner::Home;
+use dtrain_runner::ledger::History;
+use rustix::fs::{MemfdFlags, memfd_create, statfs, statvfs};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Everything there is to look at, state first.
+pub(super) fn checks(home: &Home) -> Vec<Finding> {
+    let mut checks = vec![program()];
+    let state = state_folder(home.path());
+    let is_usable = state.verdict != Verdict::Bad;
+    checks.push(state);
+    if is_usable {
+        checks.extend([file_system(home.path()), disk(home.path()), history(&home.history())]);
+    }
+    checks.extend([cores(), memory(), shared_memory(), open_files(), git(), clock()]);
+    checks.extend(gpu::checks());
+    checks
+}
+
+fn program() -> Finding {
+    let cuda = if cfg!(feature = "cuda") { "CPU and CUDA backends" } else { "CPU backend" };
+    Finding::good("program", format!("dtrain {}, {cuda}", env!("CARGO_PKG_VERSION")))
+}
+
+fn state_folder(path: &Path) -> Finding {
+    let name = "state folder";
+    let attempt = || -> std::io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let probe = path.join(format!(".doctor-{}", std::process::id()));
+        let written = fs::File::create(&probe).and_then(|mut file| {
+            file.write_all(b"dtrain")?;
+            file.sync_all()
+        });
+        let removed = fs::remove_file(&probe);
+        written.and(removed)
+    };
+    if let Err(error) = attempt() {
+        let fix = "make it writable, or name another with --state FOLDER or DTRAIN_STATE";
+        return Finding::bad(name, format!("{} cannot be written: {error}", path.display()), fix);
+    }
+    match fs::metadata(path) {
+        Ok(found) if found.uid() != rustix::process::getuid().as_raw() => {
+            let fix = "name a folder of your own with --state FOLDER";
+            Finding::bad(name, format!("{} belongs to another user", path.display()), fix)
+        }
+        Ok(found) if found.permissions().mode() & 0o022 != 0 => {
+            let fix = format!("chmod go-w {}", path.display());
+            Finding::bad(name, format!("{} can be written by others", path.display()), fix)
+        }
+        _ => Finding::good(name, format!("{} can be written", path.display())),
+    }
+}
+
+/// Kinds of file system on which locks and shared mappings of SQLite are not to be trusted.
+const REMOTE: &[(i64, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFF53_4D42, "CIFS"),
+    (0xFE53_4D42, "SMB2"),
+    (0x0102_1997, "9P"),
+    (0x00C3_6400, "Ceph"),
+    (0x0BD0_0BD0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0x5346_414F, "AFS"),
+];
+
+fn file_system(path: &Path) -> Finding {
+    let name = "file system";
+    let kind = match statfs(path) {
+        // The width of the field differs between platforms.
+        Ok(found) => found.f_type & 0xFFFF_FFFF,
+        Err(error) => {
+            return Finding::poor(name, format!("its kind is unknown: {error}"), "use a local disk");
+        }
+    };
+    match REMOTE.iter().find(|(magic, _)| *magic == kind) {
+        Some((_, kind)) => Finding::bad(
+            name,
+            format!("{} lies on {kind}, where the history would not be safe", path.display()),
+            "name a folder on a local disk with --state FOLDER; checkpoints are kept there, too",
+        ),
+        None => Finding::good(name, "local"),
+    }
+}
+
+fn disk(path: &Path) -> Finding {
+    let name = "free disk";
+    let Ok(found) = statvfs(path) else { return Finding::poor(name, "unknown", "check with df") };
+    let free = Bytes(found.f_bavail.saturating_mul(found.f_frsize));
+    let fix = format!("free some space below {}, or name another folder with --state FOLDER", path.display());
+    match free.0 {
+        ..0x2000_0000 => Finding::bad(name, format!("{free}; checkpoints need at least 512 MiB"), fix),
+        0x2000_0000..0x1_0000_0000 => Finding::poor(name, format!("{free}; large models need more"), fix),
+        _ => Finding::good(name, free.to_string()),
+    }
+}
+
+fn history(path: &Path) -> Finding {
+    let name = "history";
+    if !path.exists() {
+        return Finding::good(name, "none yet");
+    }
+    match History::open_read_only(path) {
+        Ok(_) => Finding::good(name, format!("{} can be read", path.display())),
+        Err(error) => {
+            let why = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
+            let fix = "move the file aside; trials keep their own folders";
+            Finding::bad(name, format!("{error}{why}"), fix)
+        }
+    }
+}
+
+fn cores() -> Finding {
+    match std::thread::available_parallelism() {
+        Ok(cores) => Finding::good("cores", format!("{cores} may be used")),
+        Err(error) => Finding::poor("cores", format!("unknown: {error}"), "say cluster.ranks in the recipe"),
+    }
+}
+
+fn memory() -> Finding {
+    let name = "memory";
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let Some(free) = meminfo(&text, "MemAvailable") else {
+        return Finding::poor(name, "unknown", "check with free");
+    };
+    let total = meminfo(&text, "MemTotal").unwrap_or(free);
+    let found = format!("{free} of {total} are available");
+    if free.0 < 512 << 20 {
+        return Finding::bad(name, found, "end other programs; a small model needs about 512 MiB");
+    }
+    Finding::good(name, found)
+}
+
+fn meminfo(text: &str, key: &str) -> Option<Bytes> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(Bytes(kib << 10))
+}
+
+fn shared_memory() -> Finding {
+    let name = "shared memory";
+    let made = memfd_create(c"dtrain-doctor", MemfdFlags::CLOEXEC)
+        .and_then(|file| rustix::fs::ftruncate(&file, 1 << 20));
+    match made {
+        Ok(()) => Finding::good(name, "ranks of this machine can share it"),
+        Err(error) => Finding::bad(
+            name,
+            format!("cannot be made: {error}"),
+            "allow memfd_create in the sandbox or container",
+        ),
+    }
+}
+
+fn open_files() -> Finding {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    if limit < 256 {
+        return Finding::bad("open files", format!("at most {limit}"), "ulimit -n 1024");
+    }
+    let found = if limit == u64::MAX { "no limit".to_owned() } else { format!("up to {limit}") };
+    Finding::good("open files", found)
+}
+
+fn git() -> Finding {
+    let found = Command::new("git").arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    match found {
+        Ok(output) if output.status.success() => {
+            Finding::good("git", String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        _ => Finding::poor(
+            "git",
+            "not found; trials are recorded without their code, and recipes cannot be shared",
+            "install git",
+        ),
+    }
+}
+
+fn clock() -> Finding {
+    let modified = std::env::current_exe().and_then(fs::metadata).and_then(|found| found.modified());
+    match modified.map(|built| built.elapsed()) {
+        Ok(Err(ahead)) if ahead.duration().as_secs() > 60 => Finding::bad(
+            "clock",
+            "it is before the time this program was built",
+            "set the clock; trials are listed by time, and certificates have a validity",
+        ),
+        _ => Finding::good("clock", "plausible"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let text = "MemTotal:       2048 kB\nMemAvailable:   1024 kB\n";
+        assert_eq!(meminfo(text, "MemAvailable"), Some(Bytes(1 << 20)));
+        assert_eq!(meminfo(text, "SwapFree"), None);
+    }
+
+    #[test]
+    fn a_state_folder_below_a_file_is_bad_and_says_how_to_name_another() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("file");
+        fs::write(&file, "").expect("it can be written");
+        let finding = state_folder(&file.join("state"));
+        assert_eq!(finding.verdict, Verdict::Bad);
+        assert!(finding.fix.is_some_and(|fix| fix.contains("--state")));
+    }
+
+    #[test]
+    fn a_state_folder_that_others_can_write_is_bad() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
+        assert_eq!(state_folder(folder.path()).verdict, Verdict::Bad);
+    }
+}

@@ -1,0 +1,82 @@
+//! Results: their values, and what became of them.
+
+use super::Line;
+use crate::render::number::{count, seconds};
+use crate::render::table::Tone;
+use dtrain_recipes::Bytes;
+use dtrain_runner::compare::{Call, Change, Figure, Unit, Value};
+
+pub(super) fn result(figure: &Figure) -> Line {
+    let values =
+        figure.values.iter().map(|value| value.map_or("-".to_owned(), |value| measured(value, figure.unit)));
+    let last = figure.changes.iter().skip(1).flatten().last();
+    let remarks: Vec<_> =
+        figure.changes.iter().skip(1).map(|change| change.as_ref().map_or("-".to_owned(), remark)).collect();
+    let tone = match last.map(|change| change.call) {
+        Some(Call::Better) => Tone::Good,
+        Some(Call::Worse) => Tone::Bad,
+        Some(Call::Same | Call::Open) | None => Tone::Plain,
+    };
+    let is_empty = figure.changes.iter().all(Option::is_none);
+    Line {
+        name: figure.name.clone(),
+        values: values.collect(),
+        remark: if is_empty { String::new() } else { remarks.join(" | ") },
+        tone,
+    }
+}
+
+fn remark(change: &Change) -> String {
+    let share = match change.relative {
+        Some(share) if share.abs() >= 0.000_5 => format!("{:+.1}%", share * 100.0),
+        Some(_) if change.difference == 0.0 => "same".to_owned(),
+        Some(share) => format!("{:+.3}%", share * 100.0),
+        None => format!("{:+}", change.difference),
+    };
+    match change.call {
+        Call::Better => format!("{share} better"),
+        Call::Worse => format!("{share} worse"),
+        Call::Same if change.difference != 0.0 => format!("{share} (noise)"),
+        Call::Same | Call::Open => share,
+    }
+}
+
+/// A value in its unit, with what it may be off by.
+fn measured(value: Value, unit: Unit) -> String {
+    let show = |number: f64| match unit {
+        Unit::Plain => digits(number),
+        Unit::Seconds => seconds(number),
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bytes are whole and positive"
+        )]
+        Unit::Bytes => Bytes(number as u64).to_string(),
+        Unit::PerSecond => count(number),
+        Unit::Share => format!("{:.2}%", number * 100.0),
+        Unit::Steps => format!("{number:.0}"),
+    };
+    match value.spread {
+        Some(spread) if spread > 0.0 => give_or_take(&show(value.value), &show(spread)),
+        Some(_) | None => show(value.value),
+    }
+}
+
+/// `200.0 ± 10.0 ms`: a unit that both have is said once.
+fn give_or_take(value: &str, spread: &str) -> String {
+    match (value.rsplit_once(' '), spread.rsplit_once(' ')) {
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} ± {spread}"),
+        _ => format!("{value} ± {spread}"),
+    }
+}
+
+/// Four significant digits, without zeros at the end.
+pub(super) fn digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    let places = (3.0 - value.abs().log10().floor()).clamp(0.0, 9.0) as usize;
+    let text = format!("{value:.places$}");
+    if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}

@@ -1,0 +1,164 @@
+//! One attempt: it is launched, listened to until it is gone, and what it left behind is read.
+
+use super::{BEAT, Engine, SILENCE};
+use crate::agent::spool::{SpoolEnd, SpoolReader};
+use crate::agent::{AgentOrder, SpoolRecord};
+use crate::checkpoints;
+use crate::driver::link::Link;
+use crate::driver::{DriveError, Launching};
+use crate::launch::Reached;
+use crate::machine::Input;
+use crate::seen::{Seen, Status};
+use dtrain_protocol::{AttemptId, Failure, ResumePoint};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+impl Engine<'_> {
+    pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
+        (self.link, self.read, self.kept) = (None, 0, 0);
+        let unreadable = from.as_ref().and_then(|point| {
+            let detail = checkpoints::verify(&point.folder).err()?;
+            Some(Failure::CorruptCheckpoint { folder: point.folder.clone(), detail })
+        });
+        if let Some(failure) = unreadable {
+            self.inputs.push_back(Input::LaunchFailed { attempt, failure });
+            return Ok(());
+        }
+        let options = self.drive.options;
+        let checkpoints = self.folder.checkpoints();
+        let spent_seconds = self.trained.seconds();
+        let step = from.as_ref().map(|point| point.step);
+        let assignments = (self.drive.lower)(&Launching { attempt, from, spent_seconds, checkpoints });
+        let ranks = u32::try_from(assignments.len()).unwrap_or(u32::MAX);
+        self.show(Status::Launching { attempt, ranks, from: step })?;
+        let order = AgentOrder {
+            trial: self.trial(),
+            attempt,
+            folder: self.folder.path().to_owned(),
+            worker: self.drive.programs.worker.clone(),
+            assignments,
+            link: options.link.clone(),
+            keep: options.keep,
+        };
+        match self.launcher.launch(&order) {
+            Ok(_) => self.listen(attempt),
+            Err(reason) => {
+                let failure = Failure::Other(format!("the attempt could not be launched: {reason}"));
+                self.inputs.push_back(Input::LaunchFailed { attempt, failure });
+                Ok(())
+            }
+        }
+    }
+
+    /// Connects to the agent of the open attempt; when it is gone, reads what it left behind and says so.
+    pub(super) fn listen(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
+        self.link = None;
+        let mut silent_until = Instant::now() + SILENCE;
+        let mut killed = false;
+        loop {
+            match self.launcher.reach(attempt, self.read) {
+                Reached::Connected(connection) => {
+                    let agent = connection.agent;
+                    self.link = Some(Link::of(attempt, self.read, connection, self.folder.path()));
+                    return self.show(Status::Attached { attempt, agent });
+                }
+                Reached::Silent if Instant::now() < silent_until => thread::sleep(Duration::from_millis(20)),
+                Reached::Silent if killed => return Err(DriveError::Unreachable(attempt)),
+                Reached::Silent => {
+                    self.show(Status::Killing { attempt })?;
+                    self.launcher.kill(attempt);
+                    (silent_until, killed) = (Instant::now() + SILENCE, true);
+                }
+                Reached::Gone => return self.bury(attempt),
+            }
+        }
+    }
+
+    /// Reads what an attempt left behind, then tells the machine that nothing of it lives.
+    fn bury(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
+        let path = self.folder.spool(attempt);
+        let leftover = self.launcher.leftover(attempt, self.read);
+        let leftover = leftover.map_err(|source| DriveError::Folder { doing: "read", path, source })?;
+        let mut reader = SpoolReader::at(self.read, leftover);
+        loop {
+            match reader.next() {
+                Ok(record) => {
+                    self.take_in(attempt, reader.offset(), record)?;
+                    if self.machine.open() != Some(attempt) {
+                        return Ok(());
+                    }
+                }
+                Err(end) => {
+                    self.mention_damage(attempt, &end)?;
+                    break;
+                }
+            }
+        }
+        self.inputs.push_back(Input::Gone { attempt });
+        Ok(())
+    }
+
+    fn mention_damage(&mut self, attempt: AttemptId, end: &SpoolEnd) -> Result<(), DriveError> {
+        match end {
+            SpoolEnd::End => Ok(()),
+            SpoolEnd::Damaged(error) => {
+                let (spool, reason) = (self.folder.spool(attempt), error.to_string());
+                self.show(Status::SpoolDamaged { spool, offset: self.read, reason })
+            }
+        }
+    }
+
+    /// Waits for what the agent says next, at most until something else is due.
+    pub(super) fn hear(&mut self) -> Result<(), DriveError> {
+        let now = self.now();
+        let due = self.wakes.first().map_or(BEAT, |wake| Duration::from_millis(wake.0.saturating_sub(now.0)));
+        let patience = due.min(BEAT);
+        let Some(link) = &self.link else {
+            thread::sleep(patience);
+            return Ok(());
+        };
+        let attempt = link.attempt;
+        match link.heard.recv_timeout(patience) {
+            Ok(Ok((offset, record))) => {
+                self.take_in(attempt, offset, record)?;
+                if self.machine.open() != Some(attempt) {
+                    self.link.take_if(|link| link.attempt == attempt);
+                }
+                Ok(())
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => self.listen(attempt),
+        }
+    }
+
+    /// Takes in one record of the open attempt's spool. What the ledger already has is only told to the machine.
+    fn take_in(&mut self, attempt: AttemptId, offset: u64, record: SpoolRecord) -> Result<(), DriveError> {
+        self.read = offset;
+        let is_new = offset > self.kept;
+        if is_new {
+            self.news.offset = Some((attempt, offset));
+            self.news_since.get_or_insert_with(Instant::now);
+        }
+        let input = match record {
+            SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
+            SpoolRecord::Event(stamped) => {
+                self.trained.note(&stamped);
+                if is_new {
+                    self.news.events.push(stamped.clone());
+                    self.note(Seen::Event(stamped.clone()));
+                }
+                Input::Event(stamped)
+            }
+            SpoolRecord::Committed { attempt, step, folder } => Input::Committed { attempt, step, folder },
+            SpoolRecord::CommitFailed { attempt, step, reason } => {
+                if is_new {
+                    self.note(Seen::Status(Status::CommitFailed { step, reason }));
+                }
+                Input::CommitFailed { attempt, step }
+            }
+            SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
+        };
+        self.tell(input)
+    }
+}
