@@ -5,7 +5,7 @@ use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{Device, FloatTensor};
 use burn::backend::{
@@ -113,13 +113,25 @@ where
     let guards: [_; INPUTS] = guards.try_into().unwrap_or_else(|_| panic!("at most {INPUTS} inputs"));
     let (output, gradient) = run(values.into_iter().map(B::fetch).collect());
     let output = B::put(output, &device);
-    let output = match Recorded.prepare::<NoCheckpointing>(guards).compute_bound().stateful() {
+    let gradient = move |d, wanted: [bool; INPUTS]| {
+        let found = gradient(B::fetch(d), wanted).into_iter().zip(wanted);
+        found.map(|(d, is_wanted)| d.filter(|_| is_wanted).map(|d| B::put(d, &device))).collect()
+    };
+    Tensor::from_primitive::<Autodiff<B>>(finish(guards, output, gradient))
+}
+
+/// `output` as the result of an operation on the tensors of `guards`, with its gradient.
+pub(super) fn finish<B: Backend, const N: usize>(
+    guards: [NodeGuard; N],
+    output: FloatTensor<B>,
+    gradient: impl FnOnce(FloatTensor<B>, [bool; N]) -> Vec<Option<FloatTensor<B>>> + Send + 'static,
+) -> FloatTensor<Autodiff<B>> {
+    match Backward::<B, N>::prepare::<NoCheckpointing>(Recorded, guards).compute_bound().stateful() {
         OpsKind::Tracked(operation) => {
-            operation.finish(Tape { gradient: Arc::new(Mutex::new(Some(gradient))), device }, output)
+            operation.finish(Tape(Arc::new(Mutex::new(Some(Box::new(gradient))))), output)
         }
         OpsKind::UnTracked(operation) => operation.finish(output),
-    };
-    Tensor::from_primitive::<Autodiff<B>>(output)
+    }
 }
 
 /// A tensor of these values.
@@ -147,15 +159,15 @@ pub(crate) fn shape<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
     shape.try_into().unwrap_or_else(|shape| panic!("wanted {D} dimensions, found {shape:?}"))
 }
 
+/// [`Gradient`] of `N` inputs on the backend they live on.
+type GradientOn<B, const N: usize> =
+    Box<dyn FnOnce(FloatTensor<B>, [bool; N]) -> Vec<Option<FloatTensor<B>>> + Send>;
+
 /// The saved gradient; it runs once, and so may reuse what it saved.
 #[derive(Clone)]
-struct Tape<P> {
-    gradient: Arc<Mutex<Option<Gradient>>>,
-    /// Where the gradients belong.
-    device: P,
-}
+struct Tape<B: Backend, const N: usize>(Arc<Mutex<Option<GradientOn<B, N>>>>);
 
-impl<P> std::fmt::Debug for Tape<P> {
+impl<B: Backend, const N: usize> std::fmt::Debug for Tape<B, N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tape")
     }
@@ -164,18 +176,17 @@ impl<P> std::fmt::Debug for Tape<P> {
 #[derive(Debug)]
 struct Recorded;
 
-impl<B: Home> Backward<B, INPUTS> for Recorded {
-    type State = Tape<Device<B>>;
+impl<B: Backend, const N: usize> Backward<B, N> for Recorded {
+    type State = Tape<B, N>;
 
-    fn backward(self, ops: Ops<Self::State, INPUTS>, gradients: &mut Gradients, _: &mut Checkpointer) {
-        let output = B::fetch(gradients.consume::<B>(&ops.node));
-        let Tape { gradient, device } = ops.state;
-        let gradient = gradient.lock().ok().and_then(|mut gradient| gradient.take());
+    fn backward(self, ops: Ops<Self::State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let output = gradients.consume::<B>(&ops.node);
+        let gradient = ops.state.0.lock().ok().and_then(|mut gradient| gradient.take());
         let gradient = gradient.expect("a graph is walked back once");
         let wanted = ops.parents.each_ref().map(Option::is_some);
         for (parent, gradient) in ops.parents.into_iter().zip(gradient(output, wanted)) {
             if let (Some(parent), Some(gradient)) = (parent, gradient) {
-                gradients.register::<B>(parent.id, B::put(gradient, &device));
+                gradients.register::<B>(parent.id, gradient);
             }
         }
     }
