@@ -72,21 +72,21 @@ impl Arrangement {
 
     /// The ranks that hold the same shard of those parameters as `rank` does, itself included, ascending.
     pub fn across_shards(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
-        let place =
-            |rank: Rank| self.shard_group(rank, replication).iter().position(|member| *member == rank);
-        let own = place(rank);
-        let all = self.layout.group(rank, replication.axes());
-        all.into_iter().filter(|other| place(*other) == own).collect()
+        self.of_one_shard(rank, replication, self.layout.group(rank, replication.axes()))
     }
 
     /// The ranks that own the same part of the parameter called `name` as `rank` does, itself included, ascending.
     pub fn owners(&self, rank: Rank, name: &str) -> Vec<Rank> {
-        let replication = Self::replication(name);
+        self.of_one_shard(rank, Self::replication(name), holders(name, &self.layout, rank))
+    }
+
+    /// Those of `ranks` that have the place of `rank` in their own shard groups.
+    fn of_one_shard(&self, rank: Rank, replication: Channel, mut ranks: Vec<Rank>) -> Vec<Rank> {
         let place =
             |rank: Rank| self.shard_group(rank, replication).iter().position(|member| *member == rank);
-        let (own, mut all) = (place(rank), holders(name, &self.layout, rank));
-        all.retain(|other| place(*other) == own);
-        all
+        let own = place(rank);
+        ranks.retain(|other| place(*other) == own);
+        ranks
     }
 }
 

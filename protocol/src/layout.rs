@@ -38,8 +38,7 @@ impl Axis {
 }
 
 /// What a group of ranks comes together for. Groups of different channels may work at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// All ranks: losses, decisions, norms.
     World,
