@@ -182,6 +182,13 @@ pub enum Failure {
         /// Tensor, file and offset.
         detail: String,
     },
+    /// A checkpoint is whole, but of a training that reads other samples.
+    OtherTraining {
+        /// The folder.
+        folder: PathBuf,
+        /// What differs, and what to do.
+        detail: String,
+    },
     /// The data cannot be used.
     Data(String),
     /// The process ended without a word.
@@ -220,6 +227,9 @@ impl std::fmt::Display for Failure {
             Self::PeerLost { peer: None, detail } => write!(f, "lost a peer: {detail}"),
             Self::CorruptCheckpoint { folder, detail } => {
                 write!(f, "checkpoint {} is corrupt: {detail}", folder.display())
+            }
+            Self::OtherTraining { folder, detail } => {
+                write!(f, "checkpoint {} is of another training: {detail}", folder.display())
             }
             Self::Data(detail) => write!(f, "data: {detail}"),
             Self::Exited { signal: Some(signal), .. } => write!(f, "killed by signal {signal}"),

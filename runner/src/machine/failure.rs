@@ -18,9 +18,10 @@ fn weight(failure: &Failure) -> u8 {
         Failure::Exited { .. } => 1,
         Failure::Other(_) => 2,
         Failure::Data(_) => 3,
-        Failure::CorruptCheckpoint { .. } => 4,
-        Failure::NotFinite { .. } => 5,
-        Failure::OutOfMemory { .. } => 6,
+        Failure::OtherTraining { .. } => 4,
+        Failure::CorruptCheckpoint { .. } => 5,
+        Failure::NotFinite { .. } => 6,
+        Failure::OutOfMemory { .. } => 7,
     }
 }
 
@@ -34,7 +35,7 @@ pub(super) fn verdict_of(ended: &Ended) -> Option<Verdict> {
         Ended::Lost(failure) => match failure {
             Failure::OutOfMemory { .. } => Some(Verdict::OutOfMemory),
             Failure::NotFinite { .. } => Some(Verdict::Diverged),
-            Failure::Data(_) => Some(Verdict::Failed(failure.clone())),
+            Failure::Data(_) | Failure::OtherTraining { .. } => Some(Verdict::Failed(failure.clone())),
             Failure::PeerLost { .. }
             | Failure::CorruptCheckpoint { .. }
             | Failure::Exited { .. }
@@ -64,6 +65,14 @@ mod tests {
         assert_eq!(graver(Some(exited.clone()), lost.clone()), exited);
         assert_eq!(graver(Some(nan), memory.clone()), memory);
         assert_eq!(graver(None, lost.clone()), lost);
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_training_ends_the_trial_and_is_not_held_to_be_corrupt() {
+        let other = Failure::OtherTraining { folder: "/a".into(), detail: "batch".into() };
+        assert_eq!(verdict_of(&Ended::Lost(other.clone())), Some(Verdict::Failed(other)));
+        let corrupt = Failure::CorruptCheckpoint { folder: "/a".into(), detail: "file 0".into() };
+        assert_eq!(verdict_of(&Ended::Lost(corrupt)), None);
     }
 
     #[test]

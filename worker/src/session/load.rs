@@ -9,7 +9,8 @@ use std::ops::Range;
 
 /// Puts the weights and moments of `point` into `stage` and `optimizer`.
 ///
-/// `Err` when anything is not as it was written, lacks, or has another shape; then both are unusable.
+/// `Err` when anything is not as it was written, lacks, or has another shape, or when the checkpoint is of another
+/// training; then both are unusable.
 pub(crate) fn load(
     point: &ResumePoint,
     assignment: &Assignment,
@@ -18,31 +19,34 @@ pub(crate) fn load(
 ) -> Result<(), Failure> {
     let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: point.folder.clone(), detail };
     let reader = Reader::open(&point.folder).map_err(|error| corrupt(error.to_string()))?;
-    continues(reader.manifest(), point, assignment).map_err(corrupt)?;
+    let Manifest { step, cursor, .. } = *reader.manifest();
+    if step != point.step {
+        return Err(corrupt(format!("it holds step {step}, step {} was to be resumed", point.step)));
+    }
+    if !cursor.is_multiple_of(step.0) {
+        return Err(corrupt(format!(
+            "its next sample is {cursor}, which is within a batch after {step} steps"
+        )));
+    }
+    if let Some(detail) = difference(reader.manifest(), assignment) {
+        return Err(Failure::OtherTraining { folder: point.folder.clone(), detail });
+    }
     weights(&reader, stage).map_err(|error| corrupt(error.to_string()))?;
     moments(&reader, stage.parameters(), optimizer).map_err(|error| corrupt(error.to_string()))
 }
 
-/// Whether what follows `point` in the assignment is what followed the checkpoint: step, samples and seed.
-fn continues(manifest: &Manifest, point: &ResumePoint, assignment: &Assignment) -> Result<(), String> {
-    let Manifest { step, cursor, seed, .. } = manifest;
-    if *step != point.step {
-        return Err(format!("it holds step {step}, step {} was to be resumed", point.step));
-    }
+/// Which settings of the checkpoint give other samples than those of the assignment, and what to do about it.
+fn difference(manifest: &Manifest, assignment: &Assignment) -> Option<String> {
     let training = &assignment.training;
-    let wanted = step.0 * training.batch;
-    if *cursor != wanted {
-        let batch = training.batch;
-        return Err(format!(
-            "its next sample is {cursor}; after {step} steps of a batch of {batch} it is {wanted}"
-        ));
-    }
-    match seed {
-        Some(seed) if *seed != training.seed => {
-            Err(format!("it was trained with seed {seed}, the assignment has {}", training.seed))
-        }
-        Some(_) | None => Ok(()),
-    }
+    let batch = manifest.cursor.checked_div(manifest.step.0);
+    let settings = [("train.batch", batch, training.batch), ("train.seed", manifest.seed, training.seed)];
+    let differs = settings.into_iter().filter_map(|(key, found, wanted)| {
+        let found = found.filter(|found| *found != wanted)?;
+        Some(format!("it has {key} = {found}, and {wanted} is wanted"))
+    });
+    let differs: Vec<_> = differs.collect();
+    (!differs.is_empty())
+        .then(|| format!("{}; go on with what it has, or begin a new trial", differs.join("; ")))
 }
 
 /// Puts the weights of a checkpoint into `stage`.

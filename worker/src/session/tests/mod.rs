@@ -3,7 +3,7 @@
 mod world;
 mod zero;
 
-use dtrain_protocol::{Event, Failure, HeldBytes, SampleRequest, StepId, StopReason};
+use dtrain_protocol::{Event, Failure, HeldBytes, SampleRequest, StepId, StopReason, Training};
 use dtrain_recipes::{Metric, OptimizerKind};
 use world::{Ended, World, commit, losses, norms};
 
@@ -178,6 +178,28 @@ fn a_damaged_checkpoint_is_named() {
     };
     assert_eq!(*told, saved.folder);
     assert!(detail.contains("rank-00000"), "{detail}");
+}
+
+#[test]
+fn a_checkpoint_of_another_training_tells_what_differs() {
+    let saved = commit(&World::new(1).steps(2).run(), StepId(2));
+    let check = |change: fn(&mut Training), expected: &str| {
+        let world = World::new(1).steps(4).resume(&saved, StepId(2));
+        let ended = world.edit(|a| change(&mut a.training)).run();
+        let Err(Failure::OtherTraining { folder, detail }) = &ended[0].result else {
+            panic!("{:?}", ended[0].result)
+        };
+        assert_eq!((folder, detail.as_str()), (&saved.folder, expected));
+    };
+    check(
+        |training| training.seed = 7,
+        "it has train.seed = 3, and 7 is wanted; go on with what it has, or begin a new trial",
+    );
+    check(
+        |training| (training.batch, training.seed) = (16, 7),
+        "it has train.batch = 8, and 16 is wanted; it has train.seed = 3, and 7 is wanted; \
+         go on with what it has, or begin a new trial",
+    );
 }
 
 #[test]
