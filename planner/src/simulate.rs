@@ -43,28 +43,28 @@ pub(crate) struct Place {
 impl Place {
     /// The message that the action waits for, if it waits for one: from where, and the pass that reads it.
     pub(crate) fn reads(self, shape: Shape) -> Option<(Toward, Pass)> {
-        let (with, pass) = match self.action {
-            Action::Forward(pass) => (Toward::Previous, pass),
-            Action::Backward(pass) | Action::BackwardInput(pass) => (Toward::Next, pass),
-            Action::BackwardWeights(_)
-            | Action::Exchange { .. }
-            | Action::ReduceGradients
-            | Action::UpdateWeights => return None,
-        };
-        is_there(shape, self.stage, with, pass).then_some((with, pass))
+        let (from, _, pass) = self.course()?;
+        is_there(shape, self.stage, from, pass).then_some((from, pass))
     }
 
     /// The message that the action makes, if it makes one: to where, and the pass whose result it is.
     pub(crate) fn gives(self, shape: Shape) -> Option<(Toward, Pass)> {
-        let (with, pass) = match self.action {
-            Action::Forward(pass) => (Toward::Next, pass),
-            Action::Backward(pass) | Action::BackwardInput(pass) => (Toward::Previous, pass),
+        let (_, to, pass) = self.course()?;
+        is_there(shape, self.stage, to, pass).then_some((to, pass))
+    }
+
+    /// Where what a pass reads comes from, and where what it makes goes.
+    fn course(self) -> Option<(Toward, Toward, Pass)> {
+        match self.action {
+            Action::Forward(pass) => Some((Toward::Previous, Toward::Next, pass)),
+            Action::Backward(pass) | Action::BackwardInput(pass) => {
+                Some((Toward::Next, Toward::Previous, pass))
+            }
             Action::BackwardWeights(_)
             | Action::Exchange { .. }
             | Action::ReduceGradients
-            | Action::UpdateWeights => return None,
-        };
-        is_there(shape, self.stage, with, pass).then_some((with, pass))
+            | Action::UpdateWeights => None,
+        }
     }
 }
 
