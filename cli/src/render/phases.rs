@@ -1,6 +1,7 @@
-//! Where the time of a step and the memory of the ranks went, beside what was predicted.
+//! Where the time of a step and the memory of the ranks went and what they sent, beside what was predicted.
 
 use super::number::{deviation, seconds};
+use dtrain_planner::traffic::Traffic;
 use dtrain_planner::{Breakdown, Memory};
 use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::Trial;
@@ -77,6 +78,28 @@ pub(super) fn memory(trial: &Trial) -> Vec<Vec<String>> {
     });
     let titles = ["", "predicted", "measured"].map(str::to_owned).to_vec();
     std::iter::once(titles).chain(lines).collect()
+}
+
+/// `purpose  predicted`, and `all  predicted  measured  deviation`, of the rank that sends most in a step. Empty when
+/// nothing was sent.
+pub(super) fn traffic(trial: &Trial) -> Vec<Vec<String>> {
+    let ranks = trial.figures.iter().filter(|summary| summary.key == "sent_bytes");
+    let most = ranks.filter_map(|summary| summary.mean).reduce(f64::max).filter(|most| *most > 0.0);
+    let Some(measured) = most else { return Vec::new() };
+    let said: Option<Traffic> = predicted(trial, "traffic");
+    let total = said.as_ref().map(|said| said.total()).filter(|total| total.0 > 0);
+    let parts = said.iter().flat_map(Traffic::purposes).filter(|(_, bytes)| bytes.0 > 0);
+    let parts = parts.map(|(purpose, bytes)| vec![purpose.to_owned(), bytes.to_string()]);
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let off = total.map(|total| deviation(measured, total.0 as f64));
+    let all = vec![
+        "all".to_owned(),
+        total.map(|total| total.to_string()).unwrap_or_default(),
+        bytes(measured),
+        off.unwrap_or_default(),
+    ];
+    let titles = ["", "predicted", "measured"].map(str::to_owned).to_vec();
+    std::iter::once(titles).chain(parts).chain([all]).collect()
 }
 
 /// Bytes as people read them.

@@ -2,7 +2,7 @@
 
 use super::history::{figure, rate, status};
 use super::number::{count, deviation, seconds};
-use super::phases::{bytes, memory, phases};
+use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
 use dtrain_protocol::StopReason;
@@ -20,6 +20,7 @@ pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bo
         section("SPEED AND MEMORY", &predicted(trial), style),
         section("A STEP ON EVERY RANK", &phases(trial), style),
         section("MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
+        section("SENT IN A STEP BY THE BUSIEST RANK", &traffic(trial), style),
         section("FIGURES", &figures(trial), style),
         section("CURVES", &drawn(curves, style), style),
         section("ATTEMPTS", &attempts(trial, style), style),
@@ -267,6 +268,12 @@ mod tests {
             max: Some(most),
             ..summary(name, most, Some(most))
         };
+        let sent = |rank, mean| Summary {
+            key: "sent_bytes".into(),
+            rank: Rank(rank),
+            mean: Some(mean),
+            ..summary("sent", mean, Some(mean))
+        };
         let param = |path: &str, value, source| Param { path: path.into(), value, source };
         Trial {
             row: row("gpt-12", Status::Completed, 7300),
@@ -281,6 +288,9 @@ mod tests {
                     "weights": 800_000_000, "gradients": 1_000_000_000, "optimizer": 1_600_000_000,
                     "activations": 3_000_000_000u64, "logits": 500_000_000, "buckets": 0, "checkpoint": 0,
                     "baseline": 100_000_000,
+                }, "traffic": {
+                    "gradients": 100_000_000, "weights": 0, "tensor": 60_000_000, "context": 0, "expert": 0,
+                    "pipeline": 0, "tied": 0, "figures": 128,
                 } } },
             ] }),
             candidate: json!({ "threads": 2 }),
@@ -313,6 +323,8 @@ mod tests {
                 held("weights", 0.8e9),
                 held("gradients", 0.9e9),
                 held("optimizer", 1.6e9),
+                sent(0, 160_000_128.0),
+                sent(1, 1.2e8),
             ],
             provenance: Provenance {
                 git: Some(Git {
