@@ -4,6 +4,7 @@ mod digits;
 mod examples;
 mod kill;
 mod layouts;
+mod memory;
 mod parity;
 mod ssh;
 mod tidy;

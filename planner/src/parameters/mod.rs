@@ -58,8 +58,16 @@ impl Sub for Values {
 pub struct Part {
     /// Their values.
     pub values: Values,
-    /// Lengths of those that are no experts.
-    lengths: Vec<u64>,
+    /// Those that are no experts.
+    lengths: Vec<Length>,
+}
+
+/// Values of one parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Length {
+    values: u64,
+    /// Whether every tensor-parallel rank holds all of it.
+    is_whole: bool,
 }
 
 impl Part {
@@ -71,9 +79,10 @@ impl Part {
                 part.values.experts += values;
                 continue;
             }
+            let is_whole = !split::is_cut(name, Axis::Tensor);
             part.values.dense += values;
-            part.values.whole += if split::is_cut(name, Axis::Tensor) { 0 } else { values };
-            part.lengths.push(values);
+            part.values.whole += if is_whole { values } else { 0 };
+            part.lengths.push(Length { values, is_whole });
         }
         part
     }
@@ -88,8 +97,19 @@ impl Part {
     /// Values of what one of `shard` ranks keeps of those that are no experts: every parameter is cut by itself, and a
     /// shorter share is padded.
     pub fn block(&self, shard: u32) -> u64 {
-        self.lengths.iter().map(|length| length.div_ceil(u64::from(shard))).sum()
+        self.lengths.iter().map(|length| length.values.div_ceil(u64::from(shard))).sum()
     }
+
+    /// Of what rank `index` of `shard` keeps, those that every tensor-parallel rank holds whole; nothing is padded.
+    pub fn whole_of(&self, index: u32, shard: u32) -> u64 {
+        let whole = self.lengths.iter().filter(|length| length.is_whole);
+        whole.map(|length| share(length.values, index, shard)).sum()
+    }
+}
+
+/// Values of part `index` of `values` in `parts`: the first parts are one longer.
+pub(crate) fn share(values: u64, index: u32, parts: u32) -> u64 {
+    values / u64::from(parts) + u64::from(u64::from(index) < values % u64::from(parts))
 }
 
 /// Where in a model a part lies.

@@ -10,7 +10,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::parameters::Parts;
+use crate::parameters::{Parts, share};
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Rank};
 use dtrain_recipes::{Bytes, Model, ZeroStage};
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ impl Transfer {
     /// Bytes that member `index` of the group sends in one of them.
     pub fn sent(&self, index: u32) -> u64 {
         let (n, values) = (u64::from(self.ranks), self.values);
-        let own = part(values, index, self.ranks);
+        let own = share(values, index, self.ranks);
         4 * match self.kind {
             Kind::AllReduce if values <= SMALL_VALUES => values * (n - 1),
             Kind::AllReduce => values - own + own * (n - 1),
@@ -106,11 +106,6 @@ impl Transfer {
             Kind::Message => values,
         }
     }
-}
-
-/// Length of part `index` of `length` values: the first parts are one longer.
-fn part(length: u64, index: u32, parts: u32) -> u64 {
-    length / u64::from(parts) + u64::from(u64::from(index) < length % u64::from(parts))
 }
 
 /// What decides the traffic of a rank.

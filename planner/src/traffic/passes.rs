@@ -3,7 +3,7 @@
 use super::{Kind, Purpose, Sender, Transfer, When};
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
-use dtrain_recipes::{Decoder, Model, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Decoder, Model, Precision, Recompute};
 
 /// The blocks of a stage, and how many of them are computed again.
 #[derive(Clone, Copy, Debug)]
@@ -52,15 +52,13 @@ impl Sender<'_> {
             one(When::Forward, Kind::ReduceScatter, stream, leave);
             one(When::Backward, Kind::AllGather, stream, leave + again);
             one(When::Backward, Kind::ReduceScatter, stream, enter + again);
-            // Each rank saw a part of the sequence only; so gradients of what is whole on all of them are summed,
-            // before they leave for the replicas.
-            let when = match self.arrangement.zero {
-                ZeroStage::Zero0 | ZeroStage::Zero1 => When::Step,
-                ZeroStage::Zero2 | ZeroStage::Zero3 => When::Backward,
-            };
+            // Each rank saw a part of the sequence only; so gradients of what is whole on all of them are summed, in one
+            // message, of shards those that the rank keeps.
+            let ((index, shard), mut whole) = (self.shard(), 0);
             self.parts.units(self.arrangement, self.stage(), |unit, _, count| {
-                one(when, Kind::AllReduce, unit.values.whole, count);
+                whole += count * unit.whole_of(index, shard);
             });
+            one(When::Step, Kind::AllReduce, whole, 1);
         } else {
             one(When::Forward, Kind::AllReduce, stream, leave);
             one(When::Backward, Kind::AllReduce, stream, enter + again);

@@ -1,7 +1,7 @@
 //! What is sent to keep the replicas alike: gradients, and sharded weights.
 
-use super::{BUCKET_VALUES, Kind, Purpose, Sender, Transfer, When, part};
-use crate::parameters::{Part, Place};
+use super::{BUCKET_VALUES, Kind, Purpose, Sender, Transfer, When};
+use crate::parameters::{Part, Place, share};
 use dtrain_protocol::{Axis, Channel};
 use dtrain_recipes::ZeroStage;
 
@@ -19,6 +19,16 @@ impl Sender<'_> {
         let replicas = self.degree(Axis::Context) * self.degree(Axis::Data);
         self.buckets(Channel::ExpertReplicas, replicas, held.experts, tell);
         self.tied(tell);
+    }
+
+    /// Which part of the state of the replicas the rank keeps, of how many.
+    pub(super) fn shard(&self) -> (u32, u32) {
+        match self.arrangement.zero {
+            ZeroStage::Zero0 => (0, 1),
+            ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
+                (self.index(Channel::Shard), self.arrangement.shard)
+            }
+        }
     }
 
     /// All-reduces of whole buckets and of what is left.
@@ -72,12 +82,8 @@ impl Sender<'_> {
     /// The first and the last stage give each other their gradients of a tied embedding, or of what they own of them.
     fn tied(&self, tell: &mut impl FnMut(Transfer)) {
         let shared = self.parts.stage(self.arrangement, self.stage()).shared;
-        let owned = match self.arrangement.zero {
-            ZeroStage::Zero0 => shared,
-            ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
-                part(shared, self.index(Channel::Shard), self.arrangement.shard)
-            }
-        };
+        let (index, shard) = self.shard();
+        let owned = share(shared, index, shard);
         tell(Transfer {
             purpose: Purpose::Tied,
             when: When::Step,

@@ -1,15 +1,26 @@
 //! The layouts that are compared: models, and the keys of `[layout]` that pin them.
 
+use std::collections::BTreeSet;
 use std::fmt;
+
+const AXES: [&str; 5] = ["data", "tensor", "pipeline", "context", "expert"];
+
+/// Samples of a step, and of a micro-batch.
+const BATCH: u32 = 16;
+const MICRO: u32 = 2;
+
+/// Ranks of the largest layouts.
+const MOST_RANKS: u32 = 8;
 
 /// A model with a layout.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    model: &'static str,
-    data: &'static str,
-    /// Keys of `[layout]` with their values.
-    pins: Vec<(&'static str, String)>,
+    subject: &'static Subject,
+    pins: Pins,
 }
+
+/// Keys of `[layout]` with their values.
+type Pins = Vec<(&'static str, String)>;
 
 /// A decoder of five blocks, so that stages are uneven; GPT-2's family with a tied embedding.
 const GPT: &str = r#"
@@ -62,25 +73,78 @@ const TEXT: &str = r#"train = "text.txt""#;
 const TABLE: &str = "train = \"table.csv\"\ntarget = \"class\"";
 const IMAGES: &str = "train = \"images.csv\"\ntarget = \"class\"";
 
-const DECODERS: [(&str, &str); 2] = [(GPT, TEXT), (LLAMA, TEXT)];
-const CLASSIFIERS: [(&str, &str); 2] = [(MLP, TABLE), (CNN, IMAGES)];
+/// What is trained, and how far it can be cut.
+#[derive(Debug)]
+struct Subject {
+    name: &'static str,
+    model: &'static str,
+    data: &'static str,
+    /// Blocks that stages share out.
+    blocks: u32,
+    /// Largest degree of each axis but the pipeline.
+    most: &'static [(&'static str, u32)],
+}
+
+const SUBJECTS: [Subject; 4] = [
+    Subject {
+        name: "gpt",
+        model: GPT,
+        data: TEXT,
+        blocks: 5,
+        most: &[("data", 8), ("tensor", 4), ("context", 8)],
+    },
+    Subject {
+        name: "llama",
+        model: LLAMA,
+        data: TEXT,
+        blocks: 4,
+        most: &[("data", 8), ("tensor", 4), ("context", 8)],
+    },
+    Subject { name: "mlp", model: MLP, data: TABLE, blocks: 4, most: &[("data", 8)] },
+    Subject { name: "cnn", model: CNN, data: IMAGES, blocks: 4, most: &[("data", 8)] },
+];
+
+/// The model whose pipelines are timed.
+const TIMED: Subject = Subject { name: "deep", model: DEEP, data: TABLE, blocks: 8, most: &[] };
+
+fn owned(pins: &[(&'static str, &str)]) -> Pins {
+    pins.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
+}
 
 impl Case {
-    fn new((model, data): (&'static str, &'static str), pins: &[(&'static str, &str)]) -> Self {
-        let pins = pins.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-        Self { model, data, pins }
+    fn of(subject: &'static Subject) -> Self {
+        Self { subject, pins: Vec::new() }
+    }
+
+    /// The layout called by these keys of the model called `name`.
+    pub(super) fn new(name: &str, pins: &[(&'static str, &str)]) -> Self {
+        let subject = SUBJECTS.iter().find(|subject| subject.name == name).expect("a known name");
+        Self::of(subject).with(owned(pins))
+    }
+
+    /// The same with more keys.
+    fn with(&self, pins: Pins) -> Self {
+        Self { pins: self.pins.iter().cloned().chain(pins).collect(), ..self.clone() }
+    }
+
+    /// The value of a key that is a number; 1 where it is left out.
+    fn number(&self, key: &str) -> u32 {
+        let pin = self.pins.iter().find(|(pinned, _)| *pinned == key);
+        pin.map_or(1, |(_, value)| value.parse().expect("a number"))
+    }
+
+    fn is(&self, key: &str, value: &str) -> bool {
+        self.pins.iter().any(|(pinned, is)| *pinned == key && is == value)
     }
 
     /// A pipeline of four stages and `micros` micro-batches.
     pub(super) fn of_four_stages(schedule: &str, chunks: u32, micros: u32) -> Self {
-        let (schedule, chunks, micro) =
-            (format!("\"{schedule}\""), chunks.to_string(), (16 / micros).to_string());
-        let mut pins =
-            vec![("pipeline", "4"), ("schedule", schedule.as_str()), ("micro_batch", micro.as_str())];
-        if chunks != "1" {
-            pins.push(("chunks", &chunks));
+        let mut pins = owned(&[("pipeline", "4"), ("schedule", &format!("\"{schedule}\""))]);
+        pins.push(("micro_batch", (BATCH / micros).to_string()));
+        if chunks > 1 {
+            pins.push(("chunks", chunks.to_string()));
         }
-        Self::new((DEEP, TABLE), &pins)
+        Self::of(&TIMED).with(pins)
     }
 
     /// The same model and micro-batch on one rank.
@@ -90,178 +154,142 @@ impl Case {
 
     /// Number of ranks: the product of the axes.
     pub(super) fn ranks(&self) -> u32 {
-        let axes = ["data", "tensor", "pipeline", "context", "expert"];
-        let degrees = self.pins.iter().filter(|(key, _)| axes.contains(key));
-        degrees.map(|(_, value)| value.parse::<u32>().expect("a degree is a number")).product()
+        AXES.iter().map(|axis| self.number(axis)).product()
     }
 
     /// The recipe.
     pub(super) fn text(&self) -> String {
-        let Self { model, data, pins } = self;
-        let axes = ["data", "tensor", "pipeline", "context", "expert"];
-        let open = axes.iter().filter(|axis| !pins.iter().any(|(key, _)| key == *axis));
+        let Self { subject: Subject { model, data, .. }, pins } = self;
+        let open = AXES.iter().filter(|axis| !pins.iter().any(|(key, _)| key == *axis));
         let ones: String = open.map(|axis| format!("{axis} = 1\n")).collect();
-        let micro = if pins.iter().any(|(key, _)| *key == "micro_batch") { "" } else { "micro_batch = 2\n" };
+        let is_pinned = pins.iter().any(|(key, _)| *key == "micro_batch");
+        let micro = if is_pinned { String::new() } else { format!("micro_batch = {MICRO}\n") };
         let pins: String = pins.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         format!(
             "[model]{model}\n[data]\n{data}\nvalid = \"10%\"\n\n[objective]\nstop = {{ steps = 20 }}\n\n\
-             [train]\nbatch = 16\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
+             [train]\nbatch = {BATCH}\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
              [layout]\n{micro}{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"cpu\"\n",
-            self.ranks().max(1)
+            self.ranks()
         )
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.model {
-            GPT => "gpt",
-            LLAMA => "llama",
-            MLP | DEEP => "mlp",
-            _ => "cnn",
-        };
-        f.write_str(name)?;
+        f.write_str(self.subject.name)?;
         self.pins.iter().try_for_each(|(key, value)| write!(f, ", {key} {value}"))
     }
 }
 
-/// Keys that shard the state of the replicas; sharded weights need blocks that are computed again.
-const ZEROS: [&[(&str, &str)]; 3] =
-    [&[("zero", "1")], &[("zero", "2")], &[("zero", "3"), ("recompute", "\"full\"")]];
-
-/// A few layouts of every kind.
-pub(super) fn some() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (model, zero) in DECODERS.into_iter().chain(CLASSIFIERS).zip(ZEROS.into_iter().cycle()) {
-        cases.push(Case::new(model, &[&[("data", "4"), ("shard", "2")], zero].concat()));
-    }
-    for zero in ZEROS {
-        // A tied embedding on two stages.
-        let pipeline = [("pipeline", "2"), ("data", "2"), ("schedule", "\"1f1b\"")];
-        cases.push(Case::new(DECODERS[0], &[&pipeline[..], zero].concat()));
-    }
-    for model in DECODERS.into_iter().chain(CLASSIFIERS) {
-        cases.push(Case::new(model, &[("data", "2")]));
-        cases.push(Case::new(model, &[("pipeline", "2")]));
-        cases.push(Case::new(model, &[("pipeline", "4"), ("schedule", "\"1f1b\"")]));
-        cases.push(Case::new(model, &[("pipeline", "2"), ("data", "2"), ("schedule", "\"gpipe\"")]));
-        cases.push(Case::new(model, &[("pipeline", "2"), ("schedule", "\"interleaved\""), ("chunks", "2")]));
-        let zero_bubble = ("schedule", "\"zero_bubble\"");
-        cases.push(Case::new(model, &[("pipeline", "4"), zero_bubble, ("recompute", "\"full\"")]));
-        cases.push(Case::new(model, &[("pipeline", "2"), ("data", "2"), zero_bubble]));
-    }
-    for model in DECODERS {
-        for sequence in ["false", "true"] {
-            for (tensor, pipeline, data) in [("2", "1", "1"), ("4", "1", "1"), ("2", "2", "2")] {
-                let axes = [("tensor", tensor), ("pipeline", pipeline), ("data", data)];
-                let mut pins = axes.to_vec();
-                pins.push(("sequence", sequence));
-                cases.push(Case::new(model, &pins));
-            }
-        }
-        let again = [("tensor", "2"), ("sequence", "true"), ("recompute", "\"full\"")];
-        cases.push(Case::new(model, &again));
-        cases.push(Case::new(model, &[("context", "2")]));
-        cases.push(Case::new(model, &[("context", "4")]));
-        cases.push(Case::new(model, &[("context", "2"), ("data", "2")]));
-        cases.push(Case::new(model, &[("context", "2"), ("pipeline", "2")]));
-    }
-    cases
-}
-
-/// Tensor-parallel ranks with stages and replicas, of up to eight ranks.
-fn tensor() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for model in DECODERS {
-        for (tensor, pipeline, data) in [
-            (2, 1, 2),
-            (2, 1, 4),
-            (2, 2, 1),
-            (2, 4, 1),
-            (4, 1, 2),
-            (4, 2, 1),
-            (2, 1, 1),
-            (4, 1, 1),
-            (2, 2, 2),
-        ] {
-            let [tensor, pipeline, data] = [tensor, pipeline, data].map(|degree: u32| degree.to_string());
-            let axes = [("tensor", tensor.as_str()), ("pipeline", &pipeline), ("data", &data)];
-            for sequence in ["false", "true"] {
-                let mut pins = axes.to_vec();
-                pins.push(("sequence", sequence));
-                if pipeline == "2" {
-                    for schedule in ["\"gpipe\"", "\"interleaved\"", "\"zero_bubble\""] {
-                        let mut pins = pins.clone();
-                        pins.push(("schedule", schedule));
-                        cases.push(Case::new(model, &pins));
-                    }
-                }
-                pins.push(("recompute", "\"full\""));
-                cases.push(Case::new(model, &pins));
-            }
-        }
-    }
-    cases
-}
-
-/// Every layout of up to eight ranks.
+/// Every layout of up to eight ranks: each product of degrees with each schedule, each way to share state, each way to
+/// compute again, with and without split sequences between matrices.
 pub(super) fn all() -> Vec<Case> {
-    let mut cases = some();
-    cases.extend(context());
-    for (model, zero) in DECODERS.into_iter().chain(CLASSIFIERS).flat_map(|m| ZEROS.map(|zero| (m, zero))) {
-        for (data, shard) in [("2", "2"), ("4", "4"), ("4", "2"), ("8", "2"), ("8", "8")] {
-            cases.push(Case::new(model, &[&[("data", data), ("shard", shard)], zero].concat()));
-        }
-        for (stages, data, schedule) in
-            [("2", "2", "gpipe"), ("2", "4", "1f1b"), ("2", "2", "interleaved"), ("4", "2", "1f1b")]
-        {
-            let schedule = format!("\"{schedule}\"");
-            let pipeline = [("pipeline", stages), ("data", data), ("schedule", schedule.as_str())];
-            cases.push(Case::new(model, &[&pipeline[..], zero].concat()));
-        }
-    }
-    cases.extend(tensor());
-    for model in DECODERS.into_iter().chain(CLASSIFIERS) {
-        for (data, pipeline) in (1..=8u32).flat_map(|d| (1..=4u32).map(move |p| (d, p))) {
-            if !16u32.is_multiple_of(2 * data) || data * pipeline > 8 || data * pipeline == 1 {
-                continue;
-            }
-            for schedule in ["gpipe", "1f1b", "interleaved", "zero_bubble"] {
-                let (data, stages) = (data.to_string(), pipeline.to_string());
-                let schedule = format!("\"{schedule}\"");
-                let mut pins = vec![("data", data.as_str()), ("pipeline", stages.as_str())];
-                if pipeline > 1 {
-                    pins.push(("schedule", &schedule));
-                }
-                if pipeline > 2 && schedule.contains("interleaved") {
-                    continue; // five blocks are too few for two chunks of three stages
-                }
-                cases.push(Case::new(model, &pins));
-            }
-        }
-    }
-    cases
+    let choices: [fn(&Case) -> Vec<Pins>; 5] = [degrees, schedules, shards, recomputes, sequences];
+    let of = |subject| {
+        choices.iter().fold(vec![Case::of(subject)], |cases, choice| {
+            let more = |case: &Case| choice(case).into_iter().map(|pins| case.with(pins)).collect::<Vec<_>>();
+            cases.iter().flat_map(more).collect()
+        })
+    };
+    let uneven = SUBJECTS.iter().flat_map(|subject| uneven(&Case::of(subject)));
+    SUBJECTS.iter().flat_map(of).filter(|case| case.ranks() > 1).chain(uneven).collect()
 }
 
-/// Sequences over up to eight ranks, with replicas and stages.
-fn context() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for model in DECODERS {
-        for (context, data, pipeline) in [
-            ("8", "1", "1"),
-            ("4", "2", "1"),
-            ("4", "1", "2"),
-            ("2", "4", "1"),
-            ("2", "2", "2"),
-            ("2", "1", "4"),
-        ] {
-            let degrees = [("context", context), ("data", data), ("pipeline", pipeline)];
-            cases.push(Case::new(model, &degrees));
-            cases.push(Case::new(model, &[&degrees[..], &[("recompute", "\"full\"")]].concat()));
-        }
-        for schedule in ["\"gpipe\"", "\"interleaved\""] {
-            cases.push(Case::new(model, &[("context", "2"), ("pipeline", "2"), ("schedule", schedule)]));
+/// Few of them, in which every two values that are somewhere in one layout are in one layout.
+pub(super) fn some() -> Vec<Case> {
+    let mut waiting: Vec<_> = all().into_iter().map(|case| (pairs(&case), case)).collect();
+    let mut chosen = Vec::new();
+    loop {
+        // The first of those with the most that is new.
+        let best = waiting.iter().enumerate().max_by_key(|(index, (new, _))| (new.len(), usize::MAX - index));
+        match best {
+            Some((index, (new, _))) if !new.is_empty() => {
+                let (seen, case) = waiting.swap_remove(index);
+                waiting.iter_mut().for_each(|(new, _)| new.retain(|pair| !seen.contains(pair)));
+                chosen.push(case);
+            }
+            _ => return chosen,
         }
     }
-    cases
+}
+
+/// Every two of the model and the keys.
+fn pairs(case: &Case) -> BTreeSet<[String; 2]> {
+    let named = case.pins.iter().map(|(key, value)| format!("{key} = {value}"));
+    let named: Vec<_> = std::iter::once(case.subject.name.to_owned()).chain(named).collect();
+    named
+        .iter()
+        .enumerate()
+        .flat_map(|(i, a)| named[i + 1..].iter().map(|b| [a.clone(), b.clone()]))
+        .collect()
+}
+
+/// One value of each of `values` as the only pin of `key`.
+fn each(key: &'static str, values: &[&str]) -> Vec<Pins> {
+    values.iter().map(|value| vec![(key, format!("\"{value}\""))]).collect()
+}
+
+/// Powers of two along every axis, and three stages.
+fn degrees(case: &Case) -> Vec<Pins> {
+    let Subject { blocks, most, .. } = case.subject;
+    let pipeline = ("pipeline", (*blocks).min(4));
+    most.iter().chain([&pipeline]).fold(vec![Vec::new()], |all, (axis, most)| {
+        let degrees = [1, 2, 3, 4, 8].into_iter().filter(|n| n <= most && (*n != 3 || *axis == "pipeline"));
+        let ranks =
+            |pins: &Pins| pins.iter().map(|(_, n)| n.parse::<u32>().expect("a number")).product::<u32>();
+        let with = |pins: &Pins, n: u32| {
+            let own = (n > 1).then(|| (*axis, n.to_string()));
+            pins.iter().cloned().chain(own).collect::<Pins>()
+        };
+        let all = degrees.flat_map(|n| all.iter().map(move |pins| with(pins, n)).collect::<Vec<_>>());
+        all.filter(|pins| ranks(pins) <= MOST_RANKS).collect()
+    })
+}
+
+fn schedules(case: &Case) -> Vec<Pins> {
+    match case.number("pipeline") {
+        1 => vec![Vec::new()],
+        // Two chunks for each stage.
+        stages if 2 * stages <= case.subject.blocks => {
+            each("schedule", &["gpipe", "1f1b", "interleaved", "zero_bubble"])
+        }
+        _ => each("schedule", &["gpipe", "1f1b", "zero_bubble"]),
+    }
+}
+
+fn shards(case: &Case) -> Vec<Pins> {
+    let replicas = case.number("data") * case.number("context") * case.number("expert");
+    let mut all = vec![Vec::new()];
+    for zero in ["1", "2", "3"] {
+        for shard in [2, 8] {
+            // Within pairs, and over all.
+            if replicas >= shard || (shard == 8 && replicas > 2) {
+                all.push(vec![("zero", zero.to_owned()), ("shard", shard.min(replicas).to_string())]);
+            }
+        }
+    }
+    all
+}
+
+fn recomputes(case: &Case) -> Vec<Pins> {
+    let full = || ("recompute", "\"full\"".to_owned());
+    if case.is("zero", "3") {
+        return vec![vec![full()]];
+    }
+    vec![Vec::new(), vec![full()], vec![full(), ("recompute_every", "2".to_owned())]]
+}
+
+fn sequences(case: &Case) -> Vec<Pins> {
+    match case.number("tensor") {
+        1 => vec![Vec::new()],
+        _ => ["false", "true"].map(|is| vec![("sequence", is.to_owned())]).to_vec(),
+    }
+}
+
+/// Replicas of which one does three times the work of the other.
+fn uneven(case: &Case) -> Vec<Case> {
+    let case = case.with(owned(&[("data", "2"), ("shares", "[3, 1]")]));
+    let zero = case.with(owned(&[("zero", "1"), ("shard", "2")]));
+    let stages = case.with(owned(&[("pipeline", "2"), ("schedule", "\"1f1b\"")]));
+    vec![case, zero, stages]
 }

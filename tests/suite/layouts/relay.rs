@@ -36,6 +36,19 @@ fn a_run_handed_from_layout_to_layout_trains_as_one_rank_does() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A run of two replicas of matrices cut in two goes on as two replicas of a pipeline of two stages.
+#[test]
+fn tensor_parallel_replicas_go_on_as_stages() {
+    for (name, sequence) in [("gpt", "false"), ("llama", "true")] {
+        let before = Case::new(name, &[("data", "2"), ("tensor", "2"), ("sequence", sequence)]);
+        let after = Case::new(name, &[("data", "2"), ("pipeline", "2"), ("schedule", "\"1f1b\"")]);
+        let expected = train(&before.on_one_rank(), 4 * LEG);
+        let found = relay(&[before.clone(), before, after.clone(), after]);
+        assert!(farthest(&expected.losses, &found.losses) < LOSS, "{name}: losses part");
+        assert!(farthest(&expected.norms, &found.norms) < NORM, "{name}: norms part");
+    }
+}
+
 /// Trains each of the layouts for a few steps, from the checkpoint of the one before.
 fn relay(legs: &[Case]) -> Trace {
     let folder = tempfile::tempdir().expect("a folder for the relay");
