@@ -3,7 +3,7 @@
 use super::{Kind, Purpose, Sender, Transfer, When};
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
-use dtrain_recipes::{Decoder, Model, Precision, Recompute};
+use dtrain_recipes::{Decoder, Model, Precision, Recompute, ZeroStage};
 
 /// The blocks of a stage, and how many of them are computed again.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +46,14 @@ impl Sender<'_> {
         // entered.
         let (leaves, enters) = (u64::from(self.is_first()), u64::from(self.is_last()));
         let (enter, leave) = (2 * blocks.all + enters, 2 * blocks.all + leaves);
+        // Weights that are gathered for a pass are not kept for its backward: the embedding looks up again.
         let again = 2 * blocks.again;
+        let leave_again = again + if self.arrangement.zero == ZeroStage::Zero3 { leaves } else { 0 };
         if self.arrangement.sequence {
             one(When::Forward, Kind::AllGather, stream, enter);
             one(When::Forward, Kind::ReduceScatter, stream, leave);
             one(When::Backward, Kind::AllGather, stream, leave + again);
-            one(When::Backward, Kind::ReduceScatter, stream, enter + again);
+            one(When::Backward, Kind::ReduceScatter, stream, enter + leave_again);
             // Each rank saw a part of the sequence only; so gradients of what is whole on all of them are summed, in one
             // message, of shards those that the rank keeps.
             let ((index, shard), mut whole) = (self.shard(), 0);
@@ -61,7 +63,7 @@ impl Sender<'_> {
             one(When::Step, Kind::AllReduce, whole, 1);
         } else {
             one(When::Forward, Kind::AllReduce, stream, leave);
-            one(When::Backward, Kind::AllReduce, stream, enter + again);
+            one(When::Backward, Kind::AllReduce, stream, enter + leave_again);
         }
         if self.is_last() {
             // Of every row of logits: the maximum, the sum of exponentials and the logit of the target.

@@ -30,7 +30,8 @@ pub(crate) fn training_goes_on_without_a_controller() {
     assert!(matches!(left, Outcome::Detached { .. }), "{left:?}");
     // Nobody looks while it ends; then its spool is enough.
     world.assert_nothing_lives();
-    assert!(!driver::is_running(&world.home, &world.trial));
+    // A process loses its arguments, by which it is found, a moment before its locks.
+    wait("the release of the lock", || !driver::is_running(&world.home, &world.trial));
     world.interrupts = Arc::default();
     let (outcome, seen) = world.drive(driver::attach);
     world.assert_completed(&outcome.expect("what it left behind is read"));
