@@ -1,17 +1,20 @@
 //! Prices a candidate: the one place where compute, communication, schedule and memory come together.
 
+mod common;
+
 use crate::calibrate::Factors;
 use crate::compute::MicroCost;
 use crate::estimate::Breakdown;
-use crate::memory::{self, Held, Memory};
+use crate::memory::Memory;
 use crate::parameters::Parts;
 use crate::space::{Place, Space, Way};
 use crate::speeds::{Source, Speeds, nearest, speeds};
-use crate::timing::Timing;
 use crate::traffic::Traffic;
 use crate::{BatchSplit, Candidate};
+use common::Common;
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates, Rates};
 use dtrain_recipes::{Bytes, Model, Optimizer, Precision};
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -83,14 +86,17 @@ impl<'a> Judge<'a> {
 
     /// Seconds of a step, with pipelines priced in closed form; or the bytes that are missing.
     pub fn verdict(&self, place: Place) -> Verdict {
-        let (way, split) = self.parts_of(place);
-        let parts = self.parts(&way);
-        let needed = memory::peak(&self.held(&way, parts, split)).total();
-        let available = self.available(&way);
-        if needed > available {
-            return Verdict::TooMuch(Bytes(needed.0 - available.0));
+        self.common(place.way).verdict(place.micro)
+    }
+
+    /// The verdicts of many places; what those of one way have in common is counted once where they follow each other.
+    pub fn verdicts(&self, places: &[impl Borrow<Place>]) -> Vec<Verdict> {
+        let mut verdicts = Vec::with_capacity(places.len());
+        for of_way in places.chunk_by(|a, b| a.borrow().way == b.borrow().way) {
+            let common = self.common(of_way[0].borrow().way);
+            verdicts.extend(of_way.iter().map(|place| common.verdict(place.borrow().micro)));
         }
-        Verdict::Fits(self.breakdown(&way, parts, split, false).total())
+        verdicts
     }
 
     /// Whether the memory of a rank suffices.
@@ -100,19 +106,18 @@ impl<'a> Judge<'a> {
 
     /// Where the time of a step goes, with pipelines walked action by action.
     pub fn time(&self, place: Place) -> Breakdown {
-        let (way, split) = self.parts_of(place);
-        self.breakdown(&way, self.parts(&way), split, true)
+        self.common(place.way).time(place.micro, true)
     }
 
     /// Where the memory of the heaviest rank goes.
     pub fn memory(&self, place: Place) -> Memory {
-        let (way, split) = self.parts_of(place);
-        memory::peak(&self.held(&way, self.parts(&way), split))
+        self.common(place.way).memory(place.micro)
     }
 
     /// Bytes that the rank sends in a step that sends most.
     pub fn traffic(&self, place: Place) -> Traffic {
-        let (way, split) = self.parts_of(place);
+        let way = &self.space.ways[place.way as usize];
+        let split = (self.space.micro(place).get(), self.space.micro_batches(place));
         Traffic::largest(self.case.model, &way.arrangement, split)
     }
 
@@ -128,9 +133,9 @@ impl<'a> Judge<'a> {
 
     /// Relative half-width of the 80 % interval, and the relative difference that cannot be told apart.
     pub fn doubt(&self, place: Place) -> (f64, f64) {
-        let (way, (micro, _)) = self.parts_of(place);
+        let way = &self.space.ways[place.way as usize];
         let speeds = &self.speeds[way.pool as usize];
-        let beyond = self.micro_cost(&way, micro).beyond;
+        let beyond = self.micro_cost(way, self.space.micro(place).get()).beyond;
         let known = self.case.factors.doubt_factor();
         (speeds.doubt * known + 0.15 * beyond, speeds.resolution + 0.05 * beyond)
     }
@@ -157,48 +162,14 @@ impl<'a> Judge<'a> {
         Some(Place { way: u32::try_from(way).ok()?, micro: u32::try_from(micro).ok()? })
     }
 
-    fn parts(&self, way: &Way) -> &Parts {
-        &self.parts[&weight_cuts(&way.arrangement.layout)]
-    }
-
-    /// The way, its micro-batch and its number of micro-batches.
-    fn parts_of(&self, place: Place) -> (Way, (u32, u32)) {
-        let way = self.space.ways[place.way as usize];
-        (way, (self.space.micro(place).get(), self.space.micro_batches(place)))
-    }
-
-    fn held<'h>(&'h self, way: &Way, parts: &'h Parts, (micro, micro_batches): (u32, u32)) -> Held<'h> {
-        Held {
-            model: self.case.model,
-            parts,
-            optimizer: self.case.optimizer,
-            arrangement: way.arrangement,
-            micro,
-            micro_batches,
-            baseline: self.speeds[way.pool as usize].baseline,
-        }
+    fn common(&self, way: u32) -> Common<'_> {
+        Common::of(self, &self.space.ways[way as usize])
     }
 
     fn micro_cost(&self, way: &Way, micro: u32) -> MicroCost {
         let index =
             self.micros.binary_search(&micro).expect("every micro-batch of the space is in the table");
         self.speeds[way.pool as usize].micro[precision_index(way.arrangement.precision)][index]
-    }
-
-    fn breakdown(&self, way: &Way, parts: &Parts, split: (u32, u32), walked: bool) -> Breakdown {
-        let (micro, micro_batches) = split;
-        let timing = Timing {
-            model: self.case.model,
-            parts,
-            optimizer: self.case.optimizer.kind,
-            arrangement: &way.arrangement,
-            micro,
-            micro_batches,
-            cost: self.micro_cost(way, micro),
-            speeds: &self.speeds[way.pool as usize],
-            factors: self.case.factors,
-        };
-        timing.breakdown(walked)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::parameters::Parts;
 use crate::schedule::{self, Shape, chunks_of};
 use crate::simulate::{PassCost, exposed_reduction, walk};
 use crate::speeds::Speeds;
-use crate::traffic::{Purpose, Sender, When};
+use crate::traffic::{Purpose, Sender, Transfer, When};
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
 use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStage};
 
@@ -31,7 +31,7 @@ fn optimizer_factor(kind: OptimizerKind) -> f64 {
     }
 }
 
-/// What decides the time of a step.
+/// What decides the time of a step, whatever its batch is split into.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing<'a> {
     pub(crate) model: &'a Model,
@@ -39,14 +39,44 @@ pub(crate) struct Timing<'a> {
     pub(crate) parts: &'a Parts,
     pub(crate) optimizer: OptimizerKind,
     pub(crate) arrangement: &'a Arrangement,
+    pub(crate) speeds: &'a Speeds,
+    pub(crate) factors: Factors,
+}
+
+/// How the batch of a rank is split, and what a part of it costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
     /// Samples of one forward pass.
     pub(crate) micro: u32,
     /// Forward passes of a step.
     pub(crate) micro_batches: u32,
     /// Seconds of a micro-batch on one rank that holds all.
     pub(crate) cost: MicroCost,
-    pub(crate) speeds: &'a Speeds,
-    pub(crate) factors: Factors,
+}
+
+/// Every stage of a pipeline, with what it does in each step alike.
+#[derive(Clone, Debug)]
+pub(crate) struct Stages<'a> {
+    timing: Timing<'a>,
+    stages: Vec<Steady<'a>>,
+}
+
+/// What a stage does, whatever passes through it.
+#[derive(Clone, Debug)]
+struct Steady<'a> {
+    sender: Sender<'a>,
+    /// Its blocks, and the part of their forwards that is computed again.
+    blocks: f64,
+    again: f64,
+    /// 1 where what lies around the blocks computes, otherwise 0.
+    outer: f64,
+    /// State that travels beside each forward, beside each backward, and beside the last one.
+    forward: Sent,
+    backward: Sent,
+    reduction: Sent,
+    /// Seconds of what is sent at the end of a step.
+    end: f64,
+    optimizer: f64,
 }
 
 /// Seconds of one stage: of one micro-batch, and of the end of a step.
@@ -102,15 +132,22 @@ impl Sent {
     }
 }
 
-impl Timing<'_> {
+impl<'a> Stages<'a> {
+    /// All stages of a pipeline.
+    pub(crate) fn of(timing: Timing<'a>) -> Self {
+        let stages =
+            (0..timing.arrangement.layout.pipeline.get()).map(|stage| timing.steady(stage)).collect();
+        Self { timing, stages }
+    }
+
     /// Where the time of a step goes; pipelines are walked action by action, or taken in closed form.
-    pub(crate) fn breakdown(&self, walked: bool) -> Breakdown {
-        let stages = self.arrangement.layout.pipeline.get();
-        let n = f64::from(self.micro_batches);
+    pub(crate) fn breakdown(&self, split: &Split, walked: bool) -> Breakdown {
+        let timing = &self.timing;
+        let n = f64::from(split.micro_batches);
         // The stage with most to do for a micro-batch sets the pace, the one with most to do at the end ends last.
         let (mut busiest, mut end, mut filling) = (Stage::default(), Stage::default(), Filling::default());
-        for stage in (0..stages).map(|stage| self.stage(stage)) {
-            filling.all += self.filling(&stage);
+        for stage in self.stages.iter().map(|steady| timing.stage(steady, split)) {
+            filling.all += timing.filling(&stage, split);
             filling.message = filling.message.max(stage.message);
             if stage.micro() > busiest.micro() {
                 busiest = stage;
@@ -119,10 +156,10 @@ impl Timing<'_> {
                 end = stage;
             }
         }
-        let waiting = self.waiting(n * (busiest.forward + busiest.backward), n);
-        let bubble = match stages {
+        let waiting = timing.waiting(n * (busiest.forward + busiest.backward), n);
+        let bubble = match self.stages.len() {
             1 => 0.0,
-            _ => self.bubble(&busiest, filling, walked),
+            _ => self.bubble(split, &busiest, filling, walked),
         };
         let parts = Breakdown {
             forward: n * busiest.forward,
@@ -130,17 +167,43 @@ impl Timing<'_> {
             communication: end.end + n * (busiest.sent_forward + busiest.sent_backward) + waiting,
             bubble,
             optimizer: end.optimizer,
-            overhead: n * self.cost.overhead,
+            overhead: n * split.cost.overhead,
         };
-        parts.scaled(self.speeds.whole)
+        parts.scaled(timing.speeds.whole)
     }
 
-    /// Seconds of stage `stage`.
-    fn stage(&self, stage: u32) -> Stage {
-        let Self { arrangement, cost, .. } = self;
+    /// Seconds the busiest stage stands still: while the pipeline fills and drains (Narayanan et al. 2021), and for
+    /// messages.
+    fn bubble(&self, split: &Split, busiest: &Stage, filling: Filling, walked: bool) -> f64 {
+        let Arrangement { layout, chunks, schedule, .. } = *self.timing.arrangement;
+        let stages = layout.pipeline.get();
+        let shape = Shape { stages, chunks, micros: split.micro_batches };
+        let Filling { all, message: transfer } = filling;
+        let (p, v) = (f64::from(stages), f64::from(chunks));
+        let passes = f64::from(split.micro_batches) * v;
+        let closed = (all - self.timing.filling(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
+        if !walked {
+            return closed;
+        }
+        let pass = |stage: Stage| PassCost {
+            forward: (stage.forward + stage.sent_forward) / v,
+            input: (stage.backward + stage.sent_backward - stage.weights) / v,
+            weights: stage.weights / v,
+        };
+        let costs: Vec<PassCost> =
+            self.stages.iter().map(|steady| pass(self.timing.stage(steady, split))).collect();
+        let actions = schedule::passes(schedule, shape);
+        walk(&actions, shape, &costs, transfer).map_or(closed, |walked| walked.bubble())
+    }
+}
+
+impl<'a> Timing<'a> {
+    /// What stage `stage` does, whatever passes through it.
+    fn steady(&self, stage: u32) -> Steady<'a> {
+        let Self { model, parts, arrangement, .. } = *self;
         let layout = &arrangement.layout;
         let (mut blocks, mut again) = (0.0, 0.0);
-        for run in chunks_of(stage, arrangement, self.model.blocks()) {
+        for run in chunks_of(stage, arrangement, model.blocks()) {
             blocks += f64::from(run.end - run.start);
             again += f64::from((run.end - run.start).div_ceil(arrangement.recompute_every));
         }
@@ -150,73 +213,85 @@ impl Timing<'_> {
             Recompute::Full => 1.0,
         };
         // Around the blocks of a decoder or a perceptron it is the head that computes, of a residual network the stem.
-        let outer = match self.model {
+        let outer = match model {
             Model::Cnn(_) => stage == 0,
             Model::Decoder(_) | Model::Mlp(_) | Model::Command(_) => stage + 1 == layout.pipeline.get(),
         };
         let outer = if outer { 1.0 } else { 0.0 };
+        let mut coord = Coord([0; 5]);
+        coord.0[Axis::Pipeline as usize] = stage;
+        // Of a ring the second rank sends most.
+        coord.0[Axis::Context as usize] = layout.context.get().min(2) - 1;
+        let sender = Sender::of(model, parts, arrangement, coord);
+        let (mut forward, mut backward, mut reduction) = (Sent::default(), Sent::default(), Sent::default());
+        let mut end = 0.0;
+        sender.state(|transfer| match transfer.when {
+            When::Forward => forward.add(self.once(&transfer), transfer.times),
+            When::Backward => backward.add(self.once(&transfer), transfer.times),
+            When::LastBackward => reduction.add(self.once(&transfer), transfer.times),
+            When::Step => end += self.seconds(&transfer),
+        });
+        let optimizer = self.update(stage);
+        Steady { sender, blocks, again, outer, forward, backward, reduction, end, optimizer }
+    }
+
+    /// Seconds of one of the collectives that `transfer` stands for.
+    fn once(&self, transfer: &Transfer) -> f64 {
+        self.factors.communication * network::seconds(transfer, self.speeds)
+    }
+
+    /// Seconds of all of them.
+    fn seconds(&self, transfer: &Transfer) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a small count")]
+        let times = transfer.times as f64;
+        self.once(transfer) * times
+    }
+
+    /// Seconds of a stage.
+    fn stage(&self, steady: &Steady<'_>, split: &Split) -> Stage {
+        let Steady { blocks, again, outer, .. } = *steady;
+        let (layout, cost) = (&self.arrangement.layout, &split.cost);
         let cut = f64::from(layout.tensor.get() * layout.context.get());
         let forward = (blocks * cost.block_forward + outer * cost.outer_forward) / cut;
         let products = blocks * cost.block_backward / cut;
         let backward = products + (again * cost.block_forward + outer * cost.outer_backward) / cut;
-        let computed = Stage {
+        let mut computed = Stage {
             forward,
             backward,
             // Gradients of weights are half of the products of a backward without what is computed again.
             weights: 0.5 * products,
-            optimizer: self.update(stage),
+            end: steady.end,
+            optimizer: steady.optimizer,
             ..Stage::default()
         };
-        self.sent(stage, computed)
-    }
-
-    /// Adds what the stage sends, from the table of traffic.
-    fn sent(&self, stage: u32, mut computed: Stage) -> Stage {
-        let mut coord = Coord([0; 5]);
-        coord.0[Axis::Pipeline as usize] = stage;
-        // Of a ring the second rank sends most.
-        coord.0[Axis::Context as usize] = self.arrangement.layout.context.get().min(2) - 1;
-        let sender = Sender {
-            model: self.model,
-            parts: self.parts,
-            arrangement: self.arrangement,
-            coord,
-            micro: self.micro,
-        };
-        let hidden = overlap(self.arrangement.device);
+        steady.sender.passes(split.micro, |transfer| self.pass(&mut computed, &transfer));
         // What others wait for is exposed; gradients and gathered weights travel while passes compute.
-        let (mut state_forward, mut state_backward, mut reduction) =
-            (Sent::default(), Sent::default(), Sent::default());
-        sender.each(|transfer| {
-            let seconds = self.factors.communication * network::seconds(&transfer, self.speeds);
-            #[expect(clippy::cast_precision_loss, reason = "a small count")]
-            let all = seconds * transfer.times as f64;
-            let is_state = matches!(transfer.purpose, Purpose::Gradients | Purpose::Weights);
-            match transfer.when {
-                When::Forward | When::Backward if transfer.purpose == Purpose::Pipeline => {
-                    computed.message = computed.message.max(seconds);
-                }
-                When::Forward if is_state => state_forward.add(seconds, transfer.times),
-                When::Backward if is_state => state_backward.add(seconds, transfer.times),
-                When::Forward => computed.sent_forward += all,
-                When::Backward => computed.sent_backward += all,
-                When::LastBackward => reduction.add(seconds, transfer.times),
-                When::Step => computed.end += all,
-            }
-        });
-        computed.sent_forward += state_forward.exposed(computed.forward, hidden);
-        computed.sent_backward += state_backward.exposed(computed.backward, hidden);
-        computed.end += reduction.exposed(computed.backward, hidden);
+        let hidden = overlap(self.arrangement.device);
+        computed.sent_forward += steady.forward.exposed(forward, hidden);
+        computed.sent_backward += steady.backward.exposed(backward, hidden);
+        computed.end += steady.reduction.exposed(backward, hidden);
         computed
     }
 
+    /// Adds what is sent in the middle of a pass.
+    fn pass(&self, stage: &mut Stage, transfer: &Transfer) {
+        match transfer.when {
+            _ if transfer.purpose == Purpose::Pipeline => {
+                stage.message = stage.message.max(self.once(transfer));
+            }
+            When::Forward => stage.sent_forward += self.seconds(transfer),
+            When::Backward => stage.sent_backward += self.seconds(transfer),
+            When::LastBackward | When::Step => stage.end += self.seconds(transfer),
+        }
+    }
+
     /// Seconds that a stage holds up the first micro-batch on its way there and back.
-    fn filling(&self, stage: &Stage) -> f64 {
+    fn filling(&self, stage: &Stage, split: &Split) -> f64 {
         match self.arrangement.schedule {
             // Its weights are in time anyway, and of later micro-batches as many as there are fill the bubble.
             PipelineSchedule::ZeroBubble => {
                 let ahead = f64::from(self.arrangement.layout.pipeline.get() - 1);
-                let later = f64::from(self.micro_batches - 1);
+                let later = f64::from(split.micro_batches - 1);
                 let hidden = if ahead > 0.0 { (later / ahead).min(1.0) } else { 0.0 };
                 (stage.micro() - (1.0 + hidden) * stage.weights).max(0.0)
             }
@@ -224,29 +299,6 @@ impl Timing<'_> {
             | PipelineSchedule::OneForwardOneBackward
             | PipelineSchedule::Interleaved => stage.micro(),
         }
-    }
-
-    /// Seconds the busiest stage stands still: while the pipeline fills and drains (Narayanan et al. 2021), and for
-    /// messages.
-    fn bubble(&self, busiest: &Stage, filling: Filling, walked: bool) -> f64 {
-        let Arrangement { layout, chunks, schedule, .. } = *self.arrangement;
-        let stages = layout.pipeline.get();
-        let shape = Shape { stages, chunks, micros: self.micro_batches };
-        let Filling { all, message: transfer } = filling;
-        let (p, v) = (f64::from(stages), f64::from(chunks));
-        let passes = f64::from(self.micro_batches) * v;
-        let closed = (all - self.filling(busiest)) / v + 2.0 * (passes + p - 2.0) * transfer;
-        if !walked {
-            return closed;
-        }
-        let pass = |stage: Stage| PassCost {
-            forward: (stage.forward + stage.sent_forward) / v,
-            input: (stage.backward + stage.sent_backward - stage.weights) / v,
-            weights: stage.weights / v,
-        };
-        let costs: Vec<PassCost> = (0..stages).map(|stage| pass(self.stage(stage))).collect();
-        let actions = schedule::passes(schedule, shape);
-        walk(&actions, shape, &costs, transfer).map_or(closed, |walked| walked.bubble())
     }
 
     /// Seconds a replica waits for the slowest: the expected largest of as many normal deviates, for a step of

@@ -60,7 +60,7 @@ impl Memory {
     }
 }
 
-/// What decides the memory of a rank.
+/// What decides the memory of a rank, whatever its batch is split into.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<'a> {
     /// The model.
@@ -71,21 +71,70 @@ pub struct Held<'a> {
     pub optimizer: &'a Optimizer,
     /// How the work is arranged.
     pub arrangement: Arrangement,
-    /// Samples of one forward pass.
-    pub micro: u32,
-    /// Forward passes of a step.
-    pub micro_batches: u32,
     /// Bytes of the process itself.
     pub baseline: u64,
 }
 
-/// Bytes of the heaviest rank. The heaviest stage is found, not assumed: it is often the last.
-pub fn peak(held: &Held<'_>) -> Memory {
-    let kept = kept_of(held);
-    (0..held.arrangement.layout.pipeline.get())
-        .map(|stage| of_stage(held, &kept, stage))
-        .max_by_key(|m| m.total())
-        .unwrap_or_default()
+/// Ranks of every pipeline stage: what they hold whatever passes through them, and what a sample leaves in them.
+#[derive(Clone, Debug)]
+pub struct Stages {
+    arrangement: Arrangement,
+    stages: Vec<Stage>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    /// All but activations and logits.
+    held: Memory,
+    /// Bytes of a sample in the blocks, for as long as its micro-batch is alive.
+    stored: u64,
+    /// Bytes of a sample in the block that is at work, and before the first one.
+    working: u64,
+    /// Bytes of a sample in the head.
+    logits: u64,
+}
+
+impl Stages {
+    /// All stages of a pipeline.
+    pub fn of(held: &Held<'_>) -> Self {
+        let kept = kept_of(held);
+        let stages = held.arrangement.layout.pipeline.get();
+        Self {
+            arrangement: held.arrangement,
+            stages: (0..stages).map(|stage| of_stage(held, &kept, stage)).collect(),
+        }
+    }
+
+    /// Bytes of the heaviest rank, in a step of `micro_batches` forward passes of `micro` samples. The heaviest stage is
+    /// found, not assumed: it is often the last.
+    pub fn peak(&self, (micro, micro_batches): (u32, u32)) -> Memory {
+        (0..self.arrangement.layout.pipeline.get())
+            .map(|stage| self.passing(stage, (micro, micro_batches)))
+            .max_by_key(|m| m.total())
+            .unwrap_or_default()
+    }
+
+    /// Bytes of a rank of stage `index`, with what passes leave for their backward: in the blocks with what is before
+    /// them, and after them.
+    fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> Memory {
+        let Arrangement { layout, schedule, chunks, .. } = self.arrangement;
+        let Stage { held, stored, working, logits } = self.stages[index as usize];
+        let shape = Shape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
+        let alive = u64::from(schedule::alive(schedule, shape, index));
+        // Backward begins at once where forward ends, but all forwards of GPipe end before the first backward, and the
+        // weights of the head wait for a zero bubble.
+        let heads = match schedule {
+            PipelineSchedule::Gpipe | PipelineSchedule::ZeroBubble => alive.min(u64::from(micro_batches)),
+            PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => 1,
+        };
+        let samples = u64::from(micro);
+        let in_blocks = (stored * alive).div_ceil(u64::from(chunks));
+        Memory {
+            activations: Bytes(samples * (in_blocks + working)),
+            logits: Bytes(samples * logits * heads),
+            ..held
+        }
+    }
 }
 
 fn is_on_host(arrangement: &Arrangement) -> bool {
@@ -99,9 +148,8 @@ fn kept_of(held: &Held<'_>) -> Kept {
     kept(held.model, cut, recompute, precision, fused)
 }
 
-/// Bytes of a rank of pipeline stage `stage`.
-fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Memory {
-    let arrangement = &held.arrangement;
+fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
+    let Held { model, arrangement, baseline, .. } = held;
     let parts = held.parts.stage(arrangement, stage);
     let (parameters, largest) = (parts.all().all(), parts.largest.all());
     let shard = u64::from(arrangement.shard);
@@ -114,53 +162,33 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Memory {
     // While one part computes, the next is gathered.
     let gathered = if is_sharded(ZeroStage::Zero3) { 2 * 4 * largest } else { 0 };
     let moments = moments(held.optimizer);
-    let (activations, logits) = passing(held, kept, stage);
     let replicas = u64::from(arrangement.replicas());
     let saved = if is_on_host(arrangement) { 4 * (1 + moments) * parameters / replicas } else { 0 };
-    Memory {
+    let held = Memory {
         weights: Bytes(copies * share(ZeroStage::Zero3) + gathered),
         // Fresh gradients of a part lie beside the sums until they are added.
         gradients: Bytes(4 * (share(ZeroStage::Zero2) + largest)),
         optimizer: Bytes(4 * moments * share(ZeroStage::Zero1)),
-        activations: Bytes(activations),
-        logits: Bytes(logits),
+        activations: Bytes(0),
+        logits: Bytes(0),
         buckets: Bytes(buffers(arrangement, parameters, largest)),
         checkpoint: Bytes(saved),
-        baseline: Bytes(held.baseline),
-    }
-}
-
-/// Bytes that passes leave for their backward: in the blocks with what is before them, and after them.
-fn passing(held: &Held<'_>, kept: &Kept, stage: u32) -> (u64, u64) {
-    let Held { model, arrangement, micro, micro_batches, .. } = held;
-    let stages = arrangement.layout.pipeline.get();
-    let (first, last) = (stage == 0, stage + 1 == stages);
-    let shape = Shape { stages, chunks: arrangement.chunks, micros: *micro_batches };
-    let alive = u64::from(schedule::alive(arrangement.schedule, shape, stage));
-    let every = arrangement.recompute_every;
+        baseline: Bytes(*baseline),
+    };
+    let (first, last) = (stage == 0, stage + 1 == arrangement.layout.pipeline.get());
     let (mut blocks, mut again) = (0, 0);
     for run in chunks_of(stage, arrangement, model.blocks()) {
         blocks += run.len() as u64;
-        again += u64::from((run.end - run.start).div_ceil(every));
+        again += u64::from((run.end - run.start).div_ceil(arrangement.recompute_every));
     }
     if arrangement.recompute == Recompute::None {
         again = 0;
     }
-    let stored = again * kept.again_stored + (blocks - again) * kept.block_stored;
     let working = if again > 0 { kept.again_working } else { kept.block_working };
     let logits = if last { kept.logits } else { 0 };
-    // Backward begins at once where forward ends, but all forwards of GPipe end before the first backward, and the
-    // weights of the head wait for a zero bubble.
-    let heads = match arrangement.schedule {
-        PipelineSchedule::Gpipe | PipelineSchedule::ZeroBubble => alive.min(u64::from(*micro_batches)),
-        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => 1,
-    };
     // The logits are gone before gradients pass through a block: the larger of the two counts.
-    let working = working.saturating_sub(logits);
-    let outer = if first { kept.outer } else { 0 };
-    let samples = u64::from(*micro);
-    let in_blocks = (stored * alive).div_ceil(u64::from(arrangement.chunks));
-    (samples * (in_blocks + working + outer), samples * logits * heads)
+    let working = working.saturating_sub(logits) + if first { kept.outer } else { 0 };
+    Stage { held, stored: again * kept.again_stored + (blocks - again) * kept.block_stored, working, logits }
 }
 
 /// Bytes of what lies ready to be sent, and of the memory that the ranks of a host show to each other.

@@ -26,7 +26,7 @@ fn held<'a>(model: &'a Model, optimizer: &'a Optimizer) -> Asked<'a> {
 fn peak(asked: &Asked<'_>) -> Memory {
     let Asked { model, optimizer, arrangement, micro, micro_batches, baseline } = *asked;
     let parts = Parts::largest(model, &arrangement.layout);
-    super::peak(&Held { model, parts: &parts, optimizer, arrangement, micro, micro_batches, baseline })
+    Stages::of(&Held { model, parts: &parts, optimizer, arrangement, baseline }).peak((micro, micro_batches))
 }
 
 #[test]
@@ -146,9 +146,9 @@ fn a_schedule_decides_how_many_micro_batches_are_alive() {
         let asked = Asked { arrangement, micro_batches: 8, ..held(&model, &optimizer) };
         let Asked { model, optimizer, arrangement, micro, micro_batches, baseline } = asked;
         let parts = Parts::largest(model, &arrangement.layout);
-        let held = Held { model, parts: &parts, optimizer, arrangement, micro, micro_batches, baseline };
+        let held = Held { model, parts: &parts, optimizer, arrangement, baseline };
         let kept = kept_of(&held);
-        let memory = of_stage(&held, &kept, stage);
+        let memory = Stages::of(&held).passing(stage, (micro, micro_batches));
         let first = if stage == 0 { kept.outer } else { 0 };
         let working =
             if stage == 3 { kept.block_working.saturating_sub(kept.logits) } else { kept.block_working };

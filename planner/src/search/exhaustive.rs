@@ -5,6 +5,7 @@ use crate::judge::{Judge, Verdict};
 use crate::space::Place;
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
+use std::borrow::Borrow;
 
 /// Candidates priced in one iteration: enough to hide the host's own cost, few enough to stop quickly.
 const CHUNK: usize = 4096;
@@ -16,6 +17,10 @@ impl CostFunction for &Judge<'_> {
 
     fn cost(&self, place: &Place) -> Result<Verdict, Error> {
         Ok(self.verdict(*place))
+    }
+
+    fn bulk_cost<P: Borrow<Place>>(&self, places: &[P]) -> Result<Vec<Verdict>, Error> {
+        Ok(self.verdicts(places))
     }
 }
 

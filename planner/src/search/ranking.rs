@@ -105,25 +105,54 @@ impl Slots {
     fn of(space: &Space) -> Self {
         let mut index = BTreeMap::new();
         let mut names = Vec::new();
-        let mut slot = |axis: &'static str, value: String| {
-            *index.entry((axis, value.clone())).or_insert_with(|| {
-                names.push((axis, value));
+        let mut slot = |axis: usize, code: u64, name: &dyn Fn() -> (&'static str, String)| {
+            *index.entry((axis, code)).or_insert_with(|| {
+                names.push(name());
                 u32::try_from(names.len() - 1).expect("values are few")
             })
         };
         let mut ways = Vec::with_capacity(space.ways.len());
         let mut micros = Vec::with_capacity(space.ways.len());
         for way in &space.ways {
-            ways.push(values(space, way).into_iter().map(|(axis, value)| slot(axis, value)).collect());
+            let codes = codes(space, way).into_iter().enumerate();
+            let name = |axis: usize| values(space, way)[axis].clone();
+            ways.push(codes.map(|(axis, code)| slot(axis, code, &|| name(axis))).collect());
             let all = space.micros(way).iter();
-            micros.push(all.map(|micro| slot("micro-batch", micro.to_string())).collect());
+            let name = |micro: u32| ("micro-batch", micro.to_string());
+            micros.push(all.map(|m| slot(AXES, m.get().into(), &|| name(m.get()))).collect());
         }
         Self { names, ways, micros }
     }
 }
 
+/// Values of a way, see [`values`].
+const AXES: usize = 12;
+
+/// What tells the values of a way along every axis from others, in the order of [`values`] and sooner than their words.
+fn codes(space: &Space, way: &Way) -> [u64; AXES] {
+    let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+    let pool = space.pools[way.pool as usize];
+    let threads = if pool.device == DeviceKind::Cpu { pool.threads } else { 0 };
+    let a = way.arrangement;
+    let [tensor, context, expert, data, pipeline] = Axis::ALL.map(|axis| u64::from(a.layout.degree(axis)));
+    [
+        pair(pool.ranks, threads),
+        a.zero as u64,
+        a.shard.into(),
+        pair(a.recompute as u32, a.recompute_every),
+        pair(a.schedule as u32, a.chunks),
+        a.sequence.into(),
+        a.precision as u64,
+        tensor,
+        context,
+        expert,
+        data,
+        pipeline,
+    ]
+}
+
 /// The values of a way along every axis, in words.
-fn values(space: &Space, way: &Way) -> Vec<(&'static str, String)> {
+fn values(space: &Space, way: &Way) -> [(&'static str, String); AXES] {
     let pool = space.pools[way.pool as usize];
     let (ranks, threads) = (pool.ranks, pool.threads);
     let s = |n: u32| if n == 1 { "" } else { "s" };
@@ -141,7 +170,9 @@ fn values(space: &Space, way: &Way) -> Vec<(&'static str, String)> {
         1 => schedule_word(schedule).to_string(),
         chunks => format!("{} over {chunks} chunks", schedule_word(schedule)),
     };
-    let mut values = vec![
+    let [tensor, context, expert, data, pipeline] =
+        Axis::ALL.map(|axis| (axis.word(), way.arrangement.layout.degree(axis).to_string()));
+    [
         ("ranks", together),
         ("zero", zero_word(zero).to_string()),
         ("shard", shard.to_string()),
@@ -149,9 +180,33 @@ fn values(space: &Space, way: &Way) -> Vec<(&'static str, String)> {
         ("schedule", schedule),
         ("sequence", if sequence { "parallel" } else { "whole" }.to_string()),
         ("precision", precision_word(way.arrangement.precision).to_string()),
-    ];
-    for axis in Axis::ALL {
-        values.push((axis.word(), way.arrangement.layout.degree(axis).to_string()));
+        tensor,
+        context,
+        expert,
+        data,
+        pipeline,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use std::num::NonZeroU64;
+
+    #[test]
+    fn codes_tell_apart_what_words_tell_apart() {
+        let batch = NonZeroU64::new(48).expect("positive");
+        let space = Space::of(&sample::recipe(), &sample::host(8), None, batch, |_, _| None);
+        let (mut words, mut codes_of) = (BTreeMap::new(), BTreeMap::new());
+        for way in &space.ways {
+            for (axis, (code, (_, word))) in
+                codes(&space, way).into_iter().zip(values(&space, way)).enumerate()
+            {
+                assert_eq!(*words.entry((axis, code)).or_insert(word.clone()), word, "axis {axis}");
+                assert_eq!(*codes_of.entry((axis, word)).or_insert(code), code, "axis {axis}");
+            }
+        }
+        assert!(words.len() > 2 * AXES, "{words:?}");
     }
-    values
 }

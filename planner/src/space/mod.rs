@@ -166,11 +166,15 @@ impl Space {
         self.micros(&self.ways[place.way as usize])[place.micro as usize]
     }
 
+    /// Samples of a step of the reader that reads most.
+    pub fn samples(&self, way: &Way) -> u64 {
+        largest_share(self.batch, &way.arrangement.layout, &self.shares)
+    }
+
     /// Forward passes of a step of the reader that does most, with the micro-batch at `place`.
     pub fn micro_batches(&self, place: Place) -> u32 {
-        let layout = &self.ways[place.way as usize].arrangement.layout;
-        let share = largest_share(self.batch, layout, &self.shares);
-        u32::try_from(share / u64::from(self.micro(place).get())).unwrap_or(u32::MAX)
+        let samples = self.samples(&self.ways[place.way as usize]);
+        u32::try_from(samples / u64::from(self.micro(place).get())).unwrap_or(u32::MAX)
     }
 
     /// All places, in order.

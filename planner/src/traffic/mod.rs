@@ -108,33 +108,49 @@ impl Transfer {
     }
 }
 
-/// What decides the traffic of a rank.
-#[derive(Clone, Copy, Debug)]
+/// What decides the traffic of a rank, whatever its batch is split into.
+#[derive(Clone, Debug)]
 pub struct Sender<'a> {
-    /// The model.
-    pub model: &'a Model,
+    model: &'a Model,
     /// Its parts as this rank holds them.
-    pub parts: &'a Parts,
-    /// How the work is arranged.
-    pub arrangement: &'a Arrangement,
+    parts: &'a Parts,
+    arrangement: &'a Arrangement,
     /// Where the rank sits.
-    pub coord: Coord,
-    /// Samples of one forward pass.
-    pub micro: u32,
+    coord: Coord,
+    blocks: Blocks,
+    /// Activations and gradients for other stages: when, and the values of one sample.
+    messages: Vec<(When, u64)>,
 }
 
-impl Sender<'_> {
-    /// Calls `tell` with every transfer of a step that the rank takes part in.
-    pub fn each(&self, mut tell: impl FnMut(Transfer)) {
-        // Nobody talks to himself.
-        let mut tell = |transfer: Transfer| {
-            if transfer.ranks > 1 && transfer.values > 0 && transfer.times > 0 {
-                tell(transfer);
-            }
-        };
-        self.passes(&mut tell);
+/// The blocks of a stage, and how many of them are computed again.
+#[derive(Clone, Copy, Debug)]
+struct Blocks {
+    all: u64,
+    again: u64,
+}
+
+/// Leaves out what is no transfer: nobody talks to himself.
+fn talking(mut tell: impl FnMut(Transfer)) -> impl FnMut(Transfer) {
+    move |transfer| {
+        if transfer.ranks > 1 && transfer.values > 0 && transfer.times > 0 {
+            tell(transfer);
+        }
+    }
+}
+
+impl<'a> Sender<'a> {
+    /// The rank at `coord`, which holds `parts` of `model`.
+    pub fn of(model: &'a Model, parts: &'a Parts, arrangement: &'a Arrangement, coord: Coord) -> Self {
+        let stage = coord.along(Axis::Pipeline);
+        let blocks = passes::blocks(model, arrangement, stage);
+        let messages = passes::messages(model, arrangement, stage);
+        Self { model, parts, arrangement, coord, blocks, messages }
+    }
+
+    /// Calls `tell` with every transfer of a step that the rank takes part in, where a pass has `micro` samples.
+    pub fn each(&self, micro: u32, mut tell: impl FnMut(Transfer)) {
+        self.passes(micro, &mut tell);
         self.state(&mut tell);
-        self.figures(&mut tell);
     }
 
     fn degree(&self, axis: Axis) -> u32 {
@@ -212,10 +228,10 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What `sender` sends in a step of `micro_batches` forward passes.
-    pub fn of(sender: &Sender<'_>, micro_batches: u32) -> Self {
+    /// What `sender` sends in a step of `micro_batches` forward passes of `micro` samples.
+    pub fn of(sender: &Sender<'_>, (micro, micro_batches): (u32, u32)) -> Self {
         let mut traffic = Self::default();
-        sender.each(|transfer| {
+        sender.each(micro, |transfer| {
             let repeats = match transfer.when {
                 When::Forward | When::Backward => u64::from(micro_batches),
                 When::LastBackward | When::Step => 1,
@@ -227,15 +243,10 @@ impl Traffic {
     }
 
     /// What `rank` sends in a step of `micro_batches` forward passes of `micro` samples.
-    pub fn of_rank(
-        model: &Model,
-        arrangement: &Arrangement,
-        (micro, micro_batches): (u32, u32),
-        rank: Rank,
-    ) -> Self {
+    pub fn of_rank(model: &Model, arrangement: &Arrangement, split: (u32, u32), rank: Rank) -> Self {
         let coord = arrangement.layout.coord(rank);
         let parts = Parts::of(model, &arrangement.layout, coord);
-        Self::of(&Sender { model, parts: &parts, arrangement, coord, micro }, micro_batches)
+        Self::of(&Sender::of(model, &parts, arrangement, coord), split)
     }
 
     /// What the rank sends that sends most.

@@ -1,42 +1,66 @@
 //! What is sent in the middle of forward and backward.
 
-use super::{Kind, Purpose, Sender, Transfer, When};
+use super::{Blocks, Kind, Purpose, Sender, Transfer, When, talking};
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
 use dtrain_recipes::{Decoder, Model, Precision, Recompute, ZeroStage};
+use std::ops::Range;
 
-/// The blocks of a stage, and how many of them are computed again.
-#[derive(Clone, Copy, Debug)]
-struct Blocks {
-    all: u64,
-    again: u64,
+/// The blocks of a stage; the first of every run of `recompute_every` is computed again.
+pub(super) fn blocks(model: &Model, arrangement: &Arrangement, stage: u32) -> Blocks {
+    let every = arrangement.recompute_every;
+    let (all, again) = chunks_of(stage, arrangement, model.blocks()).fold((0, 0), |(all, again), run| {
+        let length = run.end - run.start;
+        (all + u64::from(length), again + u64::from(length.div_ceil(every)))
+    });
+    Blocks { all, again: if arrangement.recompute == Recompute::Full { again } else { 0 } }
+}
+
+/// Activations to the next stage, their gradients to the previous: when, and the values of one sample.
+pub(super) fn messages(model: &Model, arrangement: &Arrangement, stage: u32) -> Vec<(When, u64)> {
+    let Arrangement { layout, sequence, .. } = arrangement;
+    if layout.pipeline.get() == 1 {
+        return Vec::new();
+    }
+    let cut = layout.context.get() * if *sequence { layout.tensor.get() } else { 1 };
+    let blocks = model.blocks();
+    let values = |boundary| {
+        let [rows, width] = model.activation_at(boundary);
+        rows / u64::from(cut) * width
+    };
+    let runs = chunks_of(stage, arrangement, blocks);
+    let of_run = |run: Range<u32>| {
+        let next = (run.end < blocks).then(|| (When::Forward, values(run.end)));
+        next.into_iter().chain((run.start > 0).then(|| (When::Backward, values(run.start))))
+    };
+    runs.flat_map(of_run).collect()
 }
 
 impl Sender<'_> {
-    pub(super) fn passes(&self, tell: &mut impl FnMut(Transfer)) {
-        self.messages(tell);
+    /// What every pass of `micro` samples sends.
+    pub(crate) fn passes(&self, micro: u32, tell: impl FnMut(Transfer)) {
+        let tell = &mut talking(tell);
+        for (when, values) in &self.messages {
+            tell(Transfer {
+                purpose: Purpose::Pipeline,
+                when: *when,
+                kind: Kind::Message,
+                channel: Channel::Pipeline,
+                ranks: self.degree(Axis::Pipeline),
+                values: u64::from(micro) * values,
+                times: 1,
+            });
+        }
         let Model::Decoder(decoder) = self.model else { return };
-        let blocks = self.blocks();
-        let tokens = u64::from(self.micro) * u64::from(decoder.context / self.degree(Axis::Context));
-        self.products(decoder, tokens, blocks, tell);
-        self.ring(decoder, tokens, blocks, tell);
-    }
-
-    /// Blocks of the stage; the first of every run of `recompute_every` is computed again.
-    fn blocks(&self) -> Blocks {
-        let every = self.arrangement.recompute_every;
-        let runs = chunks_of(self.stage(), self.arrangement, self.model.blocks());
-        let (all, again) = runs.fold((0, 0), |(all, again), run| {
-            let length = run.end - run.start;
-            (all + u64::from(length), again + u64::from(length.div_ceil(every)))
-        });
-        Blocks { all, again: if self.arrangement.recompute == Recompute::Full { again } else { 0 } }
+        let tokens = u64::from(micro) * u64::from(decoder.context / self.degree(Axis::Context));
+        self.products(decoder, tokens, tell);
+        self.ring(decoder, tokens, tell);
     }
 
     /// Tensor parallelism (Shoeybi et al. 2019): a block enters two column cuts and leaves two row cuts. What is summed in
     /// one direction costs nothing in the other; in sequence mode (Korthikanti et al. 2022) half of a sum is done in each.
-    fn products(&self, d: &Decoder, tokens: u64, blocks: Blocks, tell: &mut impl FnMut(Transfer)) {
-        let ranks = self.degree(Axis::Tensor);
+    fn products(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(Transfer)) {
+        let (ranks, blocks) = (self.degree(Axis::Tensor), self.blocks);
         let stream = tokens * u64::from(d.hidden);
         let mut one = |when, kind, values, times| {
             let (purpose, channel) = (Purpose::Tensor, Channel::Tensor);
@@ -54,13 +78,6 @@ impl Sender<'_> {
             one(When::Forward, Kind::ReduceScatter, stream, leave);
             one(When::Backward, Kind::AllGather, stream, leave + again);
             one(When::Backward, Kind::ReduceScatter, stream, enter + leave_again);
-            // Each rank saw a part of the sequence only; so gradients of what is whole on all of them are summed, in one
-            // message, of shards those that the rank keeps.
-            let ((index, shard), mut whole) = (self.shard(), 0);
-            self.parts.units(self.arrangement, self.stage(), |unit, _, count| {
-                whole += count * unit.whole_of(index, shard);
-            });
-            one(When::Step, Kind::AllReduce, whole, 1);
         } else {
             one(When::Forward, Kind::AllReduce, stream, leave);
             one(When::Backward, Kind::AllReduce, stream, enter + leave_again);
@@ -77,8 +94,11 @@ impl Sender<'_> {
     /// Keys travel towards rank 0, whole; from there to the ranks behind the one they began at, which see only their
     /// first half. Backward they travel again, and their gradients with them and home; nobody but rank 0 itself sees
     /// the second half of its keys. Off the fused operations, keys are gathered and their gradients scattered.
-    fn ring(&self, d: &Decoder, tokens: u64, blocks: Blocks, tell: &mut impl FnMut(Transfer)) {
-        let ranks = self.degree(Axis::Context);
+    fn ring(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(Transfer)) {
+        let (ranks, blocks) = (self.degree(Axis::Context), self.blocks);
+        if ranks == 1 {
+            return;
+        }
         let (n, r) = (u64::from(ranks), u64::from(self.coord.along(Axis::Context)));
         let width = 2 * u64::from(d.kv_heads) * u64::from(d.head_width());
         let keys = tokens * width / u64::from(self.degree(Axis::Tensor));
@@ -112,30 +132,5 @@ impl Sender<'_> {
             keys / 2,
             (blocks.again + blocks.all) * half + blocks.all * half_back,
         );
-    }
-
-    /// Activations to the next stage, their gradients to the previous.
-    fn messages(&self, tell: &mut impl FnMut(Transfer)) {
-        let Arrangement { layout, sequence, .. } = self.arrangement;
-        let ranks = layout.pipeline.get();
-        let cut = layout.context.get() * if *sequence { layout.tensor.get() } else { 1 };
-        let mut one = |when, boundary| {
-            let [rows, width] = self.model.activation_at(boundary);
-            let values = u64::from(self.micro) * (rows / u64::from(cut)) * width;
-            let (purpose, channel, kind) = (Purpose::Pipeline, Channel::Pipeline, Kind::Message);
-            tell(Transfer { purpose, when, kind, channel, ranks, values, times: 1 });
-        };
-        if ranks == 1 {
-            return;
-        }
-        let blocks = self.model.blocks();
-        for run in chunks_of(self.stage(), self.arrangement, blocks) {
-            if run.end < blocks {
-                one(When::Forward, run.end);
-            }
-            if run.start > 0 {
-                one(When::Backward, run.start);
-            }
-        }
     }
 }

@@ -1,12 +1,15 @@
-//! What is sent to keep the replicas alike: gradients, and sharded weights.
+//! What is sent to keep ranks alike: gradients, and sharded weights.
 
-use super::{BUCKET_VALUES, Kind, Purpose, Sender, Transfer, When};
+use super::{BUCKET_VALUES, Kind, Purpose, Sender, Transfer, When, talking};
 use crate::parameters::{Part, Place, share};
 use dtrain_protocol::{Axis, Channel};
-use dtrain_recipes::ZeroStage;
+use dtrain_recipes::{Model, ZeroStage};
 
 impl Sender<'_> {
-    pub(super) fn state(&self, tell: &mut impl FnMut(Transfer)) {
+    /// What is sent to keep ranks alike, and the figures: the same whatever the micro-batches.
+    pub(crate) fn state(&self, tell: impl FnMut(Transfer)) {
+        let tell = &mut talking(tell);
+        self.whole(tell);
         let held = self.parts.stage(self.arrangement, self.stage()).all();
         if self.arrangement.zero == ZeroStage::Zero0 {
             self.buckets(Channel::Replicas, self.arrangement.replicas(), held.dense, tell);
@@ -19,10 +22,32 @@ impl Sender<'_> {
         let replicas = self.degree(Axis::Context) * self.degree(Axis::Data);
         self.buckets(Channel::ExpertReplicas, replicas, held.experts, tell);
         self.tied(tell);
+        self.figures(tell);
+    }
+
+    /// In sequence mode each tensor-parallel rank saw a part of the sequence only; so gradients of what is whole on all
+    /// of them are summed, in one message, of shards those that the rank keeps.
+    fn whole(&self, tell: &mut impl FnMut(Transfer)) {
+        if !matches!(self.model, Model::Decoder(_)) || !self.arrangement.sequence {
+            return;
+        }
+        let ((index, shard), mut values) = (self.shard(), 0);
+        self.parts.units(self.arrangement, self.stage(), |unit, _, count| {
+            values += count * unit.whole_of(index, shard);
+        });
+        tell(Transfer {
+            purpose: Purpose::Tensor,
+            when: When::Step,
+            kind: Kind::AllReduce,
+            channel: Channel::Tensor,
+            ranks: self.degree(Axis::Tensor),
+            values,
+            times: 1,
+        });
     }
 
     /// Which part of the state of the replicas the rank keeps, of how many.
-    pub(super) fn shard(&self) -> (u32, u32) {
+    fn shard(&self) -> (u32, u32) {
         match self.arrangement.zero {
             ZeroStage::Zero0 => (0, 1),
             ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {

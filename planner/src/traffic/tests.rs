@@ -195,8 +195,8 @@ proptest! {
         for rank in 0..stages {
             let coord = arrangement.layout.coord(Rank(rank));
             let parts = Parts::of(&model, &arrangement.layout, coord);
-            let sender = Sender { model: &model, parts: &parts, arrangement: &arrangement, coord, micro };
-            sender.each(|transfer| if transfer.purpose == Purpose::Pipeline {
+            let sender = Sender::of(&model, &parts, &arrangement, coord);
+            sender.each(micro, |transfer| if transfer.purpose == Purpose::Pipeline {
                 match transfer.when {
                     When::Forward => forward += transfer.values * transfer.times,
                     _ => backward += transfer.values * transfer.times,
