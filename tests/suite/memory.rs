@@ -19,7 +19,7 @@ train = "text.txt"
 valid = "5%"
 
 [objective]
-stop = { steps = 2 }
+stop = { steps = 3 }
 
 [train]
 batch = 8
@@ -28,6 +28,9 @@ precision = "f32"
 
 [layout]
 micro_batch = 2
+
+[checkpoint]
+every = 1
 "#;
 
 /// Measured memory may be this share above or below what was predicted.
@@ -40,7 +43,7 @@ struct Peak {
     predicted: f64,
 }
 
-/// Trains two steps with these keys of `[layout]`; all other axes are one.
+/// Trains three steps with these keys of `[layout]`; all other axes are one.
 fn peak(house: &House, recipe: &str, pins: &[(&str, &str)]) -> Peak {
     let axes = ["data", "tensor", "pipeline", "context"];
     let degree = |axis: &str| pins.iter().find(|(key, _)| *key == axis).map_or("1", |(_, value)| value);
@@ -57,7 +60,7 @@ fn peak(house: &House, recipe: &str, pins: &[(&str, &str)]) -> Peak {
     let figures = trial["figures"].as_array().expect("figures");
     let peaks = figures.iter().filter(|figure| figure["key"] == "memory_bytes");
     let measured = peaks.filter_map(|figure| figure["max"].as_f64()).fold(0.0, f64::max);
-    let predicted = trial["row"]["predicted_memory_bytes"].as_f64().expect("the plan predicts memory");
+    let predicted = trial["predicted"]["memory_bytes"].as_f64().expect("the plan predicts memory");
     let mebi = f64::from(1 << 20);
     Peak { measured: measured / mebi, predicted: predicted / mebi }
 }
