@@ -197,8 +197,9 @@ fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
     let [replicas, tensor] = [arrangement.replicas(), layout.tensor.get()].map(u64::from);
     let gradients = match (replicas > 1, zero) {
         (false, _) => 0,
-        (true, ZeroStage::Zero0 | ZeroStage::Zero1) => 4 * parameters,
-        (true, ZeroStage::Zero2 | ZeroStage::Zero3) => 2 * 4 * largest,
+        (true, ZeroStage::Zero0) => 4 * parameters,
+        // Units that travel: of zero 1 some more, but only while what was kept for backward is let go.
+        (true, ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3) => 2 * 4 * largest,
     };
     if !is_on_host(arrangement) {
         return gradients;
