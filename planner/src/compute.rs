@@ -127,14 +127,15 @@ pub fn work(model: &Model) -> Work {
 
 fn decoder(d: &Decoder) -> Work {
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
-    let weights = d.block_parameters() as f64;
+    let (weights, active) = (d.block_parameters() as f64, d.block_parameters_active() as f64);
+    let passed = d.experts.map_or(1.0, |experts| f64::from(experts.per_token));
     let (s, h, f, v) = (f64::from(d.context), f64::from(d.hidden), f64::from(d.ffn), f64::from(d.vocab));
     let causal = 0.5;
     let up = if d.activation == Activation::Swiglu { 3.0 } else { 2.0 };
     Work {
-        block_flops: s * (2.0 * weights + causal * 4.0 * s * h),
+        block_flops: s * (2.0 * active + causal * 4.0 * s * h),
         block_weights: weights,
-        block_values: s * (14.0 * h + up * 2.0 * f) + causal * 4.0 * s * s * f64::from(d.heads),
+        block_values: s * (14.0 * h + passed * up * 2.0 * f) + causal * 4.0 * s * s * f64::from(d.heads),
         outer_flops: 2.0 * s * h * v,
         outer_weights: h * v,
         outer_values: s * (4.0 * h + 4.0 * v),
@@ -224,6 +225,18 @@ mod tests {
         assert!(measured(&[], 1).is_none());
         let one = measured(&[point(4, 2.0)], 8).expect("not empty");
         assert!((one.block_forward - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_token_costs_the_experts_that_it_passes() {
+        let [dense, experts] = [sample::llama(), sample::experts()].map(|model| work(&model));
+        // Two feed-forwards of three matrices 256 × 1,024 in place of one, and a router 256 × 8.
+        let more = 256.0 * (2.0 * f64::from(3 * 256 * 1024 + 256 * 8));
+        assert!((experts.block_flops - dense.block_flops - more).abs() < 1.0);
+        assert!(
+            (experts.block_weights - dense.block_weights - f64::from(7 * 3 * 256 * 1024 + 256 * 8)).abs()
+                < 1.0
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(crate) fn gpt2() -> Model {
         activation: Activation::Gelu,
         tied: true,
         bias: true,
+        experts: None,
     })
 }
 
@@ -35,7 +36,15 @@ pub(crate) fn llama() -> Model {
         activation: Activation::Swiglu,
         tied: false,
         bias: false,
+        experts: None,
     })
+}
+
+/// Eight experts a block, of which a token passes two.
+pub(crate) fn experts() -> Model {
+    let Model::Decoder(dense) = llama() else { unreachable!("it is a decoder") };
+    let experts = Experts { count: 8, per_token: 2, capacity: None, balance: 0.01 };
+    Model::Decoder(Decoder { experts: Some(experts), ..dense })
 }
 
 pub(crate) fn models() -> [Model; 3] {

@@ -1,7 +1,7 @@
 //! What the worker can run today. The planner refuses what it cannot, with the reason told here.
 
-use crate::{Arrangement, Axis, DeviceKind};
-use dtrain_recipes::{Model, Precision, Recompute, ZeroStage};
+use crate::{Arrangement, Axis, DeviceKind, Layout};
+use dtrain_recipes::{Decoder, Experts, Model, Precision, Recompute, ZeroStage};
 
 /// Why the worker cannot run this combination, as the end of a sentence; `None` when it can.
 ///
@@ -19,6 +19,9 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
     if layout.context.get() > 1 && *device != DeviceKind::Cpu {
         return Some("the worker splits sequences among CPUs only".into());
     }
+    if let Some(reason) = cannot_spread(arrangement, model) {
+        return Some(reason);
+    }
     if let Some(reason) = recomputes_in_vain(arrangement, model) {
         return Some(reason.into());
     }
@@ -31,6 +34,34 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
         }
         (Precision::F32 | Precision::Bf16, _) => None,
     }
+}
+
+/// Why the tokens of this model cannot reach their experts.
+fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<String> {
+    let Model::Decoder(Decoder { experts: Some(Experts { count, capacity, .. }), .. }) = model else {
+        return None;
+    };
+    let Layout { context, expert, .. } = arrangement.layout;
+    if capacity.is_some() && context.get() > 1 {
+        let reason = "a capacity counts the tokens of a whole sequence (model.capacity = \"none\")";
+        return Some(format!("{reason}: context {context}"));
+    }
+    if !count.is_multiple_of(expert.get()) {
+        return Some(format!("{count} experts do not divide among {expert} ranks (model.experts)"));
+    }
+    if expert.get() == 1 {
+        return None;
+    }
+    if arrangement.device != DeviceKind::Cpu {
+        return Some(format!("the worker spreads experts among CPUs only: expert {expert}"));
+    }
+    if arrangement.zero != ZeroStage::Zero0 && arrangement.expert_shard().is_none() {
+        let shard = arrangement.shard;
+        return Some(format!(
+            "groups of {shard} hold unlike many of each expert (layout.shard): expert {expert}"
+        ));
+    }
+    None
 }
 
 /// Why recomputing what `selective` names, the scores of attention, would be the same as recomputing nothing.
@@ -75,15 +106,17 @@ fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
         | (Axis::Tensor | Axis::Context, Model::Decoder(_) | Model::Command(_)) => None,
         (Axis::Tensor, Model::Mlp(_) | Model::Cnn(_)) => Some("only the matrices of a decoder are cut"),
         (Axis::Context, Model::Mlp(_) | Model::Cnn(_)) => Some("only a decoder has sequences to split"),
-        (Axis::Expert, _) => Some("the worker cuts no work along this axis"),
+        (Axis::Expert, Model::Decoder(Decoder { experts: Some(_), .. }) | Model::Command(_)) => None,
+        (Axis::Expert, Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_)) => {
+            Some("the model has no experts to spread")
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Layout;
-    use dtrain_recipes::{Activation, Decoder, Mlp, Norm, Positions};
+    use dtrain_recipes::{Activation, Mlp, Norm, Positions};
     use std::num::NonZeroU32;
 
     #[test]
@@ -110,9 +143,8 @@ mod tests {
         assert!(asked(Arrangement { precision: Precision::Bf16, ..replicas }).is_some());
     }
 
-    #[test]
-    fn selective_recompute_is_refused_where_it_drops_nothing() {
-        let decoder = Model::Decoder(Decoder {
+    fn decoder(experts: Option<Experts>) -> Model {
+        Model::Decoder(Decoder {
             layers: 2,
             hidden: 8,
             heads: 2,
@@ -125,7 +157,33 @@ mod tests {
             activation: Activation::Gelu,
             tied: true,
             bias: true,
-        });
+            experts,
+        })
+    }
+
+    #[test]
+    fn experts_are_spread_where_there_are_experts_in_equal_parts() {
+        let n = |degree| NonZeroU32::new(degree).expect("degrees start at one");
+        let spread = |expert| Layout { expert: n(expert), ..Layout::SINGLE };
+        let asked = |layout, capacity| {
+            let experts = Experts { count: 6, per_token: 2, capacity, balance: 0.01 };
+            cannot_run(&Arrangement { layout, ..Arrangement::SINGLE }, &decoder(Some(experts)))
+        };
+        assert_eq!(asked(spread(3), Some(1.0)), None);
+        assert_eq!(asked(Layout { data: n(2), tensor: n(2), ..spread(2) }, None), None);
+        assert_eq!(asked(Layout { context: n(2), ..spread(2) }, None), None);
+        assert!(
+            asked(spread(4), None).is_some_and(|why| why.contains("6 experts") && why.contains("4 ranks"))
+        );
+        let split = asked(Layout { context: n(2), ..Layout::SINGLE }, Some(1.0));
+        assert!(split.is_some_and(|why| why.contains("capacity") && why.contains("context 2")));
+        let dense = Arrangement { layout: spread(2), ..Arrangement::SINGLE };
+        assert!(cannot_run(&dense, &decoder(None)).is_some_and(|why| why.contains("no experts")));
+    }
+
+    #[test]
+    fn selective_recompute_is_refused_where_it_drops_nothing() {
+        let decoder = decoder(None);
         let mlp = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
         let selective = Arrangement { recompute: Recompute::Selective, ..Arrangement::SINGLE };
         let on_gpu = Arrangement { device: DeviceKind::Cuda, ..selective };

@@ -70,6 +70,20 @@ impl Arrangement {
         neighbours.copied().filter(|neighbour| own.contains(neighbour)).collect()
     }
 
+    /// Ranks of one shard group that hold the same experts; `None` where groups differ in that.
+    pub fn expert_shard(&self) -> Option<u32> {
+        let (context, expert) = (self.layout.context.get(), self.layout.expert.get());
+        let divides = |small: u32, large: u32| large.is_multiple_of(small);
+        match self.shard {
+            shard if expert == 1 => Some(shard),
+            // In the order of ranks: the parts of a sequence, then the experts, then the replicas.
+            shard if divides(context * expert, shard) => Some(shard / expert),
+            shard if divides(context, shard) && shard <= context * expert => Some(context),
+            shard if divides(shard, context) => Some(shard),
+            _ => None,
+        }
+    }
+
     /// The ranks that hold the same shard of those parameters as `rank` does, itself included, ascending.
     pub fn across_shards(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
         self.of_one_shard(rank, replication, self.layout.group(rank, replication.axes()))
@@ -124,6 +138,22 @@ mod tests {
                 let mut all: Vec<_> = group.iter().flat_map(across).collect();
                 all.sort();
                 prop_assert_eq!(all, layout.group(rank, Channel::Replicas.axes()));
+            }
+        }
+    }
+
+    #[test]
+    fn shard_groups_hold_as_many_of_each_expert_or_are_told_apart() {
+        let n = |degree| NonZeroU32::new(degree).expect("degrees start at one");
+        for (context, expert, data) in [(1, 2, 3), (2, 2, 3), (3, 4, 1), (2, 3, 2), (4, 2, 1), (3, 1, 2)] {
+            let layout = Layout { context: n(context), expert: n(expert), data: n(data), ..Layout::SINGLE };
+            let base = Arrangement { layout, ..Arrangement::SINGLE };
+            for shard in (1..=base.replicas()).filter(|shard| base.replicas().is_multiple_of(*shard)) {
+                let arrangement = Arrangement { shard, ..base };
+                let size = |rank| arrangement.shard_group(Rank(rank), Channel::ExpertReplicas).len() as u32;
+                let sizes: Vec<_> = (0..layout.world()).map(size).collect();
+                let alike = sizes.iter().all(|size| *size == sizes[0]).then_some(sizes[0]);
+                assert_eq!(arrangement.expert_shard(), alike, "{layout}, shards of {shard}: {sizes:?}");
             }
         }
     }

@@ -60,11 +60,17 @@ pub enum Channel {
     AcrossShards,
     /// The ranks of [`Channel::Shard`] once more: weights are gathered while gradients travel.
     Weights,
+    /// Of the ranks of [`Channel::Shard`] those that hold the same experts, which shard the state of these.
+    ExpertShard,
+    /// Ranks that hold the same shard of the same experts.
+    AcrossExpertShards,
+    /// The ranks of [`Channel::ExpertShard`] once more, as [`Channel::Weights`].
+    ExpertWeights,
 }
 
 impl Channel {
     /// All channels; a channel's index is its place here.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::World,
         Self::Tensor,
         Self::Context,
@@ -75,10 +81,13 @@ impl Channel {
         Self::Shard,
         Self::AcrossShards,
         Self::Weights,
+        Self::ExpertShard,
+        Self::AcrossExpertShards,
+        Self::ExpertWeights,
     ];
 
-    /// The axes along which its members differ. Those of [`Channel::Shard`], [`Channel::AcrossShards`] and
-    /// [`Channel::Weights`] are parts of the replicas, which differ along these.
+    /// The axes along which its members differ. Those of [`Channel::Shard`] and the channels after it are parts of the
+    /// replicas, which differ along these.
     pub fn axes(self) -> &'static [Axis] {
         match self {
             Self::World => &Axis::ALL,
@@ -89,7 +98,9 @@ impl Channel {
             Self::Replicas | Self::Shard | Self::AcrossShards | Self::Weights => {
                 &[Axis::Context, Axis::Expert, Axis::Data]
             }
-            Self::ExpertReplicas => &[Axis::Context, Axis::Data],
+            Self::ExpertReplicas | Self::ExpertShard | Self::AcrossExpertShards | Self::ExpertWeights => {
+                &[Axis::Context, Axis::Data]
+            }
         }
     }
 }

@@ -149,7 +149,15 @@ pub const KEYS: &[Key] = keys![
     "model.heads", Whole(1, 65_536), Required, DECODER, "Query heads; they divide hidden";
     "model.kv_heads", Whole(1, 65_536), Default("heads"), DECODER, "Key and value heads; they divide heads";
     "model.ffn", Whole(1, 8_388_608), Default("gelu: 4 × hidden; swiglu: 8/3 × hidden, rounded up to a multiple of 64"),
-        DECODER, "Feed-forward width";
+        DECODER, "Feed-forward width; of each expert, where there are experts";
+    "model.experts", Whole(2, 65_536), Optional("one feed-forward layer, which every token passes"), DECODER,
+        "Feed-forward layers of each block, of which a token passes a few; without biases";
+    "model.experts_per_token", Whole(1, 65_536), Default("2, where there are experts"), DECODER,
+        "Experts that a token passes: those its router finds most likely";
+    "model.capacity", OrNone(&Shape::Above(0.0, 1e6)), Default("\"none\", where there are experts"), DECODER,
+        "Tokens of a sequence that an expert takes, as a multiple of its even share; the rest passes it by";
+    "model.balance", Shape::Below(0.0, 1e6), Default("0.01, where there are experts"), DECODER,
+        "Weight of the load-balance loss, which is not told";
     "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; must be said for token shards"), DECODER,
         "Vocabulary size";
     "model.context", Whole(1, 16_777_216), Required, DECODER, "Sequence length in tokens";

@@ -27,7 +27,7 @@ pub use cluster::{Cluster, Devices, Host, Launcher};
 pub use data::{Data, DataFormat, Tokenizer, Valid};
 pub use document::{Document, Leaf};
 pub use extends::extended;
-pub use model::{Activation, Cnn, Command, Decoder, Mlp, Model, Norm, Positions};
+pub use model::{Activation, Cnn, Command, Decoder, Experts, Mlp, Model, Norm, Positions};
 pub use objective::{Metric, Objective, Stop};
 pub use problem::{Problem, render_all};
 pub use recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};

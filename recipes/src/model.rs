@@ -59,7 +59,7 @@ pub struct Decoder {
     pub heads: u32,
     /// Key and value heads (grouped-query attention when fewer than `heads`).
     pub kv_heads: u32,
-    /// Feed-forward width.
+    /// Feed-forward width; of each expert, where there are experts.
     pub ffn: u32,
     /// Vocabulary size.
     pub vocab: u32,
@@ -73,8 +73,43 @@ pub struct Decoder {
     pub activation: Activation,
     /// Whether the head shares the embedding's weights.
     pub tied: bool,
-    /// Whether linear layers have a bias.
+    /// Whether linear layers have a bias; those of experts never have.
     pub bias: bool,
+    /// Feed-forward layers of which each token passes a few; `None`: one, which every token passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Experts>,
+}
+
+/// A mixture of experts in place of each feed-forward layer.
+///
+/// A router gives every token a probability for each expert. The token passes the experts with the largest, and their
+/// results are summed with the probabilities as weights, scaled to sum to one. With one expert a token, the weight is
+/// the probability as it is: scaled it would always be one, and the router would learn nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experts {
+    /// Experts of each block.
+    pub count: u32,
+    /// Experts that a token passes; at most `count`.
+    pub per_token: u32,
+    /// Tokens of one sequence that an expert takes, as a multiple of its even share; later tokens of the sequence pass
+    /// it by. `None`: all that are sent to it.
+    pub capacity: Option<f64>,
+    /// Weight of the load-balance loss, which training lowers beside the cross-entropy; 0 for none.
+    pub balance: f64,
+}
+
+impl Experts {
+    /// Tokens of a sequence of `length` that an expert takes at most; one at least.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a length in tokens, far below 2^52; more than fits means everything"
+    )]
+    pub fn most(&self, length: usize) -> usize {
+        let even = length as f64 * f64::from(self.per_token) / f64::from(self.count);
+        self.capacity.map_or(length, |capacity| ((capacity * even).ceil() as usize).max(1))
+    }
 }
 
 /// A multi-layer perceptron.
@@ -123,12 +158,27 @@ impl Decoder {
 
     /// Parameters of one block.
     pub fn block_parameters(&self) -> u64 {
+        self.block_with(self.experts.map_or(0, |experts| experts.count))
+    }
+
+    /// Parameters of one block that a token passes: all of them without experts.
+    pub fn block_parameters_active(&self) -> u64 {
+        self.block_with(self.experts.map_or(0, |experts| experts.per_token))
+    }
+
+    /// Parameters of one block with some of its experts.
+    fn block_with(&self, experts: u32) -> u64 {
         let (h, f) = (u64::from(self.hidden), u64::from(self.ffn));
         let kv = u64::from(self.kv_heads) * u64::from(self.head_width());
         let up = if self.activation == Activation::Swiglu { 2 } else { 1 };
-        let linear = h * (h + 2 * kv) + h * h + up * h * f + f * h;
-        let bias = if self.bias { (h + 2 * kv) + h + up * f + h } else { 0 };
-        linear + bias + 2 * self.norm_parameters()
+        let attention = h * (h + 2 * kv) + h * h;
+        let attention_bias = (h + 2 * kv) + h;
+        let matrices = up * h * f + f * h;
+        let (feed_forward, bias) = match self.experts {
+            Some(all) => (h * u64::from(all.count) + u64::from(experts) * matrices, attention_bias),
+            None => (matrices, attention_bias + up * f + h),
+        };
+        attention + feed_forward + if self.bias { bias } else { 0 } + 2 * self.norm_parameters()
     }
 
     /// Parameters of one normalisation.

@@ -74,6 +74,7 @@ fn gpt() -> Decoder {
         activation: Activation::Gelu,
         tied: false,
         bias: true,
+        experts: None,
     }
 }
 

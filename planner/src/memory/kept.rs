@@ -1,6 +1,6 @@
 //! Bytes that the passes of one sample keep for backward, operation by operation.
 
-use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Positions, Precision, Recompute};
+use dtrain_recipes::{Activation, Cnn, Decoder, Experts, Mlp, Model, Positions, Precision, Recompute};
 
 /// How the values of a decoder are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +74,18 @@ fn decoder_fused(d: &Decoder, cut: Cut) -> Kept {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
     let k = u64::from(d.kv_heads) * u64::from(d.head_width());
     let packed = h + 2 * k;
+    let passed = passed(d);
     let (wide, inner) = match d.activation {
-        Activation::Swiglu => (2 * f, f),
-        Activation::Gelu | Activation::Relu => (f, f),
+        Activation::Swiglu => (2 * passed * f, passed * f),
+        Activation::Gelu | Activation::Relu => (passed * f, passed * f),
     };
     // Input, residual; both normed; packed queries, keys and values, logarithms, context; up, activated.
     let input = cut.between(h);
-    let all = 2 * input + 2 * h + cut.inside(packed + u64::from(d.heads) + h) + cut.inside(wide + inner);
+    let all = 2 * input
+        + 2 * h
+        + cut.inside(packed + u64::from(d.heads) + h)
+        + cut.inside(wide + inner)
+        + routed(d);
     // Keys and values, and their gradients, on their way around the ring: one here, one arriving.
     let ring = if cut.context > 1 { cut.inside(8 * k) } else { 0 };
     // Gradients on their way through the block: of the residual, of the packed or the wide tensor and beside it.
@@ -96,6 +101,17 @@ fn decoder_fused(d: &Decoder, cut: Cut) -> Kept {
         outer: bytes(input),
         logits: bytes(logits),
     }
+}
+
+/// Feed-forward layers that a token passes.
+fn passed(d: &Decoder) -> u64 {
+    d.experts.map_or(1, |experts| experts.per_token.into())
+}
+
+/// What routing to experts keeps of a token: scores and probabilities, and a row to and from each expert.
+fn routed(d: &Decoder) -> u64 {
+    let each = |experts: Experts| u64::from(experts.per_token) * 2 * u64::from(d.hidden);
+    d.experts.map_or(0, |experts| 2 * u64::from(experts.count) + each(experts))
 }
 
 /// What plain tensor operations keep.
@@ -116,9 +132,10 @@ fn decoder_plain(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precisi
     let feed_forward = input
         + h
         + match d.activation {
-            Activation::Swiglu => cut.inside(4 * f),
-            Activation::Gelu | Activation::Relu => cut.inside(2 * f),
-        };
+            Activation::Swiglu => cut.inside(4 * passed(d) * f),
+            Activation::Gelu | Activation::Relu => cut.inside(2 * passed(d) * f),
+        }
+        + routed(d);
     let bytes = |each, values| cut.bytes(s, each, values);
     let all = bytes(product, attention + scores + feed_forward);
     let (again_stored, again_working) = match recompute {

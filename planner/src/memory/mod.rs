@@ -153,7 +153,10 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let parts = held.parts.stage(arrangement, stage);
     let (parameters, largest) = (parts.all().all(), parts.largest.all());
     let shard = u64::from(arrangement.shard);
-    let share = |at: ZeroStage| if arrangement.zero >= at { parameters.div_ceil(shard) } else { parameters };
+    // Of an expert, only those ranks of a shard group share the state that hold it.
+    let of_experts = u64::from(arrangement.expert_shard().unwrap_or(1));
+    let shared = parts.all().dense.div_ceil(shard) + parts.all().experts.div_ceil(of_experts);
+    let share = |at: ZeroStage| if arrangement.zero >= at { shared } else { parameters };
     let is_sharded = |at: ZeroStage| arrangement.zero >= at && shard > 1;
     let copies = match arrangement.precision {
         Precision::F32 => 4,
@@ -163,7 +166,9 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let gathered = if is_sharded(ZeroStage::Zero3) { 2 * 4 * largest } else { 0 };
     let moments = moments(held.optimizer);
     let replicas = u64::from(arrangement.replicas());
-    let saved = if is_on_host(arrangement) { 4 * (1 + moments) * parameters / replicas } else { 0 };
+    // Each writes its share; of an expert only those that hold it write.
+    let written = parts.all().dense + u64::from(arrangement.layout.expert.get()) * parts.all().experts;
+    let saved = if is_on_host(arrangement) { 4 * (1 + moments) * written / replicas } else { 0 };
     let held = Memory {
         weights: Bytes(copies * share(ZeroStage::Zero3) + gathered),
         // Fresh gradients of a part lie beside the sums until they are added.

@@ -60,6 +60,8 @@ pub struct Part {
     pub values: Values,
     /// Those that are no experts.
     lengths: Vec<Length>,
+    /// Lengths of the experts.
+    experts: Vec<u64>,
 }
 
 /// Values of one parameter.
@@ -77,6 +79,7 @@ impl Part {
             let values = split::region(name, shape, layout, coord).elements();
             if split::is_cut(name, Axis::Expert) {
                 part.values.experts += values;
+                part.experts.push(values);
                 continue;
             }
             let is_whole = !split::is_cut(name, Axis::Tensor);
@@ -91,6 +94,7 @@ impl Part {
     fn with(mut self, other: &Self) -> Self {
         self.values = self.values + other.values;
         self.lengths.extend(&other.lengths);
+        self.experts.extend(&other.experts);
         self
     }
 
@@ -98,6 +102,11 @@ impl Part {
     /// shorter share is padded.
     pub fn block(&self, shard: u32) -> u64 {
         self.lengths.iter().map(|length| length.values.div_ceil(u64::from(shard))).sum()
+    }
+
+    /// As [`Part::block`], of the experts.
+    pub fn expert_block(&self, shard: u32) -> u64 {
+        self.experts.iter().map(|length| length.div_ceil(u64::from(shard))).sum()
     }
 
     /// Of what rank `index` of `shard` keeps, those that every tensor-parallel rank holds whole; nothing is padded.

@@ -29,6 +29,15 @@ pub(super) fn decoder_block(d: &Decoder) -> Vec<Parameter> {
     linear("attention.k.weight", "attention.k.bias", [h, k]);
     linear("attention.v.weight", "attention.v.bias", [h, k]);
     linear("attention.out.weight", "attention.out.bias", [h, h]);
+    if let Some(experts) = d.experts {
+        let e = u64::from(experts.count);
+        all.push(("router.weight", vec![h, e]));
+        if d.activation == Activation::Swiglu {
+            all.push(("experts.gate.weight", vec![e, h, f]));
+        }
+        all.extend([("experts.up.weight", vec![e, h, f]), ("experts.down.weight", vec![e, f, h])]);
+        return all;
+    }
     if d.activation == Activation::Swiglu {
         linear("ffn.gate.weight", "ffn.gate.bias", [h, f]);
     }

@@ -67,6 +67,7 @@ pub(super) fn does_not_divide(recipe: &Recipe, layout: &Layout) -> Option<Reject
             check("model.heads", d.heads, tensor)
                 .or_else(|| check("model.kv_heads", d.kv_heads, tensor))
                 .or_else(|| check("model.ffn", d.ffn, tensor))
+                .or_else(|| check("model.experts", d.experts?.count, layout.expert.get()))
                 // It may divide unevenly, but every rank needs a part of it.
                 .or_else(|| check("model.vocab", d.vocab, tensor).filter(|_| d.vocab < tensor))
                 .or_else(|| check("model.context", d.context, pieces))

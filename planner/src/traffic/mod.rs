@@ -173,7 +173,9 @@ impl<'a> Sender<'a> {
     fn figures(&self, tell: &mut impl FnMut(Transfer)) {
         let Arrangement { layout, .. } = self.arrangement;
         let ranks = layout.world();
-        let is_alike = self.arrangement.replicas() == ranks && self.arrangement.zero == ZeroStage::Zero0;
+        let is_alike = self.arrangement.replicas() == ranks
+            && self.arrangement.zero == ZeroStage::Zero0
+            && layout.expert.get() == 1;
         tell(Transfer {
             purpose: Purpose::Figures,
             when: When::Step,
@@ -185,6 +187,16 @@ impl<'a> Sender<'a> {
         });
     }
 
+    fn rank(&self) -> Rank {
+        self.arrangement.layout.rank(self.coord)
+    }
+
+    /// Index of the rank among `members`.
+    fn place(&self, members: Vec<Rank>) -> u32 {
+        let before = members.iter().take_while(|member| **member != self.rank()).count();
+        u32::try_from(before).expect("a group has at most all ranks")
+    }
+
     /// Index of the rank in its group of a channel.
     fn index(&self, channel: Channel) -> u32 {
         let at = |axis| self.coord.along(axis);
@@ -193,7 +205,7 @@ impl<'a> Sender<'a> {
         };
         let replica = data(self.degree(Axis::Expert), at(Axis::Expert));
         match channel {
-            Channel::World => self.arrangement.layout.rank(self.coord).0,
+            Channel::World => self.rank().0,
             Channel::Tensor => at(Axis::Tensor),
             Channel::Context => at(Axis::Context),
             Channel::Expert => at(Axis::Expert),
@@ -202,6 +214,12 @@ impl<'a> Sender<'a> {
             Channel::ExpertReplicas => data(1, 0),
             Channel::Shard | Channel::Weights => replica % self.arrangement.shard,
             Channel::AcrossShards => replica / self.arrangement.shard,
+            Channel::ExpertShard | Channel::ExpertWeights => {
+                self.place(self.arrangement.shard_group(self.rank(), Channel::ExpertReplicas))
+            }
+            Channel::AcrossExpertShards => {
+                self.place(self.arrangement.across_shards(self.rank(), Channel::ExpertReplicas))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Blocks, Kind, Purpose, Sender, Transfer, When, talking};
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
-use dtrain_recipes::{Decoder, Model, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Decoder, Experts, Model, Precision, Recompute, ZeroStage};
 use std::ops::Range;
 
 /// The blocks of a stage; the first of every run of `recompute_every` is computed again.
@@ -55,6 +55,7 @@ impl Sender<'_> {
         let tokens = u64::from(micro) * u64::from(decoder.context / self.degree(Axis::Context));
         self.products(decoder, tokens, tell);
         self.ring(decoder, tokens, tell);
+        self.experts(decoder, tokens, tell);
     }
 
     /// Tensor parallelism (Shoeybi et al. 2019): a block enters two column cuts and leaves two row cuts. What is summed in
@@ -132,5 +133,37 @@ impl Sender<'_> {
             keys / 2,
             (blocks.again + blocks.all) * half + blocks.all * half_back,
         );
+    }
+
+    /// Tokens go to their experts and back, and their gradients as well: as many as go to other ranks where all
+    /// experts have equally many. Before them goes how many there are.
+    fn experts(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(Transfer)) {
+        let Some(Experts { count, per_token, balance, .. }) = d.experts else { return };
+        let (blocks, choices) = (self.blocks, tokens * u64::from(per_token));
+        let mut one = |when, kind, axis, values, times| {
+            let (purpose, channel) = match axis {
+                Axis::Tensor => (Purpose::Tensor, Channel::Tensor),
+                Axis::Context => (Purpose::Context, Channel::Context),
+                _ => (Purpose::Expert, Channel::Expert),
+            };
+            let ranks = self.degree(axis);
+            tell(Transfer { purpose, when, kind, channel, ranks, values, times });
+        };
+        let (ways, counts) = (choices * u64::from(d.hidden), u64::from(count));
+        one(When::Forward, Kind::AllToAll, Axis::Expert, counts, blocks.all);
+        one(When::Forward, Kind::AllToAll, Axis::Expert, ways, 2 * blocks.all);
+        one(When::Backward, Kind::AllToAll, Axis::Expert, counts, blocks.again);
+        one(When::Backward, Kind::AllToAll, Axis::Expert, ways, 2 * (blocks.all + blocks.again));
+        if !self.arrangement.sequence {
+            // Each tensor-parallel rank has a part of the gradient of the gates.
+            one(When::Backward, Kind::AllReduce, Axis::Tensor, choices, blocks.all);
+        }
+        if balance > 0.0 {
+            // What was chosen in whole sequences; told where the pass is recorded.
+            let samples = tokens / u64::from(d.context / self.degree(Axis::Context));
+            let chosen = samples * counts;
+            one(When::Forward, Kind::AllReduce, Axis::Context, chosen, blocks.all - blocks.again);
+            one(When::Backward, Kind::AllReduce, Axis::Context, chosen, blocks.again);
+        }
     }
 }

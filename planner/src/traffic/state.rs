@@ -5,22 +5,36 @@ use crate::parameters::{Part, Place, share};
 use dtrain_protocol::{Axis, Channel};
 use dtrain_recipes::{Model, ZeroStage};
 
+/// Parameters of a part that are sharded among the same ranks.
+#[derive(Clone, Copy, Debug)]
+struct Pack {
+    /// Of a shard group, and of those that hold the same shard.
+    channels: [Channel; 2],
+    /// How many these are.
+    ranks: [u32; 2],
+    /// Values of what one rank keeps.
+    block: u64,
+}
+
 impl Sender<'_> {
     /// What is sent to keep ranks alike, and the figures: the same whatever the micro-batches.
     pub(crate) fn state(&self, tell: impl FnMut(Transfer)) {
         let tell = &mut talking(tell);
         self.whole(tell);
         let held = self.parts.stage(self.arrangement, self.stage()).all();
+        let is_spread = self.degree(Axis::Expert) > 1;
         if self.arrangement.zero == ZeroStage::Zero0 {
-            self.buckets(Channel::Replicas, self.arrangement.replicas(), held.dense, tell);
+            let common = if is_spread { held.dense } else { held.all() };
+            self.buckets(Channel::Replicas, self.arrangement.replicas(), common, tell);
+            // Ranks along the expert axis hold other experts.
+            let replicas = self.degree(Axis::Context) * self.degree(Axis::Data);
+            let own = if is_spread { held.experts } else { 0 };
+            self.buckets(Channel::ExpertReplicas, replicas, own, tell);
         } else {
             self.parts.units(self.arrangement, self.stage(), |unit, place, count| {
                 self.shards(unit, place, count, tell);
             });
         }
-        // Ranks along the expert axis hold other experts.
-        let replicas = self.degree(Axis::Context) * self.degree(Axis::Data);
-        self.buckets(Channel::ExpertReplicas, replicas, held.experts, tell);
         self.tied(tell);
         self.figures(tell);
     }
@@ -66,10 +80,30 @@ impl Sender<'_> {
 
     /// `count` parts of the model, whose state `shard` replicas share (Rajbhandari et al. 2020).
     fn shards(&self, unit: &Part, place: Place, count: u64, tell: &mut impl FnMut(Transfer)) {
-        let (zero, shard) = (self.arrangement.zero, self.arrangement.shard);
-        let block = unit.block(shard);
+        let (all, shard) = (self.arrangement.replicas(), self.arrangement.shard);
+        let common = Pack {
+            channels: [Channel::Shard, Channel::AcrossShards],
+            ranks: [shard, all / shard],
+            block: unit.block(shard),
+        };
+        self.pack(&common, place, count, tell);
+        if unit.values.experts == 0 {
+            return;
+        }
+        // Groups that hold unlike many of an expert are not run.
+        let own = self.arrangement.expert_shard().unwrap_or(1);
+        let across = all / self.degree(Axis::Expert) / own;
+        let channels = [Channel::ExpertShard, Channel::AcrossExpertShards];
+        let experts = Pack { channels, ranks: [own, across], block: unit.expert_block(own) };
+        self.pack(&experts, place, count, tell);
+    }
+
+    /// As [`Sender::shards`], of what travels together.
+    fn pack(&self, pack: &Pack, place: Place, count: u64, tell: &mut impl FnMut(Transfer)) {
+        let (zero, Pack { channels: [inside, across], ranks: [shard, groups], block }) =
+            (self.arrangement.zero, *pack);
         let mut within = |purpose, when, kind, block| {
-            let (channel, ranks) = (Channel::Shard, shard);
+            let (channel, ranks) = (inside, shard);
             let values = block * u64::from(shard);
             tell(Transfer { purpose, when, kind, channel, ranks, values, times: count });
         };
@@ -97,8 +131,8 @@ impl Sender<'_> {
             purpose: Purpose::Gradients,
             when: When::Step,
             kind: Kind::AllReduce,
-            channel: Channel::AcrossShards,
-            ranks: self.arrangement.replicas() / shard,
+            channel: across,
+            ranks: groups,
             values: block,
             times: count,
         });

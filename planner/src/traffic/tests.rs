@@ -44,6 +44,25 @@ fn replicas_send_their_gradients_once_whatever_the_micro_batches() {
 }
 
 #[test]
+fn tokens_go_to_their_experts_and_back_in_both_directions() {
+    let model = sample::experts();
+    let arrangement = cut(|layout| layout.expert = n(4));
+    let traffic = sent(&model, &arrangement, (2, 3));
+    // Of 2 · 256 tokens and two experts each, three quarters go to other ranks, as rows of 256; and eight numbers.
+    let ways = 4 * 2 * 256 * 2 * 256 / 4 * 3;
+    assert_eq!(traffic.expert, Bytes(3 * 4 * (4 * ways + 4 * 8 / 4 * 3)));
+    let again = Arrangement { recompute: Recompute::Full, ..arrangement };
+    assert_eq!(sent(&model, &again, (2, 3)).expert, Bytes(3 * 4 * (6 * ways + 2 * 4 * 8 / 4 * 3)));
+    // Nobody else holds the same experts.
+    let dtrain_recipes::Model::Decoder(d) = &model else { unreachable!() };
+    let experts = 4 * 8 * 3 * u64::from(d.hidden * d.ffn);
+    assert_eq!(traffic.gradients, Bytes(4 * 2 * (model.parameters() - experts) / 4 * 3));
+    let replicated = cut(|layout| layout.data = n(4));
+    let all = sent(&model, &replicated, (2, 3));
+    assert_eq!((all.gradients, all.expert), (Bytes(4 * 2 * model.parameters() / 4 * 3), Bytes(0)));
+}
+
+#[test]
 fn a_short_rest_goes_to_everybody_at_once() {
     // A perceptron of 2,000 values fits into one small all-reduce: N (n − 1), not 2 N (n − 1) / n.
     let model = Model::Mlp(dtrain_recipes::Mlp {

@@ -6,7 +6,7 @@ use super::values::Values;
 use crate::cluster::{Cluster, Launcher};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::keys::Kind;
-use crate::model::{Activation, Cnn, Command, Decoder, Mlp, Model, Norm, Positions};
+use crate::model::{Activation, Cnn, Command, Decoder, Experts, Mlp, Model, Norm, Positions};
 use crate::objective::{Metric, Objective, Stop};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
@@ -46,6 +46,15 @@ fn model(values: &Values) -> Option<Model> {
             activation: activation(values)?,
             tied: values.flag("model.tied")?,
             bias: values.flag("model.bias")?,
+            experts: match count("experts") {
+                Some(all) => Some(Experts {
+                    count: all,
+                    per_token: count("experts_per_token")?,
+                    capacity: values.real("model.capacity"),
+                    balance: values.real("model.balance")?,
+                }),
+                None => None,
+            },
         }),
         Kind::Mlp => Model::Mlp(Mlp {
             inputs: count("inputs")?,

@@ -47,6 +47,11 @@ fn decoder(values: &mut Values) {
         let ffn = if is_gated { (8 * hidden).div_ceil(3).next_multiple_of(64) } else { 4 * hidden };
         values.or("model.ffn", Parsed::Whole(ffn));
     }
+    if values.get("model.experts").is_some() {
+        values.or("model.experts_per_token", Parsed::Whole(2));
+        values.or("model.capacity", Parsed::None);
+        values.or("model.balance", Parsed::Real(0.01));
+    }
 }
 
 fn data(values: &mut Values) {

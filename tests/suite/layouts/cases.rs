@@ -44,6 +44,31 @@ ffn = 64
 context = 16
 "#;
 
+/// Eight experts a block, of which a token passes two.
+const MOE: &str = r#"
+kind = "decoder"
+family = "llama"
+layers = 4
+hidden = 32
+heads = 4
+ffn = 32
+context = 16
+experts = 8
+"#;
+
+/// Experts that take no more than their share, with biases and a tied embedding elsewhere.
+const CAPACITY: &str = r#"
+kind = "decoder"
+layers = 4
+hidden = 32
+heads = 4
+ffn = 32
+context = 16
+experts = 4
+capacity = 1.0
+balance = 0.1
+"#;
+
 const MLP: &str = r#"
 kind = "mlp"
 inputs = 6
@@ -85,7 +110,7 @@ struct Subject {
     most: &'static [(&'static str, u32)],
 }
 
-const SUBJECTS: [Subject; 4] = [
+const SUBJECTS: [Subject; 6] = [
     Subject {
         name: "gpt",
         model: GPT,
@@ -99,6 +124,20 @@ const SUBJECTS: [Subject; 4] = [
         data: TEXT,
         blocks: 4,
         most: &[("data", 8), ("tensor", 4), ("context", 8)],
+    },
+    Subject {
+        name: "moe",
+        model: MOE,
+        data: TEXT,
+        blocks: 4,
+        most: &[("data", 8), ("tensor", 4), ("context", 4), ("expert", 8)],
+    },
+    Subject {
+        name: "capacity",
+        model: CAPACITY,
+        data: TEXT,
+        blocks: 4,
+        most: &[("data", 4), ("tensor", 2), ("expert", 4)],
     },
     Subject { name: "mlp", model: MLP, data: TABLE, blocks: 4, most: &[("data", 8)] },
     Subject { name: "cnn", model: CNN, data: IMAGES, blocks: 4, most: &[("data", 8)] },

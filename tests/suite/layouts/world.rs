@@ -34,7 +34,13 @@ pub(super) fn sent(case: &Case) -> Vec<String> {
             |event: &Event| if let Event::Step(step) = event { Some(step.sent_bytes) } else { None };
         let counted = events.iter().find_map(counted).expect("there was a step");
         let planned = Traffic::of_rank(model, arrangement, split, *rank);
-        let is_right = counted == planned.total().0;
+        // Tokens go where they belong, as many as that may be: the rest must be exact, and tokens go in whole rows,
+        // there and back. Nobody gets none or all of them.
+        let rest = planned.total().0 - planned.expert.0;
+        let is_right = match planned.expert.0 {
+            0 => counted == rest,
+            tokens => (rest + tokens / 4..rest + 3 * tokens).contains(&counted),
+        };
         (!is_right)
             .then(|| format!("rank {rank} sent {counted} bytes, not {}: {planned:?}", planned.total().0))
     });

@@ -1,9 +1,9 @@
 //! Causal transformers of the GPT-2 and the Llama family.
 //!
-//! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`.
+//! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`, or experts in place of `ffn`.
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
-use super::{Initial, Network, Part, Spec, Weights};
+use super::{Initial, Network, Output, Part, Spec, Weights, experts};
 use crate::ops::{self, LossFigures, Rotary, Share};
 use crate::parallel::{Peers, context, tensor};
 use crate::stage::Samples;
@@ -52,6 +52,10 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
     linear(&mut specs, "attention.v", [w, kv], DEVIATION);
     linear(&mut specs, "attention.out", [w, w], residual);
     specs.extend(norm_specs(decoder, prefix, "ffn_norm"));
+    if let Some(all) = &decoder.experts {
+        specs.extend(experts::specs(decoder, all, prefix, DEVIATION, residual));
+        return specs;
+    }
     if decoder.activation == Activation::Swiglu {
         linear(&mut specs, "ffn.gate", [w, f], DEVIATION);
     }
@@ -118,9 +122,13 @@ fn vocabulary(weights: &Weights<'_>) -> Share {
 }
 
 /// One block. `[b, t, w]` → `[b, t, w]`
-pub(crate) fn block(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+pub(crate) fn block(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Output {
     let x = attention(network, decoder, weights, x);
-    feed_forward(network, decoder, weights, x)
+    let normed = norm(network, decoder, weights, "ffn_norm", x.clone());
+    match &decoder.experts {
+        Some(all) => experts::feed_forward(network, decoder, all, weights, normed, x),
+        None => Output::Activation(feed_forward(network, decoder, weights, normed, x), None),
+    }
 }
 
 fn attention(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
@@ -138,9 +146,14 @@ fn attention(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Ten
     tensor::row(network, weights, "attention.out", mixed, x)
 }
 
-fn feed_forward(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+fn feed_forward(
+    network: &Network,
+    decoder: &Decoder,
+    weights: &Weights<'_>,
+    normed: Tensor<3>,
+    residual: Tensor<3>,
+) -> Tensor<3> {
     let arithmetic = network.arithmetic;
-    let normed = norm(network, decoder, weights, "ffn_norm", x.clone());
     let wide = match decoder.activation {
         Activation::Swiglu => {
             ops::swiglu(arithmetic, tensor::column(network, weights, &["ffn.gate", "ffn.up"], normed))
@@ -148,7 +161,7 @@ fn feed_forward(network: &Network, decoder: &Decoder, weights: &Weights<'_>, x: 
         Activation::Gelu => ops::gelu(arithmetic, tensor::column(network, weights, &["ffn.up"], normed)),
         Activation::Relu => ops::relu(tensor::column(network, weights, &["ffn.up"], normed)),
     };
-    tensor::row(network, weights, "ffn.down", wide, x)
+    tensor::row(network, weights, "ffn.down", wide, residual)
 }
 
 /// Scores of the next token, for the part of the vocabulary that this rank holds. `[b, t, w]` → `[b·t, vocab]`

@@ -3,6 +3,7 @@
 
 pub(crate) mod cnn;
 pub(crate) mod decoder;
+pub(crate) mod experts;
 pub(crate) mod initial;
 pub(crate) mod mlp;
 
@@ -66,8 +67,8 @@ pub(crate) fn parts(model: &Model, blocks: Range<u32>) -> Vec<(Part, Vec<Spec>)>
 
 /// What a part gives.
 pub(crate) enum Output {
-    /// The next activation.
-    Activation(Tensor<3>),
+    /// The next activation, and what adds to the mean loss beside the cross-entropy: a tensor of one element.
+    Activation(Tensor<3>, Option<Tensor<1>>),
     /// The mean loss as a tensor of one element, and figures for people.
     Loss(Tensor<1>, LossFigures),
 }
@@ -157,11 +158,11 @@ impl Network {
     }
 
     /// Block `index` of the whole model.
-    pub(crate) fn block(&self, index: u32, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+    pub(crate) fn block(&self, index: u32, weights: &Weights<'_>, x: Tensor<3>) -> Output {
         match &self.model {
             Model::Decoder(decoder) => decoder::block(self, decoder, weights, x),
-            Model::Mlp(mlp) => mlp::layer(self, mlp, weights, x),
-            Model::Cnn(cnn) => cnn::block(cnn, index, weights, x),
+            Model::Mlp(mlp) => Output::Activation(mlp::layer(self, mlp, weights, x), None),
+            Model::Cnn(cnn) => Output::Activation(cnn::block(cnn, index, weights, x), None),
             Model::Command(_) => unreachable!("a foreign command has no parts"),
         }
     }

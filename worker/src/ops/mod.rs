@@ -4,6 +4,7 @@
 mod attention;
 pub(crate) mod chunks;
 pub(crate) mod collective;
+mod experts;
 pub(crate) mod kernels;
 mod late;
 mod linear;
@@ -20,6 +21,7 @@ use burn::tensor::Tensor;
 use dtrain_recipes::Precision;
 use std::sync::Arc;
 
+pub(crate) use experts::{Matrices, combine, dispatch, feed};
 pub(crate) use late::{Factor, Later};
 
 /// How operations compute; decided once for each stage.

@@ -4,6 +4,7 @@
 //! order of the units: so the vector becomes final from its end. It is cut into buckets from the end, at borders
 //! that depend on its length alone; a bucket leaves as soon as all of it is final. One all-reduce of a bucket costs
 //! one latency and `2 N (n - 1) / n` bytes. Nothing here knows a micro-batch: the caller says when gradients are final.
+//! Parameters that other ranks hold, those of spread experts, are a vector of their own, with buckets of its own.
 
 use super::Courier;
 use crate::gradients::Gradients;
@@ -14,13 +15,13 @@ use std::ops::Range;
 /// Elements of a bucket: 1 MiB of `f32`. Less pays more latencies, more waits longer before it can leave.
 pub const ELEMENTS: usize = 256 << 10;
 
-/// The gradients of one step on their way.
+/// The gradients of one step on their way to the ranks that hold the same parameters.
 #[derive(Debug)]
 pub struct Buckets {
     /// In the order in which they leave: from the end of the vector to its beginning.
     ranges: Vec<Range<usize>>,
-    /// Unit and first element of each parameter, in flat order.
-    parts: Vec<(usize, usize)>,
+    /// The parameters in the order of the vector.
+    parts: Vec<Part>,
     /// Units that are final, though perhaps not all that lie behind them.
     finished: Vec<usize>,
     /// Buckets that left.
@@ -29,43 +30,64 @@ pub struct Buckets {
     spare: Vec<Vec<f32>>,
 }
 
+/// A parameter whose gradient travels.
+#[derive(Clone, Debug)]
+struct Part {
+    index: usize,
+    unit: usize,
+    /// First element in the vector that is cut into buckets.
+    begin: usize,
+    /// Where it lies among the gradients of all parameters.
+    flat: Range<usize>,
+}
+
 impl Buckets {
-    /// Cuts the gradients of `parameters`, whose ranges cover one vector without gaps.
-    pub fn new(parameters: &[Parameter]) -> Self {
-        let length = parameters.iter().map(|parameter| parameter.range.end).max().unwrap_or(0);
-        let parts = parameters.iter().map(|parameter| (parameter.unit, parameter.range.start)).collect();
+    /// Cuts the gradients of those of `parameters` whose names are `wanted`.
+    pub fn new(parameters: &[Parameter], wanted: impl Fn(&str) -> bool) -> Self {
+        let mut length = 0;
+        let wanted = parameters.iter().enumerate().filter(|(_, parameter)| wanted(&parameter.name));
+        let parts = wanted.map(|(index, Parameter { unit, range, .. })| {
+            length += range.len();
+            Part { index, unit: *unit, begin: length - range.len(), flat: range.clone() }
+        });
+        let parts = parts.collect();
         Self { ranges: cut(length, ELEMENTS), parts, finished: Vec::new(), sent: 0, spare: Vec::new() }
     }
 
     /// Notes that the gradients of `unit` are final, and sends every bucket that became complete by it.
     pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, courier: &Courier) {
-        gradients.to_host(self.parameters_of(unit));
+        for part in self.parts.iter().filter(|part| part.unit == unit) {
+            gradients.to_host(part.index..part.index + 1);
+        }
         self.finish_flat(unit, gradients.values(), courier);
     }
 
     /// Sends what has not left, waits for all sums and puts them into `gradients`.
     pub fn collect(&mut self, gradients: &mut Gradients, courier: &Courier) -> Result<(), Failure> {
         self.collect_flat(gradients.values_mut(), courier)?;
-        gradients.from_host(0..self.parts.len());
+        for part in &self.parts {
+            gradients.from_host(part.index..part.index + 1);
+        }
         Ok(())
     }
 
     fn finish_flat(&mut self, unit: usize, gradients: &[f32], courier: &Courier) {
         self.finished.push(unit);
-        let is_open = |(unit, _): &(usize, usize)| !self.finished.contains(unit);
-        let open = self.parts.iter().rposition(is_open);
-        let begin = match open {
-            Some(open) => self.parts.get(open + 1).map_or(gradients.len(), |(_, begin)| *begin),
-            None => 0,
-        };
-        self.send(begin, gradients, courier);
+        let is_open = |part: &Part| !self.finished.contains(&part.unit);
+        let open = self.parts.iter().rfind(|part| is_open(part));
+        self.send(open.map_or(0, |open| open.begin + open.flat.len()), gradients, courier);
     }
 
     fn collect_flat(&mut self, gradients: &mut [f32], courier: &Courier) -> Result<(), Failure> {
         self.send(0, gradients, courier);
         for range in &self.ranges {
             let sum = courier.next()?;
-            gradients[range.clone()].copy_from_slice(&sum);
+            let mut rest = sum.as_slice();
+            for flat in pieces(&self.parts, range) {
+                let (piece, after) = rest.split_at(flat.len());
+                gradients[flat].copy_from_slice(piece);
+                rest = after;
+            }
             self.spare.push(sum);
         }
         self.sent = 0;
@@ -73,22 +95,27 @@ impl Buckets {
         Ok(())
     }
 
-    /// Indices of the parameters of `unit`, which lie side by side.
-    fn parameters_of(&self, unit: usize) -> Range<usize> {
-        let begin = self.parts.partition_point(|(other, _)| *other < unit);
-        begin..self.parts.partition_point(|(other, _)| *other <= unit)
-    }
-
     /// Sends every bucket that lies at or behind element `begin`.
     fn send(&mut self, begin: usize, gradients: &[f32], courier: &Courier) {
         while let Some(range) = self.ranges.get(self.sent).filter(|range| range.start >= begin) {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.clear();
-            buffer.extend_from_slice(&gradients[range.clone()]);
+            pieces(&self.parts, range).for_each(|flat| buffer.extend_from_slice(&gradients[flat]));
             courier.send_sum(buffer);
             self.sent += 1;
         }
     }
+}
+
+/// Where the elements `range` of the vector that `parts` make up lie among all gradients, in order.
+fn pieces<'p>(parts: &'p [Part], range: &'p Range<usize>) -> impl Iterator<Item = Range<usize>> + 'p {
+    let first = parts.partition_point(|part| part.begin + part.flat.len() <= range.start);
+    let inside = parts[first..].iter().take_while(|part| part.begin < range.end);
+    inside.map(|part| {
+        let begin = range.start.max(part.begin) - part.begin;
+        let end = range.end.min(part.begin + part.flat.len()) - part.begin;
+        part.flat.start + begin..part.flat.start + end
+    })
 }
 
 /// Ranges of `elements`, from the end of a vector of `length` to its beginning; the last may be shorter.
@@ -130,7 +157,7 @@ mod tests {
             parameter(1, ELEMENTS..ELEMENTS + 10),
             parameter(2, ELEMENTS + 10..2 * ELEMENTS),
         ];
-        let mut buckets = Buckets::new(&parameters);
+        let mut buckets = Buckets::new(&parameters, |_| true);
         let courier = Courier::start(Box::new(loopback::Alone));
         let mut gradients = vec![1.0; 2 * ELEMENTS];
         buckets.finish_flat(2, &gradients, &courier);
@@ -144,6 +171,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_wanted_lies_between_and_stays() {
+        let parameters = [parameter(0, 0..3), parameter(1, 3..5), parameter(2, 5..9)];
+        let wanted = |name: &str| name != "1.weight";
+        let buckets = Buckets::new(&parameters, wanted);
+        assert_eq!(buckets.ranges, vec![0..7]);
+        assert_eq!(pieces(&buckets.parts, &(0..7)).collect::<Vec<_>>(), [0..3, 5..9]);
+        assert_eq!(pieces(&buckets.parts, &(2..4)).collect::<Vec<_>>(), [2..3, 5..6]);
+        assert_eq!(pieces(&buckets.parts, &(1..7)).collect::<Vec<_>>(), [1..3, 5..9]);
+        let threads = loopback::threads(2, Duration::from_secs(10)).into_iter().map(|group| {
+            let mut buckets = Buckets::new(&parameters, wanted);
+            std::thread::spawn(move || {
+                let courier = Courier::start(Box::new(group));
+                let mut gradients: Vec<_> = (0..9).map(|i| i as f32).collect();
+                for unit in [2, 1] {
+                    buckets.finish_flat(unit, &gradients, &courier);
+                    assert_eq!(buckets.sent, 0, "unit 0 is not final");
+                }
+                buckets.finish_flat(0, &gradients, &courier);
+                assert_eq!(buckets.sent, 1);
+                buckets.collect_flat(&mut gradients, &courier).expect("both are there");
+                gradients
+            })
+        });
+        for thread in threads.collect::<Vec<_>>() {
+            assert_eq!(thread.join().expect("no panic"), [0.0, 2.0, 4.0, 3.0, 4.0, 10.0, 12.0, 14.0, 16.0]);
+        }
+    }
+
+    #[test]
     fn every_rank_ends_with_the_sum_over_the_ranks() {
         let parameters = [parameter(0, 0..300_000), parameter(1, 300_000..700_000)];
         let threads: Vec<_> = loopback::threads(2, Duration::from_secs(10))
@@ -153,7 +209,7 @@ mod tests {
                 let parameters = parameters.clone();
                 std::thread::spawn(move || {
                     let courier = Courier::start(Box::new(group));
-                    let mut buckets = Buckets::new(&parameters);
+                    let mut buckets = Buckets::new(&parameters, |_| true);
                     let mut sums = Vec::new();
                     for step in 0..2 {
                         let mut gradients: Vec<_> =

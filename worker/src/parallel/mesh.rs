@@ -15,7 +15,11 @@ pub struct Mesh {
     world: Courier,
     /// `None` when they are all ranks: then the world's courier carries both, in one order.
     replicas: Option<Courier>,
+    /// `None` where experts are not spread, or no other rank holds the same.
+    experts: Option<Courier>,
     sharding: Option<Sharding>,
+    /// Of experts that are spread.
+    expert_sharding: Option<Sharding>,
     partners: Partners,
     pipeline: Peers,
     trouble: Trouble,
@@ -54,6 +58,10 @@ impl Mesh {
             let members = match channel {
                 Channel::Shard | Channel::Weights => arrangement.shard_group(rank, Channel::Replicas),
                 Channel::AcrossShards => arrangement.across_shards(rank, Channel::Replicas),
+                Channel::ExpertShard | Channel::ExpertWeights => {
+                    arrangement.shard_group(rank, Channel::ExpertReplicas)
+                }
+                Channel::AcrossExpertShards => arrangement.across_shards(rank, Channel::ExpertReplicas),
                 Channel::World
                 | Channel::Tensor
                 | Channel::Context
@@ -65,32 +73,54 @@ impl Mesh {
             let members: Vec<u32> = members.into_iter().map(|rank| rank.0).collect();
             if members.len() == 1 { Ok(Box::new(loopback::Alone)) } else { group.split(channel, &members) }
         };
-        let weights = match arrangement.zero {
-            ZeroStage::Zero3 => Some(Gatherer::of(split(Channel::Weights)?, trouble.clone())),
-            ZeroStage::Zero0 | ZeroStage::Zero1 | ZeroStage::Zero2 => None,
+        let is_spread = layout.expert.get() > 1;
+        let mut gatherer = |channel, is_wanted: bool| -> Result<Option<Gatherer>, CommError> {
+            if !is_wanted || arrangement.zero != ZeroStage::Zero3 {
+                return Ok(None);
+            }
+            Ok(Some(Gatherer::of(split(channel)?, trouble.clone())))
         };
+        let weights = gatherer(Channel::Weights, true)?;
+        let expert_weights = gatherer(Channel::ExpertWeights, is_spread)?;
         let mut peers = |channel| Ok::<_, CommError>(Peers::of(split(channel)?, trouble.clone()));
         let partners = Partners {
             tensor: peers(Channel::Tensor)?,
             context: peers(Channel::Context)?,
             expert: peers(Channel::Expert)?,
             weights,
+            expert_weights,
             sequence: arrangement.sequence,
         };
         let pipeline = peers(Channel::Pipeline)?;
         let are_all = arrangement.replicas() == layout.world();
         let replicas = if are_all { None } else { Some(Courier::start(split(Channel::Replicas)?)) };
-        let sharding = if arrangement.zero == ZeroStage::Zero0 {
-            None
-        } else {
-            let inside = Courier::start(split(Channel::Shard)?);
+        let is_apart = is_spread && arrangement.replicas() > layout.expert.get();
+        let experts = if is_apart { Some(Courier::start(split(Channel::ExpertReplicas)?)) } else { None };
+        let mut sharding = |inside, across, is_wanted: bool| -> Result<Option<Sharding>, CommError> {
+            if !is_wanted || arrangement.zero == ZeroStage::Zero0 {
+                return Ok(None);
+            }
+            let inside = Courier::start(split(inside)?);
             let is_one_group = arrangement.shard == arrangement.replicas();
-            let across =
-                if is_one_group { None } else { Some(Courier::start(split(Channel::AcrossShards)?)) };
-            Some(Sharding { inside, across })
+            let across = if is_one_group { None } else { Some(Courier::start(split(across)?)) };
+            Ok(Some(Sharding { inside, across }))
         };
+        let expert_sharding = sharding(Channel::ExpertShard, Channel::AcrossExpertShards, is_spread)?;
+        let sharding = sharding(Channel::Shard, Channel::AcrossShards, true)?;
         let world = Courier::start(group);
-        Ok(Self { layout, coord: layout.coord(rank), world, replicas, sharding, partners, pipeline, trouble })
+        let coord = layout.coord(rank);
+        Ok(Self {
+            layout,
+            coord,
+            world,
+            replicas,
+            experts,
+            sharding,
+            expert_sharding,
+            partners,
+            pipeline,
+            trouble,
+        })
     }
 
     /// The courier to all ranks.
@@ -103,14 +133,28 @@ impl Mesh {
         self.replicas.as_ref().unwrap_or(&self.world)
     }
 
-    /// The ranks among which state is sharded; panics where nothing is.
-    pub fn sharding(&self) -> &Sharding {
-        self.sharding.as_ref().expect("only replicas that shard their state ask with whom")
+    /// The courier to the ranks that hold the same experts, where these are not all replicas.
+    pub fn experts(&self) -> Option<&Courier> {
+        self.experts.as_ref()
     }
 
-    /// Whether replicas shard their state.
-    pub fn is_sharded(&self) -> bool {
-        self.sharding.is_some()
+    /// The ranks among which the state of parameters of one [`Arrangement::replication`] is sharded; panics where
+    /// nothing is.
+    pub fn sharding(&self, replication: Channel) -> &Sharding {
+        let own = self.expert_sharding.as_ref().filter(|_| replication == Channel::ExpertReplicas);
+        own.or(self.sharding.as_ref()).expect("only replicas that shard their state ask with whom")
+    }
+
+    /// All of [`Mesh::sharding`], each with whether it is that of parameters of a replication.
+    pub fn shardings(&self) -> impl Iterator<Item = (&Sharding, impl Fn(Channel) -> bool)> {
+        let is_apart = self.expert_sharding.is_some();
+        let common = self.sharding.iter().map(|sharding| (sharding, false));
+        let all = common.chain(self.expert_sharding.iter().map(|sharding| (sharding, true)));
+        all.map(move |(sharding, is_of_experts)| {
+            let is_its =
+                move |replication| !is_apart || is_of_experts == (replication == Channel::ExpertReplicas);
+            (sharding, is_its)
+        })
     }
 
     /// Whether values must be gathered after each rank moved those that it owns.
@@ -136,7 +180,7 @@ impl Mesh {
 
     /// Whether no rank holds all gradients of the model after the reduction.
     pub fn cuts_gradients(&self) -> bool {
-        self.replicas.is_some() || self.sharding.is_some()
+        self.replicas.is_some() || self.sharding.is_some() || self.partners.expert.size() > 1
     }
 
     /// Whether this rank is the first among those that own the same part of the parameter called `name`: it counts
@@ -144,7 +188,7 @@ impl Mesh {
     pub fn speaks_for(&self, name: &str) -> bool {
         let is_first = |axis: &Axis| self.coord.along(*axis) == 0 || is_cut(name, *axis);
         let is_first_replica = match &self.sharding {
-            Some(sharding) => sharding.copy().0 == 0,
+            Some(_) => self.sharding(Arrangement::replication(name)).copy().0 == 0,
             None => Channel::Replicas.axes().iter().all(is_first),
         };
         is_first(&Axis::Tensor) && is_first_replica
@@ -162,19 +206,23 @@ impl Mesh {
 
     /// Bytes this rank sent to any other, not counting what is on its way.
     pub fn sent(&self) -> u64 {
-        let Partners { tensor, context, expert, weights, .. } = &self.partners;
+        let Partners { tensor, context, expert, weights, expert_weights, .. } = &self.partners;
         let peers = [tensor, context, expert, &self.pipeline].map(Peers::sent);
-        let sharding = self.sharding.iter().flat_map(|one| one.across.iter().chain([&one.inside]));
-        let couriers = self.replicas.iter().chain([&self.world]).chain(sharding).map(Courier::sent);
-        peers.into_iter().chain(couriers).chain(weights.iter().map(Gatherer::sent)).sum()
+        let couriers = [&self.world].into_iter().chain(self.couriers()).map(Courier::sent);
+        let gatherers = weights.iter().chain(expert_weights).map(Gatherer::sent);
+        peers.into_iter().chain(couriers).chain(gatherers).sum()
     }
 
     /// Seconds this rank has waited for others so far, but for stages of its pipeline.
     pub fn waited(&self) -> f64 {
-        let replicas = self.replicas.as_ref().map_or(0.0, Courier::waited);
-        let sharding = self.sharding.iter().flat_map(|one| one.across.iter().chain([&one.inside]));
-        let shards: f64 = sharding.map(Courier::waited).sum();
-        self.world.waited() + replicas + shards + self.partners.waited()
+        let couriers: f64 = self.couriers().map(Courier::waited).sum();
+        self.world.waited() + couriers + self.partners.waited()
+    }
+
+    /// All couriers but the world's.
+    fn couriers(&self) -> impl Iterator<Item = &Courier> {
+        let sharding = self.shardings().flat_map(|(one, _)| one.across.iter().chain([&one.inside]));
+        self.replicas.iter().chain(&self.experts).chain(sharding)
     }
 
     /// `Err` when something went wrong between this rank and another in the middle of a pass.

@@ -3,6 +3,7 @@
 mod bucket;
 pub(crate) mod context;
 mod courier;
+mod expert;
 mod gatherer;
 mod mesh;
 mod norm;
@@ -17,6 +18,7 @@ mod update;
 
 pub use bucket::{Buckets, ELEMENTS};
 pub use courier::Courier;
+pub(crate) use expert::Routes;
 pub use gatherer::Gatherer;
 pub use mesh::{Mesh, Sharding};
 pub use norm::norm_squared;

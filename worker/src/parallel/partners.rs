@@ -20,6 +20,8 @@ pub struct Partners {
     pub expert: Peers,
     /// Ranks that hold the other parts of the weights, where weights are sharded.
     pub weights: Option<Gatherer>,
+    /// Those that hold the other parts of the weights of the same experts, where experts are spread.
+    pub expert_weights: Option<Gatherer>,
     /// Whether the ranks of [`Partners::tensor`] hold parts of the sequence where matrices are not cut.
     pub sequence: bool,
 }
@@ -28,13 +30,14 @@ impl Partners {
     /// A rank that holds everything.
     pub fn none() -> Self {
         let alone = || Peers::of(Box::new(loopback::Alone), Trouble::default());
-        Self { tensor: alone(), context: alone(), expert: alone(), weights: None, sequence: false }
+        let (tensor, context, expert) = (alone(), alone(), alone());
+        Self { tensor, context, expert, weights: None, expert_weights: None, sequence: false }
     }
 
     /// Seconds spent with them so far.
     pub fn waited(&self) -> f64 {
         let passes: f64 = [&self.tensor, &self.context, &self.expert].into_iter().map(Peers::waited).sum();
-        passes + self.weights.as_ref().map_or(0.0, Gatherer::waited)
+        passes + self.weights.iter().chain(&self.expert_weights).map(Gatherer::waited).sum::<f64>()
     }
 }
 

@@ -5,6 +5,7 @@
 //! bytes among the `n` ranks of the group. Groups that hold the same shards then sum them by an all-reduce, once a
 //! step.
 
+use super::Mesh;
 use super::mesh::Sharding;
 use super::shard::Shards;
 use crate::gradients::Gradients;
@@ -40,13 +41,7 @@ impl Scatter {
         Self { always: true, ..Self::once(shards) }
     }
 
-    pub(super) fn finish(
-        &mut self,
-        unit: usize,
-        gradients: &mut Gradients,
-        sharding: &Sharding,
-        is_final: bool,
-    ) {
+    pub(super) fn finish(&mut self, unit: usize, gradients: &mut Gradients, mesh: &Mesh, is_final: bool) {
         if !(is_final || self.always) {
             return;
         }
@@ -54,19 +49,20 @@ impl Scatter {
         let most = if self.always { 1 } else { AHEAD };
         for pack in self.shards.packs_of(unit).collect::<Vec<_>>() {
             while self.travelling.len() >= most {
-                self.receive(gradients, sharding);
+                self.receive(gradients, mesh);
             }
-            sharding.inside().send_scatter(gradients.leave(pack));
+            self.sharding(pack, mesh).inside().send_scatter(gradients.leave(pack));
             self.travelling.push_back((pack, is_final));
         }
     }
 
-    pub(super) fn collect(&mut self, gradients: &mut Gradients, sharding: &Sharding) -> Result<(), Failure> {
+    pub(super) fn collect(&mut self, gradients: &mut Gradients, mesh: &Mesh) -> Result<(), Failure> {
         while !self.travelling.is_empty() {
-            self.receive(gradients, sharding);
+            self.receive(gradients, mesh);
         }
         for pack in std::mem::take(&mut self.across) {
-            if let Some(across) = sharding.across().filter(|_| self.trouble.is_none()) {
+            let across = self.sharding(pack, mesh).across();
+            if let Some(across) = across.filter(|_| self.trouble.is_none()) {
                 gradients.replace(pack, &across.next()?);
             }
         }
@@ -74,8 +70,9 @@ impl Scatter {
     }
 
     /// Waits for the oldest pack; a complete sum goes on to the other groups. A failure is kept until the end.
-    fn receive(&mut self, gradients: &mut Gradients, sharding: &Sharding) {
+    fn receive(&mut self, gradients: &mut Gradients, mesh: &Mesh) {
         let Some((pack, is_final)) = self.travelling.pop_front() else { return };
+        let sharding = self.sharding(pack, mesh);
         match sharding.inside().next() {
             Ok(packed) => gradients.come_back(pack, packed),
             Err(failure) => {
@@ -87,6 +84,11 @@ impl Scatter {
             across.send_sum(gradients.block(pack));
             self.across.push_back(pack);
         }
+    }
+
+    /// Among whom a pack is sharded.
+    fn sharding<'m>(&self, pack: usize, mesh: &'m Mesh) -> &'m Sharding {
+        mesh.sharding(self.shards.packs()[pack].replication())
     }
 }
 

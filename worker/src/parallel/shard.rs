@@ -129,6 +129,11 @@ impl Shards {
 }
 
 impl Pack {
+    /// Among which replicas its parameters are the same.
+    pub fn replication(&self) -> Channel {
+        self.replication
+    }
+
     /// Values of all blocks together.
     pub fn length(&self) -> usize {
         self.block * self.ranks as usize

@@ -1,10 +1,10 @@
 //! Moves the weights: every rank those that it owns, and whoever keeps whole weights gathers the others.
 
-use super::{Mesh, tally};
+use super::{Mesh, Shards, tally};
 use crate::optimizer::{Move, Optimizer};
 use crate::stage::Stage;
 use dtrain_protocol::split::is_cut;
-use dtrain_protocol::{Axis, Failure};
+use dtrain_protocol::{Arrangement, Axis, Failure};
 
 /// Packs of moved weights that may travel while the next are moved.
 const AHEAD: usize = 2;
@@ -28,6 +28,7 @@ pub(crate) fn update(
     let gathers = mesh.gathers_values();
     let packs = stage.shards().packs().len();
     let mut travelling = std::collections::VecDeque::new();
+    let inside = |pack: usize, shards: &Shards| mesh.sharding(shards.packs()[pack].replication()).inside();
     for pack in 0..packs {
         for index in stage.shards().packs()[pack].parameters().collect::<Vec<_>>() {
             match &directions {
@@ -36,12 +37,12 @@ pub(crate) fn update(
             }
         }
         if gathers {
-            mesh.sharding().inside().send_gather(stage.pack_values(pack));
+            inside(pack, stage.shards()).send_gather(stage.pack_values(pack));
             travelling.push_back(pack);
         }
         while travelling.len() > if pack + 1 == packs { 0 } else { AHEAD } {
-            let values = mesh.sharding().inside().next()?;
             let pack = travelling.pop_front().expect("there is one that travels");
+            let values = inside(pack, stage.shards()).next()?;
             stage.unpack_values(pack, &values);
         }
     }
@@ -50,11 +51,11 @@ pub(crate) fn update(
 
 /// Sums the figures of each parameter over the ranks that hold its parts.
 fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Result<(), Failure> {
-    if mesh.is_sharded() {
-        let inside = mesh.sharding().inside();
-        let rows = rows(squares, inside.rank(), inside.ranks());
-        inside.send_gather(rows);
-        add(squares, &inside.next()?, |_| true);
+    for (sharding, is_its) in mesh.shardings() {
+        let inside = sharding.inside();
+        inside.send_gather(rows(squares, inside.rank(), inside.ranks()));
+        let its = |index: usize| is_its(Arrangement::replication(&stage.parameters()[index].name));
+        add(squares, &inside.next()?, its);
     }
     let partners = mesh.partners();
     for (axis, peers) in [(Axis::Tensor, &partners.tensor), (Axis::Expert, &partners.expert)] {

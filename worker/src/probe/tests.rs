@@ -30,6 +30,7 @@ fn decoder() -> Model {
         activation: Activation::Gelu,
         tied: true,
         bias: true,
+        experts: None,
     })
 }
 

@@ -216,11 +216,8 @@ impl Stage {
         let Assembled { units, chunks, parameters, initials } =
             assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
         let shards = Arc::new(Shards::of(arrangement, *rank, &parameters));
-        let shelf = (arrangement.zero == ZeroStage::Zero3).then(|| {
-            let gatherer =
-                partners.weights.clone().expect("who shards weights has somebody to gather them from");
-            Shelf::new(&shards, gatherer, &units)
-        });
+        let is_shelved = arrangement.zero == ZeroStage::Zero3;
+        let shelf = is_shelved.then(|| Shelf::new(&shards, partners, &units));
         let host = device::is_host(&device);
         let gradients = Gradients::new(&parameters, Arc::clone(&shards), arrangement.zero, &device);
         let network = Network::new(model, arithmetic, partners.clone());

@@ -43,7 +43,8 @@ impl Stage {
             if self.forgets(unit) {
                 let input = flow.take();
                 let weights = self.weights(unit, None);
-                let Output::Activation(output) = self.compute(unit, &weights, input.clone(), samples) else {
+                let Output::Activation(output, _) = self.compute(unit, &weights, input.clone(), samples)
+                else {
                     unreachable!("only the head gives a loss, and it is kept");
                 };
                 kept.push(input.map_or_else(|| Kept::Samples(samples.inputs()), Kept::Input));
@@ -51,7 +52,7 @@ impl Stage {
             } else {
                 let graph = self.record(unit, flow.take(), samples);
                 match &graph.output {
-                    Output::Activation(output) => flow = Some(output.clone().inner()),
+                    Output::Activation(output, _) => flow = Some(output.clone().inner()),
                     Output::Loss(_, told) => figures = *told,
                 }
                 kept.push(Kept::Graph(graph));
@@ -66,7 +67,7 @@ impl Stage {
     ///
     /// On the last chunk of the model `upstream` is `None`, and what is added is `weight` times the gradient of the
     /// micro-batch's mean loss. Elsewhere `upstream` is what the next chunk returned, which carries the weight
-    /// already. `done` is told each part as soon as its gradients of this micro-batch are added, last
+    /// already; what blocks add to the loss counts as much. `done` is told each part as soon as its gradients of this micro-batch are added, last
     /// part first. Returns the gradient for the chunk before, `None` on the first.
     pub fn backward(
         &mut self,
@@ -138,8 +139,12 @@ impl Stage {
         let Graph { leaves, input, output, later } = graph;
         let scalar = match output {
             Output::Loss(loss, _) => Some(loss * weight),
-            Output::Activation(output) => {
-                upstream.take().map(|upstream| ops::inject(self.network.arithmetic, output, upstream))
+            Output::Activation(output, penalty) => {
+                let scalar = upstream.take().map(|d| ops::inject(self.network.arithmetic, output, d));
+                match (scalar, penalty) {
+                    (Some(scalar), Some(penalty)) => Some(scalar + penalty * weight),
+                    (scalar, _) => scalar,
+                }
             }
         };
         // Without trained parameters before it, a part gets no gradient and needs none.
@@ -174,7 +179,7 @@ impl Stage {
             let output = self.compute(unit, &self.weights(unit, None), flow.take(), samples);
             self.close(index);
             match output {
-                Output::Activation(output) => flow = Some(output),
+                Output::Activation(output, _) => flow = Some(output),
                 Output::Loss(_, figures) => return figures.into(),
             }
         }
@@ -195,7 +200,7 @@ impl Stage {
         let (head, before) = self.units.split_last().expect("a stage has a part");
         let mut flow = None;
         for unit in before {
-            if let Output::Activation(output) =
+            if let Output::Activation(output, _) =
                 self.compute(unit, &self.weights(unit, None), flow.take(), &samples)
             {
                 flow = Some(output);
@@ -258,8 +263,8 @@ impl Stage {
     ) -> Output {
         let activation = || x.expect("this part reads the activation of the part before it");
         match unit.part {
-            Part::Embedding => Output::Activation(self.network.embed(weights, samples, &self.device)),
-            Part::Block(index) => Output::Activation(self.network.block(index, weights, activation())),
+            Part::Embedding => Output::Activation(self.network.embed(weights, samples, &self.device), None),
+            Part::Block(index) => self.network.block(index, weights, activation()),
             Part::Head => {
                 let (loss, figures) = self.network.loss(weights, activation(), samples.targets());
                 Output::Loss(loss, figures)

@@ -6,7 +6,8 @@
 use super::Stage;
 use super::parameters::Unit;
 use super::values::tensor;
-use crate::parallel::{Gatherer, Shards};
+use crate::parallel::{Gatherer, Partners, Shards};
+use dtrain_protocol::Channel;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use std::sync::Arc;
 pub(super) struct Shelf {
     shards: Arc<Shards>,
     gatherer: Gatherer,
+    /// Of experts that are spread.
+    expert_gatherer: Option<Gatherer>,
     /// The owned parts of all parameters, as [`Shards::kept`] tells.
     own: Vec<f32>,
     /// Packs that each unit uses.
@@ -33,7 +36,8 @@ impl Shelf {
     }
 
     /// Room for the blocks of all packs, all zeros.
-    pub(super) fn new(shards: &Arc<Shards>, gatherer: Gatherer, units: &[Unit]) -> Self {
+    pub(super) fn new(shards: &Arc<Shards>, partners: &Partners, units: &[Unit]) -> Self {
+        let gatherer = partners.weights.clone();
         let needs = |unit: &Unit| {
             let mut packs: Vec<_> = unit.uses.iter().map(|(_, index)| shards.pack_of(*index)).collect();
             packs.sort_unstable();
@@ -41,7 +45,8 @@ impl Shelf {
             packs
         };
         Self {
-            gatherer,
+            gatherer: gatherer.expect("who shards weights has somebody to gather them from"),
+            expert_gatherer: partners.expert_weights.clone(),
             own: vec![0.0; shards.kept_length()],
             needs: units.iter().map(needs).collect(),
             open: vec![false; shards.packs().len()],
@@ -74,7 +79,7 @@ impl Shelf {
             packed.reserve_exact(table.length());
             packed.resize(table.length(), 0.0);
             packed[table.own()].copy_from_slice(&self.own[table.kept()]);
-            self.gatherer.send(packed);
+            self.gatherer(pack).send(packed);
             self.coming.push_back(pack);
         }
     }
@@ -86,7 +91,13 @@ impl Shelf {
         }
         let pack = self.coming.pop_front().expect("what is neither here nor asked for was asked for");
         self.open[pack] = true;
-        Some((pack, self.gatherer.receive(self.shards.packs()[pack].length())))
+        Some((pack, self.gatherer(pack).receive(self.shards.packs()[pack].length())))
+    }
+
+    /// Who gathers a pack.
+    fn gatherer(&self, pack: usize) -> &Gatherer {
+        let is_of_experts = self.shards.packs()[pack].replication() == Channel::ExpertReplicas;
+        self.expert_gatherer.as_ref().filter(|_| is_of_experts).unwrap_or(&self.gatherer)
     }
 }
 

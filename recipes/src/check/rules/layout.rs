@@ -18,13 +18,7 @@ impl Rules<'_> {
         }
         self.sequence();
         self.pipeline();
-        if self.values.whole("layout.expert").is_some_and(|expert| expert > 1) {
-            self.wrong(
-                "`layout.expert` is above 1, but no model of this version has experts".to_owned(),
-                &["layout.expert"],
-                "remove it",
-            );
-        }
+        self.expert();
         let is_flat = matches!(self.values.kind, Some(Kind::Mlp | Kind::Cnn));
         if is_flat && self.values.whole("layout.context").is_some_and(|context| context > 1) {
             self.wrong(
@@ -38,6 +32,30 @@ impl Rules<'_> {
         self.shares();
         self.product();
         self.batch();
+    }
+
+    /// Ranks along the expert axis hold as many experts each, and a sequence is counted where all of it is.
+    fn expert(&mut self) {
+        let is_spread = self.values.whole("layout.expert").is_some_and(|expert| expert > 1);
+        if self.values.whole("model.experts").is_some() {
+            self.divides("layout.expert", "model.experts");
+        } else if is_spread && !self.values.is_wrong("model.experts") {
+            let hint = match self.values.kind {
+                Some(Kind::Decoder) => "write for example `experts = 8` below `[model]`, or remove it",
+                _ => "remove it",
+            };
+            let message = "`layout.expert` is above 1, but the model has no experts".to_owned();
+            self.wrong(message, &["layout.expert"], hint);
+        }
+        let capacity = self.values.real("model.capacity");
+        if capacity.is_some() && self.values.whole("layout.context").is_some_and(|context| context > 1) {
+            self.wrong(
+                "`model.capacity` counts the tokens of a whole sequence, which `layout.context` splits"
+                    .to_owned(),
+                &["layout.context", "model.capacity"],
+                "remove one of them",
+            );
+        }
     }
 
     /// The product of the axes is the number of ranks.

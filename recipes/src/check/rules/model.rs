@@ -18,7 +18,28 @@ impl Rules<'_> {
                 format!("rotary positions need heads of even width, found {width} (hidden / heads)");
             self.wrong(message, &["model.heads", "model.hidden", "model.positions"], "");
         }
+        self.experts();
         self.vocabulary();
+    }
+
+    /// What is said of experts needs experts, and a token passes no more than there are.
+    fn experts(&mut self) {
+        let per_token = "model.experts_per_token";
+        let Some(experts) = self.values.whole("model.experts") else {
+            let keys = [per_token, "model.capacity", "model.balance"];
+            for key in keys.into_iter().filter(|key| self.values.said(key).is_some()) {
+                if self.values.is_wrong("model.experts") {
+                    continue;
+                }
+                let message = format!("`{key}` is for a model with experts, and this one has none");
+                self.wrong(message, &[key], "write for example `experts = 8` below `[model]`, or remove it");
+            }
+            return;
+        };
+        if let Some(passed) = self.values.whole(per_token).filter(|passed| *passed > experts) {
+            let message = format!("a token cannot pass {passed} experts of {experts}");
+            self.wrong(message, &[per_token, "model.experts"], &format!("the most is {experts}"));
+        }
     }
 
     fn vocabulary(&mut self) {

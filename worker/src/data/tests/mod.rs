@@ -25,6 +25,7 @@ fn decoder(context: u32, vocab: u32) -> Model {
         activation: Activation::Swiglu,
         tied: false,
         bias: false,
+        experts: None,
     })
 }
 

@@ -259,6 +259,7 @@ fn decoder() -> Decoder {
         activation: Activation::Swiglu,
         tied: true,
         bias: false,
+        experts: None,
     }
 }
 

@@ -6,7 +6,7 @@ mod pipeline;
 mod values;
 
 use super::*;
-use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Positions};
+use dtrain_recipes::{Activation, Cnn, Decoder, Experts, Mlp, Norm, Positions};
 
 fn gpt() -> Decoder {
     Decoder {
@@ -22,6 +22,7 @@ fn gpt() -> Decoder {
         activation: Activation::Gelu,
         tied: true,
         bias: true,
+        experts: None,
     }
 }
 
@@ -39,6 +40,18 @@ fn llama() -> Decoder {
     }
 }
 
+/// Every token passes two of four experts, which have no room for all.
+fn moe() -> Decoder {
+    let experts = Experts { count: 4, per_token: 2, capacity: Some(1.0), balance: 0.5 };
+    Decoder { ffn: 10, experts: Some(experts), ..llama() }
+}
+
+/// The same with biases elsewhere, GELU, and one expert a token.
+fn switch() -> Decoder {
+    let experts = Experts { count: 3, per_token: 1, capacity: None, balance: 0.1 };
+    Decoder { ffn: 10, experts: Some(experts), ..gpt() }
+}
+
 fn mlp() -> Mlp {
     Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Gelu }
 }
@@ -48,7 +61,8 @@ fn cnn() -> Cnn {
 }
 
 fn models() -> Vec<Model> {
-    vec![Model::Decoder(gpt()), Model::Decoder(llama()), Model::Mlp(mlp()), Model::Cnn(cnn())]
+    let decoders = [gpt(), llama(), moe(), switch()].map(Model::Decoder);
+    decoders.into_iter().chain([Model::Mlp(mlp()), Model::Cnn(cnn())]).collect()
 }
 
 fn stage(model: &Model, blocks: Range<u32>, recompute: Recompute) -> Stage {

@@ -1,0 +1,157 @@
+//! A mixture of experts in place of a feed-forward layer (Shazeer et al. 2017; dropless, with top-k renormalised, as
+//! Mixtral of Jiang et al. 2024).
+//!
+//! All that depends on more than one token is counted in whole sequences: so neither micro-batches nor replicas change
+//! what is trained.
+// Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
+
+use super::{Initial, Output, Spec, Weights};
+use crate::model::Network;
+use crate::ops::collective::copy_to;
+use crate::ops::{self, Arithmetic, Matrices};
+use crate::parallel::{Partners, Routes, tensor};
+use burn::tensor::{Int, Tensor, TensorData};
+use dtrain_recipes::{Activation, Decoder, Experts, Precision};
+
+/// The parameters of the experts of one block and of their router; `residual` is the deviation of what adds to the
+/// residual stream.
+pub(crate) fn specs(
+    decoder: &Decoder,
+    experts: &Experts,
+    prefix: &str,
+    deviation: f64,
+    residual: f64,
+) -> Vec<Spec> {
+    let [w, f, e] = [decoder.hidden, decoder.ffn, experts.count].map(|n| n as usize);
+    let spec = |name, shape: &[usize], deviation| Spec::new(prefix, name, shape, Initial::Normal(deviation));
+    let mut specs = vec![spec("router.weight", &[w, e], deviation)];
+    if decoder.activation == Activation::Swiglu {
+        specs.push(spec("experts.gate.weight", &[e, w, f], deviation));
+    }
+    specs.push(spec("experts.up.weight", &[e, w, f], deviation));
+    specs.push(spec("experts.down.weight", &[e, f, w], residual));
+    specs
+}
+
+/// The experts of one block: what the tokens chose of them, plus `residual`. `normed` and `residual` are `[b, t, w]`.
+///
+/// Every tensor-parallel rank routes every token, all of them alike, and has a part of each expert's matrices: so what
+/// flows back into the gates is a part of their gradient. In sequence mode it may stay one, as the gradients of all that
+/// these ranks hold whole are summed in the end; otherwise each needs all of it, for its own copy of the router.
+pub(crate) fn feed_forward(
+    network: &Network,
+    decoder: &Decoder,
+    experts: &Experts,
+    weights: &Weights<'_>,
+    normed: Tensor<3>,
+    residual: Tensor<3>,
+) -> Output {
+    let partners = &network.partners;
+    let per_token = experts.per_token as usize;
+    let entered = tensor::enter(partners, normed.clone());
+    let seen = if partners.sequence { entered.clone() } else { normed };
+    let [b, t, _] = seen.dims();
+    let probabilities = probabilities(network, weights, seen);
+    let values: Vec<f32> = probabilities.to_data().try_to_vec().expect("the router computes in f32");
+    let chosen = choose(&values, experts);
+    let gates = gates(&probabilities, &chosen, per_token).unsqueeze();
+    let gates = if partners.sequence { gates } else { copy_to(gates, &partners.tensor) };
+    let kept = within_capacity(&chosen, experts, t);
+    let routes = Routes::of(&kept, per_token, experts.count as usize, &partners.expert);
+    let matrices = Matrices {
+        gate: weights.find("experts.gate.weight"),
+        up: weights.get("experts.up.weight"),
+        down: weights.get("experts.down.weight"),
+        activation: decoder.activation,
+    };
+    let rows = ops::dispatch(entered, &routes);
+    let rows = ops::feed(network.arithmetic, rows, matrices, routes.groups());
+    let partial = ops::combine(rows, gates, &routes, [b, t]);
+    let y = tensor::leave(partners, partial, None, Some(residual));
+    Output::Activation(y, imbalance(&probabilities, &chosen, experts, partners, [b, t]))
+}
+
+/// The probability of every expert for every token, in f32 whatever the products are: near ties must not be decided by
+/// rounding. `[n, e]`
+fn probabilities(network: &Network, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
+    let arithmetic = Arithmetic { precision: Precision::F32, ..network.arithmetic };
+    let router = vec![weights.factor("router.weight")];
+    let scores: Tensor<2> = ops::project(arithmetic, seen, router, Vec::new(), None).flatten(0, 1);
+    // Burn's softmax has other bits without autodiff, and what is computed again must choose as before.
+    let largest = scores.clone().inner().max_dim(1);
+    let largest = if scores.is_autodiff() { largest.autodiff() } else { largest };
+    let powers = (scores - largest).exp();
+    powers.clone() / powers.sum_dim(1)
+}
+
+/// The experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
+fn choose(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
+    let mut chosen = Vec::new();
+    for row in probabilities.chunks(experts.count as usize) {
+        let begin = chosen.len();
+        for _ in 0..experts.per_token {
+            let is_free = |expert: &usize| !chosen[begin..].contains(expert);
+            let larger = |a: usize, b: usize| if row[b] > row[a] { b } else { a };
+            let best = (0..row.len()).filter(is_free).reduce(larger);
+            chosen.push(best.expect("a token passes no more experts than there are"));
+        }
+    }
+    chosen
+}
+
+/// The weights of what each token chose: its probabilities, scaled to sum to one where it chose several. `[n, k]`
+fn gates(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
+    let places: Vec<_> =
+        chosen.iter().map(|expert| i64::try_from(*expert).expect("experts are few")).collect();
+    let shape = [chosen.len() / per_token, per_token];
+    let places = Tensor::<2, Int>::from_data(TensorData::new(places, shape), &probabilities.device());
+    let picked = probabilities.clone().gather(1, places);
+    if per_token == 1 { picked } else { picked.clone() / picked.sum_dim(1) }
+}
+
+/// The choices that their experts take: of every sequence the first, as many as an expert has room for.
+fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Option<usize>> {
+    let most = experts.most(length);
+    let sequences = chosen.chunks(length * experts.per_token as usize);
+    let kept = sequences.flat_map(|chosen| {
+        let mut taken = vec![0; experts.count as usize];
+        chosen.iter().map(move |expert| {
+            taken[*expert] += 1;
+            (taken[*expert] <= most).then_some(*expert)
+        })
+    });
+    kept.collect()
+}
+
+/// The load-balance loss of this rank's tokens, which adds to their mean cross-entropy (DeepSeek-AI 2024, for each
+/// sequence): the sum over the experts of the share of choices and the mean probability, times their number. It is
+/// smallest, the weight itself, where every expert has as many tokens. `None` where nobody asks for its gradient.
+///
+/// Where ranks hold parts of a sequence, they sum what was chosen; each adds for its own tokens, so that the mean over
+/// these ranks is that of whole sequences. In sequence mode all ranks see all tokens, and each adds its share.
+fn imbalance(
+    probabilities: &Tensor<2>,
+    chosen: &[usize],
+    experts: &Experts,
+    partners: &Partners,
+    [b, t]: [usize; 2],
+) -> Option<Tensor<1>> {
+    let (count, per_token) = (experts.count as usize, experts.per_token as usize);
+    if experts.balance <= 0.0 || !probabilities.is_tracked() {
+        return None;
+    }
+    let mut shares = vec![0.0; b * count];
+    for (choice, expert) in chosen.iter().enumerate() {
+        shares[choice / (t * per_token) * count + expert] += 1.0;
+    }
+    partners.context.sum(&mut shares);
+    let copies = if partners.sequence { partners.tensor.size() } else { 1 };
+    let choices = (t * per_token) as f64 * f64::from(partners.context.size());
+    let factor = experts.balance * count as f64 / choices / (b * t) as f64 / f64::from(copies);
+    ops::kernels::scale(&mut shares, factor as f32);
+    let shares = Tensor::<3>::from_data(TensorData::new(shares, [b, 1, count]), &probabilities.device());
+    Some((probabilities.clone().reshape([b, t, count]) * shares).sum())
+}
+
+#[cfg(test)]
+mod tests;

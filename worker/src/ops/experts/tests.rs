@@ -1,0 +1,169 @@
+//! Experts compute alike fused and plain, and spread over ranks as on one.
+
+use super::*;
+use crate::comm::loopback;
+use crate::parallel::{Mesh, Partners};
+use burn::tensor::{Device, TensorData};
+use dtrain_protocol::order::mix;
+use dtrain_protocol::{Arrangement, Layout, Rank};
+use dtrain_recipes::Precision;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
+const FUSED: Arithmetic = Arithmetic { fused: true, ..PLAIN };
+
+/// Tokens, width, width of an expert, experts, experts a token.
+const N: usize = 12;
+const W: usize = 5;
+const F: usize = 7;
+const E: usize = 4;
+const K: usize = 2;
+
+/// Values in [-1, 1), a function of `seed`.
+fn made<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
+    let values = (0..shape.iter().product()).map(|i: usize| (mix(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
+    Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), &Device::flex())
+}
+
+fn leaf<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    tensor.autodiff().require_grad()
+}
+
+fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().unwrap()
+}
+
+fn close(what: &str, found: &[f32], wanted: &[f32]) {
+    assert_eq!(found.len(), wanted.len(), "{what}");
+    let largest = wanted.iter().fold(1e-3, |a: f32, b| a.max(b.abs()));
+    for (i, (f, w)) in found.iter().zip(wanted).enumerate() {
+        assert!((f - w).abs() < 1e-5 * largest, "{what}, element {i}: {f} for {w}");
+    }
+}
+
+/// Two experts of each token; some of the second choices go nowhere.
+type Choices = Vec<Option<usize>>;
+
+/// Every token somewhere.
+fn scattered() -> Choices {
+    let pair = |token: usize| {
+        let first = mix(3, token as u64) as usize % E;
+        [Some(first), (token % 5 != 2).then_some((first + 1 + token % (E - 1)) % E)]
+    };
+    (0..N).flat_map(pair).collect()
+}
+
+/// All tokens to the last two experts: nothing goes to the first rank, and no rank's first expert is at work.
+fn crowded() -> Choices {
+    (0..N).flat_map(|token| [Some(E - 1), (token % 3 == 0).then_some(E - 2)]).collect()
+}
+
+/// All tokens of some ranks through the experts of `peers`: the result, and the gradients of tokens, gates and matrices.
+fn pass(
+    arithmetic: Arithmetic,
+    activation: Activation,
+    choices: &Choices,
+    partners: &Partners,
+) -> Vec<Vec<f32>> {
+    let peers = &partners.expert;
+    let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
+    let (tokens, experts) = (N / ranks, E / ranks);
+    let own = &choices[rank * tokens * K..][..tokens * K];
+    let x = leaf(made::<3>(1, [1, N, W]).narrow(1, rank * tokens, tokens));
+    let gates = leaf(made::<3>(2, [1, N, K]).narrow(1, rank * tokens, tokens));
+    let held = |seed, shape: [usize; 3]| leaf(made(seed, shape).narrow(0, rank * experts, experts));
+    let gate = (activation == Activation::Swiglu).then(|| held(3, [E, W, F]));
+    let (up, down) = (held(4, [E, W, F]), held(5, [E, F, W]));
+    let matrices = Matrices { gate: gate.clone(), up: up.clone(), down: down.clone(), activation };
+    let routes = Routes::of(own, K, E, peers);
+    let rows = feed(arithmetic, dispatch(x.clone(), &routes), matrices, routes.groups());
+    let y = combine(rows, gates.clone(), &routes, [1, tokens]);
+    let upstream = made::<3>(6, [1, N, W]).narrow(1, rank * tokens, tokens).autodiff();
+    let mut found = (y.clone() * upstream).sum().backward();
+    let mut gradient = |leaf: &Tensor<3>| {
+        let length = leaf.dims().iter().product();
+        // Without rows no matrix takes part.
+        leaf.grad_remove(&mut found).map_or_else(|| vec![0.0; length], flat)
+    };
+    let mut all = vec![gradient(&x), gradient(&gates), gradient(&up), gradient(&down)];
+    all.extend(gate.iter().map(&mut gradient));
+    all.insert(0, flat(y.inner()));
+    all
+}
+
+#[test]
+fn the_fused_experts_are_the_plain_ones() {
+    for activation in [Activation::Swiglu, Activation::Gelu, Activation::Relu] {
+        for choices in [scattered(), crowded()] {
+            let wanted = pass(PLAIN, activation, &choices, &Partners::none());
+            let found = pass(FUSED, activation, &choices, &Partners::none());
+            for (which, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                assert!(wanted.iter().any(|value| *value != 0.0), "{which}: nothing to compare");
+                close(&format!("{activation:?}, {which} (0 is the value)"), found, wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_row_passes_the_matrices_of_its_expert() {
+    let alone = Partners::none().expert;
+    let matrices = Matrices {
+        gate: None,
+        up: made(4, [E, W, F]),
+        down: made(5, [E, F, W]),
+        activation: Activation::Relu,
+    };
+    let (x, up, down) =
+        (flat(made::<3>(1, [1, N, W])), flat(matrices.up.clone()), flat(matrices.down.clone()));
+    let choices = scattered();
+    let routes = Routes::of(&choices, K, E, &alone);
+    let rows = feed(FUSED, dispatch(made(1, [1, N, W]), &routes), matrices, routes.groups());
+    let y = flat(combine(rows, made(2, [1, N, K]), &routes, [1, N]));
+    let gates = flat(made::<3>(2, [1, N, K]));
+    let expected = |token: usize, column: usize| -> f32 {
+        let one = |choice: usize| {
+            let Some(expert) = choices[choice] else { return 0.0 };
+            let inner = |f: usize| {
+                let sum: f32 = (0..W).map(|w| x[token * W + w] * up[(expert * W + w) * F + f]).sum();
+                sum.max(0.0) * down[(expert * F + f) * W + column]
+            };
+            gates[choice] * (0..F).map(inner).sum::<f32>()
+        };
+        (token * K..(token + 1) * K).map(one).sum()
+    };
+    let wanted: Vec<_> = (0..N * W).map(|at| expected(at / W, at % W)).collect();
+    close("result", &y, &wanted);
+}
+
+#[test]
+fn experts_on_several_ranks_are_those_on_one() {
+    for choices in [scattered(), crowded()] {
+        for arithmetic in [PLAIN, FUSED] {
+            let alone = pass(arithmetic, Activation::Swiglu, &choices, &Partners::none());
+            for ranks in [2, 4] {
+                let layout = Layout { expert: NonZeroU32::new(ranks).unwrap(), ..Layout::SINGLE };
+                let arrangement = Arrangement { layout, ..Arrangement::SINGLE };
+                let groups = loopback::threads(ranks, Duration::from_secs(20));
+                let all: Vec<_> = std::thread::scope(|scope| {
+                    let spawn = |(rank, group): (u32, loopback::Thread)| {
+                        let choices = &choices;
+                        scope.spawn(move || {
+                            let mesh = Mesh::of(Box::new(group), &arrangement, Rank(rank)).unwrap();
+                            let found = pass(arithmetic, Activation::Swiglu, choices, mesh.partners());
+                            mesh.check().unwrap();
+                            found
+                        })
+                    };
+                    let threads: Vec<_> = (0..ranks).zip(groups).map(spawn).collect();
+                    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+                });
+                for (which, wanted) in alone.iter().enumerate() {
+                    let found: Vec<_> = all.iter().flat_map(|rank| rank[which].clone()).collect();
+                    close(&format!("{ranks} ranks, {which} (0 is the value)"), &found, wanted);
+                }
+            }
+        }
+    }
+}
