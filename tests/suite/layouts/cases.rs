@@ -176,6 +176,11 @@ impl Case {
         self.pins.iter().any(|(pinned, is)| *pinned == key && is == value)
     }
 
+    /// Whether it is a layout of the model called `name`.
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        self.subject.name == name
+    }
+
     /// A pipeline of four stages and `micros` micro-batches.
     pub(super) fn of_four_stages(schedule: &str, chunks: u32, micros: u32) -> Self {
         let mut pins = owned(&[("pipeline", "4"), ("schedule", &format!("\"{schedule}\""))]);

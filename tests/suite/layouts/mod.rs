@@ -54,11 +54,18 @@ fn compare(cases: &[Case]) -> String {
     format!("{} layouts; losses part by {worst_loss:.1e} at most, norms by {worst_norm:.1e}", cases.len())
 }
 
-/// A few of every kind. `DTRAIN_LAYOUTS=all` compares every layout of up to eight ranks.
+/// A covering few; with `DTRAIN_LAYOUTS=all` every layout of up to eight ranks, or with the name of a model those of it.
+fn chosen() -> Vec<Case> {
+    match std::env::var("DTRAIN_LAYOUTS").as_deref() {
+        Ok("all") => cases::all(),
+        Ok(name) => cases::all().into_iter().filter(|case| case.is_of(name)).collect(),
+        Err(_) => cases::some(),
+    }
+}
+
 #[test]
 fn layouts_train_as_one_rank_does() {
-    let is_all = std::env::var("DTRAIN_LAYOUTS").is_ok_and(|which| which == "all");
-    println!("{}", compare(&if is_all { cases::all() } else { cases::some() }));
+    println!("{}", compare(&chosen()));
 }
 
 #[test]
@@ -71,13 +78,8 @@ fn the_same_layout_gives_the_same_bits() {
 /// Bytes on the wire, counted on every rank, are those of the planner's table.
 #[test]
 fn every_rank_sends_what_the_planner_says() {
-    let cases = if std::env::var("DTRAIN_LAYOUTS").is_ok_and(|which| which == "all") {
-        cases::all()
-    } else {
-        cases::some()
-    };
     let mut wrong = String::new();
-    for case in &cases {
+    for case in &chosen() {
         for sent in sent(case) {
             writeln!(wrong, "{case}: {sent}").expect("a string takes everything");
         }
