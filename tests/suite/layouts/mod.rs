@@ -58,7 +58,11 @@ fn compare(cases: &[Case]) -> String {
 fn chosen() -> Vec<Case> {
     match std::env::var("DTRAIN_LAYOUTS").as_deref() {
         Ok("all") => cases::all(),
-        Ok(name) => cases::all().into_iter().filter(|case| case.is_of(name)).collect(),
+        Ok(name) => {
+            let cases: Vec<_> = cases::all().into_iter().filter(|case| case.is_of(name)).collect();
+            assert!(!cases.is_empty(), "DTRAIN_LAYOUTS={name} is neither `all` nor a model of this suite");
+            cases
+        }
         Err(_) => cases::some(),
     }
 }
