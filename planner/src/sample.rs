@@ -83,6 +83,7 @@ pub(crate) fn recipe() -> Recipe {
             seed: 1,
         },
         layout: LayoutPins::default(),
+        sync: Synchronisation::EXACT,
         checkpoint: Checkpointing { every: SaveEvery::Auto, keep: 3 },
         cluster: Cluster::default(),
     }

@@ -240,6 +240,16 @@ pub const KEYS: &[Key] = keys![
     "layout.shares", OrAuto(&Shape::Wholes(1, 1000)), AUTO_AXIS, OURS,
         "How much of a step each data replica does, relative to the others: `[3, 1]` gives the first three times as much";
 
+    "sync.compress", OneOf(&["none", "f16", "bf16", "powersgd", "topk"]), Default("\"none\""), OURS,
+        "How the sums of replicas are made smaller on their way; all but \"none\" are approximate";
+    "sync.rank", Whole(1, 1024), Default("powersgd: 4"), OURS, "Rank of the two factors that a matrix travels as";
+    "sync.keep", Shape::Part, Default("topk: \"1%\""), OURS, "Share of the values that travel, the largest";
+    "sync.every", Whole(1, 1_000_000), Default("1"), OURS,
+        "Optimizer steps from one synchronisation of the replicas to the next; above 1 is approximate";
+    "sync.outer_learning_rate", Shape::Above(0.0, 10.0), Default("every above 1: 0.7"), OURS,
+        "Learning rate of the step that the mean change of the replicas makes";
+    "sync.outer_momentum", Shape::Below(0.0, 1.0), Default("every above 1: 0.9"), OURS, "Momentum of that step";
+
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), ANY, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";
 

@@ -19,6 +19,7 @@ pub mod schema;
 pub mod search;
 pub mod sharing;
 pub mod source;
+pub mod sync;
 pub mod train;
 pub mod units;
 
@@ -33,5 +34,6 @@ pub use problem::{Problem, render_all};
 pub use recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 pub use search::Choice;
 pub use source::{Layer, Origin, Source};
+pub use sync::{Compression, Local, Synchronisation};
 pub use train::{Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 pub use units::{Bytes, Samples, Seconds, Tokens};

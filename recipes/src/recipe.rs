@@ -1,6 +1,6 @@
 //! The checked recipe: a value that exists is valid.
 
-use crate::{Cluster, Data, Model, Objective, Seconds, Train};
+use crate::{Cluster, Data, Model, Objective, Seconds, Synchronisation, Train};
 use serde::{Deserialize, Serialize};
 
 /// What to train and what may vary. Made by checking a document; nobody validates it again.
@@ -18,6 +18,9 @@ pub struct Recipe {
     pub train: Train,
     /// Axes the user decided.
     pub layout: LayoutPins,
+    /// How replicas are kept alike.
+    #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
+    pub sync: Synchronisation,
     /// When state is saved.
     pub checkpoint: Checkpointing,
     /// Where training happens.

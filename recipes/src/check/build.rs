@@ -10,6 +10,7 @@ use crate::model::{Activation, Cnn, Command, Decoder, Experts, Mlp, Model, Norm,
 use crate::objective::{Metric, Objective, Stop};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
+use crate::sync::{Compression, Local, Synchronisation};
 use crate::train::{Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 use crate::units::{Samples, Seconds, Tokens};
 
@@ -21,6 +22,7 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
         objective: objective(values)?,
         train: train(values)?,
         layout: layout(values)?,
+        sync: if values.kind? == Kind::Command { Synchronisation::EXACT } else { sync(values)? },
         checkpoint: Checkpointing { every: every(values)?, keep: values.count("checkpoint.keep")? },
         cluster: cluster(values, hosts)?,
     })
@@ -213,6 +215,29 @@ fn layout(values: &Values) -> Option<LayoutPins> {
         sequence: values.get("layout.sequence")?.flag(),
         shard: count("shard"),
         shares,
+    })
+}
+
+fn sync(values: &Values) -> Option<Synchronisation> {
+    let local = |every| {
+        Some(Local {
+            every,
+            outer_learning_rate: values.real("sync.outer_learning_rate")?,
+            outer_momentum: values.real("sync.outer_momentum")?,
+        })
+    };
+    Some(Synchronisation {
+        compress: match values.word("sync.compress")? {
+            "f16" => Compression::F16,
+            "bf16" => Compression::Bf16,
+            "powersgd" => Compression::PowerSgd { rank: values.count("sync.rank")? },
+            "topk" => Compression::TopK { keep: values.real("sync.keep")? },
+            _ => Compression::None,
+        },
+        local: match values.whole("sync.every")? {
+            1 => None,
+            every => Some(local(every)?),
+        },
     })
 }
 

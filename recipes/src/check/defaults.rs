@@ -23,6 +23,9 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
     for key in crate::keys::keys().iter().filter(|key| key.path.starts_with("layout.")) {
         values.or(key.path, Parsed::Auto);
     }
+    if values.kind != Some(Kind::Command) {
+        sync(values);
+    }
     values.or("checkpoint.every", Parsed::Auto);
     values.or("checkpoint.keep", Parsed::Whole(3));
     values.or("cluster.launcher", Parsed::Word("local"));
@@ -101,6 +104,20 @@ fn optimizer(values: &mut Values) {
     values.or("train.optimizer.beta2", beta2.map_or(Parsed::Unset, Parsed::Real));
     values.or("train.optimizer.epsilon", epsilon.map_or(Parsed::Unset, Parsed::Real));
     values.or("train.optimizer.weight_decay", Parsed::Real(decay));
+}
+
+fn sync(values: &mut Values) {
+    values.or("sync.compress", Parsed::Word("none"));
+    match values.word("sync.compress") {
+        Some("powersgd") => values.or("sync.rank", Parsed::Whole(4)),
+        Some("topk") => values.or("sync.keep", Parsed::Share(0.01)),
+        _ => {}
+    }
+    values.or("sync.every", Parsed::Whole(1));
+    if values.whole("sync.every").is_some_and(|every| every > 1) {
+        values.or("sync.outer_learning_rate", Parsed::Real(0.7));
+        values.or("sync.outer_momentum", Parsed::Real(0.9));
+    }
 }
 
 fn train(values: &mut Values) {

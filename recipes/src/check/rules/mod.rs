@@ -4,6 +4,7 @@ mod arrangement;
 mod data;
 mod layout;
 mod model;
+mod sync;
 mod training;
 
 use super::hosts::Named;
@@ -28,6 +29,7 @@ pub(in crate::check) fn contradictions(
     rules.objective();
     rules.train();
     rules.layout();
+    rules.sync();
     rules.cluster();
     rules.problems
 }

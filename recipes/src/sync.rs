@@ -1,0 +1,118 @@
+//! How replicas are kept alike.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How data-parallel replicas are kept alike.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Synchronisation {
+    /// What becomes of the sums on their way.
+    #[serde(flatten)]
+    pub compress: Compression,
+    /// How replicas move between two synchronisations; `None` sums the gradients of every step.
+    #[serde(flatten)]
+    pub local: Option<Local>,
+}
+
+/// What becomes of values on their way between replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "compress", rename_all = "snake_case")]
+pub enum Compression {
+    /// They travel as they are.
+    None,
+    /// They are rounded to 16 bits, 11 of which are digits.
+    F16,
+    /// They are rounded to 16 bits, 8 of which are digits.
+    Bf16,
+    /// A matrix travels as two factors of low rank; what it loses is added in the next step (Vogels et al. 2019).
+    #[serde(rename = "powersgd")]
+    PowerSgd {
+        /// Rank of the factors.
+        rank: u32,
+    },
+    /// The largest values travel; the others are added in the next step (Aji and Heafield 2017).
+    #[serde(rename = "topk")]
+    TopK {
+        /// Share of the values that travel, above 0 and at most 1.
+        keep: f64,
+    },
+}
+
+/// Replicas that move their own weights, and meet from time to time (DiLoCo, Douillard et al. 2023).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Local {
+    /// Optimizer steps from one synchronisation to the next, at least 2.
+    pub every: u64,
+    /// Learning rate of the step that the mean change of the weights makes.
+    pub outer_learning_rate: f64,
+    /// Momentum of that step (Nesterov 1983), in [0, 1).
+    pub outer_momentum: f64,
+}
+
+impl Synchronisation {
+    /// The gradients of every step are summed as they are.
+    pub const EXACT: Self = Self { compress: Compression::None, local: None };
+
+    /// Whether replicas train as one rank would.
+    pub fn is_exact(&self) -> bool {
+        *self == Self::EXACT
+    }
+
+    /// Optimizer steps from one synchronisation to the next.
+    pub fn every(&self) -> u64 {
+        self.local.map_or(1, |local| local.every)
+    }
+}
+
+impl Default for Synchronisation {
+    fn default() -> Self {
+        Self::EXACT
+    }
+}
+
+/// What is approximate, such as `bf16 on the wire`; nothing where it is exact.
+impl fmt::Display for Synchronisation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.compress {
+            Compression::None => {}
+            Compression::F16 => f.write_str("f16 on the wire")?,
+            Compression::Bf16 => f.write_str("bf16 on the wire")?,
+            Compression::PowerSgd { rank } => write!(f, "matrices of rank {rank} on the wire")?,
+            // Without the dust of binary fractions.
+            Compression::TopK { keep } => {
+                write!(f, "the largest {} % on the wire", (keep * 1e12).round() / 1e10)?;
+            }
+        }
+        let Some(Local { every, .. }) = self.local else { return Ok(()) };
+        let and = if self.compress == Compression::None { "" } else { ", " };
+        write!(f, "{and}replicas meet every {every} steps")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_by_the_keys_of_the_recipe() {
+        let local = Local { every: 8, outer_learning_rate: 0.7, outer_momentum: 0.9 };
+        for (sync, json, words) in [
+            (Synchronisation::EXACT, r#"{"compress":"none"}"#, ""),
+            (
+                Synchronisation { compress: Compression::PowerSgd { rank: 2 }, local: None },
+                r#"{"compress":"powersgd","rank":2}"#,
+                "matrices of rank 2 on the wire",
+            ),
+            (
+                Synchronisation { compress: Compression::TopK { keep: 0.01 }, local: Some(local) },
+                r#"{"compress":"topk","keep":0.01,"every":8,"outer_learning_rate":0.7,"outer_momentum":0.9}"#,
+                "the largest 1 % on the wire, replicas meet every 8 steps",
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&sync).expect("text keys only"), json);
+            assert_eq!(serde_json::from_str::<Synchronisation>(json).expect("it was just written"), sync);
+            assert_eq!(sync.to_string(), words);
+            assert_eq!(sync.is_exact(), words.is_empty());
+        }
+    }
+}
