@@ -24,7 +24,7 @@ impl fmt::Display for Candidate {
     /// Such as `data 2, 1 thread each, 2 micro-batches of 4`; what is left at its default is not said.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Arrangement { layout, zero, shard, sequence, recompute, recompute_every, .. } = self.arrangement;
-        let Arrangement { schedule, chunks, precision, device, .. } = self.arrangement;
+        let Arrangement { schedule, chunks, sync, precision, device, .. } = self.arrangement;
         f.write_str(&where_it_runs(&layout, device, self.threads))?;
         let n = self.split.micro_batches().get();
         // Replicas that do not do alike are told one by one.
@@ -56,6 +56,9 @@ impl fmt::Display for Candidate {
         }
         if precision != Precision::F32 {
             write!(f, ", {}", precision_word(precision))?;
+        }
+        if !sync.is_exact() {
+            write!(f, ", approximate: {sync}")?;
         }
         Ok(())
     }

@@ -225,11 +225,14 @@ impl<'a> Timing<'a> {
         let sender = Sender::of(model, parts, arrangement, coord);
         let (mut forward, mut backward, mut reduction) = (Sent::default(), Sent::default(), Sent::default());
         let mut end = 0.0;
+        #[expect(clippy::cast_precision_loss, reason = "a number of steps")]
+        let every = arrangement.sync.every() as f64;
         sender.state(|transfer| match transfer.when {
             When::Forward => forward.add(self.once(&transfer), transfer.times),
             When::Backward => backward.add(self.once(&transfer), transfer.times),
             When::LastBackward => reduction.add(self.once(&transfer), transfer.times),
             When::Step => end += self.seconds(&transfer),
+            When::Meeting => end += self.seconds(&transfer) / every,
         });
         let optimizer = self.update(stage);
         Steady { sender, blocks, again, outer, forward, backward, reduction, end, optimizer }
@@ -281,7 +284,7 @@ impl<'a> Timing<'a> {
             }
             When::Forward => stage.sent_forward += self.seconds(transfer),
             When::Backward => stage.sent_backward += self.seconds(transfer),
-            When::LastBackward | When::Step => stage.end += self.seconds(transfer),
+            When::LastBackward | When::Step | When::Meeting => stage.end += self.seconds(transfer),
         }
     }
 

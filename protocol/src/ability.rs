@@ -1,7 +1,7 @@
 //! What the worker can run today. The planner refuses what it cannot, with the reason told here.
 
 use crate::{Arrangement, Axis, DeviceKind, Layout};
-use dtrain_recipes::{Decoder, Experts, Model, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Compression, Decoder, Experts, Model, Precision, Recompute, ZeroStage};
 
 /// Why the worker cannot run this combination, as the end of a sentence; `None` when it can.
 ///
@@ -26,6 +26,9 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
         return Some(reason.into());
     }
     if let Some(reason) = cannot_shard(arrangement) {
+        return Some(reason);
+    }
+    if let Some(reason) = cannot_approximate(arrangement) {
         return Some(reason);
     }
     match (precision, device) {
@@ -99,6 +102,27 @@ fn cannot_shard(arrangement: &Arrangement) -> Option<String> {
     None
 }
 
+/// Why the replicas cannot be kept alike as cheaply as is asked for.
+fn cannot_approximate(arrangement: &Arrangement) -> Option<String> {
+    let Arrangement { layout, zero, sync, .. } = arrangement;
+    if sync.is_exact() {
+        return None;
+    }
+    if *zero != ZeroStage::Zero0 {
+        return Some(format!(
+            "only replicas that hold all of their state train with {sync} (layout.zero = 0)"
+        ));
+    }
+    let keeps = match sync.compress {
+        Compression::None | Compression::F16 | Compression::Bf16 => sync.local.is_some(),
+        Compression::PowerSgd { .. } | Compression::TopK { .. } => true,
+    };
+    let cuts = |axis: &Axis| *axis != Axis::Data && layout.degree(*axis) > 1;
+    // Experts are summed among fewer ranks than everything else.
+    let axis = Axis::ALL.into_iter().filter(cuts).find(|axis| keeps || *axis == Axis::Expert)?;
+    Some(format!("{sync} works with data parallelism alone: {} {}", axis.word(), layout.degree(axis)))
+}
+
 /// Why the work of this model is not cut along `axis`; `None` when it can be.
 fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
     match (axis, model) {
@@ -116,7 +140,7 @@ fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::{Activation, Mlp, Norm, Positions};
+    use dtrain_recipes::{Activation, Local, Mlp, Norm, Positions, Synchronisation};
     use std::num::NonZeroU32;
 
     #[test]
@@ -141,6 +165,28 @@ mod tests {
         let uneven = Arrangement { zero: ZeroStage::Zero1, shard: 3, ..replicas };
         assert!(asked(uneven).is_some_and(|why| why.contains("groups of 3")));
         assert!(asked(Arrangement { precision: Precision::Bf16, ..replicas }).is_some());
+    }
+
+    #[test]
+    fn replicas_are_kept_alike_approximately_where_they_hold_whole_state() {
+        let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+        let two = NonZeroU32::MIN.saturating_add(1);
+        let asked = |sync, change: fn(&mut Arrangement, NonZeroU32)| {
+            let mut arrangement = Arrangement { layout: Layout::replicas(two), sync, ..Arrangement::SINGLE };
+            change(&mut arrangement, two);
+            cannot_run(&arrangement, &model)
+        };
+        let halves = Synchronisation { compress: Compression::Bf16, local: None };
+        let local = Some(Local { every: 4, outer_learning_rate: 0.7, outer_momentum: 0.9 });
+        let apart = Synchronisation { compress: Compression::Bf16, local };
+        let largest = Synchronisation { compress: Compression::TopK { keep: 0.1 }, local: None };
+        for sync in [halves, apart, largest] {
+            assert_eq!(asked(sync, |_, _| {}), None);
+            let sharded = asked(sync, |a, two| (a.zero, a.shard) = (ZeroStage::Zero1, two.get()));
+            assert!(sharded.is_some_and(|why| why.contains("layout.zero")));
+            let cut = asked(sync, |a, two| a.layout.pipeline = two);
+            assert_eq!(cut.is_some(), sync != halves, "what is rounded on the way keeps nothing: {cut:?}");
+        }
     }
 
     fn decoder(experts: Option<Experts>) -> Model {

@@ -2,11 +2,11 @@
 
 use crate::split::{holders, is_cut};
 use crate::{Axis, Channel, DeviceKind, Layout, Rank};
-use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Synchronisation, ZeroStage};
 use serde::{Deserialize, Serialize};
 
 /// How the work of a step is arranged among ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Arrangement {
     /// How work is cut among the ranks.
     pub layout: Layout,
@@ -30,6 +30,9 @@ pub struct Arrangement {
     /// Runs of blocks of one pipeline stage.
     #[serde(default = "one")]
     pub chunks: u32,
+    /// How replicas are kept alike.
+    #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
+    pub sync: Synchronisation,
     /// Arithmetic of matrix products.
     pub precision: Precision,
     /// Where every rank runs.
@@ -47,9 +50,16 @@ impl Arrangement {
         recompute_every: 1,
         schedule: PipelineSchedule::OneForwardOneBackward,
         chunks: 1,
+        sync: Synchronisation::EXACT,
         precision: Precision::F32,
         device: DeviceKind::Cpu,
     };
+
+    /// The layout in words, and what is approximate in it: `data 2 (approximate: bf16 on the wire)`.
+    pub fn words(&self) -> String {
+        let Self { layout, sync, .. } = self;
+        if sync.is_exact() { layout.to_string() } else { format!("{layout} (approximate: {sync})") }
+    }
 
     /// Ranks that hold the same weights, experts aside.
     pub fn replicas(&self) -> u32 {

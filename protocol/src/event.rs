@@ -34,6 +34,9 @@ pub enum Event {
         valid_samples: u64,
         /// blake3 over the lengths and contents (for large files: a sample of the contents) of the data files.
         data_fingerprint: String,
+        /// What begins otherwise than somebody who resumes might think.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        notice: Option<String>,
     },
     /// A step is complete. Sent by every rank; the loss is the same on all.
     Step(StepFigures),

@@ -18,12 +18,13 @@ pub mod rate;
 pub mod rates;
 pub mod sample;
 pub mod split;
+pub mod wire;
 
 pub use ability::cannot_run;
 pub use action::{Action, Pass, Toward};
 pub use arrangement::Arrangement;
 pub use assignment::{Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training};
-pub use checkpoint::{FileEntry, Manifest, Piece, SavedFile, Slice, Tensor, TensorKind};
+pub use checkpoint::{FileEntry, Manifest, OwnState, Piece, SavedFile, Slice, Tensor, TensorKind};
 pub use event::{Event, Failure, HeldBytes, Order, PhaseTimes, Stamped, StepFigures, StopReason};
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use layout::{Axis, Channel, Coord, Layout};

@@ -2,6 +2,7 @@
 
 use crate::optimizer::{Move, Optimizer};
 use crate::parallel::pipeline::Post;
+use crate::parallel::sync::{Outer, norms_squared};
 use crate::parallel::{Ballot, Mesh, Reduction, Tally, context, norm_squared, tally, tensor, update};
 use crate::session::Stream;
 use crate::stage::{Flow, Samples, Stage};
@@ -15,6 +16,8 @@ pub(crate) struct Replica<'a> {
     pub(crate) stage: Stage,
     pub(crate) optimizer: Optimizer,
     pub(crate) reduction: Reduction,
+    /// Where replicas move apart: what they have in common.
+    pub(crate) outer: Option<Outer>,
     pub(crate) post: Post,
     pub(crate) mesh: Mesh,
     pub(crate) tempo: Tempo,
@@ -133,10 +136,11 @@ impl Run<'_, '_> {
         let began = Instant::now();
         self.send_tally(last);
         let weight = self.weight();
-        let Replica { stage, reduction, post, mesh, tempo, .. } = &mut *self.replica;
+        let Replica { stage, reduction, outer, post, mesh, tempo, .. } = &mut *self.replica;
+        let is_final = last.of_chunk && outer.is_none();
         let upstream = post.take(Toward::Next, pass);
         let before = stage.backward(pass, upstream, weight, &mut |unit, gradients| {
-            reduction.finish(unit, gradients, mesh, last.of_chunk);
+            reduction.finish(unit, gradients, mesh, is_final);
         });
         if let Some(gradient) = before {
             post.give(Toward::Previous, pass, gradient);
@@ -160,9 +164,10 @@ impl Run<'_, '_> {
     fn backward_weights(&mut self, pass: Pass, last: Last) {
         let began = Instant::now();
         self.send_tally(last);
-        let Replica { stage, reduction, mesh, tempo, .. } = &mut *self.replica;
+        let Replica { stage, reduction, outer, mesh, tempo, .. } = &mut *self.replica;
+        let is_final = last.of_chunk && outer.is_none();
         stage.backward_weights(pass, &mut |unit, gradients| {
-            reduction.finish(unit, gradients, mesh, last.of_chunk);
+            reduction.finish(unit, gradients, mesh, is_final);
         });
         Tempo::hold(began, tempo.weights);
         self.spent(Phase::Backward);
@@ -179,9 +184,11 @@ impl Run<'_, '_> {
     /// What the mean loss of a micro-batch on this rank counts in the loss of the batch.
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
     fn weight(&self) -> f32 {
-        let Replica { training, mesh, .. } = &*self.replica;
+        let Replica { training, outer, mesh, .. } = &*self.replica;
+        // A replica that moves by itself knows its own samples only.
+        let batch = if outer.is_some() { training.share.end - training.share.start } else { training.batch };
         // The mean over this rank's part of the sequences stands for as large a part of the batch.
-        let parts = training.batch * u64::from(mesh.partners().context.size());
+        let parts = batch * u64::from(mesh.partners().context.size());
         (f64::from(training.micro_batch) / parts as f64) as f32
     }
 
@@ -198,8 +205,10 @@ impl Run<'_, '_> {
         // Stages that are done early wait here for the last one.
         let is_pipeline = self.replica.mesh.pipeline().size() > 1;
         self.spent(if is_pipeline { Phase::Bubble } else { Phase::Communication });
-        let Replica { stage, reduction, post, mesh, .. } = &mut *self.replica;
-        reduction.collect(stage.gradients(), mesh)?;
+        let Replica { stage, reduction, outer, post, mesh, .. } = &mut *self.replica;
+        if outer.is_none() {
+            reduction.collect(stage.gradients(), mesh)?;
+        }
         tensor::sum_parts(stage, mesh.partners());
         if let Some(index) = stage.tied_across_stages() {
             stage.gradients().change(index, |values| post.sum_with_other_end(values));
@@ -212,17 +221,36 @@ impl Run<'_, '_> {
     /// Clips and applies; returns the learning rate. Nothing is applied unless the gradient is finite.
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
     fn update(&mut self) -> Result<f64, Failure> {
-        let Replica { training, stage, optimizer, mesh, .. } = &mut *self.replica;
-        let norm = norm_squared(stage, mesh)?.sqrt();
+        let Replica { training, stage, optimizer, outer, mesh, .. } = &mut *self.replica;
+        let (own, norm) = if outer.is_some() {
+            let (own, mean) = norms_squared(stage, mesh)?;
+            (own.sqrt(), mean.sqrt())
+        } else {
+            let norm = norm_squared(stage, mesh)?.sqrt();
+            (norm, norm)
+        };
         if !norm.is_finite() {
             return Err(self.not_finite("the gradient norm"));
         }
         let rate = learning_rate(training, self.done);
-        let scale = training.clip.map_or(1.0, |largest| (largest / norm).min(1.0));
+        let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0));
         update(stage, optimizer, mesh, Move { rate, scale: scale as f32, t: self.done.0 + 1 })?;
         self.gradient_norm = norm;
         self.spent(Phase::Optimizer);
+        self.meet()?;
         Ok(rate)
+    }
+
+    /// Replicas that move apart meet when it is time.
+    fn meet(&mut self) -> Result<(), Failure> {
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
+        let Some(outer) = outer else { return Ok(()) };
+        outer.moved();
+        if outer.is_due(StepId(self.done.0 + 1)) {
+            outer.meet(stage, reduction, mesh)?;
+            self.spent(Phase::Communication);
+        }
+        Ok(())
     }
 
     fn not_finite(&self, figure: &str) -> Failure {

@@ -72,8 +72,11 @@ pub(crate) fn status(status: Status) -> Text {
     Text::new(word, tone)
 }
 
-/// `data 2 × tensor 4` as `d2 t4`; `one rank` as `1`.
+/// `data 2 × tensor 4` as `d2 t4`; `one rank` as `1`. What is approximate ends with `≈`.
 fn short(layout: &str) -> String {
+    if let Some((layout, _)) = layout.split_once(" (approximate") {
+        return format!("{} ≈", short(layout));
+    }
     if layout == "one rank" {
         return "1".to_owned();
     }

@@ -176,7 +176,7 @@ impl Progress {
     fn event(&mut self, said: &Stamped) {
         self.figures.take(said);
         match &said.event {
-            Event::Ready { parameters, device, train_samples, valid_samples, step, .. }
+            Event::Ready { parameters, device, train_samples, valid_samples, step, notice, .. }
                 if said.rank == Rank(0) =>
             {
                 let from = if step.0 == 0 { String::new() } else { format!(", from step {step}") };
@@ -186,6 +186,9 @@ impl Progress {
                     whole(*train_samples),
                     whole(*valid_samples)
                 ));
+                if let Some(notice) = notice {
+                    self.say(&format!("{}: {notice}", self.warning()));
+                }
             }
             Event::SaveFailed { step, reason } => {
                 self.say(&format!("{}: the state after step {step} was not saved: {reason}", self.warning()));

@@ -8,6 +8,7 @@ use dtrain_recipes::{Model, PipelineSchedule, Recompute, ZeroStage};
 pub(super) fn sentences(candidate: &Candidate, model: &Model) -> Vec<String> {
     let all = [
         data(candidate),
+        approximate(&candidate.arrangement),
         tensor(&candidate.arrangement),
         pipeline(&candidate.arrangement, model),
         context(&candidate.arrangement),
@@ -29,6 +30,11 @@ fn data(candidate: &Candidate) -> Option<String> {
             Some(format!("data parallelism: {replicas} replicas that do {} micro-batches", shares.join(", ")))
         }
     }
+}
+
+fn approximate(arrangement: &Arrangement) -> Option<String> {
+    let sync = &arrangement.sync;
+    (!sync.is_exact()).then(|| format!("approximate: {sync}; losses are not those of one rank"))
 }
 
 fn tensor(arrangement: &Arrangement) -> Option<String> {

@@ -13,7 +13,7 @@ use crate::schedule::{self, Shape, chunks_of};
 use dtrain_protocol::mapping::{MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Arrangement, DeviceKind};
 use dtrain_recipes::{
-    Bytes, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage,
+    Bytes, Compression, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage,
 };
 use kept::{Cut, Kept, kept};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct Memory {
     pub weights: Bytes,
     /// Gradients, with the sum over micro-batches.
     pub gradients: Bytes,
-    /// Moments of the optimizer.
+    /// Moments of the optimizer, and what replicas keep that are alike approximately.
     pub optimizer: Bytes,
     /// Values kept for backward, over all micro-batches alive at once.
     pub activations: Bytes,
@@ -173,7 +173,7 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
         weights: Bytes(copies * share(ZeroStage::Zero3) + gathered),
         // Fresh gradients of a part lie beside the sums until they are added.
         gradients: Bytes(4 * (share(ZeroStage::Zero2) + largest)),
-        optimizer: Bytes(4 * moments * share(ZeroStage::Zero1)),
+        optimizer: Bytes(4 * (moments * share(ZeroStage::Zero1) + kept_apart(arrangement) * parameters)),
         activations: Bytes(0),
         logits: Bytes(0),
         buckets: Bytes(buffers(arrangement, parameters, largest)),
@@ -217,6 +217,17 @@ fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
     let degrees = [layout.pipeline, layout.context, layout.expert].map(|degree| u64::from(degree.get()));
     let neighbours: u64 = degrees.into_iter().map(|degree| (degree - 1).min(2)).sum();
     gradients + 2 * members * 4 * SLOT_VALUES as u64 + 4 * neighbours * 4 * MAIL_VALUES as u64
+}
+
+/// Values that replicas keep for each parameter where they are alike approximately: what has not travelled yet; and the
+/// weights they last had in common with the momentum of these, and the change that is summed.
+fn kept_apart(arrangement: &Arrangement) -> u64 {
+    let sync = &arrangement.sync;
+    let residual = match sync.compress {
+        Compression::None | Compression::F16 | Compression::Bf16 => 0,
+        Compression::PowerSgd { .. } | Compression::TopK { .. } => 1,
+    };
+    residual + if sync.local.is_some() { 3 } else { 0 }
 }
 
 /// Values the optimizer keeps for each parameter.

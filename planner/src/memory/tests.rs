@@ -2,7 +2,7 @@ use super::*;
 
 use crate::sample;
 use dtrain_protocol::Layout;
-use dtrain_recipes::{Activation, Decoder, Positions};
+use dtrain_recipes::{Activation, Decoder, Local, Positions, Synchronisation};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
@@ -184,6 +184,21 @@ fn a_tied_embedding_lies_on_the_last_stage_again() {
     // One block of 7,087,872, the norm of 1,536 and the embedding: more than the first stage's positions.
     assert!(memory.weights.0 >= 4 * (7_087_872 + 1_536 + 50_257 * 768), "{memory:?}");
     assert!(memory.logits.0 > 0, "the last stage is the heaviest");
+}
+
+#[test]
+fn replicas_that_are_alike_approximately_keep_more() {
+    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let kept = |compress, local| {
+        let sync = Synchronisation { compress, local };
+        let arrangement = Arrangement { sync, ..cut(|layout| layout.data = n(2)) };
+        peak(&Asked { arrangement, ..held(&model, &optimizer) }).optimizer.0 / (4 * model.parameters())
+    };
+    let local = Some(Local { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
+    assert_eq!(kept(Compression::Bf16, None), 2, "nothing but the moments");
+    assert_eq!(kept(Compression::PowerSgd { rank: 4 }, None), 3);
+    assert_eq!(kept(Compression::None, local), 5, "weights, momentum and a change");
+    assert_eq!(kept(Compression::TopK { keep: 0.1 }, local), 6);
 }
 
 proptest! {

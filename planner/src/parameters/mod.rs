@@ -4,7 +4,7 @@
 mod shapes;
 
 use crate::schedule::chunks_of;
-use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split};
+use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split, wire};
 use dtrain_recipes::Model;
 use shapes::{
     Parameter, cnn_block, cnn_head, cnn_stem, decoder_block, decoder_embedding, decoder_head, mlp_layer,
@@ -60,32 +60,50 @@ pub struct Part {
     pub values: Values,
     /// Those that are no experts.
     lengths: Vec<Length>,
-    /// Lengths of the experts.
-    experts: Vec<u64>,
+    /// Sides of the experts, as matrices.
+    experts: Vec<[u64; 2]>,
 }
 
-/// Values of one parameter.
+/// Values of one parameter, as a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Length {
-    values: u64,
+    sides: [u64; 2],
     /// Whether every tensor-parallel rank holds all of it.
     is_whole: bool,
+}
+
+/// Values that travel where matrices are sent as two factors of low rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LowRank {
+    /// Of the factors with a row for each row.
+    pub rows: u64,
+    /// Of the factors with a row for each column.
+    pub columns: u64,
+    /// Of what travels as it is.
+    pub whole: u64,
+}
+
+impl Length {
+    fn values(&self) -> u64 {
+        self.sides.iter().product()
+    }
 }
 
 impl Part {
     fn of(parameters: &[Parameter], layout: &Layout, coord: Coord) -> Self {
         let mut part = Self::default();
         for (name, shape) in parameters {
-            let values = split::region(name, shape, layout, coord).elements();
+            let region = split::region(name, shape, layout, coord);
+            let values = region.elements();
             if split::is_cut(name, Axis::Expert) {
                 part.values.experts += values;
-                part.experts.push(values);
+                part.experts.push(wire::matrix(&region.local_shape()));
                 continue;
             }
             let is_whole = !split::is_cut(name, Axis::Tensor);
             part.values.dense += values;
             part.values.whole += if is_whole { values } else { 0 };
-            part.lengths.push(Length { values, is_whole });
+            part.lengths.push(Length { sides: wire::matrix(&region.local_shape()), is_whole });
         }
         part
     }
@@ -101,18 +119,34 @@ impl Part {
     /// Values of what one of `shard` ranks keeps of those that are no experts: every parameter is cut by itself, and a
     /// shorter share is padded.
     pub fn block(&self, shard: u32) -> u64 {
-        self.lengths.iter().map(|length| length.values.div_ceil(u64::from(shard))).sum()
+        self.lengths.iter().map(|length| length.values().div_ceil(u64::from(shard))).sum()
+    }
+
+    /// What travels when matrices do so in rank `rank`, of replicas that hold all experts.
+    pub fn low_rank(&self, rank: u32) -> LowRank {
+        let mut all = LowRank::default();
+        for [rows, columns] in
+            self.lengths.iter().map(|length| length.sides).chain(self.experts.iter().copied())
+        {
+            if wire::is_low_rank([rows, columns], rank) {
+                all.rows += rows * u64::from(rank);
+                all.columns += columns * u64::from(rank);
+            } else {
+                all.whole += rows * columns;
+            }
+        }
+        all
     }
 
     /// As [`Part::block`], of the experts.
     pub fn expert_block(&self, shard: u32) -> u64 {
-        self.experts.iter().map(|length| length.div_ceil(u64::from(shard))).sum()
+        self.experts.iter().map(|[rows, columns]| (rows * columns).div_ceil(u64::from(shard))).sum()
     }
 
     /// Of what rank `index` of `shard` keeps, those that every tensor-parallel rank holds whole; nothing is padded.
     pub fn whole_of(&self, index: u32, shard: u32) -> u64 {
         let whole = self.lengths.iter().filter(|length| length.is_whole);
-        whole.map(|length| share(length.values, index, shard)).sum()
+        whole.map(|length| share(length.values(), index, shard)).sum()
     }
 }
 

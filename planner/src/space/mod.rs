@@ -28,7 +28,7 @@ pub struct Pool {
 }
 
 /// Everything about a candidate but its micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
     /// Index of its [`Pool`].
     pub pool: u32,

@@ -1,7 +1,9 @@
 use super::*;
 use crate::sample;
 use dtrain_protocol::ability::cannot_run;
-use dtrain_recipes::{Cluster, Host, LayoutPins, PipelineSchedule, Precision, Recompute};
+use dtrain_recipes::{
+    Cluster, Compression, Host, LayoutPins, PipelineSchedule, Precision, Recompute, Synchronisation,
+};
 use proptest::prelude::*;
 
 fn everything(_: &Arrangement, _: &Model) -> Option<String> {
@@ -59,6 +61,23 @@ fn pins_are_respected() {
         assert_eq!((candidate.arrangement.layout.data.get(), candidate.split.micro()), (3, 2));
         assert_eq!(candidate.arrangement.recompute, Recompute::Full);
     }
+}
+
+#[test]
+fn replicas_are_alike_as_the_recipe_says_and_one_needs_nobody() {
+    let mut recipe = sample::recipe();
+    let is_exact = |recipe: &Recipe| {
+        let space = space(recipe, 2, 32, cannot_run);
+        each(&space)
+            .iter()
+            .map(|c| (c.arrangement.replicas(), c.arrangement.sync.is_exact()))
+            .collect::<Vec<_>>()
+    };
+    assert!(is_exact(&recipe).iter().all(|(_, is_exact)| *is_exact), "it is never chosen");
+    recipe.sync = Synchronisation { compress: Compression::Bf16, local: None };
+    let found = is_exact(&recipe);
+    assert!(found.iter().all(|(replicas, is_exact)| *is_exact == (*replicas == 1)));
+    assert!(found.iter().any(|(replicas, _)| *replicas == 2));
 }
 
 #[test]

@@ -102,6 +102,9 @@ pub(super) fn round(arrangement: &Arrangement) -> u32 {
 pub(super) fn arrangements(recipe: &Recipe, layout: Layout, device: DeviceKind) -> Vec<Arrangement> {
     let pins = &recipe.layout;
     let base = Arrangement { layout, device, ..Arrangement::SINGLE };
+    // One replica has nobody to be kept alike with.
+    let sync = if base.replicas() > 1 { recipe.sync } else { base.sync };
+    let base = Arrangement { sync, ..base };
     let mut all = vec![base];
     let mut each = |options: &dyn Fn(&Arrangement) -> Vec<Arrangement>| {
         all = all.iter().flat_map(options).collect();

@@ -27,7 +27,7 @@ const FIGURES: u64 = 8;
 /// What bytes are sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Gradients are summed over the replicas.
+    /// Gradients are summed over the replicas, or the changes of their weights.
     Gradients,
     /// Sharded weights are gathered.
     Weights,
@@ -56,6 +56,8 @@ pub enum When {
     LastBackward,
     /// Once at the end of a step.
     Step,
+    /// Once in as many steps as replicas move their own weights.
+    Meeting,
 }
 
 /// How ranks exchange a buffer.
@@ -175,7 +177,8 @@ impl<'a> Sender<'a> {
         let ranks = layout.world();
         let is_alike = self.arrangement.replicas() == ranks
             && self.arrangement.zero == ZeroStage::Zero0
-            && layout.expert.get() == 1;
+            && layout.expert.get() == 1
+            && self.arrangement.sync.local.is_none();
         tell(Transfer {
             purpose: Purpose::Figures,
             when: When::Step,
@@ -224,7 +227,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Bytes one rank sends in a step, by what they are for.
+/// Bytes one rank sends in a step, by what they are for; of what is sent once in several steps, its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Gradients are summed over the replicas.
@@ -249,14 +252,17 @@ impl Traffic {
     /// What `sender` sends in a step of `micro_batches` forward passes of `micro` samples.
     pub fn of(sender: &Sender<'_>, (micro, micro_batches): (u32, u32)) -> Self {
         let mut traffic = Self::default();
+        let mut meeting = Bytes(0);
         sender.each(micro, |transfer| {
-            let repeats = match transfer.when {
-                When::Forward | When::Backward => u64::from(micro_batches),
-                When::LastBackward | When::Step => 1,
-            };
-            traffic.of_purpose(transfer.purpose).0 +=
-                transfer.sent(sender.index(transfer.channel)) * transfer.times * repeats;
+            let bytes = transfer.sent(sender.index(transfer.channel)) * transfer.times;
+            let sum = traffic.of_purpose(transfer.purpose);
+            match transfer.when {
+                When::Forward | When::Backward => sum.0 += bytes * u64::from(micro_batches),
+                When::LastBackward | When::Step => sum.0 += bytes,
+                When::Meeting => meeting.0 += bytes,
+            }
         });
+        traffic.gradients.0 += meeting.0 / sender.arrangement.sync.every();
         traffic
     }
 

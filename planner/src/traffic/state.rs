@@ -1,9 +1,9 @@
 //! What is sent to keep ranks alike: gradients, and sharded weights.
 
 use super::{BUCKET_VALUES, Kind, Purpose, Sender, Transfer, When, talking};
-use crate::parameters::{Part, Place, share};
-use dtrain_protocol::{Axis, Channel};
-use dtrain_recipes::{Model, ZeroStage};
+use crate::parameters::{LowRank, Part, Place, share};
+use dtrain_protocol::{Axis, Channel, wire};
+use dtrain_recipes::{Compression, Model, ZeroStage};
 
 /// Parameters of a part that are sharded among the same ranks.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,9 @@ impl Sender<'_> {
         self.whole(tell);
         let held = self.parts.stage(self.arrangement, self.stage()).all();
         let is_spread = self.degree(Axis::Expert) > 1;
-        if self.arrangement.zero == ZeroStage::Zero0 {
+        if let Compression::PowerSgd { rank } = self.arrangement.sync.compress {
+            self.factors(rank, tell);
+        } else if self.arrangement.zero == ZeroStage::Zero0 {
             let common = if is_spread { held.dense } else { held.all() };
             self.buckets(Channel::Replicas, self.arrangement.replicas(), common, tell);
             // Ranks along the expert axis hold other experts.
@@ -70,12 +72,48 @@ impl Sender<'_> {
         }
     }
 
-    /// All-reduces of whole buckets and of what is left.
+    /// Sums of whole buckets and of what is left.
     fn buckets(&self, channel: Channel, ranks: u32, values: u64, tell: &mut impl FnMut(Transfer)) {
-        let (purpose, when, kind) = (Purpose::Gradients, When::LastBackward, Kind::AllReduce);
-        let mut one = |values, times| tell(Transfer { purpose, when, kind, channel, ranks, values, times });
-        one(BUCKET_VALUES, values / BUCKET_VALUES);
-        one(values % BUCKET_VALUES, 1);
+        let sync = self.arrangement.sync;
+        let (purpose, n) = (Purpose::Gradients, u64::from(ranks));
+        let when = if sync.local.is_some() { When::Meeting } else { When::LastBackward };
+        for (bucket, times) in [(BUCKET_VALUES, values / BUCKET_VALUES), (values % BUCKET_VALUES, 1)] {
+            let mut one =
+                |kind, values| tell(Transfer { purpose, when, kind, channel, ranks, values, times });
+            match sync.compress {
+                Compression::None | Compression::PowerSgd { .. } => one(Kind::AllReduce, bucket),
+                _ if bucket == 0 => {}
+                Compression::F16 | Compression::Bf16 => {
+                    one(Kind::AllToAll, n * wire::half_block(bucket, ranks));
+                    one(Kind::AllGather, n * wire::half_block(bucket, ranks));
+                }
+                // Each with its place.
+                Compression::TopK { keep } => one(Kind::AllGather, n * 2 * wire::largest(bucket, keep)),
+            }
+        }
+    }
+
+    /// Factors of low rank, the second after the first; what has none travels with the first.
+    fn factors(&self, rank: u32, tell: &mut impl FnMut(Transfer)) {
+        let sync = self.arrangement.sync;
+        let mut all = LowRank::default();
+        self.parts.units(self.arrangement, self.stage(), |unit, _, count| {
+            let LowRank { rows, columns, whole } = unit.low_rank(rank);
+            all.rows += count * rows;
+            all.columns += count * columns;
+            all.whole += count * whole;
+        });
+        for values in [all.rows + all.whole, all.columns] {
+            tell(Transfer {
+                purpose: Purpose::Gradients,
+                when: if sync.local.is_some() { When::Meeting } else { When::Step },
+                kind: Kind::AllReduce,
+                channel: Channel::Replicas,
+                ranks: self.arrangement.replicas(),
+                values,
+                times: 1,
+            });
+        }
     }
 
     /// `count` parts of the model, whose state `shard` replicas share (Rajbhandari et al. 2020).

@@ -1,7 +1,7 @@
 use super::*;
 use crate::sample;
 use dtrain_protocol::Layout;
-use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
+use dtrain_recipes::{Compression, Local, PipelineSchedule, Recompute, Synchronisation, ZeroStage};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
@@ -241,4 +241,28 @@ proptest! {
         let small = if values <= SMALL_VALUES { u64::from(ranks) } else { 2 };
         prop_assert_eq!(all(Kind::AllReduce), 4 * values * others * small);
     }
+}
+
+#[test]
+fn replicas_that_are_alike_approximately_send_less() {
+    let model = sample::gpt2();
+    let of = |compress, local| {
+        let sync = Synchronisation { compress, local };
+        sent(&model, &Arrangement { sync, ..cut(|layout| layout.data = n(4)) }, (1, 8)).gradients.0
+    };
+    let exact = of(Compression::None, None);
+    assert_eq!(exact, 2 * 3 * GPT2);
+    // Two values in the room of one; a scale for each of two blocks for three others of each of 475 buckets.
+    let halves = exact / 2 + 475 * 2 * 3 * 4;
+    assert_eq!((of(Compression::F16, None), of(Compression::Bf16, None)), (halves, halves));
+    // One value in a hundred with its place, 2,622 of 262,144, to three others; of the last bucket 1,836 of 183,552.
+    assert_eq!(of(Compression::TopK { keep: 0.01 }, None), 3 * 2 * 4 * (474 * 2622 + 1836));
+    let local = Some(Local { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
+    assert_eq!(of(Compression::None, local), exact / 10);
+    // Of rank 4: embedding and positions, and in each of twelve blocks four matrices with two sides of 768 and two with
+    // 768 and 3,072; norms and biases travel as they are.
+    let sides = 4 * (50_257 + 768 + 1024 + 768 + 12 * (4 * 2 * 768 + 2 * (768 + 3072)));
+    let whole = GPT2 - (50_257 + 1024) * 768 - 12 * (4 * 768 * 768 + 2 * 768 * 3072);
+    let found = of(Compression::PowerSgd { rank: 4 }, None);
+    assert!(found.abs_diff(2 * 3 * (sides + whole)) < 100, "{found}");
 }

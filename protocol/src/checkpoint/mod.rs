@@ -75,6 +75,31 @@ pub enum TensorKind {
     FirstMoment,
     /// The optimizer's second moment of the parameter of the same name.
     SecondMoment,
+    /// The momentum of the steps that replicas make together which else move apart.
+    OuterMomentum,
+    /// The factor, `[columns, rank]`, that a matrix was last multiplied by to travel in low rank.
+    Factor,
+    /// What one replica has that the others have not.
+    Own {
+        /// Index of the replica.
+        replica: u32,
+        /// What it is.
+        state: OwnState,
+    },
+}
+
+/// What replicas have each for themselves where they are kept alike approximately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OwnState {
+    /// A weight that has moved since the last synchronisation.
+    Weights,
+    /// The optimizer's first moment; that of the first replica is [`TensorKind::FirstMoment`].
+    FirstMoment,
+    /// The optimizer's second moment; that of the first replica is [`TensorKind::SecondMoment`].
+    SecondMoment,
+    /// What has not travelled yet of a gradient, or of a change of the weights.
+    Residual,
 }
 
 /// A slice of a tensor, stored in one file.
@@ -152,11 +177,22 @@ impl Manifest {
 
 impl TensorKind {
     /// What follows a tensor's name in messages and keys: nothing for a weight.
-    pub fn suffix(self) -> &'static str {
+    pub fn suffix(self) -> String {
         match self {
-            Self::Parameter => "",
-            Self::FirstMoment => "#first_moment",
-            Self::SecondMoment => "#second_moment",
+            Self::Parameter => String::new(),
+            Self::FirstMoment => "#first_moment".into(),
+            Self::SecondMoment => "#second_moment".into(),
+            Self::OuterMomentum => "#outer_momentum".into(),
+            Self::Factor => "#factor".into(),
+            Self::Own { replica, state } => {
+                let state = match state {
+                    OwnState::Weights => "weights",
+                    OwnState::FirstMoment => "first_moment",
+                    OwnState::SecondMoment => "second_moment",
+                    OwnState::Residual => "residual",
+                };
+                format!("#replica.{replica}.{state}")
+            }
         }
     }
 }
@@ -242,10 +278,13 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
     Ok((tensors.into_values().collect(), files))
 }
 
-/// Fails unless every moment has its parameter, and every parameter the moments that any has.
+/// Fails unless every moment has its parameter, and every parameter the moments that any has. Only matrices have
+/// factors, in shapes of their own.
 fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Uncovered> {
-    let kinds: std::collections::BTreeSet<_> = tensors.keys().map(|(_, kind)| *kind).collect();
-    for ((name, _), tensor) in tensors {
+    let has_all = |kind: &TensorKind| *kind != TensorKind::Factor;
+    let kinds: std::collections::BTreeSet<_> =
+        tensors.keys().map(|(_, kind)| *kind).filter(has_all).collect();
+    for ((name, _), tensor) in tensors.iter().filter(|((_, kind), _)| has_all(kind)) {
         for kind in [TensorKind::Parameter].iter().chain(&kinds) {
             let found = tensors.get(&(name.clone(), *kind)).map(|tensor| &tensor.shape);
             if found != Some(&tensor.shape) {

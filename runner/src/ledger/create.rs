@@ -4,7 +4,7 @@ use super::{Fault, History, now_ms, stored};
 use crate::fact::LedgerError;
 use crate::provenance::Provenance;
 use dtrain_planner::{Plan, Ranked};
-use dtrain_protocol::{Layout, TrialId};
+use dtrain_protocol::TrialId;
 use dtrain_recipes::Recipe;
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,8 @@ pub struct NewTrial {
     pub plan: Value,
     /// The candidate that will be trained.
     pub candidate: Value,
-    /// How it cuts the work.
-    pub layout: Layout,
+    /// How it cuts the work, and what is approximate, in words.
+    pub layout: String,
     /// Samples of one optimizer step.
     pub batch: u64,
     /// Peak learning rate.
@@ -95,7 +95,7 @@ impl NewTrial {
             recipe: plan.recipe.clone(),
             plan: json(serde_json::to_value(plan)),
             candidate: json(serde_json::to_value(&choice.candidate)),
-            layout: choice.candidate.arrangement.layout,
+            layout: choice.candidate.arrangement.words(),
             batch: plan.batch.value,
             learning_rate: choice.candidate.learning_rate,
             predicted: Predicted {
@@ -159,7 +159,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
             new.recipe.name,
             new.search,
             objective.as_str().unwrap_or_default(),
-            new.layout.to_string(),
+            new.layout,
             stored(new.batch),
             new.learning_rate,
             digest(&format!("{recipe}\n{}", new.candidate)),

@@ -81,6 +81,7 @@ fn train(a: &Assignment) -> Result<(), Failure> {
         Link::Alone | Link::Tls { .. } => None,
     };
     say(&Event::Ready {
+        notice: None,
         step: StepId(step),
         parameters: WIDTH as u64,
         device: "toy".into(),

@@ -280,7 +280,7 @@ fn new_trial() -> NewTrial {
         recipe: serde_json::from_value(recipe()).expect("a recipe"),
         plan: json!({"version": 1}),
         candidate: json!({}),
-        layout: Layout::SINGLE,
+        layout: Layout::SINGLE.to_string(),
         batch: 8,
         learning_rate: 1e-3,
         predicted: Predicted::default(),

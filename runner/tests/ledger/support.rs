@@ -46,7 +46,7 @@ pub(crate) fn new_trial(name: &str) -> NewTrial {
         recipe: recipe(name),
         plan: json!({"version": 1}),
         candidate: json!({"micro_batch": 4, "zero": "0"}),
-        layout: Layout::SINGLE,
+        layout: Layout::SINGLE.to_string(),
         batch: 32,
         learning_rate: 1e-3,
         predicted: Predicted {

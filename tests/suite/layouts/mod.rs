@@ -6,6 +6,7 @@
 mod bubble;
 mod cases;
 mod relay;
+mod sync;
 mod world;
 
 use cases::Case;

@@ -3,13 +3,16 @@
 //! Backward finishes the units of a model from the last to the first, and the gradients lie in one vector in the
 //! order of the units: so the vector becomes final from its end. It is cut into buckets from the end, at borders
 //! that depend on its length alone; a bucket leaves as soon as all of it is final. One all-reduce of a bucket costs
-//! one latency and `2 N (n - 1) / n` bytes. Nothing here knows a micro-batch: the caller says when gradients are final.
+//! one latency and `2 N (n - 1) / n` bytes, less where it travels approximately. Nothing here knows a micro-batch: the caller says
+//! when gradients are final.
 //! Parameters that other ranks hold, those of spread experts, are a vector of their own, with buckets of its own.
 
 use super::Courier;
+use super::sync::Wire;
 use crate::gradients::Gradients;
 use crate::stage::Parameter;
 use dtrain_protocol::Failure;
+use dtrain_recipes::Compression;
 use std::ops::Range;
 
 /// Elements of a bucket: 1 MiB of `f32`. Less pays more latencies, more waits longer before it can leave.
@@ -28,6 +31,7 @@ pub struct Buckets {
     sent: usize,
     /// Buffers that came back, to be used again.
     spare: Vec<Vec<f32>>,
+    wire: Wire,
 }
 
 /// A parameter whose gradient travels.
@@ -42,8 +46,8 @@ struct Part {
 }
 
 impl Buckets {
-    /// Cuts the gradients of those of `parameters` whose names are `wanted`.
-    pub fn new(parameters: &[Parameter], wanted: impl Fn(&str) -> bool) -> Self {
+    /// Cuts the gradients of those of `parameters` whose names are `wanted`; they travel as `compress` says.
+    pub fn new(parameters: &[Parameter], compress: Compression, wanted: impl Fn(&str) -> bool) -> Self {
         let mut length = 0;
         let wanted = parameters.iter().enumerate().filter(|(_, parameter)| wanted(&parameter.name));
         let parts = wanted.map(|(index, Parameter { unit, range, .. })| {
@@ -51,7 +55,8 @@ impl Buckets {
             Part { index, unit: *unit, begin: length - range.len(), flat: range.clone() }
         });
         let parts = parts.collect();
-        Self { ranges: cut(length, ELEMENTS), parts, finished: Vec::new(), sent: 0, spare: Vec::new() }
+        let (ranges, wire) = (cut(length, ELEMENTS), Wire::of(compress, length));
+        Self { ranges, parts, finished: Vec::new(), sent: 0, spare: Vec::new(), wire }
     }
 
     /// Notes that the gradients of `unit` are final, and sends every bucket that became complete by it.
@@ -71,6 +76,16 @@ impl Buckets {
         Ok(())
     }
 
+    /// How they travel.
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// As [`Buckets::wire`], to be changed.
+    pub fn wire_mut(&mut self) -> &mut Wire {
+        &mut self.wire
+    }
+
     fn finish_flat(&mut self, unit: usize, gradients: &[f32], courier: &Courier) {
         self.finished.push(unit);
         let is_open = |part: &Part| !self.finished.contains(&part.unit);
@@ -78,10 +93,11 @@ impl Buckets {
         self.send(open.map_or(0, |open| open.begin + open.flat.len()), gradients, courier);
     }
 
-    fn collect_flat(&mut self, gradients: &mut [f32], courier: &Courier) -> Result<(), Failure> {
+    /// As [`Buckets::collect`], for any vector of the same length.
+    pub fn collect_flat(&mut self, gradients: &mut [f32], courier: &Courier) -> Result<(), Failure> {
         self.send(0, gradients, courier);
         for range in &self.ranges {
-            let sum = courier.next()?;
+            let sum = self.wire.receive(courier.next()?, courier.ranks(), range.len());
             let mut rest = sum.as_slice();
             for flat in pieces(&self.parts, range) {
                 let (piece, after) = rest.split_at(flat.len());
@@ -101,7 +117,7 @@ impl Buckets {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.clear();
             pieces(&self.parts, range).for_each(|flat| buffer.extend_from_slice(&gradients[flat]));
-            courier.send_sum(buffer);
+            self.wire.send(range.clone(), buffer, courier);
             self.sent += 1;
         }
     }
@@ -157,7 +173,7 @@ mod tests {
             parameter(1, ELEMENTS..ELEMENTS + 10),
             parameter(2, ELEMENTS + 10..2 * ELEMENTS),
         ];
-        let mut buckets = Buckets::new(&parameters, |_| true);
+        let mut buckets = Buckets::new(&parameters, Compression::None, |_| true);
         let courier = Courier::start(Box::new(loopback::Alone));
         let mut gradients = vec![1.0; 2 * ELEMENTS];
         buckets.finish_flat(2, &gradients, &courier);
@@ -174,13 +190,13 @@ mod tests {
     fn what_is_not_wanted_lies_between_and_stays() {
         let parameters = [parameter(0, 0..3), parameter(1, 3..5), parameter(2, 5..9)];
         let wanted = |name: &str| name != "1.weight";
-        let buckets = Buckets::new(&parameters, wanted);
+        let buckets = Buckets::new(&parameters, Compression::None, wanted);
         assert_eq!(buckets.ranges, vec![0..7]);
         assert_eq!(pieces(&buckets.parts, &(0..7)).collect::<Vec<_>>(), [0..3, 5..9]);
         assert_eq!(pieces(&buckets.parts, &(2..4)).collect::<Vec<_>>(), [2..3, 5..6]);
         assert_eq!(pieces(&buckets.parts, &(1..7)).collect::<Vec<_>>(), [1..3, 5..9]);
         let threads = loopback::threads(2, Duration::from_secs(10)).into_iter().map(|group| {
-            let mut buckets = Buckets::new(&parameters, wanted);
+            let mut buckets = Buckets::new(&parameters, Compression::None, wanted);
             std::thread::spawn(move || {
                 let courier = Courier::start(Box::new(group));
                 let mut gradients: Vec<_> = (0..9).map(|i| i as f32).collect();
@@ -209,7 +225,7 @@ mod tests {
                 let parameters = parameters.clone();
                 std::thread::spawn(move || {
                     let courier = Courier::start(Box::new(group));
-                    let mut buckets = Buckets::new(&parameters, |_| true);
+                    let mut buckets = Buckets::new(&parameters, Compression::None, |_| true);
                     let mut sums = Vec::new();
                     for step in 0..2 {
                         let mut gradients: Vec<_> =

@@ -3,6 +3,7 @@
 //! Every collective of a rank goes through it, in the order in which it was handed over; that order is the same
 //! on all ranks, because all of them follow the same actions. It never looks at what it carries.
 
+use super::sync::{self, Half};
 use crate::comm::{CommError, Group};
 use dtrain_protocol::Failure;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 enum Errand {
     /// Replace by the sum over all ranks.
     Sum,
+    /// The same, each value in 16 bits.
+    HalfSum(Half),
     /// Replace this rank's part by its sum over all ranks.
     Scatter,
     /// Fill the parts of the other ranks.
@@ -73,6 +76,11 @@ impl Courier {
         self.send(Errand::Sum, values);
     }
 
+    /// As [`Courier::send_sum`], with every value rounded to 16 bits on its way.
+    pub fn send_half_sum(&self, values: Vec<f32>, half: Half) {
+        self.send(Errand::HalfSum(half), values);
+    }
+
     /// Begins to sum `values` over the ranks into this rank's [`crate::comm::part`]; the rest is left as it is.
     pub fn send_scatter(&self, values: Vec<f32>) {
         self.send(Errand::Scatter, values);
@@ -123,6 +131,7 @@ fn serve(
     while let Ok((errand, mut values)) = inbox.recv() {
         let done = match errand {
             Errand::Sum => group.all_reduce(&mut values),
+            Errand::HalfSum(half) => sync::sum(group.as_mut(), &mut values, half),
             Errand::Scatter => group.reduce_scatter(&mut values).map(drop),
             Errand::Gather => group.all_gather(&mut values),
             Errand::Meet => group.barrier(),

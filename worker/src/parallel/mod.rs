@@ -12,6 +12,7 @@ pub(crate) mod pipeline;
 mod reduction;
 mod scatter;
 mod shard;
+pub mod sync;
 pub mod tally;
 pub(crate) mod tensor;
 mod update;

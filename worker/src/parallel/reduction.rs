@@ -1,12 +1,13 @@
 //! Sums gradients over the replicas, as the arrangement tells.
 
 use super::scatter::Scatter;
+use super::sync::LowRank;
 use super::{Buckets, Mesh};
 use crate::gradients::Gradients;
 use crate::stage::Stage;
 use dtrain_protocol::split::is_cut;
 use dtrain_protocol::{Arrangement, Axis, Failure};
-use dtrain_recipes::ZeroStage;
+use dtrain_recipes::{Compression, ZeroStage};
 
 /// The gradients of one step on their way to the other replicas.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub enum Reduction {
         /// Of experts that are spread, which some replicas hold.
         experts: Buckets,
     },
+    /// The same, about, from factors of low rank.
+    LowRank(LowRank),
     /// Every replica gets the sums of its shards.
     Scatter(Scatter),
 }
@@ -25,14 +28,18 @@ pub enum Reduction {
 impl Reduction {
     /// For the gradients of `stage`.
     pub fn of(stage: &Stage, arrangement: &Arrangement) -> Self {
+        let parameters = stage.parameters();
         match arrangement.zero {
             ZeroStage::Zero0 => {
+                if let Compression::PowerSgd { rank } = arrangement.sync.compress {
+                    return Self::LowRank(LowRank::new(parameters, rank));
+                }
                 let is_spread = arrangement.layout.degree(Axis::Expert) > 1;
                 let is_own = |name: &str| is_spread && is_cut(name, Axis::Expert);
-                let parameters = stage.parameters();
+                let compress = arrangement.sync.compress;
                 Self::Buckets {
-                    common: Buckets::new(parameters, |name| !is_own(name)),
-                    experts: Buckets::new(parameters, is_own),
+                    common: Buckets::new(parameters, compress, |name| !is_own(name)),
+                    experts: Buckets::new(parameters, compress, is_own),
                 }
             }
             ZeroStage::Zero1 => Self::Scatter(Scatter::once(stage.shards())),
@@ -52,7 +59,8 @@ impl Reduction {
                     experts.finish(unit, gradients, courier);
                 }
             }
-            Self::Buckets { .. } => {}
+            // Factors are made of whole matrices, at the end.
+            Self::Buckets { .. } | Self::LowRank(_) => {}
             Self::Scatter(scatter) => scatter.finish(unit, gradients, mesh, is_final),
         }
     }
@@ -66,7 +74,62 @@ impl Reduction {
                 }
                 mesh.experts().map_or(Ok(()), |courier| experts.collect(gradients, courier))
             }
+            Self::LowRank(low_rank) if mesh.replicas().ranks() > 1 => {
+                let all = 0..low_rank.parameters();
+                gradients.to_host(all.clone());
+                low_rank.sum(gradients.values_mut(), mesh.replicas())?;
+                gradients.from_host(all);
+                Ok(())
+            }
+            Self::LowRank(_) => Ok(()),
             Self::Scatter(scatter) => scatter.collect(gradients, mesh),
+        }
+    }
+
+    /// Replaces `values`, as many as there are gradients, by their sum over the replicas.
+    pub fn sum(&mut self, values: &mut [f32], mesh: &Mesh) -> Result<(), Failure> {
+        match self {
+            Self::Buckets { common, .. } => common.collect_flat(values, mesh.replicas()),
+            Self::LowRank(low_rank) => low_rank.sum(values, mesh.replicas()),
+            Self::Scatter(_) => unreachable!("replicas that shard their state have no whole vectors"),
+        }
+    }
+
+    /// What this replica owes the others: values that have not travelled yet, in flat order.
+    pub fn residual(&self) -> Option<&[f32]> {
+        match self {
+            Self::Buckets { common, .. } => common.wire().largest().map(|largest| largest.residual()),
+            Self::LowRank(low_rank) => Some(low_rank.residual()),
+            Self::Scatter(_) => None,
+        }
+    }
+
+    /// As [`Reduction::residual`], to be replaced by that of a checkpoint.
+    pub fn residual_mut(&mut self) -> Option<&mut [f32]> {
+        match self {
+            Self::Buckets { common, .. } => {
+                common.wire_mut().largest_mut().map(|largest| largest.residual_mut())
+            }
+            Self::LowRank(low_rank) => Some(low_rank.residual_mut()),
+            Self::Scatter(_) => None,
+        }
+    }
+
+    /// The factors of matrices that travel in low rank.
+    pub fn low_rank_mut(&mut self) -> Option<&mut LowRank> {
+        if let Self::LowRank(low_rank) = self { Some(low_rank) } else { None }
+    }
+
+    /// As [`Reduction::low_rank_mut`], to be read.
+    pub fn low_rank(&self) -> Option<&LowRank> {
+        if let Self::LowRank(low_rank) = self { Some(low_rank) } else { None }
+    }
+
+    /// Bytes of what it keeps from step to step.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::LowRank(low_rank) => low_rank.bytes(),
+            Self::Buckets { .. } | Self::Scatter(_) => 4 * self.residual().map_or(0, <[f32]>::len) as u64,
         }
     }
 }

@@ -65,7 +65,8 @@ pub fn rates(
     let training = whole::training();
     let post = Post::new(mesh.pipeline().clone(), stage.device());
     let tempo = Tempo::default();
-    let replica = Replica { training: &training, stage, optimizer, reduction, post, mesh, tempo };
+    let replica =
+        Replica { training: &training, stage, optimizer, reduction, outer: None, post, mesh, tempo };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
     let mut profile = Vec::with_capacity(request.micro_batches.len());

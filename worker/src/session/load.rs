@@ -1,22 +1,23 @@
 //! Goes on from a checkpoint, whatever layout wrote it: a rank reads its region of every parameter, and of the moments
 //! the part that its optimizer holds.
 
+use super::apart;
 use crate::checkpoint::{CheckpointError, Reader};
+use crate::interpret::Replica;
 use crate::optimizer::Optimizer;
 use crate::stage::{Parameter, Stage};
 use dtrain_protocol::{Assignment, Failure, Manifest, ResumePoint, Slice, TensorKind};
 use std::ops::Range;
 
-/// Puts the weights and moments of `point` into `stage` and `optimizer`.
+/// Puts the state of `point` into `replica`; gives what of it could not be taken up, in words.
 ///
 /// `Err` when anything is not as it was written, lacks, or has another shape, or when the checkpoint is of another
-/// training; then both are unusable.
-pub(crate) fn load(
+/// training; then the replica is unusable.
+pub(super) fn load(
     point: &ResumePoint,
     assignment: &Assignment,
-    stage: &mut Stage,
-    optimizer: &mut Optimizer,
-) -> Result<(), Failure> {
+    replica: &mut Replica<'_>,
+) -> Result<Option<String>, Failure> {
     let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: point.folder.clone(), detail };
     let reader = Reader::open(&point.folder).map_err(|error| corrupt(error.to_string()))?;
     let Manifest { step, cursor, .. } = *reader.manifest();
@@ -31,8 +32,11 @@ pub(crate) fn load(
     if let Some(detail) = difference(reader.manifest(), assignment) {
         return Err(Failure::OtherTraining { folder: point.folder.clone(), detail });
     }
-    weights(&reader, stage).map_err(|error| corrupt(error.to_string()))?;
-    moments(&reader, stage.parameters(), optimizer).map_err(|error| corrupt(error.to_string()))
+    let Replica { stage, optimizer, .. } = &mut *replica;
+    let loaded = weights(&reader, stage)
+        .and_then(|()| moments(&reader, stage.parameters(), optimizer))
+        .and_then(|()| apart::load(&reader, replica));
+    loaded.map_err(|error| corrupt(error.to_string()))
 }
 
 /// Which settings of the checkpoint give other samples than those of the assignment, and what to do about it.
@@ -78,7 +82,7 @@ fn moments(
 }
 
 /// Elements `range` of what this rank holds of `parameter`, or of one of its moments.
-fn read(
+pub(super) fn read(
     reader: &Reader,
     parameter: &Parameter,
     kind: TensorKind,

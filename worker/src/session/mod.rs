@@ -3,6 +3,7 @@
 //! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
 //! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
 
+mod apart;
 mod load;
 mod orders;
 mod save;
@@ -23,6 +24,7 @@ use crate::interpret::{self, Replica, StepOutcome};
 use crate::memory;
 use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::Post;
+use crate::parallel::sync::Outer;
 use crate::parallel::{Ballot, Mesh, Reduction, Tally};
 use crate::stage::{Holding, Stage};
 use crate::watch::Tempo;
@@ -81,23 +83,24 @@ fn attempt_with(
     let partners = mesh.partners().clone();
     let holding =
         Holding { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
-    let mut stage = Stage::of(&holding, &device).map_err(|error| Failure::Other(error.to_string()))?;
-    let mut optimizer = match arrangement.zero {
+    let stage = Stage::of(&holding, &device).map_err(|error| Failure::Other(error.to_string()))?;
+    let optimizer = match arrangement.zero {
         ZeroStage::Zero0 => Optimizer::new(&training.optimizer, stage.parameters()),
         ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
             Optimizer::sharded(&training.optimizer, stage.parameters(), stage.shards())
         }
     };
-    if let Some(point) = &assignment.resume {
-        load::load(point, assignment, &mut stage, &mut optimizer)?;
-    }
-    let reduction = Reduction::of(&stage, arrangement);
+    let (reduction, outer) = (Reduction::of(&stage, arrangement), Outer::of(&stage, arrangement));
     let post = Post::new(mesh.pipeline().clone(), stage.device());
-    let mut replica = Replica { training, stage, optimizer, reduction, post, mesh, tempo };
+    let mut replica = Replica { training, stage, optimizer, reduction, outer, post, mesh, tempo };
+    let notice = match &assignment.resume {
+        Some(point) => load::load(point, assignment, &mut replica)?,
+        None => None,
+    };
     // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
     replica.mesh.world().barrier()?;
     let begin = beginning(assignment);
-    tell(ready(assignment, &replica, &data, begin));
+    tell(ready(assignment, &replica, &data, begin, notice));
     let mut stream = Stream::new(assignment, Arc::from(data.train), begin);
     train(assignment, &mut replica, &mut stream, data.valid.as_ref(), orders, tell)
 }
@@ -140,7 +143,13 @@ pub(crate) fn cache(checkpoints: &Path) -> PathBuf {
     folder.join("cache")
 }
 
-fn ready(assignment: &Assignment, replica: &Replica<'_>, data: &DataSet, step: StepId) -> Event {
+fn ready(
+    assignment: &Assignment,
+    replica: &Replica<'_>,
+    data: &DataSet,
+    step: StepId,
+    notice: Option<String>,
+) -> Event {
     Event::Ready {
         step,
         parameters: replica.stage.parameters().iter().map(|parameter| parameter.range.len() as u64).sum(),
@@ -148,6 +157,7 @@ fn ready(assignment: &Assignment, replica: &Replica<'_>, data: &DataSet, step: S
         train_samples: data.train.len(),
         valid_samples: data.valid.len(),
         data_fingerprint: data.fingerprint.clone(),
+        notice,
     }
 }
 
@@ -189,6 +199,9 @@ fn train(
             outcome.tally.late.then_some(StopReason::Time)
         };
         let is_last = reason.is_some_and(|reason| reason != StopReason::Ordered);
+        if is_last {
+            meet(replica)?;
+        }
         if is_last || is_due(step, assignment.validate_every) {
             let tally = validate(replica, valid, assignment.validate_samples, step)?;
             if let Some(tally) = tally {
@@ -205,6 +218,15 @@ fn train(
     let reason = reason.expect("the loop ends with a reason");
     tell(Event::Finished { step, reason });
     Ok(())
+}
+
+/// What is trained to its end is what the replicas have in common, so they meet once more.
+fn meet(replica: &mut Replica<'_>) -> Result<(), Failure> {
+    let Replica { stage, reduction, outer, mesh, .. } = replica;
+    match outer.as_mut().filter(|outer| outer.is_apart()) {
+        Some(outer) => outer.meet(stage, reduction, mesh),
+        None => Ok(()),
+    }
 }
 
 /// Steps that were completed before this attempt.
@@ -230,7 +252,9 @@ fn held(replica: &mut Replica<'_>) -> HeldBytes {
     HeldBytes {
         weights: replica.stage.value_bytes(),
         gradients: replica.stage.gradients().bytes(),
-        optimizer: replica.optimizer.bytes(),
+        optimizer: replica.optimizer.bytes()
+            + replica.reduction.bytes()
+            + replica.outer.as_ref().map_or(0, Outer::bytes),
     }
 }
 

@@ -4,7 +4,7 @@
 //! being written: a second save waits for the first. What several ranks hold alike they write in equal parts, every
 //! element exactly once. It does not commit: that is for whoever sees all ranks.
 
-use super::Tell;
+use super::{Tell, apart};
 use crate::checkpoint::{self, Held, NamedPiece};
 use crate::interpret::Replica;
 use crate::stage::Parameter;
@@ -26,11 +26,11 @@ pub(super) struct Saver {
 
 /// Some elements of one tensor, copied.
 #[derive(Clone, Debug, PartialEq)]
-struct Copied {
-    name: String,
-    kind: TensorKind,
-    slice: Slice,
-    values: Vec<f32>,
+pub(super) struct Copied {
+    pub(super) name: String,
+    pub(super) kind: TensorKind,
+    pub(super) slice: Slice,
+    pub(super) values: Vec<f32>,
 }
 
 impl Saver {
@@ -76,7 +76,7 @@ impl Copied {
 
 /// A copy of what this rank writes of weights and moments. A tied embedding is written by the first stage.
 fn snapshot(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<Copied> {
-    let Replica { stage, optimizer, .. } = replica;
+    let Replica { stage, optimizer, outer, .. } = replica;
     let parameters = stage.parameters();
     let again = stage.tied_across_stages().filter(|_| !stage.has_embedding());
     let held = |(index, parameter): (usize, &Parameter)| {
@@ -95,6 +95,12 @@ fn snapshot(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec
             copied.push(Copied { name: parameter.name.clone(), kind, slice, values });
         };
         let start = parameter.range.start;
+        if let Some(outer) = outer {
+            let common = start + inside.start..start + inside.end;
+            copy(TensorKind::Parameter, outer.anchor()[common.clone()].to_vec());
+            copy(TensorKind::OuterMomentum, outer.velocity()[common].to_vec());
+            continue;
+        }
         let mut values = vec![0.0; inside.len()];
         stage.copy_values(start + inside.start..start + inside.end, &mut values);
         copy(TensorKind::Parameter, values);
@@ -106,5 +112,6 @@ fn snapshot(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec
             }
         }
     }
+    copied.extend(apart::copies(replica));
     copied
 }

@@ -2,14 +2,30 @@
 
 use crate::data::{Batch, Source};
 use crate::interpret::Replica;
+use crate::parallel::sync::put;
 use crate::parallel::{Ballot, Tally, context, tally};
 use crate::stage::{Flow, Samples};
 use dtrain_protocol::{Failure, Pass, StepId, Toward};
 use std::ops::Range;
 
 /// Loss and accuracy over the first `samples` of `valid`, of which every replica takes its part; the same figures on
-/// all. `None` when there are no samples.
+/// all. `None` when there are no samples. Replicas that moved apart show the weights of their last meeting.
 pub(super) fn validate(
+    replica: &mut Replica<'_>,
+    valid: &dyn Source,
+    samples: u64,
+    step: StepId,
+) -> Result<Option<Tally>, Failure> {
+    let own = replica.outer.as_ref().and_then(|outer| outer.show(&mut replica.stage));
+    let tally = figures(replica, valid, samples, step);
+    if let Some(own) = own {
+        put(&mut replica.stage, &own);
+    }
+    tally
+}
+
+/// The figures with the weights as they are.
+fn figures(
     replica: &mut Replica<'_>,
     valid: &dyn Source,
     samples: u64,

@@ -24,7 +24,7 @@ struct Whole {
 
 fn whole(name: &str, kind: TensorKind, shape: &[u64]) -> Whole {
     let elements: u64 = shape.iter().product();
-    let seed = name.len() as u64 * 31 + kind as u64;
+    let seed = (31 * name.len() + kind.suffix().len()) as u64;
     let value = |i: u64| f32::from_bits(dtrain_protocol::order::mix(seed, i) as u32);
     Whole { name: name.into(), kind, shape: shape.to_vec(), values: (0..elements).map(value).collect() }
 }

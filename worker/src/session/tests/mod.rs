@@ -1,5 +1,6 @@
 //! Ranks as threads of one process: what must hold whatever the layout, and across a stop.
 
+mod sync;
 mod world;
 mod zero;
 

@@ -39,6 +39,7 @@ impl Way {
                 let is_sharded = match kind {
                     TensorKind::Parameter => zero == ZeroStage::Zero3,
                     TensorKind::FirstMoment | TensorKind::SecondMoment => zero != ZeroStage::Zero0,
+                    other => unreachable!("{other:?} is of replicas that shard nothing"),
                 };
                 let held = self.held(name, region.elements(), rank, is_sharded);
                 let is_copy = matches!(block, Place::FirstAndLast) && !is_first;

@@ -1,0 +1,69 @@
+//! How a bucket of gradients travels.
+
+use super::{Half, Largest};
+use crate::parallel::Courier;
+use dtrain_recipes::Compression;
+use std::ops::Range;
+
+/// How the buckets of one vector travel.
+#[derive(Debug)]
+pub enum Wire {
+    /// As they are.
+    Exact,
+    /// Rounded to 16 bits.
+    Half(Half),
+    /// The largest values.
+    Largest(Largest),
+}
+
+impl Wire {
+    /// As `compress` asks for, for a vector of `length` values.
+    pub fn of(compress: Compression, length: usize) -> Self {
+        match (compress, Half::of(compress)) {
+            (_, Some(half)) => Self::Half(half),
+            (Compression::TopK { keep }, None) => Self::Largest(Largest::new(length, keep)),
+            (_, None) => Self::Exact,
+        }
+    }
+
+    /// Begins to sum `values`, which lie at `range` of the vector.
+    pub fn send(&mut self, range: Range<usize>, values: Vec<f32>, courier: &Courier) {
+        match self {
+            Self::Exact => courier.send_sum(values),
+            Self::Half(half) => courier.send_half_sum(values, *half),
+            Self::Largest(largest) => {
+                let mut rows = Vec::new();
+                largest.leave(range, &values, (courier.rank(), courier.ranks()), &mut rows);
+                courier.send_gather(rows);
+            }
+        }
+    }
+
+    /// The sum of `length` values, from what came back among `ranks` ranks.
+    pub fn receive(&self, arrived: Vec<f32>, ranks: u32, length: usize) -> Vec<f32> {
+        match self {
+            Self::Exact | Self::Half(_) => arrived,
+            Self::Largest(_) => {
+                let mut sum = vec![0.0; length];
+                Largest::arrive(&arrived, ranks, &mut sum);
+                sum
+            }
+        }
+    }
+
+    /// What keeps the values that have not travelled yet.
+    pub fn largest(&self) -> Option<&Largest> {
+        match self {
+            Self::Largest(largest) => Some(largest),
+            Self::Exact | Self::Half(_) => None,
+        }
+    }
+
+    /// As [`Wire::largest`], to be changed.
+    pub fn largest_mut(&mut self) -> Option<&mut Largest> {
+        match self {
+            Self::Largest(largest) => Some(largest),
+            Self::Exact | Self::Half(_) => None,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What replicas that are kept alike approximately have beyond weights and moments: in checkpoints, and out of them.
+//!
+//! Whatever belongs to one replica goes on with it. With another number of replicas each begins as the first did, and
+//! owes nothing.
+
+use super::load::read;
+use super::save::Copied;
+use crate::checkpoint::{CheckpointError, Reader};
+use crate::interpret::Replica;
+use crate::stage::{Parameter, Stage};
+use dtrain_protocol::{OwnState, Region, Slice, TensorKind};
+
+/// A copy of what this replica writes of it.
+pub(super) fn copies(replica: &Replica<'_>) -> Vec<Copied> {
+    let Replica { stage, optimizer, reduction, outer, mesh, .. } = replica;
+    let index = mesh.replicas().rank();
+    let own = |state| TensorKind::Own { replica: index, state };
+    let mut copied = Vec::new();
+    let mut copy = |name: &str, kind, region: &Region, values| {
+        copied.push(Copied { name: name.into(), kind, slice: Slice::all(region.clone()), values });
+    };
+    for (parameter, Parameter { name, region, range, .. }) in stage.parameters().iter().enumerate() {
+        if let Some(outer) = outer {
+            if outer.is_apart() {
+                let mut values = vec![0.0; range.len()];
+                stage.copy_values(range.clone(), &mut values);
+                copy(name, own(OwnState::Weights), region, values);
+            }
+            let (first, second) = optimizer.moments(parameter);
+            for (kind, moment) in moments(index).into_iter().zip([first, second]) {
+                if let Some(moment) = moment {
+                    copy(name, kind, region, moment);
+                }
+            }
+        }
+        if let Some(residual) = reduction.residual() {
+            copy(name, own(OwnState::Residual), region, residual[range.clone()].to_vec());
+        }
+    }
+    if let Some(low_rank) = reduction.low_rank().filter(|_| index == 0) {
+        for (parameter, shape, values) in low_rank.factors() {
+            let region = Region::whole(&shape.map(|side| side as u64));
+            copy(&stage.parameters()[parameter].name, TensorKind::Factor, &region, values.to_vec());
+        }
+    }
+    copied
+}
+
+/// The moments of replica `index`; those of the first are what any other layout goes on with.
+fn moments(index: u32) -> [TensorKind; 2] {
+    let own = |state| TensorKind::Own { replica: index, state };
+    match index {
+        0 => [TensorKind::FirstMoment, TensorKind::SecondMoment],
+        _ => [own(OwnState::FirstMoment), own(OwnState::SecondMoment)],
+    }
+}
+
+/// Takes up what the checkpoint has of it, when weights and moments are loaded; says what begins afresh.
+pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<String>, CheckpointError> {
+    let Replica { stage, optimizer, reduction, outer, mesh, .. } = replica;
+    let (index, replicas) = (mesh.replicas().rank(), mesh.replicas().ranks());
+    let found = reader.manifest().layout.data.get();
+    let mut begins = found != replicas;
+    let own = |state| TensorKind::Own { replica: index, state };
+    if let Some(outer) = outer {
+        outer.begin(stage);
+        begins |= !read_all(reader, stage, TensorKind::OuterMomentum, outer.velocity_mut())?;
+        let mut values = outer.anchor().to_vec();
+        if found == replicas && read_all(reader, stage, own(OwnState::Weights), &mut values)? {
+            crate::parallel::sync::put(stage, &values);
+            outer.moved();
+        }
+        if found == replicas && has(reader, stage, moments(index)[0]) {
+            for (parameter, held) in stage.parameters().iter().enumerate() {
+                let all = 0..held.range.len();
+                let read = |kind| {
+                    let is_there = reader.tensor(&held.name, kind).is_some();
+                    is_there.then(|| read(reader, held, kind, all.clone())).transpose()
+                };
+                let [first, second] = moments(index);
+                optimizer.set_moments(parameter, read(first)?, read(second)?);
+            }
+        }
+    }
+    if let Some(residual) = reduction.residual_mut() {
+        begins |= found != replicas || !read_all(reader, stage, own(OwnState::Residual), residual)?;
+    }
+    let factors = reduction.low_rank_mut().into_iter().flat_map(|low_rank| low_rank.factors_mut());
+    for (parameter, shape, values) in factors {
+        let (name, shape) = (&stage.parameters()[parameter].name, shape.map(|side| side as u64));
+        if reader.tensor(name, TensorKind::Factor).is_some_and(|factor| factor.shape == shape) {
+            reader.read(name, TensorKind::Factor, &Slice::whole(&shape), values)?;
+        }
+    }
+    let keeps = outer.is_some() || reduction.residual().is_some();
+    Ok((keeps && begins).then(|| {
+        let why = if found == replicas {
+            "its replicas were kept alike in another way".into()
+        } else {
+            format!("its replicas are {found}, those that go on {replicas}")
+        };
+        format!("the checkpoint lacks what each replica keeps for itself, which begins afresh: {why}")
+    }))
+}
+
+/// Whether the checkpoint has a tensor of this kind for the parameters of `stage`.
+fn has(reader: &Reader, stage: &Stage, kind: TensorKind) -> bool {
+    stage.parameters().iter().all(|parameter| reader.tensor(&parameter.name, kind).is_some())
+}
+
+/// Reads a value for each value of all parameters, in flat order; leaves `values` and says so when there are none.
+fn read_all(
+    reader: &Reader,
+    stage: &Stage,
+    kind: TensorKind,
+    values: &mut [f32],
+) -> Result<bool, CheckpointError> {
+    if !has(reader, stage, kind) {
+        return Ok(false);
+    }
+    for parameter in stage.parameters() {
+        values[parameter.range.clone()].copy_from_slice(&read(
+            reader,
+            parameter,
+            kind,
+            0..parameter.range.len(),
+        )?);
+    }
+    Ok(true)
+}

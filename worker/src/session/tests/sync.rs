@@ -1,0 +1,164 @@
+//! Replicas that are kept alike approximately learn as much for fewer bytes, and go on after a stop as if nothing was.
+
+use super::world::{Ended, World, commit, losses};
+use dtrain_protocol::order::mix;
+use dtrain_protocol::{Event, StepId, StopReason};
+use dtrain_recipes::{Compression, Local, Model, Synchronisation};
+
+/// Steps that are compared, and of how many of them, the last, the mean loss counts.
+const STEPS: u64 = 200;
+const LAST: usize = 16;
+
+const fn compressed(compress: Compression) -> Synchronisation {
+    Synchronisation { compress, local: None }
+}
+
+/// Replicas that meet every `every` steps.
+const fn apart(compress: Compression, every: u64) -> Synchronisation {
+    let local = Local { every, outer_learning_rate: 0.7, outer_momentum: 0.9 };
+    Synchronisation { compress, local: Some(local) }
+}
+
+const TOP: Compression = Compression::TopK { keep: 0.01 };
+const FACTORS: Compression = Compression::PowerSgd { rank: 4 };
+
+/// Each way with what of the bytes it sends at most between two replicas.
+const WAYS: [(Synchronisation, f64); 6] = [
+    (compressed(Compression::F16), 0.51),
+    (compressed(Compression::Bf16), 0.51),
+    (compressed(TOP), 0.021),
+    (compressed(FACTORS), 0.19),
+    (apart(Compression::None, 8), 0.127),
+    (apart(Compression::Bf16, 8), 0.065),
+];
+
+/// Letters of which each is followed by one of two, by chance: what can be learned is soon learned, ln 2 is left.
+fn walk() -> String {
+    let step = |at: &mut u64, index: u64| {
+        *at = (*at + 1 + 2 * (mix(5, index) & 1)) % 8;
+        Some(char::from(b'a' + *at as u8))
+    };
+    (0..60_000).scan(0, step).collect()
+}
+
+fn world(ranks: u32, sync: Synchronisation) -> World {
+    let text = walk();
+    World::new(ranks).edit(|assignment| {
+        assignment.arrangement.sync = sync;
+        assignment.training.learning_rate = 1e-2;
+        if let Model::Decoder(decoder) = &mut assignment.model {
+            decoder.tied = false;
+        }
+        std::fs::write(assignment.data_root.join("text.txt"), &text).unwrap();
+    })
+}
+
+/// Mean loss of the last steps, and bytes that the first rank sent.
+fn result(ended: &[Ended]) -> (f64, u64) {
+    let losses = losses(ended);
+    let last = &losses[losses.len() - LAST..];
+    let sent = ended[0].events.iter().map(|event| match event {
+        Event::Step(figures) => figures.sent_bytes,
+        _ => 0,
+    });
+    (last.iter().sum::<f64>() / LAST as f64, sent.sum())
+}
+
+#[test]
+fn replicas_that_send_less_learn_as_much() {
+    let mut wrong = Vec::new();
+    for ranks in [2, 4] {
+        let (exact, all) = result(&world(ranks, Synchronisation::EXACT).steps(STEPS).run());
+        assert!((exact / 2f64.ln() - 1.0).abs() < 0.05, "it is learned: {exact}");
+        for (sync, most) in WAYS {
+            let (loss, sent) = result(&world(ranks, sync).steps(STEPS).run());
+            let (worse, share) = (loss / exact - 1.0, sent as f64 / all as f64);
+            let percent = |share: f64| 100.0 * share;
+            let told = format!(
+                "{ranks} replicas, {sync}: loss {loss:.4} ({:+.2} %), {:.1} % of the bytes",
+                percent(worse),
+                percent(share)
+            );
+            println!("{told}");
+            // What each gives to all others grows with their number.
+            let most = if sync.local.is_some() { most } else { (most * f64::from(ranks) / 2.0).min(0.51) };
+            if worse > 0.02 || share > most {
+                wrong.push(told);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_same_replicas_give_the_same_bits() {
+    for (sync, _) in WAYS {
+        let (first, second) = (world(3, sync).steps(10).run(), world(3, sync).steps(10).run());
+        assert_eq!(losses(&first), losses(&second));
+        assert!(first.iter().zip(&second).all(|(a, b)| a.weights() == b.weights()), "{sync}");
+    }
+}
+
+#[test]
+fn a_stop_between_two_meetings_changes_nothing() {
+    for sync in WAYS.map(|(sync, _)| sync).into_iter().chain([apart(FACTORS, 3), apart(TOP, 3)]) {
+        let whole = world(2, sync).steps(11).run();
+        let first = world(2, sync).steps(11).stop_at(4).run();
+        assert_eq!(first[0].finished(), (StepId(4), StopReason::Ordered));
+        let saved = commit(&first, StepId(4));
+        let second = world(2, sync).steps(11).resume(&saved, StepId(4)).run();
+        assert_eq!(losses(&second), losses(&whole)[4..], "{sync}");
+        for (second, whole) in second.iter().zip(&whole) {
+            assert_eq!(notice(second), None);
+            assert!(second.weights() == whole.weights(), "{sync}");
+        }
+    }
+}
+
+/// What the rank told that begins afresh.
+fn notice(ended: &Ended) -> Option<String> {
+    let told =
+        |event: &Event| if let Event::Ready { notice, .. } = event { Some(notice.clone()) } else { None };
+    ended.events.iter().find_map(told).expect("it was ready")
+}
+
+#[test]
+fn other_replicas_go_on_and_say_what_begins_afresh() {
+    let (exact, _) = result(&world(2, Synchronisation::EXACT).steps(80).run());
+    for sync in [compressed(TOP), compressed(FACTORS), apart(Compression::None, 8)] {
+        let saved = commit(&world(4, sync).steps(80).stop_at(40).run(), StepId(40));
+        let ended = world(2, sync).steps(80).resume(&saved, StepId(40)).run();
+        let told = notice(&ended[0]).expect("something begins afresh");
+        assert!(told.contains("replicas are 4, those that go on 2"), "{told}");
+        let (loss, _) = result(&ended);
+        assert!(loss < 1.1 * exact, "{sync}: {loss}, not {exact}");
+        let ended = world(2, Synchronisation::EXACT).steps(44).resume(&saved, StepId(40)).run();
+        assert_eq!((notice(&ended[0]), ended[0].finished()), (None, (StepId(44), StopReason::Complete)));
+    }
+    let saved = commit(&world(2, Synchronisation::EXACT).steps(5).run(), StepId(5));
+    let ended = world(2, compressed(TOP)).steps(6).resume(&saved, StepId(5)).run();
+    assert!(notice(&ended[0]).is_some_and(|told| told.contains("in another way")));
+}
+
+/// Between two meetings the weights that replicas have in common stand still, and so does what they are worth.
+#[test]
+fn validation_sees_the_weights_of_the_last_meeting() {
+    let run = |every| {
+        let sync = apart(Compression::None, every);
+        let ended =
+            world(2, sync).steps(10).edit(|a| (a.validate_every, a.until.steps) = (2, Some(StepId(9)))).run();
+        let figures = |ended: &Ended| -> Vec<f64> {
+            let told = ended.events.iter().filter_map(|event| match event {
+                Event::Validated { loss, .. } => Some(*loss),
+                _ => None,
+            });
+            told.collect()
+        };
+        assert_eq!(figures(&ended[0]), figures(&ended[1]));
+        figures(&ended[0])
+    };
+    let [two, four, six, eight, last] = run(4)[..] else { panic!("five validations") };
+    assert!(two > four && four == six && six > eight && eight > last, "{:?}", run(4));
+    // Whoever is trained to the end meets once more.
+    assert_ne!(run(100)[0], run(100)[4]);
+}
