@@ -162,8 +162,8 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
         Precision::F32 => 4,
         Precision::Bf16 => 6,
     };
-    // While one part computes, the next is gathered.
-    let gathered = if is_sharded(ZeroStage::Zero3) { 2 * 4 * largest } else { 0 };
+    // The values of a part that computes, the pack they came in, and the next on its way.
+    let gathered = if is_sharded(ZeroStage::Zero3) { 3 * 4 * largest } else { 0 };
     let moments = moments(held.optimizer);
     let replicas = u64::from(arrangement.replicas());
     // Each writes its share; of an expert only those that hold it write.

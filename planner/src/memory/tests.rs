@@ -117,7 +117,7 @@ fn each_zero_stage_shards_one_thing_more() {
     assert_eq!(at(ZeroStage::Zero1).gradients, Bytes(all + embedding));
     assert_eq!(at(ZeroStage::Zero2).gradients, Bytes(all / 4 + embedding), "the shard and one part");
     assert_eq!(at(ZeroStage::Zero2).weights, Bytes(all));
-    assert_eq!(at(ZeroStage::Zero3).weights, Bytes(all / 4 + 2 * embedding), "the shard and two parts");
+    assert_eq!(at(ZeroStage::Zero3).weights, Bytes(all / 4 + 3 * embedding), "the shard, a part, and packs");
 }
 
 #[test]
