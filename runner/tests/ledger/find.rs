@@ -101,7 +101,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     let mut csv = Vec::new();
     history.export(&trial.id, Format::Csv, &mut csv).expect("exported");
     let csv = String::from_utf8(csv).expect("text");
-    assert_eq!(csv.lines().count(), 1 + 30 * 13 + 2);
+    assert_eq!(csv.lines().count(), 1 + 30 * 16 + 2);
     assert!(csv.contains(&format!("{},valid.loss,0,1,30,", trial.id)), "{csv}");
     let mut lines = Vec::new();
     history.export(&trial.id, Format::JsonLines, &mut lines).expect("exported");
