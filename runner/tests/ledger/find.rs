@@ -110,7 +110,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
-    assert_eq!(parsed.len(), 30 * 13 + 2);
+    assert_eq!(parsed.len(), 30 * 16 + 2);
 
     let observed = history.observations(&host_digest(&host()), "m").expect("read");
     assert_eq!((observed[0].predicted_step_seconds, observed[0].measured_step_seconds), (0.02, 0.02));
