@@ -109,6 +109,7 @@ pub fn precision_word(precision: Precision) -> &'static str {
     match precision {
         Precision::F32 => "f32",
         Precision::Bf16 => "bf16",
+        Precision::F16 => "f16",
     }
 }
 

@@ -8,7 +8,7 @@ use dtrain_recipes::Precision;
 pub struct Datasheet {
     /// Multiply-adds count as two; floating-point operations a second in f32 products (TF32 on a GPU).
     pub f32_flops: f64,
-    /// The same in bf16 products.
+    /// The same in products of 16 bits.
     pub bf16_flops: f64,
     /// Bytes a second to and from memory.
     pub memory_bandwidth: f64,
@@ -29,7 +29,7 @@ impl Datasheet {
     pub fn flops(&self, precision: Precision) -> f64 {
         match precision {
             Precision::F32 => self.f32_flops,
-            Precision::Bf16 => self.bf16_flops,
+            Precision::Bf16 | Precision::F16 => self.bf16_flops,
         }
     }
 }

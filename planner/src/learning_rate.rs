@@ -44,6 +44,19 @@ pub fn peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> De
     Decision { value, low: round(value / 3.0), high: round(value * 3.0), reason }
 }
 
+/// What is left of `recommended` where gradients come `staleness` steps late: so many steps go in the same direction before
+/// one of them shows, so together they may be as long as one.
+pub fn late(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
+    if staleness == 0 {
+        return recommended;
+    }
+    let steps = staleness + 1;
+    let shorter = |rate: f64| round(rate / f64::from(steps));
+    let Decision { value, low, high, reason } = recommended;
+    let reason = format!("divided by {steps}, as gradients come up to {staleness} steps late; {reason}");
+    Decision { value: shorter(value), low: shorter(low), high: shorter(high), reason }
+}
+
 /// The number the recipe allows that is nearest to what is recommended.
 pub fn within(choice: &Choice<f64>, recommended: Decision<f64>) -> Decision<f64> {
     let nearest = |values: &[f64]| {
@@ -180,6 +193,16 @@ mod tests {
 
     fn with(kind: OptimizerKind) -> Optimizer {
         Optimizer { kind, ..sample::adamw() }
+    }
+
+    #[test]
+    fn late_gradients_ask_for_shorter_steps() {
+        let model = sample::gpt2();
+        let exact = peak(&model, &sample::adamw(), 512, 1e9);
+        assert_eq!(late(exact.clone(), 0), exact);
+        let late = late(exact.clone(), 3);
+        assert!((4.0 * late.value / exact.value - 1.0).abs() < 0.05, "{late:?}");
+        assert!(late.reason.starts_with("divided by 4") && late.reason.ends_with(&exact.reason));
     }
 
     #[test]

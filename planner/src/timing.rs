@@ -272,7 +272,10 @@ impl<'a> Timing<'a> {
         let hidden = overlap(self.arrangement.device);
         computed.sent_forward += steady.forward.exposed(forward, hidden);
         computed.sent_backward += steady.backward.exposed(backward, hidden);
-        computed.end += steady.reduction.exposed(backward, hidden);
+        // Where it may wait, it has whole steps.
+        let steps = self.arrangement.sync.staleness * split.micro_batches;
+        let beside = if steps > 0 { f64::from(steps) * (forward + backward) } else { backward };
+        computed.end += steady.reduction.exposed(beside, hidden);
         computed
     }
 

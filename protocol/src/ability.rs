@@ -35,7 +35,10 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
         (Precision::Bf16, DeviceKind::Cpu) => {
             Some("bf16 on a CPU is slower than f32 here and is not offered".into())
         }
-        (Precision::F32 | Precision::Bf16, _) => None,
+        (Precision::F16, DeviceKind::Cpu) => {
+            Some("f16 on a CPU is slower than f32 here and is not offered".into())
+        }
+        (Precision::F32, _) | (Precision::Bf16 | Precision::F16, DeviceKind::Cuda) => None,
     }
 }
 
@@ -114,9 +117,17 @@ fn cannot_approximate(arrangement: &Arrangement) -> Option<String> {
         ));
     }
     let keeps = match sync.compress {
-        Compression::None | Compression::F16 | Compression::Bf16 => sync.local.is_some(),
+        Compression::None | Compression::F16 | Compression::Bf16 => {
+            sync.local.is_some() || sync.staleness > 0
+        }
         Compression::PowerSgd { .. } | Compression::TopK { .. } => true,
     };
+    let is_late = matches!(sync.compress, Compression::PowerSgd { .. }) || sync.local.is_some();
+    if sync.staleness > 0 && is_late {
+        return Some(format!(
+            "what replicas send with {sync} cannot wait for a later step (sync.staleness = 0)"
+        ));
+    }
     let cuts = |axis: &Axis| *axis != Axis::Data && layout.degree(*axis) > 1;
     // Experts are summed among fewer ranks than everything else.
     let axis = Axis::ALL.into_iter().filter(cuts).find(|axis| keeps || *axis == Axis::Expert)?;
@@ -176,11 +187,18 @@ mod tests {
             change(&mut arrangement, two);
             cannot_run(&arrangement, &model)
         };
-        let halves = Synchronisation { compress: Compression::Bf16, local: None };
+        let halves = Synchronisation { compress: Compression::Bf16, ..Synchronisation::EXACT };
+        let stale = Synchronisation { staleness: 2, ..halves };
         let local = Some(Local { every: 4, outer_learning_rate: 0.7, outer_momentum: 0.9 });
-        let apart = Synchronisation { compress: Compression::Bf16, local };
-        let largest = Synchronisation { compress: Compression::TopK { keep: 0.1 }, local: None };
-        for sync in [halves, apart, largest] {
+        let apart = Synchronisation { local, ..halves };
+        let largest = Synchronisation { compress: Compression::TopK { keep: 0.1 }, ..halves };
+        for sync in [
+            Synchronisation { staleness: 1, ..apart },
+            Synchronisation { staleness: 1, compress: Compression::PowerSgd { rank: 1 }, local: None },
+        ] {
+            assert!(asked(sync, |_, _| {}).is_some_and(|why| why.contains("sync.staleness")));
+        }
+        for sync in [halves, stale, apart, largest] {
             assert_eq!(asked(sync, |_, _| {}), None);
             let sharded = asked(sync, |a, two| (a.zero, a.shard) = (ZeroStage::Zero1, two.get()));
             assert!(sharded.is_some_and(|why| why.contains("layout.zero")));

@@ -89,6 +89,9 @@ pub struct StepFigures {
     pub gradient_norm: f64,
     /// Learning rate that was applied.
     pub learning_rate: f64,
+    /// What the gradients of the step before this one tell, where whole replicas can be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<GradientNoise>,
     /// Tokens of the global batch.
     pub tokens: u64,
     /// Where the time of this rank went.
@@ -101,6 +104,16 @@ pub struct StepFigures {
     /// Bytes this rank sent to others in this step.
     #[serde(default)]
     pub sent_bytes: u64,
+}
+
+/// How much of a gradient is chance, from one step: means over many steps tell something.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GradientNoise {
+    /// Square of the L2 norm that the gradient would have over all samples; by chance sometimes below 0.
+    pub signal: f64,
+    /// Sum of the variances of its elements from sample to sample. Divided by `signal` it is the noise scale: a batch of
+    /// that many samples is half chance (McCandlish et al. 2018).
+    pub noise: f64,
 }
 
 /// Bytes of what one rank holds from step to step.

@@ -25,7 +25,9 @@ pub use action::{Action, Pass, Toward};
 pub use arrangement::Arrangement;
 pub use assignment::{Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training};
 pub use checkpoint::{FileEntry, Manifest, OwnState, Piece, SavedFile, Slice, Tensor, TensorKind};
-pub use event::{Event, Failure, HeldBytes, Order, PhaseTimes, Stamped, StepFigures, StopReason};
+pub use event::{
+    Event, Failure, GradientNoise, HeldBytes, Order, PhaseTimes, Stamped, StepFigures, StopReason,
+};
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use layout::{Axis, Channel, Coord, Layout};
 pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};

@@ -214,7 +214,8 @@ pub const KEYS: &[Key] = keys![
         "How the learning rate falls after warm-up";
     "train.final_fraction", Shape::Share, Default("0.1"), ANY, "Learning rate at the end, as a share of the peak";
     "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), ANY, "Largest global norm of the gradient";
-    "train.precision", Choice(&OneOf(&["f32", "bf16"])), Default("auto"), ANY, "Arithmetic of matrix products";
+    "train.precision", Choice(&OneOf(&["f32", "bf16", "f16"])), Default("auto"), ANY,
+        "Arithmetic of matrix products; f16 is for GPUs without bf16, and scales the loss";
     "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), ANY, "Seed of weights and data order";
 
     "layout.data", AXIS, AUTO_AXIS, ANY, "Data-parallel replicas";
@@ -249,6 +250,8 @@ pub const KEYS: &[Key] = keys![
     "sync.outer_learning_rate", Shape::Above(0.0, 10.0), Default("every above 1: 0.7"), OURS,
         "Learning rate of the step that the mean change of the replicas makes";
     "sync.outer_momentum", Shape::Below(0.0, 1.0), Default("every above 1: 0.9"), OURS, "Momentum of that step";
+    "sync.staleness", Whole(0, 64), Default("0"), OURS,
+        "Steps by which the weights that a gradient is of may be behind those that it moves; above 0 is approximate";
 
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), ANY, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";

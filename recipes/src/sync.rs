@@ -12,6 +12,9 @@ pub struct Synchronisation {
     /// How replicas move between two synchronisations; `None` sums the gradients of every step.
     #[serde(flatten)]
     pub local: Option<Local>,
+    /// Updates that may be made between the weights a gradient is of and those that it moves (Ho et al. 2013).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub staleness: u32,
 }
 
 /// What becomes of values on their way between replicas.
@@ -51,7 +54,7 @@ pub struct Local {
 
 impl Synchronisation {
     /// The gradients of every step are summed as they are.
-    pub const EXACT: Self = Self { compress: Compression::None, local: None };
+    pub const EXACT: Self = Self { compress: Compression::None, local: None, staleness: 0 };
 
     /// Whether replicas train as one rank would.
     pub fn is_exact(&self) -> bool {
@@ -83,10 +86,19 @@ impl fmt::Display for Synchronisation {
                 write!(f, "the largest {} % on the wire", (keep * 1e12).round() / 1e10)?;
             }
         }
-        let Some(Local { every, .. }) = self.local else { return Ok(()) };
         let and = if self.compress == Compression::None { "" } else { ", " };
-        write!(f, "{and}replicas meet every {every} steps")
+        match (self.local, self.staleness) {
+            (Some(Local { every, .. }), _) => write!(f, "{and}replicas meet every {every} steps"),
+            (None, 0) => Ok(()),
+            (None, 1) => write!(f, "{and}gradients up to 1 step old"),
+            (None, staleness) => write!(f, "{and}gradients up to {staleness} steps old"),
+        }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]
@@ -99,14 +111,23 @@ mod tests {
         for (sync, json, words) in [
             (Synchronisation::EXACT, r#"{"compress":"none"}"#, ""),
             (
-                Synchronisation { compress: Compression::PowerSgd { rank: 2 }, local: None },
+                Synchronisation { compress: Compression::PowerSgd { rank: 2 }, ..Synchronisation::EXACT },
                 r#"{"compress":"powersgd","rank":2}"#,
                 "matrices of rank 2 on the wire",
             ),
             (
-                Synchronisation { compress: Compression::TopK { keep: 0.01 }, local: Some(local) },
+                Synchronisation {
+                    compress: Compression::TopK { keep: 0.01 },
+                    local: Some(local),
+                    staleness: 0,
+                },
                 r#"{"compress":"topk","keep":0.01,"every":8,"outer_learning_rate":0.7,"outer_momentum":0.9}"#,
                 "the largest 1 % on the wire, replicas meet every 8 steps",
+            ),
+            (
+                Synchronisation { compress: Compression::Bf16, local: None, staleness: 2 },
+                r#"{"compress":"bf16","staleness":2}"#,
+                "bf16 on the wire, gradients up to 2 steps old",
             ),
         ] {
             assert_eq!(serde_json::to_string(&sync).expect("text keys only"), json);

@@ -86,4 +86,6 @@ pub enum Precision {
     F32,
     /// bfloat16 products of f32 master weights.
     Bf16,
+    /// Half-precision products of f32 master weights, with a loss scale.
+    F16,
 }

@@ -75,6 +75,30 @@ fn table_mlp() {
     assert!(accuracy > 0.95, "only {:.2} % of the rows not seen are on the right ring", 100.0 * accuracy);
 }
 
+/// What is approximate is called so wherever a user looks, and what is not is not.
+#[test]
+fn slow_network() {
+    let house = follow("examples/slow-network/README.md", &[], &[]);
+    for trial in ["slow-network-1", "slow-network-2", "slow-network-3"] {
+        assert!(house.accuracy(trial) > 0.9, "{trial}: {}", house.accuracy(trial));
+    }
+    let text = |args: &[&str]| String::from_utf8(house.expect(0, args).stdout).expect("text");
+    for (trial, words) in [
+        ("slow-network-1", Some("approximate: replicas meet every 8 steps")),
+        ("slow-network-2", None),
+        ("slow-network-3", Some("approximate: gradients up to 2 steps old")),
+    ] {
+        let shown = text(&["show", trial]);
+        assert_eq!(shown.matches("approximate").count(), usize::from(words.is_some()), "{shown}");
+        assert!(words.is_none_or(|words| shown.contains(words)), "{shown}");
+    }
+    let history = text(&["history"]);
+    let marked: Vec<_> = history.lines().filter(|line| line.contains('≈')).collect();
+    assert!(marked.len() == 2 && marked.iter().all(|line| !line.contains("slow-network-2")), "{history}");
+    let planned = text(&["plan", root().join("examples/slow-network/recipe.toml").to_str().expect("text")]);
+    assert!(planned.contains("approximate: replicas meet every 8 steps"), "{planned}");
+}
+
 #[test]
 fn plan_only() {
     follow("examples/plan-only/README.md", &[], &[(1, 3)]);

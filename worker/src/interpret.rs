@@ -1,13 +1,16 @@
 //! Executes the actions of one optimizer step, exactly as the assignment lists them.
 
+use crate::loss_scale::LossScale;
 use crate::optimizer::{Move, Optimizer};
 use crate::parallel::pipeline::Post;
 use crate::parallel::sync::{Outer, norms_squared};
-use crate::parallel::{Ballot, Mesh, Reduction, Tally, context, norm_squared, tally, tensor, update};
+use crate::parallel::{
+    Ballot, Mesh, NoiseGauge, Reduction, Tally, context, norm_squared, tally, tensor, update,
+};
 use crate::session::Stream;
 use crate::stage::{Flow, Samples, Stage};
 use crate::watch::{Phase, Tempo, Watch};
-use dtrain_protocol::{Action, Failure, Pass, PhaseTimes, StepId, Toward, Training};
+use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, StepId, Toward, Training};
 use std::time::Instant;
 
 /// One rank's part of the model, with what moves its weights.
@@ -18,6 +21,10 @@ pub(crate) struct Replica<'a> {
     pub(crate) reduction: Reduction,
     /// Where replicas move apart: what they have in common.
     pub(crate) outer: Option<Outer>,
+    /// Where products are of f16: what the loss is multiplied by.
+    pub(crate) loss_scale: Option<LossScale>,
+    /// Where replicas' gradients can be compared with their sum: what compares them.
+    pub(crate) noise: Option<NoiseGauge>,
     pub(crate) post: Post,
     pub(crate) mesh: Mesh,
     pub(crate) tempo: Tempo,
@@ -28,47 +35,61 @@ pub(crate) struct Replica<'a> {
 pub(crate) struct StepOutcome {
     /// Figures and flags of all replicas.
     pub(crate) tally: Tally,
-    /// Global gradient norm before clipping.
+    /// Global gradient norm before clipping; not finite when a loss scale was too large and nothing moved.
     pub(crate) gradient_norm: f64,
     /// Learning rate that was applied.
     pub(crate) learning_rate: f64,
+    /// What the gradients of the step before tell.
+    pub(crate) noise: Option<GradientNoise>,
     /// Where this rank's time went.
     pub(crate) times: PhaseTimes,
 }
 
-/// Does `actions` as the step after `done` steps.
+/// Computes the gradients of `fresh` batches, and makes the update after `done` steps with those of the oldest batch that
+/// is owed one; mostly that is one batch and its own update.
 ///
-/// `flags` are this rank's wishes to stop; its figures are ignored. An `Err` leaves the weights as they were
-/// when a figure is not finite, and unusable otherwise.
+/// `actions` are those of one batch and one update. `flags` are this rank's wishes to stop, which travel with each batch;
+/// its figures are ignored. An `Err` leaves the weights as they were when a figure is not finite, and unusable otherwise.
 pub(crate) fn step(
     replica: &mut Replica<'_>,
     actions: &[Action],
     stream: &mut Stream,
-    done: StepId,
+    (done, fresh): (StepId, u64),
     flags: Ballot,
 ) -> Result<StepOutcome, Failure> {
+    let passes = actions.iter().position(|action| *action == Action::ReduceGradients);
+    let passes = passes.ok_or_else(|| beyond("a step that does not reduce its gradients"))?;
+    let (passes, end) = actions.split_at(passes);
     let watch = Watch::start(replica.mesh.waited());
-    let mut run = Run { replica, done, ballot: flags, tally: None, gradient_norm: f64::NAN, watch };
-    let mut learning_rate = 0.0;
-    run.replica.stage.gradients().clear();
-    run.replica.post.clear();
-    run.spent(Phase::Optimizer);
-    for (index, action) in actions.iter().enumerate() {
-        match action {
-            Action::Forward(pass) => run.forward(*pass, stream)?,
-            Action::Backward(pass) => run.backward(*pass, is_last(actions, index)),
-            Action::BackwardInput(pass) => run.backward_input(*pass),
-            Action::BackwardWeights(pass) => run.backward_weights(*pass, is_last(actions, index)),
-            Action::Exchange { with, send, recv } => run.exchange(*with, *send, *recv),
-            Action::ReduceGradients => run.reduce()?,
-            Action::UpdateWeights => learning_rate = run.update()?,
+    let outcome = StepOutcome {
+        tally: Tally::default(),
+        gradient_norm: f64::NAN,
+        learning_rate: 0.0,
+        noise: None,
+        times: PhaseTimes::default(),
+    };
+    let mut run = Run { replica, done, ballot: flags, outcome, watch };
+    for _ in 0..fresh {
+        let square = run.replica.noise.as_ref().map_or(0.0, NoiseGauge::own);
+        run.ballot = Ballot { square, ..flags };
+        run.replica.stage.gradients().clear();
+        run.replica.post.clear();
+        run.spent(Phase::Optimizer);
+        run.follow(passes, stream)?;
+        let Replica { stage, reduction, outer, loss_scale, noise, mesh, .. } = &mut *run.replica;
+        if outer.is_none() {
+            reduction.leave(stage.gradients(), mesh);
         }
-        run.replica.mesh.check()?;
+        if let Some(noise) = noise {
+            noise.measure(stage.gradients(), loss_scale.as_ref().map_or(1.0, LossScale::scale));
+        }
+        if let Some(scale) = loss_scale {
+            scale.leave();
+        }
+        run.spent(Phase::Optimizer);
     }
-    let Run { tally, gradient_norm, watch, .. } = run;
-    let times = watch.times();
-    let tally = tally.ok_or_else(|| beyond("a step that does not reduce its gradients"))?;
-    Ok(StepOutcome { tally, gradient_norm, learning_rate, times })
+    run.follow(end, stream)?;
+    Ok(StepOutcome { times: run.watch.times(), ..run.outcome })
 }
 
 /// Whether the action at `index` is the last backward of all, and the last of its chunk: gradients are final then.
@@ -100,12 +121,28 @@ struct Run<'r, 'a> {
     /// Steps completed before this one.
     done: StepId,
     ballot: Ballot,
-    tally: Option<Tally>,
-    gradient_norm: f64,
+    outcome: StepOutcome,
     watch: Watch,
 }
 
 impl Run<'_, '_> {
+    /// Does `actions` in their order.
+    fn follow(&mut self, actions: &[Action], stream: &mut Stream) -> Result<(), Failure> {
+        for (index, action) in actions.iter().enumerate() {
+            match action {
+                Action::Forward(pass) => self.forward(*pass, stream)?,
+                Action::Backward(pass) => self.backward(*pass, is_last(actions, index)),
+                Action::BackwardInput(pass) => self.backward_input(*pass),
+                Action::BackwardWeights(pass) => self.backward_weights(*pass, is_last(actions, index)),
+                Action::Exchange { with, send, recv } => self.exchange(*with, *send, *recv),
+                Action::ReduceGradients => self.reduce()?,
+                Action::UpdateWeights => self.update()?,
+            }
+            self.replica.mesh.check()?;
+        }
+        Ok(())
+    }
+
     /// Puts the time since this was last called down to `phase`.
     fn spent(&mut self, phase: Phase) {
         self.watch.spent(phase, self.replica.mesh.waited());
@@ -181,15 +218,16 @@ impl Run<'_, '_> {
         }
     }
 
-    /// What the mean loss of a micro-batch on this rank counts in the loss of the batch.
+    /// What the mean loss of a micro-batch on this rank counts in the loss of the batch, times the loss scale.
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
     fn weight(&self) -> f32 {
-        let Replica { training, outer, mesh, .. } = &*self.replica;
+        let Replica { training, outer, loss_scale, mesh, .. } = &*self.replica;
         // A replica that moves by itself knows its own samples only.
         let batch = if outer.is_some() { training.share.end - training.share.start } else { training.batch };
         // The mean over this rank's part of the sequences stands for as large a part of the batch.
         let parts = batch * u64::from(mesh.partners().context.size());
-        (f64::from(training.micro_batch) / parts as f64) as f32
+        let scale = loss_scale.as_ref().map_or(1.0, LossScale::scale);
+        scale * (f64::from(training.micro_batch) / parts as f64) as f32
     }
 
     fn exchange(&mut self, with: Toward, send: Option<Pass>, recv: Option<Pass>) {
@@ -214,14 +252,16 @@ impl Run<'_, '_> {
             stage.gradients().change(index, |values| post.sum_with_other_end(values));
         }
         self.spent(Phase::Communication);
-        self.tally = Some(tally);
+        self.outcome.tally = tally;
         if tally.loss().is_finite() { Ok(()) } else { Err(self.not_finite("the loss")) }
     }
 
-    /// Clips and applies; returns the learning rate. Nothing is applied unless the gradient is finite.
+    /// Clips and applies. Nothing is applied unless the gradient is finite; that is an error unless a smaller loss scale
+    /// may help.
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
-    fn update(&mut self) -> Result<f64, Failure> {
-        let Replica { training, stage, optimizer, outer, mesh, .. } = &mut *self.replica;
+    fn update(&mut self) -> Result<(), Failure> {
+        let Replica { training, stage, optimizer, outer, loss_scale, noise, mesh, .. } = &mut *self.replica;
+        let loss_was = loss_scale.as_mut().map_or(1.0, LossScale::arrive);
         let (own, norm) = if outer.is_some() {
             let (own, mean) = norms_squared(stage, mesh)?;
             (own.sqrt(), mean.sqrt())
@@ -229,16 +269,27 @@ impl Run<'_, '_> {
             let norm = norm_squared(stage, mesh)?.sqrt();
             (norm, norm)
         };
+        let (own, norm) = (own / f64::from(loss_was), norm / f64::from(loss_was));
+        self.outcome.gradient_norm = norm;
+        let may_shrink = match loss_scale {
+            None => false,
+            Some(scale) if norm.is_finite() => {
+                scale.settle();
+                false
+            }
+            Some(scale) => scale.shrink(loss_was),
+        };
         if !norm.is_finite() {
-            return Err(self.not_finite("the gradient norm"));
+            self.spent(Phase::Optimizer);
+            return if may_shrink { self.meet() } else { Err(self.not_finite("the gradient norm")) };
         }
+        self.outcome.noise = noise.as_mut().and_then(|n| n.compare(norm * norm, self.outcome.tally.square));
         let rate = learning_rate(training, self.done);
-        let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0));
+        let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0)) / f64::from(loss_was);
         update(stage, optimizer, mesh, Move { rate, scale: scale as f32, t: self.done.0 + 1 })?;
-        self.gradient_norm = norm;
+        self.outcome.learning_rate = rate;
         self.spent(Phase::Optimizer);
-        self.meet()?;
-        Ok(rate)
+        self.meet()
     }
 
     /// Replicas that move apart meet when it is time.
@@ -269,3 +320,6 @@ pub(crate) fn learning_rate(training: &Training, done: StepId) -> f64 {
         done.0,
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,7 @@ pub mod stage;
 
 mod entry;
 mod interpret;
+mod loss_scale;
 mod memory;
 mod watch;
 

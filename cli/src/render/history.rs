@@ -41,7 +41,7 @@ pub(crate) fn history(rows: &[TrialRow], curves: &[Vec<Option<f64>>], style: Sty
 }
 
 fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: Style) -> Vec<Text> {
-    let layout = if is_wide { row.layout.clone() } else { short(&row.layout) };
+    let layout = words(&row.layout, if is_wide { str::to_owned } else { short });
     vec![
         Text::new(&row.label, Tone::Bold),
         status(row.status),
@@ -72,11 +72,16 @@ pub(crate) fn status(status: Status) -> Text {
     Text::new(word, tone)
 }
 
-/// `data 2 × tensor 4` as `d2 t4`; `one rank` as `1`. What is approximate ends with `≈`.
-fn short(layout: &str) -> String {
-    if let Some((layout, _)) = layout.split_once(" (approximate") {
-        return format!("{} ≈", short(layout));
+/// The axes of a layout, told by `axes`; what is approximate ends with `≈`, as `show` has room for its words.
+fn words(layout: &str, axes: fn(&str) -> String) -> String {
+    match layout.split_once(" (approximate") {
+        Some((layout, _)) => format!("{} ≈", axes(layout)),
+        None => axes(layout),
     }
+}
+
+/// `data 2 × tensor 4` as `d2 t4`; `one rank` as `1`.
+fn short(layout: &str) -> String {
     if layout == "one rank" {
         return "1".to_owned();
     }

@@ -328,6 +328,7 @@ mod tests {
             loss: 2.5,
             gradient_norm: 1.0,
             learning_rate: 1e-3,
+            noise: None,
             tokens: 1000,
             times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
             memory_bytes: 1 << 20,

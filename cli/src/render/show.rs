@@ -134,6 +134,11 @@ fn figures(trial: &Trial) -> Vec<Vec<String>> {
         let last = summary.last.map_or("not a number".to_owned(), |last| figure(key, last));
         lines.push(vec![key.to_owned(), best, format!("last {last}")]);
     }
+    if let Some(scale) = trial.noise_scale {
+        let [samples, low, high] = [scale.samples, scale.low, scale.high].map(count);
+        let range = format!("{samples} samples ({low} to {high})");
+        lines.push(vec!["noise scale".to_owned(), range, "a batch of so many is half chance".to_owned()]);
+    }
     lines
 }
 
@@ -224,7 +229,7 @@ mod tests {
     use crate::render::history::tests::row;
     use crate::render::table::tests::plain;
     use dtrain_protocol::{AttemptId, Failure, Rank, StepId};
-    use dtrain_runner::ledger::{Checkpoint, Note, Param, Predicted, Status, Summary};
+    use dtrain_runner::ledger::{Checkpoint, NoiseScale, Note, Param, Predicted, Status, Summary};
     use dtrain_runner::provenance::{Git, Provenance};
     use serde_json::json;
 
@@ -310,6 +315,7 @@ mod tests {
                 attempt(2, Some(300), (6990, 600), Ended::Finished(StopReason::Complete)),
             ],
             checkpoints: (1..=7).map(|n| checkpoint(n * 100, (n == 6).then_some("torn"))).collect(),
+            noise_scale: Some(NoiseScale { samples: 412.0, low: 371.5, high: 1452.0, steps: 450 }),
             figures: vec![
                 summary("loss", 3.05, None),
                 summary("memory_bytes", 1e9, Some(7.2e9)),

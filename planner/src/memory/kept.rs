@@ -120,7 +120,7 @@ fn decoder_plain(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precisi
     let k = u64::from(d.kv_heads) * u64::from(d.head_width());
     let product = match precision {
         Precision::F32 => 4,
-        Precision::Bf16 => 2,
+        Precision::Bf16 | Precision::F16 => 2,
     };
     let rotated = if d.positions == Positions::Rotary { h + k } else { 0 };
     // Each query sees the keys of the whole sequence.

@@ -160,7 +160,7 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let is_sharded = |at: ZeroStage| arrangement.zero >= at && shard > 1;
     let copies = match arrangement.precision {
         Precision::F32 => 4,
-        Precision::Bf16 => 6,
+        Precision::Bf16 | Precision::F16 => 6,
     };
     // The values of a part that computes, the pack they came in, and the next on its way.
     let gathered = if is_sharded(ZeroStage::Zero3) { 3 * 4 * largest } else { 0 };
@@ -219,15 +219,18 @@ fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
     gradients + 2 * members * 4 * SLOT_VALUES as u64 + 4 * neighbours * 4 * MAIL_VALUES as u64
 }
 
-/// Values that replicas keep for each parameter where they are alike approximately: what has not travelled yet; and the
-/// weights they last had in common with the momentum of these, and the change that is summed.
+/// Values that replicas keep for each parameter where they are alike approximately: what has not travelled yet; the
+/// weights they last had in common with the momentum of these, and the change that is summed; gradients that are on their
+/// way for some steps.
 fn kept_apart(arrangement: &Arrangement) -> u64 {
     let sync = &arrangement.sync;
     let residual = match sync.compress {
         Compression::None | Compression::F16 | Compression::Bf16 => 0,
         Compression::PowerSgd { .. } | Compression::TopK { .. } => 1,
     };
-    residual + if sync.local.is_some() { 3 } else { 0 }
+    let is_sparse = matches!(sync.compress, Compression::TopK { .. });
+    let travelling = if is_sparse { 0 } else { sync.staleness.into() };
+    residual + travelling + if sync.local.is_some() { 3 } else { 0 }
 }
 
 /// Values the optimizer keeps for each parameter.

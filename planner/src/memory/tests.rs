@@ -189,16 +189,17 @@ fn a_tied_embedding_lies_on_the_last_stage_again() {
 #[test]
 fn replicas_that_are_alike_approximately_keep_more() {
     let (model, optimizer) = (sample::gpt2(), sample::adamw());
-    let kept = |compress, local| {
-        let sync = Synchronisation { compress, local };
+    let kept = |compress, local, staleness| {
+        let sync = Synchronisation { compress, local, staleness };
         let arrangement = Arrangement { sync, ..cut(|layout| layout.data = n(2)) };
         peak(&Asked { arrangement, ..held(&model, &optimizer) }).optimizer.0 / (4 * model.parameters())
     };
     let local = Some(Local { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
-    assert_eq!(kept(Compression::Bf16, None), 2, "nothing but the moments");
-    assert_eq!(kept(Compression::PowerSgd { rank: 4 }, None), 3);
-    assert_eq!(kept(Compression::None, local), 5, "weights, momentum and a change");
-    assert_eq!(kept(Compression::TopK { keep: 0.1 }, local), 6);
+    assert_eq!(kept(Compression::Bf16, None, 0), 2, "nothing but the moments");
+    assert_eq!(kept(Compression::PowerSgd { rank: 4 }, None, 0), 3);
+    assert_eq!(kept(Compression::None, local, 0), 5, "weights, momentum and a change");
+    assert_eq!(kept(Compression::TopK { keep: 0.1 }, local, 0), 6);
+    assert_eq!(kept(Compression::Bf16, None, 3), 5, "gradients of three more steps");
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use crate::batch::divisors;
 use crate::candidate::where_it_runs;
 use crate::{BatchSplit, Candidate, Rejection};
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Devices, Model, Recipe, ZeroStage};
+use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 pub use left_out::LeftOut;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -86,8 +86,13 @@ impl Space {
             micros: BTreeMap::new(),
             left_out: LeftOut::default(),
         };
+        let mut pins = recipe.layout.clone();
+        if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) = recipe.model {
+            // Nobody asks why what is not there is not spread.
+            pins.expert = pins.expert.or(Some(1));
+        }
         for pool in 0..u32::try_from(space.pools.len()).expect("pools are few") {
-            for layout in layouts(space.pools[pool as usize].ranks, &recipe.layout) {
+            for layout in layouts(space.pools[pool as usize].ranks, &pins) {
                 space.add_layout(recipe, pool, layout, ability);
             }
         }

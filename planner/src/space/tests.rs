@@ -74,7 +74,7 @@ fn replicas_are_alike_as_the_recipe_says_and_one_needs_nobody() {
             .collect::<Vec<_>>()
     };
     assert!(is_exact(&recipe).iter().all(|(_, is_exact)| *is_exact), "it is never chosen");
-    recipe.sync = Synchronisation { compress: Compression::Bf16, local: None };
+    recipe.sync = Synchronisation { compress: Compression::Bf16, ..Synchronisation::EXACT };
     let found = is_exact(&recipe);
     assert!(found.iter().all(|(replicas, is_exact)| *is_exact == (*replicas == 1)));
     assert!(found.iter().any(|(replicas, _)| *replicas == 2));

@@ -22,7 +22,7 @@ const SMALL_VALUES: u64 = 4 << 10;
 const BUCKET_VALUES: u64 = 256 << 10;
 
 /// Values of one rank's row in the table of losses, counts and flags.
-const FIGURES: u64 = 8;
+const FIGURES: u64 = 10;
 
 /// What bytes are sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -247,7 +247,7 @@ proptest! {
 fn replicas_that_are_alike_approximately_send_less() {
     let model = sample::gpt2();
     let of = |compress, local| {
-        let sync = Synchronisation { compress, local };
+        let sync = Synchronisation { compress, local, staleness: 0 };
         sent(&model, &Arrangement { sync, ..cut(|layout| layout.data = n(4)) }, (1, 8)).gradients.0
     };
     let exact = of(Compression::None, None);

@@ -164,7 +164,11 @@ fn train(values: &Values) -> Option<Train> {
             value => Some(value.real()?),
         },
         precision: choice(values.get("train.precision")?, |value| {
-            Some(if value.word()? == "bf16" { Precision::Bf16 } else { Precision::F32 })
+            Some(match value.word()? {
+                "bf16" => Precision::Bf16,
+                "f16" => Precision::F16,
+                _ => Precision::F32,
+            })
         })?,
         seed: values.whole("train.seed")?,
     })
@@ -238,6 +242,7 @@ fn sync(values: &Values) -> Option<Synchronisation> {
             1 => None,
             every => Some(local(every)?),
         },
+        staleness: values.count("sync.staleness")?,
     })
 }
 

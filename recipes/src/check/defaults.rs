@@ -118,6 +118,7 @@ fn sync(values: &mut Values) {
         values.or("sync.outer_learning_rate", Parsed::Real(0.7));
         values.or("sync.outer_momentum", Parsed::Real(0.9));
     }
+    values.or("sync.staleness", Parsed::Whole(0));
 }
 
 fn train(values: &mut Values) {

@@ -95,6 +95,7 @@ pub(super) fn read(from: impl Read, say: &mut dyn FnMut(Event)) -> Result<(), Fr
                 loss,
                 gradient_norm: line.gradient_norm,
                 learning_rate: line.learning_rate,
+                noise: None,
                 tokens: line.tokens,
                 times: PhaseTimes { step: line.seconds, ..PhaseTimes::default() },
                 memory_bytes: 0,

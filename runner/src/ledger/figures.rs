@@ -1,6 +1,6 @@
 //! Which figures an event carries, and what they say of a trial in the end.
 
-use super::{Fault, History, Sample, keep, points, unstored};
+use super::{Fault, History, Sample, keep, noise, points, unstored};
 use crate::fact::{LedgerError, Point};
 use dtrain_protocol::{Event, Rank, Stamped, TrialId};
 use rusqlite::{Connection, Transaction, params};
@@ -100,6 +100,14 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
                     point("gradient_norm", step, figures.gradient_norm),
                     point("learning_rate", step, figures.learning_rate),
                 ]);
+                if let Some(found) = figures.noise {
+                    // It is told a step later.
+                    let before = step.saturating_sub(1);
+                    points.extend([
+                        point(noise::SIGNAL, before, found.signal),
+                        point(noise::NOISE, before, found.noise),
+                    ]);
+                }
                 if times.step > 0.0 {
                     points.push(point("tokens_per_second", step, figures.tokens as f64 / times.step));
                 }

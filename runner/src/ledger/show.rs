@@ -1,8 +1,8 @@
 //! Everything about one trial, and what a user may add to or take from it.
 
 use super::{
-    Fault, History, Param, Predicted, Source, Status, Summary, TrialRow, figures, keep, list, now_ms,
-    unstored,
+    Fault, History, NoiseScale, Param, Predicted, Source, Status, Summary, TrialRow, figures, keep, list,
+    noise, now_ms, unstored,
 };
 use crate::fact::{Ended, LedgerError, Verdict};
 use crate::provenance::Provenance;
@@ -36,6 +36,8 @@ pub struct Trial {
     pub checkpoints: Vec<Checkpoint>,
     /// One line about each series.
     pub figures: Vec<Summary>,
+    /// From how large a batch on more samples teach little more, where replicas could tell.
+    pub noise_scale: Option<NoiseScale>,
     /// What produced it.
     pub provenance: Provenance,
     /// What the user wrote, oldest first.
@@ -174,6 +176,7 @@ fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
         attempts: attempts(database, trial)?,
         checkpoints: checkpoints(database, trial)?,
         figures: figures::summaries(database, trial)?,
+        noise_scale: noise::of_trial(database, trial)?,
         provenance: provenance(database, trial)?,
         notes: rows(
             database,

@@ -199,6 +199,7 @@ fn figures(step: u64) -> StepFigures {
         loss: 1.0 / step as f64,
         gradient_norm: 1.0,
         learning_rate: 1e-3,
+        noise: None,
         tokens: 8,
         times: PhaseTimes::default(),
         memory_bytes: 1 << 20,

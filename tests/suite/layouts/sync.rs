@@ -23,10 +23,13 @@ fn approximate_replicas_send_what_the_planner_says() {
     for case in ["2", "4", "8"].map(|data| Case::new("gpt", &[("data", data)])) {
         for compress in compressions {
             for local in [None, Some(apart)] {
-                let wrong = differs(&case, Synchronisation { compress, local });
+                let wrong = differs(&case, Synchronisation { compress, local, staleness: 0 });
                 assert!(wrong.is_empty(), "{case}: {wrong:#?}");
             }
         }
+        let stale = Synchronisation { staleness: 1, ..Synchronisation::EXACT };
+        let wrong = differs(&case, stale);
+        assert!(wrong.is_empty(), "{case}: {wrong:#?}");
     }
 }
 

@@ -10,13 +10,12 @@ use dtrain_recipes::Precision;
 
 /// `lhs · rhs` in the given arithmetic; the result is f32.
 fn product<const D: usize>(precision: Precision, lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
-    match precision {
-        Precision::F32 => lhs.matmul(rhs),
-        Precision::Bf16 => {
-            let half = |x: Tensor<D>| x.cast(FloatDType::BF16);
-            half(lhs).matmul(half(rhs)).cast(FloatDType::F32)
-        }
-    }
+    let half = match precision {
+        Precision::F32 => return lhs.matmul(rhs),
+        Precision::Bf16 => FloatDType::BF16,
+        Precision::F16 => FloatDType::F16,
+    };
+    lhs.cast(half).matmul(rhs.cast(half)).cast(FloatDType::F32)
 }
 
 pub(crate) fn project(

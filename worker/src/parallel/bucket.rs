@@ -3,8 +3,8 @@
 //! Backward finishes the units of a model from the last to the first, and the gradients lie in one vector in the
 //! order of the units: so the vector becomes final from its end. It is cut into buckets from the end, at borders
 //! that depend on its length alone; a bucket leaves as soon as all of it is final. One all-reduce of a bucket costs
-//! one latency and `2 N (n - 1) / n` bytes, less where it travels approximately. Nothing here knows a micro-batch: the caller says
-//! when gradients are final.
+//! one latency and `2 N (n - 1) / n` bytes, less where it travels approximately. Nothing here knows a micro-batch: the
+//! caller says when gradients are final. The gradients of several steps may be on their way, one after another.
 //! Parameters that other ranks hold, those of spread experts, are a vector of their own, with buckets of its own.
 
 use super::Courier;
@@ -18,17 +18,19 @@ use std::ops::Range;
 /// Elements of a bucket: 1 MiB of `f32`. Less pays more latencies, more waits longer before it can leave.
 pub const ELEMENTS: usize = 256 << 10;
 
-/// The gradients of one step on their way to the ranks that hold the same parameters.
+/// Gradients on their way to the ranks that hold the same parameters.
 #[derive(Debug)]
 pub struct Buckets {
     /// In the order in which they leave: from the end of the vector to its beginning.
     ranges: Vec<Range<usize>>,
     /// The parameters in the order of the vector.
     parts: Vec<Part>,
-    /// Units that are final, though perhaps not all that lie behind them.
+    /// Units of this step that are final, though perhaps not all that lie behind them.
     finished: Vec<usize>,
-    /// Buckets that left.
+    /// Buckets of this step that left.
     sent: usize,
+    /// Buckets of all steps that left and are not back.
+    travelling: usize,
     /// Buffers that came back, to be used again.
     spare: Vec<Vec<f32>>,
     wire: Wire,
@@ -56,7 +58,7 @@ impl Buckets {
         });
         let parts = parts.collect();
         let (ranges, wire) = (cut(length, ELEMENTS), Wire::of(compress, length));
-        Self { ranges, parts, finished: Vec::new(), sent: 0, spare: Vec::new(), wire }
+        Self { ranges, parts, finished: Vec::new(), sent: 0, travelling: 0, spare: Vec::new(), wire }
     }
 
     /// Notes that the gradients of `unit` are final, and sends every bucket that became complete by it.
@@ -67,7 +69,14 @@ impl Buckets {
         self.finish_flat(unit, gradients.values(), courier);
     }
 
-    /// Sends what has not left, waits for all sums and puts them into `gradients`.
+    /// Sends what has not left: the gradients of a step are complete, and those of the next may follow.
+    pub fn leave(&mut self, gradients: &[f32], courier: &Courier) {
+        self.send(0, gradients, courier);
+        self.sent = 0;
+        self.finished.clear();
+    }
+
+    /// Waits for the sums of the oldest step that is on its way, and puts them into `gradients`.
     pub fn collect(&mut self, gradients: &mut Gradients, courier: &Courier) -> Result<(), Failure> {
         self.collect_flat(gradients.values_mut(), courier)?;
         for part in &self.parts {
@@ -95,7 +104,6 @@ impl Buckets {
 
     /// As [`Buckets::collect`], for any vector of the same length.
     pub fn collect_flat(&mut self, gradients: &mut [f32], courier: &Courier) -> Result<(), Failure> {
-        self.send(0, gradients, courier);
         for range in &self.ranges {
             let sum = self.wire.receive(courier.next()?, courier.ranks(), range.len());
             let mut rest = sum.as_slice();
@@ -105,10 +113,16 @@ impl Buckets {
                 rest = after;
             }
             self.spare.push(sum);
+            self.travelling -= 1;
         }
-        self.sent = 0;
-        self.finished.clear();
         Ok(())
+    }
+
+    /// Bytes of what is kept from step to step: what is on its way, and what has not travelled yet.
+    pub fn bytes(&self) -> u64 {
+        let values: usize =
+            self.ranges.iter().cycle().take(self.travelling).map(ExactSizeIterator::len).sum();
+        4 * (values + self.wire.largest().map_or(0, |largest| largest.residual().len())) as u64
     }
 
     /// Sends every bucket that lies at or behind element `begin`.
@@ -119,6 +133,7 @@ impl Buckets {
             pieces(&self.parts, range).for_each(|flat| buffer.extend_from_slice(&gradients[flat]));
             self.wire.send(range.clone(), buffer, courier);
             self.sent += 1;
+            self.travelling += 1;
         }
     }
 }
@@ -181,9 +196,41 @@ mod tests {
         buckets.finish_flat(1, &gradients, &courier);
         assert_eq!(buckets.sent, 1);
         buckets.finish_flat(0, &gradients, &courier);
-        assert_eq!(buckets.sent, 2);
-        buckets.collect_flat(&mut gradients, &courier).expect("alone");
+        assert_eq!((buckets.sent, buckets.bytes()), (2, 8 * ELEMENTS as u64));
+        buckets.leave(&gradients, &courier);
         assert_eq!(buckets.sent, 0, "the next step starts afresh");
+        buckets.collect_flat(&mut gradients, &courier).expect("alone");
+        assert_eq!(buckets.bytes(), 0);
+    }
+
+    /// One rank sends three steps before the other has begun: it need not wait for anybody until it wants a sum.
+    #[test]
+    fn steps_follow_one_another_without_waiting() {
+        let parameters = [parameter(0, 0..ELEMENTS + 1)];
+        let (ahead, begin) = std::sync::mpsc::channel();
+        let mut groups = loopback::threads(2, Duration::from_secs(10)).into_iter();
+        let mut run = |first: bool, before: Box<dyn FnOnce() + Send>, after: Box<dyn FnOnce() + Send>| {
+            let (group, parameters) = (groups.next().expect("two"), parameters.clone());
+            std::thread::spawn(move || {
+                before();
+                let courier = Courier::start(Box::new(group));
+                let mut buckets = Buckets::new(&parameters, Compression::None, |_| true);
+                let mut gradients = vec![0.0; ELEMENTS + 1];
+                for step in 1..=3 {
+                    gradients.fill(if first { step as f32 } else { 10.0 * step as f32 });
+                    buckets.finish_flat(0, &gradients, &courier);
+                    buckets.leave(&gradients, &courier);
+                }
+                after();
+                for step in 1..=3 {
+                    buckets.collect_flat(&mut gradients, &courier).expect("both are there");
+                    assert!(gradients.iter().all(|sum| *sum == 11.0 * step as f32), "step {step}");
+                }
+            })
+        };
+        let one = run(true, Box::new(|| {}), Box::new(move || ahead.send(()).expect("the other waits")));
+        let other = run(false, Box::new(move || begin.recv().expect("the first is ahead")), Box::new(|| {}));
+        [one, other].into_iter().for_each(|thread| thread.join().expect("no panic"));
     }
 
     #[test]
@@ -206,6 +253,7 @@ mod tests {
                 }
                 buckets.finish_flat(0, &gradients, &courier);
                 assert_eq!(buckets.sent, 1);
+                buckets.leave(&gradients, &courier);
                 buckets.collect_flat(&mut gradients, &courier).expect("both are there");
                 gradients
             })
@@ -232,6 +280,7 @@ mod tests {
                             (0..700_000).map(|i| (i + 7 * rank + step) as f32).collect();
                         buckets.finish_flat(1, &gradients, &courier);
                         buckets.finish_flat(0, &gradients, &courier);
+                        buckets.leave(&gradients, &courier);
                         buckets.collect_flat(&mut gradients, &courier).expect("both are there");
                         sums.push(gradients);
                     }

@@ -65,7 +65,19 @@ impl Reduction {
         }
     }
 
-    /// Waits for all sums and puts them into `gradients`.
+    /// Sends what has not left after the last backward of a step. Where all replicas get all sums and compute none
+    /// at the end, the gradients of further steps may follow before these are collected.
+    pub fn leave(&mut self, gradients: &Gradients, mesh: &Mesh) {
+        let Self::Buckets { common, experts } = self else { return };
+        if mesh.replicas().ranks() > 1 {
+            common.leave(gradients.values(), mesh.replicas());
+        }
+        if let Some(courier) = mesh.experts() {
+            experts.leave(gradients.values(), courier);
+        }
+    }
+
+    /// Waits for the sums of the oldest step that left, and puts them into `gradients`.
     pub fn collect(&mut self, gradients: &mut Gradients, mesh: &Mesh) -> Result<(), Failure> {
         match self {
             Self::Buckets { common, experts } => {
@@ -89,7 +101,10 @@ impl Reduction {
     /// Replaces `values`, as many as there are gradients, by their sum over the replicas.
     pub fn sum(&mut self, values: &mut [f32], mesh: &Mesh) -> Result<(), Failure> {
         match self {
-            Self::Buckets { common, .. } => common.collect_flat(values, mesh.replicas()),
+            Self::Buckets { common, .. } => {
+                common.leave(values, mesh.replicas());
+                common.collect_flat(values, mesh.replicas())
+            }
             Self::LowRank(low_rank) => low_rank.sum(values, mesh.replicas()),
             Self::Scatter(_) => unreachable!("replicas that shard their state have no whole vectors"),
         }
@@ -129,7 +144,8 @@ impl Reduction {
     pub fn bytes(&self) -> u64 {
         match self {
             Self::LowRank(low_rank) => low_rank.bytes(),
-            Self::Buckets { .. } | Self::Scatter(_) => 4 * self.residual().map_or(0, <[f32]>::len) as u64,
+            Self::Buckets { common, experts } => common.bytes() + experts.bytes(),
+            Self::Scatter(_) => 0,
         }
     }
 }

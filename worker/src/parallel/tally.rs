@@ -6,8 +6,8 @@
 use super::Courier;
 use dtrain_protocol::Failure;
 
-/// `f32` slots of one row: loss (2), hits (2), count (2), ordered, late.
-const SLOTS: usize = 8;
+/// `f32` slots of one row: loss (2), hits (2), count (2), square (2), ordered, late.
+const SLOTS: usize = 10;
 
 /// One rank's row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Ballot {
     pub hits: u64,
     /// How many there were; below 2^48, as `hits`.
     pub count: u64,
+    /// Square of a norm of this rank's gradients.
+    pub square: f64,
     /// Somebody ordered this rank to stop.
     pub ordered: bool,
     /// By this rank's clock the time is up.
@@ -45,6 +47,7 @@ impl Ballot {
         self.loss_sum += other.loss_sum;
         self.hits += other.hits;
         self.count += other.count;
+        self.square += other.square;
         self.ordered |= other.ordered;
         self.late |= other.late;
     }
@@ -54,8 +57,9 @@ impl Ballot {
         let [loss, rest] = halves(self.loss_sum);
         let [hits, hits_rest] = halves(self.hits as f64);
         let [count, count_rest] = halves(self.count as f64);
-        let flag = |flag| if flag { 1.0 } else { 0.0 };
-        [loss, rest, hits, hits_rest, count, count_rest, flag(self.ordered), flag(self.late)]
+        let [square, square_rest] = halves(self.square);
+        let [ordered, late] = [self.ordered, self.late].map(|flag| if flag { 1.0 } else { 0.0 });
+        [loss, rest, hits, hits_rest, count, count_rest, square, square_rest, ordered, late]
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made from whole counts")]
@@ -65,8 +69,9 @@ impl Ballot {
             loss_sum: whole(0),
             hits: whole(2) as u64,
             count: whole(4) as u64,
-            ordered: row[6] > 0.0,
-            late: row[7] > 0.0,
+            square: whole(6),
+            ordered: row[8] > 0.0,
+            late: row[9] > 0.0,
         }
     }
 }
@@ -112,6 +117,7 @@ mod tests {
                         loss_sum: 1e9 + 0.125 * rank as f64,
                         hits: (1 << 40) + 1,
                         count: (1 << 41) + rank as u64,
+                        square: 0.5 * rank as f64,
                         ordered: rank == 2,
                         late: false,
                     };
@@ -125,6 +131,7 @@ mod tests {
                 loss_sum: 3e9 + 0.375,
                 hits: 3 * ((1 << 40) + 1),
                 count: 3 * (1 << 41) + 3,
+                square: 1.5,
                 ordered: true,
                 late: false,
             };

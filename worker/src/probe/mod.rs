@@ -13,7 +13,7 @@ use crate::interpret::Replica;
 use crate::memory;
 use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::Post;
-use crate::parallel::{Ballot, Courier, Mesh, Reduction, tally};
+use crate::parallel::{Ballot, Courier, Mesh, NoiseGauge, Reduction, tally};
 use crate::stage::Stage;
 use crate::watch::Tempo;
 use dtrain_protocol::{
@@ -65,8 +65,11 @@ pub fn rates(
     let training = whole::training();
     let post = Post::new(mesh.pipeline().clone(), stage.device());
     let tempo = Tempo::default();
+    let noise = NoiseGauge::of(&training, &arrangement, &mesh);
+    let (outer, loss_scale) = (None, None);
+    let training = &training;
     let replica =
-        Replica { training: &training, stage, optimizer, reduction, outer: None, post, mesh, tempo };
+        Replica { training, stage, optimizer, reduction, outer, loss_scale, noise, post, mesh, tempo };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
     let mut profile = Vec::with_capacity(request.micro_batches.len());

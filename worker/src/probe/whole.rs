@@ -60,7 +60,7 @@ pub(super) fn measure(
             &mut bench.replica,
             &actions,
             &mut stream,
-            StepId(bench.steps),
+            (StepId(bench.steps), 1),
             Ballot::default(),
         )?;
         bench.steps += 1;

@@ -1,4 +1,5 @@
-//! What replicas that are kept alike approximately have beyond weights and moments: in checkpoints, and out of them.
+//! What there is beyond weights and moments, in checkpoints, and out of them: a loss scale, and what replicas have that are
+//! kept alike approximately.
 //!
 //! Whatever belongs to one replica goes on with it. With another number of replicas each begins as the first did, and
 //! owes nothing.
@@ -7,12 +8,16 @@ use super::load::read;
 use super::save::Copied;
 use crate::checkpoint::{CheckpointError, Reader};
 use crate::interpret::Replica;
+use crate::parallel::sync::put;
 use crate::stage::{Parameter, Stage};
 use dtrain_protocol::{OwnState, Region, Slice, TensorKind};
 
+/// What a loss scale is called, as it is of no parameter.
+const LOSS_SCALE: &str = "all";
+
 /// A copy of what this replica writes of it.
 pub(super) fn copies(replica: &Replica<'_>) -> Vec<Copied> {
-    let Replica { stage, optimizer, reduction, outer, mesh, .. } = replica;
+    let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
     let index = mesh.replicas().rank();
     let own = |state| TensorKind::Own { replica: index, state };
     let mut copied = Vec::new();
@@ -43,6 +48,11 @@ pub(super) fn copies(replica: &Replica<'_>) -> Vec<Copied> {
             copy(&stage.parameters()[parameter].name, TensorKind::Factor, &region, values.to_vec());
         }
     }
+    if let Some(scale) = loss_scale.as_ref().filter(|_| mesh.world().rank() == 0) {
+        let state = scale.state();
+        let region = Region::whole(&[state.len() as u64]);
+        copy(LOSS_SCALE, TensorKind::LossScale, &region, state.to_vec());
+    }
     copied
 }
 
@@ -57,7 +67,15 @@ fn moments(index: u32) -> [TensorKind; 2] {
 
 /// Takes up what the checkpoint has of it, when weights and moments are loaded; says what begins afresh.
 pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<String>, CheckpointError> {
-    let Replica { stage, optimizer, reduction, outer, mesh, .. } = replica;
+    let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
+    if let Some(scale) =
+        loss_scale.as_mut().filter(|_| reader.tensor(LOSS_SCALE, TensorKind::LossScale).is_some())
+    {
+        let mut state = scale.state();
+        let all = Slice::whole(&[state.len() as u64]);
+        reader.read(LOSS_SCALE, TensorKind::LossScale, &all, &mut state)?;
+        scale.set_state(state);
+    }
     let (index, replicas) = (mesh.replicas().rank(), mesh.replicas().ranks());
     let found = reader.manifest().layout.data.get();
     let mut begins = found != replicas;
@@ -67,7 +85,7 @@ pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<
         begins |= !read_all(reader, stage, TensorKind::OuterMomentum, outer.velocity_mut())?;
         let mut values = outer.anchor().to_vec();
         if found == replicas && read_all(reader, stage, own(OwnState::Weights), &mut values)? {
-            crate::parallel::sync::put(stage, &values);
+            put(stage, &values);
             outer.moved();
         }
         if found == replicas && has(reader, stage, moments(index)[0]) {

@@ -3,6 +3,7 @@
 //! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
 //! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
 
+mod ahead;
 mod apart;
 mod load;
 mod orders;
@@ -21,13 +22,15 @@ use crate::comm::{self, Group, Seat};
 use crate::data::{self, DataSet, Source};
 use crate::device;
 use crate::interpret::{self, Replica, StepOutcome};
+use crate::loss_scale::LossScale;
 use crate::memory;
 use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::Post;
 use crate::parallel::sync::Outer;
-use crate::parallel::{Ballot, Mesh, Reduction, Tally};
+use crate::parallel::{Ballot, Mesh, NoiseGauge, Reduction, Tally};
 use crate::stage::{Holding, Stage};
 use crate::watch::Tempo;
+use ahead::Ahead;
 use dtrain_protocol::{Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, cannot_run};
 use dtrain_recipes::{Metric, ZeroStage};
 use save::Saver;
@@ -41,6 +44,7 @@ pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Does what `assignment` says; the last event told is `Finished`. An `Err` is told by the caller.
 pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<(), Failure> {
+    check_ability(assignment)?;
     let join = |orders: &mut Orders| join(assignment, orders, tell);
     attempt_with(assignment, join, Tempo::default(), orders, tell)
 }
@@ -63,6 +67,18 @@ pub fn attempt_at_tempo(
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
+    check_ability(assignment)?;
+    attempt_anyway(assignment, group, tempo, orders, tell)
+}
+
+/// As [`attempt_at_tempo`], also what no planner would ask for.
+fn attempt_anyway(
+    assignment: &Assignment,
+    group: Box<dyn Group>,
+    tempo: Tempo,
+    orders: &mut Orders,
+    tell: &Tell,
+) -> Result<(), Failure> {
     let mesh = Mesh::of(group, &assignment.arrangement, assignment.rank).map_err(|error| error.failure());
     attempt_with(assignment, |_| mesh, tempo, orders, tell)
 }
@@ -75,7 +91,6 @@ fn attempt_with(
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
-    check_ability(assignment)?;
     let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
     let mesh = join(orders)?;
     let data = open_data(assignment)?;
@@ -92,7 +107,10 @@ fn attempt_with(
     };
     let (reduction, outer) = (Reduction::of(&stage, arrangement), Outer::of(&stage, arrangement));
     let post = Post::new(mesh.pipeline().clone(), stage.device());
-    let mut replica = Replica { training, stage, optimizer, reduction, outer, post, mesh, tempo };
+    let (loss_scale, noise) =
+        (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
+    let mut replica =
+        Replica { training, stage, optimizer, reduction, outer, loss_scale, noise, post, mesh, tempo };
     let notice = match &assignment.resume {
         Some(point) => load::load(point, assignment, &mut replica)?,
         None => None,
@@ -175,17 +193,20 @@ fn train(
     let clock = Instant::now();
     let mut saver = Saver::new(assignment);
     let mut step = beginning(assignment);
+    let mut ahead = Ahead::of(assignment, replica.mesh.replicas().ranks());
     let mut reason = is_complete(step).then_some(StopReason::Complete);
-    while reason.is_none() {
+    let mut sent = replica.mesh.sent();
+    while reason.is_none() || !ahead.is_level() {
         let flags = Ballot {
             ordered: orders.stop(),
             late: until.seconds.is_some_and(|seconds| clock.elapsed().as_secs_f64() >= seconds)
                 && assignment.rank.0 == 0,
             ..Ballot::default()
         };
-        let sent = replica.mesh.sent();
-        let outcome = interpret::step(replica, &assignment.step, stream, step, flags)?;
+        let fresh = ahead.advance(assignment, step, reason.is_some());
+        let outcome = interpret::step(replica, &assignment.step, stream, (step, fresh), flags)?;
         let sent_bytes = replica.mesh.sent() - sent;
+        sent += sent_bytes;
         step = StepId(step.0 + 1);
         let memory_bytes = memory::of(replica.stage.device());
         let held = held(replica);
@@ -193,11 +214,14 @@ fn train(
         tell(Event::Step(figures));
         reason = if is_complete(step) {
             Some(StopReason::Complete)
-        } else if outcome.tally.ordered {
+        } else if outcome.tally.ordered || reason == Some(StopReason::Ordered) {
             Some(StopReason::Ordered)
         } else {
-            outcome.tally.late.then_some(StopReason::Time)
+            reason.or(outcome.tally.late.then_some(StopReason::Time))
         };
+        if !ahead.is_level() {
+            continue;
+        }
         let is_last = reason.is_some_and(|reason| reason != StopReason::Ordered);
         if is_last {
             meet(replica)?;
@@ -210,6 +234,8 @@ fn train(
                 reason = reason.or(is_reached.then_some(StopReason::Target));
             }
         }
+        // What is sent for something else than steps is not counted.
+        sent = replica.mesh.sent();
         if reason.is_some() || is_due(step, assignment.save_every) {
             saver.save(replica, step, tell);
         }
@@ -264,6 +290,7 @@ fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> Step
         loss: outcome.tally.loss(),
         gradient_norm: outcome.gradient_norm,
         learning_rate: outcome.learning_rate,
+        noise: outcome.noise,
         tokens: assignment.training.batch * assignment.model.sample_tokens(),
         times: outcome.times,
         memory_bytes: 0,

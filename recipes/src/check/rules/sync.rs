@@ -21,10 +21,25 @@ impl Rules<'_> {
                 self.wrong(message, &[key, "sync.every"], "remove it, or set `sync.every` to 2 or more");
             }
         }
-        let is_compressed = compress != "none";
-        if is_compressed || every > 1 {
-            let key = if is_compressed { "sync.compress" } else { "sync.every" };
-            self.replicas_alone(key, every > 1 || matches!(compress, "powersgd" | "topk"));
+        let is_stale = self.values.whole("sync.staleness").is_some_and(|staleness| staleness > 0);
+        if is_stale && every > 1 {
+            self.wrong(
+                format!("replicas that meet every {every} steps send no gradients that could be stale"),
+                &["sync.staleness", "sync.every"],
+                "remove one of them",
+            );
+        }
+        if is_stale && compress == "powersgd" {
+            self.wrong(
+                "the factors of \"powersgd\" are made in two turns, which no step can go on without".into(),
+                &["sync.staleness", "sync.compress"],
+                "remove one of them, or use another compression",
+            );
+        }
+        let asked =
+            [("sync.compress", compress != "none"), ("sync.every", every > 1), ("sync.staleness", is_stale)];
+        if let Some((key, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) {
+            self.replicas_alone(key, every > 1 || is_stale || matches!(compress, "powersgd" | "topk"));
         }
         if every > 1
             && let Some(Parsed::Wholes(shares)) = self.values.get("layout.shares")

@@ -125,6 +125,7 @@ fn figures(step: u64) -> StepFigures {
         loss: 1.0,
         gradient_norm: 1.0,
         learning_rate: 1e-3,
+        noise: None,
         tokens: 1,
         times: PhaseTimes::default(),
         memory_bytes: 1,

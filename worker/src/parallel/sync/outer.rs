@@ -110,7 +110,7 @@ pub fn put(stage: &mut Stage, values: &[f32]) {
 /// Squares of the L2 norm of the gradients: of this replica, and their mean over all replicas.
 pub fn norms_squared(stage: &mut Stage, mesh: &Mesh) -> Result<(f64, f64), Failure> {
     let own = stage.gradients().norm_squared();
-    tally::send(&Ballot { loss_sum: own, ..Ballot::default() }, mesh.world());
-    let all = tally::collect(mesh.world())?.loss_sum;
+    tally::send(&Ballot { square: own, ..Ballot::default() }, mesh.world());
+    let all = tally::collect(mesh.world())?.square;
     Ok((own, all / f64::from(mesh.replicas().ranks())))
 }

@@ -1,11 +1,12 @@
 //! Ranks as threads of one process: what must hold whatever the layout, and across a stop.
 
+mod half;
 mod sync;
-mod world;
+pub(super) mod world;
 mod zero;
 
 use dtrain_protocol::{Event, Failure, HeldBytes, SampleRequest, StepId, StopReason, Training};
-use dtrain_recipes::{Metric, OptimizerKind};
+use dtrain_recipes::{Metric, OptimizerKind, ZeroStage};
 use world::{Ended, World, commit, losses, norms};
 
 /// The largest relative difference.
@@ -205,7 +206,7 @@ fn a_checkpoint_of_another_training_tells_what_differs() {
 
 #[test]
 fn what_the_worker_cannot_do_is_refused_with_its_name() {
-    let ended = World::new(1).edit(|a| a.arrangement.zero = dtrain_recipes::ZeroStage::Zero3).run();
+    let ended = World::new(1).edit(|a| a.arrangement.zero = ZeroStage::Zero3).share_memory().run();
     assert!(
         matches!(&ended[0].result, Err(Failure::Other(why)) if why.contains("zero")),
         "{:?}",
@@ -225,5 +226,32 @@ fn phases_add_up_to_the_step() {
         let weights = 4 * ended[0].assignment.model.parameters();
         let HeldBytes { weights: held, gradients, optimizer } = figures.held;
         assert_eq!((held, gradients, optimizer), (weights, weights, 2 * weights));
+    }
+}
+
+#[test]
+fn whole_replicas_tell_how_much_of_a_gradient_is_chance() {
+    let told = |ended: &[Ended]| -> Vec<_> {
+        let steps = ended[0].events.iter().filter_map(|event| match event {
+            Event::Step(figures) => Some((figures.gradient_norm.powi(2), figures.noise)),
+            _ => None,
+        });
+        steps.collect()
+    };
+    let steps = told(&World::new(4).steps(6).run());
+    assert_eq!(steps[0].1, None, "there is no step before the first");
+    for (before, after) in steps.iter().zip(&steps[1..]) {
+        let noise = after.1.expect("replicas differ");
+        assert!(noise.noise > 0.0, "they read unlike samples: {noise:?}");
+        let whole = noise.signal + noise.noise / 8.0;
+        assert!((whole / before.0 - 1.0).abs() < 1e-6, "the batch has the chance of 8 samples: {noise:?}");
+    }
+    // Where all samples are alike nothing is chance.
+    let alike =
+        World::new(4).steps(3).edit(|a| std::fs::write(a.data_root.join("text.txt"), "a".repeat(9000)));
+    let noise = told(&alike.run())[2].1.expect("there are four replicas");
+    assert!(noise.noise.abs() < 1e-5 * noise.signal, "{noise:?}");
+    for other in [World::new(1), World::new(2).zero(ZeroStage::Zero1, 2)] {
+        assert!(told(&other.steps(3).run()).iter().all(|(_, noise)| noise.is_none()));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::world::{Ended, World, commit, losses};
 use dtrain_protocol::order::mix;
-use dtrain_protocol::{Event, StepId, StopReason};
+use dtrain_protocol::{Assignment, Event, StepId, StopReason};
 use dtrain_recipes::{Compression, Local, Model, Synchronisation};
 
 /// Steps that are compared, and of how many of them, the last, the mean loss counts.
@@ -10,13 +10,18 @@ const STEPS: u64 = 200;
 const LAST: usize = 16;
 
 const fn compressed(compress: Compression) -> Synchronisation {
-    Synchronisation { compress, local: None }
+    Synchronisation { compress, ..Synchronisation::EXACT }
 }
 
 /// Replicas that meet every `every` steps.
 const fn apart(compress: Compression, every: u64) -> Synchronisation {
     let local = Local { every, outer_learning_rate: 0.7, outer_momentum: 0.9 };
-    Synchronisation { compress, local: Some(local) }
+    Synchronisation { compress, local: Some(local), staleness: 0 }
+}
+
+/// Replicas that go on before the gradients of `staleness` steps are there.
+const fn stale(compress: Compression, staleness: u32) -> Synchronisation {
+    Synchronisation { compress, local: None, staleness }
 }
 
 const TOP: Compression = Compression::TopK { keep: 0.01 };
@@ -92,7 +97,7 @@ fn replicas_that_send_less_learn_as_much() {
 
 #[test]
 fn the_same_replicas_give_the_same_bits() {
-    for (sync, _) in WAYS {
+    for sync in WAYS.map(|(sync, _)| sync).into_iter().chain([stale(Compression::Bf16, 2)]) {
         let (first, second) = (world(3, sync).steps(10).run(), world(3, sync).steps(10).run());
         assert_eq!(losses(&first), losses(&second));
         assert!(first.iter().zip(&second).all(|(a, b)| a.weights() == b.weights()), "{sync}");
@@ -161,4 +166,59 @@ fn validation_sees_the_weights_of_the_last_meeting() {
     assert!(two > four && four == six && six > eight && eight > last, "{:?}", run(4));
     // Whoever is trained to the end meets once more.
     assert_ne!(run(100)[0], run(100)[4]);
+}
+
+/// Late gradients ask for shorter steps, and for more of them.
+#[test]
+fn stale_gradients_learn_as_much_with_shorter_steps() {
+    let run = |sync| {
+        let slower =
+            |a: &mut Assignment| (a.training.learning_rate, a.training.schedule_steps) = (2e-3, 2 * STEPS);
+        result(&world(2, sync).steps(2 * STEPS).edit(slower).run())
+    };
+    let (exact, all) = run(Synchronisation::EXACT);
+    assert!((exact / 2f64.ln() - 1.0).abs() < 0.05, "it is learned: {exact}");
+    for (sync, bytes) in [(stale(Compression::None, 2), all), (stale(Compression::Bf16, 4), all / 2)] {
+        let (loss, sent) = run(sync);
+        println!("{sync}: loss {loss:.4} ({:+.2} %), {sent} bytes of {all}", 100.0 * (loss / exact - 1.0));
+        assert!(loss < 1.02 * exact, "{sync}: {loss}, not {exact}");
+        assert!(sent.abs_diff(bytes) < all / 500, "{sync}: {sent} bytes, not {bytes}");
+    }
+}
+
+/// Gradients are of weights that are some steps behind: the first few batches all see the first weights.
+#[test]
+fn stale_gradients_are_as_old_as_was_asked_for() {
+    let still = |sync| world(2, sync).steps(7).edit(|a| a.training.learning_rate = 0.0).run();
+    let first = losses(&still(Synchronisation::EXACT));
+    for staleness in [1, 3] {
+        let told = losses(&world(2, stale(Compression::None, staleness)).steps(7).run());
+        let known = 1 + staleness as usize;
+        assert_eq!(told[..known], first[..known], "no update was made");
+        assert!((told[known] / first[known] - 1.0).abs() > 1e-6, "one was made: {told:?}, {first:?}");
+    }
+}
+
+#[test]
+fn where_every_step_is_looked_at_nothing_is_stale() {
+    let run = |sync| world(2, sync).steps(6).edit(|a| a.save_every = 1).run();
+    let (exact, stale) = (run(Synchronisation::EXACT), run(stale(Compression::None, 3)));
+    assert_eq!(losses(&stale), losses(&exact));
+    assert!(stale[0].weights() == exact[0].weights());
+}
+
+/// A kill leaves the last checkpoint, and there nothing was on its way; an order to stop is obeyed when all is back.
+#[test]
+fn stale_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped() {
+    let of = |steps| world(2, stale(Compression::None, 2)).steps(steps).edit(|a| a.save_every = 5);
+    let whole = of(12).run();
+    let saved = commit(&whole, StepId(5));
+    let rest = of(12).resume(&saved, StepId(5)).run();
+    assert_eq!(losses(&rest), losses(&whole)[5..]);
+    assert!(rest.iter().zip(&whole).all(|(rest, whole)| rest.weights() == whole.weights()));
+    let stopped = of(100).stop_at(7).run();
+    let (step, reason) = stopped[0].finished();
+    assert_eq!(reason, StopReason::Ordered);
+    assert!((7..=10).contains(&step.0), "{step}");
+    assert_eq!(notice(&of(12).resume(&commit(&stopped, step), step).run()[0]), None);
 }

@@ -1,7 +1,8 @@
 //! A small world: a tiny decoder, a text to learn, and ranks as threads that share a mapping.
 
 use crate::comm::loopback;
-use crate::session::{Orders, Tell, attempt, attempt_among};
+use crate::session::{Orders, Tell, attempt, attempt_anyway};
+use crate::watch::Tempo;
 use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
     Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order,
@@ -122,7 +123,9 @@ impl World {
                 });
                 let mut inbox = Orders::of(inbox);
                 let result = match assignment.link {
-                    Link::Alone => attempt_among(&assignment, Box::new(group), &mut inbox, &tell),
+                    Link::Alone => {
+                        attempt_anyway(&assignment, Box::new(group), Tempo::default(), &mut inbox, &tell)
+                    }
                     Link::SharedMemory { .. } | Link::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
                 };
                 let events = events.lock().unwrap().clone();
@@ -207,7 +210,8 @@ pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
     Committed { folder, _keep: keep }
 }
 
-fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
+/// What rank `rank` of as many replicas as there are `ranks` does, with what it reads in `folder`.
+pub(in crate::session) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
     let replicas = NonZeroU32::new(ranks).unwrap();
     // Three ranks share no batch of eight evenly: they get one of nine.
     let batch = u64::from(BATCH.next_multiple_of(ranks));

@@ -1,0 +1,108 @@
+//! A step with a loss scale moves the weights as one without, or not at all.
+
+use super::*;
+use crate::comm::loopback;
+use crate::data::{Batch, DataError, Source};
+use burn::tensor::Device;
+use dtrain_protocol::{Arrangement, Rank};
+use dtrain_recipes::{
+    Activation, Mlp, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute, Schedule,
+};
+use std::sync::Arc;
+
+struct Row;
+
+impl Source for Row {
+    fn len(&self) -> u64 {
+        1
+    }
+
+    fn read(&self, _: &[u64]) -> Result<Batch, DataError> {
+        Ok(Batch::Rows { values: vec![0.5, -2.0], classes: vec![1], samples: 1, width: 2 })
+    }
+}
+
+fn training() -> Training {
+    Training {
+        batch: 1,
+        share: 0..1,
+        micro_batch: 1,
+        micro_batches: 1,
+        optimizer: Rule {
+            kind: OptimizerKind::Sgd,
+            beta1: 0.0,
+            beta2: 0.0,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+        },
+        learning_rate: 0.25,
+        warmup_steps: 0,
+        schedule_steps: 1,
+        schedule: Schedule::Constant,
+        final_fraction: 1.0,
+        clip: Some(0.125),
+        seed: 0,
+    }
+}
+
+/// Norm and weights after each of `steps` steps from a loss scale of `scale`.
+fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(f64, Vec<f32>)>, Failure> {
+    let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+    let (training, arrangement) = (training(), Arrangement::SINGLE);
+    let blocks = 0..model.blocks();
+    let device = Device::flex();
+    let stage = Stage::build(&model, blocks, 7, Precision::F32, Recompute::None, &device).expect("it fits");
+    let mesh = Mesh::of(Box::new(loopback::Alone), &arrangement, Rank(0)).expect("one rank");
+    let loss_scale = scale.map(|scale| {
+        let mut loss_scale = LossScale::of(Precision::F16).expect("f16 has one");
+        loss_scale.set_state([scale, 0.0]);
+        loss_scale
+    });
+    let mut replica = Replica {
+        optimizer: Optimizer::new(&training.optimizer, stage.parameters()),
+        reduction: Reduction::of(&stage, &arrangement),
+        post: Post::new(mesh.pipeline().clone(), stage.device()),
+        training: &training,
+        stage,
+        outer: None,
+        loss_scale,
+        noise: None,
+        mesh,
+        tempo: Tempo::default(),
+    };
+    let pass = Pass { micro: 0, chunk: 0 };
+    let actions =
+        [Action::Forward(pass), Action::Backward(pass), Action::ReduceGradients, Action::UpdateWeights];
+    let mut stream = Stream::of(Arc::new(Row), std::iter::repeat(vec![0]));
+    (0..steps)
+        .map(|done| {
+            let outcome = step(&mut replica, &actions, &mut stream, (StepId(done), 1), Ballot::default())?;
+            let mut weights = vec![0.0; 17];
+            replica.stage.copy_values(0..17, &mut weights);
+            Ok((outcome.gradient_norm, weights))
+        })
+        .collect()
+}
+
+#[test]
+fn a_loss_scale_changes_no_bit() {
+    let wanted = run(None, 3).expect("all is finite");
+    assert!(wanted[0].0 > 0.125, "it is clipped: {}", wanted[0].0);
+    assert_eq!(run(Some(1024.0), 3).expect("all is finite"), wanted);
+}
+
+#[test]
+fn a_loss_scale_that_is_too_large_is_halved_and_nothing_moves() {
+    let wanted = run(None, 1).expect("all is finite").remove(0);
+    // Under it the squares of the gradients are beyond f32.
+    let found = run(Some(2f32.powi(67)), 12).expect("a smaller scale helps");
+    let good = found.iter().position(|(norm, _)| norm.is_finite()).expect("some scale is small enough");
+    assert!(good > 0, "the first is too large: {found:?}");
+    let first = run(Some(1.0), 1).expect("all is finite").remove(0).1;
+    assert_ne!(found[0].1, first);
+    assert!(found[..good].iter().all(|(_, weights)| *weights == found[0].1), "nothing moves: {found:?}");
+    let (norm, weights) = &found[good];
+    assert!((norm / wanted.0 - 1.0).abs() < 1e-5);
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-6;
+    assert!(weights.iter().zip(&wanted.1).all(near), "{weights:?}, {:?}", wanted.1);
+}

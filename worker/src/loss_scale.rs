@@ -1,0 +1,110 @@
+//! Keeps the gradients of f16 products above what 16 bits tell from zero (Micikevicius et al. 2018).
+//!
+//! The loss is multiplied by a power of two, and gradients are divided by it when all of them are summed. Where a gradient
+//! becomes infinite by it, that step moves nothing and the scale is halved; after many good steps it is doubled.
+
+use dtrain_recipes::Precision;
+use std::collections::VecDeque;
+
+/// The first scale.
+const FIRST: f32 = 65_536.0;
+
+/// Steps without a change after which it is doubled.
+const PATIENCE: u32 = 2000;
+
+/// The largest scale.
+const MOST: f32 = 16_777_216.0;
+
+/// What the loss is multiplied by. The same on all ranks, because all of them see the same norms.
+#[derive(Debug)]
+pub(crate) struct LossScale {
+    scale: f32,
+    /// Steps since it changed.
+    steps: u32,
+    /// Those of the batches that are computed and make no update yet, the oldest first.
+    travelling: VecDeque<f32>,
+}
+
+impl LossScale {
+    /// `None` where products have the range of f32.
+    pub(crate) fn of(precision: Precision) -> Option<Self> {
+        match precision {
+            Precision::F16 => Some(Self { scale: FIRST, steps: 0, travelling: VecDeque::new() }),
+            Precision::F32 | Precision::Bf16 => None,
+        }
+    }
+
+    /// What the loss of the batch in progress is multiplied by.
+    pub(crate) fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// Notes that the gradients of a batch are computed.
+    pub(crate) fn leave(&mut self) {
+        self.travelling.push_back(self.scale);
+    }
+
+    /// What the loss of the batch was multiplied by whose gradients are summed.
+    pub(crate) fn arrive(&mut self) -> f32 {
+        self.travelling.pop_front().expect("gradients are summed after they are computed")
+    }
+
+    /// Takes notice of gradients that were finite.
+    pub(crate) fn settle(&mut self) {
+        self.steps += 1;
+        if self.steps >= PATIENCE {
+            (self.scale, self.steps) = ((2.0 * self.scale).min(MOST), 0);
+        }
+    }
+
+    /// Takes notice of gradients under `scale` that were not finite; whether a smaller scale may help.
+    pub(crate) fn shrink(&mut self, scale: f32) -> bool {
+        self.steps = 0;
+        self.scale = self.scale.min(scale / 2.0);
+        self.scale >= 1.0
+    }
+
+    /// Scale and steps, as a checkpoint keeps them.
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand steps")]
+    pub(crate) fn state(&self) -> [f32; 2] {
+        [self.scale, self.steps as f32]
+    }
+
+    /// Goes on from such a state.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made from a count")]
+    pub(crate) fn set_state(&mut self, [scale, steps]: [f32; 2]) {
+        (self.scale, self.steps) = (scale, steps as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_falls_at_once_and_rises_with_patience() {
+        assert!(LossScale::of(Precision::F32).is_none() && LossScale::of(Precision::Bf16).is_none());
+        let mut scale = LossScale::of(Precision::F16).expect("f16 has a small range");
+        // Two batches under the first scale; both overflow, and the second says nothing new.
+        scale.leave();
+        scale.leave();
+        for _ in 0..2 {
+            let old = scale.arrive();
+            assert!(old == FIRST && scale.shrink(old));
+            assert_eq!(scale.scale(), FIRST / 2.0);
+        }
+        (1..PATIENCE).for_each(|_| scale.settle());
+        assert_eq!(scale.state(), [FIRST / 2.0, PATIENCE as f32 - 1.0]);
+        let mut other = LossScale::of(Precision::F16).expect("f16 has a small range");
+        other.set_state(scale.state());
+        other.settle();
+        assert_eq!(other.state(), [FIRST, 0.0]);
+        (0..20 * PATIENCE).for_each(|_| other.settle());
+        assert_eq!(other.scale(), MOST);
+        let mut tries = 0;
+        while other.shrink(other.scale()) {
+            tries += 1;
+        }
+        assert_eq!(tries, 24, "it ends where no scale helps");
+    }
+}
