@@ -69,6 +69,18 @@ capacity = 1.0
 balance = 0.1
 "#;
 
+/// Experts that every token passes, so that it is known how many go where.
+const EVERYBODY: &str = r#"
+kind = "decoder"
+layers = 2
+hidden = 32
+heads = 4
+ffn = 32
+context = 16
+experts = 4
+experts_per_token = 4
+"#;
+
 const MLP: &str = r#"
 kind = "mlp"
 inputs = 6
@@ -143,6 +155,9 @@ const SUBJECTS: [Subject; 6] = [
     Subject { name: "cnn", model: CNN, data: IMAGES, blocks: 4, most: &[("data", 8)] },
 ];
 
+/// The model whose tokens are counted.
+const COUNTED: Subject = Subject { name: "everybody", model: EVERYBODY, data: TEXT, blocks: 2, most: &[] };
+
 /// The model whose pipelines are timed.
 const TIMED: Subject = Subject { name: "deep", model: DEEP, data: TABLE, blocks: 8, most: &[] };
 
@@ -179,6 +194,11 @@ impl Case {
     /// Whether it is a layout of the model called `name`.
     pub(super) fn is_of(&self, name: &str) -> bool {
         self.subject.name == name
+    }
+
+    /// The layout called by these keys of a model of whose experts every token passes all.
+    pub(super) fn with_everybody(pins: &[(&'static str, &str)]) -> Self {
+        Self::of(&COUNTED).with(owned(pins))
     }
 
     /// A pipeline of four stages and `micros` micro-batches.

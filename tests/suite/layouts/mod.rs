@@ -16,6 +16,9 @@ use world::{Trace, sent, train};
 /// Steps that are compared.
 const STEPS: u64 = 20;
 
+/// Layouts from one line about the progress to the next.
+const TOLD: usize = 50;
+
 /// Largest relative difference of a loss, and of a gradient norm: what the order of additions in f32 may do.
 const LOSS: f64 = 1e-5;
 const NORM: f64 = 1e-4;
@@ -31,7 +34,13 @@ fn compare(cases: &[Case]) -> String {
     let mut wrong = String::new();
     let (mut worst_loss, mut worst_norm) = (0.0f64, 0.0f64);
     let mut alone: Vec<(String, Trace)> = Vec::new();
-    for case in cases {
+    for (number, case) in cases.iter().enumerate() {
+        if number > 0 && number.is_multiple_of(TOLD) {
+            println!(
+                "{number} of {}: losses part by {worst_loss:.1e}, norms by {worst_norm:.1e}{wrong}",
+                cases.len()
+            );
+        }
         let one = case.on_one_rank();
         if !alone.iter().any(|(known, _)| *known == one.text()) {
             alone.push((one.text(), train(&one, STEPS)));
@@ -86,6 +95,26 @@ fn every_rank_sends_what_the_planner_says() {
     let mut wrong = String::new();
     for case in &chosen() {
         for sent in sent(case) {
+            writeln!(wrong, "{case}: {sent}").expect("a string takes everything");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// Where every token passes all experts, it is known how many go where.
+#[test]
+fn tokens_that_go_everywhere_are_as_many_as_the_planner_says() {
+    let mut wrong = String::new();
+    for pins in [
+        &[("expert", "2")][..],
+        &[("expert", "4")],
+        &[("expert", "2"), ("data", "2"), ("zero", "2")],
+        &[("expert", "2"), ("tensor", "2"), ("sequence", "true")],
+        &[("expert", "2"), ("pipeline", "2"), ("schedule", "\"zero_bubble\"")],
+        &[("expert", "2"), ("context", "2"), ("recompute", "\"full\"")],
+    ] {
+        let case = Case::with_everybody(pins);
+        for sent in sent(&case) {
             writeln!(wrong, "{case}: {sent}").expect("a string takes everything");
         }
     }
