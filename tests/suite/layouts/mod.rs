@@ -29,17 +29,18 @@ fn farthest(expected: &[f64], found: &[f64]) -> f64 {
     expected.iter().zip(found).map(|(a, b)| ((a - b) / a).abs()).fold(0.0, f64::max)
 }
 
-/// Trains every case and compares it with one rank; panics with all that part, and returns how far the worst does.
-fn compare(cases: &[Case]) -> String {
+/// Trains every case and compares it with one rank, with a word to `tell` from time to time; panics with all that part, and
+/// returns how far the worst does.
+fn compare(cases: &[Case], tell: &dyn Fn(&str)) -> String {
     let mut wrong = String::new();
     let (mut worst_loss, mut worst_norm) = (0.0f64, 0.0f64);
     let mut alone: Vec<(String, Trace)> = Vec::new();
     for (number, case) in cases.iter().enumerate() {
         if number > 0 && number.is_multiple_of(TOLD) {
-            println!(
-                "{number} of {}: losses part by {worst_loss:.1e}, norms by {worst_norm:.1e}{wrong}",
-                cases.len()
-            );
+            let total = cases.len();
+            tell(&format!(
+                "{number} of {total}: losses part by {worst_loss:.1e}, norms by {worst_norm:.1e}{wrong}"
+            ));
         }
         let one = case.on_one_rank();
         if !alone.iter().any(|(known, _)| *known == one.text()) {
@@ -79,7 +80,7 @@ fn chosen() -> Vec<Case> {
 
 #[test]
 fn layouts_train_as_one_rank_does() {
-    println!("{}", compare(&chosen()));
+    println!("{}", compare(&chosen(), &|line| println!("{line}")));
 }
 
 #[test]
