@@ -45,7 +45,8 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     };
     let tokens = tokens(request, batch.value, judge.time(first).total());
     let recommended = learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch.value, tokens);
-    let recommended = learning_rate::late(recommended, recipe.sync.staleness);
+    let sync = space.ways[first.way as usize].arrangement.sync;
+    let recommended = learning_rate::late(recommended, sync.staleness);
     let learning_rate = learning_rate::within(&recipe.train.learning_rate, recommended);
     let pricing = Pricing { request, judge: &judge, batch: batch.value, learning_rate: learning_rate.value };
     let choices: Vec<Ranked> = order.iter().map(|(place, tie)| pricing.ranked(*place, *tie)).collect();

@@ -85,8 +85,9 @@ pub struct StepFigures {
     pub step: StepId,
     /// Mean loss over the global batch, in nats.
     pub loss: f64,
-    /// Global gradient norm before clipping.
-    pub gradient_norm: f64,
+    /// Global gradient norm before clipping; none when gradients overflowed under a loss scale and nothing moved.
+    #[serde(default)]
+    pub gradient_norm: Option<f64>,
     /// Learning rate that was applied.
     pub learning_rate: f64,
     /// What the gradients of the step before this one tell, where whole replicas can be compared.

@@ -35,8 +35,8 @@ pub(crate) struct Replica<'a> {
 pub(crate) struct StepOutcome {
     /// Figures and flags of all replicas.
     pub(crate) tally: Tally,
-    /// Global gradient norm before clipping; not finite when a loss scale was too large and nothing moved.
-    pub(crate) gradient_norm: f64,
+    /// Global gradient norm before clipping; none when a loss scale was too large and nothing moved.
+    pub(crate) gradient_norm: Option<f64>,
     /// Learning rate that was applied.
     pub(crate) learning_rate: f64,
     /// What the gradients of the step before tell.
@@ -63,7 +63,7 @@ pub(crate) fn step(
     let watch = Watch::start(replica.mesh.waited());
     let outcome = StepOutcome {
         tally: Tally::default(),
-        gradient_norm: f64::NAN,
+        gradient_norm: None,
         learning_rate: 0.0,
         noise: None,
         times: PhaseTimes::default(),
@@ -270,7 +270,7 @@ impl Run<'_, '_> {
             (norm, norm)
         };
         let (own, norm) = (own / f64::from(loss_was), norm / f64::from(loss_was));
-        self.outcome.gradient_norm = norm;
+        self.outcome.gradient_norm = Some(norm).filter(|norm| norm.is_finite());
         let may_shrink = match loss_scale {
             None => false,
             Some(scale) if norm.is_finite() => {

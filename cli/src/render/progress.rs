@@ -326,7 +326,7 @@ mod tests {
         Event::Step(StepFigures {
             step: StepId(number),
             loss: 2.5,
-            gradient_norm: 1.0,
+            gradient_norm: Some(1.0),
             learning_rate: 1e-3,
             noise: None,
             tokens: 1000,

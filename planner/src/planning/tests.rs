@@ -70,6 +70,18 @@ proptest! {
 }
 
 #[test]
+fn late_gradients_take_shorter_steps_and_one_replica_has_none() {
+    let rate = |staleness, data| {
+        let mut recipe = sample::recipe();
+        recipe.sync.staleness = staleness;
+        recipe.layout = LayoutPins { data: Some(data), pipeline: Some(1), tensor: Some(1), ..recipe.layout };
+        planned(&recipe, 2).learning_rate.value
+    };
+    assert!((rate(3, 2) / rate(0, 2) - 0.25).abs() < 0.05, "{}", rate(3, 2));
+    assert_eq!(rate(3, 1).to_bits(), rate(0, 1).to_bits());
+}
+
+#[test]
 fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
     let mut recipe = sample::recipe();
     recipe.layout.pipeline = Some(1);

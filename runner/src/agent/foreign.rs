@@ -72,8 +72,7 @@ struct Line {
     loss: Option<f64>,
     #[serde(default)]
     learning_rate: f64,
-    #[serde(default)]
-    gradient_norm: f64,
+    gradient_norm: Option<f64>,
     #[serde(default)]
     tokens: u64,
     #[serde(default)]

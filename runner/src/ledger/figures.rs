@@ -97,9 +97,9 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
             if is_first {
                 points.extend([
                     point("loss", step, figures.loss),
-                    point("gradient_norm", step, figures.gradient_norm),
                     point("learning_rate", step, figures.learning_rate),
                 ]);
+                points.extend(figures.gradient_norm.map(|norm| point("gradient_norm", step, norm)));
                 if let Some(found) = figures.noise {
                     // It is told a step later.
                     let before = step.saturating_sub(1);

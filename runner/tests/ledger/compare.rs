@@ -21,7 +21,7 @@ fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Create
         let figures = StepFigures {
             step: StepId(step),
             loss: start / step as f64,
-            gradient_norm: 1.0,
+            gradient_norm: Some(1.0),
             learning_rate: rate,
             noise: None,
             tokens: 100,

@@ -71,7 +71,7 @@ pub(crate) fn step(sequence: u64, step: u64) -> Stamped {
     let figures = StepFigures {
         step: StepId(step),
         loss: 1.0 / step as f64,
-        gradient_norm: 1.0,
+        gradient_norm: Some(1.0),
         learning_rate: 1e-3,
         noise: None,
         tokens: 32,

@@ -116,7 +116,7 @@ fn of_rank(events: &[Event]) -> Trace {
         |event: &Event| if let Event::Validated { loss, .. } = event { Some(*loss) } else { None };
     Trace {
         losses: steps().map(|step| step.loss).collect(),
-        norms: steps().map(|step| step.gradient_norm).collect(),
+        norms: steps().map(|step| step.gradient_norm.expect("it is finite")).collect(),
         validations: events.iter().filter_map(validation).collect(),
     }
 }

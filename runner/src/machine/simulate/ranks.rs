@@ -123,7 +123,7 @@ fn figures(step: u64) -> StepFigures {
     StepFigures {
         step: StepId(step),
         loss: 1.0,
-        gradient_norm: 1.0,
+        gradient_norm: Some(1.0),
         learning_rate: 1e-3,
         noise: None,
         tokens: 1,

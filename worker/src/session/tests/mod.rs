@@ -233,7 +233,9 @@ fn phases_add_up_to_the_step() {
 fn whole_replicas_tell_how_much_of_a_gradient_is_chance() {
     let told = |ended: &[Ended]| -> Vec<_> {
         let steps = ended[0].events.iter().filter_map(|event| match event {
-            Event::Step(figures) => Some((figures.gradient_norm.powi(2), figures.noise)),
+            Event::Step(figures) => {
+                Some((figures.gradient_norm.expect("it is finite").powi(2), figures.noise))
+            }
             _ => None,
         });
         steps.collect()

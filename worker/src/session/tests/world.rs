@@ -6,7 +6,7 @@ use crate::watch::Tempo;
 use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
     Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order,
-    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId,
+    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId, frame,
     mapping,
 };
 use dtrain_recipes::{
@@ -119,7 +119,7 @@ impl World {
                     if is_last && stop_at.is_some_and(before) {
                         orders.send(Order::Stop).unwrap();
                     }
-                    told.lock().unwrap().push(event);
+                    told.lock().unwrap().push(as_the_agent_reads(&event));
                 });
                 let mut inbox = Orders::of(inbox);
                 let result = match assignment.link {
@@ -135,6 +135,11 @@ impl World {
         let threads: Vec<_> = self.assignments.into_iter().zip(groups).map(run).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     }
+}
+
+/// The event after its way to the agent.
+fn as_the_agent_reads(event: &Event) -> Event {
+    frame::read(&mut frame::encode(event).as_slice()).expect("the agent can read it")
 }
 
 impl Ended {
@@ -162,7 +167,7 @@ pub(super) fn losses(ended: &[Ended]) -> Vec<f64> {
 
 /// Gradient norms of the steps, which all ranks tell alike.
 pub(super) fn norms(ended: &[Ended]) -> Vec<f64> {
-    figures(ended, |figures| figures.gradient_norm)
+    figures(ended, |figures| figures.gradient_norm.expect("it is finite"))
 }
 
 fn figures(ended: &[Ended], figure: fn(&StepFigures) -> f64) -> Vec<f64> {
