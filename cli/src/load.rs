@@ -21,8 +21,25 @@ pub(crate) struct Loaded {
     pub(crate) folder: PathBuf,
 }
 
-/// Loads a recipe under all layers. `extra` are keys said by flags of their own; they count most.
+/// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
 pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
+    let loaded = describe(name, layers, extra)?;
+    let Loaded { checked, folder, .. } = &loaded;
+    let missing: Vec<Problem> = checked
+        .files
+        .iter()
+        .filter(|pattern| !is_there(pattern, folder))
+        .map(|pattern| pattern.missing(folder))
+        .collect();
+    if !missing.is_empty() {
+        return Err(missing.into());
+    }
+    sharing::trust::permit(&store(folder, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
+    Ok(loaded)
+}
+
+/// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.
+pub(crate) fn describe(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
     let source = find(name)?;
     let folder = match &source.folder {
         Some(folder) => absolute(folder)?,
@@ -31,16 +48,6 @@ pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> 
     let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
     let document = lay(&source, layers, extra)?;
     let checked = check(&document, &checking)?;
-    let missing: Vec<Problem> = checked
-        .files
-        .iter()
-        .filter(|pattern| !is_there(pattern, &folder))
-        .map(|pattern| pattern.missing(&folder))
-        .collect();
-    if !missing.is_empty() {
-        return Err(missing.into());
-    }
-    sharing::trust::permit(&store(&folder, false)?, &trust()?, &checked).map_err(|error| failure(&error))?;
     Ok(Loaded { name: name.to_owned(), checked, folder })
 }
 

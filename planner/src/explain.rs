@@ -229,7 +229,7 @@ fn with_range(value: &str, low: String, high: String, reason: &str) -> String {
 }
 
 /// A key and its value, wrapped under itself.
-fn row(text: &mut String, key: &str, value: &str) {
+pub(crate) fn row(text: &mut String, key: &str, value: &str) {
     let mut line = format!("{key:<INDENT$}");
     let mut used = INDENT;
     for word in value.split(' ') {
@@ -252,7 +252,7 @@ fn row(text: &mut String, key: &str, value: &str) {
 }
 
 /// `1,234,567`.
-fn thousands(n: u64) -> String {
+pub(crate) fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let first = digits.len() % 3;
     let mut text = String::new();
@@ -265,7 +265,7 @@ fn thousands(n: u64) -> String {
     text
 }
 
-fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     in_words(whole(n))
 }
 

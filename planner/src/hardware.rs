@@ -1,5 +1,6 @@
 //! What data sheets say, for hosts nobody has measured yet. Measured rates always win over these.
 
+use crate::analytic::hardware;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Precision;
 
@@ -34,24 +35,6 @@ impl Datasheet {
     }
 }
 
-/// Peak figures by a part of the product name: f32 (TF32) and bf16 TFLOP/s without sparsity, memory GB/s,
-/// link GB/s in one direction. From the vendors' data sheets.
-const GPUS: &[(&str, f64, f64, f64, f64)] = &[
-    ("GB200", 1250.0, 2500.0, 8000.0, 900.0),
-    ("B200", 1125.0, 2250.0, 8000.0, 900.0),
-    ("H200", 495.0, 989.0, 4800.0, 450.0),
-    ("H100 PCIe", 378.0, 756.0, 2000.0, 64.0),
-    ("H100", 495.0, 989.0, 3350.0, 450.0),
-    ("A100", 156.0, 312.0, 1935.0, 300.0),
-    ("L40S", 183.0, 362.0, 864.0, 32.0),
-    ("L4", 60.0, 121.0, 300.0, 32.0),
-    ("A10", 62.0, 125.0, 600.0, 32.0),
-    ("V100", 15.7, 15.7, 900.0, 150.0),
-    ("T4", 8.1, 8.1, 320.0, 16.0),
-    ("RTX 4090", 82.6, 165.0, 1008.0, 32.0),
-    ("RTX 3090", 35.6, 71.0, 936.0, 32.0),
-];
-
 /// Peak figures of one rank: `threads` cores of a processor, or the GPU called `name`.
 pub fn datasheet(device: DeviceKind, name: &str, threads: u32) -> Datasheet {
     match device {
@@ -76,16 +59,17 @@ fn processor(threads: u32) -> Datasheet {
 }
 
 fn gpu(name: &str) -> Datasheet {
-    let known = GPUS.iter().find(|(part, ..)| name.contains(part));
-    let (f32, bf16, memory, link) =
-        known.map_or((20.0, 40.0, 500.0, 16.0), |(_, f32, bf16, memory, link)| (*f32, *bf16, *memory, *link));
+    let known = hardware::gpu(name);
+    let part = known.unwrap_or_else(|| hardware::unknown());
+    // Neither has bf16; products of 16 bits are computed as those of 32 are.
+    let is_old = matches!(part.generation.as_str(), "volta" | "turing");
     Datasheet {
-        f32_flops: f32 * 1e12,
-        bf16_flops: bf16 * 1e12,
-        memory_bandwidth: memory * 1e9,
+        f32_flops: part.dense_32 * 1e12,
+        bf16_flops: if is_old { part.dense_32 } else { part.dense_16 } * 1e12,
+        memory_bandwidth: part.memory * 1e12,
         efficiency: 0.6,
         launch: 6e-6,
-        link_bandwidth: link * 1e9 * 0.8,
+        link_bandwidth: part.link * 1e9 * 0.8,
         link_latency: 10e-6,
         doubt: if known.is_some() { 1.8 } else { 3.0 },
     }

@@ -4,6 +4,7 @@
 //! gives the same plan, to the last bit. A formula is a free function of values, in the file named after the
 //! quantity it computes.
 
+pub mod analytic;
 pub mod batch;
 pub mod batch_size;
 pub mod calibrate;
@@ -19,12 +20,14 @@ pub mod learning_rate;
 pub mod lower;
 pub mod memory;
 pub mod network;
+pub mod outlook;
 pub mod pace;
 pub mod parameters;
 pub mod plan;
 pub mod planning;
 pub mod pricing;
 pub mod probing;
+pub mod rows;
 pub mod schedule;
 pub mod search;
 pub mod simulate;

@@ -109,6 +109,38 @@ fn library() {
     follow("examples/library/README.md", &["objective.stop={ steps = 5 }"], &[]);
 }
 
+#[test]
+fn llama_405b() {
+    let house = follow("examples/llama-405b/README.md", &[], &[(4, 3)]);
+    let recipe = root().join("examples/llama-405b/recipe.toml");
+    let plan =
+        |on| house.dtrain(["plan", recipe.to_str().expect("text"), "--on", on]).output().expect("it starts");
+    for (on, what) in
+        [("2x8 Frobnicator", "known are"), ("2x8", "names no part"), ("2*8 H100", "no number of hosts")]
+    {
+        let output = plan(on);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{on}: {error}");
+        assert!(error.contains(what), "{on}: {error}");
+    }
+}
+
+#[test]
+fn published() {
+    let house = follow("examples/published/README.md", &[], &[]);
+    let table = root().join("examples/published/rows.csv");
+    let table = table.to_str().expect("text");
+    let output = house.expect(0, ["estimate", table, "--json"]);
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let rows: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON Lines")).collect();
+    assert_eq!(rows.len(), 29, "a line for each row");
+    assert_eq!(rows[0]["id"], "narayanan2021-0000", "in the order of the table");
+    assert!(rows.iter().all(|row| row["step_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0)));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("llm-foundry"), "the summary is for people");
+    house.expect(2, ["estimate", table, "--calibrate-on", "nobody"]);
+}
+
 /// What `examples/resume` tells, step by step: detach, watch and leave, stop, go on to the end.
 #[test]
 fn resume() {

@@ -7,7 +7,9 @@ mod trial;
 
 pub(crate) use model::{ModelCommand, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
-pub(crate) use train::{InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs};
+pub(crate) use train::{
+    EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs,
+};
 pub(crate) use trial::{CompareArgs, HistoryArgs, LogsArgs, ResumeArgs, ShowArgs, TrialArgs};
 
 use crate::failure::exit_codes;
@@ -48,6 +50,15 @@ const FIRST_STEPS: &str = "First steps:
   dtrain run recipe.toml       train it
   dtrain history               see what was trained";
 
+const PLAN_EXAMPLE: &str = "Examples:
+  dtrain plan recipe.toml --out plan.json && dtrain run plan.json
+  dtrain plan examples/llama-405b/recipe.toml --on \"2048x8 H100-SXM-80GB\"";
+
+const ESTIMATE_EXAMPLE: &str = "Example:
+  dtrain estimate examples/published/rows.csv
+
+The columns and what a blank cell means: docs/estimate.md. The formulas: docs/cost-model.md.";
+
 /// What is to be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -70,8 +81,12 @@ pub(crate) enum Command {
     Probe(ProbeArgs),
 
     /// Choose how to train, explain the choice, and optionally save it
-    #[command(after_help = "Example:\n  dtrain plan recipe.toml --out plan.json && dtrain run plan.json")]
+    #[command(after_help = PLAN_EXAMPLE)]
     Plan(PlanArgs),
+
+    /// Estimate what given trainings cost, from data sheets alone, beside what was measured
+    #[command(after_help = ESTIMATE_EXAMPLE)]
+    Estimate(EstimateArgs),
 
     /// Train what a recipe or a saved plan says
     #[command(after_help = RUN_EXAMPLE)]

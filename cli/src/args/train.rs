@@ -1,6 +1,6 @@
 //! Arguments of commands that take a recipe.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// A recipe and the layers over it.
@@ -67,6 +67,48 @@ pub(crate) struct PlanArgs {
     /// How many of the best candidates to show
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub(crate) top: usize,
+
+    /// Plan for GPUs that are not here, from data sheets alone: hosts, GPUs of each, and the part
+    #[arg(long, value_name = "HOSTSxGPUS PART", conflicts_with_all = ["out", "top"])]
+    pub(crate) on: Option<String>,
+
+    /// What would train there
+    #[arg(long, requires = "on", value_enum, default_value_t = EngineStyle::Megatron)]
+    pub(crate) engine: EngineStyle,
+
+    /// Gigabits a second of network for each GPU there [default: as the part is usually sold with]
+    #[arg(long, requires = "on", value_name = "GBIT")]
+    pub(crate) network: Option<f64>,
+}
+
+/// Engines whose cost is known from published runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineStyle {
+    /// Megatron-Core, NeMo, Megatron-Bridge
+    Megatron,
+    /// Megatron-DeepSpeed, GPT-NeoX
+    MegatronDeepspeed,
+    /// PyTorch FSDP, DeepSpeed ZeRO, not compiled
+    Fsdp,
+    /// torchtitan with torch.compile
+    Torchtitan,
+    /// MaxText and others on JAX
+    Jax,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EstimateArgs {
+    /// CSV table of trainings, one a row; `-` reads stdin
+    #[arg(value_name = "ROWS")]
+    pub(crate) rows: PathBuf,
+
+    /// Ids of rows whose measured time may be looked at: they correct the other rows of their source and hardware
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub(crate) calibrate_on: Vec<String>,
+
+    /// Print the summary of each source only
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) summary: bool,
 }
 
 #[derive(Args, Debug)]

@@ -4,11 +4,13 @@ pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod estimate;
 pub(crate) mod history;
 pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod model;
+pub(crate) mod outlook;
 pub(crate) mod package;
 pub(crate) mod plan;
 pub(crate) mod probe;
@@ -50,6 +52,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Schema => schema::run(context),
         Command::Probe(args) => probe::run(context, &args),
         Command::Plan(args) => plan::run(context, &args),
+        Command::Estimate(args) => estimate::run(context, &args),
         Command::Run(args) => run::run(context, &args),
         Command::Resume(args) => resume::resume(context, &args),
         Command::Attach(args) => resume::attach(context, &args),

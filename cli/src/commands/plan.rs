@@ -21,6 +21,9 @@ pub(crate) struct Stored {
 
 /// Plans a recipe, explains the plan, and saves it where asked to.
 pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
+    if let Some(on) = &args.on {
+        return super::outlook::run(context, args, on);
+    }
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
     let mut history = trials::open_history(context)?;
     let plan = rates::plan(context, &mut history, &loaded)?;

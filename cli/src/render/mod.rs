@@ -1,6 +1,7 @@
 //! How things look. Nothing here decides anything.
 
 pub(crate) mod compare;
+pub(crate) mod estimate;
 pub(crate) mod history;
 pub(crate) mod number;
 mod phases;

@@ -1,0 +1,75 @@
+//! `dtrain plan --on`: what a recipe would cost on GPUs that are not here.
+
+use crate::args::{EngineStyle, PlanArgs};
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::load::describe;
+use dtrain_planner::analytic::hardware::{gpu, gpus};
+use dtrain_planner::analytic::search::Cluster;
+use dtrain_planner::analytic::{Gpu, Style};
+use dtrain_planner::outlook::{OutlookError, OutlookRequest, explain, outlook};
+
+/// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
+pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
+    let loaded = describe(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    let request = OutlookRequest {
+        recipe: &loaded.checked.recipe,
+        cluster: cluster(on, args.network)?,
+        style: style(args.engine),
+    };
+    let found = outlook(&request).map_err(|error| refusal(&error))?;
+    if context.out.json {
+        context.out.json("outlook", &found)?;
+    } else {
+        context.out.data(&explain(&found))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn style(engine: EngineStyle) -> Style {
+    match engine {
+        EngineStyle::Megatron => Style::Modern,
+        EngineStyle::MegatronDeepspeed => Style::Research,
+        EngineStyle::Fsdp => Style::Fsdp,
+        EngineStyle::Torchtitan => Style::Compiled,
+        EngineStyle::Jax => Style::Xla,
+    }
+}
+
+/// A cluster from `HOSTSxGPUS PART`.
+fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
+    let wrong = |what: String| {
+        Failure::new(Exit::Usage, what)
+            .hint("write it as `--on \"2048x8 H100-SXM-80GB\"`: hosts, GPUs of each, and the part")
+    };
+    let Some((size, part)) = on.trim().split_once(' ') else {
+        return Err(wrong(format!("`--on {on:?}` names no part")));
+    };
+    let count = |text: &str| text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
+    let numbers = size.split_once(['x', '×']).and_then(|(hosts, each)| count(hosts).zip(count(each)));
+    let Some((hosts, per_host)) = numbers else {
+        return Err(wrong(format!("`{size}` is no number of hosts and of GPUs of each")));
+    };
+    let Some(gpu) = gpu(part) else { return Err(unknown(part)) };
+    let Some(devices) = u32::checked_mul(hosts, per_host) else {
+        return Err(wrong(format!("`{size}` is more GPUs than can be counted")));
+    };
+    let network = network.filter(|gbit| *gbit > 0.0).unwrap_or(gpu.network) / 8.0 * 1e9;
+    let memory = gpu.gibibytes * 1024f64.powi(3);
+    Ok(Cluster { gpu, devices, per_host, network, memory })
+}
+
+fn unknown(part: &str) -> Failure {
+    let known: Vec<String> = gpus().iter().map(|gpu: &Gpu| gpu.words.join(" ").to_uppercase()).collect();
+    Failure::new(Exit::Usage, format!("`{part}` is no part whose data sheet is known"))
+        .hint(format!("known are {}", known.join(", ")))
+}
+
+fn refusal(error: &OutlookError) -> Failure {
+    match error {
+        OutlookError::NothingFits { .. } | OutlookError::NoLayout { .. } => {
+            Failure::of(Exit::NothingFits, error)
+        }
+        OutlookError::NoDecoder { .. } | OutlookError::NoBatch => Failure::of(Exit::Usage, error),
+    }
+}

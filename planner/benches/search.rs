@@ -1,0 +1,88 @@
+//! How long it takes to search every layout of Llama 3.1 405B on 16,384 H100s, on one thread.
+//!
+//! `cargo bench -p dtrain-planner --bench search` prints the time of a search with its bound and without, layouts a second,
+//! and the ratio to Calculon, of which 217 to 262 configurations for each second of a CPU were published (Isaev et al. 2023).
+
+#![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
+
+use dtrain_planner::analytic::hardware::gpu;
+use dtrain_planner::analytic::search::{Cluster, Found, Question, search, search_all};
+use dtrain_planner::analytic::{Engine, Kernel, Products, Style, Transformer};
+use dtrain_recipes::LayoutPins;
+use std::time::Instant;
+
+/// Configurations that Calculon prices in a second of a CPU, at best.
+const CALCULON: f64 = 262.0;
+
+fn main() {
+    for devices in [1024, 16_384] {
+        let question = llama_405b(devices);
+        println!("Llama 3.1 405B on {devices} H100s, global batch {}", question.batch);
+        line("with a bound", &question, search);
+        line("every layout", &question, search_all);
+    }
+}
+
+fn line(name: &str, question: &Question, search: fn(&Question, usize) -> Found) {
+    let mut times: Vec<f64> = (0..5)
+        .map(|_| {
+            let begun = Instant::now();
+            std::hint::black_box(search(question, 20));
+            begun.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let (median, found) = (times[2], search(question, 20));
+    let rate = found.layouts as f64 / median;
+    println!(
+        "  {name:14} {:8.1} ms  {:>8} layouts ({} by the bound)  {:5.0} ns each  {:.2e} a second  {:.0} times Calculon",
+        1e3 * median,
+        found.layouts,
+        found.bounded,
+        1e9 / rate,
+        rate,
+        rate / CALCULON,
+    );
+    if let Some(best) = found.best.first() {
+        println!(
+            "                 best {:.2} s, {:.1} GiB: {:?}",
+            best.seconds,
+            best.bytes / 1024f64.powi(3),
+            best.cut
+        );
+    }
+}
+
+fn llama_405b(devices: u32) -> Question {
+    let part = gpu("H100-SXM-80GB").expect("it is in the table");
+    Question {
+        model: Transformer {
+            layers: 126.0,
+            hidden: 16_384.0,
+            heads: 128.0,
+            kv_heads: 8.0,
+            head: 128.0,
+            head_value: 128.0,
+            latent: None,
+            window: None,
+            ffn: 53_248.0,
+            is_gated: true,
+            experts: None,
+            vocabulary: 128_256.0,
+            sequence: 8192.0,
+            predicts_further: false,
+        },
+        cluster: Cluster {
+            gpu: part,
+            devices,
+            per_host: 8,
+            network: 50e9,
+            memory: part.gibibytes * 1024f64.powi(3),
+        },
+        engine: Engine::of(Style::Modern),
+        kernel: Kernel::Fused,
+        products: Products::Bits16,
+        batch: 2048,
+        pins: LayoutPins::default(),
+    }
+}

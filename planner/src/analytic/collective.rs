@@ -1,0 +1,129 @@
+//! Seconds of communication between devices, within hosts and between them.
+
+use super::constants::constants;
+
+/// What joins the devices of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Links {
+    /// Bytes a second one way between a device and the others of its host, as collectives reach them.
+    pub link: f64,
+    /// Bytes a second of network for each device, as collectives reach them.
+    pub network: f64,
+    /// Devices of a host (of a rack, where all of its devices share one NVLink domain).
+    pub per_host: f64,
+}
+
+impl Links {
+    /// Links of `link` and `network` bytes a second on the data sheet.
+    pub fn of(link: f64, network: f64, per_host: f64) -> Self {
+        let c = constants();
+        Self { link: link * c.link, network: network * c.network, per_host }
+    }
+
+    /// A group of `degree` ranks that are `stride` apart.
+    pub fn group(&self, degree: f64, stride: f64) -> Group {
+        let inside = (self.per_host / stride).floor().max(1.0).min(degree);
+        Group { inside, outside: degree / inside }
+    }
+}
+
+/// How the ranks of a group lie on hosts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Group {
+    /// Members on one host.
+    pub inside: f64,
+    /// Hosts.
+    pub outside: f64,
+}
+
+impl Group {
+    /// Members.
+    pub fn size(self) -> f64 {
+        self.inside * self.outside
+    }
+
+    /// Whether it is on more than one host.
+    pub fn leaves(self) -> bool {
+        self.outside > 1.0
+    }
+}
+
+/// Seconds of an all-gather or a reduce-scatter of `bytes`, the whole of it: level by level, or one ring over all members,
+/// whichever is shorter. All members of a host send at once, each over its own network.
+pub fn one_way(bytes: f64, group: Group, links: &Links) -> f64 {
+    let (c, size) = (constants(), group.size());
+    if size <= 1.0 {
+        return 0.0;
+    }
+    let Group { inside, outside } = group;
+    let levels = (inside - 1.0) / inside * bytes / links.link
+        + (outside - 1.0) / outside * bytes / inside / links.network;
+    let slowest = if group.leaves() { links.link.min(inside * links.network) } else { links.link };
+    let ring = (size - 1.0) / size * bytes / slowest;
+    let within = if inside > 1.0 { c.link_start + (inside - 1.0) * c.link_member } else { 0.0 };
+    let across =
+        if group.leaves() { c.network_start + 2.0 * outside.log2() * c.network_doubling } else { 0.0 };
+    levels.min(ring) + within + across
+}
+
+/// Seconds of an all-reduce: a reduce-scatter and an all-gather.
+pub fn all_reduce(bytes: f64, group: Group, links: &Links) -> f64 {
+    2.0 * one_way(bytes, group, links)
+}
+
+/// Seconds of a message of `bytes`, at `share` of what a collective reaches.
+pub fn message(bytes: f64, leaves: bool, share: f64, links: &Links) -> f64 {
+    let c = constants();
+    let (speed, start) = if leaves { (links.network, c.network_start) } else { (links.link, c.link_start) };
+    bytes / (speed * share) + start
+}
+
+/// Seconds in which every member sends each other its part of `bytes`. Where tokens go to `once` experts each and a token
+/// crosses the network once for each host, fewer bytes may cross.
+pub fn all_to_all(bytes: f64, once: Option<f64>, group: Group, links: &Links) -> f64 {
+    let (c, size) = (constants(), group.size());
+    if size <= 1.0 {
+        return 0.0;
+    }
+    let Group { inside, outside } = group;
+    let within = bytes * (inside - 1.0) / size / (links.link * c.all_to_all);
+    let all = bytes * (size - inside) / size;
+    let sent = once.map_or(all, |chosen| {
+        let hosts = (outside - 1.0) * (1.0 - (1.0 - 1.0 / outside).powf(chosen));
+        all.min(bytes / chosen * hosts)
+    });
+    let across = sent / (links.network * c.all_to_all);
+    let start = c.link_start + if group.leaves() { c.network_start } else { 0.0 };
+    within.max(across) + start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts_of_eight() -> Links {
+        Links::of(300e9, 25e9, 8.0)
+    }
+
+    #[test]
+    fn a_group_that_leaves_its_host_uses_the_network_of_all_its_members() {
+        let links = hosts_of_eight();
+        let whole = links.group(16.0, 1.0);
+        assert_eq!(whole, Group { inside: 8.0, outside: 2.0 });
+        let apart = links.group(2.0, 8.0);
+        assert_eq!(apart, Group { inside: 1.0, outside: 2.0 });
+        let (bytes, seconds) = (8e9, |group| one_way(8e9, group, &links));
+        let alone = 0.5 * bytes / links.network;
+        assert!((seconds(apart) / alone - 1.0).abs() < 0.01);
+        assert!(seconds(whole) < 0.3 * alone, "eight networks carry what crosses: {}", seconds(whole));
+    }
+
+    #[test]
+    fn an_all_to_all_that_sends_a_token_once_to_each_host_is_shorter() {
+        let links = hosts_of_eight();
+        let group = links.group(64.0, 1.0);
+        let (every, once) = (all_to_all(1e9, None, group, &links), all_to_all(1e9, Some(8.0), group, &links));
+        assert!(once < 0.9 * every, "{once} {every}");
+        assert!(all_to_all(1e9, None, links.group(1.0, 1.0), &links) <= 0.0);
+    }
+}

@@ -1,0 +1,99 @@
+//! Engines that train, by style: what their software costs and hides.
+
+use serde::Deserialize;
+use std::sync::LazyLock;
+
+/// Styles of engines whose constants are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Megatron-DeepSpeed, GPT-NeoX and what research builds on them.
+    Research,
+    /// Megatron-LM of 2019 to 2022.
+    Megatron,
+    /// Megatron-Core, NeMo and Megatron-Bridge, with Transformer Engine.
+    Modern,
+    /// PyTorch FSDP and DeepSpeed ZeRO, not compiled.
+    Fsdp,
+    /// `torch.compile`, torchtitan.
+    Compiled,
+    /// JAX.
+    Xla,
+}
+
+impl Style {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Research => "research",
+            Self::Megatron => "megatron",
+            Self::Modern => "modern",
+            Self::Fsdp => "fsdp",
+            Self::Compiled => "compiled",
+            Self::Xla => "xla",
+        }
+    }
+}
+
+/// What the engines of a style have in common; `data/engines.toml` says what each figure means and where it comes from.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the comments stand beside the figures")]
+pub struct Profile {
+    pub passes: f64,
+    pub launch: f64,
+    pub hidden_tensor: f64,
+    pub hidden_data: f64,
+    pub hidden_expert: f64,
+    pub step: f64,
+    pub operations: f64,
+    pub late: f64,
+    pub message: f64,
+    pub message_exposed: f64,
+    pub pads_vocabulary: bool,
+    pub routes_by_host: bool,
+    pub gradient_bytes: f64,
+    pub has_master_copy: bool,
+    pub ties_embeddings: bool,
+    pub logit_bytes: f64,
+    pub context_bytes: f64,
+    pub doubt: f64,
+}
+
+/// An engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine {
+    /// Its style.
+    pub style: Style,
+    /// What the style says, changed where more is known of this engine.
+    pub profile: Profile,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Profiles {
+    research: Profile,
+    megatron: Profile,
+    modern: Profile,
+    fsdp: Profile,
+    compiled: Profile,
+    xla: Profile,
+}
+
+static PROFILES: LazyLock<Profiles> = LazyLock::new(|| {
+    toml::from_str(include_str!("data/engines.toml")).expect("the file has every style, as a test shows")
+});
+
+impl Engine {
+    /// An engine of which only the style is known.
+    pub fn of(style: Style) -> Self {
+        let profile = match style {
+            Style::Research => PROFILES.research,
+            Style::Megatron => PROFILES.megatron,
+            Style::Modern => PROFILES.modern,
+            Style::Fsdp => PROFILES.fsdp,
+            Style::Compiled => PROFILES.compiled,
+            Style::Xla => PROFILES.xla,
+        };
+        Self { style, profile }
+    }
+}

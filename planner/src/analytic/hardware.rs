@@ -1,0 +1,254 @@
+//! Devices: what data sheets say, and what of it large products and attention sustain.
+
+use super::constants::constants;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+/// What the data sheet of a part says; `data/gpus.toml` gives units and sources.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the comments stand beside the figures")]
+pub struct Gpu {
+    pub words: Vec<String>,
+    #[serde(default)]
+    pub unless: Vec<String>,
+    pub generation: String,
+    pub dense_16: f64,
+    pub dense_8: f64,
+    pub dense_32: f64,
+    pub memory: f64,
+    pub multiprocessors: f64,
+    pub link: f64,
+    pub network: f64,
+    pub gibibytes: f64,
+    pub source: String,
+}
+
+/// What parts of one generation have in common; `data/generations.toml` gives the sources.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the comments stand beside the figures")]
+pub struct Generation {
+    pub ceiling_16: f64,
+    pub sustained_16: f64,
+    pub ceiling_8: f64,
+    pub sustained_8: f64,
+    pub flash: f64,
+    pub fused: f64,
+    pub is_measured: bool,
+}
+
+/// Number format of the linear layers of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Products {
+    /// f32, or TF32 where there is one.
+    Bits32,
+    /// bf16 or f16.
+    Bits16,
+    /// fp8, with a scale for each tensor.
+    Bits8,
+    /// fp8, with a scale for each block.
+    Blocks8,
+    /// fp4, with a scale for each block.
+    Blocks4,
+}
+
+impl Products {
+    /// Bytes of an input as it is kept for the backward.
+    pub fn kept_bytes(self) -> f64 {
+        if self.are_small() { 1.0 } else { 2.0 }
+    }
+
+    fn are_small(self) -> bool {
+        matches!(self, Self::Bits8 | Self::Blocks8 | Self::Blocks4)
+    }
+}
+
+/// How the core of attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Products and element-wise operations, each on its own.
+    Plain,
+    /// Products, with mask and softmax in one kernel.
+    Unfused,
+    /// The first FlashAttention.
+    Flash1,
+    /// The second.
+    Flash2,
+    /// cuDNN's, Transformer Engine's, or the third.
+    Fused,
+}
+
+impl Kernel {
+    /// Whether scores are never in memory.
+    pub fn is_fused(self) -> bool {
+        !matches!(self, Self::Plain | Self::Unfused)
+    }
+}
+
+#[derive(Deserialize)]
+struct Parts {
+    gpu: Vec<Gpu>,
+}
+
+static GPUS: LazyLock<Vec<Gpu>> = LazyLock::new(|| {
+    let parts: Parts = toml::from_str(include_str!("data/gpus.toml")).expect("a test reads the file");
+    parts.gpu
+});
+
+static GENERATIONS: LazyLock<BTreeMap<String, Generation>> =
+    LazyLock::new(|| toml::from_str(include_str!("data/generations.toml")).expect("a test reads the file"));
+
+static UNKNOWN: LazyLock<Gpu> = LazyLock::new(|| Gpu {
+    words: Vec::new(),
+    unless: Vec::new(),
+    generation: "ampere".into(),
+    dense_16: 200.0,
+    dense_8: 0.0,
+    dense_32: 100.0,
+    memory: 1.0,
+    multiprocessors: 108.0,
+    link: 32.0,
+    network: 100.0,
+    gibibytes: 24.0,
+    source: "a guess: the part is not in the table".into(),
+});
+
+/// All parts of the table.
+pub fn gpus() -> &'static [Gpu] {
+    &GPUS
+}
+
+/// The part that `name` means; `None` where the table has none.
+pub fn gpu(name: &str) -> Option<&'static Gpu> {
+    let name: String = name.to_lowercase().chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect();
+    GPUS.iter().find(|part| {
+        part.words.iter().all(|word| name.contains(word.as_str()))
+            && !part.unless.iter().any(|word| name.contains(word.as_str()))
+    })
+}
+
+/// What stands for a part that the table has not.
+pub fn unknown() -> &'static Gpu {
+    &UNKNOWN
+}
+
+impl Gpu {
+    /// What it has in common with others.
+    pub fn generation(&self) -> &'static Generation {
+        GENERATIONS.get(&self.generation).expect("every part has a generation of the table, as a test shows")
+    }
+
+    /// Floating-point operations a second of 16 bits on the data sheet.
+    pub fn peak(&self) -> f64 {
+        self.dense_16 * 1e12
+    }
+}
+
+/// What one device sustains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Device {
+    /// Floating-point operations a second in large products of 16 bits (32, where the model is trained in those).
+    pub products: f64,
+    /// The same of 8 bits and less, where linear layers use them.
+    pub small: Option<Small>,
+    /// Floating-point operations a second in the forward of the core of fused attention.
+    pub attention: f64,
+    /// Bytes a second of element-wise passes.
+    pub stream: f64,
+    /// Multiprocessors that share the tiles of a product.
+    pub multiprocessors: f64,
+}
+
+/// Products of 8 bits and less.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Small {
+    /// Floating-point operations a second in large products.
+    pub products: f64,
+    /// Passes over an operand to quantise it.
+    pub passes: f64,
+}
+
+impl Device {
+    /// What `gpu` sustains with these products and this attention over heads of `head` channels. `power` is the share of
+    /// its clock that a power limit leaves.
+    pub fn of(gpu: &Gpu, products: Products, kernel: Kernel, head: f64, power: f64) -> Self {
+        let (c, generation) = (constants(), gpu.generation());
+        let half = gpu.peak() * generation.ceiling_16 * generation.sustained_16 * power;
+        let wide = match products {
+            Products::Bits32 if gpu.generation == "volta" => 0.125,
+            Products::Bits32 => 0.5,
+            Products::Bits16 | Products::Bits8 | Products::Blocks8 | Products::Blocks4 => 1.0,
+        };
+        Self {
+            products: half * wide,
+            small: small(gpu, products, power),
+            attention: gpu.peak() * attention(generation, kernel, head) * power,
+            stream: gpu.memory * 1e12 * c.stream,
+            multiprocessors: gpu.multiprocessors,
+        }
+    }
+}
+
+/// Products of 8 bits and less, where they are asked for and `gpu` has them.
+fn small(gpu: &Gpu, products: Products, power: f64) -> Option<Small> {
+    let (c, generation) = (constants(), gpu.generation());
+    if !products.are_small() || gpu.dense_8 <= 0.0 {
+        return None;
+    }
+    let fourth = if products == Products::Blocks4 && gpu.generation == "blackwell" { 1.5 } else { 1.0 };
+    let scales = if products == Products::Bits8 { 1.0 } else { c.blocks };
+    Some(Small {
+        products: gpu.dense_8 * 1e12 * generation.ceiling_8 * generation.sustained_8 * power * fourth,
+        passes: 0.5 * c.quantise * scales,
+    })
+}
+
+/// Share of the peak of 16 bits that the forward of the core of attention reaches.
+fn attention(generation: &Generation, kernel: Kernel, head: f64) -> f64 {
+    let c = constants();
+    let share = match kernel {
+        Kernel::Fused => generation.fused * c.fused,
+        Kernel::Flash2 => generation.flash * c.flash_2,
+        Kernel::Flash1 | Kernel::Unfused | Kernel::Plain => generation.flash * c.flash_1,
+    };
+    // The first was tuned for heads of 64.
+    let is_narrow = head < 128.0 && matches!(kernel, Kernel::Fused | Kernel::Flash2);
+    if is_narrow { share * c.narrow_head } else { share }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_has_a_generation_a_source_and_figures() {
+        for part in gpus() {
+            let generation = part.generation();
+            assert!(!part.source.is_empty() && !part.words.is_empty(), "{part:?}");
+            assert!(
+                part.dense_16 > 0.0 && part.memory > 0.0 && part.link > 0.0 && part.gibibytes > 0.0,
+                "{part:?}"
+            );
+            assert!(part.dense_8 <= 0.0 || generation.ceiling_8 > 0.0, "{part:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_means_the_most_special_part() {
+        let peak = |name: &str| gpu(name).map(|part| (part.dense_16, part.memory));
+        assert_eq!(peak("NVIDIA H200"), Some((989.0, 4.8)));
+        assert_eq!(peak("GH200-NVL"), Some((989.0, 4.0)));
+        assert_eq!(peak("NVIDIA H100 PCIe"), Some((756.0, 2.0)));
+        assert_eq!(peak("H100 NVL"), Some((835.0, 3.9)));
+        assert_eq!(peak("H100-NVLink"), Some((989.0, 3.35)));
+        assert_eq!(peak("NVIDIA GB200"), Some((2500.0, 8.0)));
+        assert_eq!(peak("A100-SXM4-40GB"), Some((312.0, 1.555)));
+        assert_eq!(peak("NVIDIA A100-SXM4-80GB"), Some((312.0, 2.039)));
+        assert_eq!(peak("NVIDIA L40S"), Some((362.0, 0.864)));
+        assert_eq!(peak("AMD Instinct MI300X"), Some((1307.0, 5.3)));
+        assert_eq!(peak("NVIDIA GeForce RTX 4090"), Some((165.0, 1.008)));
+        assert_eq!(peak("Frobnicator 9"), None);
+    }
+}

@@ -1,0 +1,260 @@
+//! Seconds of one layer on one rank, for one micro-batch.
+
+use super::collective::{all_reduce, all_to_all, message, one_way};
+use super::constants::constants;
+use super::hardware::Kernel;
+use super::product::{Passes, alignment, grouped, linear};
+use super::transformer::{Experts, Latent};
+use super::{Again, Case};
+
+/// Seconds of one layer, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Layer {
+    /// Products of the attention's projections.
+    pub projections: Passes,
+    /// Scores, softmax and their product with the values.
+    pub core: Passes,
+    /// Products of the feed-forward, or of experts.
+    pub feed_forward: Passes,
+    /// Norms, residuals, activations, positions, copies.
+    pub elementwise: Passes,
+    /// Moments in which the device idles between operations.
+    pub idle: Passes,
+    /// What the host needs to start the operations, beside all of the above.
+    pub host: Passes,
+    /// Exposed communication among ranks that share matrices.
+    pub tensor: Passes,
+    /// Exposed communication among ranks that share sequences.
+    pub context: Passes,
+    /// Exposed exchange with experts.
+    pub expert: Passes,
+    /// What the backward computes again.
+    pub again: f64,
+}
+
+/// Channels of one rank: of queries, of keys, of values that leave attention.
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    queries: f64,
+    keys: f64,
+    values: f64,
+}
+
+impl Layer {
+    /// A layer of the model: with experts, where it has them.
+    pub fn of(case: &Case<'_>) -> Self {
+        Self::with(case, case.model.experts)
+    }
+
+    /// A layer without experts.
+    pub fn dense(case: &Case<'_>) -> Self {
+        Self::with(case, None)
+    }
+
+    fn with(case: &Case<'_>, experts: Option<Experts>) -> Self {
+        let operations = operations(case, experts);
+        let core = core(case);
+        let (tensor, context) = (tensor(case, experts.is_some()), context(case, core));
+        let mut layer = Self {
+            projections: projections(case),
+            core,
+            feed_forward: feed_forward(case, experts),
+            elementwise: elementwise(case, experts),
+            idle: in_both(operations, constants().kernel),
+            host: host(case, operations, experts),
+            tensor,
+            context,
+            expert: exchange(case, experts),
+            again: 0.0,
+        };
+        layer.again = layer.computed_again(case.cut.again);
+        layer
+    }
+
+    /// What the device does.
+    pub fn computed(&self) -> Passes {
+        self.projections + self.core + self.feed_forward + self.elementwise + self.idle
+    }
+
+    /// What is exposed of its communication.
+    pub fn communication(&self) -> Passes {
+        self.tensor + self.context + self.expert
+    }
+
+    /// A forward and a backward, without what is computed again.
+    pub fn passes(&self) -> Passes {
+        self.computed().max(self.host) + self.communication()
+    }
+
+    /// One micro-batch there and back.
+    pub fn total(&self) -> f64 {
+        self.passes().sum() + self.again
+    }
+
+    /// Whether the host cannot start operations as fast as the device does them.
+    pub fn is_bound_by_host(&self) -> bool {
+        self.host.sum() > self.computed().sum() + self.communication().sum()
+    }
+
+    fn computed_again(&self, again: Again) -> f64 {
+        match again {
+            Again::Nothing => 0.0,
+            Again::Attention => self.core.forward,
+            Again::EverySecondProduct => {
+                let products = (self.projections + self.feed_forward).forward;
+                constants().product_again * products + self.elementwise.forward
+            }
+            Again::All => self.passes().forward,
+        }
+    }
+}
+
+/// `operations` of a forward at `seconds` each, and those of its backward.
+fn in_both(operations: f64, seconds: f64) -> Passes {
+    Passes { forward: 1.0, backward: constants().operations_backward } * (operations * seconds)
+}
+
+fn heads(case: &Case<'_>) -> Heads {
+    let (model, t) = (case.model, case.cut.tensor);
+    Heads {
+        queries: model.heads / t * model.head,
+        // Fewer heads than ranks are held by several of them.
+        keys: (model.kv_heads / t).max(1.0) * model.head,
+        values: model.heads / t * model.head_value,
+    }
+}
+
+/// Products before and after the core of attention.
+fn projections(case: &Case<'_>) -> Passes {
+    let (model, tokens, device) = (case.model, case.tokens(), &case.device);
+    let Heads { queries, keys, values } = heads(case);
+    let before = match model.latent {
+        None => linear(tokens, queries + 2.0 * keys, model.hidden, device),
+        Some(Latent { query, key_value, rotary }) => {
+            let expanded = model.heads / case.cut.tensor * (model.head - rotary + model.head_value);
+            linear(tokens, query, model.hidden, device)
+                + linear(tokens, queries, query, device)
+                + linear(tokens, key_value + rotary, model.hidden, device)
+                + linear(tokens, expanded, key_value, device)
+        }
+    };
+    before + linear(tokens, model.hidden, values, device)
+}
+
+/// Scores, softmax and their product with the values.
+fn core(case: &Case<'_>) -> Passes {
+    let (c, model, device) = (constants(), case.model, &case.device);
+    let (micro, s) = (case.cut.micro, model.sequence);
+    let local = model.heads / case.cut.tensor;
+    let width = local * (model.head + model.head_value) / case.cut.context;
+    let all = 2.0 * micro * s * s * width;
+    if case.kernel.is_fused() {
+        let causal = 0.5 * all;
+        let attended =
+            model.window.map_or(causal, |w| 0.5 * causal + 0.5 * causal.min(2.0 * micro * s * w * width));
+        let forward = attended / device.attention;
+        return Passes { forward, backward: c.flash_backward * forward };
+    }
+    let scores = 2.0 * micro * local * s * s / case.cut.context;
+    let passes = if case.kernel == Kernel::Plain { c.plain } else { 1.0 } * scores / device.stream;
+    let rate = device.products * c.unfused * alignment(model.head).min(alignment(s));
+    Passes {
+        forward: all / rate + c.scores_forward * passes,
+        backward: 2.0 * all / rate + c.scores_backward * passes,
+    }
+}
+
+/// Products of the feed-forward, or of experts.
+fn feed_forward(case: &Case<'_>, experts: Option<Experts>) -> Passes {
+    let (model, tokens, device) = (case.model, case.tokens(), &case.device);
+    let (h, t, up) = (model.hidden, case.cut.tensor, model.matrices() - 1.0);
+    let dense = |width: f64| linear(tokens, up * width / t, h, device) + linear(tokens, h, width / t, device);
+    let Some(experts) = experts else { return dense(model.ffn) };
+    let c = constants();
+    let local = (experts.count / case.cut.expert).max(1.0);
+    let spread = if experts.drop { 1.0 } else { c.imbalance };
+    let each = (tokens / t * experts.chosen * spread / local).max(1.0);
+    let product = |outputs, inputs| grouped(each, outputs, inputs, local, c.grouped, device);
+    let routed = product(up * experts.ffn, h) + product(h, experts.ffn);
+    if experts.shared > 0.0 { routed + dense(experts.shared) } else { routed }
+}
+
+/// Traffic of all that is no product.
+fn elementwise(case: &Case<'_>, experts: Option<Experts>) -> Passes {
+    let (c, model, cut) = (constants(), case.model, &case.cut);
+    let (tokens, h) = (case.tokens(), model.hidden);
+    let Heads { queries, keys, .. } = heads(case);
+    let inner = 2.0 * tokens * (queries + 2.0 * keys);
+    let (wide, permuted) = match experts {
+        None => (tokens * model.ffn / cut.tensor, 0.0),
+        Some(experts) => {
+            let routed = tokens / cut.tensor * experts.chosen;
+            (routed * experts.ffn + tokens * experts.shared / cut.tensor, 2.0 * routed * h)
+        }
+    };
+    let activation = if model.is_gated { (3.0, 5.0) } else { (4.0, 6.0) };
+    let between = 2.0 * case.tokens_between() * h;
+    let bytes = |around: f64, activation: f64, routing: f64| {
+        case.engine.profile.passes * (around * between + 2.0 * inner + activation * 2.0 * wide)
+            + routing * c.expert_passes * permuted
+    };
+    Passes { forward: bytes(12.0, activation.0, 1.0), backward: bytes(16.0, activation.1, 1.5) }
+        * (1.0 / case.device.stream)
+}
+
+/// Operations of a forward.
+fn operations(case: &Case<'_>, experts: Option<Experts>) -> f64 {
+    let c = constants();
+    let all = if experts.is_some() { c.operations_experts } else { c.operations };
+    let tensor = if case.cut.tensor > 1.0 { c.operations_tensor } else { 0.0 };
+    let unfused = if case.kernel.is_fused() { 0.0 } else { c.operations_unfused };
+    all * case.engine.profile.operations + tensor + unfused
+}
+
+/// What the host needs to start `operations`, and to learn how many tokens go to which expert.
+fn host(case: &Case<'_>, operations: f64, experts: Option<Experts>) -> Passes {
+    let routing = constants().routing * experts.map_or(0.0, |experts| if experts.drop { 0.5 } else { 1.0 });
+    in_both(operations, case.engine.profile.launch) + Passes { forward: routing, backward: routing }
+}
+
+/// Exposed all-reduces (or pairs of all-gather and reduce-scatter) among ranks that share matrices.
+fn tensor(case: &Case<'_>, has_experts: bool) -> Passes {
+    let (cut, profile) = (&case.cut, &case.engine.profile);
+    if cut.tensor <= 1.0 {
+        return Passes::default();
+    }
+    let group = case.links.group(cut.tensor, 1.0);
+    let bytes = 2.0 * case.tokens() * case.model.hidden;
+    let late = profile.late * (cut.tensor - 1.0);
+    let pair = all_reduce(bytes, group, &case.links) + 2.0 * late;
+    let again = if cut.is_sequence_parallel { constants().gather_again } else { 0.0 };
+    let gather = one_way(bytes, group, &case.links) + late;
+    // Experts are not cut: only attention is entered and left.
+    let count = if has_experts { 1.0 } else { 2.0 };
+    Passes { forward: pair, backward: pair + again * gather } * (count * (1.0 - profile.hidden_tensor))
+}
+
+/// Exposed part of the ring of keys and values, which hides behind the pieces of `core`.
+fn context(case: &Case<'_>, core: Passes) -> Passes {
+    let cut = &case.cut;
+    if cut.context <= 1.0 {
+        return Passes::default();
+    }
+    let leaves = case.links.group(cut.context, cut.tensor).leaves();
+    let hop = message(4.0 * case.tokens() * heads(case).keys, leaves, 1.0, &case.links);
+    let exposed = |hops: f64, piece: f64| (hops * hop - 0.8 * piece / cut.context).max(0.1 * hops * hop);
+    Passes { forward: exposed(1.0, core.forward), backward: exposed(2.0, core.backward) }
+        * (cut.context - 1.0)
+}
+
+/// Exposed dispatch of tokens to experts and their way back.
+fn exchange(case: &Case<'_>, experts: Option<Experts>) -> Passes {
+    let (c, cut, profile) = (constants(), &case.cut, &case.engine.profile);
+    let Some(experts) = experts else { return Passes::default() };
+    let routed = case.tokens() / cut.tensor * experts.chosen;
+    let once = profile.routes_by_host.then_some(experts.chosen);
+    let group = case.links.group(cut.expert, 1.0);
+    let bytes = 2.0 * routed * case.model.hidden * c.imbalance;
+    let both = 2.0 * all_to_all(bytes, once, group, &case.links) * (1.0 - profile.hidden_expert);
+    Passes { forward: both, backward: both }
+}

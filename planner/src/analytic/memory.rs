@@ -1,0 +1,226 @@
+//! Bytes of the heaviest rank at its peak.
+
+use super::constants::constants;
+use super::product::ceiling;
+use super::{Again, Case};
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
+
+/// Bytes of one rank at its peak, by category.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Peak {
+    /// Weights, gradients and the optimizer's moments.
+    pub states: f64,
+    /// Weights that are gathered while they are used.
+    pub gathered: f64,
+    /// What forwards keep for their backwards.
+    pub activations: f64,
+    /// What one backward holds beside that, or the logits where they are more.
+    pub working: f64,
+    /// Fragments of the allocator.
+    pub fragments: f64,
+    /// The process, its libraries, and buffers of communicators.
+    pub process: f64,
+}
+
+/// An end of the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    First,
+    Last,
+}
+
+impl Peak {
+    /// The heaviest rank: of the first stage, which keeps most micro-batches, or of the last, which has the logits.
+    pub fn of(case: &Case<'_>) -> Self {
+        let (first, last) = (rank(case, End::First), rank(case, End::Last));
+        if last.total() > first.total() { last } else { first }
+    }
+
+    /// What papers that compute memory count, of the first stage: state and activations.
+    pub fn counted(case: &Case<'_>) -> f64 {
+        let first = rank(case, End::First);
+        first.states + first.activations
+    }
+
+    /// The categories with their names, in a fixed order.
+    pub fn categories(&self) -> [(&'static str, f64); 6] {
+        [
+            ("weights, gradients and optimizer", self.states),
+            ("gathered weights", self.gathered),
+            ("activations", self.activations),
+            ("one backward or logits", self.working),
+            ("fragments", self.fragments),
+            ("process and communicators", self.process),
+        ]
+    }
+
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.states + self.gathered + self.activations + self.working + self.fragments + self.process
+    }
+}
+
+fn rank(case: &Case<'_>, end: End) -> Peak {
+    let (c, cut) = (&constants().memory, &case.cut);
+    let here = match end {
+        _ if cut.pipeline <= 1.0 => case.model.layers,
+        End::First => ceiling(case.model.layers / cut.pipeline),
+        End::Last => (case.model.layers / cut.pipeline).floor().max(1.0),
+    };
+    let kept = Kept::of(case);
+    let has_head = cut.pipeline <= 1.0 || end == End::Last;
+    let logits = if has_head { logits(case) } else { 0.0 };
+    let input = if end == End::First { 2.0 * kept.input } else { 0.0 };
+    let (states, gathered) = state(case, here);
+    let activations = here * kept.of_layer(cut.again) * in_flight(case, end);
+    let working = kept.working(case).max(logits) + input;
+    let alive = states + gathered + activations + working;
+    Peak {
+        states,
+        gathered,
+        activations,
+        working,
+        fragments: alive * (c.fragmentation - 1.0),
+        process: case.engine.profile.context_bytes + c.communicator * axes(case),
+    }
+}
+
+/// Axes that communicate.
+fn axes(case: &Case<'_>) -> f64 {
+    let cut = &case.cut;
+    let degrees = [cut.tensor, cut.pipeline, cut.replicas(), cut.expert, cut.context];
+    degrees.iter().map(|degree| if *degree > 1.0 { 1.0 } else { 0.0 }).sum()
+}
+
+/// Micro-batches whose activations are alive at once.
+fn in_flight(case: &Case<'_>, end: End) -> f64 {
+    let (p, v, n) = (case.cut.pipeline, case.cut.chunks, case.cut.micro_batches());
+    if p <= 1.0 {
+        return 1.0;
+    }
+    let interleaved = v > 1.0;
+    let alive = match end {
+        _ if case.cut.schedule == PipelineSchedule::Gpipe => n,
+        End::First => p.min(n) * if interleaved { 1.0 + (p - 1.0) / (p * v) } else { 1.0 },
+        End::Last if interleaved => 1.0 + (v - 1.0) / v,
+        End::Last => 1.0,
+    };
+    alive.min(n)
+}
+
+/// Bytes of state that a stage of `here` layers holds, and of weights it gathers.
+fn state(case: &Case<'_>, here: f64) -> (f64, f64) {
+    let (model, cut, profile) = (case.model, &case.cut, &case.engine.profile);
+    let t = cut.tensor;
+    let (dense, sparse) = match model.experts {
+        Some(experts) => (
+            (model.attention() + model.shared()) / t + model.router(),
+            model.expert() * experts.count / cut.expert,
+        ),
+        None => ((model.attention() + model.feed_forward()) / t, 0.0),
+    };
+    let is_whole = cut.pipeline <= 1.0;
+    let tables = if is_whole && (model.is_gated || !profile.ties_embeddings) { 2.0 } else { 1.0 };
+    let embedding = model.embedding() / t;
+    let (all_dense, all_sparse) = (here * dense + tables * embedding, here * sparse);
+    let replicas = cut.replicas();
+    // Experts have fewer replicas than the rest.
+    let expert_replicas = (replicas * t / cut.expert).max(1.0);
+    let states = sharded(case, all_dense, replicas) + sharded(case, all_sparse, expert_replicas);
+    let gathered = match (cut.zero == ZeroStage::Zero3, is_whole) {
+        (false, _) => 0.0,
+        (true, true) => 4.0 * (dense + sparse) + 2.0 * embedding,
+        // In a pipeline weights and gradients stay whole.
+        (true, false) => 4.0 * (dense + sparse) + 2.0 * embedding + 6.0 * (all_dense + all_sparse),
+    };
+    (states, gathered)
+}
+
+/// Bytes of `parameters` with their gradients and moments on one of `replicas`.
+fn sharded(case: &Case<'_>, parameters: f64, replicas: f64) -> f64 {
+    let profile = &case.engine.profile;
+    let (used, optimizer) =
+        if profile.has_master_copy { (2.0 + profile.gradient_bytes, 12.0) } else { (8.0, 8.0) };
+    let (whole, shared) = match case.cut.zero {
+        ZeroStage::Zero0 => (used + optimizer, 0.0),
+        ZeroStage::Zero1 => (used, optimizer),
+        ZeroStage::Zero2 => (0.5 * used, 0.5 * used + optimizer),
+        ZeroStage::Zero3 => (0.0, used + optimizer),
+    };
+    parameters * (whole + shared / replicas)
+}
+
+/// Bytes of logits and what the loss makes of them.
+fn logits(case: &Case<'_>) -> f64 {
+    case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.cut.tensor
+}
+
+/// Bytes that a layer keeps of one micro-batch.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// Between products (Korthikanti et al. 2022, with gated and grouped layers, fused attention and 8 bits).
+    through: f64,
+    /// Of attention's scores, or of their sums where they are never in memory.
+    scores: f64,
+    /// Of its input.
+    input: f64,
+}
+
+impl Kept {
+    fn of(case: &Case<'_>) -> Self {
+        let (model, cut, tokens) = (case.model, &case.cut, case.tokens());
+        let (t, h) = (cut.tensor, model.hidden);
+        let between = if cut.is_sequence_parallel { t } else { 1.0 };
+        let is_fused = case.kernel.is_fused();
+        // Masks of a byte, which models of the old style have.
+        let dropout = if !model.is_gated && !is_fused { 2.0 } else { 0.0 };
+        let input = case.products.kept_bytes();
+        let queries = model.heads * model.head / t;
+        let keys = (model.kv_heads / t).max(1.0) * model.head;
+        let values = model.heads * model.head_value / t;
+        let (wide, routed) = match model.experts {
+            Some(experts) => (
+                experts.chosen * experts.ffn / between + experts.shared / t,
+                4.0 * experts.chosen * h / between,
+            ),
+            None => (model.ffn / t, 0.0),
+        };
+        let activation = if model.is_gated { 4.0 } else { 2.0 };
+        let through = (4.0 + 2.0 * input + dropout) * h / between
+            + 2.0 * queries
+            + 4.0 * keys
+            + input * values
+            + (activation + input) * wide
+            + routed;
+        let s = model.sequence;
+        let scores = if is_fused {
+            4.0 * tokens * model.heads / t
+        } else {
+            5.0 * cut.micro * s * s * model.heads / t / cut.context
+        };
+        Self { through: tokens * through, scores, input: 2.0 * tokens * h / between }
+    }
+
+    /// Of a layer, until its backward.
+    fn of_layer(&self, again: Again) -> f64 {
+        match again {
+            Again::Nothing => self.through + self.scores,
+            Again::Attention => self.through,
+            Again::EverySecondProduct => constants().memory.kept_every_second * self.through + self.input,
+            Again::All => self.input,
+        }
+    }
+
+    /// What one backward holds beside what is kept: what it computes again, and gathered inputs.
+    fn working(&self, case: &Case<'_>) -> f64 {
+        let cut = &case.cut;
+        let is_gathered = cut.is_sequence_parallel && cut.tensor > 1.0;
+        let gathered = if is_gathered { 8.0 * case.tokens() * case.model.hidden } else { 0.0 };
+        gathered
+            + match cut.again {
+                Again::Nothing => constants().memory.transient * self.through,
+                Again::Attention | Again::EverySecondProduct => self.scores + 0.5 * self.through,
+                Again::All => self.through + self.scores,
+            }
+    }
+}

@@ -1,0 +1,165 @@
+//! Seconds of matrix products.
+
+use super::constants::{Constants, constants};
+use super::hardware::Device;
+use std::ops::{Add, Mul};
+
+/// Seconds of a forward and of a backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Passes {
+    /// Of the forward.
+    pub forward: f64,
+    /// Of the backward, without what is computed again.
+    pub backward: f64,
+}
+
+impl Passes {
+    /// Both.
+    pub fn sum(self) -> f64 {
+        self.forward + self.backward
+    }
+
+    /// The longer of each.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { forward: self.forward.max(other.forward), backward: self.backward.max(other.backward) }
+    }
+}
+
+impl Add for Passes {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { forward: self.forward + other.forward, backward: self.backward + other.backward }
+    }
+}
+
+impl Mul<f64> for Passes {
+    type Output = Self;
+
+    fn mul(self, factor: f64) -> Self {
+        Self { forward: self.forward * factor, backward: self.backward * factor }
+    }
+}
+
+/// Rows or columns of a tile of a product.
+const TILE: f64 = 128.0;
+
+/// The least whole number that is not below `x`, but for the last bits of a quotient.
+pub(super) fn ceiling(x: f64) -> f64 {
+    (x - 1e-9).ceil()
+}
+
+/// Efficiency by the largest power of two that divides a dimension: tensor cores read 128 bytes.
+pub(super) fn alignment(dimension: f64) -> f64 {
+    let c = constants();
+    let divides = |power: f64| dimension.round() % power == 0.0;
+    match () {
+        () if divides(64.0) => 1.0,
+        () if divides(8.0) => c.align_8,
+        () if divides(4.0) => c.align_4,
+        () if divides(2.0) => c.align_2,
+        () => c.align_1,
+    }
+}
+
+/// Products `(m × k)(k × n)` of equal shape, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Product {
+    pub(super) m: f64,
+    pub(super) n: f64,
+    pub(super) k: f64,
+    /// How many of them.
+    pub(super) groups: f64,
+}
+
+impl Product {
+    /// Share of the rate of large products: whole waves of tiles over all multiprocessors, dimensions that tensor cores
+    /// like, and few rows of padding.
+    fn efficiency(&self, multiprocessors: f64, c: &Constants) -> f64 {
+        let tiles = ceiling(self.m / TILE) * ceiling(self.n / TILE) * self.groups;
+        // Below one wave libraries split along k: not all is lost.
+        let waves = (tiles / (ceiling(tiles / multiprocessors) * multiprocessors)).max(0.02);
+        let rows = self.m / TILE;
+        let padding = if rows < 1.0 { rows.max(0.25) } else { (rows / ceiling(rows)).sqrt() };
+        waves.powf(c.wave) * alignment(self.n).min(alignment(self.k)) * padding
+    }
+
+    /// Elements of both operands and of the result.
+    fn elements(&self) -> f64 {
+        self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
+    }
+
+    /// Seconds at `rate` floating-point operations a second of large products, with `bytes` for each element.
+    fn seconds(&self, rate: f64, bytes: f64, device: &Device) -> f64 {
+        let c = constants();
+        let arithmetic = 2.0 * self.m * self.n * self.k * self.groups
+            / (rate * self.efficiency(device.multiprocessors, c));
+        arithmetic.max(bytes * self.elements() / device.stream)
+    }
+
+    /// Seconds with the device's products, `share` of their rate.
+    fn on(&self, device: &Device, share: f64) -> f64 {
+        match device.small {
+            None => self.seconds(device.products * share, 2.0, device),
+            Some(small) => {
+                let operands = self.groups * (self.m * self.k + 0.3 * self.n * self.k);
+                let quantised = small.passes * operands * 2.0 / device.stream;
+                self.seconds(small.products * share, 1.3, device) + quantised
+            }
+        }
+    }
+}
+
+/// Seconds of a linear layer over `tokens` from `inputs` to `outputs` channels; its backward is two products, each with a
+/// shape of its own.
+pub fn linear(tokens: f64, outputs: f64, inputs: f64, device: &Device) -> Passes {
+    grouped(tokens, outputs, inputs, 1.0, 1.0, device)
+}
+
+/// Seconds of `groups` linear layers at `share` of the rate of large products, each over `tokens`.
+pub fn grouped(tokens: f64, outputs: f64, inputs: f64, groups: f64, share: f64, device: &Device) -> Passes {
+    let product = |m, n, k| Product { m, n, k, groups }.on(device, share);
+    Passes {
+        forward: product(tokens, outputs, inputs),
+        backward: product(tokens, inputs, outputs) + product(outputs, inputs, tokens),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hardware::{Kernel, Products, gpu};
+    use super::*;
+
+    fn a100() -> Device {
+        let part = gpu("A100-SXM-80GB").expect("it is in the table");
+        Device::of(part, Products::Bits16, Kernel::Flash2, 128.0, 1.0)
+    }
+
+    #[test]
+    fn a_large_product_runs_at_its_rate_and_an_odd_one_does_not() {
+        let device = a100();
+        let flops = |n: f64| 3.0 * 2.0 * 8192.0 * n * 8192.0 / linear(8192.0, n, 8192.0, &device).sum();
+        assert!(flops(8192.0) / device.products > 0.95, "{}", flops(8192.0));
+        assert!(flops(8191.0) / device.products < 0.6, "{}", flops(8191.0));
+    }
+
+    #[test]
+    fn a_few_tokens_cost_what_reading_the_weights_costs() {
+        let device = a100();
+        let read = 2.0 * 8192.0 * 8192.0 / device.stream;
+        let found = linear(1.0, 8192.0, 8192.0, &device).forward;
+        assert!((found / read - 1.0).abs() < 0.01, "{found} {read}");
+    }
+
+    #[test]
+    fn products_of_eight_bits_are_faster_by_less_than_twice() {
+        let part = gpu("H100").expect("it is in the table");
+        let seconds = |products| {
+            linear(16384.0, 8192.0, 8192.0, &Device::of(part, products, Kernel::Fused, 128.0, 1.0)).sum()
+        };
+        let ratio = seconds(Products::Bits16) / seconds(Products::Bits8);
+        assert!(ratio > 1.5 && ratio < 2.0, "{ratio}");
+        assert!(seconds(Products::Blocks8) > seconds(Products::Bits8), "scales by block cost passes");
+    }
+}

@@ -1,0 +1,244 @@
+//! The best layouts so far, and the best of every value along every axis.
+
+use super::space::Question;
+use crate::analytic::Cut;
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use serde::Serialize;
+
+/// A layout with its price.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Bytes of the heaviest rank at its peak.
+    pub bytes: f64,
+    /// The layout.
+    pub cut: Cut,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Fastest first, equal ones in the order of the space; all of them fit.
+    pub best: Vec<Choice>,
+    /// The best of every value along every axis that has one that fits.
+    pub champions: Vec<(Axis, u32, Choice)>,
+    /// Layouts in all.
+    pub layouts: u64,
+    /// Of them, those that a bound showed to gain nothing.
+    pub bounded: u64,
+    /// The layout that came nearest to fitting, where one that would have gained did not.
+    pub nearest: Option<Choice>,
+}
+
+/// An axis along which layouts differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Ranks that share matrices.
+    Tensor,
+    /// Ranks that share a sequence.
+    Context,
+    /// Ranks that share experts.
+    Expert,
+    /// Stages.
+    Pipeline,
+    /// Replicas.
+    Data,
+    /// Samples of a micro-batch.
+    MicroBatch,
+    /// Whether the sequence is held in parts.
+    Sequence,
+    /// What is computed again: 0 nothing, 1 attention, 2 every second product, 3 all.
+    Recompute,
+    /// What replicas shard.
+    Zero,
+    /// Runs of layers of a stage; 0 for the zero-bubble schedule, [`GPIPE`] for that.
+    Schedule,
+}
+
+/// Axes whose values a shape and a unit decide, before schedule and sharding.
+const OUTER: [Axis; 8] = [
+    Axis::Tensor,
+    Axis::Context,
+    Axis::Expert,
+    Axis::Pipeline,
+    Axis::Data,
+    Axis::MicroBatch,
+    Axis::Sequence,
+    Axis::Recompute,
+];
+
+/// The value of GPipe along the axis of schedules.
+pub const GPIPE: u32 = u32::MAX;
+
+const INNER: [Axis; 2] = [Axis::Zero, Axis::Schedule];
+
+/// Champions along one axis, by value.
+#[derive(Clone, Debug, Default)]
+struct Column {
+    values: Vec<(u32, Choice)>,
+}
+
+impl Column {
+    /// Seconds of the champion of a value; infinite where it has none.
+    fn seconds(&self, value: u32) -> f64 {
+        let champion = self.values.iter().find(|(known, _)| *known == value);
+        champion.map_or(f64::INFINITY, |(_, choice)| choice.seconds)
+    }
+
+    fn place(&mut self, value: u32, choice: Choice) {
+        match self.values.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, champion)) => *champion = choice,
+            None => self.values.push((value, choice)),
+        }
+    }
+}
+
+/// The best so far.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    keep: usize,
+    memory: f64,
+    best: Vec<Choice>,
+    outer: [Column; OUTER.len()],
+    inner: [Column; INNER.len()],
+    layouts: u64,
+    bounded: u64,
+    nearest: Option<Choice>,
+}
+
+impl Axis {
+    /// The value of a layout along the axis.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "all of them count")]
+    pub fn value(self, cut: &Cut) -> u32 {
+        match self {
+            Self::Tensor => cut.tensor as u32,
+            Self::Context => cut.context as u32,
+            Self::Expert => cut.expert as u32,
+            Self::Pipeline => cut.pipeline as u32,
+            Self::Data => cut.data as u32,
+            Self::MicroBatch => cut.micro as u32,
+            Self::Sequence => cut.is_sequence_parallel.into(),
+            Self::Recompute => cut.again as u32,
+            Self::Zero => cut.zero as u32,
+            Self::Schedule => order(cut.schedule, cut.chunks),
+        }
+    }
+}
+
+fn outer(cut: &Cut) -> [u32; OUTER.len()] {
+    OUTER.map(|axis| axis.value(cut))
+}
+
+fn inner(cut: &Cut) -> [u32; INNER.len()] {
+    INNER.map(|axis| axis.value(cut))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts runs of layers")]
+fn order(schedule: PipelineSchedule, chunks: f64) -> u32 {
+    match schedule {
+        PipelineSchedule::ZeroBubble => 0,
+        PipelineSchedule::Gpipe => GPIPE,
+        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => chunks as u32,
+    }
+}
+
+impl Table {
+    pub(super) fn new(question: &Question, keep: usize) -> Self {
+        Self {
+            keep,
+            memory: question.cluster.memory,
+            best: Vec::with_capacity(keep + 1),
+            outer: Default::default(),
+            inner: Default::default(),
+            layouts: 0,
+            bounded: 0,
+            nearest: None,
+        }
+    }
+
+    /// Seconds of the best so far.
+    pub(super) fn best(&self) -> f64 {
+        self.best.first().map_or(f64::INFINITY, |choice| choice.seconds)
+    }
+
+    /// The slowest that is kept; infinite while there is room.
+    fn last(&self) -> f64 {
+        if self.best.len() < self.keep { f64::INFINITY } else { self.best[self.keep - 1].seconds }
+    }
+
+    /// Whether layouts of a shape and unit, in these orders of passes, that take at least `bound` seconds may change
+    /// anything.
+    pub(super) fn may_gain(
+        &self,
+        cut: &Cut,
+        schedules: &[(PipelineSchedule, f64)],
+        zeros: &[ZeroStage],
+        bound: f64,
+    ) -> bool {
+        let [zero, orders] = &self.inner;
+        bound < self.last()
+            || self.outer.iter().zip(outer(cut)).any(|(column, value)| bound < column.seconds(value))
+            || zeros.iter().any(|stage| bound < zero.seconds(*stage as u32))
+            || schedules.iter().any(|(schedule, chunks)| bound < orders.seconds(order(*schedule, *chunks)))
+    }
+
+    /// Takes note of layouts that need not be priced.
+    pub(super) fn skip(&mut self, layouts: usize) {
+        self.layouts += layouts as u64;
+        self.bounded += layouts as u64;
+    }
+
+    /// Takes note of a layout; its memory is asked for only where its time would gain.
+    pub(super) fn note(&mut self, cut: &Cut, seconds: f64, bytes: impl FnOnce() -> f64) {
+        self.layouts += 1;
+        let (outer, inner) = (outer(cut), inner(cut));
+        let gains = |columns: &[Column], values: &[u32]| {
+            columns.iter().zip(values).any(|(column, value)| seconds < column.seconds(*value))
+        };
+        if seconds >= self.last() && !gains(&self.outer, &outer) && !gains(&self.inner, &inner) {
+            return;
+        }
+        let choice = Choice { seconds, bytes: bytes(), cut: *cut };
+        if choice.bytes > self.memory {
+            if self.nearest.is_none_or(|nearest| choice.bytes < nearest.bytes) {
+                self.nearest = Some(choice);
+            }
+            return;
+        }
+        self.insert(choice);
+        let columns = self.outer.iter_mut().chain(&mut self.inner);
+        for (column, value) in columns.zip(outer.into_iter().chain(inner)) {
+            if seconds < column.seconds(value) {
+                column.place(value, choice);
+            }
+        }
+    }
+
+    fn insert(&mut self, choice: Choice) {
+        if choice.seconds >= self.last() {
+            return;
+        }
+        let at = self.best.partition_point(|other| other.seconds <= choice.seconds);
+        self.best.insert(at, choice);
+        self.best.truncate(self.keep);
+    }
+
+    pub(super) fn found(self) -> Found {
+        let axes = OUTER.into_iter().chain(INNER);
+        let columns = self.outer.into_iter().chain(self.inner);
+        let champions = axes.zip(columns).flat_map(|(axis, column)| {
+            let mut values = column.values;
+            values.sort_by_key(|(value, _)| *value);
+            values.into_iter().map(move |(value, choice)| (axis, value, choice))
+        });
+        Found {
+            best: self.best,
+            champions: champions.collect(),
+            layouts: self.layouts,
+            bounded: self.bounded,
+            nearest: self.nearest,
+        }
+    }
+}

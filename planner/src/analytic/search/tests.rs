@@ -1,0 +1,156 @@
+use super::*;
+use crate::analytic::hardware::gpu;
+use crate::analytic::{Engine, Experts, Kernel, Products, Style, Transformer};
+use dtrain_recipes::{LayoutPins, Recompute};
+use proptest::prelude::*;
+
+/// A decoder of `billions` parameters or so.
+fn decoder(layers: u32, hidden: u32, heads: u32) -> Transformer {
+    Transformer {
+        layers: layers.into(),
+        hidden: hidden.into(),
+        heads: heads.into(),
+        kv_heads: f64::from(heads.div_ceil(8)),
+        head: f64::from(hidden) / f64::from(heads),
+        head_value: f64::from(hidden) / f64::from(heads),
+        latent: None,
+        window: None,
+        ffn: 3.5 * f64::from(hidden),
+        is_gated: true,
+        experts: None,
+        vocabulary: 128_256.0,
+        sequence: 8192.0,
+        predicts_further: false,
+    }
+}
+
+fn question(model: Transformer, devices: u32, batch: u32) -> Question {
+    let part = gpu("H100").expect("it is in the table");
+    Question {
+        model,
+        cluster: Cluster {
+            gpu: part,
+            devices,
+            per_host: 8.min(devices),
+            network: 50e9,
+            memory: part.gibibytes * 1024f64.powi(3),
+        },
+        engine: Engine::of(Style::Modern),
+        kernel: Kernel::Fused,
+        products: Products::Bits16,
+        batch,
+        pins: LayoutPins::default(),
+    }
+}
+
+fn both(question: &Question) -> Vec<(Again, ZeroStage)> {
+    let zeros = question.zeros();
+    question.modes().into_iter().flat_map(|again| zeros.iter().map(move |zero| (again, *zero))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn a_bound_changes_nothing_that_is_found(
+        layers in 1u32..13, width in 1u32..9, heads in prop::sample::select(vec![6u32, 7, 8, 12, 16, 20]),
+        devices in prop::sample::select(vec![1u32, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 30, 48]),
+        batch in prop::sample::select(vec![1u32, 12, 16, 48, 60, 84, 128]),
+        memory in 1.0f64..80.0, network in 1e9f64..100e9, has_experts: bool,
+    ) {
+        let mut model = decoder(layers, 128 * heads * width / 4, heads);
+        if has_experts {
+            model.experts = Some(Experts { count: 12.0, chosen: 2.0, ffn: 512.0, shared: 0.0, dense_layers: 0.0, drop: false });
+        }
+        let mut question = question(model, devices, batch);
+        question.cluster.memory = memory * 1e9;
+        question.cluster.network = network;
+        let (bounded, all) = (search(&question, 5), search_all(&question, 5));
+        prop_assert_eq!(all.bounded, 0);
+        prop_assert_eq!(bounded.layouts, all.layouts);
+        prop_assert_eq!(bounded.best, all.best);
+        prop_assert_eq!(bounded.champions, all.champions);
+    }
+}
+
+#[test]
+fn what_is_found_first_is_the_best_of_all_layouts_priced_one_by_one() {
+    let question = question(decoder(12, 1536, 12), 24, 48);
+    let mut fastest = f64::INFINITY;
+    for shape in question.shapes() {
+        for micro in question.micro_batches(&shape) {
+            for sequence in question.sequence_modes(&shape) {
+                let mut case = question.case(&shape);
+                (case.cut.micro, case.cut.is_sequence_parallel) = (micro.into(), *sequence);
+                for (again, zero) in both(&question) {
+                    (case.cut.again, case.cut.zero) = (again, zero);
+                    for (schedule, chunks) in question.schedules(&shape, &case.cut) {
+                        (case.cut.schedule, case.cut.chunks) = (schedule, chunks);
+                        if Peak::of(&case).total() <= question.cluster.memory {
+                            fastest = fastest.min(Step::of(&case).total());
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let found = search(&question, 3);
+    assert_eq!(found.best[0].seconds.to_bits(), fastest.to_bits());
+    assert!(found.best.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
+}
+
+#[test]
+fn degrees_that_are_no_powers_of_two_are_among_the_layouts() {
+    let mut model = decoder(84, 84 * 128, 84);
+    model.sequence = 6720.0;
+    let found = search(&question(model, 2520, 2520), 3);
+    for degree in [3, 5, 6, 7, 12] {
+        for axis in [Axis::Context, Axis::Pipeline, Axis::Data] {
+            let has = found.champions.iter().any(|(of, value, _)| (*of, *value) == (axis, degree));
+            assert!(has, "{axis:?} {degree}");
+        }
+    }
+    let tensor: Vec<u32> = found
+        .champions
+        .iter()
+        .filter(|(axis, ..)| *axis == Axis::Tensor)
+        .map(|(_, value, _)| *value)
+        .collect();
+    assert!([3, 6, 7, 12].iter().all(|degree| tensor.contains(degree)), "{tensor:?}");
+}
+
+#[test]
+fn nothing_fits_is_said_with_what_came_nearest() {
+    let mut question = question(decoder(96, 12288, 96), 8, 64);
+    question.cluster.memory = 8e9;
+    let found = search(&question, 3);
+    assert!(found.best.is_empty() && found.champions.is_empty());
+    assert!(found.nearest.is_some_and(|nearest| nearest.bytes > 8e9), "{:?}", found.nearest);
+}
+
+#[test]
+fn a_pinned_axis_has_its_value_and_the_rest_is_searched() {
+    let mut question = question(decoder(12, 1536, 12), 24, 48);
+    let free = search(&question, 1).best[0];
+    question.pins = LayoutPins {
+        tensor: Some(4),
+        pipeline: Some(3),
+        schedule: Some(PipelineSchedule::Gpipe),
+        zero: Some(ZeroStage::Zero1),
+        recompute: Some(Recompute::Full),
+        micro_batch: Some(2),
+        sequence: Some(true),
+        ..LayoutPins::default()
+    };
+    let found = search(&question, 3);
+    let pinned = found.best[0];
+    assert!(pinned.seconds > free.seconds, "a pin never helps");
+    for choice in found.best {
+        let cut = choice.cut;
+        assert_eq!((cut.tensor, cut.pipeline, cut.micro), (4.0, 3.0, 2.0));
+        assert_eq!(
+            (cut.schedule, cut.zero, cut.again),
+            (PipelineSchedule::Gpipe, ZeroStage::Zero1, Again::All)
+        );
+        assert!(cut.is_sequence_parallel);
+    }
+}

@@ -1,0 +1,219 @@
+//! Seconds of a step: layers in stages, what stages wait for, what replicas exchange, the optimizer.
+
+use super::collective::{all_reduce, message, one_way};
+use super::constants::constants;
+use super::product::ceiling;
+use super::{Case, Cut, Layer, ends};
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
+
+/// Seconds of a step, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Step {
+    /// A layer there and back.
+    pub layer: Layer,
+    /// The head with its loss, for one micro-batch.
+    pub head: f64,
+    /// The embedding, for one micro-batch.
+    pub embedding: f64,
+    /// Gathering the weights of one layer where each pass gathers them, for one micro-batch.
+    pub gathering: f64,
+    /// Micro-batches.
+    pub micro_batches: f64,
+    /// The slowest stage, for one micro-batch.
+    pub slowest: f64,
+    /// The pipeline fills and drains.
+    pub bubble: f64,
+    /// Messages between stages.
+    pub messages: f64,
+    /// Exposed exchange among replicas.
+    pub replicas: f64,
+    /// The optimizer.
+    pub optimizer: f64,
+    /// What grows with nothing.
+    pub fixed: f64,
+}
+
+/// What one micro-batch costs, whatever the number of stages and of replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Unit {
+    /// A layer there and back.
+    pub layer: Layer,
+    /// Seconds of a layer without experts there and back, in a model that has both kinds.
+    pub dense: f64,
+    /// Seconds of the head with its loss.
+    pub head: f64,
+    /// Seconds of the embedding.
+    pub embedding: f64,
+}
+
+impl Unit {
+    /// The unit of a case.
+    pub fn of(case: &Case<'_>) -> Self {
+        let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
+        Self {
+            layer: Layer::of(case),
+            dense: if has_both { Layer::dense(case).total() } else { 0.0 },
+            head: ends::head(case),
+            embedding: ends::embedding(case),
+        }
+    }
+}
+
+impl Step {
+    /// The step of a case.
+    pub fn of(case: &Case<'_>) -> Self {
+        Self::with(case, &Unit::of(case))
+    }
+
+    /// The step of a case whose unit is known.
+    pub fn with(case: &Case<'_>, unit: &Unit) -> Self {
+        let (model, cut) = (case.model, &case.cut);
+        let Unit { layer, dense: of_dense, head, embedding } = *unit;
+        let gathering = if cut.gathers_layers() { gathering(case, &layer) } else { 0.0 };
+        let layers = model.layers + model.further();
+        let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
+        let all = (layers - dense) * layer.total() + dense * of_dense + layers * gathering;
+        let sum = all + head + embedding;
+        let slowest = if cut.pipeline > 1.0 {
+            let mean = all / layers;
+            let stage = model.layers / cut.pipeline;
+            (ceiling(stage) * mean + embedding).max(stage.floor() * mean + head)
+        } else {
+            sum
+        };
+        let (bubble, messages) =
+            if cut.pipeline > 1.0 { (bubble(cut, sum - slowest), messages(case)) } else { (0.0, 0.0) };
+        Self {
+            layer,
+            head,
+            embedding,
+            gathering,
+            micro_batches: cut.micro_batches(),
+            slowest,
+            bubble,
+            messages,
+            replicas: replicas(case, slowest),
+            optimizer: optimizer(case),
+            fixed: fixed(case),
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.micro_batches * self.slowest
+            + self.bubble
+            + self.messages
+            + self.replicas
+            + self.optimizer
+            + self.fixed
+    }
+}
+
+impl Step {
+    /// Seconds by cause, in a fixed order; together they are the step.
+    pub fn causes(&self, case: &Case<'_>) -> [(&'static str, f64); 9] {
+        let (model, cut) = (case.model, &case.cut);
+        let layers = if cut.pipeline > 1.0 { ceiling(model.layers / cut.pipeline) } else { model.layers };
+        let of_layers = |seconds: f64| self.micro_batches * layers * seconds;
+        let mut causes = [
+            ("computing", 0.0),
+            ("tensor parallel", of_layers(self.layer.tensor.sum())),
+            ("context parallel", of_layers(self.layer.context.sum())),
+            ("experts", of_layers(self.layer.expert.sum())),
+            ("gathering weights", of_layers(self.gathering)),
+            ("pipeline bubble", self.bubble),
+            ("pipeline messages", self.messages),
+            ("replicas", self.replicas),
+            ("optimizer and the rest", self.optimizer + self.fixed),
+        ];
+        let others: f64 = causes.iter().map(|(_, seconds)| seconds).sum();
+        causes[0].1 = self.total() - others;
+        causes
+    }
+}
+
+/// Seconds the slowest stage stands still while the pipeline fills and drains, where all other stages together need
+/// `others` seconds for a micro-batch. ZB-H1 leaves a third of it (Qi et al. 2023).
+fn bubble(cut: &Cut, others: f64) -> f64 {
+    match cut.schedule {
+        PipelineSchedule::ZeroBubble => others / 3.0,
+        PipelineSchedule::Interleaved => others / cut.chunks,
+        PipelineSchedule::Gpipe | PipelineSchedule::OneForwardOneBackward => others,
+    }
+}
+
+/// Parameters of a layer on one rank.
+fn layer_parameters(case: &Case<'_>) -> f64 {
+    let (model, t) = (case.model, case.cut.tensor);
+    match model.experts {
+        Some(experts) => {
+            (model.attention() + model.shared()) / t + model.expert() * experts.count / case.cut.expert
+        }
+        None => (model.attention() + model.feed_forward()) / t,
+    }
+}
+
+/// Parameters of the fullest stage on one rank.
+fn stage_parameters(case: &Case<'_>) -> f64 {
+    let (model, cut) = (case.model, &case.cut);
+    ceiling(model.layers / cut.pipeline) * (layer_parameters(case) + model.router())
+        + model.embedding() / cut.tensor
+}
+
+/// Seconds to gather the weights of a layer.
+fn gather(case: &Case<'_>) -> f64 {
+    let group = case.links.group(case.cut.replicas(), case.cut.tensor);
+    one_way(2.0 * layer_parameters(case), group, &case.links)
+}
+
+/// What one micro-batch exposes of gathering a layer's weights twice and scattering its gradients once: what does not hide
+/// behind the layer, and the copies and slowed products beside it.
+fn gathering(case: &Case<'_>, layer: &Layer) -> f64 {
+    let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case), layer.passes());
+    let forward = (gather - hidden * passes.forward).max(0.0);
+    let backward = (2.0 * gather - hidden * (passes.backward + layer.again)).max(0.0);
+    forward + backward + constants().contention * 3.0 * gather.min(passes.forward)
+}
+
+/// Messages between stages: half of them or so wait for nothing in the steady phase.
+fn messages(case: &Case<'_>) -> f64 {
+    let (cut, profile) = (&case.cut, &case.engine.profile);
+    let leaves = cut.ranks() > case.links.per_host;
+    let bytes = 2.0 * case.tokens_between() * case.model.hidden;
+    let one = message(bytes, leaves, profile.message, &case.links);
+    let steady = (cut.micro_batches() - 1.0) * cut.chunks * profile.message_exposed;
+    2.0 * one * (steady + cut.pipeline)
+}
+
+/// Exposed exchange among replicas: gradients summed, weights gathered where they are sharded. It hides behind the last
+/// backward of the `slowest` stage.
+fn replicas(case: &Case<'_>, slowest: f64) -> f64 {
+    let (cut, profile) = (&case.cut, &case.engine.profile);
+    if cut.gathers_layers() {
+        // The first gather and the last have nothing to hide behind.
+        return 2.0 * gather(case);
+    }
+    let group = case.links.group(cut.replicas(), cut.tensor);
+    let parameters = stage_parameters(case);
+    let gradients = profile.gradient_bytes * parameters;
+    let all = match cut.zero {
+        ZeroStage::Zero0 => all_reduce(gradients, group, &case.links),
+        ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
+            one_way(gradients, group, &case.links) + one_way(2.0 * parameters, group, &case.links)
+        }
+    };
+    let hidden = profile.hidden_data;
+    (all - hidden * slowest / cut.chunks).max((1.0 - hidden) * all)
+}
+
+/// The optimizer over what a rank owns.
+fn optimizer(case: &Case<'_>) -> f64 {
+    let owners = if case.cut.zero == ZeroStage::Zero0 { 1.0 } else { case.cut.replicas() };
+    constants().optimizer_bytes * stage_parameters(case) / owners / case.device.stream
+}
+
+/// What a step costs whatever is trained; stages also agree on the norm.
+fn fixed(case: &Case<'_>) -> f64 {
+    let agree = if case.cut.pipeline > 1.0 { 4.0 * constants().network_start } else { 0.0 };
+    case.engine.profile.step + agree
+}

@@ -1,0 +1,316 @@
+//! What a recipe would cost on GPUs that are not at hand: every layout priced from data sheets and formulas.
+//!
+//! For people who decide what to rent or buy, and for those who train with another engine. Nothing is measured and nothing
+//! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
+
+mod losers;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+pub use losers::Loser;
+pub use words::explain;
+
+use crate::analytic::doubt::{interval, of_memory, of_time};
+use crate::analytic::search::{Choice, Cluster, Found, Question, search};
+use crate::analytic::{Cut, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown};
+use crate::learning_rate::{self, Decision};
+use crate::{batch_size, pace};
+use dtrain_recipes::{Activation, Choice as Wanted, Decoder, Model, PipelineSchedule, Precision, Recipe};
+use serde::Serialize;
+
+/// Estimates within this share of the best are a tie.
+pub const TIE: f64 = 0.04;
+
+/// Share of the memory beyond which a layout is tight.
+const TIGHT: f64 = 0.9;
+
+/// Layouts that are kept.
+const KEEP: usize = 200;
+
+/// What a recipe would cost, and on what.
+#[derive(Clone, Copy, Debug)]
+pub struct OutlookRequest<'a> {
+    /// What to train.
+    pub recipe: &'a Recipe,
+    /// The devices.
+    pub cluster: Cluster,
+    /// Style of the engine that trains.
+    pub style: Style,
+}
+
+/// What a recipe would cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outlook {
+    /// Name of the recipe.
+    pub recipe: String,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// Devices in all.
+    pub devices: u32,
+    /// Devices of a host.
+    pub per_host: u32,
+    /// The part, by its words in the table, and where its figures come from.
+    pub gpu: (String, &'static str),
+    /// Style of the engine.
+    pub style: &'static str,
+    /// Samples of a step.
+    pub batch: Decision<u64>,
+    /// Peak learning rate.
+    pub learning_rate: Decision<f64>,
+    /// The layout to train with.
+    pub choice: Priced,
+    /// Layouts that cannot be told apart from it, in order of preference.
+    pub ties: Vec<Priced>,
+    /// The fastest layouts that can, fastest first.
+    pub next: Vec<Priced>,
+    /// The best layout of every value of every axis that was not chosen.
+    pub losers: Vec<Loser>,
+    /// Optimizer steps, where the recipe counts them.
+    pub steps: Option<u64>,
+    /// Seconds of all steps.
+    pub total_seconds: Option<f64>,
+    /// Hours of all devices together.
+    pub device_hours: Option<f64>,
+    /// Layouts in all.
+    pub layouts: u64,
+}
+
+/// A layout with its price.
+#[derive(Clone, Debug, Serialize)]
+pub struct Priced {
+    /// The layout.
+    pub cut: Cut,
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Nine steps in ten take at least this …
+    pub step_seconds_low: f64,
+    /// … and nine in ten at most this.
+    pub step_seconds_high: f64,
+    /// Where the seconds go.
+    pub causes: Vec<(&'static str, f64)>,
+    /// Tokens a second of one device.
+    pub tokens_per_second_per_device: f64,
+    /// Share of the data sheet's peak that the formulas of the model ask for.
+    pub model_flops_utilization: f64,
+    /// Bytes of the heaviest rank at its peak.
+    pub peak_bytes: f64,
+    /// High end of its 80 % interval.
+    pub peak_bytes_high: f64,
+    /// Where the bytes go.
+    pub bytes: Vec<(&'static str, f64)>,
+}
+
+/// Why there is no outlook.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OutlookError {
+    /// The formulas are those of a transformer.
+    #[error(
+        "model.kind = \"{kind}\": only decoders can be priced from data sheets; others are measured, on the machine itself"
+    )]
+    NoDecoder {
+        /// The kind of the model.
+        kind: &'static str,
+    },
+    /// Nothing says how many samples a step has.
+    #[error(
+        "train.batch is \"auto\" and objective.stop names neither steps, samples nor tokens: name one of them, or the batch"
+    )]
+    NoBatch,
+    /// No layout divides what it cuts.
+    #[error(
+        "no layout of {devices} devices is left: a batch of {batch} samples, {heads} heads and the pinned axes must divide"
+    )]
+    NoLayout {
+        /// Devices in all.
+        devices: u32,
+        /// Samples of a step.
+        batch: u32,
+        /// Heads of queries.
+        heads: u32,
+    },
+    /// Memory does not suffice.
+    #[error(
+        "no layout fits: the nearest needs {needed:.1} GiB of {available:.1} GiB on each device ({nearest})"
+    )]
+    NothingFits {
+        /// GiB of the heaviest rank.
+        needed: f64,
+        /// GiB of a device.
+        available: f64,
+        /// The layout, in words.
+        nearest: String,
+    },
+}
+
+/// The outlook of a request.
+pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
+    let recipe = request.recipe;
+    let decoder = decoder(&recipe.model)?;
+    let batch = batch(recipe)?;
+    let question = Question {
+        model: transformer(decoder),
+        cluster: request.cluster,
+        engine: Engine::of(request.style),
+        kernel: Kernel::Fused,
+        products: products(recipe),
+        batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,
+        pins: recipe.layout.clone(),
+    };
+    let found = search(&question, KEEP);
+    let (chosen, ties) = preferred(&question, &found)?;
+    let price = |choice: &Choice| priced(&question, &choice.cut);
+    let next = found.best.iter().filter(|choice| choice.seconds > (1.0 + TIE) * found.best[0].seconds);
+    let choice = price(&chosen);
+    let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
+    #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
+    let total_seconds = steps.map(|steps| steps as f64 * choice.step_seconds);
+    let devices = request.cluster.devices;
+    Ok(Outlook {
+        recipe: recipe.name.clone(),
+        parameters: recipe.model.parameters(),
+        devices,
+        per_host: request.cluster.per_host,
+        gpu: (request.cluster.gpu.words.join(" ").to_uppercase(), &request.cluster.gpu.source),
+        style: request.style.name(),
+        learning_rate: rate(recipe, batch.value, choice.step_seconds),
+        batch,
+        ties: ties.iter().map(price).collect(),
+        next: next.take(5).map(price).collect(),
+        losers: losers::losers(&question, &found, &chosen),
+        choice,
+        steps,
+        total_seconds,
+        device_hours: total_seconds.map(|seconds| seconds / 3600.0 * f64::from(devices)),
+        layouts: found.layouts,
+    })
+}
+
+fn decoder(model: &Model) -> Result<&Decoder, OutlookError> {
+    match model {
+        Model::Decoder(decoder) => Ok(decoder),
+        Model::Mlp(_) => Err(OutlookError::NoDecoder { kind: "mlp" }),
+        Model::Cnn(_) => Err(OutlookError::NoDecoder { kind: "cnn" }),
+        Model::Command(_) => Err(OutlookError::NoDecoder { kind: "command" }),
+    }
+}
+
+/// The dimensions of a decoder that decide its cost.
+pub fn transformer(decoder: &Decoder) -> Transformer {
+    let head = f64::from(decoder.head_width());
+    Transformer {
+        layers: decoder.layers.into(),
+        hidden: decoder.hidden.into(),
+        heads: decoder.heads.into(),
+        kv_heads: decoder.kv_heads.into(),
+        head,
+        head_value: head,
+        latent: None,
+        window: None,
+        ffn: decoder.ffn.into(),
+        is_gated: decoder.activation == Activation::Swiglu,
+        experts: decoder.experts.map(|experts| Experts {
+            count: experts.count.into(),
+            chosen: experts.per_token.into(),
+            ffn: decoder.ffn.into(),
+            shared: 0.0,
+            dense_layers: 0.0,
+            drop: experts.capacity.is_some(),
+        }),
+        vocabulary: decoder.vocab.into(),
+        sequence: decoder.context.into(),
+        predicts_further: false,
+    }
+}
+
+/// Samples of a step: as the recipe says, or as the length of the run recommends, in multiples that divide well.
+fn batch(recipe: &Recipe) -> Result<Decision<u64>, OutlookError> {
+    let budget = batch_size::budget(&recipe.objective.stop, &recipe.model, None, 0.0);
+    let is_open = !matches!(recipe.train.batch, Wanted::Pinned(_));
+    if is_open && budget.samples.is_none_or(|samples| samples <= 0.0) && budget.steps.is_none() {
+        return Err(OutlookError::NoBatch);
+    }
+    let recommended = batch_size::recommended(&recipe.model, budget, None, 64);
+    Ok(batch_size::within(&recipe.train.batch, recommended))
+}
+
+fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
+    let pace = pace::pace(recipe, batch, None, None, step_seconds);
+    #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
+    let tokens = pace.schedule_steps as f64 * (batch * recipe.model.sample_tokens()) as f64;
+    let recommended = learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch, tokens);
+    learning_rate::within(&recipe.train.learning_rate, recommended)
+}
+
+/// The number format that the recipe asks for; 16 bits where it leaves it open.
+fn products(recipe: &Recipe) -> Products {
+    match recipe.train.precision {
+        Wanted::Pinned(Precision::F32) => Products::Bits32,
+        Wanted::Pinned(_) | Wanted::Auto | Wanted::Among(_) | Wanted::Log { .. } => Products::Bits16,
+    }
+}
+
+/// The layout to train with, and those that tie with it: first those that leave memory, then fewer axes that cut the model,
+/// fewer tensor-parallel ranks, the simpler schedule, less computed again, and the faster.
+fn preferred(question: &Question, found: &Found) -> Result<(Choice, Vec<Choice>), OutlookError> {
+    let Some(fastest) = found.best.first() else { return Err(refusal(question, found)) };
+    let within = (1.0 + TIE) * fastest.seconds;
+    let mut ties: Vec<Choice> =
+        found.best.iter().filter(|choice| choice.seconds <= within).copied().collect();
+    let order = |choice: &Choice| {
+        let cut = &choice.cut;
+        let is_tight = choice.bytes > TIGHT * question.cluster.memory;
+        let schedule = match cut.schedule {
+            PipelineSchedule::OneForwardOneBackward => 0,
+            PipelineSchedule::Gpipe => 1,
+            PipelineSchedule::Interleaved => 2,
+            PipelineSchedule::ZeroBubble => 3,
+        };
+        let axes = [cut.tensor, cut.pipeline, cut.context, cut.expert];
+        let cuts = axes.iter().filter(|degree| **degree > 1.0).count();
+        (is_tight, cuts, cut.tensor.to_bits(), schedule, cut.again as u8, cut.zero)
+    };
+    ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
+    let chosen = ties.remove(0);
+    Ok((chosen, ties))
+}
+
+fn refusal(question: &Question, found: &Found) -> OutlookError {
+    const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+    match &found.nearest {
+        Some(nearest) => OutlookError::NothingFits {
+            needed: nearest.bytes / GIB,
+            available: question.cluster.memory / GIB,
+            nearest: words::layout(&nearest.cut),
+        },
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "heads are whole")]
+        None => OutlookError::NoLayout {
+            devices: question.cluster.devices,
+            batch: question.batch,
+            heads: question.model.heads as u32,
+        },
+    }
+}
+
+/// The price of a layout.
+fn priced(question: &Question, cut: &Cut) -> Priced {
+    let case = question.at(cut);
+    let (step, peak) = (Step::of(&case), Peak::of(&case));
+    let unknown = Unknown::default();
+    let gpu = question.cluster.gpu;
+    let seconds = step.total();
+    let (low, high) = interval(seconds, of_time(&case, gpu, &step.layer, unknown));
+    Priced {
+        cut: *cut,
+        step_seconds: seconds,
+        step_seconds_low: low,
+        step_seconds_high: high,
+        causes: step.causes(&case).to_vec(),
+        tokens_per_second_per_device: cut.batch * case.model.sequence / (cut.ranks() * seconds),
+        model_flops_utilization: case.utilisation(seconds, gpu.peak()),
+        peak_bytes: peak.total(),
+        peak_bytes_high: interval(peak.total(), of_memory(&case, unknown)).1,
+        bytes: peak.categories().to_vec(),
+    }
+}

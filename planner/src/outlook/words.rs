@@ -1,0 +1,184 @@
+//! An outlook as people read it.
+
+use super::{Outlook, Priced};
+use crate::analytic::search::{Axis, GPIPE};
+use crate::analytic::{Again, Cut};
+use crate::explain::{count, row, thousands};
+use dtrain_recipes::{PipelineSchedule, Seconds, ZeroStage};
+
+/// Losers told for one axis.
+const PER_AXIS: usize = 3;
+
+/// Bytes of a GiB.
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// What was chosen, what it costs, why the others lose.
+pub fn explain(outlook: &Outlook) -> String {
+    let mut text = String::new();
+    headline(&mut text, outlook);
+    costs(&mut text, outlook);
+    training(&mut text, outlook);
+    others(&mut text, outlook);
+    text
+}
+
+fn headline(text: &mut String, outlook: &Outlook) {
+    let Outlook { recipe, parameters, devices, per_host, gpu, style, choice, .. } = outlook;
+    row(
+        text,
+        "outlook",
+        &format!(
+            "{recipe}: {} parameters on {} {} ({per_host} a host)",
+            count(*parameters),
+            thousands((*devices).into()),
+            gpu.0
+        ),
+    );
+    row(text, "choice", &layout(&choice.cut));
+    row(text, "constants", &format!("{}; engines of style {style}; nothing was measured", gpu.1));
+}
+
+fn costs(text: &mut String, outlook: &Outlook) {
+    let choice = &outlook.choice;
+    let (low, high) = (Seconds(choice.step_seconds_low), Seconds(choice.step_seconds_high));
+    row(text, "step", &format!("{}, eight in ten within {low} to {high}", Seconds(choice.step_seconds)));
+    let share = |(name, seconds): &(&str, f64)| {
+        let percent = 100.0 * seconds / choice.step_seconds;
+        (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
+    };
+    row(text, "", &choice.causes.iter().filter_map(share).collect::<Vec<_>>().join(" · "));
+    let each = choice.tokens_per_second_per_device;
+    row(
+        text,
+        "speed",
+        &format!(
+            "{each:.0} tokens a second and GPU, {:.0} % of the peak for the model's own work",
+            100.0 * choice.model_flops_utilization
+        ),
+    );
+    if let (Some(steps), Some(total), Some(hours)) =
+        (outlook.steps, outlook.total_seconds, outlook.device_hours)
+    {
+        row(text, "total", &format!("{} steps, {}, {hours:.0} GPU hours", thousands(steps), Seconds(total)));
+    }
+    let (bytes, most) = (choice.peak_bytes / GIB, choice.peak_bytes_high / GIB);
+    row(text, "memory", &format!("{bytes:.1} GiB on the heaviest GPU, nine in ten below {most:.1} GiB"));
+    let held = choice.bytes.iter().filter(|(_, bytes)| *bytes > 0.005 * choice.peak_bytes);
+    let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {:.1} GiB", bytes / GIB)).collect();
+    row(text, "", &held.join(" · "));
+}
+
+fn training(text: &mut String, outlook: &Outlook) {
+    let (batch, rate) = (&outlook.batch, &outlook.learning_rate);
+    row(text, "batch", &format!("{} samples: {}", thousands(batch.value), batch.reason));
+    row(text, "learning rate", &format!("{}: {}", rate.value, rate.reason));
+}
+
+fn others(text: &mut String, outlook: &Outlook) {
+    for (place, tie) in outlook.ties.iter().take(5).enumerate() {
+        let title = if place == 0 { "ties" } else { "" };
+        row(text, title, &line(tie));
+    }
+    for (place, next) in outlook.next.iter().enumerate() {
+        let title = if place == 0 { "then" } else { "" };
+        row(text, title, &line(next));
+    }
+    let mut told: Vec<(Axis, usize)> = Vec::new();
+    for loser in outlook.losers.iter().filter(|loser| loser.slower >= 0.005) {
+        let count = told.iter().filter(|(axis, _)| *axis == loser.axis).count();
+        if count >= PER_AXIS {
+            continue;
+        }
+        let title = if told.is_empty() { "loses" } else { "" };
+        let (name, seconds) = loser.cause;
+        let cause = if seconds > 0.0 {
+            format!("{name} takes {} longer", Seconds(seconds))
+        } else {
+            "no one cause".to_owned()
+        };
+        row(text, title, &format!("{}: {:.0} % slower, {cause}", loser.value, 100.0 * loser.slower));
+        told.push((loser.axis, count));
+    }
+    row(text, "searched", &format!("{} layouts", thousands(outlook.layouts)));
+}
+
+fn line(priced: &Priced) -> String {
+    format!(
+        "{} a step, {:.1} GiB: {}",
+        Seconds(priced.step_seconds),
+        priced.peak_bytes / GIB,
+        layout(&priced.cut)
+    )
+}
+
+/// A layout in words; degrees of 1 are not told.
+pub(super) fn layout(cut: &Cut) -> String {
+    let degrees = [
+        ("data", cut.data),
+        ("tensor", cut.tensor),
+        ("pipeline", cut.pipeline),
+        ("context", cut.context),
+        ("expert", cut.expert),
+    ];
+    let degrees: Vec<String> = degrees
+        .iter()
+        .filter(|(_, degree)| *degree > 1.0)
+        .map(|(axis, degree)| format!("{axis} {degree}"))
+        .collect();
+    let mut words = if degrees.is_empty() { "one GPU".to_owned() } else { degrees.join(" × ") };
+    words += &format!(", micro-batch {}", cut.micro);
+    if cut.pipeline > 1.0 {
+        words += &format!(", {}", schedule(cut.schedule, cut.chunks));
+    }
+    if cut.zero != ZeroStage::Zero0 {
+        words += &format!(", zero {}", cut.zero as u8);
+    }
+    if cut.is_sequence_parallel {
+        words += ", sequence parallel";
+    }
+    match cut.again {
+        Again::Nothing => {}
+        Again::Attention => words += ", attention computed again",
+        Again::EverySecondProduct => words += ", every second product computed again",
+        Again::All => words += ", all computed again",
+    }
+    words
+}
+
+fn schedule(schedule: PipelineSchedule, chunks: f64) -> String {
+    match schedule {
+        PipelineSchedule::Gpipe => "gpipe".into(),
+        PipelineSchedule::OneForwardOneBackward => "1f1b".into(),
+        PipelineSchedule::Interleaved => format!("interleaved over {chunks} chunks"),
+        PipelineSchedule::ZeroBubble => "zero bubble".into(),
+    }
+}
+
+/// The value of an axis in words.
+pub(super) fn value_of(axis: Axis, value: u32) -> String {
+    match axis {
+        Axis::Tensor => format!("tensor {value}"),
+        Axis::Context => format!("context {value}"),
+        Axis::Expert => format!("expert {value}"),
+        Axis::Pipeline => format!("pipeline {value}"),
+        Axis::Data => format!("data {value}"),
+        Axis::MicroBatch => format!("micro-batch {value}"),
+        Axis::Sequence if value == 0 => "whole sequences".into(),
+        Axis::Sequence => "sequence parallel".into(),
+        Axis::Recompute => [
+            "nothing computed again",
+            "attention computed again",
+            "every second product computed again",
+            "all computed again",
+        ]
+        .get(value as usize)
+        .map_or_else(String::new, |words| (*words).into()),
+        Axis::Zero => format!("zero {value}"),
+        Axis::Schedule => match value {
+            0 => "zero bubble".into(),
+            1 => "1f1b".into(),
+            GPIPE => "gpipe".into(),
+            chunks => format!("interleaved over {chunks} chunks"),
+        },
+    }
+}

@@ -1,0 +1,21 @@
+//! Published or planned trainings, one a row of a table: what each of them will cost, and how near that is to what was measured.
+//!
+//! Reads the columns that `docs/estimate.md` lists. A blank cell is taken as the row's engine does it by default, is named
+//! among the row's assumptions, and widens the interval. What was measured is read after everything is priced.
+
+pub mod cells;
+pub mod families;
+pub mod measured;
+pub mod price;
+pub mod read;
+pub mod score;
+pub mod software;
+pub mod training;
+
+pub use cells::{Row, TableError, rows};
+pub use price::{Priced, price};
+pub use score::{Scores, scores};
+pub use training::Training;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+//! From the cells of a row to a training: every rule for a blank cell stands here.
+
+use super::cells::{Row, has_any, has_word, squashed};
+use super::families::{Family, family, is_gated, vocabulary};
+use super::software::style;
+use super::training::Training;
+use crate::analytic::hardware::{gpu, unknown};
+use crate::analytic::{
+    Again, Cut, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer, Unknown,
+};
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
+
+/// Devices of a host where the row does not say.
+const PER_HOST: f64 = 8.0;
+
+/// Columns whose absence leaves nothing to price.
+const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
+
+/// The training of a row, or why there is none.
+pub fn training(row: &Row) -> Result<Training, String> {
+    let missing: Vec<_> = NEEDED.into_iter().filter(|column| row.positive(column).is_none()).collect();
+    if !missing.is_empty() {
+        return Err(format!("{} missing or not above 0", missing.join(", ")));
+    }
+    let known = style(row.text("framework"), row.text("notes"));
+    let engine = engine(row, known.unwrap_or(Style::Fsdp));
+    let part = gpu(row.text("hardware"));
+    let model = model(row);
+    let shape = shape(row);
+    let cut = cut(row, &model, engine.style, shape);
+    let gpu = part.unwrap_or_else(unknown);
+    let network = row.positive("internode_gbps_per_gpu");
+    let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
+    let mut training = Training {
+        power: if row.lower("hardware").contains("500w") { 0.85 } else { 1.0 },
+        links: Links::of(gpu.link * 1e9, network.unwrap_or(gpu.network) / 8.0 * 1e9, shape.per_host),
+        memory: row.positive("gpu_mem_gib").unwrap_or(gpu.gibibytes) * 1024f64.powi(3),
+        unknown: Unknown {
+            hardware: part.is_none(),
+            software: known.is_none(),
+            micro_batch: row.positive("micro_batch").is_none(),
+            chunks: chunks_are_unknown(row, engine.style, cut.pipeline),
+            recompute: again(row).is_none(),
+            attention: row.text("attention").is_empty(),
+            network: network.is_none() && shape.ranks > shape.per_host,
+            precision: precision_is_doubtful(row),
+            zero: row.number("zero").is_none(),
+        },
+        model,
+        cut,
+        engine,
+        gpu,
+        kernel,
+        products,
+        assumptions: Vec::new(),
+    };
+    describe(&mut training, row);
+    training.settle_recompute();
+    if training.unknown.micro_batch && tunes_micro_batch(engine.style) {
+        training.settle_micro_batch();
+    }
+    Ok(training)
+}
+
+/// Degrees that do not depend on the model.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    ranks: f64,
+    per_host: f64,
+    tensor: f64,
+    pipeline: f64,
+    context: f64,
+    data: f64,
+}
+
+fn shape(row: &Row) -> Shape {
+    let ranks = row.positive("num_gpus").unwrap_or(1.0);
+    let degree = |column| row.positive(column).unwrap_or(1.0).max(1.0);
+    let (tensor, pipeline, context) = (degree("tp"), degree("pp"), degree("cp"));
+    let others = tensor * pipeline * context;
+    let rest = (ranks / others).max(1.0);
+    // The number of devices is the truth: some tables count replicas of other things.
+    let data = row.positive("dp").filter(|data| (others * data - ranks).abs() < 0.5).unwrap_or(rest);
+    let name = squashed(row.text("hardware"));
+    let said = row.positive("gpus_per_node").unwrap_or(PER_HOST);
+    let domain = match () {
+        // One NVLink domain is a rack.
+        () if has_any(&name, &["gb200", "gb300", "nvl72"]) => said.max(72.0),
+        () if name.contains("tpu") => said.max(256.0),
+        () => said,
+    };
+    Shape { ranks, per_host: domain.min(ranks), tensor, pipeline, context, data }
+}
+
+fn model(row: &Row) -> Transformer {
+    let name = row.text("model");
+    let number = |column: &str| row.positive(column);
+    let [layers, hidden, heads, sequence] =
+        ["layers", "hidden", "heads", "seq"].map(|column| number(column).unwrap_or(1.0));
+    let family = family(name);
+    let is_gated = row.number("gated_mlp").map_or_else(|| is_gated(name), |gated| gated > 0.0);
+    let count = number("moe_experts");
+    let usual = if is_gated { 8.0 * hidden / 3.0 } else { 4.0 * hidden };
+    let ffn = number("ffn").or(count.and(number("moe_ffn"))).unwrap_or(usual);
+    let head = family.head.unwrap_or(hidden / heads);
+    Transformer {
+        layers,
+        hidden,
+        heads,
+        kv_heads: number("kv_heads").unwrap_or(heads),
+        head,
+        head_value: family.head_value.unwrap_or(head),
+        latent: family.latent.map(|(query, key_value, rotary)| Latent { query, key_value, rotary }),
+        window: family.window,
+        ffn,
+        is_gated,
+        experts: count.map(|count| experts(row, &family, count, ffn)),
+        vocabulary: number("vocab").unwrap_or_else(|| vocabulary(name)),
+        sequence,
+        predicts_further: name.to_lowercase().contains("mtp"),
+    }
+}
+
+fn experts(row: &Row, family: &Family, count: f64, ffn: f64) -> Experts {
+    Experts {
+        count,
+        chosen: row.positive("moe_topk").unwrap_or(1.0),
+        ffn: row.positive("moe_ffn").unwrap_or(ffn),
+        shared: family.shared,
+        dense_layers: family.dense_layers,
+        drop: row.lower("model").contains("tokendrop"),
+    }
+}
+
+fn engine(row: &Row, style: Style) -> Engine {
+    let name = row.lower("framework");
+    let mut engine = Engine::of(style);
+    let profile = &mut engine.profile;
+    if has_any(&name, &["nemo", "bridge"]) {
+        // They sum gradients in 16 bits.
+        profile.gradient_bytes = 2.0;
+    }
+    if is_composer(row) {
+        // Its loss is fused with the head.
+        profile.logit_bytes = 4.0;
+    }
+    if row.lower("notes").contains("asynctp") {
+        profile.hidden_tensor = profile.hidden_tensor.max(0.5);
+    }
+    engine
+}
+
+fn is_composer(row: &Row) -> bool {
+    has_any(&row.lower("framework"), &["foundry", "composer"])
+}
+
+fn cut(row: &Row, model: &Transformer, style: Style, shape: Shape) -> Cut {
+    let Shape { tensor, pipeline, context, data, .. } = shape;
+    let batch = row.positive("global_batch").unwrap_or(1.0);
+    let sequence = row.number("seq_parallel").map(|value| value > 0.0);
+    let chunks = chunks(row, model, style, pipeline);
+    Cut {
+        tensor,
+        pipeline,
+        schedule: schedule(row, chunks),
+        chunks,
+        context,
+        expert: if model.experts.is_some() { row.positive("ep").unwrap_or(1.0).max(1.0) } else { 1.0 },
+        data,
+        zero: zero(row, style),
+        is_sequence_parallel: sequence
+            .unwrap_or(tensor > 1.0 && matches!(style, Style::Modern | Style::Compiled)),
+        again: again(row).unwrap_or(match style {
+            Style::Megatron | Style::Fsdp | Style::Xla => Again::All,
+            Style::Research | Style::Modern | Style::Compiled => Again::Nothing,
+        }),
+        micro: micro_batch(row, style, shape, batch).min((batch / data).max(1.0)),
+        batch,
+    }
+}
+
+/// Samples of a micro-batch; where the row does not say, one that [`Training::settle_micro_batch`] starts from, or what
+/// engines do that do not tune it.
+fn micro_batch(row: &Row, style: Style, shape: Shape, batch: f64) -> f64 {
+    let local = batch / shape.data;
+    match () {
+        () if row.positive("micro_batch").is_some() => row.positive("micro_batch").unwrap_or(1.0),
+        () if tunes_micro_batch(style) => 1.0,
+        // torchtitan cuts the local batch into as many parts as there are stages.
+        () if shape.pipeline > 1.0 => (local / shape.pipeline).floor().max(1.0),
+        () => local_batch(&row.lower("notes")).unwrap_or(local).max(1.0),
+    }
+}
+
+/// Whether those who publish runs of this style choose the micro-batch that is fastest.
+fn tunes_micro_batch(style: Style) -> bool {
+    matches!(style, Style::Research | Style::Megatron | Style::Modern)
+}
+
+/// The number after "local batch" in a note.
+fn local_batch(notes: &str) -> Option<f64> {
+    let (_, rest) = notes.split_once("local batch ")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+fn chunks(row: &Row, model: &Transformer, style: Style, pipeline: f64) -> f64 {
+    if let Some(chunks) = row.positive("vp") {
+        return chunks;
+    }
+    let (layers, interleaved) = (model.layers, row.lower("schedule").contains("interleaved"));
+    let divides = |chunks: &f64| layers % (chunks * pipeline) == 0.0;
+    match () {
+        () if pipeline <= 1.0 => 1.0,
+        // Their recipes interleave dense models: the most chunks up to five.
+        () if style == Style::Modern && model.experts.is_none() => {
+            if layers % pipeline == 0.0 {
+                [5.0, 4.0, 3.0, 2.0].into_iter().find(divides).unwrap_or(1.0)
+            } else {
+                (layers / pipeline).floor().clamp(1.0, 5.0)
+            }
+        }
+        () if interleaved && style == Style::Megatron => [2.0, 3.0].into_iter().find(divides).unwrap_or(1.0),
+        () if interleaved => 2.0,
+        () => 1.0,
+    }
+}
+
+/// Order of the passes; chunks are interleaved, whatever they are called.
+fn schedule(row: &Row, chunks: f64) -> PipelineSchedule {
+    let name = squashed(row.text("schedule"));
+    match () {
+        () if chunks > 1.0 => PipelineSchedule::Interleaved,
+        () if has_any(&name, &["zerobubble", "zbh", "zbv", "dualpipe"]) => PipelineSchedule::ZeroBubble,
+        () if name.contains("gpipe") => PipelineSchedule::Gpipe,
+        () => PipelineSchedule::OneForwardOneBackward,
+    }
+}
+
+fn chunks_are_unknown(row: &Row, style: Style, pipeline: f64) -> bool {
+    let may = row.lower("schedule").contains("interleaved") || style == Style::Modern;
+    row.positive("vp").is_none() && pipeline > 1.0 && may
+}
+
+fn zero(row: &Row, style: Style) -> ZeroStage {
+    let usual = match style {
+        Style::Research | Style::Megatron => 0.0,
+        Style::Modern => 1.0,
+        Style::Fsdp | Style::Compiled | Style::Xla => 3.0,
+    };
+    match row.number("zero").unwrap_or(usual) {
+        stage if stage >= 3.0 => ZeroStage::Zero3,
+        stage if stage >= 2.0 => ZeroStage::Zero2,
+        stage if stage >= 1.0 => ZeroStage::Zero1,
+        _ => ZeroStage::Zero0,
+    }
+}
+
+fn again(row: &Row) -> Option<Again> {
+    match row.lower("recompute").as_str() {
+        "full" => Some(Again::All),
+        "none" => Some(Again::Nothing),
+        "selective" => Some(Again::Attention),
+        "selective-op" => Some(Again::EverySecondProduct),
+        _ => None,
+    }
+}
+
+fn products(row: &Row, gpu: &Gpu) -> Products {
+    let (precision, notes) = (row.lower("precision"), row.lower("notes"));
+    // Megatron-Bridge's table of 25.09 has two values in a cell: scaled by tensor, and by block.
+    let by_block = notes.contains("second value");
+    let is_table = precision.contains("25.09 table");
+    match () {
+        () if has_any(&precision, &["fp32", "tf32", "float32"]) => Products::Bits32,
+        () if gpu.dense_8 <= 0.0 => Products::Bits16,
+        () if precision.contains("fp4") => Products::Blocks4,
+        () if is_table => {
+            if by_block {
+                Products::Blocks8
+            } else {
+                Products::Bits8
+            }
+        }
+        () if !precision.contains("fp8") => Products::Bits16,
+        () if precision.contains("mx") || by_block => Products::Blocks8,
+        () => Products::Bits8,
+    }
+}
+
+fn precision_is_doubtful(row: &Row) -> bool {
+    let precision = row.lower("precision");
+    precision.is_empty() || has_any(&precision, &["not stated", "fp4", "fp32", "tf32", "float32"])
+}
+
+fn kernel(row: &Row, style: Style) -> Kernel {
+    let (attention, precision) = (row.lower("attention"), row.lower("precision"));
+    let is_flash = !attention.contains("sdpa")
+        && (has_any(&attention, &["cudnn", "fused", "fa3", "transformer engine"])
+            || has_word(&attention, "te"));
+    match style {
+        _ if attention.contains("unfused") => Kernel::Unfused,
+        _ if is_flash => Kernel::Fused,
+        _ if !attention.is_empty() && is_composer(row) => Kernel::Flash1,
+        _ if !attention.is_empty() => Kernel::Flash2,
+        Style::Research => Kernel::Plain,
+        Style::Megatron => Kernel::Unfused,
+        Style::Xla if !has_word(&precision, "te") => Kernel::Unfused,
+        Style::Xla | Style::Modern | Style::Fsdp | Style::Compiled => Kernel::Flash2,
+    }
+}
+
+/// Says in words what the row leaves open.
+fn describe(training: &mut Training, row: &Row) {
+    let Unknown { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
+        training.unknown;
+    let Training { cut, engine, kernel, .. } = training;
+    let said = [
+        (
+            hardware,
+            format!("`{}` is no part of the table; a middling one stands for it", row.text("hardware")),
+        ),
+        (software, format!("`{}` is taken to work as PyTorch FSDP", row.text("framework"))),
+        (chunks, format!("layers of a stage in runs: {}", cut.chunks)),
+        (recompute, format!("{:?} is computed again", cut.again).to_lowercase()),
+        (attention, format!("{kernel:?} attention").to_lowercase()),
+        (network, "network as the part is usually sold with".to_owned()),
+        (precision && row.text("precision").is_empty(), "products of 16 bits".to_owned()),
+        (zero, format!("{:?}, as engines of style {} do", cut.zero, engine.style.name()).to_lowercase()),
+    ];
+    let said: Vec<String> =
+        said.into_iter().filter(|(applies, _)| *applies).map(|(_, words)| words).collect();
+    training.assumptions.extend(said);
+}

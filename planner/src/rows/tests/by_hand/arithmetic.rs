@@ -1,0 +1,87 @@
+//! Formulas of `docs/cost-model.md` that occur more than once, as the page writes them; its constants stand as figures.
+
+/// Named values in the order in which they are computed.
+#[derive(Default)]
+pub(super) struct Notes(pub(super) Vec<(&'static str, f64)>);
+
+impl Notes {
+    /// Notes a value, and is it.
+    pub(super) fn note(&mut self, name: &'static str, value: f64) -> f64 {
+        assert!(self.0.iter().all(|(other, _)| *other != name), "{name} is noted twice");
+        self.0.push((name, value));
+        value
+    }
+
+    /// A value that was noted.
+    pub(super) fn at(&self, name: &str) -> f64 {
+        self.0.iter().find(|(other, _)| *other == name).unwrap_or_else(|| panic!("{name} was not noted")).1
+    }
+
+    /// The sum of some that were noted.
+    pub(super) fn sum(&self, names: &[&str]) -> f64 {
+        names.iter().map(|name| self.at(name)).sum()
+    }
+}
+
+/// What a product depends on beside its shape: operations and bytes a second, multiprocessors.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) products: f64,
+    pub(super) stream: f64,
+    pub(super) multiprocessors: f64,
+}
+
+/// Seconds of a product of 16 bits. All dimensions of the three rows are multiples of 64, and none is below 128.
+fn product(m: f64, n: f64, k: f64, part: Part) -> f64 {
+    assert!([m, n, k].iter().all(|size| size % 64.0 == 0.0 && *size >= 128.0));
+    let tiles = (m / 128.0).ceil() * (n / 128.0).ceil();
+    let waves = tiles / ((tiles / part.multiprocessors).ceil() * part.multiprocessors);
+    let padding = ((m / 128.0) / (m / 128.0).ceil()).sqrt();
+    let arithmetic = 2.0 * m * n * k / (part.products * waves.powf(0.556) * padding);
+    let traffic = 2.0 * (m * k + k * n + m * n) / part.stream;
+    arithmetic.max(traffic)
+}
+
+/// Seconds of the forward of a linear layer of `tokens`, and of its backward.
+pub(super) fn linear(tokens: f64, outputs: f64, inputs: f64, part: Part) -> (f64, f64) {
+    let to_inputs = product(tokens, inputs, outputs, part);
+    let to_weights = product(outputs, inputs, tokens, part);
+    (product(tokens, outputs, inputs, part), to_inputs + to_weights)
+}
+
+/// Seconds of an all-gather or a reduce-scatter of `bytes` among eight devices of one host.
+pub(super) fn one_way_of_eight(bytes: f64, link: f64) -> f64 {
+    7.0 / 8.0 * bytes / link + 1.47e-5 + 7.0 * 1.94e-6
+}
+
+/// Notes forward and backward of a linear layer.
+pub(super) fn note_linear(notes: &mut Notes, names: [&'static str; 2], shape: [f64; 3], part: Part) {
+    let (forward, backward) = linear(shape[0], shape[1], shape[2], part);
+    notes.note(names[0], forward);
+    notes.note(names[1], backward);
+}
+
+/// Notes what the device computes in a layer: the sums of its products, attention, element-wise passes and idle moments.
+pub(super) fn note_computed(notes: &mut Notes) {
+    let parts = ["qkv", "out", "core", "up", "down", "element-wise", "idle"];
+    let sum = |notes: &Notes, pass: &str| parts.iter().map(|part| notes.at(&format!("{part} {pass}"))).sum();
+    let (forward, backward) = (sum(notes, "forward"), sum(notes, "backward"));
+    notes.note("computed forward", forward);
+    notes.note("computed backward", backward);
+}
+
+/// Notes both ends of the 80 % interval of the step, and its error against what was measured.
+pub(super) fn note_interval(notes: &mut Notes, style: f64, measured: f64) {
+    let step = notes.at("step");
+    let deviation = notes.note("deviation", 1.15 * (0.040f64.powi(2) + style.powi(2)).sqrt());
+    notes.note("step low", step * (-1.2816 * deviation).exp());
+    notes.note("step high", step * (1.2816 * deviation).exp());
+    notes.note("error", step / measured - 1.0);
+}
+
+/// Notes the peak of memory from what is alive, with the allocator's fragments and `process`.
+pub(super) fn note_peak(notes: &mut Notes, alive: f64, process: f64) {
+    let fragments = notes.note("fragments", 0.04 * alive);
+    notes.note("process", process);
+    notes.note("peak", alive + fragments + process);
+}

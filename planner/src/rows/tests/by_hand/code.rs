@@ -1,0 +1,114 @@
+//! The same values as the code computes them, from the cells of a row to the price.
+
+use crate::analytic::doubt::of_time;
+use crate::analytic::product::{Passes, linear};
+use crate::analytic::{Case, Layer, Peak, Step, ends};
+use crate::rows::read;
+use crate::rows::{Priced, Row, Training, price};
+use std::collections::BTreeMap;
+
+type Values = BTreeMap<&'static str, f64>;
+
+/// All values of a row.
+pub(super) fn values(row: &Row) -> Values {
+    let training = read::training(row).expect("the row has all that is needed");
+    let case = training.case();
+    let priced = price(std::slice::from_ref(row), &[]).remove(0);
+    let parts = [device(&case), products(&case), layer(&case), step(&case, &training), memory(&case)];
+    parts.into_iter().flatten().chain(told(&priced)).collect()
+}
+
+fn device(case: &Case<'_>) -> Values {
+    [
+        ("products", case.device.products),
+        ("attention", case.device.attention),
+        ("stream", case.device.stream),
+        ("link", case.links.link),
+        ("network", case.links.network),
+    ]
+    .into()
+}
+
+/// Projections and feed-forward of a layer of which heads have keys and values of their own, and which has no gate.
+fn products(case: &Case<'_>) -> Values {
+    let (model, tokens, t) = (case.model, case.tokens(), case.cut.tensor);
+    let (heads, wide) = (model.heads / t * model.head, model.ffn / t);
+    let of = |outputs, inputs| linear(tokens, outputs, inputs, &case.device);
+    let named =
+        |names: [&'static str; 2], passes: Passes| [(names[0], passes.forward), (names[1], passes.backward)];
+    [
+        named(["qkv forward", "qkv backward"], of(3.0 * heads, model.hidden)),
+        named(["out forward", "out backward"], of(model.hidden, heads)),
+        named(["up forward", "up backward"], of(wide, model.hidden)),
+        named(["down forward", "down backward"], of(model.hidden, wide)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn layer(case: &Case<'_>) -> Values {
+    let layer = Layer::of(case);
+    let both = [
+        ("core forward", "core backward", layer.core),
+        ("element-wise forward", "element-wise backward", layer.elementwise),
+        ("idle forward", "idle backward", layer.idle),
+        ("host forward", "host backward", layer.host),
+        ("tensor forward", "tensor backward", layer.tensor),
+        ("computed forward", "computed backward", layer.computed()),
+        ("forward", "backward", layer.passes()),
+    ];
+    let operations = layer.host.forward / case.engine.profile.launch;
+    let once = [("again", layer.again), ("layer", layer.total()), ("operations", operations)];
+    both.into_iter()
+        .flat_map(|(forward, backward, passes)| [(forward, passes.forward), (backward, passes.backward)])
+        .chain(once)
+        .collect()
+}
+
+fn step(case: &Case<'_>, training: &Training) -> Values {
+    let (step, model) = (Step::of(case), case.model);
+    [
+        ("head", ends::head(case)),
+        ("embedding", ends::embedding(case)),
+        ("layer parameters", (model.attention() + model.feed_forward()) / case.cut.tensor),
+        // The first gather and the last are exposed.
+        ("gather", step.replicas / 2.0),
+        ("gathering", step.gathering),
+        ("slowest stage", step.slowest),
+        ("micro-batches", step.micro_batches),
+        ("bubble", step.bubble),
+        ("messages", step.messages),
+        ("replicas", step.replicas),
+        ("optimizer", step.optimizer),
+        ("fixed", step.fixed),
+        ("step", step.total()),
+        ("deviation", of_time(case, training.gpu, &step.layer, training.unknown)),
+    ]
+    .into()
+}
+
+fn memory(case: &Case<'_>) -> Values {
+    let peak = Peak::of(case);
+    [
+        ("states", peak.states),
+        ("gathered", peak.gathered),
+        ("activations", peak.activations),
+        ("working", peak.working),
+        ("fragments", peak.fragments),
+        ("process", peak.process),
+        ("peak", peak.total()),
+    ]
+    .into()
+}
+
+/// What a user is told.
+fn told(priced: &Priced) -> Values {
+    let known = |value: Option<f64>| value.expect("the row is priced and measured");
+    [
+        ("step low", known(priced.step_seconds_low)),
+        ("step high", known(priced.step_seconds_high)),
+        ("error", known(priced.error)),
+    ]
+    .into()
+}

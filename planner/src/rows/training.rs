@@ -1,0 +1,93 @@
+//! A training as a row describes it, with everything that the row leaves open decided.
+
+use crate::analytic::{
+    Again, Case, Cut, Device, Engine, Gpu, Kernel, Links, Peak, Products, Step, Style, Transformer, Unknown,
+};
+
+/// A training whose cost can be estimated.
+#[derive(Clone, Debug)]
+pub struct Training {
+    /// What is trained.
+    pub model: Transformer,
+    /// How it is cut.
+    pub cut: Cut,
+    /// The engine.
+    pub engine: Engine,
+    /// The part.
+    pub gpu: &'static Gpu,
+    /// Share of its clock that a power limit leaves.
+    pub power: f64,
+    /// How attention is computed.
+    pub kernel: Kernel,
+    /// Number format of linear layers.
+    pub products: Products,
+    /// What joins the devices.
+    pub links: Links,
+    /// Bytes of memory of a device.
+    pub memory: f64,
+    /// What was assumed, for the interval …
+    pub unknown: Unknown,
+    /// … and in words.
+    pub assumptions: Vec<String>,
+}
+
+/// Share of the memory of a device that a tuned run leaves at most unused by choosing a larger micro-batch.
+const FULL: f64 = 0.95;
+
+/// Share of the memory below which a run that may recompute does not.
+const ROOMY: f64 = 0.9;
+
+/// Micro-batches among which a tuned run chose.
+const MICRO_BATCHES: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+
+impl Training {
+    /// What decides its cost.
+    pub fn case(&self) -> Case<'_> {
+        Case {
+            model: &self.model,
+            cut: self.cut,
+            engine: self.engine,
+            device: Device::of(self.gpu, self.products, self.kernel, self.model.head, self.power),
+            links: self.links,
+            kernel: self.kernel,
+            products: self.products,
+        }
+    }
+
+    /// Notes an assumption.
+    pub(super) fn assume(&mut self, words: impl Into<String>) {
+        self.assumptions.push(words.into());
+    }
+
+    /// Engines of the style of research compute again only where memory asks for it, whatever they were allowed to.
+    pub(super) fn settle_recompute(&mut self) {
+        let may = self.engine.style == Style::Research && self.cut.again == Again::All;
+        if !may {
+            return;
+        }
+        self.cut.again = Again::Nothing;
+        if Peak::of(&self.case()).total() < ROOMY * self.memory {
+            self.unknown.recompute = true;
+            self.assume("nothing is computed again, as memory suffices without");
+        } else {
+            self.cut.again = Again::All;
+        }
+    }
+
+    /// The fastest power of two that fits: published runs are tuned.
+    pub(super) fn settle_micro_batch(&mut self) {
+        let per_replica = self.cut.batch / self.cut.data;
+        let tried = |micro: f64| {
+            let mut other = self.clone();
+            other.cut.micro = micro;
+            let case = other.case();
+            let fits = micro <= 1.0 || Peak::of(&case).total() < FULL * self.memory;
+            (per_replica % micro == 0.0 && fits).then(|| (micro, Step::of(&case).total()))
+        };
+        let best = MICRO_BATCHES.into_iter().filter_map(tried).min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((micro, _)) = best {
+            self.cut.micro = micro;
+        }
+        self.assume(format!("micro-batch {}, the fastest power of two that fits", self.cut.micro));
+    }
+}
