@@ -27,7 +27,7 @@ pub enum TableError {
 }
 
 /// Columns without which no row can be priced.
-pub const NEEDED: [&str; 6] = ["hardware", "num_gpus", "layers", "hidden", "seq", "global_batch"];
+pub const NEEDED: [&str; 7] = ["hardware", "num_gpus", "layers", "hidden", "heads", "seq", "global_batch"];
 
 /// The rows of a CSV table with a header.
 pub fn rows(table: &[u8]) -> Result<Vec<Row>, TableError> {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_row_without_an_id_has_its_number_and_short_rows_have_blanks() {
-        let table = b"hardware,num_gpus,layers,hidden,seq,global_batch\nH100,8,32\n";
+        let table = b"hardware,num_gpus,layers,hidden,heads,seq,global_batch\nH100,8,32\n";
         let rows = rows(table).expect("the header is whole");
         assert_eq!(rows[0].id, "row 1");
         assert_eq!((rows[0].positive("layers"), rows[0].positive("seq")), (Some(32.0), None));
