@@ -11,6 +11,7 @@ pub mod calibrate;
 pub mod candidate;
 pub mod compare;
 pub mod compute;
+pub mod emit;
 pub mod error;
 pub mod estimate;
 pub mod explain;

@@ -1,6 +1,7 @@
 //! One test binary for everything that needs more than one crate.
 
 mod digits;
+mod emit;
 mod examples;
 mod kill;
 mod layouts;

@@ -1,6 +1,8 @@
 //! Arguments of commands that take a recipe.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use dtrain_planner::emit::{EmitError, Format};
 use std::path::PathBuf;
 
 /// A recipe and the layers over it.
@@ -69,7 +71,7 @@ pub(crate) struct PlanArgs {
     pub(crate) top: usize,
 
     /// Plan for GPUs that are not here, from data sheets alone: hosts, GPUs of each, and the part
-    #[arg(long, value_name = "HOSTSxGPUS PART", conflicts_with_all = ["out", "top"])]
+    #[arg(long, value_name = "HOSTSxGPUS PART", conflicts_with_all = ["out", "top", "emit"])]
     pub(crate) on: Option<String>,
 
     /// What would train there
@@ -79,6 +81,19 @@ pub(crate) struct PlanArgs {
     /// Gigabits a second of network for each GPU there [default: as the part is usually sold with]
     #[arg(long, requires = "on", value_name = "GBIT")]
     pub(crate) network: Option<f64>,
+
+    /// Write the best choice for another engine, or a manifest that launches it, in place of the explanation
+    #[arg(long, value_name = "NAME", value_parser = formats())]
+    pub(crate) emit: Option<Format>,
+
+    /// Folder for the files of --emit [default: stdout, when it is one file]
+    #[arg(long, value_name = "FOLDER", requires = "emit")]
+    pub(crate) emit_to: Option<PathBuf>,
+}
+
+fn formats() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::word))
+        .try_map(|name| -> Result<Format, EmitError> { Format::parse(&name) })
 }
 
 /// Engines whose cost is known from published runs.

@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+mod emit;
 pub(crate) mod estimate;
 pub(crate) mod history;
 pub(crate) mod init;

@@ -1,5 +1,6 @@
 //! `dtrain plan`, and plans as files.
 
+use super::emit;
 use crate::args::PlanArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -31,6 +32,10 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     let stored = Stored { digest: plan.digest(), plan };
     if let Some(path) = &args.out {
         write(path, &stored)?;
+    }
+    if let Some(format) = args.emit {
+        emit::run(context, args, &stored.plan, format)?;
+        return Ok(Exit::Done);
     }
     if context.out.json {
         context.out.json("plan", &stored)?;

@@ -1,0 +1,62 @@
+//! `dtrain plan --emit`: the best choice in other engines' words.
+
+use crate::args::PlanArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use dtrain_planner::Plan;
+use dtrain_planner::emit::{Emitted, Format, emit};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+/// Writes the files of a format: to `--emit-to`, or to stdout when there is one. Notes go to stderr.
+pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Format) -> Result<(), Failure> {
+    let emitted = emit(plan, format).map_err(|error| Failure::of(Exit::Usage, &error))?;
+    match &args.emit_to {
+        Some(folder) => write_all(folder, &emitted)?,
+        None if context.out.json => {}
+        None => print(context, format, &emitted)?,
+    }
+    if context.out.json {
+        context.out.json("emitted", &emitted)?;
+    }
+    for note in &emitted.notes {
+        context.out.say(&format!("note: {note}"));
+    }
+    if let Some(folder) = &args.emit_to {
+        let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
+        context.out.say(&format!("written to {}: {}", folder.display(), names.join(", ")));
+        context.out.next(&format!("cd {} && {}", folder.display(), emitted.start));
+    }
+    Ok(())
+}
+
+fn print(context: &Context, format: Format, emitted: &Emitted) -> Result<(), Failure> {
+    let [file] = emitted.files.as_slice() else {
+        let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
+        let message = format!("{} is several files: {}", format.word(), names.join(", "));
+        return Err(Failure::new(Exit::Usage, message).hint("say where they go: --emit-to FOLDER"));
+    };
+    context.out.bytes(file.text.as_bytes())
+}
+
+/// All files or none: nothing is written where one of them is there already.
+fn write_all(folder: &Path, emitted: &Emitted) -> Result<(), Failure> {
+    let there = emitted.files.iter().map(|file| folder.join(&file.name)).find(|path| path.exists());
+    if let Some(path) = there {
+        let failure = Failure::new(Exit::Usage, format!("{} is there already", path.display()));
+        return Err(failure.hint("move it away, or name another folder with --emit-to"));
+    }
+    fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
+    for file in &emitted.files {
+        let path = folder.join(&file.name);
+        let open = OpenOptions::new().write(true).create_new(true).open(&path);
+        open.and_then(|mut open| open.write_all(file.text.as_bytes()))
+            .map_err(|error| cannot_write(&path, &error))?;
+    }
+    Ok(())
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
+}

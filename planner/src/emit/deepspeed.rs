@@ -1,0 +1,199 @@
+//! DeepSpeed: `ds_config.json`, the model for transformers, and a script with the command.
+//!
+//! JSON has no comments, so the notes stand at the head of the script.
+
+use super::hugging_face::{self, Family};
+use super::json::Object;
+use super::source::Source;
+use super::{EmitError, Emitted, File, head};
+use dtrain_protocol::Axis;
+use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
+
+/// The version whose names were checked.
+pub(super) const VERSION: &str = "0.19.8";
+
+/// `ds_config.json`, `config.json` and `deepspeed.sh`.
+pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
+    refuse(source)?;
+    let family = Family::of(source)?;
+    let mut notes = source.notes();
+    notes.extend(own_notes(source));
+    notes.extend(hugging_face::notes(source));
+    let config = File { name: "ds_config.json".into(), text: configuration(source).text() };
+    let script = File { name: "deepspeed.sh".into(), text: script(source, &notes) };
+    let files = vec![config, hugging_face::config(source, family), script];
+    Ok(Emitted { files, notes, start: "bash deepspeed.sh".into() })
+}
+
+fn refuse(source: &Source) -> Result<(), EmitError> {
+    if source.degree(Axis::Pipeline) > 1 {
+        let what = format!("layout.pipeline = {}", source.degree(Axis::Pipeline));
+        let instead = "it cuts pipelines in the program (PipelineModule), not in its configuration; pin layout.pipeline = 1";
+        return Err(source.cannot(what, instead));
+    }
+    if source.degree(Axis::Context) > 1 {
+        let what = format!("layout.context = {}", source.degree(Axis::Context));
+        let instead = "its sequence parallelism (Ulysses) is set up in the program; pin layout.context = 1";
+        return Err(source.cannot(what, instead));
+    }
+    if source.optimizer().kind == OptimizerKind::Lamb {
+        return Err(source.cannot(
+            "train.optimizer = \"lamb\"",
+            "its Lamb bounds the trust ratio, which trains something else; use adamw, lion or sgd",
+        ));
+    }
+    if source.degree(Axis::Expert) > 1 && source.degree(Axis::Tensor) > 1 {
+        let what = format!("layout.expert = {} with layout.tensor", source.degree(Axis::Expert));
+        return Err(source.cannot(what, "pin one of the two to 1"));
+    }
+    Ok(())
+}
+
+fn own_notes(source: &Source) -> Vec<String> {
+    let mut notes = vec![format!(
+        "DeepSpeed takes no seed: call transformers.set_seed({}) before the model is made",
+        source.train().seed
+    )];
+    if compress_word(source).is_none() {
+        notes.extend(source.sync_note());
+    }
+    if source.copies() > 1 && source.arrangement.zero != ZeroStage::Zero0 {
+        let (shard, all) = (source.shard(), source.arrangement.replicas());
+        notes.push(format!(
+            "state is sharded over all {all} replicas, not over {shard}: less memory, more traffic"
+        ));
+    }
+    match source.arrangement.recompute {
+        Recompute::None => {}
+        Recompute::Full => {
+            notes.push(
+                "recompute: call model.gradient_checkpointing_enable(), which computes every block again"
+                    .into(),
+            );
+        }
+        Recompute::Selective => {
+            notes.push(
+                "selective recompute: use a fused attention, which does not keep its core anyway".into(),
+            );
+        }
+    }
+    if source.arrangement.sequence {
+        notes.push(
+            "sequence parallelism between cut matrices is not done: more memory, the same result".into(),
+        );
+    }
+    if source.warmup() < 2 {
+        notes.push("the warm-up takes 2 steps, the least it can do".into());
+    }
+    if source.train().schedule == Schedule::Linear && source.train().final_fraction > 0.0 {
+        notes.push(format!("the learning rate falls to 0, not to {:?}", source.rate_last()));
+    }
+    if source.optimizer().kind == OptimizerKind::Sgd {
+        notes.push("sgd: weight decay is added to the gradient here, not applied beside it".into());
+    }
+    notes.push("weight decay is for matrices only in the plan: give the optimizer two groups of parameters, or it is for all".into());
+    notes
+}
+
+fn configuration(source: &Source) -> Object {
+    let split = source.split;
+    let mut object = Object::default()
+        .with("train_batch_size", split.global())
+        .with("train_micro_batch_size_per_gpu", split.micro())
+        .with("gradient_accumulation_steps", split.micro_batches().get())
+        .with("gradient_clipping", source.train().clip.unwrap_or(0.0))
+        .object("optimizer", optimizer(source))
+        .object("scheduler", scheduler(source))
+        .object("zero_optimization", zero(source));
+    if source.optimizer().kind == OptimizerKind::Sgd {
+        object = object.with("zero_allow_untested_optimizer", true);
+    }
+    let enabled = || Object::default().with("enabled", true);
+    object = match source.arrangement.precision {
+        Precision::F32 => object,
+        Precision::Bf16 => object.object("bf16", enabled()),
+        // Zero is a scale that adapts itself.
+        Precision::F16 => object.object("fp16", enabled().with("loss_scale", 0)),
+    };
+    if let Some(word) = compress_word(source) {
+        object = object.with("communication_data_type", word);
+    }
+    if source.degree(Axis::Tensor) > 1 {
+        let tensor = Object::default().with("autotp_size", source.degree(Axis::Tensor));
+        object = object.object("tensor_parallel", tensor);
+    }
+    if source.degree(Axis::Expert) > 1 {
+        let expert =
+            enabled().with("autoep_size", source.degree(Axis::Expert)).with("preset_model", "mixtral");
+        object = object.object("expert_parallel", expert);
+    }
+    object
+}
+
+fn optimizer(source: &Source) -> Object {
+    let rule = source.optimizer();
+    let params = Object::default().with("lr", source.rate());
+    let (kind, params) = match rule.kind {
+        OptimizerKind::Sgd => ("SGD", params.with("momentum", rule.beta1)),
+        OptimizerKind::Lion => ("Lion", params.with("betas", vec![rule.beta1, rule.beta2])),
+        OptimizerKind::Adamw | OptimizerKind::Lamb => {
+            ("AdamW", params.with("betas", vec![rule.beta1, rule.beta2]).with("eps", rule.epsilon))
+        }
+    };
+    Object::default().with("type", kind).object("params", params.with("weight_decay", rule.weight_decay))
+}
+
+fn scheduler(source: &Source) -> Object {
+    let warmup =
+        Object::default().with("warmup_num_steps", source.warmup().max(2)).with("warmup_type", "linear");
+    let linear = |params: Object| params.with("warmup_min_lr", 0.0).with("warmup_max_lr", source.rate());
+    let (kind, params) = match source.train().schedule {
+        Schedule::Cosine => (
+            "WarmupCosineLR",
+            warmup
+                .with("total_num_steps", source.steps())
+                .with("warmup_min_ratio", 0.0)
+                .with("cos_min_ratio", source.train().final_fraction),
+        ),
+        Schedule::Linear => ("WarmupDecayLR", linear(warmup).with("total_num_steps", source.steps())),
+        Schedule::Constant => ("WarmupLR", linear(warmup)),
+    };
+    Object::default().with("type", kind).object("params", params)
+}
+
+fn zero(source: &Source) -> Object {
+    let stage = match source.arrangement.zero {
+        ZeroStage::Zero0 => 0,
+        ZeroStage::Zero1 => 1,
+        ZeroStage::Zero2 => 2,
+        ZeroStage::Zero3 => 3,
+    };
+    Object::default().with("stage", stage)
+}
+
+fn script(source: &Source, notes: &[String]) -> String {
+    let world = source.arrangement.layout.world();
+    let what = format!(
+        "DeepSpeed {VERSION} with transformers {}: ds_config.json is for deepspeed.initialize, config.json for AutoConfig",
+        hugging_face::VERSION
+    );
+    format!(
+        "#!/usr/bin/env bash\n{}set -euo pipefail\n\n# SET: your program, which reads the data, and calls deepspeed.initialize or transformers.Trainer.\n\
+         PROGRAM=${{PROGRAM:-train.py}}\n# It trains for {} optimizer steps, with sequences of {} tokens.\n\
+         exec deepspeed --num_gpus {world} \"$PROGRAM\" --deepspeed_config ds_config.json \"$@\"\n",
+        head(source.plan, &what, notes),
+        source.steps(),
+        source.model.context
+    )
+}
+
+/// What the sums on the wire are called, where they are only rounded.
+fn compress_word(source: &Source) -> Option<&'static str> {
+    let sync = &source.arrangement.sync;
+    match sync.compress {
+        _ if sync.local.is_some() || sync.staleness > 0 => None,
+        Compression::F16 => Some("fp16"),
+        Compression::Bf16 => Some("bf16"),
+        Compression::None | Compression::PowerSgd { .. } | Compression::TopK { .. } => None,
+    }
+}

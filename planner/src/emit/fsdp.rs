@@ -1,0 +1,228 @@
+//! PyTorch's FSDP2 by Hugging Face accelerate: its configuration, training arguments of transformers, and the model.
+
+use super::hugging_face::{self, Family};
+use super::source::Source;
+use super::{EmitError, Emitted, File, head};
+use dtrain_protocol::Axis;
+use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
+
+/// The version whose names were checked.
+pub(super) const VERSION: &str = "1.15.0";
+
+/// `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
+pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
+    refuse(source)?;
+    let family = Family::of(source)?;
+    let mut notes = source.notes();
+    notes.extend(source.sync_note());
+    notes.extend(own_notes(source));
+    notes.extend(hugging_face::notes(source));
+    let world = source.arrangement.layout.world();
+    let start = "accelerate launch --config_file accelerate.yaml YOUR_PROGRAM.py training_arguments.yaml";
+    let what = format!("accelerate {VERSION}, {world} processes: {start}");
+    let text = head(source.plan, &what, &notes) + &configuration(source, family);
+    let config = File { name: "accelerate.yaml".into(), text };
+    let what = format!(
+        "transformers {}: HfArgumentParser((TrainingArguments,)).parse_yaml_file(\"training_arguments.yaml\")",
+        hugging_face::VERSION
+    );
+    let text = head(source.plan, &what, &[]) + &arguments(source);
+    let training = File { name: "training_arguments.yaml".into(), text };
+    let files = vec![config, training, hugging_face::config(source, family)];
+    Ok(Emitted { files, notes, start: start.into() })
+}
+
+fn refuse(source: &Source) -> Result<(), EmitError> {
+    for axis in [Axis::Pipeline, Axis::Expert] {
+        if source.degree(axis) > 1 {
+            let what = format!("layout.{} = {}", axis.word(), source.degree(axis));
+            return Err(source
+                .cannot(what, "accelerate cuts along data, tensor and context only; pin that axis to 1"));
+        }
+    }
+    if source.optimizer().kind == OptimizerKind::Lamb {
+        return Err(source.cannot("train.optimizer = \"lamb\"", "transformers have adamw, lion and sgd"));
+    }
+    let cut = source.degree(Axis::Tensor) * source.degree(Axis::Context) > 1;
+    if cut && source.arrangement.zero == ZeroStage::Zero0 && source.degree(Axis::Data) > 1 {
+        let what = "zero 0 with tensor or context ranks";
+        return Err(
+            source.cannot(what, "FSDP2 combines these with sharded replicas only; pin layout.zero = 2 or 3")
+        );
+    }
+    if is_fsdp(source) && !source.shard().is_multiple_of(source.degree(Axis::Context)) {
+        let what = format!("shards over {} of {} replicas", source.shard(), source.arrangement.replicas());
+        return Err(source.cannot(what, "pin layout.shard to a multiple of layout.context"));
+    }
+    Ok(())
+}
+
+/// Whether anything is sharded or cut; otherwise replicas are those of DistributedDataParallel.
+fn is_fsdp(source: &Source) -> bool {
+    source.arrangement.zero != ZeroStage::Zero0
+}
+
+/// Whether ranks are cut along any axis but `data`, or sharded in groups.
+fn is_parallel(source: &Source) -> bool {
+    source.degree(Axis::Tensor) * source.degree(Axis::Context) > 1 || is_fsdp(source) && source.copies() > 1
+}
+
+fn own_notes(source: &Source) -> Vec<String> {
+    let mut notes = Vec::new();
+    let arrangement = source.arrangement;
+    if arrangement.zero == ZeroStage::Zero1 {
+        notes.push("zero 1: gradients are sharded too, as FSDP2 always does".into());
+    }
+    if source.degree(Axis::Context) > 1 && !is_fsdp(source) {
+        notes.push("zero 0: weights are sharded all the same along context ranks".into());
+    }
+    if source.degree(Axis::Tensor) > 1 {
+        let tensor = source.degree(Axis::Tensor);
+        notes.push(format!(
+            "tensor {tensor}: give from_config or from_pretrained tp_plan=\"auto\" and the mesh of accelerate"
+        ));
+    }
+    if arrangement.sequence {
+        notes.push(
+            "sequence parallelism between cut matrices is not done: more memory, the same result".into(),
+        );
+    }
+    match arrangement.recompute {
+        Recompute::Selective => {
+            notes.push(
+                "selective recompute: use a fused attention, which does not keep its core anyway".into(),
+            );
+        }
+        Recompute::Full if arrangement.recompute_every > 1 => {
+            let every = arrangement.recompute_every;
+            notes.push(format!("recompute of every {every} blocks: here of every block, which needs less memory and more time"));
+        }
+        Recompute::Full | Recompute::None => {}
+    }
+    if source.train().schedule == Schedule::Linear && source.train().final_fraction > 0.0 {
+        notes.push(format!("the learning rate falls to 0, not to {:?}", source.rate_last()));
+    }
+    match source.optimizer().kind {
+        OptimizerKind::Lion => notes.push("lion is that of bitsandbytes, which must be installed".into()),
+        OptimizerKind::Sgd => {
+            notes.push("sgd: weight decay is added to the gradient here, not applied beside it".into());
+        }
+        OptimizerKind::Adamw | OptimizerKind::Lamb => {}
+    }
+    notes
+}
+
+fn configuration(source: &Source, family: Family) -> String {
+    let world = source.arrangement.layout.world();
+    let sharded = is_fsdp(source) || is_parallel(source);
+    let kind = match (sharded, world) {
+        (true, _) => "FSDP",
+        (false, 1) => "'NO'",
+        (false, _) => "MULTI_GPU",
+    };
+    let precision = match source.arrangement.precision {
+        Precision::F32 => "'no'",
+        Precision::Bf16 => "bf16",
+        Precision::F16 => "fp16",
+    };
+    let mut text = format!(
+        "compute_environment: LOCAL_MACHINE\ndebug: false\ndistributed_type: {kind}\nmachine_rank: 0\n\
+         mixed_precision: {precision}\nnum_machines: 1\nnum_processes: {world}\nuse_cpu: false\n"
+    );
+    if sharded {
+        text += &sharding(source, family);
+    }
+    if is_parallel(source) {
+        text += &parallelism(source);
+    }
+    text
+}
+
+fn sharding(source: &Source, family: Family) -> String {
+    format!(
+        "fsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  \
+         fsdp_transformer_layer_cls_to_wrap: {}\n  fsdp_reshard_after_forward: {}\n  \
+         fsdp_activation_checkpointing: {}\n  fsdp_state_dict_type: SHARDED_STATE_DICT\n  \
+         fsdp_offload_params: false\n  fsdp_cpu_ram_efficient_loading: false\n",
+        family.block(),
+        source.arrangement.zero == ZeroStage::Zero3,
+        source.arrangement.recompute == Recompute::Full
+    )
+}
+
+fn parallelism(source: &Source) -> String {
+    let context = source.degree(Axis::Context);
+    let shard = if is_fsdp(source) { source.shard() / context } else { 1 };
+    let prefix = "  parallelism_config_";
+    let mut text = format!(
+        "parallelism_config:\n{prefix}dp_replicate_size: {}\n{prefix}dp_shard_size: {shard}\n\
+         {prefix}tp_size: {}\n{prefix}cp_size: {context}\n",
+        source.degree(Axis::Data) / shard,
+        source.degree(Axis::Tensor)
+    );
+    if context > 1 {
+        text += &format!("{prefix}cp_backend: torch\n{prefix}cp_comm_strategy: allgather\n");
+    }
+    text
+}
+
+/// Training arguments, one a line.
+fn arguments(source: &Source) -> String {
+    let (train, rule, pace) = (source.train(), source.optimizer(), &source.plan.best().pace);
+    let mut lines = vec![
+        "output_dir: checkpoints".into(),
+        format!("per_device_train_batch_size: {}", source.split.micro()),
+        format!("gradient_accumulation_steps: {}", source.split.micro_batches()),
+        format!("max_steps: {}", source.steps()),
+        format!("learning_rate: {}", number(source.rate())),
+        format!("warmup_steps: {}", source.warmup()),
+    ];
+    lines.extend(match train.schedule {
+        Schedule::Cosine => vec![
+            "lr_scheduler_type: cosine_with_min_lr".into(),
+            format!("lr_scheduler_kwargs:\n  min_lr_rate: {}", number(train.final_fraction)),
+        ],
+        Schedule::Linear => vec!["lr_scheduler_type: linear".into()],
+        Schedule::Constant => vec!["lr_scheduler_type: constant_with_warmup".into()],
+    });
+    lines.extend(match rule.kind {
+        OptimizerKind::Sgd => vec![
+            "optim: sgd".into(),
+            format!("optim_args: momentum={:?},weight_decay={:?}", rule.beta1, rule.weight_decay),
+        ],
+        OptimizerKind::Lion => vec!["optim: lion_32bit".into()],
+        OptimizerKind::Adamw | OptimizerKind::Lamb => {
+            vec!["optim: adamw_torch".into(), format!("adam_epsilon: {}", number(rule.epsilon))]
+        }
+    });
+    if rule.kind != OptimizerKind::Sgd {
+        lines.push(format!("adam_beta1: {}", number(rule.beta1)));
+        lines.push(format!("adam_beta2: {}", number(rule.beta2)));
+    }
+    lines.extend([
+        format!("weight_decay: {}", number(rule.weight_decay)),
+        format!("max_grad_norm: {}", number(train.clip.unwrap_or(0.0))),
+        format!("bf16: {}", source.arrangement.precision == Precision::Bf16),
+        format!("fp16: {}", source.arrangement.precision == Precision::F16),
+        format!("activation_checkpointing: {}", recomputes_alone(source)),
+        format!("seed: {}", train.seed),
+        "save_strategy: steps".into(),
+        format!("save_steps: {}", pace.save_every),
+        format!("save_total_limit: {}", source.plan.recipe.checkpoint.keep),
+    ]);
+    lines.join("\n") + "\n"
+}
+
+/// Whether transformers compute blocks again, because nothing of FSDP does.
+fn recomputes_alone(source: &Source) -> bool {
+    source.arrangement.recompute == Recompute::Full && !is_fsdp(source) && !is_parallel(source)
+}
+
+/// A number that YAML 1.1 reads as one: with a point before its exponent.
+fn number(value: f64) -> String {
+    let text = format!("{value:?}");
+    match text.split_once('e') {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => text,
+    }
+}

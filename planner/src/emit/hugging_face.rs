@@ -1,0 +1,130 @@
+//! The model as Hugging Face transformers describe it: a `config.json`, which DeepSpeed and accelerate train alike.
+
+use super::json::Object;
+use super::source::Source;
+use super::{EmitError, File};
+use dtrain_recipes::{Activation, Decoder, Experts, Norm, Positions};
+
+/// The version whose names were checked.
+pub(super) const VERSION: &str = "5.23.0";
+
+/// The architectures that the decoders of a recipe can be.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Family {
+    /// Learned positions, layer norms, GELU, biases, as many key as query heads.
+    Gpt2,
+    /// Rotary positions, RMS norms, SwiGLU.
+    Llama,
+    /// The same with a mixture of experts.
+    Mixtral,
+}
+
+impl Family {
+    /// The family of the model. `Err` when it is of none.
+    pub(super) fn of(source: &Source) -> Result<Self, EmitError> {
+        let model = source.model;
+        let is_llama = model.positions == Positions::Rotary
+            && model.norm == Norm::Rms
+            && model.activation == Activation::Swiglu;
+        let is_gpt2 = model.positions == Positions::Learned
+            && model.norm == Norm::Layer
+            && model.activation == Activation::Gelu
+            && model.bias
+            && model.kv_heads == model.heads;
+        match model.experts {
+            None if is_llama => Ok(Self::Llama),
+            None if is_gpt2 => Ok(Self::Gpt2),
+            Some(_) if is_llama && !model.bias => Ok(Self::Mixtral),
+            _ => Err(source.cannot(
+                "a decoder that is neither GPT-2, Llama nor Mixtral",
+                "transformers have no such architecture; take positions, norm, activation and bias of one of these",
+            )),
+        }
+    }
+
+    /// The class of a block.
+    pub(super) fn block(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "GPT2Block",
+            Self::Llama => "LlamaDecoderLayer",
+            Self::Mixtral => "MixtralDecoderLayer",
+        }
+    }
+}
+
+/// `config.json`.
+pub(super) fn config(source: &Source, family: Family) -> File {
+    let model = source.model;
+    let object = match family {
+        Family::Gpt2 => gpt2(model),
+        Family::Llama => llama(named("LlamaForCausalLM", "llama"), model)
+            .with("attention_bias", model.bias)
+            .with("mlp_bias", model.bias),
+        Family::Mixtral => {
+            let experts = model.experts.as_ref().expect("a mixture has experts");
+            mixture(llama(named("MixtralForCausalLM", "mixtral"), model), experts)
+        }
+    };
+    let object = object.with("tie_word_embeddings", model.tied).with("dtype", "float32");
+    File { name: "config.json".into(), text: object.text() }
+}
+
+/// What is told of the model.
+pub(super) fn notes(source: &Source) -> Vec<String> {
+    let mut notes = vec!["weights begin as transformers draw them, not as dtrain does".into()];
+    let Some(experts) = source.model.experts else { return notes };
+    if experts.per_token == 1 {
+        notes.push("one expert a token: transformers weigh it with 1, so that the router learns from the balance loss only".into());
+    }
+    if experts.balance > 0.0 {
+        notes.push(
+            "balance of experts is counted over a micro-batch here, over each sequence in the plan".into(),
+        );
+    }
+    if let Some(capacity) = experts.capacity {
+        notes.push(format!("experts take all tokens sent to them, not up to {capacity} of an even share"));
+    }
+    notes
+}
+
+fn named(class: &'static str, kind: &'static str) -> Object {
+    Object::default().with("architectures", vec![class]).with("model_type", kind)
+}
+
+fn gpt2(model: &Decoder) -> Object {
+    named("GPT2LMHeadModel", "gpt2")
+        .with("n_layer", model.layers)
+        .with("n_embd", model.hidden)
+        .with("n_head", model.heads)
+        .with("n_inner", model.ffn)
+        .with("n_positions", model.context)
+        .with("vocab_size", model.vocab)
+        .with("activation_function", "gelu")
+        .with("layer_norm_epsilon", 1e-5)
+        .with("resid_pdrop", 0.0)
+        .with("embd_pdrop", 0.0)
+        .with("attn_pdrop", 0.0)
+}
+
+fn llama(named: Object, model: &Decoder) -> Object {
+    let rope = Object::default().with("rope_type", "default").with("rope_theta", 10_000.0);
+    named
+        .with("num_hidden_layers", model.layers)
+        .with("hidden_size", model.hidden)
+        .with("num_attention_heads", model.heads)
+        .with("num_key_value_heads", model.kv_heads)
+        .with("intermediate_size", model.ffn)
+        .with("max_position_embeddings", model.context)
+        .with("vocab_size", model.vocab)
+        .with("hidden_act", "silu")
+        .with("rms_norm_eps", 1e-5)
+        .object("rope_parameters", rope)
+}
+
+fn mixture(object: Object, experts: &Experts) -> Object {
+    object
+        .with("num_local_experts", experts.count)
+        .with("num_experts_per_tok", experts.per_token)
+        .with("output_router_logits", experts.balance > 0.0)
+        .with("router_aux_loss_coef", experts.balance)
+}

@@ -1,0 +1,46 @@
+//! JSON with the keys in the order in which they are written, as people read it.
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+
+/// Keys and values in order; a map of `serde_json` would sort them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Object(Vec<(&'static str, Entry)>);
+
+#[derive(Clone, Debug)]
+enum Entry {
+    Value(Value),
+    Object(Object),
+}
+
+impl Object {
+    /// Adds a value.
+    pub(super) fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+        self.0.push((key, Entry::Value(value.into())));
+        self
+    }
+
+    /// Adds an object.
+    pub(super) fn object(mut self, key: &'static str, object: Self) -> Self {
+        self.0.push((key, Entry::Object(object)));
+        self
+    }
+
+    /// The text, indented, with a final newline.
+    pub(super) fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("all keys are text") + "\n"
+    }
+}
+
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, entry) in &self.0 {
+            match entry {
+                Entry::Value(value) => map.serialize_entry(key, value)?,
+                Entry::Object(object) => map.serialize_entry(key, object)?,
+            }
+        }
+        map.end()
+    }
+}

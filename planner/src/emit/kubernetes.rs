@@ -1,0 +1,70 @@
+//! An indexed job for Kubernetes with the service by which its pods find the first.
+
+use super::slurm::name;
+use super::{Emitted, File, head};
+use crate::Plan;
+use dtrain_protocol::DeviceKind;
+use dtrain_recipes::Bytes;
+
+/// One manifest. Image, program and storage are the user's to set.
+pub(super) fn emit(plan: &Plan) -> Emitted {
+    let candidate = &plan.best().candidate;
+    let notes =
+        vec!["the image, the program, its storage and the memory of a pod are yours to set".to_owned()];
+    let what = "Kubernetes 1.29 or newer: kubectl apply -f kubernetes.yaml; completions, parallelism and --nnodes are the hosts";
+    let world = candidate.arrangement.layout.world();
+    let text = head(plan, what, &notes) + &service(plan) + "---\n" + &job(plan, world) + &limits(plan, world);
+    let file = File { name: "kubernetes.yaml".into(), text: text + VOLUMES };
+    Emitted { files: vec![file], notes, start: "kubectl apply -f kubernetes.yaml".into() }
+}
+
+fn service(plan: &Plan) -> String {
+    let name = name(plan);
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  clusterIP: None\n  \
+         publishNotReadyAddresses: true\n  selector:\n    batch.kubernetes.io/job-name: {name}\n  ports:\n    - name: rendezvous\n      port: 29500\n"
+    )
+}
+
+fn job(plan: &Plan, world: u32) -> String {
+    let (name, threads) = (name(plan), plan.best().candidate.threads);
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  completionMode: Indexed\n  \
+         completions: 1\n  parallelism: 1\n  backoffLimit: 0\n  template:\n    spec:\n      \
+         subdomain: {name}\n      restartPolicy: Never\n      containers:\n        - name: train\n          \
+         image: pytorch/pytorch:latest # SET: an image with your program\n          command:\n            - torchrun\n            \
+         - --nnodes=1\n            - --nproc-per-node={world} # times --nnodes it must be {world}\n            \
+         - --rdzv-id={name}\n            - --rdzv-backend=c10d\n            - --rdzv-endpoint={name}-0.{name}:29500\n            \
+         - --max-restarts=0\n            - train.py # SET: your program with its arguments\n          \
+         env:\n            - name: OMP_NUM_THREADS\n              value: \"{threads}\"\n"
+    )
+}
+
+/// What a pod asks for: a GPU for each rank, or the threads and the memory that the plan gives to ranks on CPUs.
+fn limits(plan: &Plan, world: u32) -> String {
+    let best = plan.best();
+    match best.candidate.arrangement.device {
+        DeviceKind::Cuda => {
+            format!("          resources:\n            limits:\n              nvidia.com/gpu: {world}\n")
+        }
+        DeviceKind::Cpu => format!(
+            "          resources:\n            requests:\n              cpu: {}\n              memory: {}Mi\n",
+            world * best.candidate.threads,
+            mebibytes(best.estimate.memory_peak) * u64::from(world)
+        ),
+    }
+}
+
+fn mebibytes(bytes: Bytes) -> u64 {
+    bytes.0.div_ceil(1 << 20)
+}
+
+/// NCCL and data loaders share memory; the default of 64 MiB is too little.
+const VOLUMES: &str = "          volumeMounts:
+            - name: shared-memory
+              mountPath: /dev/shm
+      volumes:
+        - name: shared-memory
+          emptyDir:
+            medium: Memory
+";

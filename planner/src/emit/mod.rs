@@ -1,0 +1,179 @@
+//! Configuration for other engines, and launch manifests, from a plan's best choice.
+//!
+//! Pure: text comes out, and nobody writes a file here. What an engine cannot say at all is an error; what it says
+//! differently, or leaves to the user, is a note. A note stands at the head of the file where the format has
+//! comments, and is returned for the caller to show. Nothing is left out without a word.
+
+mod deepspeed;
+mod fsdp;
+mod hugging_face;
+mod json;
+mod kubernetes;
+mod megatron;
+mod slurm;
+mod source;
+mod torchtitan;
+
+use crate::Plan;
+use dtrain_recipes::OptimizerKind;
+use serde::Serialize;
+use source::Source;
+use std::fmt::Write;
+
+/// What a plan can be turned into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A config registry in Python for torchtitan.
+    Torchtitan,
+    /// A shell script with the arguments of Megatron-LM.
+    Megatron,
+    /// A configuration in JSON for DeepSpeed, the model for Hugging Face transformers, and the command.
+    Deepspeed,
+    /// A configuration of Hugging Face accelerate for PyTorch's FSDP2, training arguments and the model.
+    Fsdp,
+    /// A batch script for Slurm.
+    Slurm,
+    /// An indexed job for Kubernetes.
+    Kubernetes,
+}
+
+/// A file: a name without a folder, and its text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct File {
+    /// Its name.
+    pub name: String,
+    /// Its text, with a final newline.
+    pub text: String,
+}
+
+/// The files of one format, and what they do not say as the plan does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Emitted {
+    /// At least one.
+    pub files: Vec<File>,
+    /// Sentences without their full stop.
+    pub notes: Vec<String>,
+    /// The command that starts training, in the folder of the files.
+    pub start: String,
+}
+
+/// Why a plan cannot be turned into a format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EmitError {
+    /// No format has this name.
+    #[error("no format is called `{name}`; there are {}", Format::names())]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// The engine trains other models only.
+    #[error(
+        "{engine} trains decoders, and model.kind is \"{kind}\"; `slurm` and `kubernetes` launch any program"
+    )]
+    OtherModel {
+        /// The engine.
+        engine: &'static str,
+        /// The kind of the model.
+        kind: &'static str,
+    },
+    /// The engine has no way to say something that changes what is trained, or that cannot run without.
+    #[error("{engine} cannot do what the plan says: {what}; {instead}")]
+    CannotSay {
+        /// The engine.
+        engine: &'static str,
+        /// What the plan says, with its numbers.
+        what: String,
+        /// What to do.
+        instead: &'static str,
+    },
+}
+
+impl Format {
+    /// All formats, in the order in which they are told.
+    pub const ALL: [Self; 6] =
+        [Self::Torchtitan, Self::Megatron, Self::Deepspeed, Self::Fsdp, Self::Slurm, Self::Kubernetes];
+
+    /// Its name on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Torchtitan => "torchtitan",
+            Self::Megatron => "megatron",
+            Self::Deepspeed => "deepspeed",
+            Self::Fsdp => "fsdp",
+            Self::Slurm => "slurm",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+
+    /// The format called `name`; `Err` names those that there are.
+    pub fn parse(name: &str) -> Result<Self, EmitError> {
+        let known = Self::ALL.into_iter().find(|format| format.word() == name);
+        known.ok_or_else(|| EmitError::Unknown { name: name.into() })
+    }
+
+    fn names() -> String {
+        Self::ALL.map(Self::word).join(", ")
+    }
+}
+
+/// The best choice of `plan` in another engine's words. `Err` when the engine cannot train so.
+pub fn emit(plan: &Plan, format: Format) -> Result<Emitted, EmitError> {
+    match format {
+        Format::Torchtitan => torchtitan::emit(&Source::of(plan, "torchtitan")?),
+        Format::Megatron => megatron::emit(&Source::of(plan, "Megatron-LM")?),
+        Format::Deepspeed => deepspeed::emit(&Source::of(plan, "DeepSpeed")?),
+        Format::Fsdp => fsdp::emit(&Source::of(plan, "FSDP2")?),
+        Format::Slurm => Ok(slurm::emit(plan)),
+        Format::Kubernetes => Ok(kubernetes::emit(plan)),
+    }
+}
+
+/// The rule as it is written in a recipe, in quotes.
+fn optimizer_word(kind: OptimizerKind) -> &'static str {
+    match kind {
+        OptimizerKind::Adamw => "\"adamw\"",
+        OptimizerKind::Sgd => "\"sgd\"",
+        OptimizerKind::Lion => "\"lion\"",
+        OptimizerKind::Lamb => "\"lamb\"",
+    }
+}
+
+/// Comment lines at the head of a file: what it is for, where it comes from, and the notes.
+fn head(plan: &Plan, what: &str, notes: &[String]) -> String {
+    let mut text = String::new();
+    line(&mut text, what);
+    let digest = plan.digest();
+    line(
+        &mut text,
+        &format!("Written by dtrain {} from plan {}: {}", plan.program, &digest[..12], plan.recipe.name),
+    );
+    line(&mut text, &format!("Choice: {}", plan.best().candidate));
+    if !notes.is_empty() {
+        line(&mut text, "");
+        line(&mut text, "Not as in the plan, or left to you:");
+    }
+    for note in notes {
+        line(&mut text, &format!("* {note}"));
+    }
+    text
+}
+
+/// One comment, broken between words at 110 columns. A path of the recipe may hold a line break: it must not end the
+/// comment, as the file may be a script.
+fn line(text: &mut String, words: &str) {
+    let mut width = 1;
+    text.push('#');
+    for word in words.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
+        let length = word.chars().count() + 1;
+        if width > 1 && width + length > 110 {
+            text.push_str("\n#  ");
+            width = 3;
+        }
+        write!(text, " {word}").expect("a string takes all text");
+        width += length;
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+mod names;
+
+use super::*;
+use crate::BatchSplit;
+use crate::planning::plan;
+use crate::sample;
+use dtrain_protocol::{Arrangement, DeviceKind, Layout};
+use dtrain_recipes::*;
+use proptest::prelude::*;
+use std::num::{NonZeroU32, NonZeroU64};
+
+fn n(degree: u32) -> NonZeroU32 {
+    NonZeroU32::new(degree).expect("degrees start at one")
+}
+
+/// A plan for `model` whose best choice is `arrangement`, on GPUs, in bf16, with passes of two samples.
+fn planned(model: Model, arrangement: Arrangement) -> Plan {
+    let (mut recipe, host) = (sample::recipe(), sample::host(2));
+    recipe.model = model;
+    let mut plan = plan(&sample::request(&recipe, &host, None)).expect("the samples fit");
+    let device = DeviceKind::Cuda;
+    let shard = if arrangement.zero == ZeroStage::Zero0 { 1 } else { arrangement.shard };
+    let candidate = &mut plan.choices[0].candidate;
+    candidate.arrangement = Arrangement { device, shard, precision: Precision::Bf16, ..arrangement };
+    let batch = NonZeroU64::new(plan.batch.value).expect("a batch has samples");
+    let readers = n(arrangement.layout.readers());
+    candidate.split = BatchSplit::of(batch, n(2), readers).expect("32 samples split evenly");
+    plan
+}
+
+fn arranged(layout: Layout, zero: ZeroStage) -> Arrangement {
+    let whole = Arrangement { layout, ..Arrangement::SINGLE };
+    Arrangement { zero, shard: whole.replicas(), ..whole }
+}
+
+/// Four replicas with shards of the moments.
+fn gpt() -> Plan {
+    planned(sample::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero1))
+}
+
+/// Cut matrices and sharded weights, everything computed again.
+fn llama() -> Plan {
+    let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
+    let arrangement =
+        Arrangement { sequence: true, recompute: Recompute::Full, ..arranged(layout, ZeroStage::Zero3) };
+    planned(sample::llama(), arrangement)
+}
+
+/// Two stages of two chunks.
+fn pipeline() -> Plan {
+    let layout = Layout { pipeline: n(2), ..Layout::replicas(n(2)) };
+    let arrangement = Arrangement {
+        schedule: PipelineSchedule::Interleaved,
+        chunks: 2,
+        recompute: Recompute::Selective,
+        ..arranged(layout, ZeroStage::Zero1)
+    };
+    planned(sample::llama(), arrangement)
+}
+
+/// A mixture on two ranks for experts, in two replicas.
+fn experts() -> Plan {
+    let layout = Layout { expert: n(2), ..Layout::replicas(n(2)) };
+    planned(sample::experts(), arranged(layout, ZeroStage::Zero2))
+}
+
+/// Sequences in two parts, weights sharded in groups of four.
+fn hybrid() -> Plan {
+    let layout = Layout { context: n(2), ..Layout::replicas(n(4)) };
+    planned(sample::llama(), Arrangement { shard: 4, ..arranged(layout, ZeroStage::Zero3) })
+}
+
+/// One rank on a CPU, as the planner chose it.
+fn single() -> Plan {
+    let (recipe, host) = (sample::recipe(), sample::host(1));
+    plan(&sample::request(&recipe, &host, None)).expect("the sample fits")
+}
+
+/// All of them with their names.
+fn plans() -> [(&'static str, Plan); 6] {
+    let (gpt, llama, pipeline) = (gpt(), llama(), pipeline());
+    [
+        ("gpt", gpt),
+        ("llama", llama),
+        ("pipeline", pipeline),
+        ("experts", experts()),
+        ("hybrid", hybrid()),
+        ("single", single()),
+    ]
+}
+
+/// The files one after the other, each below its name; or the error.
+fn shown(plan: &Plan, format: Format) -> String {
+    match emit(plan, format) {
+        Ok(Emitted { files, start, .. }) => {
+            let files = files.iter().map(|File { name, text }| format!("==> {name}\n{text}"));
+            files.collect::<String>() + "==> start\n" + &start
+        }
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+#[test]
+fn every_plan_in_every_format_is_as_it_was_reviewed() {
+    for (name, plan) in plans() {
+        for format in Format::ALL {
+            insta::with_settings!({filters => vec![("plan [0-9a-f]{12}", "plan [digest]")]}, {
+                insta::assert_snapshot!(format!("{name}_{}", format.word()), shown(&plan, format));
+            });
+        }
+    }
+}
+
+#[test]
+fn a_format_is_found_by_its_name_only() {
+    for format in Format::ALL {
+        assert_eq!(Format::parse(format.word()), Ok(format));
+    }
+    let error = Format::parse("Megatron").expect_err("names are written small");
+    assert_eq!(
+        error.to_string(),
+        "no format is called `Megatron`; there are torchtitan, megatron, deepspeed, fsdp, slurm, kubernetes"
+    );
+}
+
+#[test]
+fn other_models_are_launched_but_not_translated() {
+    let (mut recipe, host) = (sample::recipe(), sample::host(1));
+    recipe.model = Model::Mlp(Mlp {
+        inputs: 4,
+        hidden: vec![8],
+        classes: 3,
+        activation: dtrain_recipes::Activation::Relu,
+    });
+    let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
+    for format in Format::ALL {
+        let launches = matches!(format, Format::Slurm | Format::Kubernetes);
+        match emit(&plan, format) {
+            Ok(_) => assert!(launches, "{format:?}"),
+            Err(error) => {
+                assert!(!launches && error.to_string().contains("model.kind is \"mlp\""), "{error}");
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn refused(plan: &Plan, format: Format, words: &str) {
+    let error = emit(plan, format).expect_err("it cannot be said").to_string();
+    assert!(error.contains(words), "{error}");
+}
+
+#[test]
+fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
+    let with = |kind| {
+        let mut plan = llama();
+        plan.recipe.train.optimizer.kind = kind;
+        plan
+    };
+    refused(&with(OptimizerKind::Lion), Format::Torchtitan, "train.optimizer = \"lion\"; its only optimizer");
+    refused(&with(OptimizerKind::Lion), Format::Megatron, "train.optimizer = \"lion\" with zero 2 or 3");
+    refused(&with(OptimizerKind::Lamb), Format::Deepspeed, "train.optimizer = \"lamb\"");
+    refused(&with(OptimizerKind::Lamb), Format::Fsdp, "train.optimizer = \"lamb\"");
+    refused(&gpt(), Format::Torchtitan, "not of the Llama family");
+    refused(&pipeline(), Format::Deepspeed, "layout.pipeline = 2; it cuts pipelines in the program");
+    refused(
+        &pipeline(),
+        Format::Fsdp,
+        "layout.pipeline = 2; accelerate cuts along data, tensor and context only",
+    );
+    refused(&experts(), Format::Fsdp, "layout.expert = 2");
+    refused(&hybrid(), Format::Deepspeed, "layout.context = 2");
+    let mut half = llama();
+    half.choices[0].candidate.arrangement.precision = Precision::F16;
+    refused(&half, Format::Torchtitan, "train.precision = \"f16\"; pin \"bf16\" or \"f32\"");
+    let mut uneven = gpt();
+    uneven.choices[0].candidate.split = BatchSplit::of_shares(&[8, 8, 8, 16], n(8)).expect("it splits");
+    for format in [Format::Megatron, Format::Deepspeed, Format::Fsdp] {
+        refused(&uneven, format, "replicas do [1, 1, 1, 2] micro-batches each; leave layout.shares out");
+    }
+}
+
+#[test]
+fn stages_of_other_lengths_are_told_block_by_block() {
+    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let five = Model::Decoder(Decoder { layers: 5, ..model });
+    let layout = Layout { pipeline: n(2), ..Layout::SINGLE };
+    let plan = planned(five, arranged(layout, ZeroStage::Zero0));
+    let script = shown(&plan, Format::Megatron);
+    assert!(script.contains("--pipeline-model-parallel-layout 'Et*2|t*3L'"), "{script}");
+    let module = shown(&plan, Format::Torchtitan);
+    assert!(module.contains("[\"tok_embeddings\", \"layers.0\", \"layers.1\"],"), "{module}");
+    assert!(
+        module.contains("[\"layers.2\", \"layers.3\", \"layers.4\", \"norm\", \"lm_head\"],"),
+        "{module}"
+    );
+}
+
+#[test]
+fn what_is_approximate_is_told_or_done() {
+    let mut plan = gpt();
+    let sync = &mut plan.choices[0].candidate.arrangement.sync;
+    *sync = Synchronisation { compress: Compression::Bf16, ..Synchronisation::EXACT };
+    let config = shown(&plan, Format::Deepspeed);
+    assert!(config.contains("\"communication_data_type\": \"bf16\""), "{config}");
+    for format in [Format::Megatron, Format::Fsdp] {
+        let notes = emit(&plan, format).expect("it can be said").notes;
+        assert!(notes.iter().any(|note| note.contains("approximate (bf16 on the wire)")), "{notes:?}");
+    }
+    plan.choices[0].candidate.arrangement.sync.staleness = 2;
+    let config = shown(&plan, Format::Deepspeed);
+    assert!(
+        !config.contains("communication_data_type") && config.contains("gradients up to 2 steps old"),
+        "{config}"
+    );
+}
+
+#[test]
+fn a_path_with_a_line_break_stays_within_its_comment() {
+    let mut plan = llama();
+    let data = plan.recipe.data.as_mut().expect("a decoder has data");
+    data.train = vec!["a\nrm -rf b\"".into()];
+    for format in Format::ALL {
+        let text = shown(&plan, format);
+        assert!(!text.contains("\nrm"), "{text}");
+    }
+    let module = shown(&plan, Format::Torchtitan);
+    assert!(module.contains(r#"FILES = ["/data/a\nrm -rf b\""]"#), "{module}");
+}
+
+#[test]
+fn names_are_fit_for_kubernetes() {
+    for (given, expected) in [
+        ("tiny-llama", "tiny-llama"),
+        ("Tiny_Llama.2", "tiny-llama-2"),
+        ("7b", "train-7b"),
+        ("--", "train"),
+        (&"a".repeat(60), &"a".repeat(52)),
+    ] {
+        let mut plan = single();
+        plan.recipe.name = given.into();
+        assert_eq!(slurm::name(&plan), expected);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_layout_is_said_in_files_with_all_notes_or_refused(
+        [tensor, context, expert, data, pipeline] in prop::array::uniform5(1u32..3), zero in 0usize..4, mixture: bool,
+    ) {
+        let expert = if mixture { expert } else { 1 };
+        let cut = Layout { tensor: n(tensor), context: n(context), expert: n(expert), ..Layout::SINGLE };
+        let layout = Layout { data: n(data), pipeline: n(pipeline), ..cut };
+        let zero = [ZeroStage::Zero0, ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3][zero];
+        let model = if mixture { sample::experts() } else { sample::llama() };
+        let plan = planned(model, arranged(layout, zero));
+        for format in Format::ALL {
+            let Ok(Emitted { files, notes, .. }) = emit(&plan, format) else { continue };
+            let all: String = files.iter().map(|file| file.text.as_str()).collect();
+            let flat = all.replace("\n#  ", "");
+            for note in &notes {
+                prop_assert!(flat.contains(&format!("# * {note}\n")), "{note}\n{all}");
+            }
+            for File { name, text } in &files {
+                prop_assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name}: {text}");
+                prop_assert!(!text.contains('\t') && !name.contains('/'), "{name}: {text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! torchtitan: a config registry in Python, which newer versions read in place of TOML.
+//!
+//! Dense models are its Llama 3, mixtures its Qwen 3 without norms of queries and keys; both with the sizes of the
+//! plan. The folder of a tokenizer and the data are the user's to set.
+
+mod model;
+
+use super::source::Source;
+use super::{EmitError, Emitted, File, head};
+use crate::schedule::chunks_of;
+use dtrain_protocol::Axis;
+use dtrain_recipes::{OptimizerKind, PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
+
+/// The version whose sources the names below were checked against.
+pub(super) const VERSION: &str = "0.3.0";
+
+/// Name of the Python module.
+const MODULE: &str = "dtrain_config";
+
+/// How many replicas keep the state whole, and among how many it is sharded.
+struct Sharding {
+    replicate: u32,
+    shard: u32,
+}
+
+/// One Python module with a function `train`, which returns the `Trainer.Config`.
+pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
+    refuse(source)?;
+    let sharding = sharding(source)?;
+    let mut notes = source.notes();
+    notes.extend(source.sync_note());
+    notes.extend(own_notes(source));
+    let start = format!(
+        "PYTHONPATH=. torchrun --nproc-per-node {} -m torchtitan.train --module {MODULE} --config train",
+        source.arrangement.layout.world()
+    );
+    let what = format!("torchtitan {VERSION} (PyPI): {start}");
+    let mut text = head(source.plan, &what, &notes);
+    text += &model::module(source);
+    text += &trainer(source, &sharding);
+    Ok(Emitted { files: vec![File { name: format!("{MODULE}.py"), text }], notes, start })
+}
+
+/// What torchtitan has no word for, and would not run or would train something else.
+fn refuse(source: &Source) -> Result<(), EmitError> {
+    model::refuse(source)?;
+    if source.optimizer().kind != OptimizerKind::Adamw {
+        let what = format!("train.optimizer = {}", super::optimizer_word(source.optimizer().kind));
+        return Err(source.cannot(what, "its only optimizer here is adamw"));
+    }
+    if source.arrangement.precision == Precision::F16 {
+        return Err(source.cannot("train.precision = \"f16\"", "pin \"bf16\" or \"f32\""));
+    }
+    if source.model.tied && source.degree(Axis::Pipeline) > 1 {
+        let what = "a tied head in a pipeline";
+        return Err(source.cannot(what, "set model.tied = false or pin layout.pipeline = 1"));
+    }
+    Ok(())
+}
+
+/// Shards lie within `data × expert × context` as in the plan; experts need theirs to be at least as many.
+fn sharding(source: &Source) -> Result<Sharding, EmitError> {
+    let (readers, context) = (source.readers(), source.degree(Axis::Context));
+    let wanted = match source.arrangement.zero {
+        ZeroStage::Zero0 => source.degree(Axis::Expert) * context,
+        _ => source.shard(),
+    };
+    let cut = wanted * source.degree(Axis::Tensor);
+    if !wanted.is_multiple_of(context) || !cut.is_multiple_of(source.degree(Axis::Expert)) {
+        let what = format!("shards over {wanted} of {} replicas", source.arrangement.replicas());
+        return Err(source.cannot(what, "pin layout.shard to a multiple of layout.context × layout.expert"));
+    }
+    let shard = wanted / context;
+    Ok(Sharding { replicate: readers / shard, shard })
+}
+
+fn own_notes(source: &Source) -> Vec<String> {
+    let mut notes = Vec::new();
+    let arrangement = source.arrangement;
+    let (context, expert) = (source.degree(Axis::Context), source.degree(Axis::Expert));
+    match arrangement.zero {
+        ZeroStage::Zero0 if context * expert > 1 => {
+            notes.push("zero 0: weights are sharded all the same along context and expert ranks".into());
+        }
+        ZeroStage::Zero1 => notes.push("zero 1: gradients are sharded too, as FSDP2 always does".into()),
+        _ => {}
+    }
+    if expert > 1 && source.degree(Axis::Tensor) > 1 {
+        notes.push("experts are not cut along the tensor axis; those ranks shard them instead".into());
+    }
+    if arrangement.schedule == PipelineSchedule::ZeroBubble {
+        notes.push(
+            "zero_bubble: 1F1B stands in its place, which computes the same with a longer bubble".into(),
+        );
+    }
+    match arrangement.recompute {
+        Recompute::Selective => notes.push(
+            "selective recompute: SelectiveAC computes cheap operations and every second product again, not the attention core".into(),
+        ),
+        Recompute::Full if arrangement.recompute_every > 1 => notes.push(format!(
+            "recompute of every {} blocks: here of every block, which needs less memory and more time",
+            arrangement.recompute_every
+        )),
+        Recompute::Full | Recompute::None => {}
+    }
+    notes.extend(model::notes(source));
+    notes
+}
+
+fn trainer(source: &Source, sharding: &Sharding) -> String {
+    let checkpoint = format!(
+        "CheckpointManager.Config(enable=True, interval={}, keep_latest_k={}, last_save_model_only=False)",
+        source.plan.best().pace.save_every,
+        source.plan.recipe.checkpoint.keep
+    );
+    let recompute = match source.arrangement.recompute {
+        Recompute::None => "None",
+        Recompute::Selective => "SelectiveAC.Config()",
+        Recompute::Full => "FullAC.Config()",
+    };
+    [
+        "\n\ndef train() -> Trainer.Config:\n    return Trainer.Config(\n".into(),
+        "        model_spec=SPEC,\n        hf_assets_path=TOKENIZER,\n".into(),
+        "        dataloader=HuggingFaceTextDataLoader.Config(dataset=\"recipe\"),\n".into(),
+        "        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCAB)),\n"
+            .into(),
+        optimizer(source),
+        schedule(source),
+        training(source),
+        parallelism(source, sharding),
+        format!("        activation_checkpoint={recompute},\n"),
+        format!("        checkpoint={checkpoint},\n"),
+        format!("        debug=DebugConfig(seed={}),\n    )\n", source.train().seed),
+    ]
+    .concat()
+}
+
+fn optimizer(source: &Source) -> String {
+    let o = source.optimizer();
+    let group = |pattern: &str, decay: f64| {
+        format!(
+            "                ParamGroupConfig(\n                    pattern=r\"{pattern}\",\n                    \
+             optimizer_name=\"AdamW\",\n                    optimizer_kwargs={{\"lr\": {:?}, \"betas\": ({:?}, \
+             {:?}), \"eps\": {:?}, \"weight_decay\": {decay:?}}},\n                ),\n",
+            source.rate(),
+            o.beta1,
+            o.beta2,
+            o.epsilon
+        )
+    };
+    format!(
+        "        optimizer=OptimizersContainer.Config(\n            param_groups=[\n{}{}            ]\n        ),\n",
+        group("norm", 0.0),
+        group(".*", o.weight_decay)
+    )
+}
+
+fn schedule(source: &Source) -> String {
+    let (decay, ratio) = match source.train().schedule {
+        Schedule::Cosine => ("cosine", "None"),
+        Schedule::Linear => ("linear", "None"),
+        Schedule::Constant => ("linear", "0.0"),
+    };
+    format!(
+        "        lr_scheduler=LRSchedulersContainer.Config(\n            warmup_steps={},\n            \
+         total_steps={},\n            decay_ratio={ratio},\n            decay_type=\"{decay}\",\n            \
+         min_lr_factor={:?},\n        ),\n",
+        source.warmup(),
+        source.steps(),
+        source.train().final_fraction
+    )
+}
+
+fn training(source: &Source) -> String {
+    let (split, piped) = (source.split, source.degree(Axis::Pipeline) > 1);
+    let local = if piped { split.micro() * split.micro_batches().get() } else { split.micro() };
+    let clip = source.train().clip.map_or("float(\"inf\")".into(), |clip| format!("{clip:?}"));
+    let products = if source.arrangement.precision == Precision::Bf16 { "bfloat16" } else { "float32" };
+    let is_loose = piped || source.degree(Axis::Expert) > 1;
+    let graphs = if is_loose { "            disable_cuda_graphs=True,\n" } else { "" };
+    format!(
+        "        training=TrainingConfig(\n            local_batch_size={local},\n            \
+         global_batch_size={},\n            seq_len={},\n            max_norm={clip},\n            steps={},\n            \
+         mixed_precision_param=\"{products}\",\n{graphs}        ),\n",
+        split.global(),
+        source.model.context,
+        source.steps()
+    )
+}
+
+fn parallelism(source: &Source, sharding: &Sharding) -> String {
+    let degree = |axis| source.degree(axis);
+    let reshard = if source.arrangement.zero == ZeroStage::Zero3 { "always" } else { "never" };
+    let sequence = if source.arrangement.sequence { "True" } else { "False" };
+    let mut text = format!(
+        "        parallelism=ParallelismConfig(\n            data_parallel_replicate_degree={},\n            \
+         data_parallel_shard_degree={},\n            fsdp_reshard_after_forward=\"{reshard}\",\n            \
+         tensor_parallel_degree={},\n            enable_sequence_parallel={sequence},\n            \
+         context_parallel_degree={},\n            expert_parallel_degree={},\n            \
+         pipeline_parallel_degree={},\n",
+        sharding.replicate,
+        sharding.shard,
+        degree(Axis::Tensor),
+        degree(Axis::Context),
+        degree(Axis::Expert),
+        degree(Axis::Pipeline)
+    );
+    if degree(Axis::Pipeline) > 1 {
+        text += &stages(source);
+    }
+    text + "        ),\n"
+}
+
+/// The schedule, and the modules of every run of blocks, the first of each stage before the second of any.
+fn stages(source: &Source) -> String {
+    let arrangement = source.arrangement;
+    let name = match arrangement.schedule {
+        PipelineSchedule::Gpipe => "GPipe",
+        PipelineSchedule::Interleaved => "Interleaved1F1B",
+        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::ZeroBubble => "1F1B",
+    };
+    let blocks = source.model.layers;
+    let mut parts = String::new();
+    for chunk in 0..arrangement.chunks {
+        for stage in 0..source.degree(Axis::Pipeline) {
+            let run =
+                chunks_of(stage, arrangement, blocks).nth(chunk as usize).expect("a run for each chunk");
+            let mut modules: Vec<String> = run.clone().map(|block| format!("\"layers.{block}\"")).collect();
+            if run.start == 0 {
+                modules.insert(0, "\"tok_embeddings\"".into());
+            }
+            if run.end == blocks {
+                modules.extend(["\"norm\"".into(), "\"lm_head\"".into()]);
+            }
+            parts += &format!("                [{}],\n", modules.join(", "));
+        }
+    }
+    format!(
+        "            pipeline_parallel_schedule=\"{name}\",\n            pipeline_parallel_microbatch_size={},\n            \
+         module_fqns_per_model_part=[\n{parts}            ],\n",
+        source.split.micro()
+    )
+}

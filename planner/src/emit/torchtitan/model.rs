@@ -1,0 +1,157 @@
+//! The part of the Python module that builds the model.
+
+use super::Source;
+use crate::emit::EmitError;
+
+use dtrain_recipes::{Activation, DataFormat, Experts, Norm, Positions, Recompute};
+
+/// Models that torchtitan has no parts for.
+pub(super) fn refuse(source: &Source) -> Result<(), EmitError> {
+    let model = source.model;
+    let is_llama = model.positions == Positions::Rotary
+        && model.norm == Norm::Rms
+        && model.activation == Activation::Swiglu
+        && !model.bias;
+    if is_llama {
+        return Ok(());
+    }
+    let what = "a decoder that is not of the Llama family";
+    let instead = "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false; \
+                   `megatron`, `deepspeed` and `fsdp` know GPT-2";
+    Err(source.cannot(what, instead))
+}
+
+/// What is told of the model.
+pub(super) fn notes(source: &Source) -> Vec<String> {
+    let mut notes = Vec::new();
+    if matches!(source.data().format, DataFormat::Tokens) {
+        notes.push("torchtitan reads text: name the files that the shards of tokens were made from".into());
+    }
+    let Some(experts) = source.model.experts else { return notes };
+    if experts.balance > 0.0 {
+        notes.push(
+            "experts are balanced by a bias on the router's scores (torchtitan's way), not by a loss".into(),
+        );
+    }
+    if let Some(capacity) = experts.capacity {
+        notes.push(format!("experts take all tokens sent to them, not up to {capacity} of an even share"));
+    }
+    notes
+}
+
+/// Imports, what the user sets, and `SPEC`.
+pub(super) fn module(source: &Source) -> String {
+    [imports(source), settings(source), blocks(source), spec(source)].concat()
+}
+
+fn imports(source: &Source) -> String {
+    let is_mixture = source.model.experts.is_some();
+    let (family, base, rope) =
+        if is_mixture { ("qwen3", "Qwen3", "CosSinRoPE") } else { ("llama3", "Llama3", "ComplexRoPE") };
+    let recompute = match source.arrangement.recompute {
+        Recompute::None => "",
+        Recompute::Selective => "from torchtitan.distributed.activation_checkpoint import SelectiveAC\n",
+        Recompute::Full => "from torchtitan.distributed.activation_checkpoint import FullAC\n",
+    };
+    let hook = if is_mixture { ", register_moe_load_balancing_hook" } else { "" };
+    let parts = if is_mixture {
+        "make_gqa_config,\n    make_moe_config,\n    make_routed_experts_config,\n    make_router_config"
+    } else {
+        "make_ffn_config,\n    make_gqa_config"
+    };
+    let skip = if source.model.tied {
+        "from torchtitan.models.common.param_init import skip_param_init\n"
+    } else {
+        ""
+    };
+    format!(
+        "\nfrom functools import partial\n\nimport torch.nn as nn\nfrom datasets import load_dataset\n\n\
+         from torchtitan.components.checkpoint import CheckpointManager\n\
+         from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss\n\
+         from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig{hook}\n\
+         from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig\n{recompute}\
+         from torchtitan.distributed.pipeline_parallel import pipeline_llm\n\
+         from torchtitan.hf_datasets import DatasetConfig\n\
+         from torchtitan.hf_datasets.text_datasets import DATASETS, HuggingFaceTextDataLoader\n\
+         from torchtitan.models.common import {rope}, Embedding, Linear, RMSNorm\n\
+         from torchtitan.models.common.config_utils import (\n    get_attention_config,\n    {parts},\n)\n{skip}\
+         from torchtitan.models.{family}.model import {base}Model, {base}TransformerBlock\n\
+         from torchtitan.models.{family}.parallelize import parallelize_{}\n\
+         from torchtitan.protocols.model_spec import ModelSpec\nfrom torchtitan.trainer import Trainer\n",
+        if is_mixture { "qwen3" } else { "llama" }
+    )
+}
+
+fn settings(source: &Source) -> String {
+    // Text in JSON is text in Python.
+    let files = serde_json::to_string(&source.train_files()).expect("a list of texts");
+    let model = source.model;
+    format!(
+        "\n# SET: a folder with a tokenizer.json of at most {} tokens.\nTOKENIZER = \"assets/tokenizer\"\n\
+         # SET: the training text; each file is a document.\nFILES = {files}\n\n\
+         DATASETS[\"recipe\"] = DatasetConfig(\n    path=\"text\",\n    \
+         loader=lambda path: load_dataset(path, data_files=FILES, sample_by=\"document\", split=\"train\"),\n    \
+         sample_processor=lambda sample: sample[\"text\"],\n)\n\n\
+         HIDDEN, HEADS, KV_HEADS, FFN, VOCAB = {}, {}, {}, {}, {}\n\
+         INIT = {{\"weight\": partial(nn.init.normal_, std=0.02), \"bias\": nn.init.zeros_}}\n",
+        model.vocab, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab
+    )
+}
+
+fn blocks(source: &Source) -> String {
+    let model = source.model;
+    let (base, rope, inside) = match &model.experts {
+        Some(experts) => ("Qwen3", "CosSinRoPE", mixture(experts)),
+        None => ("Llama3", "ComplexRoPE", dense().into()),
+    };
+    format!(
+        "\n\ndef norm():\n    return RMSNorm.Config(normalized_shape=HIDDEN, eps=1e-5, \
+         param_init={{\"weight\": nn.init.ones_}})\n\n\n\
+         def block():\n    return {base}TransformerBlock.Config(\n        attention_norm=norm(),\n        \
+         ffn_norm=norm(),\n        attention=make_gqa_config(\n            dim=HIDDEN,\n            n_heads=HEADS,\n            \
+         n_kv_heads=KV_HEADS,\n            head_dim=HIDDEN // HEADS,\n            wqkv_param_init=INIT,\n            \
+         wo_param_init=INIT,\n            inner_attention=get_attention_config(\"flex\"),\n            fuse_qkv=True,\n            \
+         rope={rope}.Config(dim=HIDDEN // HEADS, max_seq_len={}, theta=10000.0),\n        ),\n{inside}    )\n",
+        model.context
+    )
+}
+
+fn dense() -> &'static str {
+    "        feed_forward=make_ffn_config(dim=HIDDEN, hidden_dim=FFN, w1_param_init=INIT, w2w3_param_init=INIT),\n"
+}
+
+/// With one expert a token its probability is the weight as it is; otherwise the weights are scaled to sum to one.
+fn mixture(experts: &Experts) -> String {
+    let norm = if experts.per_token == 1 { "False" } else { "True" };
+    let balance = if experts.balance > 0.0 { "1e-3" } else { "None" };
+    let (count, top) = (experts.count, experts.per_token);
+    format!(
+        "        moe=make_moe_config(\n            num_experts={count},\n            load_balance_coeff={balance},\n            \
+         router=make_router_config(\n                dim=HIDDEN,\n                num_experts={count},\n                \
+         gate_param_init=INIT,\n                top_k={top},\n                score_func=\"softmax\",\n                \
+         route_norm={norm},\n            ),\n            routed_experts=make_routed_experts_config(\n                \
+         dim=HIDDEN,\n                hidden_dim=FFN,\n                num_experts={count},\n                top_k={top},\n                \
+         param_init={{name: INIT[\"weight\"] for name in (\"w1_EFD\", \"w2_EDF\", \"w3_EFD\")}},\n                \
+         comm_backend=\"standard\",\n            ),\n        ),\n"
+    )
+}
+
+fn spec(source: &Source) -> String {
+    let model = source.model;
+    let (name, parallelize, hook) = match model.experts {
+        Some(_) => ("Qwen3", "parallelize_qwen3", "register_moe_load_balancing_hook"),
+        None => ("Llama3", "parallelize_llama", "None"),
+    };
+    let embedding = if model.tied { "{\"weight\": skip_param_init}" } else { "INIT" };
+    let tied = if model.tied { "True" } else { "False" };
+    format!(
+        "\n\nSPEC = ModelSpec(\n    name=\"{}\",\n    flavor=\"recipe\",\n    model={name}Model.Config(\n        dim=HIDDEN,\n        \
+         vocab_size=VOCAB,\n        enable_weight_tying={tied},\n        \
+         tok_embeddings=Embedding.Config(num_embeddings=VOCAB, embedding_dim=HIDDEN, param_init={embedding}),\n        \
+         norm=norm(),\n        lm_head=Linear.Config(in_features=HIDDEN, out_features=VOCAB, param_init=INIT),\n        \
+         layers=[block() for _ in range({})],\n    ),\n    parallelize_fn={parallelize},\n    pipelining_fn=pipeline_llm,\n    \
+         post_optimizer_build_fn={hook},\n    state_dict_adapter=None,\n)\n",
+        name.to_lowercase(),
+        model.layers
+    )
+}

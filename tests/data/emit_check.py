@@ -1,0 +1,228 @@
+"""Checks files that `dtrain plan --emit` wrote, with the parsers that read them.
+
+    python tests/data/emit_check.py PATH …      each a folder of files, or a reviewed snapshot of planner/src/emit
+
+Needs Python and bash only. With PyYAML it also reads YAML, and with an engine installed it hands the engine its file; what is
+missing is said in a line that begins with `left out:`. Ends with 1 when something is wrong.
+"""
+
+import ast
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+NAMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines.json")
+wrong = []
+left_out = set()
+
+
+def check(holds, path, words):
+    if not holds:
+        wrong.append(f"{path}: {words}")
+
+
+def installed(package):
+    """The module, or None with a word about it."""
+    try:
+        return __import__(package, fromlist=["x"])
+    except ImportError as error:
+        left_out.add(f"left out: {package} cannot be imported ({error})")
+        return None
+
+
+def torchtitan(path, text):
+    """Every name is one that torchtitan has, every keyword one that it takes."""
+    with open(NAMES, encoding="utf-8") as file:
+        names = json.load(file)["torchtitan"]["names"]
+    module = ast.parse(text)
+    origins = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("torchtitan"):
+            origins.update({alias.name: node.module for alias in node.names})
+    for name, origin in origins.items():
+        is_known = any(known.split(".Config")[0] == f"{origin}:{name}" for known in names)
+        check(is_known, path, f"torchtitan has no {origin}:{name}")
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    count = 0
+    for node in calls:
+        called = ast.unparse(node.func)
+        origin = origins.get(called.split(".")[0])
+        if origin is None:
+            continue
+        accepted = names.get(f"{origin}:{called}")
+        check(accepted is not None, path, f"{origin}:{called} is not known")
+        for keyword in node.keywords:
+            count += 1
+            check(keyword.arg in (accepted or []), path, f"{called} takes no `{keyword.arg}`")
+    check(count > 40, path, f"only {count} keywords were checked")
+
+
+def torchtitan_itself(path):
+    """torchtitan's own manager reads the module and builds its configuration."""
+    manager = installed("torchtitan.config.manager")
+    if manager is None:
+        return
+    program = (
+        "import sys; from torchtitan.config.manager import ConfigManager;"
+        "c = ConfigManager().parse_args(['--module', 'dtrain_config', '--config', 'train']);"
+        "c.model_spec.model.update_from_config(config=c); print(c.training.steps)"
+    )
+    folder = os.path.dirname(path)
+    environment = {**os.environ, "PYTHONPATH": folder}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    check(done.returncode == 0, path, done.stderr[-1500:])
+
+
+def deepspeed(path, text):
+    config = json.loads(text)
+    micro, passes = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
+    check(config["train_batch_size"] % (micro * passes) == 0, path, "the batch is no multiple of its parts")
+    reader = installed("deepspeed.runtime.config")
+    if reader is not None:
+        # One process stands for all readers here.
+        alone = {**config, "train_batch_size": micro * passes}
+        read = reader.DeepSpeedConfig(alone)
+        check(read.zero_optimization_stage == config["zero_optimization"]["stage"], path, "another stage was read")
+        check(read.scheduler_name == config["scheduler"]["type"], path, "another scheduler was read")
+
+
+def accelerate(path, config):
+    check(config["num_processes"] >= 1, path, "it has no processes")
+    sizes = config.get("parallelism_config", {})
+    product = 1
+    for key, value in sizes.items():
+        product *= value if key.endswith("_size") else 1
+    check(not sizes or product == config["num_processes"], path, f"its sizes make {product}")
+    reader = installed("accelerate.commands.config.config_args")
+    if reader is not None:
+        read = reader.ClusterConfig.from_yaml_file(path)
+        check(read.num_processes == config["num_processes"], path, "other processes were read")
+
+
+def training_arguments(path, arguments):
+    for key in ("learning_rate", "adam_epsilon", "weight_decay", "max_grad_norm"):
+        check(isinstance(arguments.get(key, 0.0), (int, float)), path, f"{key} is no number")
+    transformers = installed("transformers")
+    if transformers is not None and installed("accelerate") is not None:
+        # A machine without a GPU refuses these two, and they are only switches.
+        own = {**arguments, "bf16": False, "fp16": False, "output_dir": tempfile.gettempdir()}
+        read = transformers.HfArgumentParser((transformers.TrainingArguments,)).parse_dict(own)[0]
+        check(read.max_steps == arguments["max_steps"], path, "other steps were read")
+
+
+def model(path, text):
+    config = json.loads(text)
+    transformers = installed("transformers")
+    if transformers is not None:
+        read = transformers.AutoConfig.from_pretrained(os.path.dirname(path))
+        check(read.model_type == config["model_type"], path, "another model was read")
+        check(read.vocab_size == config["vocab_size"], path, "another vocabulary was read")
+
+
+def kubernetes(path, documents):
+    kinds = [document["kind"] for document in documents]
+    check(kinds == ["Service", "Job"], path, f"its documents are {kinds}")
+    service, job = documents
+    pod = job["spec"]["template"]["spec"]
+    name = job["metadata"]["name"]
+    check(service["metadata"]["name"] == pod["subdomain"] == name, path, "the pods do not find each other")
+    check(service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}, path, "the service finds no pods")
+    container = pod["containers"][0]
+    check(all(isinstance(word, str) for word in container["command"]), path, "a word of the command is no text")
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    check(mounts == {volume["name"] for volume in pod["volumes"]}, path, "a volume is missing")
+
+
+def megatron_itself(path):
+    """Megatron-LM's own parser takes the arguments that the script gives to torchrun."""
+    if installed("megatron.training.arguments") is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        stand_in = os.path.join(folder, "torchrun")
+        with open(stand_in, "w", encoding="utf-8") as file:
+            file.write("#!/usr/bin/env bash\nprintf '%s\\n' \"$@\"\n")
+        os.chmod(stand_in, 0o755)
+        environment = {**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"]}
+        done = subprocess.run(["bash", path], env=environment, capture_output=True, text=True)
+    words = done.stdout.splitlines()
+    program = (
+        "import argparse, sys; from megatron.training.arguments import add_megatron_arguments;"
+        "p = argparse.ArgumentParser(allow_abbrev=False); add_megatron_arguments(p); p.parse_args(sys.argv[1:])"
+    )
+    arguments = words[words.index("pretrain_gpt.py") + 1 :]
+    done = subprocess.run([sys.executable, "-c", program] + arguments, capture_output=True, text=True)
+    check(done.returncode == 0, path, done.stderr[-1500:])
+
+
+def shell(path):
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
+    check(done.returncode == 0, path, done.stderr)
+
+
+def look(path):
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    name = os.path.basename(path)
+    if name.endswith(".sh"):
+        shell(path)
+        if name == "megatron.sh":
+            megatron_itself(path)
+    elif name == "dtrain_config.py":
+        torchtitan(path, text)
+        torchtitan_itself(path)
+    elif name == "ds_config.json":
+        deepspeed(path, text)
+    elif name == "config.json":
+        model(path, text)
+    elif name.endswith(".yaml"):
+        yaml = installed("yaml")
+        if yaml is None:
+            return
+        documents = list(yaml.safe_load_all(text))
+        if name == "kubernetes.yaml":
+            kubernetes(path, documents)
+        elif name == "accelerate.yaml":
+            accelerate(path, documents[0])
+        else:
+            training_arguments(path, documents[0])
+    else:
+        wrong.append(f"{path}: nobody reads such a file")
+
+
+def unfold(snapshot, folder):
+    """Writes the files that a snapshot shows one after the other."""
+    with open(snapshot, encoding="utf-8") as file:
+        text = file.read().split("\n---\n", 1)[1]
+    for part in ("\n" + text).split("\n==> ")[1:]:
+        name, _, content = part.partition("\n")
+        if name != "start":
+            place = os.path.join(folder, os.path.basename(snapshot).removesuffix(".snap"), name)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with open(place, "w", encoding="utf-8") as file:
+                file.write(content + "\n")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for given in sys.argv[1:]:
+            if given.endswith(".snap"):
+                unfold(given, folder)
+            else:
+                paths += [os.path.join(given, name) for name in sorted(os.listdir(given))]
+        paths += sorted(glob.glob(os.path.join(folder, "*", "*")))
+        for path in paths:
+            look(path)
+    for line in sorted(left_out):
+        print(line)
+    print(f"{len(paths)} files read, {len(wrong)} faults")
+    for line in wrong:
+        print(line)
+    sys.exit(1 if wrong or not paths else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+//! `dtrain plan --emit`: what it writes, read by those who read it.
+
+use dtrain_tests::{House, root};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const RECIPE: &str = r#"
+name = "two-replicas"
+
+[model]
+kind = "decoder"
+layers = 2
+hidden = 32
+heads = 2
+context = 32
+
+[data]
+train = "text.txt"
+valid = "10%"
+
+[objective]
+stop = { steps = 20 }
+
+[train]
+batch = 8
+learning_rate = 1e-3
+
+[layout]
+data = 2
+zero = 1
+
+[cluster]
+ranks = 2
+"#;
+
+/// A house with a recipe of two replicas and its text.
+fn house() -> (House, PathBuf) {
+    let house = House::default();
+    house.file("text.txt", "all work and no play makes a dull day; ".repeat(400));
+    let recipe = house.file("recipe.toml", RECIPE);
+    (house, recipe)
+}
+
+/// What `tests/data/emit_check.py` says of these; that it was left out, when there is no Python.
+fn checked(paths: &[&Path]) -> String {
+    let script = root().join("tests/data/emit_check.py");
+    // `tests/run` puts PyYAML into this one.
+    let own = root().join("target/test-data/python/bin/python");
+    let python = if own.exists() { own } else { "python3".into() };
+    let Ok(output) = Command::new(python).arg(script).args(paths).output() else {
+        return "left out: python3 cannot be started".to_owned();
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+#[test]
+fn a_plan_is_written_for_every_engine_that_can_train_it() {
+    let (house, recipe) = house();
+    let recipe = recipe.to_str().expect("the path is UTF-8");
+    let folder = |name: &str| recipe.replace("recipe.toml", name);
+    for (name, files) in [
+        ("megatron", &["megatron.sh"][..]),
+        ("deepspeed", &["config.json", "deepspeed.sh", "ds_config.json"]),
+        ("fsdp", &["accelerate.yaml", "config.json", "training_arguments.yaml"]),
+        ("slurm", &["slurm.sh"]),
+        ("kubernetes", &["kubernetes.yaml"]),
+    ] {
+        let folder = folder(name);
+        house.expect(0, ["plan", recipe, "--emit", name, "--emit-to", &folder]);
+        let entries = fs::read_dir(&folder).expect("the folder was made");
+        let mut written: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
+        written.sort();
+        assert_eq!(written, files, "{name}");
+        println!("{}", checked(&[Path::new(&folder)]));
+        house.expect(2, ["plan", recipe, "--emit", name, "--emit-to", &folder]);
+    }
+}
+
+#[test]
+fn one_file_goes_to_stdout_and_several_want_a_folder() {
+    let (house, recipe) = house();
+    let recipe = recipe.to_str().expect("the path is UTF-8");
+    let slurm = house.expect(0, ["plan", recipe, "--emit", "slurm"]);
+    assert!(slurm.stdout.starts_with(b"#!/usr/bin/env bash\n#SBATCH --job-name=two-replicas\n"));
+    let refused = house.expect(2, ["plan", recipe, "--emit", "deepspeed"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--emit-to FOLDER"));
+    assert!(refused.stdout.is_empty());
+    let json = house.expect(0, ["plan", recipe, "--emit", "deepspeed", "--json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).expect("it is JSON");
+    assert_eq!(json["format"], "dtrain.emitted/1");
+    let names: Vec<_> = json["files"].as_array().expect("files").iter().map(|file| &file["name"]).collect();
+    assert_eq!(names, ["ds_config.json", "config.json", "deepspeed.sh"]);
+    assert!(!json["notes"].as_array().expect("notes").is_empty());
+}
+
+#[test]
+fn a_model_that_an_engine_has_not_is_refused() {
+    let (house, recipe) = house();
+    let refused = house.expect(2, ["plan", recipe.to_str().expect("UTF-8"), "--emit", "torchtitan"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains("torchtitan cannot do what the plan says: a decoder that is not of the Llama family"),
+        "{said}"
+    );
+}
+
+/// The plans whose files were reviewed, read by the parsers of the engines where they are installed.
+#[test]
+fn what_was_reviewed_can_be_read() {
+    let folder = root().join("planner/src/emit/snapshots");
+    let entries = fs::read_dir(folder).expect("snapshots");
+    let all: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let all: Vec<_> = all
+        .iter()
+        .map(PathBuf::as_path)
+        .filter(|path| path.extension().is_some_and(|e| e == "snap"))
+        .collect();
+    assert!(all.len() >= 30, "only {} snapshots", all.len());
+    println!("{}", checked(&all));
+}
