@@ -3,12 +3,14 @@
 //! For people who decide what to rent or buy, and for those who train with another engine. Nothing is measured and nothing
 //! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
 
+mod advice;
 mod losers;
 mod words;
 
 #[cfg(test)]
 mod tests;
 
+pub use advice::Advice;
 pub use losers::Loser;
 pub use words::explain;
 
@@ -67,6 +69,8 @@ pub struct Outlook {
     pub next: Vec<Priced>,
     /// The best layout of every value of every axis that was not chosen.
     pub losers: Vec<Loser>,
+    /// What one change would make of it, the most helpful first.
+    pub advice: Vec<Advice>,
     /// Optimizer steps, where the recipe counts them.
     pub steps: Option<u64>,
     /// Seconds of all steps.
@@ -179,6 +183,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         ties: ties.iter().map(price).collect(),
         next: next.take(5).map(price).collect(),
         losers: losers::losers(&question, &found, &chosen),
+        advice: advice::advice(&question, found.best[0].seconds),
         choice,
         steps,
         total_seconds,

@@ -51,12 +51,12 @@ fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
         return Err(wrong(format!("`{size}` is no number of hosts and of GPUs of each")));
     };
     let Some(gpu) = gpu(part) else { return Err(unknown(part)) };
-    let Some(devices) = u32::checked_mul(hosts, per_host) else {
+    if u32::checked_mul(hosts, per_host).is_none() {
         return Err(wrong(format!("`{size}` is more GPUs than can be counted")));
-    };
-    let network = network.filter(|gbit| *gbit > 0.0).unwrap_or(gpu.network) / 8.0 * 1e9;
-    let memory = gpu.gibibytes * 1024f64.powi(3);
-    Ok(Cluster { gpu, devices, per_host, network, memory })
+    }
+    let usual = Cluster::of(gpu, hosts, per_host);
+    let said = network.filter(|gbit| *gbit > 0.0).map(|gbit| gbit / 8.0 * 1e9);
+    Ok(Cluster { network: said.unwrap_or(usual.network), ..usual })
 }
 
 fn unknown(part: &str) -> Failure {

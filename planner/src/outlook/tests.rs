@@ -28,8 +28,7 @@ fn recipe() -> Recipe {
 
 fn on(part: &str, devices: u32) -> Cluster {
     let gpu = gpu(part).expect("it is in the table");
-    let memory = gpu.gibibytes * 1024f64.powi(3);
-    Cluster { gpu, devices, per_host: 8.min(devices), network: gpu.network / 8.0 * 1e9, memory }
+    Cluster { devices, ..Cluster::of(gpu, 1, 8.min(devices)) }
 }
 
 fn of(recipe: &Recipe, cluster: Cluster, style: Style) -> Result<Outlook, OutlookError> {
@@ -98,4 +97,23 @@ fn what_cannot_be_priced_is_refused_with_its_reason() {
     image.model =
         Model::Cnn(Cnn { channels: 3, height: 8, width: 8, stages: vec![8], blocks: 1, classes: 2 });
     assert!(message(&image, on("H100", 8)).contains("cnn"));
+}
+
+#[test]
+fn advice_is_what_a_search_with_the_change_finds() {
+    let cluster = on("A100-40GB", 32);
+    let mut slow = cluster;
+    slow.network /= 16.0;
+    let found = of(&recipe(), slow, Style::Modern).expect("it fits");
+    let speed = |outlook: &Outlook| {
+        let fastest = outlook.ties.iter().map(|tie| tie.step_seconds);
+        128.0 / fastest.fold(outlook.choice.step_seconds, f64::min)
+    };
+    let twice =
+        of(&recipe(), Cluster { network: 2.0 * slow.network, ..slow }, Style::Modern).expect("it fits");
+    let advice = found.advice.iter().find(|advice| advice.change.contains("network")).expect("it is asked");
+    assert!((advice.speed - (speed(&twice) / speed(&found) - 1.0)).abs() < 1e-9, "{advice:?}");
+    assert!(advice.speed > 0.05, "a slow network is worth a change: {advice:?}");
+    assert!(found.advice.windows(2).all(|pair| pair[0].speed >= pair[1].speed), "{:?}", found.advice);
+    assert!(found.advice.iter().all(|advice| advice.speed > -0.5), "{:?}", found.advice);
 }

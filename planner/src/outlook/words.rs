@@ -99,6 +99,10 @@ fn others(text: &mut String, outlook: &Outlook) {
         row(text, title, &format!("{}: {:.0} % slower, {cause}", loser.value, 100.0 * loser.slower));
         told.push((loser.axis, count));
     }
+    for (place, advice) in outlook.advice.iter().filter(|advice| advice.speed >= 0.01).enumerate() {
+        let title = if place == 0 { "advice" } else { "" };
+        row(text, title, &format!("{}: {:.0} % more tokens a second", advice.change, 100.0 * advice.speed));
+    }
     row(text, "searched", &format!("{} layouts", thousands(outlook.layouts)));
 }
 

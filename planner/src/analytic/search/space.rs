@@ -13,6 +13,8 @@ pub struct Cluster {
     pub devices: u32,
     /// Devices of a host.
     pub per_host: u32,
+    /// Bytes a second one way between a device and the others of its host, on the data sheet.
+    pub link: f64,
     /// Bytes a second of network for each device, on the data sheet.
     pub network: f64,
     /// Bytes of memory of a device that may be used.
@@ -64,6 +66,20 @@ fn whole(dimension: f64) -> u32 {
 
 fn divisors_of(n: u32) -> impl Iterator<Item = u32> {
     divisors(n.into()).into_iter().filter_map(|d| u32::try_from(d).ok())
+}
+
+impl Cluster {
+    /// `hosts` of `per_host` devices each, as the part is usually sold.
+    pub fn of(gpu: &'static Gpu, hosts: u32, per_host: u32) -> Self {
+        Self {
+            gpu,
+            devices: hosts * per_host,
+            per_host,
+            link: gpu.link * 1e9,
+            network: gpu.network / 8.0 * 1e9,
+            memory: gpu.gibibytes * 1024f64.powi(3),
+        }
+    }
 }
 
 impl Question {
@@ -135,7 +151,7 @@ impl Question {
 
     /// A case of a shape, whatever else is open.
     pub fn case(&self, shape: &Shape) -> Case<'_> {
-        let Cluster { gpu, per_host, network, .. } = self.cluster;
+        let Cluster { gpu, per_host, link, network, .. } = self.cluster;
         Case {
             model: &self.model,
             cut: Cut {
@@ -154,7 +170,7 @@ impl Question {
             },
             engine: self.engine,
             device: Device::of(gpu, self.products, self.kernel, self.model.head, 1.0),
-            links: Links::of(gpu.link * 1e9, network, per_host.into()),
+            links: Links::of(link, network, per_host.into()),
             kernel: self.kernel,
             products: self.products,
         }

@@ -28,13 +28,7 @@ fn question(model: Transformer, devices: u32, batch: u32) -> Question {
     let part = gpu("H100").expect("it is in the table");
     Question {
         model,
-        cluster: Cluster {
-            gpu: part,
-            devices,
-            per_host: 8.min(devices),
-            network: 50e9,
-            memory: part.gibibytes * 1024f64.powi(3),
-        },
+        cluster: Cluster { devices, ..Cluster::of(part, 1, 8.min(devices)) },
         engine: Engine::of(Style::Modern),
         kernel: Kernel::Fused,
         products: Products::Bits16,
