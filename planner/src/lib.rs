@@ -37,6 +37,7 @@ pub mod speeds;
 pub mod stale;
 pub mod timing;
 pub mod traffic;
+pub mod tune;
 pub mod when;
 
 #[cfg(test)]
