@@ -1,0 +1,145 @@
+//! Where to try next: the place whose expected improvement is largest.
+//!
+//! The logarithm of the expected improvement (Ament et al. 2023) has slopes to follow also where the improvement itself is no number
+//! but 0. It is weighed by the probability that the place can be trained at all (Gardner et al. 2014). "Improvement" is on
+//! the lowest cost that is *believed* of a place that was tried: the lowest measured one is luck as well as merit.
+
+use super::gaussian::Belief;
+use super::model::Model;
+use super::normal::log_improvement;
+use super::refine;
+use super::sobol::Sobol;
+use super::space::{Dimension, Space, Value};
+
+/// Places all over the cube that are compared.
+const EVERYWHERE: u32 = 1024;
+
+/// Places near each of the best ones that are compared, at each of [`REACHES`].
+const NEARBY: u32 = 24;
+
+/// How many of the places that were tried are looked around.
+const LOOKED_AROUND: usize = 4;
+
+/// How far one looks around, in widths of the cube.
+const REACHES: [f64; 3] = [0.2, 0.05, 0.01];
+
+/// Of how many places the surroundings are searched for the top.
+const CLIMBED: usize = 5;
+
+/// How much a place that may fail is shunned: the power of the probability that it can be trained. A failure costs a trial, and
+/// says less than a cost would.
+const CAUTION: f64 = 2.0;
+
+/// A place to be tried.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Promise {
+    /// What to try.
+    pub values: Vec<Value>,
+    /// By how much it is expected to lower the best cost, in the units of the trials.
+    pub improvement: f64,
+}
+
+/// The natural logarithm of the improvement on `incumbent` that is expected where `belief` is held.
+pub fn log_expected_improvement(belief: Belief, incumbent: f64) -> f64 {
+    let deviation = belief.variance.sqrt();
+    deviation.ln() + log_improvement((incumbent - belief.mean) / deviation)
+}
+
+/// The most promising values that are not among `settled`; `None` when no others were come across.
+pub fn most_promising(space: &Space, model: &Model, settled: &[&[Value]], seed: u64) -> Option<Promise> {
+    let improvement = |point: &[f64]| {
+        let (belief, incumbent) = model.standardised(point);
+        log_expected_improvement(belief, incumbent)
+    };
+    let score = |point: &[f64]| improvement(point) + CAUTION * model.log_feasible(point);
+    let free: Vec<bool> = space.dimensions().iter().map(Dimension::is_continuous).collect();
+    let mut places = scored(candidates(space, model, seed), space, &score);
+    let climbed: Vec<_> =
+        places.iter().take(CLIMBED).map(|(_, from)| refine::climb(from, &free, &score)).collect();
+    places.extend(scored(climbed, space, &score));
+    places.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut values = places.iter().map(|(_, place)| (place, space.values(place)));
+    let (place, values) = values.find(|(_, values)| !settled.contains(&values.as_slice()))?;
+    let expected = (improvement(place) + model.log_feasible(place)).exp() * model.spread();
+    Some(Promise { values, improvement: expected })
+}
+
+/// Places with their scores, the highest first; each is moved to where its values lie, which is what would be tried.
+fn scored(places: Vec<Vec<f64>>, space: &Space, score: &dyn Fn(&[f64]) -> f64) -> Vec<(f64, Vec<f64>)> {
+    let settled = places.iter().filter_map(|place| space.point(&space.values(place)));
+    let mut scored: Vec<(f64, Vec<f64>)> = settled.map(|place| (score(&place), place)).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    scored
+}
+
+/// Places all over the cube, and places around those that are believed best.
+fn candidates(space: &Space, model: &Model, seed: u64) -> Vec<Vec<f64>> {
+    let sobol = Sobol::new(space.dimensions().len(), seed);
+    let mut places: Vec<Vec<f64>> = (0..EVERYWHERE).map(|index| sobol.point(index)).collect();
+    let mut index = EVERYWHERE;
+    for best in model.best_places().into_iter().take(LOOKED_AROUND) {
+        for reach in REACHES {
+            places.extend((index..index + NEARBY).map(|index| around(best, &sobol.point(index), reach)));
+            index += NEARBY;
+        }
+    }
+    places
+}
+
+/// The place that lies in a box of half-width `reach` around `middle` as `point` lies in the unit cube.
+fn around(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
+    let moved = |(middle, point): (&f64, &f64)| (middle + reach * (2.0 * point - 1.0)).clamp(0.0, 1.0);
+    middle.iter().zip(point).map(moved).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::{Ended, Outcome, Scale};
+
+    #[test]
+    fn improvement_is_that_of_the_closed_form() {
+        // At the incumbent itself half the bell curve improves: σ/√(2π).
+        let belief = Belief { mean: 1.0, variance: 4.0 };
+        let at = log_expected_improvement(belief, 1.0).exp();
+        assert!((at - 2.0 / std::f64::consts::TAU.sqrt()).abs() < 1e-12);
+        // Sure to improve by 10.
+        let sure = Belief { mean: -9.0, variance: 1e-6 };
+        assert!((log_expected_improvement(sure, 1.0).exp() - 10.0).abs() < 1e-9);
+        // Hopeless places can still be told apart.
+        let hopeless = |mean| log_expected_improvement(Belief { mean, variance: 1e-4 }, 0.0);
+        assert!(hopeless(1.0) > hopeless(2.0) && hopeless(2.0).is_finite());
+    }
+
+    fn space() -> Space {
+        let rate = Dimension { name: "rate".into(), scale: Scale::Log { low: 1e-5, high: 1e-1 } };
+        let levels = Scale::Levels([8, 16, 32].map(Value::Whole).to_vec());
+        Space::new(vec![rate, Dimension { name: "batch".into(), scale: levels }])
+    }
+
+    fn trials() -> Vec<Ended> {
+        let sobol = Sobol::new(2, 3);
+        let trial = |index| {
+            let values = space().values(&sobol.point(index));
+            let place = space().point(&values).expect("values of the space");
+            let cost = 3.0 + 8.0 * (place[0] - 0.6).powi(2) + (place[1] - 0.5).powi(2);
+            Ended { values, outcome: Outcome::done(cost) }
+        };
+        (0..10).map(trial).collect()
+    }
+
+    #[test]
+    fn the_bottom_of_a_bowl_is_promising() {
+        let trials = trials();
+        let model = Model::of(&space(), &trials).expect("ten costs");
+        let settled: Vec<&[Value]> = trials.iter().map(|trial| trial.values.as_slice()).collect();
+        let promise = most_promising(&space(), &model, &settled, 1).expect("a continuum is never exhausted");
+        let place = space().point(&promise.values).expect("values of the space");
+        assert!((place[0] - 0.6).abs() < 0.1, "the first coordinate matters most: {promise:?}");
+        assert!(promise.improvement > 0.0 && promise.improvement < 0.5, "{promise:?}");
+        assert_eq!(Some(promise.clone()), most_promising(&space(), &model, &settled, 1), "it is a function");
+        let also: Vec<&[Value]> = settled.iter().copied().chain([promise.values.as_slice()]).collect();
+        let next = most_promising(&space(), &model, &also, 1).expect("a continuum is never exhausted");
+        assert!(next.values != promise.values, "what is settled is not tried again");
+    }
+}
