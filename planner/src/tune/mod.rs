@@ -1,4 +1,12 @@
 //! Proposes what the next trial of a study should try, from what the trials before it found.
+//!
+//! A [`Study`] says which values are searched and how; [`Study::propose`] is a function of the trials that ended, so the same
+//! trials give the same proposal to the last bit, and a study that was killed goes on as if it had not been. [`Search`]
+//! is the study as a solver of argmin. Nothing here trains, and nothing here remembers: trials are run by
+//! whoever implements [`Trials`], and kept in the ledger.
+//!
+//! A sampler is a variant of [`Sampler`] and a file beside [`sobol`]; what they share is a [`Space`] of dimensions mapped
+//! to the unit cube.
 
 pub mod acquisition;
 pub mod fit;
@@ -9,8 +17,19 @@ pub mod model;
 pub mod normal;
 pub mod outcome;
 pub mod refine;
+pub mod sampler;
+pub mod search;
+pub mod searched;
 pub mod sobol;
 pub mod space;
+pub mod study;
 
 pub use outcome::{Ended, Failure, Outcome};
+pub use sampler::Sampler;
+pub use search::{Search, Trials};
+pub use searched::Searched;
 pub use space::{Dimension, Scale, Space, Value};
+pub use study::{Proposal, Recommended, Source, Study};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! What of a recipe is searched, and the recipe with what was found.
+
+use super::space::{Dimension, Scale, Space, Value};
+use crate::learning_rate::Decision;
+use crate::plan::Plan;
+use dtrain_recipes::{Choice, Precision, Recipe, Samples, Tokens, Warmup};
+use serde::{Deserialize, Serialize};
+
+/// The values of a recipe that are searched over trials.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Searched {
+    keys: Vec<Key>,
+    space: Space,
+}
+
+/// A key of a recipe that can be searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Key {
+    LearningRate,
+    Batch,
+    WarmupSteps,
+    WarmupTokens,
+    Precision,
+}
+
+impl Searched {
+    /// What the recipe leaves open and asks to be searched.
+    ///
+    /// A learning rate that is left open altogether is searched within what the planner recommends; all else that is open
+    /// stays with the planner. A batch between bounds is searched in doublings of the lower one, so that every batch splits as
+    /// the lowest does. What has one value only is not searched.
+    pub fn of(recipe: &Recipe, learning_rate: &Decision<f64>) -> Self {
+        let found = [
+            rate(&recipe.train.learning_rate, learning_rate).map(|scale| (Key::LearningRate, scale)),
+            batch(&recipe.train.batch).map(|scale| (Key::Batch, scale)),
+            warmup(&recipe.train.warmup),
+            precision(&recipe.train.precision).map(|scale| (Key::Precision, scale)),
+        ];
+        let found = found.into_iter().flatten().filter(|(_, scale)| is_open(scale));
+        let named = found.map(|(key, scale)| (key, Dimension { name: key.name().into(), scale }));
+        let (keys, dimensions) = named.unzip();
+        Self { keys, space: Space::new(dimensions) }
+    }
+
+    /// The dimensions, named by the keys of the recipe.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// The recipe with these values pinned; those that are no values of the space are left as they were.
+    pub fn pinned(&self, recipe: &Recipe, values: &[Value]) -> Recipe {
+        let mut recipe = recipe.clone();
+        for (key, value) in self.keys.iter().zip(values) {
+            key.pin(&mut recipe, value);
+        }
+        recipe
+    }
+
+    /// The values nearest to what a plan says: the natural first trial. `None` when a dimension has none.
+    pub fn planned(&self, plan: &Plan) -> Option<Vec<Value>> {
+        let pairs = self.keys.iter().zip(self.space.dimensions());
+        pairs.map(|(key, dimension)| key.planned(plan, dimension)).collect()
+    }
+}
+
+impl Key {
+    fn name(self) -> &'static str {
+        match self {
+            Self::LearningRate => "train.learning_rate",
+            Self::Batch => "train.batch",
+            Self::WarmupSteps | Self::WarmupTokens => "train.warmup",
+            Self::Precision => "train.precision",
+        }
+    }
+
+    fn pin(self, recipe: &mut Recipe, value: &Value) {
+        let train = &mut recipe.train;
+        match (self, value) {
+            (Self::LearningRate, Value::Real(rate)) => train.learning_rate = Choice::Pinned(*rate),
+            (Self::Batch, Value::Whole(samples)) => train.batch = Choice::Pinned(Samples(*samples)),
+            (Self::WarmupSteps, Value::Whole(steps)) => train.warmup = Choice::Pinned(Warmup::Steps(*steps)),
+            (Self::WarmupTokens, Value::Whole(tokens)) => {
+                train.warmup = Choice::Pinned(Warmup::Tokens(Tokens(*tokens)));
+            }
+            (Self::Precision, Value::Word(word)) => {
+                let named = PRECISIONS.iter().find(|(_, name)| name == word);
+                train.precision = named.map_or(train.precision.clone(), |(one, _)| Choice::Pinned(*one));
+            }
+            (
+                Self::LearningRate | Self::Batch | Self::WarmupSteps | Self::WarmupTokens | Self::Precision,
+                _,
+            ) => {}
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    fn planned(self, plan: &Plan, dimension: &Dimension) -> Option<Value> {
+        let warmup = plan.best().pace.warmup.value;
+        match self {
+            Self::LearningRate => dimension.nearest(plan.learning_rate.value),
+            Self::Batch => dimension.nearest(plan.batch.value as f64),
+            Self::WarmupSteps => dimension.nearest(warmup as f64),
+            Self::WarmupTokens => {
+                dimension.nearest((warmup * plan.batch.value * plan.recipe.model.sample_tokens()) as f64)
+            }
+            Self::Precision => Some(word(plan.best().candidate.arrangement.precision)),
+        }
+    }
+}
+
+/// Precisions as they are written in a recipe.
+const PRECISIONS: [(Precision, &str); 3] =
+    [(Precision::F32, "f32"), (Precision::Bf16, "bf16"), (Precision::F16, "f16")];
+
+fn word(precision: Precision) -> Value {
+    Value::Word(crate::candidate::precision_word(precision).into())
+}
+
+/// Whether there is more than one value.
+fn is_open(scale: &Scale) -> bool {
+    match scale {
+        Scale::Log { low, high } => low < high,
+        Scale::Counts { low, high } => low < high,
+        Scale::Levels(all) | Scale::Names(all) => all.len() > 1,
+    }
+}
+
+fn rate(choice: &Choice<f64>, recommended: &Decision<f64>) -> Option<Scale> {
+    match choice {
+        Choice::Auto => Some(Scale::Log { low: recommended.low, high: recommended.high }),
+        Choice::Pinned(_) => None,
+        Choice::Among(rates) => {
+            let mut rates = rates.clone();
+            rates.sort_by(f64::total_cmp);
+            rates.dedup();
+            Some(Scale::Levels(rates.into_iter().map(Value::Real).collect()))
+        }
+        Choice::Log { low, high } => Some(Scale::Log { low: *low, high: *high }),
+    }
+}
+
+fn batch(choice: &Choice<Samples>) -> Option<Scale> {
+    match choice {
+        Choice::Auto | Choice::Pinned(_) => None,
+        Choice::Among(batches) => Some(counts(batches.iter().map(|samples| samples.0).collect())),
+        Choice::Log { low, high } => {
+            let doublings = std::iter::successors(Some(low.0.max(1)), |batch| batch.checked_mul(2));
+            Some(counts(doublings.take_while(|batch| *batch <= high.0).collect()))
+        }
+    }
+}
+
+fn warmup(choice: &Choice<Warmup>) -> Option<(Key, Scale)> {
+    let counted = |warmup: &Warmup| match warmup {
+        Warmup::Steps(steps) => (Key::WarmupSteps, *steps),
+        Warmup::Tokens(tokens) => (Key::WarmupTokens, tokens.0),
+    };
+    match choice {
+        Choice::Auto | Choice::Pinned(_) => None,
+        Choice::Among(all) => {
+            let (key, _) = counted(all.first()?);
+            // Steps and tokens have no common order: those in the unit of the first are searched.
+            let alike = all.iter().map(counted).filter(|(other, _)| *other == key);
+            Some((key, counts(alike.map(|(_, count)| count).collect())))
+        }
+        Choice::Log { low, high } => {
+            let ((key, low), (_, high)) = (counted(low), counted(high));
+            Some((key, Scale::Counts { low: low.max(1), high }))
+        }
+    }
+}
+
+fn precision(choice: &Choice<Precision>) -> Option<Scale> {
+    match choice {
+        Choice::Auto | Choice::Pinned(_) | Choice::Log { .. } => None,
+        Choice::Among(all) => {
+            let is_named = |(precision, _): &&(Precision, &str)| all.contains(precision);
+            let named = PRECISIONS.iter().filter(is_named).map(|(precision, _)| word(*precision));
+            Some(Scale::Names(named.collect()))
+        }
+    }
+}
+
+/// Counts as levels, in their order.
+fn counts(mut all: Vec<u64>) -> Scale {
+    all.sort_unstable();
+    all.dedup();
+    Scale::Levels(all.into_iter().map(Value::Whole).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    fn recommended() -> Decision<f64> {
+        Decision { value: 1e-3, low: 3.3e-4, high: 3e-3, reason: "a test".into() }
+    }
+
+    fn open() -> Recipe {
+        let mut recipe = sample::recipe();
+        recipe.train.batch = Choice::Log { low: Samples(12), high: Samples(100) };
+        recipe.train.warmup = Choice::Log { low: Warmup::Steps(0), high: Warmup::Steps(50) };
+        recipe.train.precision = Choice::Among(vec![Precision::Bf16, Precision::F32]);
+        recipe
+    }
+
+    fn names(searched: &Searched) -> Vec<&str> {
+        searched.space().dimensions().iter().map(|dimension| dimension.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_plain_recipe_is_searched_for_its_learning_rate_alone() {
+        let searched = Searched::of(&sample::recipe(), &recommended());
+        let scale = Scale::Log { low: 3.3e-4, high: 3e-3 };
+        assert_eq!(searched.space().dimensions(), [Dimension { name: "train.learning_rate".into(), scale }]);
+    }
+
+    #[test]
+    fn what_is_pinned_or_has_one_value_is_not_searched() {
+        let mut recipe = sample::recipe();
+        recipe.train.learning_rate = Choice::Pinned(1e-3);
+        recipe.train.batch = Choice::Log { low: Samples(8), high: Samples(15) };
+        recipe.train.warmup = Choice::Among(vec![Warmup::Steps(10), Warmup::Steps(10)]);
+        recipe.train.precision = Choice::Among(vec![Precision::F32]);
+        assert!(names(&Searched::of(&recipe, &recommended())).is_empty());
+    }
+
+    #[test]
+    fn a_recipe_takes_what_was_found() {
+        let recipe = open();
+        let searched = Searched::of(&recipe, &recommended());
+        assert_eq!(
+            names(&searched),
+            ["train.learning_rate", "train.batch", "train.warmup", "train.precision"]
+        );
+        let values = searched.space().values(&[1.0, 0.4, 0.0, 0.9]);
+        let found = searched.pinned(&recipe, &values);
+        assert_eq!(found.train.learning_rate, Choice::Pinned(3e-3));
+        assert_eq!(found.train.batch, Choice::Pinned(Samples(24)), "of 12, 24, 48, 96");
+        assert_eq!(found.train.warmup, Choice::Pinned(Warmup::Steps(1)));
+        assert_eq!(found.train.precision, Choice::Pinned(Precision::Bf16));
+        assert!(names(&Searched::of(&found, &recommended())).is_empty(), "nothing is left open");
+    }
+
+    #[test]
+    fn choices_are_searched_in_their_order() {
+        let mut recipe = sample::recipe();
+        recipe.train.learning_rate = Choice::Among(vec![1e-2, 1e-3, 1e-2]);
+        recipe.train.warmup =
+            Choice::Among(vec![Warmup::Tokens(Tokens(512)), Warmup::Steps(3), Warmup::Tokens(Tokens(256))]);
+        let searched = Searched::of(&recipe, &recommended());
+        let all: Vec<Vec<Value>> = searched.space().all().expect("four").collect();
+        assert_eq!(all[0], [Value::Real(1e-3), Value::Whole(256)]);
+        assert_eq!(all.len(), 4);
+        let warmup = searched.pinned(&recipe, &all[3]).train.warmup;
+        assert_eq!(warmup, Choice::Pinned(Warmup::Tokens(Tokens(512))));
+    }
+
+    #[test]
+    fn the_plan_is_the_first_trial() {
+        let (recipe, host, rates) = (open(), sample::host(4), sample::rates(4));
+        let plan = crate::plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
+        let searched = Searched::of(&recipe, &plan.learning_rate);
+        let values = searched.planned(&plan).expect("every dimension has a value");
+        let place = searched.space().point(&values).expect("they are values of the space");
+        assert!(place.iter().all(|coordinate| (0.0..=1.0).contains(coordinate)), "{values:?}");
+        let rate = values[0].number().expect("a learning rate");
+        assert!((rate / plan.learning_rate.value - 1.0).abs() < 0.01, "{rate}");
+        let warmup = values[2].number().expect("a count");
+        #[expect(clippy::cast_precision_loss, reason = "small")]
+        let planned = plan.best().pace.warmup.value as f64;
+        assert!((warmup - planned).abs() <= 1.0, "{warmup} {planned}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Whole studies of toy functions.
+
+mod chance;
+mod resume;
+mod toys;
