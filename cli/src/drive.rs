@@ -45,8 +45,13 @@ pub(crate) struct Task<'a> {
 
 /// Drives a trial, then tells how it ended.
 pub(crate) fn drive(context: &Context, history: &mut History, task: &Task<'_>) -> Outcome {
-    let ending = watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))?;
+    let ending = follow(context, history, task)?;
     tell(context, history, task, &ending)
+}
+
+/// Drives a trial with a progress display; how it ended is the caller's to tell.
+pub(crate) fn follow(context: &Context, history: &mut History, task: &Task<'_>) -> Result<Ending, Failure> {
+    watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))
 }
 
 /// Watches a trial until it has stopped, unless another terminal does; tells whether it was this one.

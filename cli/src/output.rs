@@ -177,7 +177,7 @@ fn is_dumb() -> bool {
 pub(crate) struct Paint(bool);
 
 impl Paint {
-    #[cfg(test)]
+    /// No colours.
     pub(crate) fn plain() -> Self {
         Self(false)
     }

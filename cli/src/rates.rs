@@ -92,26 +92,35 @@ fn spinner() -> ProgressBar {
 
 /// Plans a recipe with what is known of this host.
 pub(crate) fn plan(context: &Context, history: &mut History, loaded: &Loaded) -> Result<Plan, Failure> {
-    let recipe = &loaded.checked.recipe;
+    plan_of(context, history, loaded, &loaded.checked.recipe)
+}
+
+/// Plans a recipe that was made of the one that was loaded: its data lies where that one's does.
+pub(crate) fn plan_of(
+    context: &Context,
+    history: &mut History,
+    loaded: &Loaded,
+    recipe: &Recipe,
+) -> Result<Plan, Failure> {
     let host = host();
     if let Model::Command(_) = recipe.model {
         // Refused by the planner; nothing can be measured, and no data is read.
-        return request(loaded, &host, None, &[], None);
+        return request(loaded, recipe, &host, None, &[], None);
     }
     let samples = count(context, loaded)?;
     let rates = settle(context, history, &host, recipe, samples.map(|(train, _)| train), false)?;
     let observations = observations(history, &host, &recipe.model)?;
-    request(loaded, &host, Some(&rates), &observations, samples)
+    request(loaded, recipe, &host, Some(&rates), &observations, samples)
 }
 
 fn request(
     loaded: &Loaded,
+    recipe: &Recipe,
     host: &HostFacts,
     rates: Option<&Rates>,
     observations: &[Observation],
     samples: Option<(u64, u64)>,
 ) -> Result<Plan, Failure> {
-    let recipe = &loaded.checked.recipe;
     let request = PlanRequest {
         recipe,
         host,

@@ -110,6 +110,11 @@ fn library() {
 }
 
 #[test]
+fn tune() {
+    follow("examples/tune/README.md", &["objective.stop={ steps = 60 }"], &[]);
+}
+
+#[test]
 fn llama_405b() {
     let house = follow("examples/llama-405b/README.md", &[], &[(4, 3)]);
     let recipe = root().join("examples/llama-405b/recipe.toml");

@@ -9,3 +9,4 @@ mod memory;
 mod parity;
 mod ssh;
 mod tidy;
+mod tune;

@@ -8,7 +8,7 @@ mod trial;
 pub(crate) use model::{ModelCommand, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
-    EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs,
+    EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{CompareArgs, HistoryArgs, LogsArgs, ResumeArgs, ShowArgs, TrialArgs};
 
@@ -93,6 +93,10 @@ pub(crate) enum Command {
     #[command(after_help = RUN_EXAMPLE)]
     Run(RunArgs),
 
+    /// Search the learning rate, and what else is left open, over short trials
+    #[command(after_help = TUNE_EXAMPLE)]
+    Tune(TuneArgs),
+
     /// Go on with a trial that was stopped, interrupted or lost
     #[command(after_help = "Example:\n  dtrain resume last")]
     Resume(ResumeArgs),
@@ -167,6 +171,14 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Agent,
 }
+
+const TUNE_EXAMPLE: &str = "Examples:
+  dtrain tune recipe.toml --trials 12 --out tuned.json && dtrain run tuned.json
+  dtrain tune recipe.toml --study recipe-tune-1 --trials 20    go on with a study
+
+Each trial is a complete short training with a warm-up and a decay of its own. The rate is searched within the plan's range unless
+the recipe says `learning_rate = { log = [1e-4, 1e-2] }`; batch, warm-up and precision where it says `{ choices = [..] }` or
+`{ log = [..] }`. Ctrl-C stops after saving; the same command with --study goes on, to the same end.";
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml

@@ -127,6 +127,32 @@ pub(crate) struct EstimateArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+
+    /// Short trials in all, those that ended before included
+    #[arg(long, default_value_t = 12, value_name = "N")]
+    pub(crate) trials: u64,
+
+    /// Optimizer steps of a short trial [default: a ninth of the whole training, at least 20]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    pub(crate) steps: Option<u64>,
+
+    /// Layouts to measure before, of those that the plan puts first; 0 trusts the plan
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub(crate) layouts: usize,
+
+    /// Name of the study; one that there is goes on [default: RECIPE-tune-N]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) study: Option<String>,
+
+    /// Save the winner's plan in this file [default: in the state folder]
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// A recipe (a file, `library/NAME`, or `PACKAGE/NAME`), or a plan saved by `dtrain plan --out`
     #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml")]

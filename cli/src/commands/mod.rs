@@ -20,6 +20,7 @@ pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod show;
+pub(crate) mod tune;
 
 use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
 use crate::context::Context;
@@ -55,6 +56,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Plan(args) => plan::run(context, &args),
         Command::Estimate(args) => estimate::run(context, &args),
         Command::Run(args) => run::run(context, &args),
+        Command::Tune(args) => tune::run(context, &args),
         Command::Resume(args) => resume::resume(context, &args),
         Command::Attach(args) => resume::attach(context, &args),
         Command::Stop(args) => resume::stop(context, &args),

@@ -52,7 +52,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn write(path: &Path, stored: &Stored) -> Result<(), Failure> {
+pub(crate) fn write(path: &Path, stored: &Stored) -> Result<(), Failure> {
     let text = crate::output::document("plan", stored, true)?;
     std::fs::write(path, text + "\n").map_err(|error| {
         Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string())

@@ -54,7 +54,7 @@ fn take_up(context: &Context, name: &str, how: How, detach: bool) -> Outcome {
 }
 
 /// The plan that a trial carries out.
-fn plan(trial: &Trial) -> Result<Plan, Failure> {
+pub(crate) fn plan(trial: &Trial) -> Result<Plan, Failure> {
     serde_json::from_value(trial.plan.clone()).map_err(|error| {
         Failure::new(Exit::Infrastructure, format!("the plan of {} cannot be read", trial.row.label))
             .cause(error.to_string())

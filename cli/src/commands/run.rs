@@ -89,7 +89,7 @@ fn refuse_stale(history: &History, plan: &Plan, is_allowed: bool) -> Result<(), 
 }
 
 /// Who said the values that were not in the recipe itself.
-fn sources(loaded: &Loaded) -> BTreeMap<String, Source> {
+pub(crate) fn sources(loaded: &Loaded) -> BTreeMap<String, Source> {
     let source = |layer: Layer| match layer {
         Layer::Default => Source::Default,
         Layer::Environment | Layer::Assignment | Layer::Settings | Layer::Cluster => Source::Setting,
@@ -98,14 +98,18 @@ fn sources(loaded: &Loaded) -> BTreeMap<String, Source> {
     loaded.checked.resolved.iter().map(|value| (value.path.clone(), source(value.origin.layer()))).collect()
 }
 
-fn new_trial(plan: &Plan, sources: BTreeMap<String, Source>, folder: &Path) -> NewTrial {
+pub(crate) fn new_trial(plan: &Plan, sources: BTreeMap<String, Source>, folder: &Path) -> NewTrial {
     let features: &[&str] = if cfg!(feature = "cuda") { &["cuda"] } else { &[] };
     let provenance = Provenance::collect(folder, features);
     NewTrial { sources, ..NewTrial::of(plan, plan.best(), provenance) }
 }
 
 /// Puts the plan beside the trial's checkpoints, for people and other programs.
-fn keep_plan(context: &Context, trial: &dtrain_protocol::TrialId, plan: &Plan) -> Result<(), Failure> {
+pub(crate) fn keep_plan(
+    context: &Context,
+    trial: &dtrain_protocol::TrialId,
+    plan: &Plan,
+) -> Result<(), Failure> {
     let folder = context.home.trial(trial);
     let stored = plan::Stored { digest: plan.digest(), plan: plan.clone() };
     let text = crate::output::document("plan", &stored, true)?;

@@ -20,14 +20,16 @@ pub mod refine;
 pub mod sampler;
 pub mod search;
 pub mod searched;
+pub mod settled;
 pub mod sobol;
 pub mod space;
 pub mod study;
 
 pub use outcome::{Ended, Failure, Outcome};
 pub use sampler::Sampler;
-pub use search::{Search, Trials};
+pub use search::{Finish, Search, Trials};
 pub use searched::Searched;
+pub use settled::{settled, shortened};
 pub use space::{Dimension, Scale, Space, Value};
 pub use study::{Proposal, Recommended, Source, Study};
 

@@ -13,6 +13,12 @@ pub trait Trials {
     fn run(&mut self, proposal: &Proposal) -> Option<Outcome>;
 }
 
+impl<T: Trials> Trials for &mut T {
+    fn run(&mut self, proposal: &Proposal) -> Option<Outcome> {
+        (**self).run(proposal)
+    }
+}
+
 /// Why a search is at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -16,10 +16,11 @@ pub(super) struct Version(i32);
 pub(super) type Step = (Version, &'static str);
 
 /// The version this program writes.
-pub(super) const CURRENT: Version = Version(100);
+pub(super) const CURRENT: Version = Version(101);
 
 /// All steps, oldest first.
-pub(super) const STEPS: &[Step] = &[(CURRENT, include_str!("sql/v1.sql"))];
+pub(super) const STEPS: &[Step] =
+    &[(Version(100), include_str!("sql/v1.sql")), (CURRENT, include_str!("sql/v1_1.sql"))];
 
 impl Version {
     /// Files of different major versions cannot be read by each other's programs.
@@ -147,7 +148,7 @@ mod tests {
         assert!(newer.is_read_only());
         mark(CURRENT.0 + 100);
         let error = crate::History::open(&path).expect_err("refused").source.to_string();
-        assert!(error.contains("version 2.0") && error.contains("version 1.0"), "{error}");
+        assert!(error.contains("version 2.1") && error.contains("version 1.1"), "{error}");
         drop(folder);
     }
 

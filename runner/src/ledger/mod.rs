@@ -18,6 +18,7 @@ mod points;
 mod rates;
 mod show;
 mod state;
+mod study;
 
 pub use create::{Created, NewTrial, Param, Predicted, Source, flatten};
 pub use export::Format;
@@ -30,6 +31,7 @@ pub use points::Sample;
 pub use rates::{Observation, host_digest};
 pub use show::{Attempt, Checkpoint, Note, Trial};
 pub use state::Status;
+pub use study::Tried;
 
 use crate::fact::LedgerError;
 use rusqlite::{Connection, Transaction, TransactionBehavior};

@@ -4,4 +4,5 @@ mod compare;
 mod find;
 mod keep;
 mod processes;
+mod study;
 mod support;

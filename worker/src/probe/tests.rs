@@ -36,14 +36,14 @@ fn decoder() -> Model {
 
 #[test]
 fn one_rank_measures_every_part_and_no_collective() {
-    let rates = rates(&request(decoder(), vec![1, 4], 10.0), |_| unreachable!("it is alone")).unwrap();
-    assert_eq!(rates.profile.iter().map(|point| point.micro_batch).collect::<Vec<_>>(), [1, 4]);
+    let rates = rates(&request(decoder(), vec![1, 64], 10.0), |_| unreachable!("it is alone")).unwrap();
+    assert_eq!(rates.profile.iter().map(|point| point.micro_batch).collect::<Vec<_>>(), [1, 64]);
     for point in &rates.profile {
         let parts = [point.block_forward, point.block_backward, point.outer_forward, point.outer_backward];
         assert!(parts.iter().all(|seconds| *seconds > 0.0 && *seconds < 1.0), "{point:?}");
     }
-    let four = |p: &ProfilePoint| p.block_forward + p.block_backward;
-    assert!(four(&rates.profile[1]) > four(&rates.profile[0]), "four samples take longer than one");
+    let both = |p: &ProfilePoint| p.block_forward + p.block_backward;
+    assert!(both(&rates.profile[1]) > both(&rates.profile[0]), "64 samples take longer than one");
     assert!(rates.optimizer_seconds_per_parameter > 0.0 && rates.baseline_bytes > 0);
     assert!(rates.all_reduce.is_empty());
 }

@@ -1,0 +1,124 @@
+//! `dtrain tune`: a study of short trials, whose winner becomes the plan.
+//!
+//! First a few layouts are measured, then what is searched is tried in short complete trainings with the fastest of
+//! them. Everything a study knows is in the history: the command that began it goes on with it after any stop.
+
+mod kept;
+mod layouts;
+mod report;
+mod short;
+
+use crate::args::TuneArgs;
+use crate::commands::plan::{Stored, write};
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::load::{Loaded, load};
+use crate::trials::ledger;
+use crate::{rates, trials};
+use dtrain_planner::tune::{Finish, Search, Searched, Study, settled};
+use dtrain_runner::ledger::History;
+use kept::{Kept, ended};
+use short::Runner;
+use std::path::PathBuf;
+
+/// Shortest trial in steps.
+const STEPS_LEAST: u64 = 20;
+
+/// How much shorter than the whole training a trial is.
+const SHORTER: u64 = 9;
+
+/// Searches what the recipe leaves open, and saves the plan of what was found.
+pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
+    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    let mut history = trials::open_history(context)?;
+    let recipe = &loaded.checked.recipe;
+    let name = match &args.study {
+        Some(name) => name.clone(),
+        None => history.free_study_name(&recipe.name).map_err(|error| ledger(&error))?,
+    };
+    let again = format!("dtrain tune {} --study {name}", loaded.name);
+    context.out.say(&format!("study {}; after a stop `{again}` goes on", context.out.paint.bold(&name)));
+    let kept = match history.study(&name).map_err(|error| ledger(&error))? {
+        Some(json) => Kept::read(json, &name, recipe)?,
+        None => match begin(context, &mut history, &loaded, args, &name)? {
+            Some(kept) => kept,
+            None => return Ok(Exit::Interrupted),
+        },
+    };
+    let before = ended(context, &history, &name)?;
+    let search = Search::new(kept.study.clone(), before, args.trials);
+    let mut runner = Runner::new(context, &mut history, &loaded, &kept, &name, args.trials);
+    let search = search.run(&mut runner);
+    if let Some(failure) = runner.failure.take() {
+        return Err(failure.hint(format!("`{again}` goes on")));
+    }
+    if search.finish() == Some(Finish::Stopped) {
+        context.out.next(&again);
+        return Ok(Exit::Interrupted);
+    }
+    finish(context, &mut history, &loaded, args, &kept, &search, &name)
+}
+
+/// Plans, measures a few layouts, and writes down what is searched; `None` when the user stopped it.
+fn begin(
+    context: &Context,
+    history: &mut History,
+    loaded: &Loaded,
+    args: &TuneArgs,
+    name: &str,
+) -> Result<Option<Kept>, Failure> {
+    let recipe = &loaded.checked.recipe;
+    let plan = rates::plan(context, history, loaded)?;
+    let searched = Searched::of(recipe, &plan.learning_rate);
+    if searched.space().dimensions().is_empty() {
+        return Err(Failure::new(Exit::Usage, "the recipe leaves nothing to be searched").hint(
+            "leave train.learning_rate out, or say `learning_rate = { log = [1e-4, 1e-2] }`; batch and warm-up likewise",
+        ));
+    }
+    let steps = args.steps.unwrap_or_else(|| (plan.best().pace.schedule_steps / SHORTER).max(STEPS_LEAST));
+    let Some(choice) = layouts::fastest(context, history, loaded, &plan, args.layouts, name)? else {
+        return Ok(None);
+    };
+    let mut study = Study::new(searched.space().clone(), recipe.train.seed);
+    study.first.extend(searched.planned(&plan));
+    let kept = Kept::new(recipe, settled(recipe, &choice.candidate), study, searched, steps);
+    history.create_study(name, &kept.json()).map_err(|error| ledger(&error))?;
+    Ok(Some(kept))
+}
+
+/// Tells what was found, and saves its plan.
+fn finish(
+    context: &Context,
+    history: &mut History,
+    loaded: &Loaded,
+    args: &TuneArgs,
+    kept: &Kept,
+    search: &Search,
+    name: &str,
+) -> Outcome {
+    let Some(best) = search.study().recommend(search.ended()) else {
+        return Err(Failure::new(Exit::WorkerFailed, format!("no trial of {name} ran to its end"))
+            .hint("`dtrain history` shows how they ended"));
+    };
+    let found = kept.searched.pinned(&kept.settled, &best.values);
+    let plan = rates::plan_of(context, history, loaded, &found)?;
+    let path = saved(context, args, name)?;
+    let stored = Stored { digest: plan.digest(), plan };
+    write(&path, &stored)?;
+    report::tell(context, kept, search, &best, &stored, name)?;
+    context.out.next(&format!("dtrain run {}", path.display()));
+    Ok(Exit::Done)
+}
+
+/// Where the winner's plan goes.
+fn saved(context: &Context, args: &TuneArgs, name: &str) -> Result<PathBuf, Failure> {
+    if let Some(path) = &args.out {
+        return Ok(path.clone());
+    }
+    let folder = context.home.path().join("studies");
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("cannot make {}", folder.display()))
+            .cause(error.to_string())
+    })?;
+    Ok(folder.join(format!("{name}.plan.json")))
+}

@@ -1,0 +1,69 @@
+//! Recipes of trials: what a study has settled is pinned, and the training is short.
+
+use crate::Candidate;
+use dtrain_recipes::{Choice, LayoutPins, Recipe, Stop};
+
+/// The recipe with the layout of `candidate` pinned, so that trials differ in what is searched alone. The micro-batch and the
+/// precision stay open where the recipe has more than one batch or precision to try.
+pub fn settled(recipe: &Recipe, candidate: &Candidate) -> Recipe {
+    let arrangement = &candidate.arrangement;
+    let layout = &arrangement.layout;
+    let is_open = matches!(recipe.train.batch, Choice::Among(_) | Choice::Log { .. });
+    let mut settled = recipe.clone();
+    settled.layout = LayoutPins {
+        data: Some(layout.data.get()),
+        tensor: Some(layout.tensor.get()),
+        pipeline: Some(layout.pipeline.get()),
+        context: Some(layout.context.get()),
+        expert: Some(layout.expert.get()),
+        zero: Some(arrangement.zero),
+        micro_batch: (!is_open).then_some(candidate.split.micro()),
+        recompute: Some(arrangement.recompute),
+        recompute_every: Some(arrangement.recompute_every),
+        schedule: Some(arrangement.schedule),
+        chunks: Some(arrangement.chunks),
+        sequence: Some(arrangement.sequence),
+        shard: Some(arrangement.shard),
+        shares: recipe.layout.shares.clone(),
+    };
+    settled.cluster.ranks = Some(layout.world());
+    if recipe.train.precision == Choice::Auto {
+        settled.train.precision = Choice::Pinned(arrangement.precision);
+    }
+    settled
+}
+
+/// The recipe, complete after `steps` optimizer steps: warm-up and decay are those of so short a training, as a schedule that is
+/// cut off ranks learning rates wrongly.
+pub fn shortened(recipe: &Recipe, steps: u64) -> Recipe {
+    let mut short = recipe.clone();
+    short.objective.stop = Stop { steps: Some(steps), ..Stop::default() };
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn every_choice_of_a_plan_is_planned_again_when_it_is_settled() {
+        let (recipe, host, rates) = (sample::recipe(), sample::host(8), sample::rates(8));
+        let plan = |recipe: &Recipe| crate::plan(&sample::request(recipe, &host, Some(&rates)));
+        let open = plan(&recipe).expect("it fits");
+        for choice in &open.choices {
+            let wanted = &choice.candidate;
+            let found = plan(&settled(&recipe, wanted)).unwrap_or_else(|error| panic!("{wanted}: {error}"));
+            assert_eq!(found.best().candidate.arrangement, wanted.arrangement);
+            assert_eq!(found.best().candidate.split, wanted.split);
+        }
+    }
+
+    #[test]
+    fn a_short_training_has_a_schedule_of_its_own() {
+        let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+        let short = shortened(&recipe, 30);
+        let plan = crate::plan(&sample::request(&short, &host, Some(&rates))).expect("it fits");
+        assert_eq!((plan.best().pace.steps, plan.best().pace.schedule_steps), (Some(30), 30));
+    }
+}

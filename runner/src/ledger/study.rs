@@ -1,0 +1,98 @@
+//! Studies: searches over trials, with what each of them tried.
+
+use super::{Fault, History, keep, now_ms, stored, unstored};
+use crate::fact::LedgerError;
+use dtrain_protocol::TrialId;
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::Value;
+
+/// What a study tried, and where it was trained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tried {
+    /// Its number in the study, from 0.
+    pub number: u64,
+    /// What was tried, as whoever searches wrote it.
+    pub json: Value,
+    /// The trial; none where it was refused, or deleted since.
+    pub trial: Option<TrialId>,
+    /// Why it was not trained.
+    pub refused: Option<String>,
+}
+
+impl History {
+    /// Writes down a study that begins. An `Err` when there is one of that name.
+    pub fn create_study(&mut self, name: &str, json: &Value) -> Result<(), LedgerError> {
+        self.write("write a study to", |transaction| {
+            transaction.execute(
+                "INSERT INTO study(name, json, created_ms) VALUES (?1, ?2, ?3)",
+                params![name, json.to_string(), now_ms()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// What a study searches and how; `None` when there is none of that name.
+    pub fn study(&self, name: &str) -> Result<Option<Value>, LedgerError> {
+        self.read("read a study from", |database| {
+            let json: Option<String> = database
+                .query_row("SELECT json FROM study WHERE name = ?1", [name], |row| row.get(0))
+                .optional()?;
+            Ok(json.map(|json| serde_json::from_str(&json)).transpose()?)
+        })
+    }
+
+    /// A name for a study of a recipe that no study has: `<recipe>-tune-<n>`.
+    pub fn free_study_name(&self, recipe: &str) -> Result<String, LedgerError> {
+        self.read("look up a study in", |database| {
+            let mut names = (1u64..).map(|number| format!("{recipe}-tune-{number}"));
+            let taken = |name: &String| is_taken(database, name);
+            names
+                .find_map(|name| match taken(&name) {
+                    Ok(true) => None,
+                    Ok(false) => Some(Ok(name)),
+                    Err(fault) => Some(Err(fault)),
+                })
+                .expect("numbers do not end")
+        })
+    }
+
+    /// Writes down what a study tries next, before it is launched; `trial` is where, or `refused` says why not.
+    pub fn keep_tried(&mut self, study: &str, tried: &Tried) -> Result<(), LedgerError> {
+        self.write("write to a study in", |transaction| {
+            let trial = tried.trial.as_ref().map(|trial| keep::row_of(transaction, trial)).transpose()?;
+            transaction.execute(
+                "INSERT OR REPLACE INTO tried(study, number, json, trial, refused) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![study, stored(tried.number), tried.json.to_string(), trial, tried.refused],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// What a study tried, in the order of its numbers.
+    pub fn tried(&self, study: &str) -> Result<Vec<Tried>, LedgerError> {
+        self.read("read a study from", |database| {
+            let mut select = database.prepare(
+                "SELECT number, json, trial.uid, refused FROM tried LEFT JOIN trial ON trial.id = tried.trial
+                 WHERE study = ?1 ORDER BY number",
+            )?;
+            let mut rows = select.query([study])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                found.push(Tried {
+                    number: unstored(row.get(0)?),
+                    json: serde_json::from_str(row.get_ref(1)?.as_str()?)?,
+                    trial: row.get::<_, Option<String>>(2)?.map(TrialId),
+                    refused: row.get(3)?,
+                });
+            }
+            Ok(found)
+        })
+    }
+}
+
+/// Whether a study, or a trial of one that has not begun, has this name.
+fn is_taken(database: &Connection, name: &str) -> Result<bool, Fault> {
+    let query =
+        "SELECT EXISTS(SELECT 1 FROM study WHERE name = ?1) OR EXISTS(SELECT 1 FROM trial WHERE search = ?1)";
+    Ok(database.query_row(query, [name], |row| row.get(0))?)
+}

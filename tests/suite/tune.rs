@@ -1,0 +1,128 @@
+//! `dtrain tune`: a study that is stopped goes on as if it had not been.
+
+use dtrain_runner::ledger::History;
+use dtrain_tests::House;
+use serde_json::Value;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const RECIPE: &str = r#"
+name = "tiny"
+
+[model]
+kind = "decoder"
+layers = 1
+hidden = 32
+heads = 2
+context = 32
+
+[data]
+train = "text.txt"
+valid = "10%"
+
+[objective]
+stop = { steps = 180 }
+
+[train]
+batch = 8
+learning_rate = { log = [1e-4, 1e-1] }
+
+[layout]
+micro_batch = 8
+
+[cluster]
+ranks = 1
+"#;
+
+fn house() -> (House, String) {
+    let house = House::default();
+    let text: String =
+        (0..900).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
+    house.file("text.txt", text);
+    let recipe = house.file("recipe.toml", RECIPE);
+    (house, recipe.to_str().expect("UTF-8").to_owned())
+}
+
+fn arguments<'a>(recipe: &'a str, trials: &'a str) -> Vec<&'a str> {
+    vec![
+        "tune",
+        recipe,
+        "--trials",
+        trials,
+        "--steps",
+        "20",
+        "--layouts",
+        "0",
+        "--study",
+        "s",
+        "--quiet",
+        "--json",
+    ]
+}
+
+/// What a study that has `trials` in all tried, and what came of it.
+fn tuned(house: &House, recipe: &str, trials: &str) -> Value {
+    let output = house.expect(0, arguments(recipe, trials));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let last = text.find("{\n").map_or(text.as_str(), |at| &text[at..]);
+    serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_study_that_is_killed_goes_on_to_the_same_end() {
+    let (house, recipe) = house();
+    let whole = tuned(&house, &recipe, "7");
+    let trials = whole["trials"].as_array().expect("a list");
+    assert_eq!(trials.len(), 7);
+    let rates: Vec<f64> = trials.iter().map(|trial| trial["values"][0].as_f64().expect("a rate")).collect();
+    assert!(rates.iter().all(|rate| (1e-4..=1e-1).contains(rate)), "{rates:?}");
+    let distinct: std::collections::BTreeSet<u64> = rates.iter().map(|rate| rate.to_bits()).collect();
+    assert_eq!(distinct.len(), 7, "nothing is tried twice: {rates:?}");
+
+    let (broken, recipe) = self::house();
+    for kill in 0..2 {
+        let mut study = broken
+            .dtrain(arguments(&recipe, "7"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        wait_for_trials(&broken, 2 * kill + 2);
+        study.kill().expect("it runs");
+        study.wait().expect("it ends");
+    }
+    let resumed = tuned(&broken, &recipe, "7");
+    assert_eq!(resumed["trials"], whole["trials"], "the same values, and the same losses to the last bit");
+    assert_eq!(resumed["recommended"], whole["recommended"]);
+}
+
+/// Waits until so many trials are written down.
+fn wait_for_trials(house: &House, count: usize) {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(120) {
+        // The history itself: `dtrain history` would write down how lost trials ended, and be in the study's way.
+        let tried = History::open_read_only(&house.history()).and_then(|history| history.tried("s"));
+        if tried.is_ok_and(|tried| tried.len() >= count) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("the study began fewer than {count} trials in two minutes");
+}
+
+#[test]
+fn a_study_of_another_recipe_is_not_gone_on_with() {
+    let (house, recipe) = house();
+    tuned(&house, &recipe, "1");
+    let mut other = arguments(&recipe, "2");
+    other.extend(["--set", "train.batch=16"]);
+    let output = house.expect(2, other);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("another recipe"), "{error}");
+    let mut nothing = arguments(&recipe, "2");
+    nothing.extend(["--set", "train.learning_rate=1e-3"]);
+    nothing[9] = "t";
+    let output = house.expect(2, nothing);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("nothing to be searched"), "{error}");
+}
