@@ -19,7 +19,9 @@ use crate::analytic::search::{Choice, Cluster, Found, Question, search};
 use crate::analytic::{Cut, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown};
 use crate::learning_rate::{self, Decision};
 use crate::{batch_size, pace};
-use dtrain_recipes::{Activation, Choice as Wanted, Decoder, Model, PipelineSchedule, Precision, Recipe};
+use dtrain_recipes::{
+    Activation, Choice as Wanted, Decoder, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
+};
 use serde::Serialize;
 
 /// Estimates within this share of the best are a tie.
@@ -122,6 +124,12 @@ pub enum OutlookError {
         "train.batch is \"auto\" and objective.stop names neither steps, samples nor tokens: name one of them, or the batch"
     )]
     NoBatch,
+    /// A decision that the space of layouts of equal devices has not.
+    #[error("layout.{key} is set: the price of a layout on other devices knows no such choice; leave it out")]
+    Pin {
+        /// The key.
+        key: &'static str,
+    },
     /// No layout divides what it cuts.
     #[error(
         "no layout of {devices} devices is left: a batch of {batch} samples, {heads} heads and the pinned axes must divide"
@@ -152,6 +160,7 @@ pub enum OutlookError {
 pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
     let recipe = request.recipe;
     let decoder = decoder(&recipe.model)?;
+    refuse_pins(&recipe.layout)?;
     let batch = batch(recipe)?;
     let question = Question {
         model: transformer(decoder),
@@ -198,6 +207,19 @@ fn decoder(model: &Model) -> Result<&Decoder, OutlookError> {
         Model::Mlp(_) => Err(OutlookError::NoDecoder { kind: "mlp" }),
         Model::Cnn(_) => Err(OutlookError::NoDecoder { kind: "cnn" }),
         Model::Command(_) => Err(OutlookError::NoDecoder { kind: "command" }),
+    }
+}
+
+/// A pin that the question cannot hold must not be dropped in silence.
+fn refuse_pins(pins: &LayoutPins) -> Result<(), OutlookError> {
+    let set = [
+        ("shard", pins.shard.is_some()),
+        ("shares", pins.shares.is_some()),
+        ("recompute_every", pins.recompute_every.is_some_and(|every| every > 1)),
+    ];
+    match set.into_iter().find(|(_, is_set)| *is_set) {
+        Some((key, _)) => Err(OutlookError::Pin { key }),
+        None => Ok(()),
     }
 }
 

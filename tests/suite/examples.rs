@@ -128,6 +128,10 @@ fn llama_405b() {
         assert_eq!(output.status.code(), Some(2), "{on}: {error}");
         assert!(error.contains(what), "{on}: {error}");
     }
+    for rate in ["0", "-400", "NaN"] {
+        let rate = format!("--network={rate}");
+        house.expect(2, ["plan", recipe.to_str().expect("text"), "--on", "2x8 H100", &rate]);
+    }
 }
 
 #[test]

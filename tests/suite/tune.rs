@@ -119,6 +119,11 @@ fn a_study_of_another_recipe_is_not_gone_on_with() {
     let output = house.expect(2, other);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("another recipe"), "{error}");
+    let mut longer = arguments(&recipe, "2");
+    longer[5] = "40";
+    let output = house.expect(2, longer);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("20 steps, not 40"), "{error}");
     let mut nothing = arguments(&recipe, "2");
     nothing.extend(["--set", "train.learning_rate=1e-3"]);
     nothing[9] = "t";

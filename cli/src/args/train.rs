@@ -139,7 +139,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) steps: Option<u64>,
 
-    /// Layouts to measure before, of those that the plan puts first; 0 trusts the plan
+    /// Layouts that a new study measures first, of the fastest planned; 0 trusts the plan
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub(crate) layouts: usize,
 

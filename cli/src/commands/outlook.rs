@@ -55,8 +55,12 @@ fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
         return Err(wrong(format!("`{size}` is more GPUs than can be counted")));
     }
     let usual = Cluster::of(gpu, hosts, per_host);
-    let said = network.filter(|gbit| *gbit > 0.0).map(|gbit| gbit / 8.0 * 1e9);
-    Ok(Cluster { network: said.unwrap_or(usual.network), ..usual })
+    match network {
+        None => Ok(usual),
+        Some(gbit) if gbit.is_finite() && gbit > 0.0 => Ok(Cluster { network: gbit / 8.0 * 1e9, ..usual }),
+        Some(gbit) => Err(Failure::new(Exit::Usage, format!("`--network {gbit}` is no rate"))
+            .hint("say the gigabits a second that each GPU has, as in `--network 400`")),
+    }
 }
 
 fn unknown(part: &str) -> Failure {
@@ -70,6 +74,8 @@ fn refusal(error: &OutlookError) -> Failure {
         OutlookError::NothingFits { .. } | OutlookError::NoLayout { .. } => {
             Failure::of(Exit::NothingFits, error)
         }
-        OutlookError::NoDecoder { .. } | OutlookError::NoBatch => Failure::of(Exit::Usage, error),
+        OutlookError::NoDecoder { .. } | OutlookError::NoBatch | OutlookError::Pin { .. } => {
+            Failure::of(Exit::Usage, error)
+        }
     }
 }

@@ -122,11 +122,16 @@ pub fn gpus() -> &'static [Gpu] {
 
 /// The part that `name` means; `None` where the table has none.
 pub fn gpu(name: &str) -> Option<&'static Gpu> {
-    let name: String = name.to_lowercase().chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect();
+    let name = squashed(name);
     GPUS.iter().find(|part| {
         part.words.iter().all(|word| name.contains(word.as_str()))
             && !part.unless.iter().any(|word| name.contains(word.as_str()))
     })
+}
+
+/// A name as tables and people write it in many ways: in lower case, without spaces, hyphens and underscores.
+pub fn squashed(name: &str) -> String {
+    name.to_lowercase().chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect()
 }
 
 /// What stands for a part that the table has not.

@@ -9,10 +9,11 @@ mod tests;
 pub use space::{Cluster, Question, Shape};
 pub use table::{Axis, Choice, Found, GPIPE};
 
-use super::{Again, Case, Cut, Peak, Step, Unit};
+use super::step::least;
+use super::{Again, Case, Peak, Step, Unit};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use dtrain_recipes::ZeroStage;
 use std::cell::RefCell;
 use table::Table;
 
@@ -139,7 +140,7 @@ impl Prices<'_> {
     /// Prices what is left open: schedule and what replicas shard.
     fn leaves(&self, case: &mut Case<'_>, unit: &Unit, shape: &Shape, table: &mut Table) {
         let schedules = self.question.schedules(shape, &case.cut);
-        if self.is_bounded && !table.may_gain(&case.cut, &schedules, &self.zeros, bound(case, unit)) {
+        if self.is_bounded && !table.may_gain(&case.cut, &schedules, &self.zeros, least(case, unit)) {
             table.skip(schedules.len() * self.zeros.len());
             return;
         }
@@ -152,16 +153,4 @@ impl Prices<'_> {
             }
         }
     }
-}
-
-/// Seconds that no schedule and no sharding can go below: the slowest stage, without bubble, replicas or optimizer.
-fn bound(case: &Case<'_>, unit: &Unit) -> f64 {
-    let cut = Cut {
-        zero: ZeroStage::Zero1,
-        schedule: PipelineSchedule::OneForwardOneBackward,
-        chunks: 1.0,
-        ..case.cut
-    };
-    let step = Step::with(&Case { cut, ..*case }, unit);
-    step.micro_batches * step.slowest
 }

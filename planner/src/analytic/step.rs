@@ -67,26 +67,15 @@ impl Step {
 
     /// The step of a case whose unit is known.
     pub fn with(case: &Case<'_>, unit: &Unit) -> Self {
-        let (model, cut) = (case.model, &case.cut);
-        let Unit { layer, dense: of_dense, head, embedding } = *unit;
-        let gathering = if cut.gathers_layers() { gathering(case, &layer) } else { 0.0 };
-        let layers = model.layers + model.further();
-        let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
-        let all = (layers - dense) * layer.total() + dense * of_dense + layers * gathering;
-        let sum = all + head + embedding;
-        let slowest = if cut.pipeline > 1.0 {
-            let mean = all / layers;
-            let stage = model.layers / cut.pipeline;
-            (ceiling(stage) * mean + embedding).max(stage.floor() * mean + head)
-        } else {
-            sum
-        };
+        let cut = &case.cut;
+        let gathering = if cut.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
+        let Stages { sum, slowest } = Stages::of(case, unit, gathering);
         let (bubble, messages) =
             if cut.pipeline > 1.0 { (bubble(cut, sum - slowest), messages(case)) } else { (0.0, 0.0) };
         Self {
-            layer,
-            head,
-            embedding,
+            layer: unit.layer,
+            head: unit.head,
+            embedding: unit.embedding,
             gathering,
             micro_batches: cut.micro_batches(),
             slowest,
@@ -107,6 +96,37 @@ impl Step {
             + self.optimizer
             + self.fixed
     }
+}
+
+/// Seconds that one micro-batch spends in the stages.
+struct Stages {
+    /// In all of them.
+    sum: f64,
+    /// In the slowest.
+    slowest: f64,
+}
+
+impl Stages {
+    /// The stages of a case where each layer gathers its weights for `gathering` seconds.
+    fn of(case: &Case<'_>, unit: &Unit, gathering: f64) -> Self {
+        let (model, cut) = (case.model, &case.cut);
+        let layers = model.layers + model.further();
+        let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
+        let all = (layers - dense) * unit.layer.total() + dense * unit.dense + layers * gathering;
+        let sum = all + unit.head + unit.embedding;
+        if cut.pipeline <= 1.0 {
+            return Self { sum, slowest: sum };
+        }
+        let (mean, stage) = (all / layers, model.layers / cut.pipeline);
+        let first = ceiling(stage) * mean + unit.embedding;
+        let last = stage.floor() * mean + unit.head;
+        Self { sum, slowest: first.max(last) }
+    }
+}
+
+/// Seconds that no order of passes and no sharding goes below: all micro-batches through the slowest stage.
+pub(super) fn least(case: &Case<'_>, unit: &Unit) -> f64 {
+    case.cut.micro_batches() * Stages::of(case, unit, 0.0).slowest
 }
 
 impl Step {

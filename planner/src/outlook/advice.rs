@@ -21,7 +21,10 @@ pub(super) fn advice(question: &Question, seconds: f64) -> Vec<Advice> {
     let Cluster { devices, per_host, .. } = cluster;
     let on = |cluster: Cluster| Question { cluster, ..question.clone() };
     let of = |batch: u32| Question { batch, ..question.clone() };
-    let more = |hosts: u32| on(Cluster { devices: devices + hosts * per_host, ..cluster });
+    let more = |hosts: u32| {
+        let devices = devices.saturating_add(hosts.saturating_mul(per_host));
+        on(Cluster { devices: devices - devices % per_host, ..cluster })
+    };
     let changes = [
         ("twice the memory of each GPU".to_owned(), on(Cluster { memory: 2.0 * cluster.memory, ..cluster })),
         ("a network twice as fast".to_owned(), on(Cluster { network: 2.0 * cluster.network, ..cluster })),

@@ -97,6 +97,9 @@ fn what_cannot_be_priced_is_refused_with_its_reason() {
     image.model =
         Model::Cnn(Cnn { channels: 3, height: 8, width: 8, stages: vec![8], blocks: 1, classes: 2 });
     assert!(message(&image, on("H100", 8)).contains("cnn"));
+    let mut pinned = recipe();
+    pinned.layout.shard = Some(4);
+    assert!(message(&pinned, on("H100", 8)).contains("layout.shard"));
 }
 
 #[test]

@@ -72,11 +72,6 @@ impl Row {
     }
 }
 
-/// A name in lower case without spaces, dashes and underscores.
-pub(super) fn squashed(name: &str) -> String {
-    name.to_lowercase().chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect()
-}
-
 /// Whether any of `words` occurs in `text`.
 pub(super) fn has_any(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))

@@ -1,6 +1,7 @@
 //! What the name of a model says that the columns do not: vocabularies, gates, and unusual attention.
 
-use super::cells::{has_any, squashed};
+use super::cells::has_any;
+use crate::analytic::hardware::squashed;
 
 /// Facts of a family of models.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,10 +1,10 @@
 //! From the cells of a row to a training: every rule for a blank cell stands here.
 
-use super::cells::{Row, has_any, has_word, squashed};
+use super::cells::{Row, has_any, has_word};
 use super::families::{Family, family, is_gated, vocabulary};
 use super::software::style;
 use super::training::Training;
-use crate::analytic::hardware::{gpu, unknown};
+use crate::analytic::hardware::{gpu, squashed, unknown};
 use crate::analytic::{
     Again, Cut, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer, Unknown,
 };

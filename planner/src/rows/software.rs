@@ -1,7 +1,8 @@
 //! The style of an engine from its name.
 
-use super::cells::{has_any, has_word, squashed};
+use super::cells::{has_any, has_word};
 use crate::analytic::Style;
+use crate::analytic::hardware::squashed;
 
 /// Engines of the style of research, by a part of the name.
 const RESEARCH: &[&str] = &[

@@ -42,8 +42,14 @@ impl Kept {
         serde_json::to_value(self).expect("a study has string keys only")
     }
 
-    /// Reads a study. `Err` when a newer program wrote it, or when it is of another recipe.
-    pub(super) fn read(json: serde_json::Value, name: &str, recipe: &Recipe) -> Result<Self, Failure> {
+    /// Reads a study. `Err` when a newer program wrote it, or when it is of another recipe or of trials of other than
+    /// `steps`.
+    pub(super) fn read(
+        json: serde_json::Value,
+        name: &str,
+        recipe: &Recipe,
+        steps: Option<u64>,
+    ) -> Result<Self, Failure> {
         let format = json["format"].as_u64().unwrap_or(0);
         let cannot =
             |why: String| Failure::new(Exit::Usage, format!("the study {name} cannot go on")).cause(why);
@@ -54,6 +60,10 @@ impl Kept {
         if kept.recipe != *recipe {
             return Err(cannot("it was begun with another recipe, or other settings".to_owned())
                 .hint("say it as it was said then, or leave --study out to begin another"));
+        }
+        if let Some(steps) = steps.filter(|steps| *steps != kept.steps) {
+            return Err(cannot(format!("its trials have {} steps, not {steps}", kept.steps))
+                .hint("leave --steps out to go on, or leave --study out to begin another"));
         }
         Ok(kept)
     }

@@ -39,7 +39,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     let again = format!("dtrain tune {} --study {name}", loaded.name);
     context.out.say(&format!("study {}; after a stop `{again}` goes on", context.out.paint.bold(&name)));
     let kept = match history.study(&name).map_err(|error| ledger(&error))? {
-        Some(json) => Kept::read(json, &name, recipe)?,
+        Some(json) => Kept::read(json, &name, recipe, args.steps)?,
         None => match begin(context, &mut history, &loaded, args, &name)? {
             Some(kept) => kept,
             None => return Ok(Exit::Interrupted),
@@ -47,7 +47,16 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     };
     let before = ended(context, &history, &name)?;
     let search = Search::new(kept.study.clone(), before, args.trials);
-    let mut runner = Runner::new(context, &mut history, &loaded, &kept, &name, args.trials);
+    let mut runner = Runner {
+        context,
+        history: &mut history,
+        loaded: &loaded,
+        kept: &kept,
+        name: &name,
+        budget: args.trials,
+        lost: 0,
+        failure: None,
+    };
     let search = search.run(&mut runner);
     if let Some(failure) = runner.failure.take() {
         return Err(failure.hint(format!("`{again}` goes on")));

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::render::number::loss;
 use crate::render::table::{Column, Text, Tone, table};
 use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Recommended, Search};
+use dtrain_recipes::Metric;
 use serde::Serialize;
 
 /// What `--json` says.
@@ -14,6 +15,7 @@ use serde::Serialize;
 struct Tuned<'a> {
     study: &'a str,
     steps: u64,
+    metric: Metric,
     trials: &'a [Ended],
     recommended: &'a Recommended,
     #[serde(flatten)]
@@ -33,17 +35,23 @@ pub(super) fn tell(
     stored: &Stored,
     name: &str,
 ) -> Result<(), Failure> {
+    let metric = kept.settled.objective.metric;
+    let (trials, best) = (&as_measured(metric, search.ended()), &as_believed(metric, best));
     if context.out.json {
-        let tuned =
-            Tuned { study: name, steps: kept.steps, trials: search.ended(), recommended: best, stored };
+        let tuned = Tuned { study: name, steps: kept.steps, metric, trials, recommended: best, stored };
         return context.out.json("tuned", &tuned);
     }
     let dimensions = kept.study.space.dimensions();
     let mut columns = vec![column("", false), column("TRIAL", true)];
     columns.extend(dimensions.iter().map(|dimension| column(short(&dimension.name), true)));
-    columns.push(column("RESULT", true));
-    let lines: Vec<Vec<Text>> = search
-        .ended()
+    columns.push(column(
+        match metric {
+            Metric::ValidLoss => "LOSS",
+            Metric::ValidAccuracy => "ACCURACY",
+        },
+        true,
+    ));
+    let lines: Vec<Vec<Text>> = trials
         .iter()
         .enumerate()
         .map(|(number, ended)| {
@@ -73,6 +81,35 @@ pub(super) fn tell(
     ))
 }
 
+/// A figure as the metric has it, of one that a study makes small.
+fn measured(metric: Metric, value: f64) -> f64 {
+    match metric {
+        Metric::ValidLoss => value,
+        Metric::ValidAccuracy => -value,
+    }
+}
+
+fn as_measured(metric: Metric, trials: &[Ended]) -> Vec<Ended> {
+    let outcome = |outcome: &Outcome| match *outcome {
+        Outcome::Done { value } => Outcome::Done { value: measured(metric, value) },
+        Outcome::Pruned { value } => Outcome::Pruned { value: measured(metric, value) },
+        Outcome::Failed { why } => Outcome::Failed { why },
+    };
+    let ended = |ended: &Ended| Ended { values: ended.values.clone(), outcome: outcome(&ended.outcome) };
+    trials.iter().map(ended).collect()
+}
+
+fn as_believed(metric: Metric, best: &Recommended) -> Recommended {
+    let ends = [measured(metric, best.low), measured(metric, best.high)];
+    Recommended {
+        measured: measured(metric, best.measured),
+        mean: measured(metric, best.mean),
+        low: ends[0].min(ends[1]),
+        high: ends[0].max(ends[1]),
+        ..best.clone()
+    }
+}
+
 /// The title of a dimension: its last word.
 fn short(name: &str) -> &'static str {
     match name.rsplit('.').next() {
@@ -97,5 +134,21 @@ fn result(outcome: &Outcome, is_best: bool) -> Text {
             },
             Tone::Bad,
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accuracies_have_the_sign_they_are_measured_with() {
+        let made_small =
+            Recommended { trial: 0, values: Vec::new(), measured: -0.9, mean: -0.8, low: -0.85, high: -0.7 };
+        let told = as_believed(Metric::ValidAccuracy, &made_small);
+        assert_eq!((told.measured, told.mean, told.low, told.high), (0.9, 0.8, 0.7, 0.85));
+        assert_eq!(as_believed(Metric::ValidLoss, &made_small), made_small);
+        let ended = Ended { values: Vec::new(), outcome: Outcome::Done { value: -0.9 } };
+        assert_eq!(as_measured(Metric::ValidAccuracy, &[ended])[0].outcome, Outcome::Done { value: 0.9 });
     }
 }

@@ -22,29 +22,21 @@ const LOST_MOST: u32 = 3;
 
 /// Runs trials, one after the other, and writes each down before it begins.
 pub(super) struct Runner<'a> {
-    context: &'a Context,
-    history: &'a mut History,
-    loaded: &'a Loaded,
-    kept: &'a Kept,
-    name: &'a str,
-    budget: u64,
-    lost: u32,
+    pub(super) context: &'a Context,
+    pub(super) history: &'a mut History,
+    pub(super) loaded: &'a Loaded,
+    pub(super) kept: &'a Kept,
+    /// Of the study.
+    pub(super) name: &'a str,
+    /// Trials in all.
+    pub(super) budget: u64,
+    /// Trials in a row that the machines lost.
+    pub(super) lost: u32,
     /// Why the study cannot go on.
     pub(super) failure: Option<Failure>,
 }
 
-impl<'a> Runner<'a> {
-    pub(super) fn new(
-        context: &'a Context,
-        history: &'a mut History,
-        loaded: &'a Loaded,
-        kept: &'a Kept,
-        name: &'a str,
-        budget: u64,
-    ) -> Self {
-        Self { context, history, loaded, kept, name, budget, lost: 0, failure: None }
-    }
-
+impl Runner<'_> {
     /// Runs a trial; `None` when the user stopped it.
     fn trial(&mut self, proposal: &Proposal) -> Result<Option<Outcome>, Failure> {
         self.announce(proposal);
@@ -74,7 +66,7 @@ impl<'a> Runner<'a> {
             Origin::Given => "as the plan says".to_owned(),
             Origin::Random => "by chance".to_owned(),
             Origin::Sobol => "to fill the space".to_owned(),
-            Origin::Model { improvement } => format!("expected to lower the best by {improvement:.4}"),
+            Origin::Model { improvement } => format!("expected to better the best by {improvement:.4}"),
         };
         self.context.out.say(&format!(
             "trial {} of {}: {} ({why})",

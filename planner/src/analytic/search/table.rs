@@ -53,7 +53,7 @@ pub enum Axis {
     Recompute,
     /// What replicas shard.
     Zero,
-    /// Runs of layers of a stage; 0 for the zero-bubble schedule, [`GPIPE`] for that.
+    /// Runs of layers of a stage; 0 for the zero-bubble schedule, [`GPIPE`] for GPipe.
     Schedule,
 }
 

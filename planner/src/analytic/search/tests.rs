@@ -1,7 +1,7 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::{Engine, Experts, Kernel, Products, Style, Transformer};
-use dtrain_recipes::{LayoutPins, Recompute};
+use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute};
 use proptest::prelude::*;
 
 /// A decoder of `billions` parameters or so.
