@@ -23,11 +23,15 @@ use dtrain_recipes::{Optimizer as Rule, OptimizerKind, Precision, Recompute};
 use samples::Synthetic;
 use std::time::Instant;
 
-/// Passes before anything counts: caches, allocator and branch predictor settle.
-const WARM_UP: usize = 2;
+/// Visits to each micro-batch: between them the others are measured, so that a slow moment of the machine does not fall on
+/// all passes of one and make another look the better choice.
+const VISITS: u32 = 2;
 
-/// Fewest passes that count, and most. Five and more unless the time is too short for them.
-const REPEATS: (usize, usize) = (2, 25);
+/// Passes of a visit that do not count: caches, allocator and branch predictor settle.
+const WARM_UP: usize = 1;
+
+/// Fewest passes of a visit that count, and most.
+const REPEATS: (usize, usize) = (1, 12);
 
 /// Lengths of the all-reduces that are measured, in bytes.
 const ALL_REDUCE_BYTES: [u64; 7] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
@@ -72,30 +76,24 @@ pub fn rates(
         Replica { training, stage, optimizer, reduction, outer, loss_scale, noise, post, mesh, tempo };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
-    let mut profile = Vec::with_capacity(request.micro_batches.len());
-    let (mut optimizer_seconds, mut spreads, mut sample_seconds) = (Vec::new(), Vec::new(), 0.0);
+    let left = |share: f64| request.budget_seconds * share - began.elapsed().as_secs_f64();
+    let mut subjects = affordable(&mut bench, request, &|| left(1.0 - TOGETHER))?;
+    for visit in 0..VISITS {
+        let one: f64 = subjects.iter().map(|subject| subject.seconds).sum();
+        let seconds = left(1.0 - TOGETHER) / f64::from(VISITS - visit);
+        let repeats = bench.repeats(seconds, one)?;
+        for subject in &mut subjects {
+            subject.visit(&mut bench, repeats)?;
+        }
+    }
+    let profile: Vec<_> = subjects.iter().map(|subject| subject.point(bench.blocks)).collect();
     // Seconds of a sample, and the micro-batch: near what will be planned.
     let mut fastest = (f64::INFINITY, 1);
-    for (index, micro_batch) in request.micro_batches.iter().enumerate() {
-        let left = request.budget_seconds * (1.0 - TOGETHER) - began.elapsed().as_secs_f64();
-        let weight = f64::from(*micro_batch);
-        let weights: f64 = request.micro_batches[index..].iter().copied().map(f64::from).sum();
-        // A pass takes about as long as its micro-batch is large: each gets the same number of passes.
-        let share = bench.agree(left * weight / weights)?;
-        let samples = Synthetic::of(model, *micro_batch);
-        let least = sample_seconds * weight * (WARM_UP + REPEATS.0) as f64;
-        if bench.agree(least - left)? > 0.0 && index > 0 {
-            break;
-        }
-        let passes = bench.measure(&samples, share)?;
-        sample_seconds = median(&passes.iter().map(Timed::total).collect::<Vec<_>>()) / weight;
-        let on_all = bench.agree(sample_seconds)?;
+    for subject in &subjects {
+        let on_all = bench.agree(subject.total() / f64::from(subject.micro_batch))?;
         if on_all < fastest.0 {
-            fastest = (on_all, *micro_batch);
+            fastest = (on_all, subject.micro_batch);
         }
-        profile.push(point(*micro_batch, &passes, &samples, bench.blocks));
-        optimizer_seconds.extend(passes.iter().map(|pass| pass.optimizer));
-        spreads.push(spread(&passes.iter().map(Timed::total).collect::<Vec<_>>()));
     }
     let seconds = request.budget_seconds * TOGETHER / 2.0;
     let whole_step = whole::measure(&mut bench, model, fastest, seconds)?;
@@ -106,12 +104,110 @@ pub fn rates(
         device: request.placement.device,
         threads: request.placement.threads,
         profile,
-        optimizer_seconds_per_parameter: median(&optimizer_seconds) / parameters.max(1) as f64,
+        optimizer_seconds_per_parameter: median(&of(&subjects, |s| s.median(|pass| pass.optimizer)))
+            / parameters.max(1) as f64,
         all_reduce: all_reduce(bench.replica.mesh.world())?,
-        spread: median(&spreads),
+        spread: median(&of(&subjects, Subject::spread)),
         baseline_bytes,
         whole_step,
     })
+}
+
+fn of(subjects: &[Subject], part: impl Fn(&Subject) -> f64) -> Vec<f64> {
+    subjects.iter().map(part).collect()
+}
+
+/// A micro-batch that is measured.
+struct Subject {
+    micro_batch: u32,
+    samples: Synthetic,
+    /// Seconds of a pass, about: the same number on all ranks.
+    seconds: f64,
+    /// Passes of the fastest visit.
+    passes: Vec<Timed>,
+    /// Seconds of the passes of all visits.
+    all: Vec<f64>,
+}
+
+impl Subject {
+    /// Measures `repeats` passes side by side with the other ranks; keeps those of the fastest visit.
+    fn visit(&mut self, bench: &mut Bench<'_>, repeats: usize) -> Result<(), Failure> {
+        bench.replica.mesh.world().barrier()?;
+        let passes = (0..WARM_UP + repeats).map(|_| bench.pass(&self.samples));
+        let passes: Vec<_> = passes.skip(WARM_UP).collect();
+        let total = |passes: &[Timed]| median(&passes.iter().map(Timed::total).collect::<Vec<_>>());
+        self.all.extend(passes.iter().map(Timed::total));
+        // All ranks take the same visit, as they wait for each other.
+        let [new, old] = [bench.agree(total(&passes))?, bench.agree(total(&self.passes))?];
+        if self.passes.is_empty() || new < old {
+            self.passes = passes;
+        }
+        Ok(())
+    }
+
+    fn median(&self, part: impl Fn(&Timed) -> f64) -> f64 {
+        median(&self.passes.iter().map(part).collect::<Vec<_>>())
+    }
+
+    /// Seconds of a pass.
+    fn total(&self) -> f64 {
+        self.median(Timed::total)
+    }
+
+    fn spread(&self) -> f64 {
+        spread(&self.all)
+    }
+
+    /// Medians of the passes, for one block and for what surrounds the blocks.
+    ///
+    /// Forward is told apart in the ratio of backward: both do the same matrix products, backward twice as many.
+    fn point(&self, blocks: u32) -> ProfilePoint {
+        let (forward, inner) = (self.median(|p| p.forward), self.median(|p| p.backward[0]));
+        let outer = self.median(|p| p.backward[1]);
+        let (blocks, share) = (f64::from(blocks.max(1)), inner / (inner + outer));
+        ProfilePoint {
+            micro_batch: self.micro_batch,
+            block_forward: forward * share / blocks,
+            block_backward: inner / blocks,
+            outer_forward: forward * (1.0 - share),
+            outer_backward: outer,
+            overhead: self.samples.seconds_to_gather(),
+        }
+    }
+}
+
+/// The micro-batches of a request for whose visits there is time, the first always among them.
+fn affordable(
+    bench: &mut Bench<'_>,
+    request: &ProbeRequest,
+    left: &dyn Fn() -> f64,
+) -> Result<Vec<Subject>, Failure> {
+    let mut subjects: Vec<Subject> = Vec::new();
+    for micro_batch in &request.micro_batches {
+        // What the visits of those before will take, and this one with its first pass at the rate of the last.
+        let visits = f64::from(VISITS) * (WARM_UP + REPEATS.0) as f64;
+        let before: f64 = subjects.iter().map(|subject| subject.seconds).sum();
+        let this = subjects
+            .last()
+            .map_or(0.0, |last| last.seconds / f64::from(last.micro_batch) * f64::from(*micro_batch));
+        let least = visits * (before + this) + this;
+        if bench.agree(least - left())? > 0.0 && !subjects.is_empty() {
+            break;
+        }
+        let samples = Synthetic::of(&request.model, *micro_batch);
+        // The very first pass also makes what later ones find made.
+        let passes = if subjects.is_empty() { 2 } else { 1 };
+        let seconds = (0..passes).map(|_| bench.pass(&samples).total()).last().unwrap_or_default();
+        let seconds = bench.agree(seconds)?;
+        subjects.push(Subject {
+            micro_batch: *micro_batch,
+            samples,
+            seconds,
+            passes: Vec::new(),
+            all: Vec::new(),
+        });
+    }
+    Ok(subjects)
 }
 
 /// The update rule that is timed; its learning rate is so small that the made-up samples teach nothing.
@@ -150,14 +246,12 @@ impl Bench<'_> {
         Ok(tally::collect(self.replica.mesh.world())?.loss())
     }
 
-    /// Passes over `samples` that take about `seconds` together, side by side with the other ranks.
-    fn measure(&mut self, samples: &Synthetic, seconds: f64) -> Result<Vec<Timed>, Failure> {
-        self.replica.mesh.world().barrier()?;
-        let warm: Vec<_> = (0..WARM_UP).map(|_| self.pass(samples)).collect();
-        let one = self.agree(warm.last().map_or(0.0, Timed::total))?;
+    /// How often passes that take `one` second together fit into `seconds`: the same number for all.
+    fn repeats(&mut self, seconds: f64, one: f64) -> Result<usize, Failure> {
+        let fit = self.agree(seconds / one)?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
-        let repeats = ((seconds / one) as usize).saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1);
-        Ok((0..repeats).map(|_| self.pass(samples)).collect())
+        let fit = fit.max(0.0) as usize;
+        Ok(fit.saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1))
     }
 
     /// A step of one micro-batch, without the other ranks.
@@ -186,23 +280,6 @@ impl Bench<'_> {
     }
 }
 
-/// Medians of the passes, for one block and for what surrounds the blocks.
-///
-/// Forward is told apart in the ratio of backward: both do the same matrix products, backward twice as many.
-fn point(micro_batch: u32, passes: &[Timed], samples: &Synthetic, blocks: u32) -> ProfilePoint {
-    let of = |part: fn(&Timed) -> f64| median(&passes.iter().map(part).collect::<Vec<_>>());
-    let (forward, inner, outer) = (of(|p| p.forward), of(|p| p.backward[0]), of(|p| p.backward[1]));
-    let (blocks, share) = (f64::from(blocks.max(1)), inner / (inner + outer));
-    ProfilePoint {
-        micro_batch,
-        block_forward: forward * share / blocks,
-        block_backward: inner / blocks,
-        outer_forward: forward * (1.0 - share),
-        outer_backward: outer,
-        overhead: samples.seconds_to_gather(),
-    }
-}
-
 /// Median seconds of all-reduces by length; empty for one rank.
 fn all_reduce(courier: &Courier) -> Result<Vec<(u64, f64)>, Failure> {
     let mut table = Vec::new();
@@ -210,12 +287,12 @@ fn all_reduce(courier: &Courier) -> Result<Vec<(u64, f64)>, Failure> {
         let length = usize::try_from(bytes / 4).expect("addresses have 64 bits");
         let mut buffer = vec![1.0; length];
         let mut seconds = Vec::new();
-        for repeat in 0..WARM_UP + 9 {
+        for repeat in 0..2 + 9 {
             buffer.fill(1.0);
             let began = Instant::now();
             courier.send_sum(buffer);
             buffer = courier.next()?;
-            if repeat >= WARM_UP {
+            if repeat >= 2 {
                 seconds.push(began.elapsed().as_secs_f64());
             }
         }
