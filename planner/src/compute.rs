@@ -125,6 +125,55 @@ pub fn work(model: &Model) -> Work {
     }
 }
 
+/// What each block of `model` computes, relative to their mean. A profile knows their mean alone, and the blocks of a perceptron
+/// or a residual network differ.
+pub fn of_blocks(model: &Model) -> Vec<f64> {
+    let flops = match model {
+        Model::Mlp(m) => mlp_blocks(m),
+        Model::Cnn(c) => cnn_blocks(c).into_iter().map(|(flops, _)| flops).collect(),
+        Model::Decoder(_) | Model::Command(_) => return vec![1.0; model.blocks() as usize],
+    };
+    let all: f64 = flops.iter().sum();
+    let count = f64::from(model.blocks());
+    flops.into_iter().map(|flops| flops / all * count).collect()
+}
+
+/// Operations of each block of a perceptron; the last layer counts as the last block's.
+fn mlp_blocks(m: &Mlp) -> Vec<f64> {
+    let widths: Vec<f64> = m.widths().iter().map(|width| f64::from(*width)).collect();
+    let mut flops: Vec<f64> = widths.windows(2).map(|w| 2.0 * w[0] * w[1]).collect();
+    if let Some(last) = flops.pop().filter(|_| !flops.is_empty()) {
+        *flops.last_mut().expect("it is not empty") += last;
+    }
+    flops
+}
+
+/// Operations of each block of a residual network, and values that it reads and writes.
+fn cnn_blocks(c: &Cnn) -> Vec<(f64, f64)> {
+    let mut pixels = f64::from(c.height) * f64::from(c.width);
+    let mut before = f64::from(c.stages[0]);
+    let mut blocks = Vec::new();
+    for (index, stage) in c.stages.iter().enumerate() {
+        let after = f64::from(*stage);
+        if index > 0 {
+            pixels /= 4.0;
+        }
+        for _ in 0..c.blocks {
+            blocks.push((
+                convolution(pixels, before, after) + convolution(pixels, after, after),
+                pixels * 14.0 * after,
+            ));
+            before = after;
+        }
+    }
+    blocks
+}
+
+/// Operations of a convolution over windows of 3 × 3.
+fn convolution(pixels: f64, input: f64, output: f64) -> f64 {
+    2.0 * pixels * input * output * 9.0
+}
+
 fn decoder(d: &Decoder) -> Work {
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
     let (weights, active) = (d.block_parameters() as f64, d.block_parameters_active() as f64);
@@ -158,32 +207,20 @@ fn mlp(m: &Mlp) -> Work {
 }
 
 fn cnn(c: &Cnn) -> Work {
-    let conv = |pixels: f64, i: f64, o: f64, k: f64| 2.0 * pixels * i * o * k * k;
-    let mut pixels = f64::from(c.height) * f64::from(c.width);
-    let mut before = f64::from(c.stages[0]);
-    let stem = conv(pixels, f64::from(c.channels), before, 3.0);
-    let (mut flops, mut values) = (0.0, 0.0);
-    for (index, stage) in c.stages.iter().enumerate() {
-        let after = f64::from(*stage);
-        if index > 0 {
-            pixels /= 4.0;
-        }
-        for block in 0..c.blocks {
-            let input = if block == 0 { before } else { after };
-            flops += conv(pixels, input, after, 3.0) + conv(pixels, after, after, 3.0);
-            values += pixels * 14.0 * after;
-        }
-        before = after;
-    }
+    let all = cnn_blocks(c);
+    let (flops, values) = all.iter().fold((0.0, 0.0), |sum, block| (sum.0 + block.0, sum.1 + block.1));
     let blocks = f64::from(c.blocks) * f64::from(u32::try_from(c.stages.len()).unwrap_or(u32::MAX));
+    let first = f64::from(c.stages[0]);
+    let stem = convolution(f64::from(c.height) * f64::from(c.width), f64::from(c.channels), first);
+    let last = c.stages.last().copied().map_or(first, f64::from);
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
     let weights = c.parameters() as f64;
     Work {
         block_flops: flops / blocks,
         block_weights: weights / blocks,
         block_values: values / blocks,
-        outer_flops: stem + 2.0 * before * f64::from(c.classes),
-        outer_weights: before * f64::from(c.classes),
+        outer_flops: stem + 2.0 * last * f64::from(c.classes),
+        outer_weights: last * f64::from(c.classes),
         outer_values: 6.0 * f64::from(c.height) * f64::from(c.width) * f64::from(c.stages[0]),
     }
 }
@@ -237,6 +274,19 @@ mod tests {
             (experts.block_weights - dense.block_weights - f64::from(7 * 3 * 256 * 1024 + 256 * 8)).abs()
                 < 1.0
         );
+    }
+
+    #[test]
+    fn blocks_differ_where_their_widths_do_and_together_are_as_many() {
+        let mlp = Mlp { inputs: 64, hidden: vec![1024; 3], classes: 4, activation: Activation::Relu };
+        let mlp = of_blocks(&Model::Mlp(mlp));
+        assert!((mlp.iter().sum::<f64>() - 3.0).abs() < 1e-12 && mlp[0] < 0.1 && mlp[1] > 1.4, "{mlp:?}");
+        let cnn = Cnn { channels: 1, height: 16, width: 16, stages: vec![16, 32], blocks: 2, classes: 4 };
+        let cnn = of_blocks(&Model::Cnn(cnn));
+        // The first block of the second stage reads half the channels in one of its two convolutions.
+        assert!((cnn.iter().sum::<f64>() - 4.0).abs() < 1e-12);
+        assert!((cnn[2] / cnn[3] - 0.75).abs() < 1e-12 && (cnn[0] / cnn[3] - 1.0).abs() < 1e-12, "{cnn:?}");
+        assert_eq!(of_blocks(&sample::llama()), vec![1.0; sample::llama().blocks() as usize]);
     }
 
     #[test]

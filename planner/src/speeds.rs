@@ -37,6 +37,8 @@ pub struct Speeds {
     pub source: Source,
     /// Relative spread of repeated passes.
     pub spread: f64,
+    /// Threads of all ranks for each core, at least 1.
+    pub crowd: f64,
     /// How much longer a whole step took than its parts together say.
     pub whole: f64,
     /// Relative half-width of the 80 % interval, inside the measured micro-batches.
@@ -84,14 +86,7 @@ fn distance(rates: &RankRates, pool: Pool) -> f64 {
 /// Speeds carried over from a measurement at `distance` (0: as it was measured).
 fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, distance: f64) -> Speeds {
     let exact = distance == 0.0;
-    let crowd = match pool.device {
-        DeviceKind::Cpu => {
-            let load =
-                |ranks: u32, threads: u32| f64::from(ranks * threads) / f64::from(case.host.cores.max(1));
-            load(pool.ranks, pool.threads).max(1.0) / load(rates.ranks, rates.threads).max(1.0)
-        }
-        DeviceKind::Cuda => 1.0,
-    };
+    let crowd = crowd(case, pool) / crowd(case, Pool { ranks: rates.ranks, threads: rates.threads, ..pool });
     let slower = (f64::from(rates.threads.max(1)) / f64::from(pool.threads)).powf(0.8) * crowd;
     let cost = |bf16: f64| {
         let at = |micro: &u32| {
@@ -114,9 +109,20 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
         baseline: baseline(pool.device, Some(rates.baseline_bytes)),
         source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
         spread: rates.spread.clamp(0.0, 0.5),
+        crowd: self::crowd(case, pool),
         whole: 1.0,
         doubt: 0.06 + 1.9 * rates.spread.max(0.0) + 0.3 * distance,
         resolution: rates.spread.clamp(0.01, 0.10) + 0.05 * distance,
+    }
+}
+
+/// Threads of the ranks of a pool for each core of the host, at least 1.
+fn crowd(case: &Case<'_>, pool: Pool) -> f64 {
+    match pool.device {
+        DeviceKind::Cpu => {
+            (f64::from(pool.ranks * pool.threads) / f64::from(case.host.cores.max(1))).max(1.0)
+        }
+        DeviceKind::Cuda => 1.0,
     }
 }
 
@@ -135,6 +141,7 @@ fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
         baseline: baseline(pool.device, None),
         source: Source::Datasheet,
         spread: 0.02,
+        crowd: crowd(case, pool),
         whole: 1.0,
         doubt: sheet.doubt - 1.0,
         resolution: 0.05,
