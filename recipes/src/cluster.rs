@@ -1,9 +1,10 @@
 //! Where training happens.
 
+use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
 /// Where training happens. Absent from a recipe: this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
     /// How processes are placed.
     pub launcher: Launcher,
@@ -13,6 +14,9 @@ pub struct Cluster {
     pub devices: Devices,
     /// Hosts; empty for the local launcher.
     pub hosts: Vec<Host>,
+    /// Mean time between failures of one host, above 0; `None` lets the planner assume one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtbf: Option<Seconds>,
 }
 
 /// How processes are placed.
@@ -58,6 +62,6 @@ pub struct Host {
 
 impl Default for Cluster {
     fn default() -> Self {
-        Self { launcher: Launcher::Local, ranks: None, devices: Devices::Auto, hosts: Vec::new() }
+        Self { launcher: Launcher::Local, ranks: None, devices: Devices::Auto, hosts: Vec::new(), mtbf: None }
     }
 }

@@ -259,6 +259,8 @@ pub const KEYS: &[Key] = keys![
     "cluster.launcher", OneOf(&["local", "ssh", "slurm", "kubernetes"]), Default("\"local\""), ANY, "How processes are placed";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY, "Ranks of the local launcher";
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices of the local launcher";
+    "cluster.mtbf", Shape::Time, Optional("154 days are assumed"), ANY,
+        "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
     "cluster.hosts.address", Shape::Host, Required, ANY, "Name or address; `gpu-[01-04]` stands for four";
     "cluster.hosts.port", Whole(1, 65_535), Default("22"), ANY, "SSH port";
     "cluster.hosts.user", Shape::Host, Optional("that of the SSH configuration"), ANY, "User name";

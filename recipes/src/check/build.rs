@@ -273,5 +273,6 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
         ranks: values.count("cluster.ranks"),
         devices: devices_of(values.word("cluster.devices")?),
         hosts: hosts.iter().map(|named| named.host.clone()).collect(),
+        mtbf: values.real("cluster.mtbf").map(Seconds),
     })
 }
