@@ -15,6 +15,7 @@ pub mod emit;
 pub mod error;
 pub mod estimate;
 pub mod explain;
+pub mod goodput;
 pub mod hardware;
 pub mod judge;
 pub mod learning_rate;
