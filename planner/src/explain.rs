@@ -1,9 +1,11 @@
 //! A plan in words and columns for people, at most 100 columns wide.
 
 mod arranged;
+mod saved;
 
 use crate::compare::{Alternative, cause};
 use crate::learning_rate::in_words;
+use crate::pace::Pace;
 use crate::plan::{Plan, Ranked};
 use arranged::sentences;
 use dtrain_recipes::{Bytes, Model, Seconds};
@@ -117,18 +119,20 @@ fn training(text: &mut String, plan: &Plan, best: &Ranked) {
     );
     let steps = format!("{} steps", thousands(warmup.value));
     row(text, "warm-up", &with_range(&steps, thousands(warmup.low), thousands(warmup.high), &warmup.reason));
-    let every = |steps: u64| format!("every {} steps", thousands(steps));
+    saved::rows(text, plan, best);
     let pace = &best.pace;
-    let after = |steps: u64| if steps >= pace.schedule_steps { "at the end".into() } else { every(steps) };
-    let saved = format!(
-        "{} (about {})",
-        after(pace.save_every),
-        Seconds(whole(pace.save_every.min(pace.schedule_steps)) * best.estimate.step.0)
-    );
-    row(text, "checkpoint", &saved);
     let validated =
-        format!("{}, up to {} samples", after(pace.validate_every), thousands(pace.validate_samples));
+        format!("{}, up to {} samples", after(pace.validate_every, pace), thousands(pace.validate_samples));
     row(text, "validation", &validated);
+}
+
+/// Something done after every so many steps of a run, in words.
+fn after(every: u64, pace: &Pace) -> String {
+    if every >= pace.schedule_steps {
+        "at the end".into()
+    } else {
+        format!("every {} steps", thousands(every))
+    }
 }
 
 /// Why the second of the choices is not the first.

@@ -30,6 +30,7 @@ pub mod planning;
 pub mod pricing;
 pub mod probing;
 pub mod rows;
+pub mod saving;
 pub mod schedule;
 pub mod search;
 pub mod simulate;

@@ -2,7 +2,8 @@
 
 use crate::batch_size;
 use crate::learning_rate::{self, Decision};
-use dtrain_recipes::{Choice, Recipe, SaveEvery, Warmup};
+use crate::saving::{Saving, saving};
+use dtrain_recipes::{Choice, Recipe, Warmup};
 use serde::{Deserialize, Serialize};
 
 /// The pace of a run with one candidate.
@@ -16,20 +17,14 @@ pub struct Pace {
     pub warmup: Decision<u64>,
     /// Save after every this many steps, and after the last.
     pub save_every: u64,
+    /// Why then; nothing in a plan of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saving: Option<Saving>,
     /// Validate after every this many steps, and after the last.
     pub validate_every: u64,
     /// At most this many validation samples are used.
     pub validate_samples: u64,
 }
-
-/// Seconds of training between two automatic checkpoints.
-pub const SAVE_SECONDS: f64 = 30.0;
-
-/// A run shorter than this is saved at its end only.
-pub const SAVE_SHORTEST: f64 = 20.0;
-
-/// Automatic checkpoints in a run that is not short.
-pub const SAVES_LEAST: u64 = 3;
 
 /// Validations in a run.
 pub const VALIDATIONS: u64 = 15;
@@ -55,30 +50,15 @@ pub fn pace(
         Choice::Among(ref all) => nearest(all, batch, recipe, schedule_steps),
         Choice::Log { low, high } => bounded(low, high, batch, recipe, schedule_steps),
     };
+    let saving = saving(recipe, schedule_steps, step_seconds);
     Pace {
         steps,
         schedule_steps,
         warmup,
-        save_every: save_every(recipe.checkpoint.every, schedule_steps, step_seconds),
+        save_every: saving.every,
+        saving: Some(saving),
         validate_every: schedule_steps.div_ceil(VALIDATIONS).max(1),
         validate_samples: validate_samples(recipe, batch, schedule_steps, valid_samples),
-    }
-}
-
-/// Steps between two checkpoints. Automatic: about every [`SAVE_SECONDS`] of training, but at least
-/// [`SAVES_LEAST`] in a run that is longer than [`SAVE_SHORTEST`]; a shorter run is saved at its end.
-pub fn save_every(every: SaveEvery, steps: u64, step_seconds: f64) -> u64 {
-    match every {
-        SaveEvery::Steps(steps) => steps.max(1),
-        SaveEvery::Time(time) => nearest_steps(time.0, step_seconds),
-        SaveEvery::Auto => {
-            #[expect(clippy::cast_precision_loss, reason = "step counts are far below 2^52")]
-            let total = steps as f64 * step_seconds;
-            if total <= SAVE_SHORTEST {
-                return steps.max(1);
-            }
-            nearest_steps(SAVE_SECONDS, step_seconds).min(steps / SAVES_LEAST).max(1)
-        }
     }
 }
 
@@ -132,7 +112,7 @@ fn steps_in(seconds: f64, step_seconds: f64) -> u64 {
 }
 
 /// The number of steps nearest to `seconds`, at least one.
-fn nearest_steps(seconds: f64, step_seconds: f64) -> u64 {
+pub(crate) fn nearest_steps(seconds: f64, step_seconds: f64) -> u64 {
     steps_in(seconds + 0.5 * step_seconds, step_seconds)
 }
 
@@ -141,18 +121,6 @@ mod tests {
     use super::*;
     use crate::sample;
     use dtrain_recipes::{Seconds, Stop, Tokens};
-
-    #[test]
-    fn checkpoints_come_every_half_minute_but_thrice_in_a_run() {
-        let auto = |steps, seconds| save_every(SaveEvery::Auto, steps, seconds);
-        assert_eq!(auto(100_000, 0.1), 300);
-        assert_eq!(auto(300, 0.1), 100, "30 s: three checkpoints");
-        assert_eq!(auto(100, 0.1), 100, "10 s: at the end only");
-        assert_eq!(auto(10, 60.0), 1);
-        assert_eq!(save_every(SaveEvery::Steps(7), 100, 1.0), 7);
-        assert_eq!(save_every(SaveEvery::Time(Seconds(10.0)), 100, 0.3), 33);
-        assert_eq!(save_every(SaveEvery::Time(Seconds(0.01)), 100, 0.3), 1);
-    }
 
     #[test]
     fn the_schedule_ends_with_whatever_ends_first() {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::planning::plan;
 use crate::sample;
-use dtrain_recipes::{Choice, Mlp, Samples, Stop};
+use dtrain_recipes::{Choice, Mlp, Samples, SaveEvery, Stop};
 
 fn shown(text: String) -> String {
     let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -25,6 +25,26 @@ fn a_plan_from_the_data_sheet_says_so() {
     recipe.objective.stop = Stop { samples: Some(Samples(12_000)), ..Stop::default() };
     let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
     insta::assert_snapshot!(shown(explain(&plan)));
+}
+
+#[test]
+fn a_plan_for_a_host_that_fails_says_what_the_failures_cost() {
+    let (mut recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let rows = |recipe: &dtrain_recipes::Recipe| {
+        let plan = plan(&sample::request(recipe, &host, Some(&rates))).expect("the sample fits");
+        let read = Plan::parse(&serde_json::to_string(&plan).expect("a plan is JSON"));
+        assert_eq!(read.expect("it was just written"), plan);
+        let mut text = String::new();
+        saved::rows(&mut text, &plan, plan.best());
+        shown(text)
+    };
+    recipe.cluster.mtbf = Some(Seconds(3600.0));
+    let hourly = rows(&recipe);
+    recipe.cluster.mtbf = Some(Seconds(600.0));
+    let often = rows(&recipe);
+    recipe.checkpoint.every = SaveEvery::Steps(100);
+    recipe.cluster.mtbf = None;
+    insta::assert_snapshot!([hourly, often, rows(&recipe)].join("\n"));
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! When a run is saved, and what failures cost it, in words.
+
+use super::{after, row, thousands, whole};
+use crate::goodput::RESTART_SECONDS;
+use crate::plan::{Plan, Ranked};
+use crate::saving::{HOLD_SHARE, SaveReason, Saving};
+use dtrain_recipes::Seconds;
+
+/// The rows about checkpoints, and about failures where the recipe says how often hosts fail.
+pub(super) fn rows(text: &mut String, plan: &Plan, best: &Ranked) {
+    let pace = &best.pace;
+    let apart = Seconds(whole(pace.save_every.min(pace.schedule_steps)) * best.estimate.step.0);
+    let why = pace.saving.map_or_else(String::new, |saving| format!(": {}", reason(&saving, plan)));
+    row(text, "checkpoint", &format!("{} (about {apart}){why}", after(pace.save_every, pace)));
+    let (Some(share), Some(mtbf)) = (pace.saving.and_then(|saving| saving.goodput), plan.recipe.cluster.mtbf)
+    else {
+        return;
+    };
+    let failures = best.estimate.total.0 / share / mtbf.0;
+    row(
+        text,
+        "goodput",
+        &format!(
+            "{:.1} % of the time is useful where a host fails every {mtbf} and a restart takes {}: {} failures \
+             to be expected",
+            100.0 * share,
+            Seconds(RESTART_SECONDS),
+            expected(failures)
+        ),
+    );
+}
+
+fn reason(saving: &Saving, plan: &Plan) -> String {
+    let held = format!("one holds training up for {}", Seconds(saving.hold_seconds));
+    match saving.reason {
+        SaveReason::Said => format!("as the recipe says; {held}"),
+        SaveReason::Short => "the run is short".into(),
+        SaveReason::Patience => format!("{held}, and a kill loses no more"),
+        SaveReason::Cost => {
+            format!("{held}, and more of them would take over {:.0} % of the time", 100.0 * HOLD_SHARE)
+        }
+        SaveReason::Failures => {
+            let host = plan.recipe.cluster.mtbf.unwrap_or(Seconds(crate::goodput::HOST_MTBF_SECONDS));
+            format!("{held}, and a host fails every {host}")
+        }
+    }
+}
+
+/// A number of failures: `1,014`, `13.3` or `0.25`; in words where a figure would say nothing.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 100 and 1e12")]
+pub(crate) fn expected(failures: f64) -> String {
+    match failures {
+        countless if countless >= 1e12 => "countless".into(),
+        many if many >= 100.0 => thousands(many.round() as u64),
+        some if some >= 1.0 => format!("{some:.1}"),
+        few if few >= 0.01 => format!("{few:.2}"),
+        _ => "hardly any".into(),
+    }
+}
