@@ -9,6 +9,7 @@ use crate::pace::Pace;
 use crate::plan::{Plan, Ranked};
 use arranged::sentences;
 use dtrain_recipes::{Bytes, Model, Seconds};
+pub(crate) use saved::expected;
 
 /// Columns of a line.
 const WIDTH: usize = 100;

@@ -4,6 +4,7 @@
 //! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
 
 mod advice;
+mod failures;
 mod losers;
 mod words;
 
@@ -11,6 +12,7 @@ mod words;
 mod tests;
 
 pub use advice::Advice;
+pub use failures::{Failures, STORAGE_BYTES_PER_SECOND};
 pub use losers::Loser;
 pub use words::explain;
 
@@ -75,10 +77,12 @@ pub struct Outlook {
     pub advice: Vec<Advice>,
     /// Optimizer steps, where the recipe counts them.
     pub steps: Option<u64>,
-    /// Seconds of all steps.
+    /// Seconds of all steps, where nothing fails.
     pub total_seconds: Option<f64>,
-    /// Hours of all devices together.
+    /// Hours of all devices together in that time.
     pub device_hours: Option<f64>,
+    /// What failures of hosts make of it.
+    pub failures: Failures,
     /// Layouts in all.
     pub layouts: u64,
 }
@@ -193,6 +197,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         next: next.take(5).map(price).collect(),
         losers: losers::losers(&question, &found, &chosen),
         advice: advice::advice(&question, found.best[0].seconds),
+        failures: failures::failures(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
         choice,
         steps,
         total_seconds,

@@ -3,7 +3,7 @@
 use super::{Outlook, Priced};
 use crate::analytic::search::{Axis, GPIPE};
 use crate::analytic::{Again, Cut};
-use crate::explain::{count, row, thousands};
+use crate::explain::{count, expected, row, thousands};
 use dtrain_recipes::{PipelineSchedule, Seconds, ZeroStage};
 
 /// Losers told for one axis.
@@ -17,6 +17,7 @@ pub fn explain(outlook: &Outlook) -> String {
     let mut text = String::new();
     headline(&mut text, outlook);
     costs(&mut text, outlook);
+    failures(&mut text, outlook);
     training(&mut text, outlook);
     others(&mut text, outlook);
     text
@@ -66,6 +67,49 @@ fn costs(text: &mut String, outlook: &Outlook) {
     let held = choice.bytes.iter().filter(|(_, bytes)| *bytes > 0.005 * choice.peak_bytes);
     let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {:.1} GiB", bytes / GIB)).collect();
     row(text, "", &held.join(" · "));
+}
+
+fn failures(text: &mut String, outlook: &Outlook) {
+    let found = &outlook.failures;
+    let host = Seconds(found.host_mtbf_seconds);
+    let known = if found.is_said { "as the recipe says" } else { "assumed; `cluster.mtbf` says it" };
+    let often = match found.hosts {
+        1 => String::new(),
+        hosts => format!(", one of {} every {}", thousands(hosts.into()), Seconds(found.mtbf_seconds)),
+    };
+    let in_all = found.expected.map_or_else(String::new, |n| format!(", {} in all", expected(n)));
+    row(
+        text,
+        "failures",
+        &format!("a host fails every {host} ({known}){often}: {} a day{in_all}", expected(found.per_day)),
+    );
+    row(
+        text,
+        "checkpoint",
+        &format!(
+            "every {} steps (about {}), of {:.1} GiB, which holds training up for {}",
+            thousands(found.checkpoint_every),
+            Seconds(found.checkpoint_every_seconds),
+            found.checkpoint_bytes / GIB,
+            Seconds(found.checkpoint_seconds)
+        ),
+    );
+    let total = match (found.total_seconds, found.device_hours) {
+        (Some(total), Some(hours)) => {
+            format!("; with failures and checkpoints {} in all, {hours:.0} GPU hours", Seconds(total))
+        }
+        _ if outlook.steps.is_some() => "; it would never end".into(),
+        _ => String::new(),
+    };
+    row(
+        text,
+        "goodput",
+        &format!(
+            "{:.1} % of the time is useful, where a restart takes {}{total}",
+            100.0 * found.goodput,
+            Seconds(found.restart_seconds)
+        ),
+    );
 }
 
 fn training(text: &mut String, outlook: &Outlook) {
