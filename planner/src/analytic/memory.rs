@@ -2,7 +2,7 @@
 
 use super::constants::constants;
 use super::product::ceiling;
-use super::{Again, Case};
+use super::{Again, Case, Cut};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Bytes of one rank at its peak, by category.
@@ -22,23 +22,49 @@ pub struct Peak {
     pub process: f64,
 }
 
-/// An end of the pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    First,
-    Last,
+/// A stage of a pipeline, or all of the model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stage {
+    /// Layers.
+    pub layers: f64,
+    /// Micro-batches whose activations are alive at once.
+    pub alive: f64,
+    /// Whether it is the first, with the embedding.
+    pub is_first: bool,
+    /// Whether it is the last, with the head.
+    pub is_last: bool,
 }
 
 impl Peak {
     /// The heaviest rank: of the first stage, which keeps most micro-batches, or of the last, which has the logits.
     pub fn of(case: &Case<'_>) -> Self {
-        let (first, last) = (rank(case, End::First), rank(case, End::Last));
+        let (first, last) = (Self::stage(case, Stage::first(case)), Self::stage(case, Stage::last(case)));
         if last.total() > first.total() { last } else { first }
+    }
+
+    /// A rank of a stage.
+    pub fn stage(case: &Case<'_>, stage: Stage) -> Self {
+        let c = &constants().memory;
+        let kept = Kept::of(case);
+        let logits = if stage.is_last { logits(case) } else { 0.0 };
+        let input = if stage.is_first { 2.0 * kept.input } else { 0.0 };
+        let (states, gathered) = state(case, stage);
+        let activations = stage.layers * kept.of_layer(case.cut.again) * stage.alive;
+        let working = kept.working(case).max(logits) + input;
+        let alive = states + gathered + activations + working;
+        Self {
+            states,
+            gathered,
+            activations,
+            working,
+            fragments: alive * (c.fragmentation - 1.0),
+            process: case.engine.profile.context_bytes + c.communicator * axes(case),
+        }
     }
 
     /// What papers that compute memory count, of the first stage: state and activations.
     pub fn counted(case: &Case<'_>) -> f64 {
-        let first = rank(case, End::First);
+        let first = Self::stage(case, Stage::first(case));
         first.states + first.activations
     }
 
@@ -60,28 +86,24 @@ impl Peak {
     }
 }
 
-fn rank(case: &Case<'_>, end: End) -> Peak {
-    let (c, cut) = (&constants().memory, &case.cut);
-    let here = match end {
-        _ if cut.pipeline <= 1.0 => case.model.layers,
-        End::First => ceiling(case.model.layers / cut.pipeline),
-        End::Last => (case.model.layers / cut.pipeline).floor().max(1.0),
-    };
-    let kept = Kept::of(case);
-    let has_head = cut.pipeline <= 1.0 || end == End::Last;
-    let logits = if has_head { logits(case) } else { 0.0 };
-    let input = if end == End::First { 2.0 * kept.input } else { 0.0 };
-    let (states, gathered) = state(case, here);
-    let activations = here * kept.of_layer(cut.again) * in_flight(case, end);
-    let working = kept.working(case).max(logits) + input;
-    let alive = states + gathered + activations + working;
-    Peak {
-        states,
-        gathered,
-        activations,
-        working,
-        fragments: alive * (c.fragmentation - 1.0),
-        process: case.engine.profile.context_bytes + c.communicator * axes(case),
+impl Stage {
+    /// The first of equal stages; all of the model where it is not cut into stages.
+    fn first(case: &Case<'_>) -> Self {
+        let is_whole = case.cut.pipeline <= 1.0;
+        let layers =
+            if is_whole { case.model.layers } else { ceiling(case.model.layers / case.cut.pipeline) };
+        Self { layers, alive: in_flight(&case.cut, 0.0), is_first: true, is_last: is_whole }
+    }
+
+    /// The last of equal stages; all of the model, without its input, where it is not cut into stages.
+    fn last(case: &Case<'_>) -> Self {
+        let cut = &case.cut;
+        let layers = if cut.pipeline <= 1.0 {
+            case.model.layers
+        } else {
+            (case.model.layers / cut.pipeline).floor().max(1.0)
+        };
+        Self { layers, alive: in_flight(cut, cut.pipeline - 1.0), is_first: false, is_last: true }
     }
 }
 
@@ -92,24 +114,26 @@ fn axes(case: &Case<'_>) -> f64 {
     degrees.iter().map(|degree| if *degree > 1.0 { 1.0 } else { 0.0 }).sum()
 }
 
-/// Micro-batches whose activations are alive at once.
-fn in_flight(case: &Case<'_>, end: End) -> f64 {
-    let (p, v, n) = (case.cut.pipeline, case.cut.chunks, case.cut.micro_batches());
+/// Micro-batches whose activations are alive at once in a stage; the first is 0.
+pub(super) fn in_flight(cut: &Cut, stage: f64) -> f64 {
+    let (p, v, n) = (cut.pipeline, cut.chunks, cut.micro_batches());
     if p <= 1.0 {
         return 1.0;
     }
-    let interleaved = v > 1.0;
-    let alive = match end {
-        _ if case.cut.schedule == PipelineSchedule::Gpipe => n,
-        End::First => p.min(n) * if interleaved { 1.0 + (p - 1.0) / (p * v) } else { 1.0 },
-        End::Last if interleaved => 1.0 + (v - 1.0) / v,
-        End::Last => 1.0,
+    let is_last = stage + 1.0 >= p;
+    let alive = match () {
+        () if cut.schedule == PipelineSchedule::Gpipe => n,
+        () if v <= 1.0 => (p - stage).min(n),
+        () if stage <= 0.0 => p.min(n) * (1.0 + (p - 1.0) / (p * v)),
+        () if is_last => 1.0 + (v - 1.0) / v,
+        // Chunks that begin before the first backward, and one (Narayanan et al. 2021).
+        () => (2.0 * (p - stage - 1.0) + (v - 1.0) * p + 1.0) / v,
     };
     alive.min(n)
 }
 
-/// Bytes of state that a stage of `here` layers holds, and of weights it gathers.
-fn state(case: &Case<'_>, here: f64) -> (f64, f64) {
+/// Bytes of state that a stage holds, and of weights it gathers.
+fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
     let (model, cut, profile) = (case.model, &case.cut, &case.engine.profile);
     let t = cut.tensor;
     let (dense, sparse) = match model.experts {
@@ -120,9 +144,14 @@ fn state(case: &Case<'_>, here: f64) -> (f64, f64) {
         None => ((model.attention() + model.feed_forward()) / t, 0.0),
     };
     let is_whole = cut.pipeline <= 1.0;
-    let tables = if is_whole && (model.is_gated || !profile.ties_embeddings) { 2.0 } else { 1.0 };
+    let has_table = stage.is_first || stage.is_last;
+    let tables = match () {
+        () if is_whole && (model.is_gated || !profile.ties_embeddings) => 2.0,
+        () if has_table => 1.0,
+        () => 0.0,
+    };
     let embedding = model.embedding() / t;
-    let (all_dense, all_sparse) = (here * dense + tables * embedding, here * sparse);
+    let (all_dense, all_sparse) = (stage.layers * dense + tables * embedding, stage.layers * sparse);
     let replicas = cut.replicas();
     // Experts have fewer replicas than the rest.
     let expert_replicas = (replicas * t / cut.expert).max(1.0);
@@ -131,7 +160,7 @@ fn state(case: &Case<'_>, here: f64) -> (f64, f64) {
         (false, _) => 0.0,
         (true, true) => 4.0 * (dense + sparse) + 2.0 * embedding,
         // In a pipeline weights and gradients stay whole.
-        (true, false) => 4.0 * (dense + sparse) + 2.0 * embedding + 6.0 * (all_dense + all_sparse),
+        (true, false) => 4.0 * (dense + sparse) + 2.0 * tables * embedding + 6.0 * (all_dense + all_sparse),
     };
     (states, gathered)
 }

@@ -26,7 +26,7 @@ pub use doubt::Unknown;
 pub use engine::{Engine, Style};
 pub use hardware::{Device, Gpu, Kernel, Products};
 pub use layer::Layer;
-pub use memory::Peak;
+pub use memory::{Peak, Stage};
 pub use step::{Step, Unit};
 pub use transformer::{Experts, Latent, Transformer};
 

@@ -3,7 +3,7 @@
 use super::collective::{all_reduce, message, one_way};
 use super::constants::constants;
 use super::product::ceiling;
-use super::{Case, Cut, Layer, ends};
+use super::{Case, Cut, Layer, Transformer, ends};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Seconds of a step, by cause.
@@ -57,6 +57,13 @@ impl Unit {
             embedding: ends::embedding(case),
         }
     }
+
+    /// Seconds of all layers of `model`, each of which gathers its weights for `gathering` seconds.
+    pub(super) fn layers(&self, model: &Transformer, gathering: f64) -> f64 {
+        let layers = model.layers + model.further();
+        let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
+        (layers - dense) * self.layer.total() + dense * self.dense + layers * gathering
+    }
 }
 
 impl Step {
@@ -72,6 +79,7 @@ impl Step {
         let Stages { sum, slowest } = Stages::of(case, unit, gathering);
         let (bubble, messages) =
             if cut.pipeline > 1.0 { (bubble(cut, sum - slowest), messages(case)) } else { (0.0, 0.0) };
+        let parameters = stage_parameters(case);
         Self {
             layer: unit.layer,
             head: unit.head,
@@ -81,8 +89,8 @@ impl Step {
             slowest,
             bubble,
             messages,
-            replicas: replicas(case, slowest),
-            optimizer: optimizer(case),
+            replicas: replicas(case, parameters, slowest),
+            optimizer: optimizer(case, parameters),
             fixed: fixed(case),
         }
     }
@@ -110,14 +118,12 @@ impl Stages {
     /// The stages of a case where each layer gathers its weights for `gathering` seconds.
     fn of(case: &Case<'_>, unit: &Unit, gathering: f64) -> Self {
         let (model, cut) = (case.model, &case.cut);
-        let layers = model.layers + model.further();
-        let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
-        let all = (layers - dense) * unit.layer.total() + dense * unit.dense + layers * gathering;
+        let all = unit.layers(model, gathering);
         let sum = all + unit.head + unit.embedding;
         if cut.pipeline <= 1.0 {
             return Self { sum, slowest: sum };
         }
-        let (mean, stage) = (all / layers, model.layers / cut.pipeline);
+        let (mean, stage) = (all / (model.layers + model.further()), model.layers / cut.pipeline);
         let first = ceiling(stage) * mean + unit.embedding;
         let last = stage.floor() * mean + unit.head;
         Self { sum, slowest: first.max(last) }
@@ -133,7 +139,11 @@ impl Step {
     /// Seconds by cause, in a fixed order; together they are the step.
     pub fn causes(&self, case: &Case<'_>) -> [(&'static str, f64); 9] {
         let (model, cut) = (case.model, &case.cut);
-        let layers = if cut.pipeline > 1.0 { ceiling(model.layers / cut.pipeline) } else { model.layers };
+        self.causes_of(if cut.pipeline > 1.0 { ceiling(model.layers / cut.pipeline) } else { model.layers })
+    }
+
+    /// The same where the slowest stage has so many layers.
+    pub(crate) fn causes_of(&self, layers: f64) -> [(&'static str, f64); 9] {
         let of_layers = |seconds: f64| self.micro_batches * layers * seconds;
         let mut causes = [
             ("computing", 0.0),
@@ -154,7 +164,7 @@ impl Step {
 
 /// Seconds the slowest stage stands still while the pipeline fills and drains, where all other stages together need
 /// `others` seconds for a micro-batch. ZB-H1 leaves a third of it (Qi et al. 2023).
-fn bubble(cut: &Cut, others: f64) -> f64 {
+pub(super) fn bubble(cut: &Cut, others: f64) -> f64 {
     match cut.schedule {
         PipelineSchedule::ZeroBubble => others / 3.0,
         PipelineSchedule::Interleaved => others / cut.chunks,
@@ -175,9 +185,14 @@ fn layer_parameters(case: &Case<'_>) -> f64 {
 
 /// Parameters of the fullest stage on one rank.
 fn stage_parameters(case: &Case<'_>) -> f64 {
-    let (model, cut) = (case.model, &case.cut);
-    ceiling(model.layers / cut.pipeline) * (layer_parameters(case) + model.router())
-        + model.embedding() / cut.tensor
+    parameters(case, ceiling(case.model.layers / case.cut.pipeline), true)
+}
+
+/// Parameters of a stage of `layers` on one rank; an end has the embedding or the head.
+pub(super) fn parameters(case: &Case<'_>, layers: f64, is_end: bool) -> f64 {
+    let model = case.model;
+    let table = if is_end { model.embedding() / case.cut.tensor } else { 0.0 };
+    layers * (layer_parameters(case) + model.router()) + table
 }
 
 /// Seconds to gather the weights of a layer.
@@ -197,24 +212,30 @@ fn gathering(case: &Case<'_>, layer: &Layer) -> f64 {
 
 /// Messages between stages: half of them or so wait for nothing in the steady phase.
 fn messages(case: &Case<'_>) -> f64 {
-    let (cut, profile) = (&case.cut, &case.engine.profile);
-    let leaves = cut.ranks() > case.links.per_host;
-    let bytes = 2.0 * case.tokens_between() * case.model.hidden;
-    let one = message(bytes, leaves, profile.message, &case.links);
-    let steady = (cut.micro_batches() - 1.0) * cut.chunks * profile.message_exposed;
-    2.0 * one * (steady + cut.pipeline)
+    2.0 * one_message(case) * (steady_messages(case) + case.cut.pipeline)
 }
 
-/// Exposed exchange among replicas: gradients summed, weights gathered where they are sharded. It hides behind the last
-/// backward of the `slowest` stage.
-fn replicas(case: &Case<'_>, slowest: f64) -> f64 {
+/// Seconds of one message from a stage to the next over the links of the case.
+pub(super) fn one_message(case: &Case<'_>) -> f64 {
+    let leaves = case.cut.ranks() > case.links.per_host;
+    let bytes = 2.0 * case.tokens_between() * case.model.hidden;
+    message(bytes, leaves, case.engine.profile.message, &case.links)
+}
+
+/// Messages of the steady phase that a stage waits for, each way.
+pub(super) fn steady_messages(case: &Case<'_>) -> f64 {
+    (case.cut.micro_batches() - 1.0) * case.cut.chunks * case.engine.profile.message_exposed
+}
+
+/// Exposed exchange among replicas of so many `parameters` a rank: gradients summed, weights gathered where they are sharded.
+/// It hides behind the last backward of the `slowest` stage.
+pub(super) fn replicas(case: &Case<'_>, parameters: f64, slowest: f64) -> f64 {
     let (cut, profile) = (&case.cut, &case.engine.profile);
     if cut.gathers_layers() {
         // The first gather and the last have nothing to hide behind.
         return 2.0 * gather(case);
     }
     let group = case.links.group(cut.replicas(), cut.tensor);
-    let parameters = stage_parameters(case);
     let gradients = profile.gradient_bytes * parameters;
     let all = match cut.zero {
         ZeroStage::Zero0 => all_reduce(gradients, group, &case.links),
@@ -226,14 +247,14 @@ fn replicas(case: &Case<'_>, slowest: f64) -> f64 {
     (all - hidden * slowest / cut.chunks).max((1.0 - hidden) * all)
 }
 
-/// The optimizer over what a rank owns.
-fn optimizer(case: &Case<'_>) -> f64 {
+/// The optimizer over what a rank owns of the `parameters` of its stage.
+pub(super) fn optimizer(case: &Case<'_>, parameters: f64) -> f64 {
     let owners = if case.cut.zero == ZeroStage::Zero0 { 1.0 } else { case.cut.replicas() };
-    constants().optimizer_bytes * stage_parameters(case) / owners / case.device.stream
+    constants().optimizer_bytes * parameters / owners / case.device.stream
 }
 
 /// What a step costs whatever is trained; stages also agree on the norm.
-fn fixed(case: &Case<'_>) -> f64 {
+pub(super) fn fixed(case: &Case<'_>) -> f64 {
     let agree = if case.cut.pipeline > 1.0 { 4.0 * constants().network_start } else { 0.0 };
     case.engine.profile.step + agree
 }
