@@ -29,6 +29,7 @@ pub mod plan;
 pub mod planning;
 pub mod pricing;
 pub mod probing;
+mod random;
 pub mod rows;
 pub mod saving;
 pub mod schedule;

@@ -2,11 +2,11 @@
 
 use super::Ranking;
 use crate::judge::{Judge, Verdict};
+use crate::random::Stream;
 use crate::space::{Place, Space};
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
 use dtrain_protocol::order::mix;
-use rand::RngCore;
 use std::cell::{Cell, RefCell};
 
 /// Candidates that are tried in one search.
@@ -17,13 +17,13 @@ pub fn rank(judge: &Judge<'_>, seed: u64, keep: usize, iterations: u64) -> Ranki
     let landscape = Landscape {
         judge,
         ranking: RefCell::new(Ranking::new(judge.space(), keep)),
-        stream: Cell::new(Stream { key: mix(seed, 1), drawn: 0 }),
+        stream: Cell::new(Stream::new(mix(seed, 1))),
     };
     if judge.space().is_empty() {
         return landscape.ranking.into_inner();
     }
     let cooling = 1e-4f64.powf(1.0 / f64::from(u32::try_from(iterations.max(2)).unwrap_or(u32::MAX)));
-    let solver = SimulatedAnnealing::new_with_rng(1.0, Stream { key: mix(seed, 2), drawn: 0 })
+    let solver = SimulatedAnnealing::new_with_rng(1.0, Stream::new(mix(seed, 2)))
         .expect("the temperature is positive")
         .with_temp_func(SATempFunc::Exponential(cooling));
     let start = Place { way: 0, micro: 0 };
@@ -93,34 +93,4 @@ fn neighbour(space: &Space, place: Place, stream: &mut Stream) -> Place {
         _ => stay,
     };
     Place { way, micro }
-}
-
-/// A stream of random numbers that depends on its key alone.
-#[derive(Clone, Copy)]
-struct Stream {
-    key: u64,
-    drawn: u64,
-}
-
-impl Stream {
-    fn below(&mut self, n: u64) -> u64 {
-        self.next_u64() % n
-    }
-}
-
-impl RngCore for Stream {
-    fn next_u32(&mut self) -> u32 {
-        u32::try_from(self.next_u64() >> 32).expect("the upper half has 32 bits")
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.drawn += 1;
-        mix(self.key, self.drawn)
-    }
-
-    fn fill_bytes(&mut self, to: &mut [u8]) {
-        for part in to.chunks_mut(8) {
-            part.copy_from_slice(&self.next_u64().to_le_bytes()[..part.len()]);
-        }
-    }
 }

@@ -1,0 +1,40 @@
+//! Random numbers that depend on a key alone.
+
+use dtrain_protocol::order::mix;
+use rand::RngCore;
+
+/// A stream of random numbers that depends on its key alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    key: u64,
+    drawn: u64,
+}
+
+impl Stream {
+    /// The stream of a key.
+    pub(crate) fn new(key: u64) -> Self {
+        Self { key, drawn: 0 }
+    }
+
+    /// A number below `n`.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next_u64() % n
+    }
+}
+
+impl RngCore for Stream {
+    fn next_u32(&mut self) -> u32 {
+        u32::try_from(self.next_u64() >> 32).expect("the upper half has 32 bits")
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.drawn += 1;
+        mix(self.key, self.drawn)
+    }
+
+    fn fill_bytes(&mut self, to: &mut [u8]) {
+        for part in to.chunks_mut(8) {
+            part.copy_from_slice(&self.next_u64().to_le_bytes()[..part.len()]);
+        }
+    }
+}
