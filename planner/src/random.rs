@@ -20,6 +20,11 @@ impl Stream {
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next_u64() % n
     }
+
+    /// A place in a list of `n`.
+    pub(crate) fn pick(&mut self, n: usize) -> usize {
+        usize::try_from(self.below(n as u64)).expect("it is below a length")
+    }
 }
 
 impl RngCore for Stream {

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod hardware;
 pub mod layer;
 pub mod memory;
+pub mod mixed;
 pub mod product;
 pub mod search;
 pub mod site;

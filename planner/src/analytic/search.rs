@@ -7,6 +7,7 @@ mod table;
 mod tests;
 
 pub use space::{Cluster, Question, Shape};
+pub(super) use space::{divisors_of, whole};
 pub use table::{Axis, Choice, Found, GPIPE};
 
 use super::step::least;

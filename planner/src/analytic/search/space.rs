@@ -60,11 +60,11 @@ pub struct Shape {
     clippy::cast_sign_loss,
     reason = "dimensions are whole and far below 2^32"
 )]
-fn whole(dimension: f64) -> u32 {
+pub(in crate::analytic) fn whole(dimension: f64) -> u32 {
     dimension.round() as u32
 }
 
-fn divisors_of(n: u32) -> impl Iterator<Item = u32> {
+pub(in crate::analytic) fn divisors_of(n: u32) -> impl Iterator<Item = u32> {
     divisors(n.into()).into_iter().filter_map(|d| u32::try_from(d).ok())
 }
 

@@ -1,0 +1,81 @@
+//! A layout of a mixed cluster.
+
+use crate::analytic::{Again, Cut};
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use serde::Serialize;
+
+/// Consecutive stages on one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Run {
+    /// The group, by its place in the cluster.
+    pub group: usize,
+    /// Stages, at least one.
+    pub stages: u32,
+}
+
+/// How a step is cut among groups of equal hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Layout {
+    /// Ranks that share a matrix.
+    pub tensor: u32,
+    /// Ranks that share a sequence.
+    pub context: u32,
+    /// Ranks that share a layer's experts.
+    pub expert: u32,
+    /// Replicas, as many of every stage.
+    pub data: u32,
+    /// Samples of one forward pass.
+    pub micro: u32,
+    /// Whether ranks that share matrices hold a part of the sequence each between them.
+    pub is_sequence_parallel: bool,
+    /// What a backward computes again.
+    pub again: Again,
+    /// What the replicas shard among them.
+    pub zero: ZeroStage,
+    /// Order of the passes in the pipeline.
+    pub schedule: PipelineSchedule,
+    /// Runs of layers of each stage: 1, or more where they are interleaved.
+    pub chunks: u32,
+    /// Groups with their stages, from the first stage to the last; each group at most once.
+    pub runs: Vec<Run>,
+}
+
+impl Layout {
+    /// Devices of one stage.
+    pub fn width(&self) -> u32 {
+        self.tensor * self.context * self.data
+    }
+
+    /// Stages in all.
+    pub fn depth(&self) -> u32 {
+        self.runs.iter().map(|run| run.stages).sum()
+    }
+
+    /// Devices that work.
+    pub fn devices(&self) -> u32 {
+        self.width() * self.depth()
+    }
+
+    /// The group of every stage, from the first to the last.
+    pub fn groups(&self) -> impl Iterator<Item = usize> {
+        self.runs.iter().flat_map(|run| (0..run.stages).map(|_| run.group))
+    }
+
+    /// What all stages have in common, for steps of `batch` samples.
+    pub fn cut(&self, batch: u32) -> Cut {
+        Cut {
+            tensor: self.tensor.into(),
+            pipeline: self.depth().into(),
+            schedule: self.schedule,
+            chunks: self.chunks.into(),
+            context: self.context.into(),
+            expert: self.expert.into(),
+            data: self.data.into(),
+            zero: self.zero,
+            is_sequence_parallel: self.is_sequence_parallel,
+            again: self.again,
+            micro: self.micro.into(),
+            batch: batch.into(),
+        }
+    }
+}
