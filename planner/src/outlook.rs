@@ -6,6 +6,7 @@
 mod advice;
 mod failures;
 mod losers;
+mod mixed;
 mod words;
 
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod tests;
 pub use advice::Advice;
 pub use failures::{Failures, STORAGE_BYTES_PER_SECOND};
 pub use losers::Loser;
+pub use mixed::{Alone, MixedOutlook, MixedPriced, OnGroup, explain_mixed, mixed_outlook};
 pub use words::explain;
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
@@ -163,18 +165,7 @@ pub enum OutlookError {
 /// The outlook of a request.
 pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
     let recipe = request.recipe;
-    let decoder = decoder(&recipe.model)?;
-    refuse_pins(&recipe.layout)?;
-    let batch = batch(recipe)?;
-    let question = Question {
-        model: transformer(decoder),
-        cluster: request.cluster,
-        engine: Engine::of(request.style),
-        kernel: Kernel::Fused,
-        products: products(recipe),
-        batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,
-        pins: recipe.layout.clone(),
-    };
+    let (question, batch) = question(request)?;
     let found = search(&question, KEEP);
     let (chosen, ties) = preferred(&question, &found)?;
     let price = |choice: &Choice| priced(&question, &choice.cut);
@@ -204,6 +195,24 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         device_hours: total_seconds.map(|seconds| seconds / 3600.0 * f64::from(devices)),
         layouts: found.layouts,
     })
+}
+
+/// What is asked of the search, and how many samples a step has.
+fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), OutlookError> {
+    let recipe = request.recipe;
+    let decoder = decoder(&recipe.model)?;
+    refuse_pins(&recipe.layout)?;
+    let batch = batch(recipe)?;
+    let question = Question {
+        model: transformer(decoder),
+        cluster: request.cluster,
+        engine: Engine::of(request.style),
+        kernel: Kernel::Fused,
+        products: products(recipe),
+        batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,
+        pins: recipe.layout.clone(),
+    };
+    Ok((question, batch))
 }
 
 fn decoder(model: &Model) -> Result<&Decoder, OutlookError> {

@@ -116,13 +116,16 @@ fn tune() {
 
 #[test]
 fn llama_405b() {
-    let house = follow("examples/llama-405b/README.md", &[], &[(4, 3)]);
+    let house = follow("examples/llama-405b/README.md", &[], &[(5, 3)]);
     let recipe = root().join("examples/llama-405b/recipe.toml");
     let plan =
         |on| house.dtrain(["plan", recipe.to_str().expect("text"), "--on", on]).output().expect("it starts");
-    for (on, what) in
-        [("2x8 Frobnicator", "known are"), ("2x8", "names no part"), ("2*8 H100", "no number of hosts")]
-    {
+    for (on, what) in [
+        ("2x8 Frobnicator", "known are"),
+        ("2x8", "names no part"),
+        ("2*8 H100", "no number of hosts"),
+        ("2x8 H100 +", "names no part"),
+    ] {
         let output = plan(on);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{on}: {error}");

@@ -7,16 +7,23 @@ use crate::load::describe;
 use dtrain_planner::analytic::hardware::{gpu, gpus};
 use dtrain_planner::analytic::search::Cluster;
 use dtrain_planner::analytic::{Gpu, Style};
-use dtrain_planner::outlook::{OutlookError, OutlookRequest, explain, outlook};
+use dtrain_planner::outlook::{OutlookError, OutlookRequest, explain, explain_mixed, mixed_outlook, outlook};
 
 /// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let loaded = describe(&args.recipe.recipe, &args.recipe.layers, &[])?;
-    let request = OutlookRequest {
-        recipe: &loaded.checked.recipe,
-        cluster: cluster(on, args.network)?,
-        style: style(args.engine),
+    let (recipe, style) = (&loaded.checked.recipe, style(args.engine));
+    let groups = groups(on, args.network)?;
+    let [cluster] = groups[..] else {
+        let found = mixed_outlook(recipe, &groups, style).map_err(|error| refusal(&error))?;
+        if context.out.json {
+            context.out.json("mixed_outlook", &found)?;
+        } else {
+            context.out.data(&explain_mixed(&found))?;
+        }
+        return Ok(Exit::Done);
     };
+    let request = OutlookRequest { recipe, cluster, style };
     let found = outlook(&request).map_err(|error| refusal(&error))?;
     if context.out.json {
         context.out.json("outlook", &found)?;
@@ -36,11 +43,21 @@ fn style(engine: EngineStyle) -> Style {
     }
 }
 
-/// A cluster from `HOSTSxGPUS PART`.
+/// Groups of equal hosts from `HOSTSxGPUS PART`, with `+` between them.
+fn groups(on: &str, network: Option<f64>) -> Result<Vec<Cluster>, Failure> {
+    let groups = on.split('+').map(|group| cluster(group, network)).collect::<Result<Vec<_>, _>>()?;
+    let all = groups.iter().try_fold(0, |all: u32, group| all.checked_add(group.devices));
+    match all {
+        Some(_) => Ok(groups),
+        None => Err(Failure::new(Exit::Usage, format!("`--on {on:?}` is more GPUs than can be counted"))),
+    }
+}
+
+/// A group from `HOSTSxGPUS PART`.
 fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
     let wrong = |what: String| {
         Failure::new(Exit::Usage, what)
-            .hint("write it as `--on \"2048x8 H100-SXM-80GB\"`: hosts, GPUs of each, and the part")
+            .hint("write it as `--on \"2048x8 H100-SXM-80GB\"`: hosts, GPUs of each, and the part; `+` joins unlike hosts")
     };
     let Some((size, part)) = on.trim().split_once(' ') else {
         return Err(wrong(format!("`--on {on:?}` names no part")));

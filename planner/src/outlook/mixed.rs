@@ -1,0 +1,247 @@
+//! What a recipe would cost on groups of GPUs that are not alike.
+
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+pub use words::explain_mixed;
+
+use super::words::layout;
+use super::{OutlookError, OutlookRequest, TIE, TIGHT, question, rate};
+use crate::analytic::constants::constants;
+use crate::analytic::doubt::{interval, of_memory, of_time};
+use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
+use crate::analytic::search::{self as equal, Cluster};
+use crate::analytic::{Layer, Style, Unknown};
+use crate::batch_size;
+use crate::learning_rate::Decision;
+use dtrain_recipes::{PipelineSchedule, Recipe};
+use serde::Serialize;
+
+/// Layouts that are kept.
+const KEEP: usize = 200;
+
+/// Ties that are told.
+const TIES: usize = 5;
+
+/// Bytes of a GiB.
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// What a recipe would cost on a mixed cluster.
+#[derive(Clone, Debug, Serialize)]
+pub struct MixedOutlook {
+    /// Name of the recipe.
+    pub recipe: String,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// What each group would do alone, in the order they were given.
+    pub groups: Vec<Alone>,
+    /// Style of the engine.
+    pub style: &'static str,
+    /// Samples of a step.
+    pub batch: Decision<u64>,
+    /// Peak learning rate.
+    pub learning_rate: Decision<f64>,
+    /// The layout to train with.
+    pub choice: MixedPriced,
+    /// Some layouts that cannot be told apart from it, in order of preference.
+    pub ties: Vec<MixedPriced>,
+    /// Optimizer steps, where the recipe counts them.
+    pub steps: Option<u64>,
+    /// Seconds of all steps.
+    pub total_seconds: Option<f64>,
+    /// Hours of all devices together, idle ones among them.
+    pub device_hours: Option<f64>,
+    /// Layouts that were priced.
+    pub layouts: u64,
+}
+
+/// A group of equal hosts, and what it would do alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Alone {
+    /// The part, by its words in the table, and where its figures come from.
+    pub gpu: (String, &'static str),
+    /// Devices in all.
+    pub devices: u32,
+    /// Devices of a host.
+    pub per_host: u32,
+    /// Seconds of its fastest step; `None` where nothing fits.
+    pub step_seconds: Option<f64>,
+}
+
+/// A layout of a mixed cluster with its price.
+#[derive(Clone, Debug, Serialize)]
+pub struct MixedPriced {
+    /// The layout.
+    pub layout: Layout,
+    /// Groups with stages, from the first stage to the last.
+    pub groups: Vec<OnGroup>,
+    /// Devices that work; the others stay idle.
+    pub devices: u32,
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Nine steps in ten take at least this …
+    pub step_seconds_low: f64,
+    /// … and nine in ten at most this.
+    pub step_seconds_high: f64,
+    /// Where the seconds go.
+    pub causes: Vec<(&'static str, f64)>,
+    /// Tokens a second of all devices together.
+    pub tokens_per_second: f64,
+    /// Share of the data sheets' peaks of the devices that work, which the formulas of the model ask for.
+    pub model_flops_utilization: f64,
+}
+
+/// Stages of one group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OnGroup {
+    /// The group, by its place in the cluster.
+    pub group: usize,
+    /// Layers of each of its stages.
+    pub layers: Vec<u32>,
+    /// Seconds of its slowest stage for one micro-batch.
+    pub seconds: f64,
+    /// Bytes of its heaviest rank at its peak.
+    pub peak_bytes: f64,
+    /// High end of its 80 % interval.
+    pub peak_bytes_high: f64,
+    /// Bytes of memory of a device.
+    pub memory_bytes: f64,
+}
+
+/// The outlook of a recipe on `groups` of equal hosts.
+pub fn mixed_outlook(
+    recipe: &Recipe,
+    groups: &[Cluster],
+    style: Style,
+) -> Result<MixedOutlook, OutlookError> {
+    let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], style })?;
+    let mixture = Mixture::of(&asked, groups);
+    let found = search(&mixture, 0, KEEP);
+    let pricer = Pricer::new(&mixture);
+    let mut ties = preferred(&found).ok_or_else(|| refusal(&mixture, &pricer, &found))?;
+    let choice = priced(&mixture, &pricer, &ties.remove(0).layout);
+    let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
+    #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
+    let total_seconds = steps.map(|steps| steps as f64 * choice.step_seconds);
+    Ok(MixedOutlook {
+        recipe: recipe.name.clone(),
+        parameters: recipe.model.parameters(),
+        groups: mixture.questions().iter().map(alone).collect(),
+        style: style.name(),
+        learning_rate: rate(recipe, batch.value, choice.step_seconds),
+        batch,
+        ties: ties.iter().take(TIES).map(|tie| priced(&mixture, &pricer, &tie.layout)).collect(),
+        steps,
+        total_seconds,
+        device_hours: total_seconds.map(|seconds| seconds / 3600.0 * f64::from(mixture.devices())),
+        layouts: found.layouts,
+        choice,
+    })
+}
+
+/// What a group would do alone.
+fn alone(question: &equal::Question) -> Alone {
+    let Cluster { gpu, devices, per_host, .. } = question.cluster;
+    Alone {
+        gpu: (gpu.words.join(" ").to_uppercase(), &gpu.source),
+        devices,
+        per_host,
+        step_seconds: equal::search(question, 1).best.first().map(|choice| choice.seconds),
+    }
+}
+
+/// The layouts that cannot be told apart from the fastest: first those that leave memory, then fewer groups and axes that cut
+/// the model, fewer tensor-parallel ranks, the simpler schedule, less computed again, and the faster.
+fn preferred(found: &Found) -> Option<Vec<&Choice>> {
+    let within = (1.0 + TIE) * found.best.first()?.seconds;
+    let mut ties: Vec<&Choice> = found.best.iter().filter(|choice| choice.seconds <= within).collect();
+    let order = |choice: &Choice| {
+        let Layout { tensor, context, expert, schedule, again, zero, ref runs, .. } = choice.layout;
+        let schedule = match schedule {
+            PipelineSchedule::OneForwardOneBackward => 0,
+            PipelineSchedule::Gpipe => 1,
+            PipelineSchedule::Interleaved => 2,
+            PipelineSchedule::ZeroBubble => 3,
+        };
+        let axes = [tensor, context, expert, choice.layout.depth()];
+        let cuts = axes.iter().filter(|degree| **degree > 1).count();
+        (choice.full > TIGHT, runs.len(), cuts, tensor, schedule, again as u8, zero)
+    };
+    ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
+    Some(ties)
+}
+
+fn refusal(mixture: &Mixture, pricer: &Pricer<'_>, found: &Found) -> OutlookError {
+    let question = &mixture.questions()[0];
+    let Some(nearest) = &found.nearest else {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "heads are whole")]
+        return OutlookError::NoLayout {
+            devices: mixture.devices(),
+            batch: question.batch,
+            heads: question.model.heads as u32,
+        };
+    };
+    let priced = priced(mixture, pricer, &nearest.layout);
+    let full = |on: &&OnGroup| on.peak_bytes / on.memory_bytes;
+    let fullest = priced.groups.iter().max_by(|a, b| full(a).total_cmp(&full(b)));
+    let fullest = fullest.expect("a layout uses a group");
+    OutlookError::NothingFits {
+        needed: fullest.peak_bytes / GIB,
+        available: fullest.memory_bytes / GIB,
+        nearest: layout(&nearest.layout.cut(mixture.batch())),
+    }
+}
+
+/// The price of a layout.
+fn priced(mixture: &Mixture, pricer: &Pricer<'_>, layout: &Layout) -> MixedPriced {
+    let stages = pricer.stages(layout);
+    let seconds = stages.step.total();
+    let slowest = (0..stages.seconds.len()).max_by(|a, b| stages.seconds[*a].total_cmp(&stages.seconds[*b]));
+    let slowest = slowest.expect("a layout has stages");
+    let (low, high) = interval(seconds, doubt(mixture, pricer, layout));
+    let model = &mixture.questions()[0].model;
+    let tokens = f64::from(mixture.batch()) * model.sequence;
+    let peak = |run: &Run| {
+        f64::from(run.stages * layout.width()) * mixture.questions()[run.group].cluster.gpu.peak()
+    };
+    let peaks: f64 = layout.runs.iter().map(peak).sum();
+    let on_group = |group: usize| {
+        let own = || (0..stages.groups.len()).filter(|stage| stages.groups[*stage] == group);
+        let peak_bytes = own().map(|stage| stages.peaks[stage].total()).fold(0.0, f64::max);
+        let doubt = of_memory(&pricer.case(layout, group), Unknown::default());
+        OnGroup {
+            group,
+            layers: own().map(|stage| stages.layers[stage]).collect(),
+            seconds: own().map(|stage| stages.seconds[stage]).fold(0.0, f64::max),
+            peak_bytes,
+            peak_bytes_high: interval(peak_bytes, doubt).1,
+            memory_bytes: mixture.questions()[group].cluster.memory,
+        }
+    };
+    MixedPriced {
+        layout: layout.clone(),
+        groups: layout.runs.iter().map(|run| on_group(run.group)).collect(),
+        devices: layout.devices(),
+        step_seconds: seconds,
+        step_seconds_low: low,
+        step_seconds_high: high,
+        causes: stages.step.causes_of(stages.layers[slowest].into()).to_vec(),
+        tokens_per_second: tokens / seconds,
+        model_flops_utilization: model.flops_per_token() * tokens / (seconds * peaks),
+    }
+}
+
+/// Standard deviation of the logarithm of measured over estimated step time: that of the group of which least is known, and where
+/// several work together also that of what no published run was seen of.
+fn doubt(mixture: &Mixture, pricer: &Pricer<'_>, layout: &Layout) -> f64 {
+    let each = layout.runs.iter().map(|run| {
+        let case = pricer.case(layout, run.group);
+        let gpu = mixture.questions()[run.group].cluster.gpu;
+        of_time(&case, gpu, &Layer::of(&case), Unknown::default())
+    });
+    let own = each.fold(0.0, f64::max);
+    let d = &constants().doubt;
+    if layout.runs.len() > 1 { own.hypot(d.widened * d.unmeasured) } else { own }
+}
