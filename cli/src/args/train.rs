@@ -70,7 +70,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub(crate) top: usize,
 
-    /// Plan for GPUs that are not here, from data sheets: hosts, GPUs of each, part, and `+` others
+    /// Plan for GPUs that are not here: hosts, GPUs of each and part, joined by `+`
     #[arg(long, value_name = "HOSTSxGPUS PART", conflicts_with_all = ["out", "top", "emit"])]
     pub(crate) on: Option<String>,
 
