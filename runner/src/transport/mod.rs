@@ -1,20 +1,44 @@
-//! Ways to run a fixed command on a host and talk to it.
+//! Ways to run fixed commands on a host and talk to them.
 //!
-//! A command is always one of the constants of [`Script`]; values travel over standard input, never in a
-//! shell string. Two ways: [`Child`] on this machine, [`ssh::Ssh`] on another.
+//! A command line is a constant, or a constant with validated hexadecimal or decimal words in it: [`Line`]. All
+//! other values travel over standard input, never in a shell string. Two ways: [`Child`] is this machine, [`Ssh`]
+//! another through libssh2. What runs on a host is not known here.
 
+mod authenticate;
+mod bastion;
+mod child;
+mod config;
+mod error;
 pub mod known_hosts;
-pub mod ssh;
+mod line;
+mod place;
+mod pump;
+mod ssh;
+mod stream;
+mod target;
 
-use std::io::{self, Write};
-use std::process::{Command, Stdio};
+pub use bastion::{Bastions, Connected, connect_all};
+pub use child::Child;
+pub use error::TransportError;
+pub use line::{Line, ProgramDigest, Word};
+pub use place::Placed;
+pub use ssh::Ssh;
+pub use stream::{Ending, Stream};
+pub use target::{Target, User};
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a connection, and every answer, may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Most bytes a script may print.
+const MOST: u64 = 1 << 20;
 
 /// A fixed program for a remote POSIX shell, sent over its standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script(pub(crate) &'static str);
-
-/// The command line that every transport runs; the script follows on standard input.
-pub const SHELL: &str = "exec sh -s";
 
 /// Prints what `doctor` wants to know of a host, a `key=value` on each line.
 pub const FACTS: Script = Script(
@@ -34,112 +58,81 @@ echo "cuda_headers=$(ls /usr/local/cuda/include/cuda_runtime.h /opt/cuda/include
 /// What a command left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Exit status.
+    /// Exit status; -1 when a signal ended it.
     pub status: i32,
     /// Standard output.
     pub stdout: String,
-    /// Standard error.
+    /// The last 4 KiB of standard error.
     pub stderr: String,
 }
 
-/// A way to run a script on a host.
-pub trait Transport {
+/// A way to run fixed commands on a host.
+pub trait Transport: Send {
+    /// The host, for messages.
+    fn name(&self) -> &str;
+
+    /// Starts a command line, without a terminal and without an environment of ours.
+    fn start(&mut self, line: &Line) -> Result<Stream, TransportError>;
+
     /// Runs `script` to its end. An exit status other than 0 is not an error here.
-    fn run(&mut self, script: Script) -> Result<Output, TransportError>;
-}
-
-/// This machine.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Child;
-
-impl Transport for Child {
     fn run(&mut self, script: Script) -> Result<Output, TransportError> {
-        let failed = |source| TransportError::Stream { host: "this machine".into(), source };
-        let mut child = Command::new("sh")
-            .args(["-c", SHELL])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(script.0.as_bytes()).map_err(failed)?;
-        }
-        let output = child.wait_with_output().map_err(failed)?;
-        Ok(Output {
-            status: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
+        let stream = self.start(&Line::shell())?;
+        finish(self.name(), &stream, script.0.as_bytes(), PATIENCE)
+    }
+
+    /// Starts a program that was [`put`](Self::put) on the host.
+    fn open(&mut self, program: &ProgramDigest, word: Word) -> Result<Stream, TransportError> {
+        self.start(&Line::program(program, word))
+    }
+
+    /// Puts a program on the host, once: its place is named by its digest.
+    fn put(&mut self, program: &Path, digest: &ProgramDigest) -> Result<Placed, TransportError> {
+        place::put(self, program, digest)
     }
 }
 
-/// Why a host could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TransportError {
-    /// The name or address cannot be used at all.
-    #[error("`{0}` is not a host: {1}")]
-    Name(String, &'static str),
-    /// No connection.
-    #[error("cannot connect to {host}")]
-    Connect {
-        /// Host and port.
-        host: String,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The host's key is not to be trusted.
-    #[error("{host}: {problem}; its key is {fingerprint}")]
-    HostKey {
-        /// Host and port.
-        host: String,
-        /// Unknown, changed or revoked.
-        problem: known_hosts::Distrust,
-        /// SHA-256 of the key, as `ssh-keygen -l` prints it.
-        fingerprint: String,
-    },
-    /// No key of ours was accepted.
-    #[error("{host} accepted none of the keys tried for user {user}: {tried}")]
-    Authentication {
-        /// Host and port.
-        host: String,
-        /// User name.
-        user: String,
-        /// What was tried.
-        tried: String,
-    },
-    /// SSH failed.
-    #[error("ssh to {host} failed while {doing}")]
-    Ssh {
-        /// Host and port.
-        host: String,
-        /// What was tried.
-        doing: &'static str,
-        /// Why not.
-        #[source]
-        source: ssh2::Error,
-    },
-    /// The stream failed.
-    #[error("the connection to {host} failed")]
-    Stream {
-        /// Host.
-        host: String,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+/// Says `input`, hears all that is said, and how it ended; silent for no longer than `patience`.
+fn finish(host: &str, stream: &Stream, input: &[u8], patience: Duration) -> Result<Output, TransportError> {
+    let failed = |source| TransportError::Stream { host: host.to_owned(), source };
+    let stdout = talk(stream, input, patience).map_err(|error| failed(in_words(error, patience)))?;
+    let late = || failed(in_words(io::ErrorKind::WouldBlock.into(), patience));
+    let ending = stream.ending(patience).ok_or_else(late)?;
+    match ending.broken {
+        Some(reason) => Err(failed(io::Error::other(reason))),
+        None => Ok(Output {
+            status: ending.status.unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: ending.stderr,
+        }),
+    }
+}
+
+/// What a program says to `input`. One that ends before it read all is no error: its ending tells why.
+fn talk(mut stream: &Stream, input: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+    let unless_gone =
+        |result: io::Result<()>| result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) });
+    let mut stdout = Vec::new();
+    stream.pipe().set_read_timeout(Some(patience))?;
+    stream.pipe().set_write_timeout(Some(patience))?;
+    unless_gone(stream.write_all(input).and_then(|()| stream.end_input()))?;
+    unless_gone(stream.take(MOST).read_to_end(&mut stdout).map(|_| ()))?;
+    Ok(stdout)
+}
+
+/// Whether the other end is gone, which its ending explains better.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}
+
+/// A time-out of a socket says "resource temporarily unavailable", which helps nobody.
+fn in_words(error: io::Error, patience: Duration) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", patience.as_secs()))
+    } else {
+        error
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_machine_tells_its_facts() {
-        let output = Child.run(FACTS).expect("there is a shell");
-        assert_eq!(output.status, 0, "{}", output.stderr);
-        let cores = output.stdout.lines().find_map(|line| line.strip_prefix("cores=")).expect("a line");
-        assert!(cores.parse::<u32>().expect("a number") >= 1);
-    }
-}
+mod tests;

@@ -3,8 +3,7 @@
 use super::{Finding, Verdict};
 use dtrain_recipes::Bytes;
 use dtrain_runner::transport::known_hosts::Distrust;
-use dtrain_runner::transport::ssh::{Ssh, Target};
-use dtrain_runner::transport::{FACTS, Transport, TransportError};
+use dtrain_runner::transport::{Bastions, FACTS, Ssh, Target, Transport, TransportError, User};
 use serde::Serialize;
 use std::error::Error;
 use std::path::PathBuf;
@@ -20,8 +19,10 @@ pub(super) struct HostReport {
 
 /// Checks every host, each in a thread of its own; the reports come in the order of the hosts.
 pub(super) fn examine(hosts: &[String]) -> Vec<HostReport> {
+    let (user, bastions) = (user(), Bastions::default());
     std::thread::scope(|scope| {
-        let running: Vec<_> = hosts.iter().map(|host| scope.spawn(|| checks(host))).collect();
+        let running: Vec<_> =
+            hosts.iter().map(|host| scope.spawn(|| checks(host, &user, &bastions))).collect();
         let results = running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| vec![crashed()]));
         hosts.iter().cloned().zip(results).map(|(host, checks)| HostReport { host, checks }).collect()
     })
@@ -35,11 +36,15 @@ fn crashed() -> Finding {
     )
 }
 
-fn checks(host: &str) -> Vec<Finding> {
-    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
+fn user() -> User {
+    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    let facts = Target::parse(host, &user, &home)
-        .and_then(|target| Ssh::connect(&target))
+    User { name, home, config: None }
+}
+
+fn checks(host: &str, user: &User, bastions: &Bastions) -> Vec<Finding> {
+    let facts = Target::parse(host, user)
+        .and_then(|target| Ssh::through(&target, bastions))
         .and_then(|mut ssh| ssh.run(FACTS));
     match facts {
         Ok(output) if output.status == 0 => findings(&output.stdout, now()),
@@ -57,8 +62,17 @@ fn now() -> i64 {
 }
 
 fn unreachable(error: &TransportError) -> Finding {
-    let found = error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
-    let fix = match error {
+    let mut found = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        found.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    Finding::bad("ssh", found, fix(error))
+}
+
+fn fix(error: &TransportError) -> &'static str {
+    match error {
         TransportError::Name(..) => "write it as [user@]host[:port]",
         TransportError::Connect { .. } => "check the name, the port, and that sshd runs there",
         TransportError::HostKey { problem: Distrust::Unknown, .. } => {
@@ -66,9 +80,18 @@ fn unreachable(error: &TransportError) -> Finding {
         }
         TransportError::HostKey { .. } => "ask who keeps the host before you trust the new key",
         TransportError::Authentication { .. } => "add your key with ssh-copy-id, or load it into ssh-agent",
-        TransportError::Ssh { .. } | TransportError::Stream { .. } => "try `ssh` by hand; it tells more",
-    };
-    Finding::bad("ssh", found, fix)
+        TransportError::Config { .. } => "correct the SSH configuration until `ssh -G` reads it",
+        TransportError::ProxyCommand { .. } => "write `ProxyJump` in the SSH configuration in its place",
+        TransportError::Bastion { source, .. } => fix(source),
+        TransportError::Tunnel { .. } => "check the name, the port, and that the bastion may forward to it",
+        TransportError::Ssh { .. }
+        | TransportError::Stream { .. }
+        | TransportError::Program { .. }
+        | TransportError::Command { .. }
+        | TransportError::Room { .. }
+        | TransportError::Damaged { .. }
+        | TransportError::Unfit { .. } => "try `ssh` by hand; it tells more",
+    }
 }
 
 /// Judges the `key=value` lines of [`FACTS`]; `now` in seconds since the Unix epoch.

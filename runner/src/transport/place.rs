@@ -1,0 +1,138 @@
+//! Puts a program on a host, so that it is there whole or not at all.
+//!
+//! `scp` is not used: it says nothing when the disk is full.
+
+use super::line::{Line, PartName, ProgramDigest};
+use super::{Output, PATIENCE, Transport, TransportError, finish, in_words, is_gone};
+use dtrain_recipes::Bytes;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a host may take to read and hash a program, and to write what it holds back.
+const TO_SETTLE: Duration = Duration::from_secs(60);
+
+/// Bytes of a program that are read at once.
+const GULP: usize = 256 << 10;
+
+/// What [`Transport::put`] did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Placed {
+    /// The program was on the host.
+    AlreadyThere,
+    /// It was sent.
+    Sent {
+        /// Length.
+        bytes: u64,
+        /// Time it took to send.
+        seconds: f64,
+    },
+}
+
+/// Puts `program` in its place on the host of `transport`.
+pub(super) fn put<T: Transport + ?Sized>(
+    transport: &mut T,
+    program: &Path,
+    digest: &ProgramDigest,
+) -> Result<Placed, TransportError> {
+    let failed = |source| TransportError::Program { path: program.to_owned(), source };
+    let mut file = File::open(program).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    let host = transport.name().to_owned();
+    let found = answer(transport, &Line::look(digest), "looking for the program", PATIENCE)?;
+    if number(&found, "size=") == Some(bytes) {
+        return Ok(Placed::AlreadyThere);
+    }
+    let free = free(&found);
+    if free < bytes {
+        return Err(TransportError::Room { host, wanted: Bytes(bytes), found: Bytes(free) });
+    }
+    let (part, since) = (PartName::generate(), Instant::now());
+    let sent = send(transport, &Line::take(digest, part), &mut file)?;
+    let said = answer(transport, &Line::settle(digest, part, bytes), "placing the program", TO_SETTLE)?;
+    let size = number(&said, "size=").unwrap_or(0);
+    if text(&said, "placed=") == "1" {
+        Ok(Placed::Sent { bytes, seconds: since.elapsed().as_secs_f64() })
+    } else if size == bytes {
+        let it = text(&said, "digest=");
+        let it = if it.is_empty() { words(&said) } else { format!("it says it is {it}, not {digest}") };
+        Err(TransportError::Unfit { host, said: it })
+    } else {
+        let (sent_bytes, free) = (Bytes(bytes), Bytes(self::free(&said)));
+        let said = if sent.stderr.is_empty() { String::new() } else { format!(": {}", sent.stderr.trim()) };
+        Err(TransportError::Damaged { host, sent: sent_bytes, found: Bytes(size), free, said })
+    }
+}
+
+/// What a command printed that always ends with status 0.
+fn answer<T: Transport + ?Sized>(
+    transport: &mut T,
+    line: &Line,
+    doing: &'static str,
+    patience: Duration,
+) -> Result<Output, TransportError> {
+    let stream = transport.start(line)?;
+    let output = finish(transport.name(), &stream, b"", patience)?;
+    if output.status == 0 {
+        return Ok(output);
+    }
+    Err(TransportError::Command { host: transport.name().into(), doing, said: words(&output) })
+}
+
+/// Pours a file into a command; a command that gives up says why by its ending.
+fn send<T: Transport + ?Sized>(
+    transport: &mut T,
+    line: &Line,
+    file: &mut File,
+) -> Result<Output, TransportError> {
+    let mut stream = transport.start(line)?;
+    let failed = |source| TransportError::Stream { host: transport.name().into(), source };
+    stream.pipe().set_write_timeout(Some(TO_SETTLE)).map_err(failed)?;
+    let poured = io::copy(&mut BufReader::with_capacity(GULP, file), &mut stream).map(|_| ());
+    poured.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(failed(in_words(error, TO_SETTLE))) })?;
+    finish(transport.name(), &stream, b"", TO_SETTLE)
+}
+
+/// The last words of a command that failed.
+fn words(output: &Output) -> String {
+    match output.stderr.trim() {
+        "" => format!("it ended with status {} and said nothing", output.status),
+        said => said.to_owned(),
+    }
+}
+
+fn text<'a>(output: &'a Output, key: &str) -> &'a str {
+    output.stdout.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim()
+}
+
+fn number(output: &Output, key: &str) -> Option<u64> {
+    text(output, key).parse().ok()
+}
+
+/// Free bytes by the `df=` line: the field before the percentage; names of devices may hold spaces.
+fn free(output: &Output) -> u64 {
+    let fields: Vec<_> = text(output, "df=").split_whitespace().collect();
+    let percent = fields.iter().position(|field| field.ends_with('%')).unwrap_or(0);
+    let kib: u64 = percent.checked_sub(1).and_then(|free| fields[free].parse().ok()).unwrap_or(0);
+    kib.saturating_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_space_is_the_field_before_the_percentage() {
+        for (line, expected) in [
+            ("df=/dev/sda1 100 60 40 60% /home", 40 << 10),
+            ("df=a disk of ours 100 60 40 60% /home of ours", 40 << 10),
+            ("df=", 0),
+            ("df=60% of it", 0),
+            ("", 0),
+        ] {
+            let output = Output { status: 0, stdout: line.into(), stderr: String::new() };
+            assert_eq!(free(&output), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The thread of a session.
+
+use super::lane::{Lane, Round};
+use super::opening::Opening;
+use super::{Order, Unopened, What};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::net::Shutdown;
+use ssh2::{Channel, Session};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+/// The thread of a session.
+pub(super) struct Engine {
+    // Channels are dropped before their session.
+    lanes: BTreeMap<u64, Lane>,
+    opening: Option<Opening>,
+    session: Session,
+    socket: OwnedFd,
+    orders: Receiver<Order>,
+    waiting: VecDeque<Order>,
+    bell: UnixStream,
+    /// Nobody can give orders any more.
+    is_left: bool,
+    is_stuck: Arc<AtomicBool>,
+    eof_turn: Option<u64>,
+    is_half_sent: bool,
+    broken: Option<String>,
+    next: u64,
+}
+
+impl Engine {
+    pub(super) fn new(
+        session: Session,
+        socket: OwnedFd,
+        orders: Receiver<Order>,
+        bell: UnixStream,
+        is_stuck: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            lanes: BTreeMap::new(),
+            opening: None,
+            session,
+            socket,
+            orders,
+            waiting: VecDeque::new(),
+            bell,
+            is_left: false,
+            is_stuck,
+            eof_turn: None,
+            is_half_sent: false,
+            broken: None,
+            next: 0,
+        }
+    }
+
+    /// Serves until nobody needs the session any more.
+    pub(super) fn serve(mut self) {
+        loop {
+            self.hear_orders();
+            let has_moved = self.turn();
+            if self.is_done() || !self.wait(has_moved) {
+                break;
+            }
+        }
+        // libssh2 frees a channel without asking the host only when it knows that the host is gone.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    fn hear_orders(&mut self) {
+        while let Ok(1..) = self.bell.read(&mut [0; 64]) {}
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => self.waiting.push_back(order),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_left = true;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Moves what can be moved; tells whether anything was.
+    fn turn(&mut self) -> bool {
+        let mut has_moved = self.open();
+        let (session, eof_turn) = (&self.session, &mut self.eof_turn);
+        let mut round = Round { session, eof_turn, is_half_sent: false, broken: self.broken.take() };
+        round.look();
+        for (id, lane) in &mut self.lanes {
+            has_moved |= lane.turn(&mut round, *id);
+        }
+        (self.is_half_sent, self.broken) = (round.is_half_sent, round.broken);
+        if let Some(reason) = &self.broken {
+            self.lanes.values_mut().filter(|lane| lane.is_open()).for_each(|lane| lane.break_off(reason));
+        }
+        self.lanes.retain(|_, lane| !lane.is_finished());
+        has_moved
+    }
+
+    fn is_done(&self) -> bool {
+        let is_said = self.broken.is_some() || !self.is_half_sent;
+        self.is_left && self.waiting.is_empty() && is_said && self.lanes.values().all(Lane::is_idle)
+    }
+
+    /// Goes on with the request under way, or begins the next.
+    fn open(&mut self) -> bool {
+        if let Some(reason) = self.broken.clone() {
+            let gone = || Unopened::Gone(io::Error::other(reason.clone()));
+            self.opening.take().into_iter().for_each(|opening| opening.fail(gone()));
+            self.waiting.drain(..).for_each(|order| drop(order.reply.send(Err(gone()))));
+        }
+        let waiting = &mut self.waiting;
+        let opening = self.opening.take().or_else(|| waiting.pop_front().map(Opening::new));
+        let Some(mut opening) = opening else { return false };
+        match opening.go_on(&self.session) {
+            Ok(Some(channel)) => self.opened(opening, channel),
+            Ok(None) => {
+                if opening.is_slow() {
+                    self.is_stuck.store(true, Ordering::Release);
+                    self.waiting.drain(..).for_each(|order| drop(order.reply.send(Err(Unopened::Stuck))));
+                }
+                let has_moved = opening.give_up();
+                self.opening = Some(opening);
+                return has_moved;
+            }
+            Err(error) => {
+                if let Some(channel) = opening.channel.take() {
+                    self.let_go(channel);
+                }
+                opening.fail(Unopened::of(error));
+            }
+        }
+        self.is_stuck.store(false, Ordering::Release);
+        true
+    }
+
+    fn opened(&mut self, opening: Opening, channel: Channel) {
+        if opening.is_given_up() {
+            return self.let_go(channel);
+        }
+        match Lane::new(channel, matches!(opening.what, What::Tunnel { .. })) {
+            Ok((lane, stream)) => {
+                self.add(lane);
+                opening.succeed(stream);
+            }
+            Err(error) => opening.fail(Unopened::Gone(error)),
+        }
+    }
+
+    fn add(&mut self, lane: Lane) {
+        self.lanes.insert(self.next, lane);
+        self.next += 1;
+    }
+
+    /// Closes a channel that nobody wants.
+    fn let_go(&mut self, channel: Channel) {
+        if let Ok((mut lane, _)) = Lane::new(channel, true) {
+            lane.abandon();
+            self.add(lane);
+        }
+    }
+
+    /// Waits until something can be moved, or only looks who left; `false` when that cannot be told.
+    fn wait(&mut self, is_brief: bool) -> bool {
+        let mut files = Vec::with_capacity(self.lanes.len() + 2);
+        if self.broken.is_none() && (self.opening.is_some() || self.lanes.values().any(Lane::is_open)) {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, self.is_half_sent);
+            files.push(PollFd::new(&self.socket, wanted));
+        }
+        if !self.is_left {
+            files.push(PollFd::new(&self.bell, PollFlags::IN));
+        }
+        let first = files.len();
+        let mut ids = Vec::with_capacity(self.lanes.len());
+        for (id, lane) in &self.lanes {
+            if let Some(events) = lane.waits_for() {
+                ids.push(*id);
+                files.push(PollFd::new(lane.pipe(), events));
+            }
+        }
+        let patience = self.opening.as_ref().and_then(Opening::patience);
+        let patience = if is_brief { Some(Duration::ZERO) } else { patience };
+        let patience = patience.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut files, patience.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return true,
+            Err(_) => return false,
+        }
+        let has_left = |file: &PollFd<'_>| file.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        let is_left: Vec<bool> = files[first..].iter().map(has_left).collect();
+        for (id, _) in ids.iter().zip(is_left).filter(|(_, has_left)| *has_left) {
+            self.lanes.get_mut(id).into_iter().for_each(Lane::abandon);
+        }
+        true
+    }
+}

@@ -1,0 +1,156 @@
+//! The standard input and output of a program on a host, as one stream of bytes in both directions.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes of standard error that are kept.
+const KEPT: usize = 4096;
+
+/// The standard input and output of a program on a host.
+///
+/// Two threads may use it at the same time, one to read and one to write. Dropping it never blocks: the program
+/// then reads the end of its standard input.
+#[derive(Debug)]
+pub struct Stream {
+    pipe: UnixStream,
+    last: Arc<Last>,
+}
+
+/// How a program on a host ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// Exit status; `None` when a signal ended it, or when nobody knows.
+    pub status: Option<i32>,
+    /// Name of the signal that ended it, without `SIG`, or its number.
+    pub signal: Option<String>,
+    /// The last 4 KiB of its standard error.
+    pub stderr: String,
+    /// Why the connection ended before the program did.
+    pub broken: Option<String>,
+}
+
+impl Stream {
+    pub(super) fn new(pipe: UnixStream, last: Arc<Last>) -> Self {
+        Self { pipe, last }
+    }
+
+    /// The stream itself, for time-outs, and for handles to be used by other threads.
+    pub fn pipe(&self) -> &UnixStream {
+        &self.pipe
+    }
+
+    /// Lets the program read the end of its standard input; what it still says can be read.
+    pub fn end_input(&self) -> io::Result<()> {
+        self.pipe.shutdown(Shutdown::Write)
+    }
+
+    /// How the program ended; waits for that at most `patience`.
+    pub fn ending(&self, patience: Duration) -> Option<Ending> {
+        self.last.wait(patience)
+    }
+
+    /// The bare stream, for those who do not ask how it ended.
+    pub(super) fn into_pipe(self) -> UnixStream {
+        self.pipe
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        (&self.pipe).read(bytes)
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&self.pipe).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(bytes)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Where an ending is left for whoever asks.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    ending: Mutex<Option<Ending>>,
+    told: Condvar,
+}
+
+impl Last {
+    /// Leaves an ending; only the first counts.
+    pub(super) fn tell(&self, ending: Ending) {
+        self.lock().get_or_insert(ending);
+        self.told.notify_all();
+    }
+
+    fn wait(&self, patience: Duration) -> Option<Ending> {
+        let waited = self.told.wait_timeout_while(self.lock(), patience, |ending| ending.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Ending>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The last bytes of something that may be long.
+#[derive(Debug, Default)]
+pub(super) struct Tail(VecDeque<u8>);
+
+impl Tail {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.0.extend(bytes);
+        self.0.drain(..self.0.len().saturating_sub(KEPT));
+    }
+
+    pub(super) fn text(&self) -> String {
+        let (front, back) = self.0.as_slices();
+        String::from_utf8_lossy(&[front, back].concat()).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_bytes_are_kept() {
+        let mut tail = Tail::default();
+        for number in 0..10_000 {
+            tail.push(format!("{number}\n").as_bytes());
+        }
+        let text = tail.text();
+        assert!(text.len() == KEPT && text.ends_with("9998\n9999\n"), "{text}");
+    }
+
+    #[test]
+    fn the_first_ending_counts_and_waiting_for_none_takes_no_longer_than_asked() {
+        let last = Last::default();
+        assert_eq!(last.wait(Duration::from_millis(1)), None);
+        last.tell(Ending { status: Some(3), ..Ending::default() });
+        last.tell(Ending::default());
+        assert_eq!(last.wait(Duration::ZERO).and_then(|ending| ending.status), Some(3));
+    }
+}
