@@ -1,8 +1,9 @@
 //! Ways to run fixed commands on a host and talk to them.
 //!
 //! A command line is a constant, or a constant with validated hexadecimal or decimal words in it: [`Line`]. All
-//! other values travel over standard input, never in a shell string. Two ways: [`Child`] is this machine, [`Ssh`]
-//! another through libssh2. What runs on a host is not known here.
+//! other values travel over standard input, never in a shell string. Three ways: [`Child`] is this machine,
+//! [`Ssh`] another through libssh2, [`OpenSsh`] another through the program `ssh`. What runs on a host is not
+//! known here.
 
 mod authenticate;
 mod bastion;
@@ -11,6 +12,7 @@ mod config;
 mod error;
 pub mod known_hosts;
 mod line;
+mod openssh;
 mod place;
 mod pump;
 mod ssh;
@@ -21,6 +23,7 @@ pub use bastion::{Bastions, Connected, connect_all};
 pub use child::Child;
 pub use error::TransportError;
 pub use line::{Line, ProgramDigest, Word};
+pub use openssh::OpenSsh;
 pub use place::Placed;
 pub use ssh::Ssh;
 pub use stream::{Ending, Stream};
