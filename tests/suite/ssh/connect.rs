@@ -1,0 +1,101 @@
+//! Who is talked to, and who is not.
+
+use super::server::Server;
+use dtrain_recipes::{Devices, Host};
+use dtrain_runner::transport::known_hosts::Distrust;
+use dtrain_runner::transport::{
+    Bastions, FACTS, OpenSsh, Ssh, Target, Transport, TransportError, connect_all,
+};
+
+#[test]
+fn a_known_host_runs_the_script_and_a_doubtful_one_gets_no_key_of_ours() {
+    let Some(server) = Server::start() else { return };
+    for lines in ["NAME HOST", "NAME ECDSA", "* ECDSA"] {
+        let mut ssh = Ssh::connect(&server.target("user", lines)).unwrap_or_else(|e| panic!("{lines}: {e}"));
+        let output = ssh.run(FACTS).expect("the script runs");
+        assert!(output.status == 0 && output.stdout.contains("system=Linux"), "{output:?}");
+    }
+    let logins = server.logins();
+    for (lines, expected) in [
+        ("", Distrust::Unknown),
+        ("127.0.0.1 HOST", Distrust::Unknown),
+        (
+            "NAME ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcB",
+            Distrust::Changed,
+        ),
+        ("NAME HOST\n@revoked * HOST", Distrust::Revoked),
+    ] {
+        match Ssh::connect(&server.target("user", lines)).err() {
+            Some(TransportError::HostKey { problem, fingerprint, .. }) => {
+                assert_eq!(problem, expected, "{lines:?}");
+                assert!(fingerprint.starts_with("SHA256:"));
+            }
+            other => panic!("{lines:?}: expected {expected:?}, found {other:?}"),
+        }
+    }
+    let refused = Ssh::connect(&server.target("stranger", "NAME HOST")).err();
+    assert!(matches!(refused, Some(TransportError::Authentication { .. })), "{refused:?}");
+    assert_eq!(server.logins(), logins);
+}
+
+#[test]
+fn an_alias_of_the_configuration_is_honoured_and_the_recipe_goes_first() {
+    let Some(server) = Server::start() else { return };
+    let user = server.user(&format!(
+        "{}Host same\nHostName 127.0.0.1\nPort 1\nHostKeyAlias gpu\nIdentityFile {}\nUserKnownHostsFile {}\n\
+         Host far\nProxyCommand nc %h %p\nHost loop\nProxyJump loop\n",
+        server.alias("gpu"),
+        server.path("user").display(),
+        server.path("by_alias").display(),
+    ));
+    let key = std::fs::read_to_string(server.path("host.pub")).expect("a key");
+    std::fs::write(server.path("by_alias"), format!("gpu {key}")).expect("written");
+    let host = |address: &str, port| Host {
+        address: address.into(),
+        port,
+        user: None,
+        via: None,
+        devices: Devices::Auto,
+    };
+    let target = Target::resolve(&host("gpu", 22), &user).expect("an alias");
+    assert_eq!((target.name(), target.user.as_str()), (format!("127.0.0.1:{}", server.port), "root"));
+    assert_eq!(target.keys, [server.path("user")]);
+    Ssh::connect(&target).expect("it is known").run(FACTS).expect("it answers");
+
+    let same = Host { user: Some("root".into()), ..host("same", server.port) };
+    let target = Target::resolve(&same, &user).expect("an alias");
+    assert_eq!(target.port, server.port);
+    Ssh::connect(&target).expect("its key is known by another name").run(FACTS).expect("it answers");
+
+    let refused = Target::resolve(&host("far", 22), &user).expect_err("it cannot be done");
+    assert!(matches!(&refused, TransportError::ProxyCommand { .. }), "{refused:?}");
+    let refused = Target::resolve(&host("loop", 22), &user).expect_err("it never ends");
+    assert!(matches!(&refused, TransportError::Name(..) | TransportError::Config { .. }), "{refused:?}");
+    let direct = Host { via: Some("none".into()), ..host("far", 22) };
+    assert_eq!(Target::resolve(&direct, &user).expect("directly").via, None);
+    let through = Host { via: Some("a,me@gpu:2".into()), ..host("gpu", 22) };
+    let bastion = Target::resolve(&through, &user).expect("through two").via.expect("a bastion");
+    assert_eq!((bastion.name().as_str(), bastion.user.as_str()), ("127.0.0.1:2", "me"));
+    assert_eq!(bastion.via.expect("another before it").name(), "a:22");
+
+    let mut ssh = OpenSsh::connect(&host("gpu", 22), &user).expect("`ssh` connects");
+    let output = ssh.run(FACTS).expect("it answers");
+    assert!(output.stdout.contains("system=Linux"), "{output:?}");
+    let refused = OpenSsh::connect(&host("unknown.invalid", 22), &user).expect_err("there is none");
+    assert!(refused.to_string().contains("unknown.invalid"), "{refused}");
+}
+
+#[test]
+fn each_host_of_many_has_its_own_answer_in_its_place() {
+    let Some(server) = Server::with("MaxStartups 100", "") else { return };
+    let good = server.good();
+    let unknown = Target { known_hosts: Vec::new(), ..good.clone() };
+    let closed = Target { port: 1, ..good.clone() };
+    let targets = [good.clone(), unknown, closed, good];
+    let results = connect_all(&targets, &Bastions::default());
+    let said: Vec<_> =
+        results.iter().map(|result| result.as_ref().map(|_| ()).map_err(ToString::to_string)).collect();
+    assert!(said[0].is_ok() && said[3].is_ok(), "{said:?}");
+    assert!(said[1].as_ref().is_err_and(|error| error.contains("known_hosts")), "{said:?}");
+    assert!(said[2].as_ref().is_err_and(|error| error.contains("cannot connect")), "{said:?}");
+}
