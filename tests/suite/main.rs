@@ -1,9 +1,11 @@
 //! One test binary for everything that needs more than one crate.
 
+mod cluster;
 mod digits;
 mod emit;
 mod examples;
 mod kill;
+mod lab;
 mod layouts;
 mod memory;
 mod parity;

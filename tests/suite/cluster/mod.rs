@@ -1,0 +1,3 @@
+//! Whatever needs several hosts, in a lab of them; `tests/run cluster` runs these alone.
+
+mod lab;

@@ -1,0 +1,131 @@
+//! What happens to machines and cables. Every fault is silent, unless it says otherwise, and [`Lab::heal`] undoes it.
+
+use super::Lab;
+use super::machine::Machine;
+use super::net::roads;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io::Write as _;
+
+/// A hardware address that nobody has: what is sent there is lost, and the sender is not told.
+const NOBODY: &str = "02:00:00:00:00:ff";
+
+/// The file that fills a disk.
+const BALLAST: &str = ".ballast";
+
+/// Which of the packets between a machine and all others are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Those to the machine: it is heard, and hears nothing.
+    To,
+    /// Those from the machine: it hears, and is not heard.
+    From,
+}
+
+impl Lab {
+    /// Ends all processes of a machine at once. Its disks stay; [`Lab::heal`] does not start it again.
+    ///
+    /// Its kernel lives on and answers for the dead: peers see their connections closed, as after a crash of the
+    /// programs. Without power nobody answers: [`Lab::cut`] it first.
+    pub(crate) fn kill_host(&self, host: &str) {
+        self.machine(host).power_off(&self.space.name());
+    }
+
+    /// Starts a machine that was killed, with its disks, its keys and a new boot id.
+    pub(crate) fn start_host(&self, host: &str) {
+        let machine = self.machine(host);
+        machine.is_up(&self.space, machine.boot(&self.space));
+    }
+
+    /// Loses every packet from and to a machine. Nobody is told: no reset, no unreachable host, no link down.
+    pub(crate) fn cut(&self, host: &str) {
+        self.lose(self.others(host).flat_map(|(one, other)| [(one, other), (other, one)]));
+    }
+
+    /// Loses every packet from a machine, or every packet to it.
+    pub(crate) fn cut_one_way(&self, host: &str, direction: Direction) {
+        self.lose(self.others(host).map(|(one, other)| match direction {
+            Direction::From => (one, other),
+            Direction::To => (other, one),
+        }));
+    }
+
+    /// Loses every packet between two machines, both of which reach all others.
+    pub(crate) fn cut_between(&self, one: &str, other: &str) {
+        let (one, other) = (self.machine(one), self.machine(other));
+        self.lose([(one, other), (other, one)].into_iter());
+    }
+
+    /// Limits what a machine sends, and what it is sent, to so many bytes a second each. Packets wait up to 0.2 s
+    /// and are lost beyond.
+    pub(crate) fn slow(&self, host: &str, bytes_per_second: u64) {
+        let bits = 8 * bytes_per_second;
+        // What may leave at once: 4 ms of traffic, the longest tick of a kernel in use, and never less than a packet.
+        let burst = (bytes_per_second / 250).max(16 << 10);
+        self.shape(host, &format!("replace dev $dev root tbf rate {bits}bit burst {burst}b latency 200ms"));
+    }
+
+    /// Leaves no byte on the disk of a machine's home.
+    pub(crate) fn fill_disk(&self, host: &str) {
+        let mut file = File::create(self.home(host).join(BALLAST)).expect("the disk is ours");
+        let zeros = vec![0; 1 << 20];
+        for size in [1 << 20, 1 << 10] {
+            while file.write_all(&zeros[..size]).is_ok() {}
+        }
+        let left = rustix::fs::fstatvfs(&file).expect("it is a disk").f_bavail;
+        assert_eq!(left, 0, "blocks left on the full disk of {host}");
+    }
+
+    /// Undoes every fault of a machine: roads from and to it are open, its cable is fast, its disk has room again.
+    ///
+    /// One that was killed stays off; see [`Lab::start_host`].
+    pub(crate) fn heal(&self, host: &str) {
+        self.neighbours(
+            self.others(host).flat_map(|(one, other)| [(one, other), (other, one)]),
+            |port, address| format!("neigh flush to {address} dev {port} nud permanent"),
+        );
+        self.shape(host, "del dev $dev root 2>/dev/null || true");
+        fs::remove_file(self.home(host).join(BALLAST)).ok();
+    }
+
+    /// Pairs of a machine and each of the others.
+    fn others<'a>(&'a self, host: &str) -> impl Iterator<Item = (&'a Machine, &'a Machine)> {
+        let one = self.machine(host);
+        self.machines.iter().filter(|other| other.name != one.name).map(move |other| (one, other))
+    }
+
+    /// Loses packets from the first machine of each pair to the second.
+    fn lose<'a>(&self, pairs: impl Iterator<Item = (&'a Machine, &'a Machine)>) {
+        self.neighbours(pairs, |port, address| {
+            format!("neigh replace {address} lladdr {NOBODY} dev {port} nud permanent")
+        });
+    }
+
+    /// Changes what the first machine of each pair takes for the hardware address of the second.
+    fn neighbours<'a>(
+        &self,
+        pairs: impl Iterator<Item = (&'a Machine, &'a Machine)>,
+        line: impl Fn(&str, &str) -> String,
+    ) {
+        let mut script = String::new();
+        for (from, to) in pairs {
+            for (near, far) in roads(from, to) {
+                let line = line(near.interface, &far.address.to_string());
+                writeln!(script, "ip -n {} {line}", from.name).expect("to a string");
+            }
+        }
+        self.space.run(&script);
+    }
+
+    /// Runs `tc qdisc` on both ends of a machine's cables, with the name of the end in `$dev`.
+    fn shape(&self, host: &str, order: &str) {
+        let machine = self.machine(host);
+        let mut script = String::new();
+        for port in &machine.ports {
+            let (near, far) = (port.interface, port.in_switch(host));
+            writeln!(script, "dev={near}; tc -n {host} qdisc {order}\ndev={far}; tc qdisc {order}")
+                .expect("to a string");
+        }
+        self.space.run(&script);
+    }
+}
