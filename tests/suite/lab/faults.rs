@@ -39,21 +39,18 @@ impl Lab {
 
     /// Loses every packet from and to a machine. Nobody is told: no reset, no unreachable host, no link down.
     pub(crate) fn cut(&self, host: &str) {
-        self.lose(self.others(host).flat_map(|(one, other)| [(one, other), (other, one)]));
+        self.lose(&self.both_ways(host));
     }
 
     /// Loses every packet from a machine, or every packet to it.
     pub(crate) fn cut_one_way(&self, host: &str, direction: Direction) {
-        self.lose(self.others(host).map(|(one, other)| match direction {
-            Direction::From => (one, other),
-            Direction::To => (other, one),
-        }));
+        self.lose(&self.roads_of(host, direction));
     }
 
     /// Loses every packet between two machines, both of which reach all others.
     pub(crate) fn cut_between(&self, one: &str, other: &str) {
         let (one, other) = (self.machine(one), self.machine(other));
-        self.lose([(one, other), (other, one)].into_iter());
+        self.lose(&[(one, other), (other, one)]);
     }
 
     /// Limits what a machine sends, and what it is sent, to so many bytes a second each. Packets wait up to 0.2 s
@@ -80,39 +77,40 @@ impl Lab {
     ///
     /// One that was killed stays off; see [`Lab::start_host`].
     pub(crate) fn heal(&self, host: &str) {
-        self.neighbours(
-            self.others(host).flat_map(|(one, other)| [(one, other), (other, one)]),
-            |port, address| format!("neigh flush to {address} dev {port} nud permanent"),
-        );
+        self.neighbours(&self.both_ways(host), |port, address| {
+            format!("neigh flush to {address} dev {port} nud permanent")
+        });
         self.shape(host, "del dev $dev root 2>/dev/null || true");
         fs::remove_file(self.home(host).join(BALLAST)).ok();
     }
 
-    /// Pairs of a machine and each of the others.
-    fn others<'a>(&'a self, host: &str) -> impl Iterator<Item = (&'a Machine, &'a Machine)> {
+    /// The pairs of machines, sender first, between which packets from or to a machine travel.
+    fn roads_of(&self, host: &str, direction: Direction) -> Vec<(&Machine, &Machine)> {
         let one = self.machine(host);
-        self.machines.iter().filter(|other| other.name != one.name).map(move |other| (one, other))
+        let others = self.machines.iter().filter(|other| other.name != one.name);
+        others.map(|other| if direction == Direction::From { (one, other) } else { (other, one) }).collect()
+    }
+
+    /// First what the machine sends: its half takes one command, and silences every conversation.
+    fn both_ways(&self, host: &str) -> Vec<(&Machine, &Machine)> {
+        [Direction::From, Direction::To].into_iter().flat_map(|way| self.roads_of(host, way)).collect()
     }
 
     /// Loses packets from the first machine of each pair to the second.
-    fn lose<'a>(&self, pairs: impl Iterator<Item = (&'a Machine, &'a Machine)>) {
+    fn lose(&self, pairs: &[(&Machine, &Machine)]) {
         self.neighbours(pairs, |port, address| {
             format!("neigh replace {address} lladdr {NOBODY} dev {port} nud permanent")
         });
     }
 
     /// Changes what the first machine of each pair takes for the hardware address of the second.
-    fn neighbours<'a>(
-        &self,
-        pairs: impl Iterator<Item = (&'a Machine, &'a Machine)>,
-        line: impl Fn(&str, &str) -> String,
-    ) {
+    fn neighbours(&self, pairs: &[(&Machine, &Machine)], line: impl Fn(&str, &str) -> String) {
         let mut script = String::new();
-        for (from, to) in pairs {
-            for (near, far) in roads(from, to) {
-                let line = line(near.interface, &far.address.to_string());
-                writeln!(script, "ip -n {} {line}", from.name).expect("to a string");
-            }
+        for pairs in pairs.chunk_by(|one, next| one.0.name == next.0.name) {
+            let lines = pairs.iter().flat_map(|(from, to)| roads(from, to));
+            let lines: String =
+                lines.map(|(near, far)| line(near.interface, &far.address.to_string()) + "\n").collect();
+            writeln!(script, "ip -n {} -batch - <<'.'\n{lines}.", pairs[0].0.name).expect("to a string");
         }
         self.space.run(&script);
     }
