@@ -1,6 +1,6 @@
 //! The lab does what it says: what other tests find out about a cluster rests on it.
 
-use crate::lab::{Direction, Lab, Options, namespaces_in_use, signal};
+use crate::lab::{Cable, Direction, Lab, Options, namespaces_in_use, signal};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,14 +31,22 @@ fn ask(lab: &Lab, host: &str, words: &str) -> String {
     text(&lab.command("ssh").args([host, words]).output().expect("ssh starts"))
 }
 
-/// Whether a packet gets from one machine to another.
-fn hears(lab: &Lab, to: &str, from: &str) -> bool {
+/// How many of so many packets get from one machine to another.
+fn arrive(lab: &Lab, from: &str, to: &str, packets: usize) -> usize {
     let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
     let receiver = lab.inside(to, bind);
     receiver.set_read_timeout(Some(SILENCE)).expect("not zero");
     let target = (lab.address(to), receiver.local_addr().expect("it is bound").port());
-    lab.inside(from, || bind().send_to(b"hello", target).expect("a sender is not told of a loss"));
-    receiver.recv(&mut [0; 8]).is_ok()
+    let sender = lab.inside(from, bind);
+    for _ in 0..packets {
+        sender.send_to(b"hello", target).expect("a sender is not told of a loss");
+    }
+    (0..packets).take_while(|_| receiver.recv(&mut [0; 8]).is_ok()).count()
+}
+
+/// Whether a packet gets from one machine to another.
+fn hears(lab: &Lab, to: &str, from: &str) -> bool {
+    arrive(lab, from, to, 1) == 1
 }
 
 /// A connection to the sshd of a machine.
@@ -157,18 +165,25 @@ fn a_killed_host_runs_nothing_and_starts_again_with_its_disk() {
     assert_ne!(ask(&lab, "node1", boot), first);
 }
 
-/// How long 1 MiB takes from one machine to another.
-fn lasts(lab: &Lab, from: &str, to: &str) -> Duration {
+/// What arrives of bytes that one machine sends another over TCP.
+fn travels(lab: &Lab, from: &str, to: &str, bytes: &[u8]) -> Vec<u8> {
     let listener = lab.inside(to, || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port"));
     let target = (lab.address(to), listener.local_addr().expect("it is bound").port());
-    let begun = Instant::now();
     let mut sender = lab.inside(from, || TcpStream::connect(target).expect("it listens"));
     let reader = std::thread::spawn(move || {
-        io::copy(&mut listener.accept().expect("somebody comes").0, &mut io::sink()).expect("it is read")
+        let mut arrived = Vec::new();
+        listener.accept().expect("somebody comes").0.read_to_end(&mut arrived).expect("it is read");
+        arrived
     });
-    sender.write_all(&vec![7; 1 << 20]).expect("it is sent");
+    sender.write_all(bytes).expect("it is sent");
     sender.shutdown(Shutdown::Write).expect("it is open");
-    assert_eq!(reader.join().expect("it reads"), 1 << 20);
+    reader.join().expect("it reads")
+}
+
+/// How long 1 MiB takes from one machine to another.
+fn lasts(lab: &Lab, from: &str, to: &str) -> Duration {
+    let begun = Instant::now();
+    assert_eq!(travels(lab, from, to, &vec![7; 1 << 20]).len(), 1 << 20);
     begun.elapsed()
 }
 
@@ -185,6 +200,32 @@ fn a_slow_host_is_slow_both_ways_until_it_is_healed() {
     );
     let least = Duration::from_millis(800);
     assert!(to > least && from > least, "1 MiB at 1 MiB/s took {to:?} and {from:?}");
+}
+
+#[test]
+fn a_bad_cable_delays_loses_and_spoils_until_it_is_healed() {
+    let Some(lab) = Lab::start(2) else { return };
+    let delay = Duration::from_millis(40);
+    if !lab.bad_cable("node2", &Cable { delay, ..Cable::default() }) {
+        return;
+    }
+    let begun = Instant::now();
+    connect(&lab, "node1", "node2").expect("it is far, but there");
+    assert!(begun.elapsed() > 2 * delay, "there and back in {:?}", begun.elapsed());
+    println!("1 MiB over 80 ms: {:?} and {:?}", lasts(&lab, "node1", "node2"), lasts(&lab, "node2", "node1"));
+    lab.bad_cable("node2", &Cable { lost: 0.5, ..Cable::default() });
+    wait("node2 is found, though half of the questions are lost", || hears(&lab, "node2", "node1"));
+    let some = arrive(&lab, "node1", "node2", 100);
+    assert!((20..80).contains(&some), "{some} of 100 packets arrived, about half should");
+    lab.bad_cable("node2", &Cable { spoilt: 1.0, ..Cable::default() });
+    let sent: Vec<u8> = (0..1 << 16).map(|number: u32| (number / 2) as u8).collect();
+    let spoilt = travels(&lab, "node1", "node2", &sent);
+    assert_ne!(spoilt, sent);
+    let sums = [&spoilt, &sent].map(|all| all.iter().map(|byte| u64::from(*byte)).sum::<u64>());
+    assert_eq!((spoilt.len(), sums[0]), (sent.len(), sums[1]), "the same bytes in another order");
+    lab.heal("node2");
+    assert_eq!(arrive(&lab, "node1", "node2", 100), 100);
+    assert!(travels(&lab, "node1", "node2", &sent) == sent);
 }
 
 #[test]

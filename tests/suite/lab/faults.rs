@@ -73,13 +73,15 @@ impl Lab {
         assert_eq!(left, 0, "blocks left on the full disk of {host}");
     }
 
-    /// Undoes every fault of a machine: roads from and to it are open, its cable is fast, its disk has room again.
+    /// Undoes every fault of a machine: roads from and to it are open, its cable is fast
+    /// and good, its disk has room again.
     ///
     /// One that was killed stays off; see [`Lab::start_host`].
     pub(crate) fn heal(&self, host: &str) {
         self.neighbours(&self.both_ways(host), |port, address| {
             format!("neigh flush to {address} dev {port} nud permanent")
         });
+        self.good_cable(host);
         self.shape(host, "del dev $dev root 2>/dev/null || true");
         fs::remove_file(self.home(host).join(BALLAST)).ok();
     }

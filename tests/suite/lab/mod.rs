@@ -9,6 +9,7 @@
 //! every process, mount and network of the lab. Nothing is named in the machine's own namespaces, so labs may
 //! stand side by side. It does not isolate folders: `/tmp` and whatever a host does not own are the machine's.
 
+mod cable;
 mod faults;
 mod keys;
 mod machine;
@@ -17,9 +18,11 @@ mod proc;
 mod setup;
 mod space;
 
+pub(crate) use cable::Cable;
 pub(crate) use faults::Direction;
 pub(crate) use proc::{Process, namespaces_in_use};
 
+use cable::Carrier;
 use machine::Machine;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -31,6 +34,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::Mutex;
 
 /// Who trains on the hosts, and who types on the controller: nobody of importance, as in life. As root a missing
 /// permission would never show, and `ssh node1` means the same user on both sides.
@@ -64,6 +68,7 @@ pub(crate) struct Lab {
     // Dropped first: it ends whatever runs on the machines.
     space: Space,
     machines: Vec<Machine>,
+    carriers: Mutex<Vec<Carrier>>,
 }
 
 impl Lab {
@@ -86,7 +91,7 @@ impl Lab {
         for (machine, booting) in machines.iter().zip(booting) {
             machine.is_up(&space, booting);
         }
-        Some(Self { space, machines })
+        Some(Self { space, machines, carriers: Mutex::default() })
     }
 
     /// A command on the controller, by [`USER`], in its home, with a key and known_hosts for `ssh node1`.

@@ -19,7 +19,7 @@ pub(super) enum Net {
 
 impl Net {
     /// Its bridge in the switch.
-    fn bridge(self) -> &'static str {
+    pub(super) fn bridge(self) -> &'static str {
         match self {
             Self::Outer => "outer",
             Self::Inner => "inner",
