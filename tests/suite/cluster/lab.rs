@@ -277,7 +277,7 @@ fn a_lab_leaves_the_machine_as_it_was_even_with_a_frozen_program() {
 }
 
 /// Set for the test below, when it is the one that is killed.
-const VICTIM: &str = "DTRAIN_LAB_VICTIM";
+const VICTIM: &str = "TEST_LAB_VICTIM";
 
 #[test]
 fn a_lab_ends_with_a_test_that_is_killed() {

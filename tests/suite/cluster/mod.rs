@@ -1,3 +1,4 @@
 //! Whatever needs several hosts, in a lab of them; `tests/run cluster` runs these alone.
 
+mod doctor;
 mod lab;

@@ -34,6 +34,7 @@ impl Lab {
     /// Starts a machine that was killed, with its disks, its keys and a new boot id.
     pub(crate) fn start_host(&self, host: &str) {
         let machine = self.machine(host);
+        assert!(machine.running().is_none(), "{host} is on; `kill_host` switches it off");
         machine.is_up(&self.space, machine.boot(&self.space));
     }
 
@@ -73,8 +74,8 @@ impl Lab {
         assert_eq!(left, 0, "blocks left on the full disk of {host}");
     }
 
-    /// Undoes every fault of a machine: roads from and to it are open, its cable is fast
-    /// and good, its disk has room again.
+    /// Undoes every fault of a machine: roads from and to it are open, its cable is fast and
+    /// good, its disk has room again.
     ///
     /// One that was killed stays off; see [`Lab::start_host`].
     pub(crate) fn heal(&self, host: &str) {

@@ -24,7 +24,6 @@ AuthorizedKeysFile /run/lab/authorized_keys
 UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-AllowUsers dtlab
 Subsystem sftp internal-sftp
 PrintMotd no
 LogLevel VERBOSE
@@ -70,7 +69,7 @@ pub(super) fn furnish(space: &Space, machines: &[Machine], options: &Options) {
             fs::create_dir_all(own.join(part)).expect("it is ours");
         }
         write(&own.join("hosts"), net::hosts_file(machine, machines), 0o644);
-        write(&own.join("lab/sshd_config"), SSHD, 0o644);
+        write(&own.join("lab/sshd_config"), format!("{SSHD}AllowUsers {USER}\n"), 0o644);
         write(&own.join("lab/authorized_keys"), keys::public("user", "ed25519"), 0o644);
         for kind in keys::KINDS {
             write(&own.join("lab").join(kind), read(&keys::of(name).join(kind)), 0o600);
