@@ -127,8 +127,7 @@ impl Machine {
     /// Everything alive on it, or left of it when it is off, but sshd.
     pub(super) fn processes(&self) -> Vec<Process> {
         let life = self.life();
-        let all = life.as_ref().map(|life| proc::living_in(&life.space)).unwrap_or_default();
-        all.into_iter().filter(|process| !proc::is_sshd(process.id)).collect()
+        life.as_ref().map(|life| proc::living_in(&life.space)).unwrap_or_default()
     }
 
     /// TCP ports on which it listens, but for 22.

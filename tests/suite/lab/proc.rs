@@ -35,21 +35,16 @@ pub(super) fn namespace(id: u32, kind: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{id}/ns/{kind}")).ok()
 }
 
-/// Everything alive in a namespace of processes.
+/// Everything alive in a namespace of processes, but sshd.
 pub(super) fn living_in(space: &Path) -> Vec<Process> {
     let inside = all().filter(|id| namespace(*id, "pid").as_deref() == Some(space));
     inside
-        .filter(|id| stat(*id).is_some_and(|stat| stat.state != "Z"))
+        .filter(|id| stat(*id).is_some_and(|stat| stat.state != "Z" && !stat.program.starts_with("sshd")))
         .map(|id| {
             let words = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
             Process { id, command: String::from_utf8_lossy(&words).replace('\0', " ").trim().to_owned() }
         })
         .collect()
-}
-
-/// Whether the program of a process is an sshd.
-pub(super) fn is_sshd(id: u32) -> bool {
-    stat(id).is_some_and(|stat| stat.program.starts_with("sshd"))
 }
 
 /// Whether a process was stopped by a signal.
