@@ -7,11 +7,12 @@ use crate::render::number::{against, count, loss, seconds};
 use crate::render::plan::unit;
 use crate::render::progress::{Expected, Progress};
 use crate::trials::ledger;
-use crate::{sampler, signals, trials, unigram};
+use crate::{hosts, sampler, signals, trials, unigram};
 use dtrain_planner::{Launch, Plan, lower};
 use dtrain_protocol::{StopReason, TrialId};
 use dtrain_recipes::{DataFormat, Model, Tokenizer};
 use dtrain_runner::driver::{self, Outcome as Ending};
+use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::{History, Trial};
 use dtrain_runner::{
     Drive, DriveError, Interrupts, Launching, Observer, OnInterrupt, Options, Programs, Seen, Verdict,
@@ -115,15 +116,20 @@ fn run(
     let options = Options {
         detach: task.detach,
         on_interrupt: if task.how == How::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
+        stop: task.how == How::Stop,
         keep: task.plan.recipe.checkpoint.keep,
         ..Options::default()
     };
+    let others = hosts::of(context, &task.plan.recipe)?;
+    let launcher = (!others.is_empty())
+        .then(|| -> Box<dyn Launcher> { Box::new(ClusterLauncher::new(task.trial, others)) });
     let spell_out = |launching: &Launching| assignments(task, launching);
     let drive = Drive {
         home: &context.home,
         trial: task.trial,
         lower: &spell_out,
         programs: &programs,
+        launcher,
         options: &options,
         ledger: history,
         observer,

@@ -7,6 +7,7 @@ mod commands;
 mod context;
 mod drive;
 mod failure;
+mod hosts;
 mod load;
 mod output;
 mod packages;

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::hosts;
 use crate::load::Loaded;
 use crate::render::number::counted;
 use crate::trials::ledger;
@@ -10,6 +11,7 @@ use dtrain_protocol::{HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe, Seconds};
 use dtrain_runner::Programs;
 use dtrain_runner::agent::Program;
+use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
 use dtrain_runner::probe::{Probe, host_facts, rates};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,11 +28,11 @@ pub(crate) fn host() -> HostFacts {
     host_facts(dtrain_worker::device::gpus())
 }
 
-/// Speeds of this host for the recipe's model: from the history, or measured now and kept there.
+/// Speeds of this machine, or of `others`, for the recipe's model: from the history, or measured now and kept there.
 pub(crate) fn settle(
     context: &Context,
     history: &mut History,
-    host: &HostFacts,
+    (host, others): (&HostFacts, &mut [RemoteHost]),
     recipe: &Recipe,
     train_samples: Option<u64>,
     fresh: bool,
@@ -40,14 +42,14 @@ pub(crate) fn settle(
         return Ok(known);
     }
     let sizes = micro_batches_to_measure(recipe, host, train_samples);
-    let measured = measure(context, host, &recipe.model, &digest, sizes)?;
+    let measured = measure(context, (host, others), &recipe.model, &digest, sizes)?;
     history.save_rates(&measured).map_err(|error| ledger(&error))?;
     Ok(measured)
 }
 
 fn measure(
     context: &Context,
-    host: &HostFacts,
+    (host, others): (&HostFacts, &mut [RemoteHost]),
     model: &Model,
     digest: &str,
     micro_batches: Vec<u32>,
@@ -74,7 +76,7 @@ fn measure(
             None => context.out.say(&text),
         }
     };
-    let found = rates(&probe, &mut tell);
+    let found = rates(&probe, others, &mut tell);
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
@@ -102,13 +104,15 @@ pub(crate) fn plan_of(
     loaded: &Loaded,
     recipe: &Recipe,
 ) -> Result<Plan, Failure> {
-    let host = host();
     if let Model::Command(_) = recipe.model {
         // Refused by the planner; nothing can be measured, and no data is read.
-        return request(loaded, recipe, &host, None, &[], None);
+        return request(loaded, recipe, &host(), None, &[], None);
     }
     let samples = count(context, loaded)?;
-    let rates = settle(context, history, &host, recipe, samples.map(|(train, _)| train), false)?;
+    let mut others = hosts::of(context, recipe)?;
+    let host = hosts::facts(&mut others)?;
+    let train_samples = samples.map(|(train, _)| train);
+    let rates = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let observations = observations(history, &host, &recipe.model)?;
     request(loaded, recipe, &host, Some(&rates), &observations, samples)
 }
@@ -167,8 +171,11 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
     match error {
         E::NothingFits { .. } => Failure::of(Exit::NothingFits, error),
         E::NoGpu { .. } => Failure::of(Exit::Preflight, error),
-        E::OtherMachines { .. } | E::ForeignCommand | E::SamplesUnknown | E::NoEnd | E::EmptyBatch => {
-            Failure::of(Exit::Usage, error)
-        }
+        E::OtherMachines { .. }
+        | E::UnevenHosts { .. }
+        | E::ForeignCommand
+        | E::SamplesUnknown
+        | E::NoEnd
+        | E::EmptyBatch => Failure::of(Exit::Usage, error),
     }
 }

@@ -14,11 +14,21 @@ pub enum PlanError {
     },
     /// The recipe asks for another machine.
     #[error(
-        "cluster.launcher = \"{launcher}\": this version launches on this machine only; set cluster.launcher = \"local\" (or leave it out)"
+        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it out) and over SSH (\"ssh\") only"
     )]
     OtherMachines {
         /// The launcher asked for.
         launcher: &'static str,
+    },
+    /// The ranks do not go evenly over the hosts.
+    #[error(
+        "cluster.ranks = {ranks} does not go evenly over {hosts} hosts; name a multiple of {hosts}, or leave it out"
+    )]
+    UnevenHosts {
+        /// The ranks asked for.
+        ranks: u32,
+        /// Hosts of the cluster.
+        hosts: u32,
     },
     /// A foreign command cannot be priced.
     #[error(

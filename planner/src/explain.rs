@@ -63,7 +63,10 @@ fn host(plan: &Plan) -> String {
         [one] => format!(", {}", one.name),
         [first, ..] => format!(", {} × {}", host.gpus.len(), first.name),
     };
-    format!("{} ({cores}, {memory}{gpus})", host.name)
+    match host.hosts.get() {
+        1 => format!("{} ({cores}, {memory}{gpus})", host.name),
+        hosts => format!("{hosts} × {} ({cores}, {memory}{gpus} each)", host.name),
+    }
 }
 
 fn costs(text: &mut String, plan: &Plan, best: &Ranked) {

@@ -125,7 +125,9 @@ impl<'a> Judge<'a> {
     pub fn available(&self, way: &Way) -> Bytes {
         let pool = self.space.pools[way.pool as usize];
         let share = match pool.device {
-            DeviceKind::Cpu => self.case.host.memory_bytes / u64::from(pool.ranks),
+            DeviceKind::Cpu => {
+                self.case.host.memory_bytes / u64::from((pool.ranks / self.case.host.hosts).max(1))
+            }
             DeviceKind::Cuda => self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0),
         };
         Bytes(share / 10 * 9)

@@ -99,7 +99,7 @@ fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
     }
 }
 
-/// On a CPU every rank has its own number; GPUs are taken in turn.
+/// Ranks are spread over the hosts in their order. On a CPU every rank has its own number; the GPUs of a host are taken in turn.
 fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
     let (device, threads) = (choice.candidate.arrangement.device, choice.candidate.threads);
     let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
@@ -107,7 +107,8 @@ fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
         DeviceKind::Cpu => rank.0,
         DeviceKind::Cuda => rank.0 % gpus,
     };
-    Placement { device, index, threads }
+    let world = choice.candidate.arrangement.layout.world();
+    Placement { host: plan.host.host_of(rank, world), device, index, threads }
 }
 
 #[cfg(test)]

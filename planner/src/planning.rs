@@ -75,13 +75,15 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
 
 fn refuse_what_cannot_be_planned(recipe: &Recipe, host: &HostFacts) -> Result<(), PlanError> {
     match recipe.cluster.launcher {
-        Launcher::Local => {}
-        Launcher::Ssh => return Err(PlanError::OtherMachines { launcher: "ssh" }),
+        Launcher::Local | Launcher::Ssh => {}
         Launcher::Slurm => return Err(PlanError::OtherMachines { launcher: "slurm" }),
         Launcher::Kubernetes => return Err(PlanError::OtherMachines { launcher: "kubernetes" }),
     }
     if let Model::Command(_) = recipe.model {
         return Err(PlanError::ForeignCommand);
+    }
+    if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(host.hosts.get())) {
+        return Err(PlanError::UnevenHosts { ranks, hosts: host.hosts.get() });
     }
     if space::device(recipe, host) == DeviceKind::Cuda && host.gpus.is_empty() {
         return Err(PlanError::NoGpu { host: host.name.clone() });

@@ -3,6 +3,7 @@
 use crate::plan::PlanRequest;
 use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
 use dtrain_recipes::*;
+use std::num::NonZeroU32;
 
 pub(crate) fn gpt2() -> Model {
     Model::Decoder(Decoder {
@@ -92,6 +93,7 @@ pub(crate) fn recipe() -> Recipe {
 pub(crate) fn host(cores: u32) -> HostFacts {
     HostFacts {
         name: "bench".into(),
+        hosts: NonZeroU32::MIN,
         processor: "an x86-64 processor".into(),
         cores,
         memory_bytes: 16 << 30,

@@ -116,11 +116,11 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
     }
 }
 
-/// Threads of the ranks of a pool for each core of the host, at least 1.
+/// Threads of the ranks of a pool for each core of the hosts, at least 1.
 fn crowd(case: &Case<'_>, pool: Pool) -> f64 {
     match pool.device {
         DeviceKind::Cpu => {
-            (f64::from(pool.ranks * pool.threads) / f64::from(case.host.cores.max(1))).max(1.0)
+            (f64::from(pool.ranks * pool.threads) / f64::from(case.host.all_cores().max(1))).max(1.0)
         }
         DeviceKind::Cuda => 1.0,
     }

@@ -86,6 +86,9 @@ fn host_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     if was.processor != is.processor {
         found.push(format!("the host has {}, the plan was made for {}", is.processor, was.processor));
     }
+    if was.hosts != is.hosts {
+        found.push(format!("there are {} hosts, the plan was made for {}", is.hosts, was.hosts));
+    }
     if was.cores != is.cores {
         found.push(format!("the host has {}, the plan was made for {}", cores(is.cores), was.cores));
     }

@@ -92,6 +92,9 @@ pub struct RunUntil {
 /// Where a rank runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
+    /// Index of the host. Ranks of one host are neighbours.
+    #[serde(default)]
+    pub host: u32,
     /// Which backend.
     pub device: DeviceKind,
     /// Index among the host's devices of that kind.
@@ -133,14 +136,15 @@ pub enum Link {
     },
 }
 
-/// Certificates of one attempt: the authority lives only in the memory of the agent that made it.
+/// Certificates of one attempt: the authority lives only in the memory of the process that made it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsIdentity {
     /// The attempt's certificate authority, PEM.
     pub authority: String,
-    /// This rank's certificate, PEM; its only subject alternative name is [`TlsIdentity::name`].
+    /// The owner's certificate, PEM; its only subject alternative name is [`TlsIdentity::name`] of a rank, or
+    /// [`TlsIdentity::agent_name`] of an agent.
     pub certificate: String,
-    /// This rank's private key, PEM.
+    /// The owner's private key, PEM.
     pub key: String,
 }
 
@@ -157,6 +161,11 @@ impl TlsIdentity {
     /// The name in the certificate of `rank`: `rank-<n>.<attempt>.<trial>`, in lower case.
     pub fn name(trial: &TrialId, attempt: AttemptId, rank: Rank) -> String {
         format!("rank-{rank}.{attempt}.{}", trial.0.to_ascii_lowercase())
+    }
+
+    /// The name in the certificate of the agent on host `host`: `agent-<n>.<attempt>.<trial>`, in lower case.
+    pub fn agent_name(trial: &TrialId, attempt: AttemptId, host: u32) -> String {
+        format!("agent-{host}.{attempt}.{}", trial.0.to_ascii_lowercase())
     }
 }
 

@@ -192,6 +192,13 @@ pub enum Failure {
         /// What was seen.
         detail: String,
     },
+    /// A host is gone or silent, and all its ranks with it.
+    HostLost {
+        /// What people call it.
+        host: String,
+        /// What was seen.
+        detail: String,
+    },
     /// A checkpoint cannot be read as it was written.
     CorruptCheckpoint {
         /// The folder.
@@ -242,6 +249,7 @@ impl std::fmt::Display for Failure {
             Self::NotFinite { step, figure } => write!(f, "{figure} is not finite at step {step}"),
             Self::PeerLost { peer: Some(peer), detail } => write!(f, "lost rank {peer}: {detail}"),
             Self::PeerLost { peer: None, detail } => write!(f, "lost a peer: {detail}"),
+            Self::HostLost { host, detail } => write!(f, "lost host {host}: {detail}"),
             Self::CorruptCheckpoint { folder, detail } => {
                 write!(f, "checkpoint {} is corrupt: {detail}", folder.display())
             }

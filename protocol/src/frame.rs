@@ -77,6 +77,13 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> 
     Ok(serde_json::from_slice(&payload)?)
 }
 
+/// Whether `bytes` begin with a whole frame. `Err` when they begin with one that is too long.
+pub fn is_whole(bytes: &[u8]) -> Result<bool, FrameError> {
+    let Some([a, b, c, d, ..]) = bytes.get(..HEADER) else { return Ok(false) };
+    let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+    if length > MAX_PAYLOAD { Err(FrameError::TooLong(length)) } else { Ok(bytes.len() - HEADER >= length) }
+}
+
 /// Reads until `buffer` is full or the stream ends; returns how much came.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
@@ -112,6 +119,10 @@ mod tests {
         assert_eq!(read::<String>(&mut from).expect("whole"), "two");
         assert!(matches!(read::<String>(&mut from), Err(FrameError::Closed)));
         assert!(matches!(read::<String>(&mut &stream[..stream.len() - 1][13..]), Err(FrameError::Torn)));
+        assert_eq!(
+            [0, 7, 12, 13, 20].map(|length| is_whole(&stream[..length]).expect("short")),
+            [false, false, false, true, true]
+        );
         let last = stream.len() - 1;
         stream[last] ^= 1;
         assert!(matches!(read::<String>(&mut &stream[13..]), Err(FrameError::Corrupt)));

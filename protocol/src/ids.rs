@@ -23,6 +23,13 @@ pub struct Rank(pub u32);
 #[serde(transparent)]
 pub struct StepId(pub u64);
 
+impl TrialId {
+    /// What stands in the place of a trial where speeds are measured.
+    pub fn of_probes() -> Self {
+        Self("probe".into())
+    }
+}
+
 impl fmt::Display for TrialId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -1,6 +1,7 @@
 //! What the two ends of the wire say to each other: ids, layouts, assignments, orders, events, checkpoints.
 //!
-//! Only words and arithmetic on them. Nothing here reads a clock, a file or a socket.
+//! Only words and arithmetic on them, and with the feature `tls` who believes whom. Nothing here reads a clock, a file or a
+//! socket.
 
 pub mod ability;
 pub mod action;
@@ -18,6 +19,8 @@ pub mod rate;
 pub mod rates;
 pub mod sample;
 pub mod split;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod wire;
 
 pub use ability::cannot_run;

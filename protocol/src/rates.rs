@@ -1,7 +1,8 @@
 //! Measured speeds of a host, with when and how they were measured.
 
-use crate::{DeviceKind, Layout};
+use crate::{DeviceKind, Layout, Rank};
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 
 /// Measured speeds of one host for one model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,11 +17,14 @@ pub struct Rates {
     pub by_ranks: Vec<RankRates>,
 }
 
-/// What the planner must know of a host.
+/// What the planner must know of a host, or of several that are alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
-    /// Host name.
+    /// Host name; of the first where there are several.
     pub name: String,
+    /// Hosts that are alike; what follows is of each.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub hosts: NonZeroU32,
     /// Processor in words.
     pub processor: String,
     /// Cores this process may use.
@@ -29,6 +33,27 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     /// CUDA devices that this binary can use: name and memory in bytes.
     pub gpus: Vec<Gpu>,
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(hosts: &NonZeroU32) -> bool {
+    *hosts == NonZeroU32::MIN
+}
+
+impl HostFacts {
+    /// Cores of all hosts.
+    pub fn all_cores(&self) -> u32 {
+        self.cores.saturating_mul(self.hosts.get())
+    }
+
+    /// The host of `rank`, of `ranks` that are spread evenly in their order.
+    pub fn host_of(&self, rank: Rank, ranks: u32) -> u32 {
+        rank.0 / (ranks / self.hosts).max(1)
+    }
 }
 
 /// A CUDA device.

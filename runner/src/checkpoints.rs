@@ -32,6 +32,19 @@ pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
 ///
 /// `Err` names the file and what is wrong with it.
 pub fn verify(folder: &Path) -> Result<Manifest, String> {
+    let (_, manifest) = contents(folder)?;
+    for file in &manifest.files {
+        let path = folder.join(&file.name);
+        let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?.len();
+        if found != file.bytes {
+            return Err(format!("{} has {found} bytes, {} were committed", path.display(), file.bytes));
+        }
+    }
+    Ok(manifest)
+}
+
+/// The table of contents of a checkpoint, as text too, if it is what was committed.
+pub(crate) fn contents(folder: &Path) -> Result<(String, Manifest), String> {
     let read = |name: &str| {
         let path = folder.join(name);
         fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
@@ -46,12 +59,5 @@ pub fn verify(folder: &Path) -> Result<Manifest, String> {
     if manifest.format > FORMAT {
         return Err(format!("format {} is newer than {FORMAT}, which this program reads", manifest.format));
     }
-    for file in &manifest.files {
-        let path = folder.join(&file.name);
-        let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?.len();
-        if found != file.bytes {
-            return Err(format!("{} has {found} bytes, {} were committed", path.display(), file.bytes));
-        }
-    }
-    Ok(manifest)
+    Ok((String::from_utf8_lossy(&text).into_owned(), manifest))
 }

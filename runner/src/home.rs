@@ -87,6 +87,11 @@ impl TrialFolder {
         self.0.join("agent.sock")
     }
 
+    /// Names the hosts where the trial's agents are, when they are not on this machine, a line each.
+    pub fn elsewhere(&self) -> PathBuf {
+        self.0.join("hosts")
+    }
+
     /// Locked by the one controller of the trial; holds its process id.
     pub fn lock(&self) -> PathBuf {
         self.0.join("controller.lock")

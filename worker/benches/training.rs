@@ -18,7 +18,7 @@ const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
 fn main() {
     let threads = std::env::var("DTRAIN_BENCH_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let placement = Placement { device: DeviceKind::Cpu, index: 0, threads };
+    let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads };
     let device = dtrain_worker::device::open(&placement).expect("the processor is there");
     for (name, model) in [("gpt", gpt()), ("llama", llama())] {
         let model = Model::Decoder(model);

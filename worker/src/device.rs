@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_processor_opens_and_says_so() {
-        let placement = Placement { device: DeviceKind::Cpu, index: 0, threads: 2 };
+        let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 2 };
         let device = open(&placement).unwrap();
         assert!(is_host(&device));
         assert!(is_host(&device.autodiff()));
@@ -115,7 +115,8 @@ mod tests {
     #[cfg(not(feature = "cuda"))]
     #[test]
     fn a_gpu_without_the_feature_is_refused_with_the_command_to_build_it() {
-        let refused = open(&Placement { device: DeviceKind::Cuda, index: 0, threads: 1 }).unwrap_err();
+        let refused =
+            open(&Placement { host: 0, device: DeviceKind::Cuda, index: 0, threads: 1 }).unwrap_err();
         assert!(refused.to_string().contains("--features cuda"), "{refused}");
         assert_eq!(gpus(), []);
     }

@@ -18,7 +18,7 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
         return Err(other("only a decoder writes text; this model is of another kind".into()));
     };
     let tokenizer = tokenizer(request)?;
-    let placement = Placement { device: DeviceKind::Cpu, index: 0, threads: request.threads };
+    let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: request.threads };
     let device = device::open(&placement).map_err(|error| other(error.to_string()))?;
     let mut stage =
         Stage::build(&request.model, 0..decoder.layers, 0, Precision::F32, Recompute::None, &device)

@@ -169,7 +169,15 @@ pub(crate) enum Command {
 
     /// The process that owns the ranks of one attempt; started by `run` and `resume`
     #[command(hide = true)]
-    Agent,
+    Agent {
+        /// Do on this host what a controller elsewhere asks over standard input
+        #[arg(long)]
+        stdio: bool,
+
+        /// Print the blake3 of this program
+        #[arg(long, conflicts_with = "stdio")]
+        digest: bool,
+    },
 }
 
 const TUNE_EXAMPLE: &str = "Examples:

@@ -1,5 +1,6 @@
 //! The commands, one in a file.
 
+mod agent;
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod completions;
@@ -34,7 +35,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Command::Worker { part: None } => return dtrain_worker::run(),
         Command::Worker { part: Some(WorkerPart::Probe) } => return dtrain_worker::probe(),
         Command::Worker { part: Some(WorkerPart::Sample) } => return dtrain_worker::sample(),
-        Command::Agent => return dtrain_runner::agent::run(),
+        Command::Agent { stdio: false, digest: false } => return dtrain_runner::agent::run(),
+        Command::Agent { stdio: false, digest: true } => return agent::digest(),
         _ => {}
     }
     let out = Output::new(arguments.json, arguments.quiet);
@@ -69,6 +71,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Doctor { hosts } => doctor::run(context, &hosts),
         Command::Completions { shell } => completions::run(context, shell),
         Command::Man { command } => man::run(context, &command),
-        Command::Worker { .. } | Command::Agent => unreachable!("the hidden commands were taken out above"),
+        Command::Agent { .. } => agent::relay(context),
+        Command::Worker { .. } => unreachable!("the hidden commands were taken out above"),
     }
 }

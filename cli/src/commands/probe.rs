@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
 use crate::render::number::{count, counted, seconds};
-use crate::{rates, trials};
+use crate::{hosts, rates, trials};
 use dtrain_protocol::{RankRates, Rates};
 use dtrain_recipes::{Bytes, Model};
 use serde::Serialize;
@@ -28,7 +28,9 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
     }
     let samples = rates::count(context, &loaded)?.map(|(train, _)| train);
     let mut history = trials::open_history(context)?;
-    let rates = rates::settle(context, &mut history, &rates::host(), recipe, samples, args.fresh)?;
+    let mut others = hosts::of(context, recipe)?;
+    let host = hosts::facts(&mut others)?;
+    let rates = rates::settle(context, &mut history, (&host, &mut others), recipe, samples, args.fresh)?;
     if context.out.json {
         context.out.json("probe", &Measured { rates })?;
     } else {
@@ -42,7 +44,10 @@ fn table(rates: &Rates, model: &Model) -> String {
     let host = &rates.host;
     let mut lines = vec![format!(
         "{}: {}, {}, {} memory",
-        host.name,
+        match host.hosts.get() {
+            1 => host.name.clone(),
+            hosts => format!("{hosts} × {}", host.name),
+        },
         host.processor,
         counted(host.cores.into(), "core"),
         Bytes(host.memory_bytes)

@@ -6,6 +6,8 @@ use crate::drive::{How, Task, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::trials;
 use dtrain_planner::Plan;
+use dtrain_recipes::Launcher;
+use dtrain_runner::DriveError;
 use dtrain_runner::ledger::{Status, Trial};
 
 /// Goes on with a trial.
@@ -27,14 +29,20 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
     if trial.row.status != Status::Running {
         return Err(Failure::new(Exit::Usage, format!("{label} does not run: it is {}", trial.row.status)));
     }
-    dtrain_runner::driver::stop(&context.home, &trial.row.id).map_err(|error| {
-        Failure::of(Exit::Infrastructure, &error).hint(format!("`dtrain logs {label}` shows what happened"))
-    })?;
+    let plan = plan(&trial)?;
+    let is_here = plan.recipe.cluster.launcher == Launcher::Local;
+    match dtrain_runner::driver::stop(&context.home, &trial.row.id) {
+        // Whoever attaches to it on other hosts tells it to stop.
+        Err(DriveError::NothingRuns(_)) if !is_here => {}
+        asked => asked.map_err(|error| {
+            Failure::of(Exit::Infrastructure, &error)
+                .hint(format!("`dtrain logs {label}` shows what happened"))
+        })?,
+    }
     context.out.say(&format!("{label} was asked to finish its step, save and stop"));
     // Somebody has to write down how it ends.
     drop(history);
     let mut history = trials::open_history(context)?;
-    let plan = plan(&trial)?;
     let task = Task { trial: &trial.row.id, label, plan: &plan, how: How::Stop, detach: false, sample: 0 };
     if !watch_stopping(context, &mut history, &task)? {
         context.out.next(&format!("dtrain show {label}"));

@@ -233,11 +233,13 @@ pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
     }
 }
 
-/// Largest number of ranks the planner would choose by itself: one for each core or GPU.
+/// Largest number of ranks the planner would choose by itself: one for each core or GPU of all hosts.
 pub fn ranks_most(host: &HostFacts, device: DeviceKind) -> u32 {
     match device {
-        DeviceKind::Cpu => host.cores.max(1),
-        DeviceKind::Cuda => u32::try_from(host.gpus.len()).unwrap_or(u32::MAX),
+        DeviceKind::Cpu => host.all_cores().max(1),
+        DeviceKind::Cuda => {
+            u32::try_from(host.gpus.len()).unwrap_or(u32::MAX).saturating_mul(host.hosts.get())
+        }
     }
 }
 
@@ -257,7 +259,8 @@ fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: Devic
         }
     };
     let mut pools = Vec::new();
-    for ranks in ranks.into_iter().filter(|ranks| ranks.is_multiple_of(pinned)) {
+    let is_even = |ranks: &u32| ranks.is_multiple_of(pinned) && ranks.is_multiple_of(host.hosts.get());
+    for ranks in ranks.into_iter().filter(is_even) {
         for threads in threads(host, rates, device, ranks) {
             pools.push(Pool { ranks, threads, device });
         }
@@ -273,7 +276,7 @@ fn threads(host: &HostFacts, rates: Option<&Rates>, device: DeviceKind, ranks: u
     threads.sort_unstable();
     threads.dedup();
     if threads.is_empty() {
-        threads.push((host.cores / ranks).max(1));
+        threads.push((host.all_cores() / ranks).max(1));
     }
     threads
 }

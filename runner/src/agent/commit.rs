@@ -1,42 +1,51 @@
 //! Turns what all ranks saved into a committed checkpoint, and removes old ones.
+//!
+//! In two parts, so that several hosts can do each before any does the next: a checkpoint is prepared when everything of it is
+//! durable, and committed when its folder has its final name.
 
 use crate::checkpoints::{self, COMMIT, MANIFEST};
 use crate::durable;
-use dtrain_protocol::checkpoint::{folder_name, merge, parse_folder_name};
+use dtrain_protocol::checkpoint::{merge, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, Manifest, SavedFile, StepId};
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Commits the checkpoint of `step`: manifest, then COMMIT, then the folder's final name, each on disk before
-/// the next. Returns the committed folder; `Err` says in words why there is none.
-pub(super) fn commit(
-    one: &Assignment,
-    step: StepId,
-    partial: &Path,
-    files: Vec<SavedFile>,
-) -> Result<PathBuf, String> {
-    let (tensors, files) = merge(files).map_err(|uncovered| uncovered.to_string())?;
-    for file in &files {
+/// `Err` in words unless every file lies in the folder in its length.
+pub(super) fn check(partial: &Path, files: &[SavedFile]) -> Result<(), String> {
+    for SavedFile { file, .. } in files {
         let path = partial.join(&file.name);
         let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?.len();
         if found != file.bytes {
             return Err(format!("{} has {found} bytes, {} were announced", path.display(), file.bytes));
         }
     }
-    let manifest = Manifest::new(one, step, env!("CARGO_PKG_VERSION"), tensors, files);
-    let folder = partial.with_file_name(folder_name(step, one.attempt));
-    write(&manifest, partial, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    Ok(folder)
+    Ok(())
 }
 
-fn write(manifest: &Manifest, partial: &Path, folder: &Path) -> io::Result<()> {
-    let text = serde_json::to_vec(manifest)?;
-    durable::write(&partial.join(MANIFEST), &text)?;
-    durable::write(&partial.join(COMMIT), blake3::hash(&text).to_hex().as_bytes())?;
-    durable::sync_folder(partial)?;
-    fs::rename(partial, folder)?;
-    durable::sync_folder(folder.parent().unwrap_or(Path::new("/")))
+/// The table of contents of what all ranks saved; `Err` in words when they did not save all.
+pub(super) fn contents(one: &Assignment, step: StepId, files: Vec<SavedFile>) -> Result<String, String> {
+    let (tensors, files) = merge(files).map_err(|uncovered| uncovered.to_string())?;
+    let manifest = Manifest::new(one, step, env!("CARGO_PKG_VERSION"), tensors, files);
+    Ok(serde_json::to_string(&manifest).expect("a manifest has string keys only"))
+}
+
+/// Puts the table of contents and COMMIT beside the files of a checkpoint, all of it durable.
+pub(super) fn prepare(partial: &Path, contents: &str) -> Result<(), String> {
+    let write = || -> io::Result<()> {
+        fs::create_dir_all(partial)?;
+        durable::write(&partial.join(MANIFEST), contents.as_bytes())?;
+        durable::write(&partial.join(COMMIT), blake3::hash(contents.as_bytes()).to_hex().as_bytes())?;
+        durable::sync_folder(partial)
+    };
+    write().map_err(|error| format!("{}: {error}", partial.display()))
+}
+
+/// Gives a prepared checkpoint its final name, `folder`.
+pub(super) fn finish(partial: &Path, folder: &Path) -> Result<(), String> {
+    fs::rename(partial, folder)
+        .and_then(|()| durable::sync_folder(folder.parent().unwrap_or(Path::new("/"))))
+        .map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 /// Removes committed checkpoints but the `keep` newest, of which there are at least 2.

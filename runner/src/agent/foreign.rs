@@ -3,12 +3,13 @@
 //! A foreign program is not given a frame. It may write lines of JSON such as `{"step": 10, "loss": 2.31}` to the
 //! file whose number is in `DTRAIN_EVENTS_FD`; everything else it writes goes to its log.
 
+use super::rank::Ground;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{Assignment, Event, PhaseTimes, StepFigures, StepId};
 use dtrain_recipes::model;
 use rustix::fd::{AsRawFd, OwnedFd};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::net::TcpListener;
@@ -17,14 +18,17 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// Where foreign ranks meet: rank 0 binds the port itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Rendezvous {
+    address: String,
     port: u16,
 }
 
 impl Rendezvous {
-    /// A port that is free now.
-    pub(super) fn on_a_free_port() -> io::Result<Self> {
-        Ok(Self { port: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port() })
+    /// A port that is free now on an address of this host.
+    pub(super) fn on_a_free_port_of(address: &str) -> io::Result<Self> {
+        let port = TcpListener::bind((address, 0))?.local_addr()?.port();
+        Ok(Self { address: address.into(), port })
     }
 }
 
@@ -32,7 +36,7 @@ impl Rendezvous {
 pub(super) fn command(
     foreign: &model::Command,
     assignment: &Assignment,
-    rendezvous: &Rendezvous,
+    ground: &Ground<'_>,
     log: File,
 ) -> io::Result<(Command, PipeReader)> {
     let Some((program, arguments)) = foreign.argv.split_first() else {
@@ -50,12 +54,12 @@ pub(super) fn command(
         .process_group(0);
     let (rank, world) = (assignment.rank.to_string(), assignment.arrangement.layout.world().to_string());
     for (name, value) in [
-        ("RANK", rank.clone()),
-        ("WORLD_SIZE", world.clone()),
-        ("LOCAL_RANK", rank),
-        ("LOCAL_WORLD_SIZE", world),
-        ("MASTER_ADDR", "127.0.0.1".into()),
-        ("MASTER_PORT", rendezvous.port.to_string()),
+        ("RANK", rank),
+        ("WORLD_SIZE", world),
+        ("LOCAL_RANK", (assignment.rank.0 - ground.first.0).to_string()),
+        ("LOCAL_WORLD_SIZE", ground.ranks.to_string()),
+        ("MASTER_ADDR", ground.rendezvous.address.clone()),
+        ("MASTER_PORT", ground.rendezvous.port.to_string()),
         ("OMP_NUM_THREADS", assignment.placement.threads.to_string()),
         ("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string()),
     ] {

@@ -7,10 +7,27 @@ use rcgen::{
 };
 
 /// One identity for each of `ranks`, all signed by an authority that is forgotten when this returns.
-pub(super) fn identities(
+pub(crate) fn identities(
     trial: &TrialId,
     attempt: AttemptId,
     ranks: u32,
+) -> Result<Vec<TlsIdentity>, rcgen::Error> {
+    signed(trial, attempt, (0..ranks).map(|rank| TlsIdentity::name(trial, attempt, Rank(rank))))
+}
+
+/// The same for the agent of each of `hosts`.
+pub(crate) fn agent_identities(
+    trial: &TrialId,
+    attempt: AttemptId,
+    hosts: u32,
+) -> Result<Vec<TlsIdentity>, rcgen::Error> {
+    signed(trial, attempt, (0..hosts).map(|host| TlsIdentity::agent_name(trial, attempt, host)))
+}
+
+fn signed(
+    trial: &TrialId,
+    attempt: AttemptId,
+    names: impl Iterator<Item = String>,
 ) -> Result<Vec<TlsIdentity>, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -19,9 +36,7 @@ pub(super) fn identities(
     let key = KeyPair::generate()?;
     let authority = params.self_signed(&key)?.pem();
     let issuer = Issuer::new(params, key);
-    (0..ranks)
-        .map(|rank| identity(TlsIdentity::name(trial, attempt, Rank(rank)), &authority, &issuer))
-        .collect()
+    names.map(|name| identity(name, &authority, &issuer)).collect()
 }
 
 fn identity(

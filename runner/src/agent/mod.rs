@@ -1,28 +1,37 @@
-//! The process that owns the ranks of one attempt on one host, and outlives the controller.
+//! The processes that own the ranks of one attempt, one on each host, and outlive the controller.
 //!
-//! It decides nothing about the trial: it starts what it was told to start, writes down what is said, commits what
-//! all ranks saved, and sees to it that no rank outlives the attempt. When the agent itself is killed, the kernel
-//! kills the ranks.
+//! The first of them leads. It decides nothing about the trial: it starts what it was told to start, writes down what is said,
+//! commits what all ranks saved, and sees to it that no rank outlives the attempt. Those of other hosts hold ranks for it, and
+//! end with it. When an agent itself is killed, the kernel kills its ranks.
 
 mod commit;
+mod follow;
 mod foreign;
 mod identity;
+mod lead;
 pub(crate) mod mapping;
 mod order;
+mod peers;
 mod rank;
 mod socket;
 pub(crate) mod spool;
 mod supervise;
 
 pub use order::{
-    AgentCard, AgentOrder, AgentReply, AgentRequest, LinkChoice, Log, Process, Program, SpoolRecord,
+    AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LinkChoice, Log, OtherHost,
+    PeerAddress, Process, Program, Seat, SpoolRecord,
 };
+
+pub(crate) use identity::{agent_identities, identities};
 
 use crate::durable;
 use crate::home::TrialFolder;
 use dtrain_protocol::{Assignment, Event, Link, Rank, frame};
 use foreign::Rendezvous;
-use rank::RankProcess;
+use lead::Others;
+use peers::cord::Heard;
+use peers::{Said, Secure, Told};
+use rank::{Ground, RankProcess};
 use rustix::fd::OwnedFd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use socket::Shared;
@@ -54,19 +63,28 @@ enum Message {
     },
     /// A controller wants the ranks to stop.
     Stop,
+    /// The agent of another host says something, to the leader.
+    Follower(u32, Heard<Said>),
+    /// The leader stands at the door of a follower.
+    LeaderCame(Secure),
+    /// The leader says something, to a follower.
+    Leader(Heard<Told>),
+    /// A thread of the agent did what was told, and this is to be said of it.
+    Did(Said),
 }
 
-/// The entry of `dtrain agent`: reads an [`AgentOrder`] from standard input and makes it come true.
+/// The entry of `dtrain agent`: reads an [`AgentTask`] from standard input and makes it come true.
 ///
 /// Standard error is the agent's log, and locked: the lock ends with the agent, however it ends. To be called first
 /// thing in `main`, from the main thread.
 pub fn run() -> ExitCode {
-    let order: AgentOrder = match detach() {
-        Ok(order) => order,
+    let order = match detach() {
+        Ok(AgentTask::Lead(order)) => order,
+        Ok(AgentTask::Follow(order)) => return follow::run(&order),
         Err(words) => return refuse(words),
     };
     let (sender, inbox) = channel();
-    match begin(&order, &sender) {
+    match begin(&order, &sender, &inbox) {
         Ok((mut supervisor, card)) => {
             // A controller that went away meanwhile finds the agent by its card.
             drop(frame::write(&mut io::stdout(), &AgentReply::Running(card.clone())));
@@ -83,7 +101,7 @@ fn refuse(reason: String) -> ExitCode {
 }
 
 /// Leaves the session of the controller, then reads the order.
-fn detach() -> Result<AgentOrder, String> {
+fn detach() -> Result<AgentTask, String> {
     crate::process::close_inherited_files().map_err(|error| format!("inherited files: {error}"))?;
     // Fails only when the process leads a session already.
     let _ = rustix::process::setsid();
@@ -91,14 +109,14 @@ fn detach() -> Result<AgentOrder, String> {
 }
 
 /// Everything up to the start of the last rank. On `Err` the process is about to end, and the ranks with it.
-fn begin<'a>(order: &'a AgentOrder, inbox: &Sender<Message>) -> Result<(Supervisor<'a>, AgentCard), String> {
+fn begin<'a>(
+    order: &'a AgentOrder,
+    sender: &Sender<Message>,
+    inbox: &Receiver<Message>,
+) -> Result<(Supervisor<'a>, AgentCard), String> {
     let folder = TrialFolder::at(&order.folder);
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    let terminated = Arc::new(AtomicBool::new(false));
-    let ignored = Arc::new(AtomicBool::new(false));
-    for (signal, flag) in [(SIGTERM, &terminated), (SIGHUP, &ignored), (SIGINT, &ignored)] {
-        signal_hook::flag::register(signal, Arc::clone(flag)).map_err(words("signals"))?;
-    }
+    let terminated = signals().map_err(words("signals"))?;
     folder.create().map_err(words("the trial's folder"))?;
     commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
     let agent = Process::of(std::process::id()).ok_or("this process is not in /proc")?;
@@ -115,14 +133,18 @@ fn begin<'a>(order: &'a AgentOrder, inbox: &Sender<Message>) -> Result<(Supervis
         followers: AtomicU32::new(0),
     });
     shared.published.extend(length);
-    socket::serve(listener, Arc::clone(&shared), inbox.clone());
-    let ranks = start_ranks(order, world, inbox)?;
-    card.ranks = ranks.iter().filter_map(|rank| Process::of(rank.id())).collect();
+    socket::serve(listener, Arc::clone(&shared), sender.clone());
+    let others = order.seat.as_ref().filter(|_| !order.others.is_empty());
+    let mut others = others.map(|seat| Others::meet(order, seat, &folder, sender)).transpose()?;
+    let ranks = start_ranks(order, &folder, others.as_mut(), sender, inbox)?;
+    card.ranks = ranks.iter().filter_map(|rank| Process::of(rank.id()?)).collect();
     write_card(&folder, &card).map_err(words("agent.json"))?;
     let supervisor = Supervisor {
         order,
         folder,
         ranks,
+        others,
+        inbox: sender.clone(),
         spool,
         shared,
         terminated,
@@ -136,22 +158,69 @@ fn begin<'a>(order: &'a AgentOrder, inbox: &Sender<Message>) -> Result<(Supervis
     Ok((supervisor, card))
 }
 
+/// A flag that is set when the host wants the agent to end. What a terminal says is not for it.
+fn signals() -> io::Result<Arc<AtomicBool>> {
+    let terminated = Arc::new(AtomicBool::new(false));
+    let ignored = Arc::new(AtomicBool::new(false));
+    for (signal, flag) in [(SIGTERM, &terminated), (SIGHUP, &ignored), (SIGINT, &ignored)] {
+        signal_hook::flag::register(signal, Arc::clone(flag))?;
+    }
+    Ok(terminated)
+}
+
 fn write_card(folder: &TrialFolder, card: &AgentCard) -> io::Result<()> {
     durable::replace(&folder.agent_card(), &serde_json::to_vec(card)?)
 }
 
-fn start_ranks(order: &AgentOrder, world: u32, inbox: &Sender<Message>) -> Result<Vec<RankProcess>, String> {
+/// Starts all ranks: those of other hosts first, as they come from afar.
+fn start_ranks(
+    order: &AgentOrder,
+    folder: &TrialFolder,
+    mut others: Option<&mut Others>,
+    sender: &Sender<Message>,
+    inbox: &Receiver<Message>,
+) -> Result<Vec<RankProcess>, String> {
+    let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
     if world == 0 {
         return Err("the order has no ranks".into());
     }
     let (links, mapping) = links(order, world)?;
-    let rendezvous = Rendezvous::on_a_free_port().map_err(|error| format!("a free port: {error}"))?;
-    let start = |(assignment, link): (&Assignment, Link)| {
-        let assignment = Assignment { link, ..assignment.clone() };
-        RankProcess::start(order, &assignment, mapping.clone(), &rendezvous, inbox)
+    let link = |(assignment, link): (&Assignment, Link)| Assignment { link, ..assignment.clone() };
+    let assignments: Vec<_> = order.assignments.iter().zip(links).map(link).collect();
+    let address = order.seat.as_ref().map_or("127.0.0.1", |seat| seat.bind.as_str());
+    let rendezvous = Rendezvous::on_a_free_port_of(address)
+        .map_err(|error| format!("a free port of {address}: {error}"))?;
+    let elsewhere = match &mut others {
+        Some(others) => {
+            let resume = resumed(&assignments);
+            if let Some(name) = &resume {
+                others.gather(name, inbox)?;
+            }
+            others.start(&assignments, resume.as_deref(), &rendezvous, inbox)?
+        }
+        None => Vec::new(),
+    };
+    let here = &assignments[..assignments.len() - elsewhere.len()];
+    let ground = Ground {
+        attempt: order.attempt,
+        folder,
+        worker: &order.worker,
+        rendezvous: &rendezvous,
+        first: Rank(0),
+        ranks: u32::try_from(here.len()).unwrap_or(u32::MAX),
+    };
+    let start = |assignment: &Assignment| {
+        RankProcess::start(&ground, assignment, mapping.clone(), sender)
             .map_err(|error| format!("rank {} cannot be started: {error}", assignment.rank))
     };
-    order.assignments.iter().zip(links).map(start).collect()
+    let here: Vec<_> = here.iter().map(start).collect::<Result<_, _>>()?;
+    Ok(here.into_iter().chain(elsewhere).collect())
+}
+
+/// Name of the folder of the checkpoint that the ranks go on from.
+fn resumed(assignments: &[Assignment]) -> Option<String> {
+    let point = assignments.first()?.resume.as_ref()?;
+    Some(point.folder.file_name()?.to_str()?.to_owned())
 }
 
 /// The link of each rank, and the file they inherit for it.
@@ -159,16 +228,18 @@ fn links(order: &AgentOrder, world: u32) -> Result<(Vec<Link>, Option<Arc<OwnedF
     if world == 1 {
         return Ok((vec![Link::Alone], None));
     }
-    match &order.link {
-        LinkChoice::SharedMemory => {
+    let tls = |bind: &str| {
+        let identities = identities(&order.trial, order.attempt, world)
+            .map_err(|error| format!("certificates: {error}"))?;
+        let link = |identity| Link::Tls { bind: bind.into(), identity };
+        Ok((identities.into_iter().map(link).collect(), None))
+    };
+    match (&order.seat, &order.link) {
+        (Some(seat), _) if !order.others.is_empty() => tls(&seat.bind),
+        (_, LinkChoice::Tls { bind }) => tls(bind),
+        (_, LinkChoice::SharedMemory) => {
             let (file, link) = mapping::shared(world).map_err(|error| format!("shared memory: {error}"))?;
             Ok((vec![link; world as usize], Some(file)))
-        }
-        LinkChoice::Tls { bind } => {
-            let identities = identity::identities(&order.trial, order.attempt, world)
-                .map_err(|error| format!("certificates: {error}"))?;
-            let link = |identity| Link::Tls { bind: bind.clone(), identity };
-            Ok((identities.into_iter().map(link).collect(), None))
         }
     }
 }
@@ -181,6 +252,9 @@ fn finish(supervisor: &mut Supervisor<'_>, inbox: &Receiver<Message>, socket: &P
         drop(std::fs::remove_file(socket));
         supervisor.spool.append(&SpoolRecord::Over { attempt, ended })
     });
+    if let Some(others) = &supervisor.others {
+        others.dismiss();
+    }
     match told {
         Ok(length) => {
             supervisor.shared.published.extend(length);

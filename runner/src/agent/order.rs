@@ -1,8 +1,10 @@
 //! What a controller and an agent say to each other.
 
+pub use super::peers::{PeerAddress, Seat};
 use crate::fact::Ended;
 use dtrain_protocol::{Assignment, AttemptId, Event, Rank, Stamped, StepId, TrialId};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// A program and its leading arguments.
@@ -21,7 +23,17 @@ impl Program {
     }
 }
 
-/// All an agent must know for one attempt: the one frame it reads from its standard input.
+/// The one frame an agent reads from its standard input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentTask {
+    /// Own an attempt.
+    Lead(AgentOrder),
+    /// Hold the ranks of one host for the agent that does.
+    Follow(FollowerOrder),
+}
+
+/// All the agent that owns an attempt must know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentOrder {
     /// The trial.
@@ -38,6 +50,36 @@ pub struct AgentOrder {
     pub link: LinkChoice,
     /// Committed checkpoints that are kept, the newest ones; never fewer than 2.
     pub keep: u32,
+    /// Who this agent is to those of other hosts; `None` when all ranks are here.
+    #[serde(default)]
+    pub seat: Option<Seat>,
+    /// The other hosts, in the order of their ranks, which follow those of this host.
+    #[serde(default)]
+    pub others: Vec<OtherHost>,
+}
+
+/// Another host of an attempt, whose agent is at its door.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherHost {
+    /// Where its agent listens.
+    pub peer: PeerAddress,
+    /// Its ranks.
+    pub ranks: Range<u32>,
+}
+
+/// All the agent of a host that does not lead must know; the rest its leader tells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FollowerOrder {
+    /// The trial.
+    pub trial: TrialId,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The trial's folder on this host.
+    pub folder: PathBuf,
+    /// What is started for each rank.
+    pub worker: Program,
+    /// Who this agent is.
+    pub seat: Seat,
 }
 
 /// How the ranks of a host reach each other.
@@ -60,6 +102,13 @@ pub enum LinkChoice {
 pub enum AgentReply {
     /// The ranks are started and the socket is bound.
     Running(AgentCard),
+    /// A follower waits for its leader.
+    Listening {
+        /// Who it is.
+        card: AgentCard,
+        /// Address and port of its door.
+        address: String,
+    },
     /// Nothing was started.
     Refused {
         /// Why not.
@@ -76,7 +125,7 @@ pub struct AgentCard {
     pub agent: Process,
     /// The process of each rank, in order; empty until they are started.
     pub ranks: Vec<Process>,
-    /// Where the agent listens.
+    /// Where the agent listens for controllers; empty for a follower.
     pub socket: PathBuf,
 }
 

@@ -1,10 +1,14 @@
-//! One rank as the agent holds it: a process, a pipe of orders to it, and a thread that reads its events.
+//! One rank as an agent holds it: a process, a pipe of orders to it, and a thread that reads its events. The leader holds
+//! those of other hosts too, through their agents.
 
-use super::{AgentOrder, Message, foreign};
+use super::order::Program;
+use super::peers::Told;
+use super::peers::cord::Cord;
+use super::{Message, foreign};
 use crate::home::TrialFolder;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::frame::{self, FrameError};
-use dtrain_protocol::{Assignment, Event, Failure, Order, Rank, StepId, StopReason};
+use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank, StepId, StopReason};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
@@ -16,12 +20,26 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the output of a rank that ended may stay open: a process it left behind may hold it.
+const AFTER_AN_EXIT: Duration = Duration::from_secs(1);
+
+/// What all ranks that an agent starts have in common.
+pub(super) struct Ground<'a> {
+    pub(super) attempt: AttemptId,
+    pub(super) folder: &'a TrialFolder,
+    pub(super) worker: &'a Program,
+    pub(super) rendezvous: &'a foreign::Rendezvous,
+    /// The first rank of this host.
+    pub(super) first: Rank,
+    /// Ranks of this host.
+    pub(super) ranks: u32,
+}
 
 /// A rank's process.
 pub(super) struct RankProcess {
-    child: Child,
-    /// Frames to be written to the rank; dropping it closes the rank's standard input.
-    orders: Option<Sender<Vec<u8>>>,
+    body: Body,
     /// How it ended, once waited for.
     pub(super) exit: Option<ExitStatus>,
     /// Whether all it said was read.
@@ -37,29 +55,40 @@ pub(super) struct RankProcess {
     is_foreign: bool,
 }
 
+/// How a process is reached.
+enum Body {
+    /// It is a child of this one.
+    Here {
+        child: Child,
+        /// Frames to be written to the rank; dropping it closes the rank's standard input.
+        orders: Option<Sender<Vec<u8>>>,
+    },
+    /// It runs on another host.
+    There { rank: Rank, agent: Arc<Cord> },
+}
+
 impl RankProcess {
     /// Starts the process of one rank. To be called from a thread that outlives it.
     pub(super) fn start(
-        order: &AgentOrder,
+        ground: &Ground<'_>,
         assignment: &Assignment,
         mapping: Option<Arc<OwnedFd>>,
-        rendezvous: &foreign::Rendezvous,
         inbox: &Sender<Message>,
     ) -> io::Result<Self> {
         let rank = assignment.rank;
-        let log = TrialFolder::at(&order.folder).rank_log(order.attempt, rank);
+        let log = ground.folder.rank_log(ground.attempt, rank);
         let log = OpenOptions::new().append(true).create(true).mode(0o600).open(log)?;
         let mut rank_process = match &assignment.model {
             Model::Command(command) => {
-                let (mut child, events) = foreign::command(command, assignment, rendezvous, log)?;
+                let (mut child, events) = foreign::command(command, assignment, ground, log)?;
                 let child = child.spawn()?;
                 listen(rank, inbox, events, |events, say| foreign::read(events, say));
-                Self::of(child, None)
+                Self::of(Body::Here { child, orders: None })
             }
             Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) => {
-                let mut command = Command::new(&order.worker.path);
+                let mut command = Command::new(&ground.worker.path);
                 command
-                    .args(&order.worker.arguments)
+                    .args(&ground.worker.arguments)
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped())
                     .stderr(Stdio::from(log))
@@ -72,7 +101,7 @@ impl RankProcess {
                 let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
                 let (stdin, stdout) = stdin.zip(stdout).expect("both are piped");
                 listen(rank, inbox, stdout, read_frames);
-                Self::of(child, Some(write_orders(stdin)))
+                Self::of(Body::Here { child, orders: Some(write_orders(stdin)) })
             }
         };
         rank_process.is_foreign = matches!(assignment.model, Model::Command(_));
@@ -80,10 +109,16 @@ impl RankProcess {
         Ok(rank_process)
     }
 
-    fn of(child: Child, orders: Option<Sender<Vec<u8>>>) -> Self {
+    /// The process of a rank that the agent of another host started.
+    pub(super) fn elsewhere(assignment: &Assignment, agent: &Arc<Cord>) -> Self {
+        let mut rank_process = Self::of(Body::There { rank: assignment.rank, agent: Arc::clone(agent) });
+        rank_process.is_foreign = matches!(assignment.model, Model::Command(_));
+        rank_process
+    }
+
+    fn of(body: Body) -> Self {
         Self {
-            child,
-            orders,
+            body,
             exit: None,
             is_heard_out: false,
             finished: None,
@@ -94,21 +129,29 @@ impl RankProcess {
         }
     }
 
-    /// Process id.
-    pub(super) fn id(&self) -> u32 {
-        self.child.id()
+    /// Process id, when it is one of this host.
+    pub(super) fn id(&self) -> Option<u32> {
+        match &self.body {
+            Body::Here { child, .. } => Some(child.id()),
+            Body::There { .. } => None,
+        }
     }
 
     /// Gives an order. A rank that no longer reads misses it.
     pub(super) fn tell(&self, order: &Order) {
-        if self.is_foreign && *order == Order::Stop {
-            self.signal(Signal::TERM);
+        match &self.body {
+            Body::Here { .. } => {
+                if self.is_foreign && *order == Order::Stop {
+                    self.signal(Signal::TERM);
+                }
+                self.write(frame::encode(order));
+            }
+            Body::There { rank, agent } => agent.tell(&Told::Order { rank: *rank, order: order.clone() }),
         }
-        self.write(frame::encode(order));
     }
 
     fn write(&self, bytes: Vec<u8>) {
-        if let Some(orders) = &self.orders {
+        if let Body::Here { orders: Some(orders), .. } = &self.body {
             drop(orders.send(bytes));
         }
     }
@@ -116,29 +159,36 @@ impl RankProcess {
     /// Kills the rank and the processes it started.
     pub(super) fn kill(&mut self) {
         self.was_killed = self.exit.is_none();
-        self.signal(Signal::KILL);
+        match &self.body {
+            Body::Here { .. } => self.signal(Signal::KILL),
+            Body::There { rank, agent } => agent.tell(&Told::Kill { rank: *rank }),
+        }
     }
 
     /// Nothing is sent once the process was waited for: its id may be another's by then.
     fn signal(&self, signal: Signal) {
         if self.exit.is_none()
-            && let Some(group) = crate::process::pid(self.child.id())
+            && let Some(group) = self.id().and_then(crate::process::pid)
         {
             let _ = rustix::process::kill_process_group(group, signal);
         }
     }
 
-    /// Kills what a rank that ended left behind in its group.
+    /// Kills what a rank of this host that ended left behind in its group.
     pub(super) fn kill_leftovers(&self) {
-        crate::process::kill_group(self.child.id(), std::process::id());
+        if let Some(id) = self.id() {
+            crate::process::kill_group(id, std::process::id());
+        }
     }
 
-    /// Looks whether the process has ended; tells whether this is news.
+    /// Looks whether a process of this host has ended; tells whether this is news.
     pub(super) fn look(&mut self) -> io::Result<bool> {
         if self.exit.is_some() {
             return Ok(false);
         }
-        self.exit = self.child.try_wait()?;
+        if let Body::Here { child, .. } = &mut self.body {
+            self.exit = child.try_wait()?;
+        }
         Ok(self.exit.is_some())
     }
 
@@ -158,6 +208,37 @@ impl RankProcess {
             _ => Event::Failed(Failure::Exited { code, signal }),
         })
     }
+}
+
+/// What became of a rank of this host.
+pub(super) enum Change {
+    /// Its process ended, with the status that `waitpid` tells.
+    Exited { index: usize, status: i32 },
+    /// It ended a while ago, and what it left behind, now killed, kept its output open.
+    GivenUp { index: usize },
+}
+
+/// Looks what became of the ranks of this host since the last look. `heard_by` is when output that is still open is given up.
+pub(super) fn look(ranks: &mut [RankProcess], heard_by: &mut Option<Instant>) -> io::Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    for (index, rank) in ranks.iter_mut().enumerate() {
+        if rank.look()? {
+            *heard_by = Some(Instant::now() + AFTER_AN_EXIT);
+            let status = rank.exit.map_or(0, ExitStatusExt::into_raw);
+            changes.push(Change::Exited { index, status });
+        }
+    }
+    if heard_by.is_some_and(|heard_by| Instant::now() >= heard_by) {
+        *heard_by = None;
+        for (index, rank) in ranks.iter_mut().enumerate() {
+            if rank.id().is_some() && rank.exit.is_some() && !rank.is_heard_out {
+                rank.kill_leftovers();
+                rank.is_heard_out = true;
+                changes.push(Change::GivenUp { index });
+            }
+        }
+    }
+    Ok(changes)
 }
 
 /// Reads what a rank says in a thread of its own, until it closes its end.

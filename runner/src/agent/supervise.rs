@@ -1,19 +1,25 @@
 //! The agent's one loop: hears the ranks and the controllers, keeps the spool, commits, and ends the attempt.
 
-use super::rank::RankProcess;
+use super::lead::{Others, Progress};
+use super::peers::Said;
+use super::peers::cord::Heard;
+use super::rank::{self, Change, RankProcess};
 use super::socket::Shared;
 use super::spool::SpoolWriter;
 use super::{AgentOrder, Message, SpoolRecord, commit};
 use crate::fact::Ended;
 use crate::home::TrialFolder;
 use crate::machine::graver;
+use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the other ranks may take to say what they saw once one was lost.
@@ -22,8 +28,8 @@ const AFTER_A_LOSS: Duration = Duration::from_secs(2);
 /// How long the ranks may take to save and stop when the host wants the agent to end.
 const AFTER_A_SIGNAL: Duration = Duration::from_secs(30);
 
-/// How long the output of a rank that ended may stay open: a process it left behind may hold it.
-const AFTER_AN_EXIT: Duration = Duration::from_secs(1);
+/// The same once a whole host was lost: nobody knows more of it than that.
+const AFTER_A_HOST: Duration = Duration::from_millis(200);
 
 /// How often the agent looks at its ranks when none of them says anything.
 const BEAT: Duration = Duration::from_millis(20);
@@ -33,6 +39,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) order: &'a AgentOrder,
     pub(super) folder: TrialFolder,
     pub(super) ranks: Vec<RankProcess>,
+    pub(super) others: Option<Others>,
+    pub(super) inbox: Sender<Message>,
     pub(super) spool: SpoolWriter,
     pub(super) shared: Arc<Shared>,
     /// The host asked the agent to end.
@@ -55,7 +63,10 @@ impl Supervisor<'_> {
     ///
     /// `Err` when the spool cannot be written: what happens could no longer be told, so that nothing may happen.
     pub(super) fn run(&mut self, inbox: &Receiver<Message>) -> io::Result<Ended> {
-        while !self.ranks.iter().all(|rank| rank.exit.is_some() && rank.is_heard_out) {
+        for message in self.others.as_mut().map(Others::early).unwrap_or_default() {
+            self.hear(message)?;
+        }
+        while !self.is_over() {
             match inbox.recv_timeout(BEAT) {
                 Ok(message) => {
                     self.hear(message)?;
@@ -67,16 +78,28 @@ impl Supervisor<'_> {
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the agent holds a sender itself"),
             }
             self.look_at_ranks()?;
-            self.mind_the_time()?;
+            self.mind_the_time();
             self.spool.sync_if_due()?;
         }
         self.ranks.iter().for_each(RankProcess::kill_leftovers);
         Ok(self.ended())
     }
 
+    fn is_over(&self) -> bool {
+        let is_over = |rank: &RankProcess| rank.exit.is_some() && rank.is_heard_out;
+        self.ranks.iter().all(is_over) && self.others.as_ref().is_none_or(Others::is_quiet)
+    }
+
     fn hear(&mut self, message: Message) -> io::Result<()> {
         match message {
             Message::Stop => self.stop(),
+            Message::Follower(host, Heard::Said(said)) => self.follower(host, said)?,
+            Message::Follower(host, Heard::Lost(reason)) => self.lose(host, &reason)?,
+            Message::Did(said) => {
+                let own = self.others.as_ref().map_or(0, Others::own);
+                self.follower(own, said)?;
+            }
+            Message::LeaderCame(_) | Message::Leader(_) => {}
             Message::Event(rank, event) => self.event(rank, event)?,
             Message::HeardOut { rank, garbled } => {
                 if let Some(words) = garbled {
@@ -88,6 +111,54 @@ impl Supervisor<'_> {
                 self.ranks[rank.0 as usize].is_heard_out = true;
                 self.conclude(rank)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Takes in what the agent of a host says.
+    fn follower(&mut self, host: u32, said: Said) -> io::Result<()> {
+        match said {
+            Said::Event { rank, event } => self.event(rank, event),
+            Said::HeardOut { rank, garbled } => self.hear(Message::HeardOut { rank, garbled }),
+            Said::Exited { rank, status } => {
+                self.ranks[rank.0 as usize].exit = Some(ExitStatus::from_raw(status));
+                self.conclude(rank)
+            }
+            Said::Prepared { step, outcome } | Said::Committed { step, outcome } => {
+                self.advance(step, host, outcome)
+            }
+            Said::Terminated => {
+                self.terminate();
+                Ok(())
+            }
+            // The answers to what is told before the ranks are started.
+            Said::Shown { .. } | Said::Got | Said::Started { .. } | Said::CouldNot { .. } => Ok(()),
+        }
+    }
+
+    /// A host is lost, and its ranks with it.
+    fn lose(&mut self, host: u32, reason: &str) -> io::Result<()> {
+        let Some(lost) = self.others.as_mut().and_then(|others| others.lose(host)).cloned() else {
+            return Ok(());
+        };
+        let mut first = None;
+        for rank in lost.ranks {
+            let process = &mut self.ranks[rank as usize];
+            if process.exit.is_none() || !process.is_heard_out {
+                first = first.or(Some(Rank(rank)));
+                process.exit.get_or_insert(ExitStatus::from_raw(9));
+                (process.is_heard_out, process.failed) = (true, true);
+            }
+        }
+        let unfinished = self.others.as_mut().map(Others::give_up).unwrap_or_default();
+        for step in unfinished {
+            let reason = format!("{} was lost before it was committed: {reason}", lost.peer.name);
+            self.append(&SpoolRecord::CommitFailed { attempt: self.order.attempt, step, reason })?;
+        }
+        if let Some(rank) = first {
+            let (host, detail) = (lost.peer.name, reason.to_owned());
+            self.event(rank, Event::Failed(Failure::HostLost { host, detail }))?;
+            self.end_by(Instant::now() + AFTER_A_HOST);
         }
         Ok(())
     }
@@ -153,11 +224,43 @@ impl Supervisor<'_> {
         // Older ones that are not whole never will be: every rank is past them.
         let parts = self.saved.remove(&step).unwrap_or_default();
         self.saved.retain(|other, _| *other > step);
-        let Some((partial, _)) = parts.values().next().cloned() else { return Ok(()) };
-        let files = parts.into_values().flat_map(|(_, files)| files).collect();
+        let saved =
+            parts.into_iter().flat_map(|(rank, (_, files))| files.into_iter().map(move |file| (rank, file)));
+        let saved: Vec<_> = saved.collect();
+        let files: Vec<_> = saved.iter().map(|(_, file)| file.clone()).collect();
+        let contents = match commit::contents(&self.order.assignments[0], step, files.clone()) {
+            Ok(contents) => contents,
+            Err(reason) => return self.committed(step, Err(reason)),
+        };
+        if let Some(others) = &mut self.others {
+            others.prepare(self.order, step, &contents, &saved, &self.inbox);
+            return Ok(());
+        }
+        let partial = self.partial(step);
+        let prepared = commit::check(&partial, &files).and_then(|()| commit::prepare(&partial, &contents));
+        let outcome = prepared.and_then(|()| commit::finish(&partial, &self.committed_folder(step)));
+        self.committed(step, outcome)
+    }
+
+    /// Takes in that a host prepared or committed the checkpoint of `step`.
+    fn advance(&mut self, step: StepId, host: u32, outcome: Result<(), String>) -> io::Result<()> {
+        let Some(others) = &mut self.others else { return Ok(()) };
+        match others.advance(step, host, outcome, self.order.keep) {
+            Progress::Wait => Ok(()),
+            Progress::Finish => {
+                let outcome = commit::finish(&self.partial(step), &self.committed_folder(step));
+                self.committed(step, outcome)
+            }
+            Progress::Fail(reason) => self.committed(step, Err(reason)),
+        }
+    }
+
+    /// Says that the checkpoint of `step` is committed, and removes older ones; or says why it is not.
+    fn committed(&mut self, step: StepId, outcome: Result<(), String>) -> io::Result<()> {
         let attempt = self.order.attempt;
-        match commit::commit(&self.order.assignments[0], step, &partial, files) {
-            Ok(folder) => {
+        match outcome {
+            Ok(()) => {
+                let folder = self.committed_folder(step);
                 self.append(&SpoolRecord::Committed { attempt, step, folder })?;
                 if let Err(error) = commit::retain(&self.folder.checkpoints(), self.order.keep) {
                     note(&format!("an old checkpoint cannot be removed: {error}"));
@@ -168,12 +271,18 @@ impl Supervisor<'_> {
         }
     }
 
+    fn committed_folder(&self, step: StepId) -> PathBuf {
+        self.folder.checkpoints().join(folder_name(step, self.order.attempt))
+    }
+
+    fn partial(&self, step: StepId) -> PathBuf {
+        self.folder.checkpoints().join(format!("{}.partial", folder_name(step, self.order.attempt)))
+    }
+
     fn look_at_ranks(&mut self) -> io::Result<()> {
-        for rank in (0u32..).map(Rank).take(self.ranks.len()) {
-            if self.ranks[rank.0 as usize].look()? {
-                self.heard_by = Some(Instant::now() + AFTER_AN_EXIT);
-                self.conclude(rank)?;
-            }
+        for change in rank::look(&mut self.ranks, &mut self.heard_by)? {
+            let (Change::Exited { index, .. } | Change::GivenUp { index }) = change;
+            self.conclude(Rank(u32::try_from(index).unwrap_or(u32::MAX)))?;
         }
         Ok(())
     }
@@ -187,28 +296,21 @@ impl Supervisor<'_> {
         }
     }
 
-    fn mind_the_time(&mut self) -> io::Result<()> {
+    fn mind_the_time(&mut self) {
         let now = Instant::now();
         if self.terminated.swap(false, Ordering::SeqCst) {
-            self.stop();
-            self.end_by(now + AFTER_A_SIGNAL);
+            self.terminate();
         }
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.deadline = None;
             self.ranks.iter_mut().for_each(RankProcess::kill);
         }
-        if self.heard_by.is_some_and(|heard_by| now >= heard_by) {
-            self.heard_by = None;
-            for rank in (0u32..).map(Rank).take(self.ranks.len()) {
-                let process = &mut self.ranks[rank.0 as usize];
-                if process.exit.is_some() && !process.is_heard_out {
-                    process.kill_leftovers();
-                    process.is_heard_out = true;
-                    self.conclude(rank)?;
-                }
-            }
-        }
-        Ok(())
+    }
+
+    /// A host wants its agent to end.
+    fn terminate(&mut self) {
+        self.stop();
+        self.end_by(Instant::now() + AFTER_A_SIGNAL);
     }
 
     fn end_by(&mut self, when: Instant) {

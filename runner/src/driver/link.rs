@@ -60,8 +60,11 @@ impl Link {
     }
 }
 
-/// Watches the load of the host and of the ranks on it.
+/// Watches the load of this machine and of the ranks on it, where there are any.
 fn watch(ranks: &[u32], folder: &Path) -> Option<Load> {
+    if ranks.is_empty() {
+        return None;
+    }
     let (sender, figures) = channel();
     let sink = move |sample| drop(sender.send(sample));
     let sampler = Sampler::start(System::new(ranks, folder)?, LOOK_EVERY, sink);

@@ -12,7 +12,7 @@ use crate::agent::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
-use crate::launch::LocalLauncher;
+use crate::launch::{Launcher, LocalLauncher};
 use crate::machine::Input;
 use crate::seen::Observer;
 use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
@@ -33,6 +33,8 @@ pub struct Drive<'a> {
     pub lower: &'a dyn Fn(&Launching) -> Vec<Assignment>,
     /// The programs that are started.
     pub programs: &'a Programs,
+    /// How agents are started and reached; `None` on this machine.
+    pub launcher: Option<Box<dyn Launcher>>,
     /// What the user chose.
     pub options: &'a Options,
     /// Where facts and points are kept.
@@ -80,6 +82,8 @@ pub struct Options {
     pub detach: bool,
     /// What an interrupt means.
     pub on_interrupt: OnInterrupt,
+    /// Ask the trial to stop as soon as it is taken over.
+    pub stop: bool,
     /// Committed checkpoints that are kept.
     pub keep: u32,
     /// How the ranks reach each other.
@@ -97,7 +101,8 @@ pub enum OnInterrupt {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { detach: false, on_interrupt: OnInterrupt::Stop, keep: 3, link: LinkChoice::SharedMemory }
+        let (detach, stop) = (false, false);
+        Self { detach, on_interrupt: OnInterrupt::Stop, stop, keep: 3, link: LinkChoice::SharedMemory }
     }
 }
 
@@ -143,11 +148,15 @@ pub fn resume(drive: Drive<'_>) -> Result<Outcome, DriveError> {
 ///
 /// A trial that ended since nobody looked is returned as it ended.
 pub fn attach(drive: Drive<'_>) -> Result<Outcome, DriveError> {
+    let is_to_stop = drive.options.stop;
     let mut engine = Engine::take(drive)?;
     if !engine.may_run() {
         return Err(DriveError::NothingRuns(engine.trial()));
     }
     engine.settle()?;
+    if is_to_stop {
+        engine.tell(Input::Stop)?;
+    }
     if engine.runs_or_is_over() { engine.run() } else { Err(DriveError::NothingRuns(engine.trial())) }
 }
 
@@ -166,9 +175,11 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
     }
 }
 
-/// Whether an agent of the trial lives.
+/// Whether an agent of the trial lives. Of one on other hosts that is not known here: it counts as alive until a controller has
+/// found out otherwise.
 pub fn is_running(home: &Home, trial: &TrialId) -> bool {
-    LocalLauncher::new(&home.trial(trial)).is_running()
+    let folder = home.trial(trial);
+    folder.elsewhere().exists() || LocalLauncher::new(&folder).is_running()
 }
 
 /// All logs of a trial, by attempt and rank; that of the agents is last.

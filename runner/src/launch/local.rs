@@ -1,7 +1,10 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
 use super::{Connection, Launcher, Reached};
-use crate::agent::{AgentCard, AgentOrder, AgentReply, AgentRequest, Process, Program};
+use crate::agent::{
+    AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
+};
+use crate::checkpoints;
 use crate::home::TrialFolder;
 use crate::process::kill_group;
 use dtrain_protocol::{AttemptId, frame};
@@ -10,6 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -17,6 +21,9 @@ use std::time::{Duration, Instant};
 
 /// How long an agent may take to start its ranks.
 const TO_START: Duration = Duration::from_secs(60);
+
+/// The same where hosts may have to get files of a checkpoint from each other first.
+const TO_GATHER: Duration = Duration::from_secs(900);
 
 /// How long processes may take to go once killed, and an agent that ended its attempt to leave.
 const TO_GO: Duration = Duration::from_secs(10);
@@ -50,6 +57,69 @@ impl LocalLauncher {
         let Some(card) = self.card() else { return false };
         let Some(mut stream) = connect(&card) else { return false };
         frame::write(&mut stream, &AgentRequest::Stop).is_ok()
+    }
+
+    /// Starts the agent of a host that does not lead, and returns once it is at its door; gives the door's address and port.
+    pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, String> {
+        match self.start(order.attempt, &AgentTask::Follow(order.clone()), TO_START)? {
+            AgentReply::Listening { address, .. } => Ok(address),
+            AgentReply::Running(_) | AgentReply::Refused { .. } => {
+                Err("the agent answers as if it led".into())
+            }
+        }
+    }
+
+    /// Kills what lives of attempts before `attempt`: whoever launches it knows that they are over.
+    pub(super) fn fence(&mut self, attempt: AttemptId) {
+        if let Some(card) = self.card().filter(|card| card.attempt < attempt) {
+            self.kill(card.attempt);
+        }
+    }
+
+    /// Connects to the agent of `attempt`, which then says its spool from `from` on; `Err` is never [`Reached::Connected`].
+    pub(super) fn connect(
+        &mut self,
+        attempt: AttemptId,
+        from: u64,
+    ) -> Result<(AgentCard, UnixStream), Reached> {
+        self.reap();
+        if !self.is_locked() {
+            return Err(if self.kill(attempt) { Reached::Gone } else { Reached::Silent });
+        }
+        let card = self.card().filter(|card| card.attempt == attempt).ok_or(Reached::Silent)?;
+        let mut stream = connect(&card).ok_or(Reached::Silent)?;
+        frame::write(&mut stream, &AgentRequest::Follow { from }).map_err(|_| Reached::Silent)?;
+        Ok((card, stream))
+    }
+
+    /// Starts an agent and gives its answer, unless it refuses.
+    fn start(
+        &mut self,
+        attempt: AttemptId,
+        task: &AgentTask,
+        patience: Duration,
+    ) -> Result<AgentReply, String> {
+        self.reap();
+        let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
+        let log = self.locked_log()?;
+        let mut command = Command::new(&agent.path);
+        command.args(&agent.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", agent.path.display()))?;
+        // The lock is now the agent's alone.
+        drop(command);
+        let answer = match converse(&mut child, task, patience) {
+            Ok(AgentReply::Refused { reason }) => Err(reason),
+            answer => answer,
+        };
+        if answer.is_err() {
+            // It refused, or nobody knows what it is doing: it ends, and its ranks with it.
+            drop(child.kill());
+            drop(child.wait());
+            self.kill(attempt);
+        } else {
+            self.children.push(child);
+        }
+        answer
     }
 
     fn card(&self) -> Option<AgentCard> {
@@ -88,39 +158,25 @@ impl LocalLauncher {
 
 impl Launcher for LocalLauncher {
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, String> {
-        self.reap();
-        let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
-        let log = self.locked_log()?;
-        let mut command = Command::new(&agent.path);
-        command.args(&agent.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", agent.path.display()))?;
-        // The lock is now the agent's alone.
-        drop(command);
-        let answer = converse(&mut child, order);
-        let answer = answer.and_then(|reply| match reply {
+        let patience = if order.others.is_empty() { TO_START } else { TO_GATHER };
+        match self.start(order.attempt, &AgentTask::Lead(order.clone()), patience)? {
             AgentReply::Running(card) => Ok(card),
-            AgentReply::Refused { reason } => Err(reason),
-        });
-        if answer.is_err() {
-            // It refused, or nobody knows what it is doing: it ends, and its ranks with it.
-            drop(child.kill());
-            drop(child.wait());
-            self.kill(order.attempt);
-        } else {
-            self.children.push(child);
+            AgentReply::Listening { .. } | AgentReply::Refused { .. } => {
+                Err("the agent answers as if it followed".into())
+            }
         }
-        answer
+    }
+
+    fn verify(&mut self, folder: &Path) -> Result<(), String> {
+        checkpoints::verify(folder).map(drop)
     }
 
     fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
-        self.reap();
-        if !self.is_locked() {
-            return if self.kill(attempt) { Reached::Gone } else { Reached::Silent };
-        }
-        let Some(card) = self.card().filter(|card| card.attempt == attempt) else { return Reached::Silent };
-        let Some(mut stream) = connect(&card) else { return Reached::Silent };
-        let asked = frame::write(&mut stream, &AgentRequest::Follow { from });
-        match asked.and_then(|()| stream.try_clone()) {
+        let (card, stream) = match self.connect(attempt, from) {
+            Ok(found) => found,
+            Err(reached) => return reached,
+        };
+        match stream.try_clone() {
             Ok(spool) => Reached::Connected(Connection {
                 agent: card.agent.id,
                 ranks: card.ranks.iter().map(|rank| rank.id).collect(),
@@ -158,23 +214,23 @@ fn connect(card: &AgentCard) -> Option<UnixStream> {
     UnixStream::connect(&card.socket).ok().filter(|_| card.agent.is_alive())
 }
 
-/// Hands the order over and waits for the answer.
-fn converse(child: &mut Child, order: &AgentOrder) -> Result<AgentReply, String> {
+/// Hands the task over and waits for the answer.
+fn converse(child: &mut Child, task: &AgentTask, patience: Duration) -> Result<AgentReply, String> {
     let pipes = child.stdin.take().zip(child.stdout.take());
     let (mut stdin, mut stdout) = pipes.expect("both are piped");
     let (sender, answer) = channel();
-    let bytes = frame::encode(order);
+    let bytes = frame::encode(task);
     thread::spawn(move || {
         let told = io::Write::write_all(&mut stdin, &bytes);
         drop(stdin);
         let heard = told.map_err(Into::into).and_then(|()| frame::read(&mut stdout));
         drop(sender.send(heard));
     });
-    match answer.recv_timeout(TO_START) {
+    match answer.recv_timeout(patience) {
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(error)) => Err(format!("the agent did not answer: {error}")),
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            Err(format!("the agent did not answer within {} s", TO_START.as_secs()))
+            Err(format!("the agent did not answer within {} s", patience.as_secs()))
         }
     }
 }

@@ -1,17 +1,30 @@
 //! How agents are started and reached.
 
+mod cluster;
 mod local;
+pub mod relay;
+pub mod ssh;
 
+pub use cluster::ClusterLauncher;
 pub use local::LocalLauncher;
 
 use crate::agent::{AgentCard, AgentOrder};
 use dtrain_protocol::AttemptId;
 use std::io::{self, Read, Write};
+use std::path::Path;
 
 /// Starts the agents of one trial, reaches them, and ends them.
 pub trait Launcher {
     /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives.
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, String>;
+
+    /// The hosts where agents are; none for this machine.
+    fn hosts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether the checkpoint in `folder` is what was committed; `Err` says what is wrong with it.
+    fn verify(&mut self, folder: &Path) -> Result<(), String>;
 
     /// Reaches the agent of `attempt` to hear its spool from `from` on.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached;
@@ -37,7 +50,7 @@ pub enum Reached {
 pub struct Connection {
     /// Process id of the agent.
     pub agent: u32,
-    /// Process ids of the ranks on this host.
+    /// Process ids of the ranks on this machine.
     pub ranks: Vec<u32>,
     /// The bytes of the spool.
     pub spool: Box<dyn Read + Send>,

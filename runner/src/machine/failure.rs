@@ -17,11 +17,12 @@ fn weight(failure: &Failure) -> u8 {
         Failure::PeerLost { .. } => 0,
         Failure::Exited { .. } => 1,
         Failure::Other(_) => 2,
-        Failure::Data(_) => 3,
-        Failure::OtherTraining { .. } => 4,
-        Failure::CorruptCheckpoint { .. } => 5,
-        Failure::NotFinite { .. } => 6,
-        Failure::OutOfMemory { .. } => 7,
+        Failure::HostLost { .. } => 3,
+        Failure::Data(_) => 4,
+        Failure::OtherTraining { .. } => 5,
+        Failure::CorruptCheckpoint { .. } => 6,
+        Failure::NotFinite { .. } => 7,
+        Failure::OutOfMemory { .. } => 8,
     }
 }
 
@@ -37,6 +38,7 @@ pub(super) fn verdict_of(ended: &Ended) -> Option<Verdict> {
             Failure::NotFinite { .. } => Some(Verdict::Diverged),
             Failure::Data(_) | Failure::OtherTraining { .. } => Some(Verdict::Failed(failure.clone())),
             Failure::PeerLost { .. }
+            | Failure::HostLost { .. }
             | Failure::CorruptCheckpoint { .. }
             | Failure::Exited { .. }
             | Failure::Other(_) => None,

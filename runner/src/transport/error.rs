@@ -47,7 +47,7 @@ pub enum TransportError {
         host: String,
         /// What is wrong with the bastion; told to every host behind it.
         #[source]
-        source: Arc<TransportError>,
+        source: Arc<Self>,
     },
     /// The bastion cannot reach the host.
     #[error("the bastion {bastion} cannot connect to {host}")]

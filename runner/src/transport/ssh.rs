@@ -92,7 +92,7 @@ fn dial(target: &Target) -> Result<TcpStream, TransportError> {
     let failed = |source| TransportError::Connect { host: target.name(), source };
     let mut last = io::Error::other("the name has no address");
     for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
-        match TcpStream::connect_timeout(&address, PATIENCE).and_then(|stream| watched(stream)) {
+        match TcpStream::connect_timeout(&address, PATIENCE).and_then(watched) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }

@@ -40,7 +40,7 @@ pub struct Target {
     /// The name under which known_hosts has the host's key, when it is not its own.
     pub key_alias: Option<String>,
     /// The bastion to go through.
-    pub via: Option<Box<Target>>,
+    pub via: Option<Box<Self>>,
 }
 
 impl Target {

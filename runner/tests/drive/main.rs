@@ -8,6 +8,7 @@
 mod control;
 mod faults;
 mod foreign;
+mod hosts;
 mod toy;
 mod undisturbed;
 mod world;
@@ -18,13 +19,18 @@ use control::{
     training_goes_on_without_a_controller,
 };
 use dtrain_protocol::TrialId;
-use dtrain_runner::{Seen, agent, driver};
+use dtrain_runner::launch::relay;
+use dtrain_runner::{Home, Seen, agent, driver, probe};
 use faults::{
     a_damaged_checkpoint_is_refused_by_name, a_killed_agent_is_replaced, a_killed_rank_is_relaunched,
     a_rank_that_talks_nonsense_is_replaced, out_of_memory_and_divergence_are_verdicts,
     what_cannot_be_started_is_tried_again, whatever_is_killed,
 };
 use foreign::{a_foreign_command_is_run_once_for_each_rank, what_a_foreign_command_started_ends};
+use hosts::{
+    a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again, checkpoints_outlive_a_host,
+    hosts_train_what_one_machine_does,
+};
 use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -35,7 +41,7 @@ use std::time::Instant;
 use undisturbed::{
     a_trial_completes_and_everything_seen_was_kept, only_the_newest_checkpoints_are_kept, ranks_meet_over_tls,
 };
-use world::World;
+use world::{World, programs};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -43,8 +49,17 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["agent", ..] => agent::run(),
         ["worker", ..] => toy::run(),
+        ["relay", host] => far_end(Path::new(host)),
         ["controller", verb, root, trial] => controller(verb, Path::new(root), trial),
         filters => run_tests(filters),
+    }
+}
+
+/// A host that a controller works on.
+fn far_end(host: &Path) -> ExitCode {
+    match relay::run(&Home::at(host), &programs(host), || probe::host_facts(Vec::new())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -67,6 +82,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("ranks_meet_over_tls", ranks_meet_over_tls),
         ("a_foreign_command_is_run_once_for_each_rank", a_foreign_command_is_run_once_for_each_rank),
         ("what_a_foreign_command_started_ends_with_its_agent", what_a_foreign_command_started_ends),
+        ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
+        ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
+        ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
+        ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
     let chosen: Vec<_> = tests

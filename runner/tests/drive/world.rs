@@ -7,16 +7,21 @@ use dtrain_protocol::{
 };
 use dtrain_recipes::{Activation, Data, Mlp, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
+use dtrain_runner::launch::relay::{Dial, RemoteHost};
+use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::{NewTrial, Predicted};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
     Drive, DriveError, Fact, History, Home, Interrupts, Launching, Ledger, Options, Outcome, Programs, Seen,
-    driver,
+    TrialFolder, driver,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -37,6 +42,8 @@ pub(crate) struct World {
     pub(crate) root: PathBuf,
     pub(crate) home: Home,
     pub(crate) trial: TrialId,
+    /// The hosts that the ranks are spread over; `None` for this machine.
+    pub(crate) hosts: Option<u32>,
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
@@ -65,6 +72,7 @@ impl World {
             root: root.to_owned(),
             home: Home::at(root.join("state")),
             trial,
+            hosts: None,
             options: Options::default(),
             interrupts: Arc::default(),
             command: None,
@@ -87,18 +95,14 @@ impl World {
         observe: &mut dyn FnMut(&Seen),
     ) -> Result<Outcome, DriveError> {
         let mut ledger = History::open(&self.home.history()).expect("opens");
-        let exe = std::env::current_exe().expect("this program");
-        let marker = self.root.to_str().expect("plain text");
-        let programs = Programs {
-            agent: Program::new(&exe, ["agent", marker]),
-            worker: Program::new(&exe, ["worker", marker]),
-        };
+        let programs = programs(&self.root);
         let mut observer = |seen: &Seen| observe(seen);
         verb(Drive {
             home: &self.home,
             trial: &self.trial,
             lower: &|launching| self.lower(launching),
             programs: &programs,
+            launcher: self.hosts.map(|hosts| self.launcher(hosts)),
             options: &self.options,
             ledger: &mut ledger,
             observer: &mut observer,
@@ -165,7 +169,12 @@ impl World {
             },
             until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, target: None },
             step: Vec::new(),
-            placement: Placement { device: DeviceKind::Cpu, index: 0, threads: 1 },
+            placement: Placement {
+                host: self.hosts.map_or(0, |hosts| rank.0 * hosts / RANKS),
+                device: DeviceKind::Cpu,
+                index: 0,
+                threads: 1,
+            },
             link: Link::Alone,
             validate_every: STEPS,
             validate_samples: 1,
@@ -186,9 +195,7 @@ impl World {
 
     /// The newest agent and its ranks, once it has started them.
     pub(crate) fn card(&self) -> Option<AgentCard> {
-        let card: AgentCard =
-            serde_json::from_slice(&fs::read(self.home.trial(&self.trial).agent_card()).ok()?).ok()?;
-        Some(card).filter(|card| !card.ranks.is_empty())
+        card(&self.home.trial(&self.trial))
     }
 
     /// Waits until something of the trial has been committed.
@@ -220,6 +227,28 @@ impl World {
     }
 }
 
+/// A host: this program in a process of its own.
+struct Far(PathBuf);
+
+impl Dial for Far {
+    fn dial(&mut self) -> io::Result<UnixStream> {
+        let (near, far) = UnixStream::pair()?;
+        let far = OwnedFd::from(far);
+        Command::new(std::env::current_exe()?)
+            .arg("relay")
+            .arg(&self.0)
+            .stdin(Stdio::from(far.try_clone()?))
+            .stdout(Stdio::from(far))
+            .spawn()
+            .map(|_| near)
+    }
+}
+
+fn card(trial: &TrialFolder) -> Option<AgentCard> {
+    let card: AgentCard = serde_json::from_slice(&fs::read(trial.agent_card()).ok()?).ok()?;
+    Some(card).filter(|card| !card.ranks.is_empty())
+}
+
 /// The final state of a trial that nothing disturbed; trained once.
 fn undisturbed() -> &'static [u8] {
     static STATE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
@@ -230,6 +259,13 @@ fn undisturbed() -> &'static [u8] {
             other => panic!("nothing disturbed it: {other:?}"),
         }
     })
+}
+
+/// This program as agent and as rank, marked so that its processes can be found.
+pub(crate) fn programs(marker: &Path) -> Programs {
+    let exe = std::env::current_exe().expect("this program");
+    let marker = marker.to_str().expect("plain text");
+    Programs { agent: Program::new(&exe, ["agent", marker]), worker: Program::new(&exe, ["worker", marker]) }
 }
 
 /// Waits until something is true, at most 15 seconds.
@@ -293,6 +329,28 @@ fn new_trial() -> NewTrial {
 }
 
 impl World {
+    /// With the ranks on hosts of their own.
+    pub(crate) fn on_hosts(mut self, hosts: u32) -> Self {
+        self.hosts = Some(hosts);
+        self
+    }
+
+    /// Hosts that are processes with a state folder of their own.
+    fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
+        let host = |index| RemoteHost::new(format!("node{index}"), Box::new(Far(self.host(index))));
+        Box::new(ClusterLauncher::new(&self.trial, (0..hosts).map(host).collect()))
+    }
+
+    /// The folder of a host.
+    pub(crate) fn host(&self, index: u32) -> PathBuf {
+        self.root.join(format!("host-{index}"))
+    }
+
+    /// The newest agent on a host and its ranks, once it has started them.
+    pub(crate) fn card_of(&self, host: u32) -> Option<AgentCard> {
+        card(&Home::at(self.host(host)).trial(&self.trial))
+    }
+
     /// With the ranks linked by TLS.
     pub(crate) fn over_tls(mut self) -> Self {
         self.options.link = LinkChoice::Tls { bind: "127.0.0.1".into() };

@@ -9,6 +9,7 @@ use dtrain_runner::provenance::{Git, Provenance};
 use dtrain_runner::{Fact, History, News};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub(crate) const ATTEMPT: AttemptId = AttemptId(1);
@@ -34,6 +35,7 @@ pub(crate) fn recipe(name: &str) -> Recipe {
 pub(crate) fn host() -> HostFacts {
     HostFacts {
         name: "here".into(),
+        hosts: NonZeroU32::MIN,
         processor: "a processor".into(),
         cores: 2,
         memory_bytes: 8 << 30,

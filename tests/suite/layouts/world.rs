@@ -12,6 +12,7 @@ use dtrain_worker::Tempo;
 use dtrain_worker::comm::loopback;
 use dtrain_worker::session::{Orders, Tell, attempt_at_tempo};
 use std::fmt::Write;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -135,6 +136,7 @@ pub(super) fn assignments(
     let recipe = checked.recipe;
     let host = HostFacts {
         name: "here".into(),
+        hosts: NonZeroU32::MIN,
         processor: "a processor".into(),
         cores: 8,
         memory_bytes: 64 << 30,

@@ -50,7 +50,7 @@ pub fn rates(
     let began = Instant::now();
     let device = device::open(&request.placement).map_err(|error| Failure::Other(error.to_string()))?;
     let seat = Seat {
-        trial: TrialId("probe".into()),
+        trial: TrialId::of_probes(),
         attempt: AttemptId(0),
         rank: request.rank,
         ranks: request.layout.world(),

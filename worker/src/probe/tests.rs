@@ -7,7 +7,7 @@ fn request(model: Model, micro_batches: Vec<u32>, budget_seconds: f64) -> ProbeR
     let one = NonZeroU32::MIN;
     ProbeRequest {
         model,
-        placement: Placement { device: DeviceKind::Cpu, index: 0, threads: 1 },
+        placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         layout: Layout { tensor: one, context: one, expert: one, data: one, pipeline: one },
         rank: Rank(0),
         link: Link::Alone,

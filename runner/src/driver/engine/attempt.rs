@@ -3,7 +3,6 @@
 use super::{BEAT, Engine, SILENCE};
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::agent::{AgentOrder, SpoolRecord};
-use crate::checkpoints;
 use crate::driver::link::Link;
 use crate::driver::{DriveError, Launching};
 use crate::launch::Reached;
@@ -18,7 +17,7 @@ impl Engine<'_> {
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
         (self.link, self.read, self.kept) = (None, 0, 0);
         let unreadable = from.as_ref().and_then(|point| {
-            let detail = checkpoints::verify(&point.folder).err()?;
+            let detail = self.launcher.verify(&point.folder).err()?;
             Some(Failure::CorruptCheckpoint { folder: point.folder.clone(), detail })
         });
         if let Some(failure) = unreadable {
@@ -40,6 +39,8 @@ impl Engine<'_> {
             assignments,
             link: options.link.clone(),
             keep: options.keep,
+            seat: None,
+            others: Vec::new(),
         };
         match self.launcher.launch(&order) {
             Ok(_) => self.listen(attempt),

@@ -49,12 +49,20 @@ pub(super) struct Engine<'a> {
 
 impl<'a> Engine<'a> {
     /// Becomes the controller of the trial, and learns from the ledger where it stands.
-    pub(super) fn take(drive: Drive<'a>) -> Result<Self, DriveError> {
+    pub(super) fn take(mut drive: Drive<'a>) -> Result<Self, DriveError> {
         let folder = drive.home.trial(drive.trial);
         let path = folder.path().to_owned();
         folder.create().map_err(|source| DriveError::Folder { doing: "create", path, source })?;
         let lock = lock::take(&folder, drive.trial)?;
-        let launcher = Box::new(LocalLauncher::starting(&folder, &drive.programs.agent));
+        let here =
+            || -> Box<dyn Launcher> { Box::new(LocalLauncher::starting(&folder, &drive.programs.agent)) };
+        let launcher = drive.launcher.take().unwrap_or_else(here);
+        let hosts = launcher.hosts();
+        if !hosts.is_empty() {
+            let path = folder.elsewhere();
+            let written = crate::durable::replace(&path, (hosts.join("\n") + "\n").as_bytes());
+            written.map_err(|source| DriveError::Folder { doing: "write", path, source })?;
+        }
         let (machine, effects) = Machine::replay(&drive.ledger.facts(drive.trial)?);
         let mut engine = Self {
             interrupts: drive.interrupts.count(),

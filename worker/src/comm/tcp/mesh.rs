@@ -5,7 +5,7 @@
 
 use super::super::{CommError, Seat};
 use super::peer::Peer;
-use super::tls::{Tls, prove};
+use dtrain_protocol::tls::{Tls, prove};
 use dtrain_protocol::{Rank, TlsIdentity};
 use rustls::{Connection, StreamOwned};
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Strangers that may prove themselves at the same time.
 const STRANGERS: usize = 256;
+
+/// Bytes that wait in one connection to be sent.
+const SEND_BUFFER: usize = 256 << 10;
 
 /// First word of a greeting.
 const MAGIC: u64 = 0x6474_7261_696e_0001;
@@ -55,7 +58,7 @@ impl Mesh {
         identity: &TlsIdentity,
         deadline: Duration,
     ) -> Result<Self, CommError> {
-        let tls = Tls::new(identity)?;
+        let tls = Tls::new(identity).map_err(CommError::Link)?;
         Ok(Self {
             listener,
             seat: seat.clone(),
@@ -111,7 +114,8 @@ impl Mesh {
         let address = address.to_socket_addrs()?.next();
         let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
         let socket = prepared(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
-        let tls = self.tls.client(&self.seat, peer).map_err(io::Error::other)?;
+        let mut tls = self.tls.client(&self.name_of(peer)).map_err(io::Error::other)?;
+        tls.set_buffer_limit(Some(SEND_BUFFER));
         let mut stream = StreamOwned::new(tls, socket);
         let (attempt, rank) = (self.seat.attempt.0, u64::from(self.seat.rank.0));
         for word in [MAGIC, attempt, u64::from(channel), rank] {
@@ -180,7 +184,8 @@ impl Mesh {
     /// Learns who connected, and proves it.
     fn greet(&self, socket: TcpStream) -> io::Result<((u8, u32), Peer)> {
         socket.set_nonblocking(false)?;
-        let tls = self.tls.server().map_err(io::Error::other)?;
+        let mut tls = self.tls.server().map_err(io::Error::other)?;
+        tls.set_buffer_limit(Some(SEND_BUFFER));
         let mut stream = StreamOwned::new(tls, prepared(socket)?);
         let mut words = [0; 4];
         for word in &mut words {
@@ -194,11 +199,16 @@ impl Mesh {
         let key = u8::try_from(channel).ok().zip(u32::try_from(rank).ok());
         let key = key.filter(|(_, rank)| *rank < self.seat.rank.0);
         let key = key.ok_or_else(|| io::Error::other(format!("rank {rank} does not connect to this one")))?;
-        prove(&stream.conn, &self.seat, Rank(key.1)).map_err(io::Error::other)?;
+        prove(&stream.conn, &self.name_of(Rank(key.1))).map_err(io::Error::other)?;
         stream.write_all(&MAGIC.to_le_bytes())?;
         stream.flush()?;
         let peer = Peer::new(Connection::Server(stream.conn), stream.sock, Rank(key.1), self.seat.attempt)?;
         Ok((key, peer))
+    }
+
+    /// The name in the certificate of a rank of this attempt.
+    fn name_of(&self, rank: Rank) -> String {
+        TlsIdentity::name(&self.seat.trial, self.seat.attempt, rank)
     }
 
     fn timed_out(&self, peer: Rank) -> CommError {

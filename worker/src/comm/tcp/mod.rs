@@ -7,7 +7,6 @@
 
 mod mesh;
 mod peer;
-mod tls;
 
 use super::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, Seat, check_members, part, sum_in_order};
 use dtrain_protocol::{Channel, TlsIdentity};

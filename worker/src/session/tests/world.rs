@@ -244,7 +244,7 @@ pub(in crate::session) fn assignment(rank: u32, ranks: u32, folder: &Path) -> As
         training: training(batch, rank, micro_batch, micro_batches),
         until: RunUntil { steps: None, seconds: None, target: None },
         step,
-        placement: Placement { device: DeviceKind::Cpu, index: 0, threads: 1 },
+        placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,
         validate_every: 0,
         validate_samples: 7,

@@ -1,18 +1,15 @@
-//! Measures how fast this host trains a model: for each number of ranks, as many worker processes side by side.
+//! Measures how fast hosts train a model: for each number of ranks, as many worker processes side by side.
 
-use crate::agent::{Program, mapping};
-use crate::process::bind_to_this_thread;
-use dtrain_protocol::{
-    DeviceKind, Gpu, HostFacts, Layout, Link, Placement, ProbeRequest, ProfilePoint, Rank, RankRates, Rates,
-    WholeStep, frame,
-};
+mod ranks;
+
+use crate::agent::Program;
+use crate::launch::relay::RemoteHost;
+use dtrain_protocol::{DeviceKind, Gpu, HostFacts, ProfilePoint, RankRates, Rates, WholeStep};
 use dtrain_recipes::Model;
-use std::io::Write;
+use ranks::measure;
 use std::num::NonZeroU32;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use sysinfo::System;
 
 /// What is to be measured.
@@ -23,7 +20,7 @@ pub struct Probe<'a> {
     pub model: &'a Model,
     /// Digest of the model.
     pub model_digest: &'a str,
-    /// The host, from [`host_facts`].
+    /// The host, from [`host_facts`], or the hosts.
     pub host: HostFacts,
     /// Micro-batches to measure, ascending.
     pub micro_batches: Vec<u32>,
@@ -31,18 +28,19 @@ pub struct Probe<'a> {
     pub budget_seconds: f64,
 }
 
-/// Seconds beyond its share of the budget that a measurement may take before it is given up: a large model on a busy
-/// machine takes minutes for a pass.
-const GRACE_SECONDS: f64 = 300.0;
-
 /// Measures one number of ranks after the other; `progress` is told ranks and threads of each before it begins.
 ///
-/// On the CPU 1, 2, 4, … ranks up to one for each core, which they share evenly; on GPUs 1, 2, 4, … of them. Cores serve others
-/// too, at times for seconds: each number of ranks is measured twice with the others in between, and the faster counts.
-pub fn rates(probe: &Probe<'_>, progress: &mut dyn FnMut(u32, u32)) -> Result<Rates, ProbeError> {
+/// On every host at once; with `others` none, on this machine. On the CPU 1, 2, 4, … ranks of each up to one for each core, which
+/// they share evenly; on GPUs 1, 2, 4, … of them. Cores serve others too, at times for seconds: each number of ranks is measured
+/// twice with the others in between, and the faster counts.
+pub fn rates(
+    probe: &Probe<'_>,
+    others: &mut [RemoteHost],
+    progress: &mut dyn FnMut(u32, u32),
+) -> Result<Rates, ProbeError> {
     let gpus = u32::try_from(probe.host.gpus.len()).unwrap_or(u32::MAX);
-    let cores = probe.host.cores.max(1);
-    let on = |device, most| doublings(most).map(move |ranks| (device, ranks));
+    let (hosts, cores) = (probe.host.hosts.get(), probe.host.cores.max(1));
+    let on = |device, most| doublings(most).map(move |ranks| (device, ranks * hosts));
     let runs: Vec<_> = on(DeviceKind::Cpu, cores).chain(on(DeviceKind::Cuda, gpus)).collect();
     let again: Vec<_> = runs.iter().filter(|(device, _)| *device == DeviceKind::Cpu).copied().collect();
     #[expect(clippy::cast_precision_loss, reason = "there are few runs")]
@@ -55,9 +53,11 @@ pub fn rates(probe: &Probe<'_>, progress: &mut dyn FnMut(u32, u32)) -> Result<Ra
         if is_known && began.elapsed().as_secs_f64() > probe.budget_seconds {
             break;
         }
-        let threads = (cores / ranks).max(1);
+        let threads = (cores / (ranks / hosts)).max(1);
         progress(ranks, threads);
-        let measured = measure(probe, device, ranks, threads, budget_seconds)?;
+        let measured = mean(&measure(probe, others, device, (ranks, threads), budget_seconds)?);
+        let nothing = || ProbeError::Worker { ranks, reason: "nothing was measured".into() };
+        let measured = measured.ok_or_else(nothing)?;
         match by_ranks.iter_mut().find(|known| (known.device, known.ranks) == (device, ranks)) {
             Some(known) => *known = faster(known, &measured),
             None => by_ranks.push(measured),
@@ -76,88 +76,6 @@ pub fn rates(probe: &Probe<'_>, progress: &mut dyn FnMut(u32, u32)) -> Result<Ra
 fn doublings(most: u32) -> impl Iterator<Item = u32> {
     let last = (most > 0 && !most.is_power_of_two()).then_some(most);
     (0..32).map(|power| 1 << power).take_while(move |ranks| *ranks <= most).chain(last)
-}
-
-/// Runs `ranks` probes side by side; returns the mean of what they measured.
-fn measure(
-    probe: &Probe<'_>,
-    device: DeviceKind,
-    ranks: u32,
-    threads: u32,
-    budget_seconds: f64,
-) -> Result<RankRates, ProbeError> {
-    let wrong = |reason: String| ProbeError::Worker { ranks, reason };
-    let (mapping, link) = match ranks {
-        1 => (None, Link::Alone),
-        _ => {
-            let (file, link) =
-                mapping::shared(ranks).map_err(|error| wrong(format!("shared memory: {error}")))?;
-            (Some(file), link)
-        }
-    };
-    let (sender, answers) = channel();
-    let mut children = Children(Vec::new());
-    for rank in (0..ranks).map(Rank) {
-        let index = if device == DeviceKind::Cuda { rank.0 } else { 0 };
-        let request = ProbeRequest {
-            model: probe.model.clone(),
-            placement: Placement { device, index, threads },
-            layout: Layout::replicas(NonZeroU32::new(ranks).unwrap_or(NonZeroU32::MIN)),
-            rank,
-            link: link.clone(),
-            micro_batches: probe.micro_batches.clone(),
-            budget_seconds,
-        };
-        let mut command = Command::new(&probe.worker.path);
-        command
-            .args(&probe.worker.arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
-            command.env(variable, threads.to_string());
-        }
-        bind_to_this_thread(&mut command, mapping.clone());
-        let mut child =
-            command.spawn().map_err(|error| wrong(format!("{}: {error}", probe.worker.path.display())))?;
-        let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
-        let ((mut stdin, mut stdout), mut stderr) = pipes.expect("all three are piped");
-        children.0.push(child);
-        let sender = sender.clone();
-        let said = thread::spawn(move || std::io::read_to_string(&mut stderr).unwrap_or_default());
-        thread::spawn(move || {
-            let told = stdin.write_all(&frame::encode(&request)).and_then(|()| stdin.flush());
-            // The pipe stays open: a worker whose standard input ends is to end as well.
-            let heard = told.map_err(Into::into).and_then(|()| frame::read::<RankRates>(&mut stdout));
-            drop(stdin);
-            drop(stdout);
-            let answer = heard.map_err(|error| {
-                let said = said.join().unwrap_or_default();
-                format!("rank {rank}: {error}: {}", said.trim())
-            });
-            drop(sender.send(answer));
-        });
-    }
-    let until = Instant::now() + Duration::from_secs_f64(budget_seconds + GRACE_SECONDS);
-    let mut measured = Vec::new();
-    for _ in 0..ranks {
-        let left = until.saturating_duration_since(Instant::now());
-        let answer = answers.recv_timeout(left).map_err(|_| wrong("no answer in time".into()))?;
-        measured.push(answer.map_err(wrong)?);
-    }
-    mean(&measured).ok_or_else(|| wrong("nothing was measured".into()))
-}
-
-/// Probes that end with the measurement, however it ends.
-struct Children(Vec<Child>);
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            drop(child.kill());
-            drop(child.wait());
-        }
-    }
 }
 
 /// The mean of what several ranks measured at the same time. What not all of them measured is left out; memory is
@@ -244,6 +162,7 @@ pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
         thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
     HostFacts {
         name: System::host_name().unwrap_or_else(|_| "localhost".into()),
+        hosts: NonZeroU32::MIN,
         processor: system.as_ref().and_then(brand).unwrap_or_default(),
         cores,
         memory_bytes: system.as_ref().map_or(0, memory),
@@ -349,7 +268,7 @@ mod tests {
             micro_batches: vec![1],
             budget_seconds: 1.0,
         };
-        let words = rates(&probe, &mut |_, _| {}).expect_err("it said nothing").to_string();
+        let words = rates(&probe, &mut [], &mut |_, _| {}).expect_err("it said nothing").to_string();
         assert!(words.contains("1 ranks") && words.contains("no backend"), "{words}");
     }
 }

@@ -1,0 +1,32 @@
+//! `dtrain agent` as a controller on another machine starts it.
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::rates;
+use dtrain_runner::Programs;
+use dtrain_runner::launch::relay;
+use dtrain_runner::transport::ProgramDigest;
+use std::process::ExitCode;
+
+/// Prints the blake3 of this program, so that whoever sent it knows that it came as it was.
+pub(crate) fn digest() -> ExitCode {
+    match std::env::current_exe().and_then(|path| ProgramDigest::of(&path)) {
+        #[expect(clippy::print_stdout, reason = "it is the answer")]
+        Ok(digest) => {
+            println!("{digest}");
+            ExitCode::SUCCESS
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Serves a controller until it goes.
+pub(crate) fn relay(context: &Context) -> Outcome {
+    let programs = Programs::of_this_program().map_err(|error| {
+        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
+    })?;
+    relay::run(&context.home, &programs, rates::host).map_err(|error| {
+        Failure::new(Exit::Infrastructure, "the controller is lost").cause(error.to_string())
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,86 @@
+//! The hosts of a recipe's cluster, as commands reach them.
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::rates;
+use crate::render::number::{counted, seconds};
+use dtrain_protocol::HostFacts;
+use dtrain_recipes::{Bytes, Launcher, Recipe};
+use dtrain_runner::launch::relay::RemoteHost;
+use dtrain_runner::launch::ssh::{Arrival, Unusable, arrive};
+use dtrain_runner::transport::User;
+use std::error::Error;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+/// The hosts of the recipe; none when it trains on this machine.
+pub(crate) fn of(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, Failure> {
+    if recipe.cluster.launcher != Launcher::Ssh {
+        return Ok(Vec::new());
+    }
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
+    })?;
+    let arrived = arrive(&recipe.cluster.hosts, &user(), &program).map_err(|unusable| refusal(&unusable))?;
+    Ok(arrived
+        .into_iter()
+        .map(|(host, arrival)| {
+            context.out.say(&words(&arrival));
+            host
+        })
+        .collect())
+}
+
+/// Whose SSH files count.
+pub(crate) fn user() -> User {
+    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    User { name, home, config: None }
+}
+
+/// What the planner must know of this machine, or of the hosts where there are any.
+///
+/// Hosts are planned for as if each had what the weakest has.
+pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, Failure> {
+    let mut all: Vec<HostFacts> = Vec::new();
+    for host in hosts.iter_mut() {
+        all.push(host.facts().map_err(|reason| {
+            Failure::new(Exit::Preflight, format!("{} cannot be used", host.name)).cause(reason)
+        })?);
+    }
+    let Some(first) = all.first().cloned() else { return Ok(rates::host()) };
+    let weakest = all.iter().skip(1).fold(first, |weakest, other| HostFacts {
+        cores: weakest.cores.min(other.cores),
+        memory_bytes: weakest.memory_bytes.min(other.memory_bytes),
+        gpus: if other.gpus.len() < weakest.gpus.len() { other.gpus.clone() } else { weakest.gpus },
+        ..weakest
+    });
+    let hosts = u32::try_from(all.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+    Ok(HostFacts { hosts, ..weakest })
+}
+
+fn words(arrival: &Arrival) -> String {
+    let Arrival { host, connected, sent } = arrival;
+    let connected = seconds(connected.as_secs_f64());
+    match sent {
+        Some((bytes, took)) => {
+            format!(
+                "{host}: connected in {connected}, sent the program ({}) in {}",
+                Bytes(*bytes),
+                seconds(*took)
+            )
+        }
+        None => format!("{host}: connected in {connected}"),
+    }
+}
+
+fn refusal(unusable: &[Unusable]) -> Failure {
+    let hosts = counted(unusable.len() as u64, "host");
+    let failure = Failure::new(Exit::Preflight, format!("{hosts} cannot be used"));
+    let failure = unusable.iter().fold(failure, |failure, Unusable { host, error }| {
+        let cause = error.source().map_or_else(String::new, |source| format!(": {source}"));
+        failure.cause(format!("{host}: {error}{cause}"))
+    });
+    let names: Vec<&str> = unusable.iter().map(|one| one.host.as_str()).collect();
+    failure.hint(format!("`dtrain doctor {}` tells more", names.join(" ")))
+}

@@ -1,0 +1,295 @@
+//! The other hosts of an attempt, as the agent that leads it holds them.
+
+use super::follow::{get, show};
+use super::foreign::Rendezvous;
+use super::order::{AgentOrder, OtherHost};
+use super::peers::cord::{Cord, Heard};
+use super::peers::door::Door;
+use super::peers::{Greeting, Names, PeerAddress, Said, Seat, Told, knock};
+use super::rank::RankProcess;
+use super::{Message, commit};
+use crate::home::TrialFolder;
+use dtrain_protocol::checkpoint::folder_name;
+use dtrain_protocol::{Assignment, FileEntry, Manifest, Rank, SavedFile, StepId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long another host may take to start its ranks.
+const TO_START: Duration = Duration::from_secs(30);
+
+/// How long a host may take to get the files of a checkpoint.
+const TO_GET: Duration = Duration::from_secs(600);
+
+/// The other hosts of an attempt.
+pub(super) struct Others {
+    trial: TrialFolder,
+    own: PeerAddress,
+    door: Arc<Door>,
+    hosts: Vec<Other>,
+    /// What was heard while something else was waited for.
+    early: Vec<Message>,
+    saving: BTreeMap<StepId, Saving>,
+}
+
+/// One of them.
+struct Other {
+    seat: OtherHost,
+    agent: Arc<Cord>,
+    is_lost: bool,
+}
+
+/// A checkpoint that all ranks saved and not all hosts committed.
+struct Saving {
+    /// Hosts whose word is waited for.
+    awaited: BTreeSet<u32>,
+    is_prepared: bool,
+}
+
+/// How a checkpoint goes on.
+pub(super) enum Progress {
+    /// More hosts must have their say.
+    Wait,
+    /// All others committed it: it is this host's turn.
+    Finish,
+    /// There will be none.
+    Fail(String),
+}
+
+impl Others {
+    /// Opens the door, and connects with the agents of all other hosts.
+    pub(super) fn meet(
+        order: &AgentOrder,
+        seat: &Seat,
+        trial: &TrialFolder,
+        inbox: &Sender<Message>,
+    ) -> Result<Self, String> {
+        let names = Names { trial: order.trial.clone(), attempt: order.attempt };
+        // Nobody leads the leader: such a visitor is sent away by dropping it.
+        let door = Door::bind(seat, names, trial)?.open(drop);
+        let own = PeerAddress { host: seat.host, name: "the leader".into(), address: door.address.clone() };
+        let knocked: Vec<_> = thread::scope(|scope| {
+            let door = &door;
+            let knocking = order.others.iter().map(|other| {
+                scope.spawn(move || knock(&door.tls, &door.names, &other.peer, &Greeting::Lead))
+            });
+            let knocking: Vec<_> = knocking.collect();
+            knocking.into_iter().map(|thread| thread.join().expect("knocking does not panic")).collect()
+        });
+        let hosts = order.others.iter().zip(knocked).map(|(other, stream)| {
+            let (host, inbox) = (other.peer.host, inbox.clone());
+            let agent = stream.and_then(|stream| {
+                Cord::start(stream, move |heard| drop(inbox.send(Message::Follower(host, heard))))
+            });
+            let words = |error| format!("{} at {}: {error}", other.peer.name, other.peer.address);
+            Ok(Other { seat: other.clone(), agent: Arc::new(agent.map_err(words)?), is_lost: false })
+        });
+        let hosts = hosts.collect::<Result<_, String>>()?;
+        Ok(Self { trial: trial.clone(), own, door, hosts, early: Vec::new(), saving: BTreeMap::new() })
+    }
+
+    /// Brings every file of the checkpoint `name` to every host.
+    pub(super) fn gather(&mut self, name: &str, inbox: &Receiver<Message>) -> Result<(), String> {
+        self.tell_all(|_| Told::Show { folder: name.into() });
+        let mut shown = self.answers(inbox, TO_GET)?;
+        let (own_manifest, own_files) = show(&self.trial, name);
+        shown.push((self.own.host, Said::Shown { manifest: own_manifest, files: own_files }));
+        let mut contents: Option<String> = None;
+        let mut holders: BTreeMap<String, Vec<PeerAddress>> = BTreeMap::new();
+        for (host, said) in shown {
+            let Said::Shown { manifest, files } = said else { continue };
+            let peer = self.peer(host);
+            for file in files {
+                holders.entry(file).or_default().push(peer.clone());
+            }
+            contents = contents.or(manifest);
+        }
+        let contents = contents.ok_or_else(|| format!("no host has the checkpoint {name}"))?;
+        let manifest: Manifest =
+            serde_json::from_str(&contents).map_err(|error| format!("{name}: {error}"))?;
+        let files: Vec<(FileEntry, Vec<PeerAddress>)> = manifest
+            .files
+            .into_iter()
+            .map(|file| {
+                let holders = holders.remove(&file.name).unwrap_or_default();
+                (file, holders)
+            })
+            .collect();
+        self.tell_all(|_| Told::Get {
+            folder: name.into(),
+            files: files.clone(),
+            manifest: Some(contents.clone()),
+        });
+        let own = get(&self.door, self.own.host, &self.trial, name, &files, Some(&contents));
+        self.answers(inbox, TO_GET).and(own)
+    }
+
+    /// Starts the ranks of the other hosts; their processes in the order of ranks.
+    pub(super) fn start(
+        &mut self,
+        assignments: &[Assignment],
+        resume: Option<&str>,
+        rendezvous: &Rendezvous,
+        inbox: &Receiver<Message>,
+    ) -> Result<Vec<RankProcess>, String> {
+        self.tell_all(|other| Told::Start {
+            assignments: assignments[other.ranks.start as usize..other.ranks.end as usize].to_vec(),
+            rendezvous: rendezvous.clone(),
+            resume: resume.map(str::to_owned),
+        });
+        self.answers(inbox, TO_START)?;
+        let started = self.hosts.iter().flat_map(|other| {
+            let own = &assignments[other.seat.ranks.start as usize..other.seat.ranks.end as usize];
+            own.iter().map(|assignment| RankProcess::elsewhere(assignment, &other.agent))
+        });
+        Ok(started.collect())
+    }
+
+    /// What was heard while something else was waited for; to be heard now.
+    pub(super) fn early(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.early)
+    }
+
+    /// The ranks of a host that is lost, and its name; `None` when that is known already.
+    pub(super) fn lose(&mut self, host: u32) -> Option<&OtherHost> {
+        let other = self.hosts.iter_mut().find(|other| other.seat.peer.host == host && !other.is_lost)?;
+        other.is_lost = true;
+        Some(&other.seat)
+    }
+
+    /// Whether every checkpoint is committed, or given up.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.saving.is_empty()
+    }
+
+    /// The checkpoints that were under way, now given up.
+    pub(super) fn give_up(&mut self) -> Vec<StepId> {
+        std::mem::take(&mut self.saving).into_keys().collect()
+    }
+
+    /// Lets all hosts prepare a checkpoint; each also keeps what the host before it wrote.
+    pub(super) fn prepare(
+        &mut self,
+        order: &AgentOrder,
+        step: StepId,
+        contents: &str,
+        saved: &[(Rank, SavedFile)],
+        inbox: &Sender<Message>,
+    ) {
+        let hosts: Vec<u32> = std::iter::once(self.own.host)
+            .chain(self.hosts.iter().map(|other| other.seat.peer.host))
+            .collect();
+        let written = self.written(saved);
+        let copies = |host: u32| -> Vec<(FileEntry, Vec<PeerAddress>)> {
+            let index = hosts.iter().position(|known| *known == host).unwrap_or(0);
+            let before = hosts[(index + hosts.len() - 1) % hosts.len()];
+            let files = written.get(&before).cloned().unwrap_or_default();
+            files.into_iter().map(|file| (file, vec![self.peer(before)])).collect()
+        };
+        self.tell_all(|other| Told::Prepare {
+            step,
+            manifest: contents.into(),
+            copies: copies(other.peer.host),
+        });
+        let own = copies(self.own.host);
+        let (door, host, trial) = (Arc::clone(&self.door), self.own.host, self.trial.clone());
+        let (name, contents, inbox) = (folder_name(step, order.attempt), contents.to_owned(), inbox.clone());
+        thread::spawn(move || {
+            let partial = trial.checkpoints().join(format!("{name}.partial"));
+            let outcome = get(&door, host, &trial, &name, &own, None)
+                .and_then(|()| commit::prepare(&partial, &contents));
+            drop(inbox.send(Message::Did(Said::Prepared { step, outcome })));
+        });
+        self.saving.insert(step, Saving { awaited: hosts.into_iter().collect(), is_prepared: false });
+    }
+
+    /// Takes in that `host` prepared or committed the checkpoint of `step`, or could not.
+    pub(super) fn advance(
+        &mut self,
+        step: StepId,
+        host: u32,
+        outcome: Result<(), String>,
+        keep: u32,
+    ) -> Progress {
+        let Some(saving) = self.saving.get_mut(&step) else { return Progress::Wait };
+        if let Err(reason) = outcome {
+            self.saving.remove(&step);
+            return Progress::Fail(format!("{}: {reason}", self.peer(host).name));
+        }
+        saving.awaited.remove(&host);
+        if !saving.awaited.is_empty() {
+            return Progress::Wait;
+        }
+        if saving.is_prepared {
+            self.saving.remove(&step);
+            return Progress::Finish;
+        }
+        saving.is_prepared = true;
+        saving.awaited = self.hosts.iter().map(|other| other.seat.peer.host).collect();
+        self.tell_all(|_| Told::Commit { step, keep });
+        Progress::Wait
+    }
+
+    /// The attempt is over.
+    pub(super) fn dismiss(&self) {
+        self.tell_all(|_| Told::Leave);
+    }
+
+    /// Index of this host.
+    pub(super) fn own(&self) -> u32 {
+        self.own.host
+    }
+
+    /// The files that each host wrote.
+    fn written(&self, saved: &[(Rank, SavedFile)]) -> BTreeMap<u32, Vec<FileEntry>> {
+        let mut written: BTreeMap<u32, Vec<FileEntry>> = BTreeMap::new();
+        for (rank, saved) in saved {
+            let host = self.hosts.iter().find(|other| other.seat.ranks.contains(&rank.0));
+            let host = host.map_or(self.own.host, |other| other.seat.peer.host);
+            written.entry(host).or_default().push(saved.file.clone());
+        }
+        written
+    }
+
+    fn peer(&self, host: u32) -> PeerAddress {
+        let other = self.hosts.iter().find(|other| other.seat.peer.host == host);
+        other.map_or_else(|| self.own.clone(), |other| other.seat.peer.clone())
+    }
+
+    fn tell_all(&self, told: impl Fn(&OtherHost) -> Told) {
+        self.hosts.iter().for_each(|other| other.agent.tell(&told(&other.seat)));
+    }
+
+    /// The answer of every host to what all were told. `Err` names the first that could not, was lost, or took too long.
+    fn answers(&mut self, inbox: &Receiver<Message>, patience: Duration) -> Result<Vec<(u32, Said)>, String> {
+        let until = Instant::now() + patience;
+        let mut answers: Vec<(u32, Said)> = Vec::new();
+        while let Some(missing) =
+            self.hosts.iter().find(|other| !answers.iter().any(|(host, _)| *host == other.seat.peer.host))
+        {
+            let name = &missing.seat.peer.name;
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(message) = inbox.recv_timeout(left) else {
+                return Err(format!("{name} did not answer within {} s", patience.as_secs()));
+            };
+            match message {
+                Message::Follower(
+                    host,
+                    Heard::Said(said @ (Said::Shown { .. } | Said::Got | Said::Started { .. })),
+                ) => {
+                    answers.push((host, said));
+                }
+                Message::Follower(host, Heard::Said(Said::CouldNot { reason })) => {
+                    return Err(format!("{}: {reason}", self.peer(host).name));
+                }
+                Message::Follower(host, Heard::Lost(reason)) => {
+                    return Err(format!("{} is lost: {reason}", self.peer(host).name));
+                }
+                other => self.early.push(other),
+            }
+        }
+        Ok(answers)
+    }
+}

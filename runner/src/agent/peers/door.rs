@@ -1,0 +1,140 @@
+//! The listener of an agent: lets in agents of the same attempt, and gives them files of checkpoints.
+
+use super::{Greeting, Names, Seat, Secure, prepared};
+use crate::home::TrialFolder;
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::frame;
+use dtrain_protocol::tls::{Tls, prove};
+use rustls::{Connection, StreamOwned};
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Connections that may be open at the same time beside that of the leader.
+const GUESTS: usize = 64;
+
+/// A guest that takes nothing for so long is let go.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A bound listener.
+pub(in crate::agent) struct Door {
+    listener: TcpListener,
+    /// Address and port.
+    pub(in crate::agent) address: String,
+    pub(in crate::agent) tls: Tls,
+    pub(in crate::agent) names: Names,
+    folder: TrialFolder,
+}
+
+impl Door {
+    /// Binds a free port of the seat's address.
+    pub(in crate::agent) fn bind(seat: &Seat, names: Names, folder: &TrialFolder) -> Result<Self, String> {
+        let words = |error: io::Error| format!("listening on {}: {error}", seat.bind);
+        let listener = TcpListener::bind((seat.bind.as_str(), 0)).map_err(words)?;
+        let address = listener.local_addr().map_err(words)?.to_string();
+        Ok(Self { listener, address, tls: Tls::new(&seat.identity)?, names, folder: folder.clone() })
+    }
+
+    /// Answers in threads of its own for as long as the process lives; `lead` gets every connection of the leader.
+    pub(in crate::agent) fn open(self, lead: impl Fn(Secure) + Send + Sync + 'static) -> Arc<Self> {
+        let door = Arc::new(self);
+        let (opened, lead) = (Arc::clone(&door), Arc::new(lead));
+        let guests = Arc::new(AtomicUsize::new(0));
+        thread::spawn(move || {
+            for socket in door.listener.incoming().flatten() {
+                if guests.fetch_add(1, Ordering::SeqCst) >= GUESTS {
+                    guests.fetch_sub(1, Ordering::SeqCst);
+                    continue;
+                }
+                let (door, lead, guests) = (Arc::clone(&door), Arc::clone(&lead), Arc::clone(&guests));
+                thread::spawn(move || {
+                    // A stranger is not answered, and one of us who stops reading finds out by itself.
+                    drop(door.attend(socket, &*lead));
+                    guests.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        opened
+    }
+
+    fn attend(&self, socket: TcpStream, lead: &dyn Fn(Secure)) -> io::Result<()> {
+        let connection = self.tls.server().map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, prepared(socket)?);
+        stream.conn.complete_io(&mut stream.sock)?;
+        let greeting = frame::read(&mut stream).map_err(io::Error::other)?;
+        let claimed = match &greeting {
+            Greeting::Lead => 0,
+            Greeting::Read { host, .. } => *host,
+        };
+        prove(&stream.conn, &self.names.of(claimed)).map_err(io::Error::other)?;
+        let mut stream = Secure { tls: Connection::Server(stream.conn), socket: stream.sock };
+        match greeting {
+            Greeting::Lead => lead(stream),
+            Greeting::Read { folder, file, .. } => self.give(&mut stream, &folder, &file)?,
+        }
+        Ok(())
+    }
+
+    /// Sends a file of a checkpoint: its length, then its bytes.
+    fn give(&self, to: &mut Secure, folder: &str, file: &str) -> io::Result<()> {
+        let place = place(&self.folder, folder, file).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut file = File::open(place)?;
+        let length = file.metadata()?.len();
+        to.socket.set_write_timeout(Some(PATIENCE))?;
+        to.write_all(&length.to_le_bytes())?;
+        io::copy(&mut file, to)?;
+        to.flush()?;
+        to.tls.send_close_notify();
+        to.flush()
+    }
+}
+
+/// The path of a file of a checkpoint, whether its folder is committed already or not; `None` for names that are none.
+pub(super) fn place(trial: &TrialFolder, folder: &str, file: &str) -> Option<PathBuf> {
+    let path = checkpoint(trial, folder)?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let is_name =
+        !file.is_empty() && !file.starts_with('.') && file.len() <= 128 && file.chars().all(is_plain);
+    is_name.then(|| path.join(file))
+}
+
+/// The folder of the checkpoint `name`, or `name.partial` where that is what there is; `None` for a name that is none.
+pub(in crate::agent) fn checkpoint(trial: &TrialFolder, name: &str) -> Option<PathBuf> {
+    parse_folder_name(name).filter(|_| !name.ends_with(".partial") && !name.contains('/'))?;
+    let whole = trial.checkpoints().join(name);
+    Some(if whole.is_dir() { whole } else { trial.checkpoints().join(format!("{name}.partial")) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_checkpoints_are_given() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let trial = TrialFolder::at(root.path());
+        trial.create().expect("room on disk");
+        let name = "step-000000012.a3";
+        let of = |folder: &str, file: &str| place(&trial, folder, file);
+        let partial = trial.checkpoints().join(format!("{name}.partial/rank-00001.safetensors"));
+        assert_eq!(of(name, "rank-00001.safetensors"), Some(partial));
+        std::fs::create_dir(trial.checkpoints().join(name)).expect("room on disk");
+        assert_eq!(of(name, "manifest.json"), Some(trial.checkpoints().join(name).join("manifest.json")));
+        for (folder, file) in [
+            ("..", "agent.json"),
+            ("step-000000012.a3/../..", "agent.json"),
+            (name, "../agent.json"),
+            (name, ".."),
+            (name, ""),
+            (name, "a/b"),
+            ("logs", "agent.log"),
+        ] {
+            assert_eq!(of(folder, file), None, "{folder} {file}");
+        }
+    }
+}

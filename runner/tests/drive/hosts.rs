@@ -1,0 +1,75 @@
+//! Trials whose ranks are on hosts of their own: here processes that share nothing but the loopback interface.
+
+use crate::world::{RANKS, World, kill, wait};
+use dtrain_protocol::Failure;
+use dtrain_runner::agent::Process;
+use dtrain_runner::{Ended, Fact, Home, Outcome, checkpoints, driver};
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) fn hosts_train_what_one_machine_does() {
+    let world = World::new().on_hosts(RANKS);
+    let (outcome, _) = world.drive(driver::start);
+    world.assert_completed(&outcome.expect("driven"));
+    for host in 0..RANKS {
+        let kept = checkpoints::committed(&Home::at(world.host(host)).trial(&world.trial).checkpoints());
+        let newest = kept.expect("a folder").pop().expect("committed");
+        checkpoints::verify(&newest.folder).expect("with what the other host wrote");
+    }
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_host_that_is_lost_is_started_again() {
+    for host in 0..RANKS {
+        let world = World::new().on_hosts(RANKS);
+        let (outcome, lost) = disturbed(&world, host, kill);
+        world.assert_completed(&outcome);
+        if host > 0 {
+            assert!(matches!(&lost, Failure::HostLost { host, .. } if host == "node1"), "{lost:?}");
+        }
+        world.assert_nothing_lives();
+    }
+}
+
+pub(crate) fn a_host_that_freezes_is_lost() {
+    let world = World::new().on_hosts(RANKS);
+    let freeze = |agent: &Process| {
+        let agent = rustix::process::Pid::from_raw(agent.id as i32).expect("it lives");
+        rustix::process::kill_process(agent, rustix::process::Signal::STOP).expect("it is ours");
+    };
+    let (outcome, lost) = disturbed(&world, 1, freeze);
+    world.assert_completed(&outcome);
+    assert!(matches!(&lost, Failure::HostLost { detail, .. } if detail.contains("said nothing")), "{lost:?}");
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn checkpoints_outlive_a_host() {
+    let world = World::new().on_hosts(RANKS);
+    // Its disk is lost with it.
+    let disk = world.host(1);
+    let (outcome, _) = disturbed(&world, 1, |agent| {
+        kill(agent);
+        let until = Instant::now() + Duration::from_secs(5);
+        while fs::remove_dir_all(&disk).is_err() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+    });
+    world.assert_completed(&outcome);
+}
+
+/// Drives a trial whose agent on `host` is disturbed once something was committed; the outcome, and why the first attempt ended.
+fn disturbed(world: &World, host: u32, disturb: impl Fn(&Process) + Sync) -> (Outcome, Failure) {
+    let outcome = thread::scope(|scope| {
+        let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
+        let checkpoints = Home::at(world.host(host)).trial(&world.trial).checkpoints();
+        wait("a checkpoint", || checkpoints::committed(&checkpoints).is_ok_and(|found| !found.is_empty()));
+        disturb(&world.card_of(host).expect("it runs").agent);
+        driven.join().expect("it does not panic")
+    });
+    let lost = world.facts().into_iter().find_map(|fact| match fact {
+        Fact::AttemptEnded { ended: Ended::Lost(failure), .. } => Some(failure),
+        _ => None,
+    });
+    (outcome, lost.expect("the first attempt was lost"))
+}
