@@ -3,14 +3,14 @@
 use crate::commands::model::{Wish, data_root, request, visible};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::render::number::{against, count, loss, seconds};
+use crate::render::number::{against, count, counted, loss, seconds};
 use crate::render::plan::unit;
 use crate::render::progress::{Expected, Progress};
 use crate::trials::ledger;
 use crate::{hosts, sampler, signals, trials, unigram};
-use dtrain_planner::{Launch, Plan, lower};
-use dtrain_protocol::{StopReason, TrialId};
-use dtrain_recipes::{DataFormat, Model, Tokenizer};
+use dtrain_planner::{Launch, Plan, PlanError, PlanRequest, lower, model_digest};
+use dtrain_protocol::{Assignment, HostFacts, Rates, StopReason, TrialId};
+use dtrain_recipes::{Choice, DataFormat, Model, Samples, Tokenizer};
 use dtrain_runner::driver::{self, Outcome as Ending};
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::{History, Trial};
@@ -18,6 +18,7 @@ use dtrain_runner::{
     Drive, DriveError, Interrupts, Launching, Observer, OnInterrupt, Options, Programs, Seen, Verdict,
 };
 use serde::Serialize;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// How a trial is taken up.
@@ -120,10 +121,17 @@ fn run(
         keep: task.plan.recipe.checkpoint.keep,
         ..Options::default()
     };
-    let others = hosts::of(context, &task.plan.recipe)?;
-    let launcher = (!others.is_empty())
-        .then(|| -> Box<dyn Launcher> { Box::new(ClusterLauncher::new(task.trial, others)) });
-    let spell_out = |launching: &Launching| assignments(task, launching);
+    let others = match task.how {
+        How::Start => hosts::of(context, &task.plan.recipe)?,
+        How::Resume | How::Attach | How::Stop => hosts::that_answer(context, &task.plan.recipe)?,
+    };
+    let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
+        Box::new(ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others))
+    });
+    let rates = history
+        .rates(&task.plan.host, &model_digest(&task.plan.recipe.model))
+        .map_err(|error| ledger(&error))?;
+    let spell_out = |launching: &Launching| assignments(task, rates.as_ref(), launching);
     let drive = Drive {
         home: &context.home,
         trial: task.trial,
@@ -142,7 +150,12 @@ fn run(
     })
 }
 
-fn assignments(task: &Task<'_>, launching: &Launching) -> Vec<dtrain_protocol::Assignment> {
+/// What every rank of an attempt must know: by the plan, or where fewer hosts answer than it was made for, by a plan for those.
+fn assignments(
+    task: &Task<'_>,
+    rates: Option<&Rates>,
+    launching: &Launching,
+) -> Result<Vec<Assignment>, String> {
     let time = task.plan.recipe.objective.stop.time;
     let launch = Launch {
         trial: task.trial.clone(),
@@ -151,7 +164,37 @@ fn assignments(task: &Task<'_>, launching: &Launching) -> Vec<dtrain_protocol::A
         resume: launching.from.clone(),
         seconds_left: time.map(|time| (time.0 - launching.spent_seconds).max(0.0)),
     };
-    lower(task.plan, task.plan.best(), &launch)
+    let planned = task.plan.host.hosts.get();
+    if launching.hosts >= planned {
+        return Ok(lower(task.plan, task.plan.best(), &launch));
+    }
+    let fewer = (1..=launching.hosts).rev().filter_map(NonZeroU32::new);
+    let plan = fewer.map(|hosts| on_hosts(task.plan, hosts, rates)).find_map(Result::ok);
+    let plan = plan.ok_or_else(|| {
+        let found = counted(launching.hosts.into(), "host");
+        format!("{found} of {planned} answer, and the training fits on no fewer")
+    })?;
+    Ok(lower(&plan, plan.best(), &launch))
+}
+
+/// The plan for as many of the hosts: what is trained stays as it is, how it is cut does not.
+fn on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Plan, PlanError> {
+    let best = &plan.best().candidate;
+    let mut recipe = plan.recipe.clone();
+    recipe.train.batch = Choice::Pinned(Samples(best.split.global()));
+    recipe.train.learning_rate = Choice::Pinned(best.learning_rate);
+    recipe.cluster.ranks = None;
+    dtrain_planner::plan(&PlanRequest {
+        recipe: &recipe,
+        host: &HostFacts { hosts, ..plan.host.clone() },
+        rates,
+        observations: &[],
+        data_root: plan.data_root.clone(),
+        train_samples: plan.train_samples,
+        valid_samples: plan.valid_samples,
+        seed: plan.seed,
+        program: &plan.program,
+    })
 }
 
 fn expected(plan: &Plan) -> Expected {
@@ -172,6 +215,8 @@ fn drive_failure(error: &DriveError, label: &str) -> Failure {
         DriveError::Launched(_) => {
             Failure::of(Exit::Usage, error).hint(format!("`dtrain resume {label}` goes on with it"))
         }
+        DriveError::Away { .. } => Failure::of(Exit::Infrastructure, error)
+            .hint(format!("it may go on there; `dtrain attach {label}` tries again")),
         DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }

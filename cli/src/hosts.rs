@@ -7,28 +7,45 @@ use crate::render::number::{counted, seconds};
 use dtrain_protocol::HostFacts;
 use dtrain_recipes::{Bytes, Launcher, Recipe};
 use dtrain_runner::launch::relay::RemoteHost;
-use dtrain_runner::launch::ssh::{Arrival, Unusable, arrive};
+use dtrain_runner::launch::ssh::{Arrival, Unusable, reach_all};
 use dtrain_runner::transport::User;
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// The hosts of the recipe; none when it trains on this machine.
+/// The hosts of the recipe, all of which must answer; none when it trains on this machine.
 pub(crate) fn of(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, Failure> {
-    if recipe.cluster.launcher != Launcher::Ssh {
-        return Ok(Vec::new());
+    let (hosts, unusable) = reached(context, recipe)?;
+    if unusable.is_empty() { Ok(hosts) } else { Err(refusal(&unusable)) }
+}
+
+/// The hosts of the recipe, of which some may not answer now; none when it trains on this machine.
+pub(crate) fn that_answer(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, Failure> {
+    let (hosts, unusable) = reached(context, recipe)?;
+    if !hosts.is_empty() && unusable.len() == hosts.len() {
+        return Err(refusal(&unusable));
     }
-    let program = std::env::current_exe().map_err(|error| {
+    Ok(hosts)
+}
+
+fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {
+    if recipe.cluster.launcher != Launcher::Ssh {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let no_program = |error: std::io::Error| {
         Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
-    })?;
-    let arrived = arrive(&recipe.cluster.hosts, &user(), &program).map_err(|unusable| refusal(&unusable))?;
-    Ok(arrived
-        .into_iter()
-        .map(|(host, arrival)| {
-            context.out.say(&words(&arrival));
-            host
-        })
-        .collect())
+    };
+    let program = std::env::current_exe().map_err(no_program)?;
+    let reached = reach_all(&recipe.cluster.hosts, &user(), &program).map_err(no_program)?;
+    let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
+    for (host, arrival) in reached {
+        hosts.push(host);
+        match arrival {
+            Ok(arrival) => context.out.say(&words(&arrival)),
+            Err(one) => unusable.push(one),
+        }
+    }
+    Ok((hosts, unusable))
 }
 
 /// Whose SSH files count.

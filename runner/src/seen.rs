@@ -37,6 +37,20 @@ pub enum Status {
         /// Process id of the agent.
         agent: u32,
     },
+    /// Not all hosts answer; the attempt is launched on the others.
+    HostsAway {
+        /// Hosts that answer.
+        hosts: u32,
+        /// Those that do not, each with why not.
+        away: Vec<String>,
+    },
+    /// The hosts of the attempt cannot be asked. It may go on without its controller, which goes on asking.
+    Away {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why they cannot.
+        reason: String,
+    },
     /// The attempt was lost; the next follows after a pause.
     Waiting {
         /// The attempt that was lost.

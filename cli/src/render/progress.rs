@@ -230,6 +230,15 @@ impl Progress {
                 self.say(&format!("starting {}{from}{again}", counted(u64::from(*ranks), "rank")));
             }
             Status::Attached { .. } => {}
+            Status::HostsAway { hosts, away } => {
+                for host in away {
+                    self.say(&format!("{}: {host}", self.warning()));
+                }
+                self.say(&format!("going on with {}", counted(u64::from(*hosts), "host")));
+            }
+            Status::Away { reason, .. } => {
+                self.say(&format!("{}: {reason}; the ranks go on without it", self.warning()));
+            }
             Status::Waiting { seconds: pause, failures: (failures, most), failure, .. } => {
                 self.say(&format!(
                     "{}: {failure}; trying again in {} (failure {failures} of at most {most})",

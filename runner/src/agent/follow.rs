@@ -33,7 +33,7 @@ pub(super) fn run(order: &FollowerOrder) -> ExitCode {
     let (sender, inbox) = channel();
     let mut follower = match Follower::at_its_door(order, &sender) {
         Ok(follower) => follower,
-        Err(words) => return refuse(words),
+        Err(words) => return refuse(words.into()),
     };
     let end = follower.serve(&inbox);
     follower.ranks.iter_mut().for_each(RankProcess::kill);

@@ -9,6 +9,7 @@ use super::peers::{Greeting, Names, PeerAddress, Said, Seat, Told, knock};
 use super::rank::RankProcess;
 use super::{Message, commit};
 use crate::home::TrialFolder;
+use crate::launch::NotLaunched;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{Assignment, FileEntry, Manifest, Rank, SavedFile, StepId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +92,7 @@ impl Others {
     }
 
     /// Brings every file of the checkpoint `name` to every host.
-    pub(super) fn gather(&mut self, name: &str, inbox: &Receiver<Message>) -> Result<(), String> {
+    pub(super) fn gather(&mut self, name: &str, inbox: &Receiver<Message>) -> Result<(), NotLaunched> {
         self.tell_all(|_| Told::Show { folder: name.into() });
         let mut shown = self.answers(inbox, TO_GET)?;
         let (own_manifest, own_files) = show(&self.trial, name);
@@ -106,9 +107,10 @@ impl Others {
             }
             contents = contents.or(manifest);
         }
-        let contents = contents.ok_or_else(|| format!("no host has the checkpoint {name}"))?;
-        let manifest: Manifest =
-            serde_json::from_str(&contents).map_err(|error| format!("{name}: {error}"))?;
+        let contents =
+            contents.ok_or_else(|| NotLaunched::Checkpoint(format!("no host has the checkpoint {name}")))?;
+        let manifest: Manifest = serde_json::from_str(&contents)
+            .map_err(|error| NotLaunched::Checkpoint(format!("{name}: {error}")))?;
         let files: Vec<(FileEntry, Vec<PeerAddress>)> = manifest
             .files
             .into_iter()
@@ -123,7 +125,12 @@ impl Others {
             manifest: Some(contents.clone()),
         });
         let own = get(&self.door, self.own.host, &self.trial, name, &files, Some(&contents));
-        self.answers(inbox, TO_GET).and(own)
+        for (host, said) in self.answers(inbox, TO_GET)? {
+            if let Said::CouldNot { reason } = said {
+                return Err(NotLaunched::Checkpoint(format!("{}: {reason}", self.peer(host).name)));
+            }
+        }
+        own.map_err(NotLaunched::Checkpoint)
     }
 
     /// Starts the ranks of the other hosts; their processes in the order of ranks.
@@ -139,7 +146,11 @@ impl Others {
             rendezvous: rendezvous.clone(),
             resume: resume.map(str::to_owned),
         });
-        self.answers(inbox, TO_START)?;
+        for (host, said) in self.answers(inbox, TO_START)? {
+            if let Said::CouldNot { reason } = said {
+                return Err(format!("{}: {reason}", self.peer(host).name));
+            }
+        }
         let started = self.hosts.iter().flat_map(|other| {
             let own = &assignments[other.seat.ranks.start as usize..other.seat.ranks.end as usize];
             own.iter().map(|assignment| RankProcess::elsewhere(assignment, &other.agent))
@@ -262,7 +273,7 @@ impl Others {
         self.hosts.iter().for_each(|other| other.agent.tell(&told(&other.seat)));
     }
 
-    /// The answer of every host to what all were told. `Err` names the first that could not, was lost, or took too long.
+    /// The answer of every host to what all were told. `Err` names the first that was lost, or took too long.
     fn answers(&mut self, inbox: &Receiver<Message>, patience: Duration) -> Result<Vec<(u32, Said)>, String> {
         let until = Instant::now() + patience;
         let mut answers: Vec<(u32, Said)> = Vec::new();
@@ -277,13 +288,11 @@ impl Others {
             match message {
                 Message::Follower(
                     host,
-                    Heard::Said(said @ (Said::Shown { .. } | Said::Got | Said::Started { .. })),
-                ) => {
-                    answers.push((host, said));
-                }
-                Message::Follower(host, Heard::Said(Said::CouldNot { reason })) => {
-                    return Err(format!("{}: {reason}", self.peer(host).name));
-                }
+                    Heard::Said(
+                        said
+                        @ (Said::Shown { .. } | Said::Got | Said::Started { .. } | Said::CouldNot { .. }),
+                    ),
+                ) => answers.push((host, said)),
                 Message::Follower(host, Heard::Lost(reason)) => {
                     return Err(format!("{} is lost: {reason}", self.peer(host).name));
                 }

@@ -26,6 +26,7 @@ pub(crate) use identity::{agent_identities, identities};
 
 use crate::durable;
 use crate::home::TrialFolder;
+use crate::launch::NotLaunched;
 use dtrain_protocol::{Assignment, Event, Link, Rank, frame};
 use foreign::Rendezvous;
 use lead::Others;
@@ -81,7 +82,7 @@ pub fn run() -> ExitCode {
     let order = match detach() {
         Ok(AgentTask::Lead(order)) => order,
         Ok(AgentTask::Follow(order)) => return follow::run(&order),
-        Err(words) => return refuse(words),
+        Err(words) => return refuse(words.into()),
     };
     let (sender, inbox) = channel();
     match begin(&order, &sender, &inbox) {
@@ -90,13 +91,17 @@ pub fn run() -> ExitCode {
             drop(frame::write(&mut io::stdout(), &AgentReply::Running(card.clone())));
             finish(&mut supervisor, &inbox, &card.socket)
         }
-        Err(words) => refuse(words),
+        Err(not_launched) => refuse(not_launched),
     }
 }
 
-fn refuse(reason: String) -> ExitCode {
+fn refuse(not_launched: NotLaunched) -> ExitCode {
+    let (reason, is_of_checkpoint) = match not_launched {
+        NotLaunched::Checkpoint(reason) => (reason, true),
+        NotLaunched::Other(reason) => (reason, false),
+    };
     note(&reason);
-    drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason }));
+    drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason, is_of_checkpoint }));
     ExitCode::FAILURE
 }
 
@@ -113,18 +118,18 @@ fn begin<'a>(
     order: &'a AgentOrder,
     sender: &Sender<Message>,
     inbox: &Receiver<Message>,
-) -> Result<(Supervisor<'a>, AgentCard), String> {
+) -> Result<(Supervisor<'a>, AgentCard), NotLaunched> {
     let folder = TrialFolder::at(&order.folder);
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let terminated = signals().map_err(words("signals"))?;
     folder.create().map_err(words("the trial's folder"))?;
     commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
-    let agent = Process::of(std::process::id()).ok_or("this process is not in /proc")?;
+    let agent = Process::of(std::process::id()).ok_or_else(|| "this process is not in /proc".to_owned())?;
     let (listener, socket) = socket::bind(&folder, order.attempt).map_err(words("the socket"))?;
     let mut card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket };
     write_card(&folder, &card).map_err(words("agent.json"))?;
     let mut spool = SpoolWriter::create(&folder.spool(order.attempt)).map_err(words("the spool"))?;
-    let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
+    let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks".to_owned())?;
     let began = SpoolRecord::Began { attempt: order.attempt, ranks: world };
     let length = spool.append(&began).map_err(words("the spool"))?;
     let shared = Arc::new(Shared {
@@ -179,10 +184,10 @@ fn start_ranks(
     mut others: Option<&mut Others>,
     sender: &Sender<Message>,
     inbox: &Receiver<Message>,
-) -> Result<Vec<RankProcess>, String> {
-    let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
+) -> Result<Vec<RankProcess>, NotLaunched> {
+    let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks".to_owned())?;
     if world == 0 {
-        return Err("the order has no ranks".into());
+        return Err("the order has no ranks".to_owned().into());
     }
     let (links, mapping) = links(order, world)?;
     let link = |(assignment, link): (&Assignment, Link)| Assignment { link, ..assignment.clone() };
@@ -213,7 +218,7 @@ fn start_ranks(
         RankProcess::start(&ground, assignment, mapping.clone(), sender)
             .map_err(|error| format!("rank {} cannot be started: {error}", assignment.rank))
     };
-    let here: Vec<_> = here.iter().map(start).collect::<Result<_, _>>()?;
+    let here: Vec<_> = here.iter().map(start).collect::<Result<_, String>>()?;
     Ok(here.into_iter().chain(elsewhere).collect())
 }
 

@@ -113,6 +113,9 @@ pub enum AgentReply {
     Refused {
         /// Why not.
         reason: String,
+        /// Whether it is because of the checkpoint that was to be gone on from.
+        #[serde(default)]
+        is_of_checkpoint: bool,
     },
 }
 

@@ -29,8 +29,8 @@ pub struct Drive<'a> {
     pub home: &'a Home,
     /// The trial; the ledger already knows it.
     pub trial: &'a TrialId,
-    /// Turns an attempt into what each of its ranks must know.
-    pub lower: &'a dyn Fn(&Launching) -> Vec<Assignment>,
+    /// Turns an attempt into what each of its ranks must know; `Err` says why it cannot be.
+    pub lower: &'a dyn Fn(&Launching) -> Result<Vec<Assignment>, String>,
     /// The programs that are started.
     pub programs: &'a Programs,
     /// How agents are started and reached; `None` on this machine.
@@ -56,6 +56,8 @@ pub struct Launching {
     pub spent_seconds: f64,
     /// The folder of the trial's checkpoints.
     pub checkpoints: PathBuf,
+    /// Hosts that can be used: [`dtrain_protocol::Placement::host`] is below it.
+    pub hosts: u32,
 }
 
 /// The programs that a driver starts.
@@ -222,6 +224,14 @@ pub enum DriveError {
     /// An agent neither answers nor goes.
     #[error("an agent of attempt {0} lives, does not answer and cannot be killed; see its log")]
     Unreachable(AttemptId),
+    /// The hosts of a trial cannot be asked; it may go on there.
+    #[error("attempt {attempt} cannot be looked after: {reason}")]
+    Away {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why not.
+        reason: String,
+    },
     /// It has already been launched.
     #[error("trial {0} was launched before; it can be resumed, not started")]
     Launched(TrialId),

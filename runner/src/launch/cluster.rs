@@ -1,92 +1,158 @@
 //! Agents on several hosts: the first leads, the others follow.
 
 use super::relay::RemoteHost;
-use super::{Launcher, Reached};
+use super::{Launcher, NotLaunched, Reached, Usable};
 use crate::agent::{
     AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
 };
-use dtrain_protocol::{AttemptId, TrialId};
+use crate::durable;
+use crate::home::TrialFolder;
+use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
+use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
+use std::time::Duration;
+
+/// How long a host may take to answer a short question.
+const TO_ANSWER: Duration = Duration::from_secs(3);
+
+/// Waits for the answer to a question.
+type Answer<T> = Box<dyn FnOnce() -> Result<T, String>>;
 
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
     trial: TrialId,
-    hosts: Vec<RemoteHost>,
+    folder: TrialFolder,
+    names: Vec<String>,
+    hosts: Vec<Arc<Mutex<RemoteHost>>>,
+    /// Those that answered last.
+    usable: Vec<usize>,
+    /// Those of the newest attempt; the first leads.
+    active: Vec<usize>,
 }
 
 impl ClusterLauncher {
-    /// Reaches what runs of a trial on `hosts`, in the order of [`dtrain_protocol::Placement::host`].
-    pub fn new(trial: &TrialId, hosts: Vec<RemoteHost>) -> Self {
-        Self { trial: trial.clone(), hosts }
+    /// Reaches what runs of a trial on `hosts`.
+    ///
+    /// Which of them an attempt is on stands in the trial's folder on this machine, for a controller that comes later.
+    pub fn new(trial: &TrialId, folder: &TrialFolder, hosts: Vec<RemoteHost>) -> Self {
+        let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
+        let known = fs::read_to_string(folder.elsewhere()).unwrap_or_default();
+        let indices = known.lines().filter_map(|line| line.split(' ').next()?.parse().ok());
+        let active: Vec<usize> = indices.filter(|index| *index < hosts.len()).collect();
+        let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
+        let hosts = hosts.into_iter().map(|host| Arc::new(Mutex::new(host))).collect();
+        Self { trial: trial.clone(), folder: folder.clone(), names, hosts, usable: Vec::new(), active }
     }
 
-    /// Does the same on every host at once; results in their order.
-    fn on_all<T: Send>(
-        &mut self,
-        work: impl Fn(usize, &mut RemoteHost) -> Result<T, String> + Sync,
-    ) -> Result<Vec<T>, String> {
-        let work = &work;
+    /// Begins to ask a host a short question; the answer is waited for by calling what is returned.
+    ///
+    /// `Err` when it does not answer in time, or when an earlier question still waits.
+    fn ask<T: Send + 'static>(
+        &self,
+        host: usize,
+        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
+    ) -> Answer<T> {
+        let (sender, answer) = channel();
+        let asked = Arc::clone(&self.hosts[host]);
+        thread::spawn(move || {
+            let answer = match asked.try_lock() {
+                Ok(mut host) => question(&mut host),
+                Err(TryLockError::Poisoned(host)) => question(&mut host.into_inner()),
+                Err(TryLockError::WouldBlock) => Err("an earlier question has no answer yet".into()),
+            };
+            drop(sender.send(answer));
+        });
+        let name = self.names[host].clone();
+        Box::new(move || {
+            let late = || Err(format!("no answer within {} s", TO_ANSWER.as_secs()));
+            let answer = answer.recv_timeout(TO_ANSWER).unwrap_or_else(|_| late());
+            answer.map_err(|reason| format!("{name}: {reason}"))
+        })
+    }
+
+    /// Asks several hosts at the same time; answers in their order.
+    fn ask_all<T: Send + 'static>(
+        &self,
+        hosts: &[usize],
+        question: impl Fn(&mut RemoteHost) -> Result<T, String> + Clone + Send + 'static,
+    ) -> Vec<Result<T, String>> {
+        let asked: Vec<_> = hosts.iter().map(|host| self.ask(*host, question.clone())).collect();
+        asked.into_iter().map(|answer| answer()).collect()
+    }
+
+    /// Lets every active host but the first have an agent at its door; the seats of all, with the address of the door.
+    fn seat(
+        &self,
+        order: &AgentOrder,
+        identities: &[TlsIdentity],
+    ) -> Result<Vec<(Seat, Option<String>)>, NotLaunched> {
+        let seat = |host: u32, index: usize| -> Result<_, NotLaunched> {
+            let mut remote = self.hosts[index].lock().unwrap_or_else(PoisonError::into_inner);
+            let bind = remote.address()?;
+            let seat = Seat { host, bind, identity: identities[host as usize].clone() };
+            if host == 0 {
+                return Ok((seat, None));
+            }
+            let (trial, attempt) = (order.trial.clone(), order.attempt);
+            let worker = Program::new(PathBuf::new(), []);
+            let follower =
+                FollowerOrder { trial, attempt, folder: PathBuf::new(), worker, seat: seat.clone() };
+            Ok((seat, Some(remote.follow(follower)?)))
+        };
+        let seat = &seat;
         thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .hosts
-                .iter_mut()
-                .enumerate()
-                .map(|(index, host)| {
-                    scope
-                        .spawn(move || work(index, host).map_err(|reason| format!("{}: {reason}", host.name)))
-                })
-                .collect();
+            let threads = (0u32..).zip(&self.active).map(|(host, index)| {
+                scope.spawn(move || seat(host, *index).map_err(|error| error.on(&self.names[*index])))
+            });
+            let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
         })
+    }
+
+    fn lead(&self, order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentCard, NotLaunched> {
+        let hosts = u32::try_from(self.active.len()).map_err(|_| "too many hosts")?;
+        let identities = agent_identities(&order.trial, order.attempt, hosts)
+            .map_err(|error| format!("certificates: {error}"))?;
+        let seats = self.seat(order, &identities)?;
+        let others = seats.iter().zip(&self.active).zip(ranks);
+        let others = others.filter_map(|(((seat, address), index), ranks)| {
+            let (name, address) = (self.names[*index].clone(), address.clone()?);
+            let peer = PeerAddress { host: seat.host, name, address };
+            Some(OtherHost { peer, ranks: ranks.clone() })
+        });
+        let order = AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
+        let mut leader = self.hosts[self.active[0]].lock().unwrap_or_else(PoisonError::into_inner);
+        leader.lead(order).map_err(|error| error.on(&leader.name))
     }
 }
 
 impl Launcher for ClusterLauncher {
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, String> {
-        let ranks = ranks_by_host(order, self.hosts.len())?;
-        let (trial, attempt) = (order.trial.clone(), order.attempt);
-        let hosts = u32::try_from(self.hosts.len()).map_err(|_| "too many hosts")?;
-        let identities =
-            agent_identities(&trial, attempt, hosts).map_err(|error| format!("certificates: {error}"))?;
-        let nowhere = Program::new(PathBuf::new(), []);
-        let at_their_doors = self.on_all(|index, host| {
-            let bind = host.address()?;
-            let seat = Seat { host: index as u32, bind, identity: identities[index].clone() };
-            if index == 0 {
-                return Ok((seat, None));
-            }
-            let (trial, worker) = (trial.clone(), nowhere.clone());
-            let follower =
-                FollowerOrder { trial, attempt, folder: PathBuf::new(), worker, seat: seat.clone() };
-            Ok((seat, Some(host.follow(follower)?)))
-        });
-        let led = at_their_doors.and_then(|seats| {
-            let names = self.hosts.iter().map(|host| host.name.clone());
-            let others =
-                seats.iter().zip(names).zip(&ranks).filter_map(|(((seat, address), name), ranks)| {
-                    let address = address.clone()?;
-                    Some(OtherHost {
-                        peer: PeerAddress { host: seat.host, name, address },
-                        ranks: ranks.clone(),
-                    })
-                });
-            let order =
-                AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
-            let leader = &mut self.hosts[0];
-            leader.lead(order).map_err(|reason| format!("{}: {reason}", leader.name))
-        });
-        if led.is_err() {
-            // Followers that nobody leads would end by themselves, but not at once.
-            self.kill(attempt);
-        }
-        led
+    fn usable(&mut self) -> Usable {
+        let all: Vec<usize> = (0..self.hosts.len()).collect();
+        let answers = self.ask_all(&all, RemoteHost::address);
+        self.usable = all.into_iter().filter(|host| answers[*host].is_ok()).collect();
+        let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
+        Usable { hosts, away: answers.into_iter().filter_map(Result::err).collect() }
     }
 
-    fn hosts(&self) -> Vec<String> {
-        self.hosts.iter().map(|host| host.name.clone()).collect()
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
+        let ranks = ranks_by_host(order, self.usable.len())?;
+        self.active = self.usable[..ranks.len()].to_vec();
+        let lines: String =
+            self.active.iter().map(|host| format!("{host} {}\n", self.names[*host])).collect();
+        let path = self.folder.elsewhere();
+        durable::replace(&path, lines.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
+        let led = self.lead(order, &ranks);
+        if led.is_err() {
+            // Followers that nobody leads would end by themselves, but not at once.
+            self.kill(order.attempt);
+        }
+        led
     }
 
     /// The hosts see for themselves, when they bring their parts together.
@@ -94,39 +160,49 @@ impl Launcher for ClusterLauncher {
         Ok(())
     }
 
+    /// A leader that does not answer may go on all the same: then its followers do too, as none of them outlives it.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
-        let leader = &mut self.hosts[0];
-        leader.reach(&self.trial, attempt, from).unwrap_or(Reached::Silent)
+        let trial = self.trial.clone();
+        let reason = match self.ask(self.active[0], move |host| host.reach(&trial, attempt, from))() {
+            Ok(reached) => return reached,
+            Err(reason) => reason,
+        };
+        let trial = self.trial.clone();
+        let followers = self.ask_all(&self.active[1..], move |host| host.is_alive(&trial, attempt));
+        if followers.contains(&Ok(false)) { Reached::Gone } else { Reached::Away(reason) }
     }
 
+    /// What lies on a host that does not answer is not waited for.
     fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
-        let leftover = self.hosts[0].leftover(&self.trial, attempt, from)?;
-        Ok(Box::new(io::Cursor::new(leftover)))
+        let trial = self.trial.clone();
+        let leftover = self.ask(self.active[0], move |host| {
+            host.leftover(&trial, attempt, from).map_err(|error| error.to_string())
+        });
+        Ok(Box::new(io::Cursor::new(leftover().unwrap_or_default())))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {
         let trial = self.trial.clone();
-        self.on_all(|_, host| host.kill(&trial, attempt)).is_ok_and(|gone| gone.into_iter().all(|gone| gone))
+        let killed = self.ask_all(&self.active, move |host| host.kill(&trial, attempt));
+        killed.iter().all(|gone| *gone == Ok(true))
     }
 }
 
-/// The ranks of each host, which are neighbours.
+/// The ranks of each host, which are neighbours, for the first of `hosts` hosts.
 fn ranks_by_host(order: &AgentOrder, hosts: usize) -> Result<Vec<Range<u32>>, String> {
-    let mut ranges = vec![0..0; hosts];
-    let mut last = 0;
+    let mut ranges: Vec<Range<u32>> = Vec::new();
     for (rank, assignment) in (0u32..).zip(&order.assignments) {
         let host = assignment.placement.host as usize;
-        if host >= hosts || host < last {
-            return Err(format!("rank {rank} is placed on host {host} of {hosts}, after one on host {last}"));
+        if host >= hosts || host > ranges.len() || host + 1 < ranges.len() {
+            let before = ranges.len().saturating_sub(1);
+            return Err(format!(
+                "rank {rank} is placed on host {host} of {hosts}, after one on host {before}"
+            ));
         }
-        if ranges[host].is_empty() {
-            ranges[host] = rank..rank;
+        if host == ranges.len() {
+            ranges.push(rank..rank);
         }
         ranges[host].end = rank + 1;
-        last = host;
     }
-    match ranges.iter().position(Range::is_empty) {
-        Some(idle) => Err(format!("host {idle} of {hosts} has no rank")),
-        None => Ok(ranges),
-    }
+    Ok(ranges)
 }

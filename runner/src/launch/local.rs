@@ -1,6 +1,6 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
-use super::{Connection, Launcher, Reached};
+use super::{Connection, Launcher, NotLaunched, Reached};
 use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
 };
@@ -60,13 +60,18 @@ impl LocalLauncher {
     }
 
     /// Starts the agent of a host that does not lead, and returns once it is at its door; gives the door's address and port.
-    pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, String> {
+    pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, NotLaunched> {
         match self.start(order.attempt, &AgentTask::Follow(order.clone()), TO_START)? {
             AgentReply::Listening { address, .. } => Ok(address),
             AgentReply::Running(_) | AgentReply::Refused { .. } => {
                 Err("the agent answers as if it led".into())
             }
         }
+    }
+
+    /// Whether the agent of `attempt` lives.
+    pub(super) fn is_alive(&self, attempt: AttemptId) -> bool {
+        self.is_locked() && self.card().is_some_and(|card| card.attempt == attempt)
     }
 
     /// Kills what lives of attempts before `attempt`: whoever launches it knows that they are over.
@@ -98,7 +103,7 @@ impl LocalLauncher {
         attempt: AttemptId,
         task: &AgentTask,
         patience: Duration,
-    ) -> Result<AgentReply, String> {
+    ) -> Result<AgentReply, NotLaunched> {
         self.reap();
         let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
         let log = self.locked_log()?;
@@ -108,8 +113,11 @@ impl LocalLauncher {
         // The lock is now the agent's alone.
         drop(command);
         let answer = match converse(&mut child, task, patience) {
-            Ok(AgentReply::Refused { reason }) => Err(reason),
-            answer => answer,
+            Ok(AgentReply::Refused { reason, is_of_checkpoint: true }) => {
+                Err(NotLaunched::Checkpoint(reason))
+            }
+            Ok(AgentReply::Refused { reason, .. }) => Err(NotLaunched::Other(reason)),
+            answer => answer.map_err(NotLaunched::Other),
         };
         if answer.is_err() {
             // It refused, or nobody knows what it is doing: it ends, and its ranks with it.
@@ -157,7 +165,7 @@ impl LocalLauncher {
 }
 
 impl Launcher for LocalLauncher {
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, String> {
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
         let patience = if order.others.is_empty() { TO_START } else { TO_GATHER };
         match self.start(order.attempt, &AgentTask::Lead(order.clone()), patience)? {
             AgentReply::Running(card) => Ok(card),

@@ -16,11 +16,11 @@ use std::path::Path;
 /// Starts the agents of one trial, reaches them, and ends them.
 pub trait Launcher {
     /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives.
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, String>;
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched>;
 
-    /// The hosts where agents are; none for this machine.
-    fn hosts(&self) -> Vec<String> {
-        Vec::new()
+    /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
+    fn usable(&mut self) -> Usable {
+        Usable { hosts: 1, away: Vec::new() }
     }
 
     /// Whether the checkpoint in `folder` is what was committed; `Err` says what is wrong with it.
@@ -36,12 +36,54 @@ pub trait Launcher {
     fn kill(&mut self, attempt: AttemptId) -> bool;
 }
 
+/// Hosts for an attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usable {
+    /// How many answer.
+    pub hosts: u32,
+    /// Those that do not, each with why not.
+    pub away: Vec<String>,
+}
+
+/// Why an attempt was not launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotLaunched {
+    /// The checkpoint it was to go on from cannot be had as it was committed.
+    Checkpoint(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl NotLaunched {
+    /// The same, seen on `host`.
+    fn on(self, host: &str) -> Self {
+        match self {
+            Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
+            Self::Other(reason) => Self::Other(format!("{host}: {reason}")),
+        }
+    }
+}
+
+impl From<&str> for NotLaunched {
+    fn from(reason: &str) -> Self {
+        Self::Other(reason.into())
+    }
+}
+
+impl From<String> for NotLaunched {
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
+    }
+}
+
 /// What became of an agent.
 pub enum Reached {
     /// It answers.
     Connected(Connection),
     /// It lives, and does not answer yet or any more.
     Silent,
+    /// Its host cannot be asked, for the reason given; it may live.
+    Away(String),
     /// Neither it nor any of its ranks lives.
     Gone,
 }

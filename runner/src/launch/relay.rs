@@ -3,10 +3,10 @@
 //! The stream carries a [`Request`] and a [`Reply`] in turn, as frames. A stream that was connected with an agent belongs to
 //! that agent from then on.
 
-use super::{Connection, Launcher, LocalLauncher, Reached};
+use super::{Connection, Launcher, LocalLauncher, NotLaunched, Reached};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder, Program};
 use crate::driver::Programs;
-use crate::home::Home;
+use crate::home::{Home, TrialFolder};
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::{AttemptId, HostFacts, TrialId, frame};
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,8 @@ enum Request {
     Facts,
     /// Start a rank that measures, with so many threads; this stream is its standard input and output from then on.
     Measure { threads: u32 },
+    /// Whether the agent of an attempt lives.
+    IsAlive { trial: TrialId, attempt: AttemptId },
     /// Kill what lives of an attempt.
     Kill { trial: TrialId, attempt: AttemptId },
 }
@@ -61,6 +63,11 @@ enum Reply {
     Facts(HostFacts),
     /// The stream is the rank's from here on.
     Measuring,
+    Alive(bool),
+    /// The checkpoint that was to be gone on from cannot be had.
+    NoCheckpoint {
+        reason: String,
+    },
     Failed {
         reason: String,
     },
@@ -117,6 +124,7 @@ pub fn run(home: &Home, programs: &Programs, host: impl Fn() -> HostFacts) -> io
                 }
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
+            Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),
             Request::Measure { threads } => match probing(&programs.worker, threads) {
                 Ok(mut child) => {
@@ -138,12 +146,15 @@ pub fn run(home: &Home, programs: &Programs, host: impl Fn() -> HostFacts) -> io
     }
 }
 
-fn failed(reason: String) -> Reply {
-    Reply::Failed { reason }
+fn failed(not_launched: NotLaunched) -> Reply {
+    match not_launched {
+        NotLaunched::Checkpoint(reason) => Reply::NoCheckpoint { reason },
+        NotLaunched::Other(reason) => Reply::Failed { reason },
+    }
 }
 
-fn made(trial: &crate::home::TrialFolder) -> Result<(), String> {
-    trial.create().map_err(|error| format!("{}: {error}", trial.path().display()))
+fn made(trial: &TrialFolder) -> Result<(), NotLaunched> {
+    trial.create().map_err(|error| format!("{}: {error}", trial.path().display()).into())
 }
 
 /// The order with the folders and programs of this host.
@@ -243,10 +254,11 @@ impl RemoteHost {
         }
     }
 
-    pub(super) fn lead(&mut self, order: AgentOrder) -> Result<AgentCard, String> {
+    pub(super) fn lead(&mut self, order: AgentOrder) -> Result<AgentCard, NotLaunched> {
         match self.ask(&Request::Lead(Box::new(order)))? {
             Reply::Leading(card) => Ok(card),
-            other => Err(unexpected(&other)),
+            Reply::NoCheckpoint { reason } => Err(NotLaunched::Checkpoint(reason)),
+            other => Err(unexpected(&other).into()),
         }
     }
 
@@ -296,6 +308,13 @@ impl RemoteHost {
                 Ok(leftover)
             }
             (other, _) => Err(io::Error::other(unexpected(&other))),
+        }
+    }
+
+    pub(super) fn is_alive(&mut self, trial: &TrialId, attempt: AttemptId) -> Result<bool, String> {
+        match self.ask(&Request::IsAlive { trial: trial.clone(), attempt })? {
+            Reply::Alive(is_alive) => Ok(is_alive),
+            other => Err(unexpected(&other)),
         }
     }
 

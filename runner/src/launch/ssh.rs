@@ -1,16 +1,14 @@
 //! Hosts that are reached over SSH.
 
 use super::relay::{Dial, RemoteHost};
-use crate::transport::{
-    Bastions, Placed, ProgramDigest, Ssh, Target, Transport, TransportError, User, Word, connect_all,
-};
+use crate::transport::{Bastions, Placed, ProgramDigest, Ssh, Target, Transport, TransportError, User, Word};
 use dtrain_recipes::Host;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a host came to be ready.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +21,7 @@ pub struct Arrival {
     pub sent: Option<(u64, f64)>,
 }
 
-/// A host that cannot be used, and why.
+/// A host that cannot be used now, and why.
 #[derive(Debug)]
 pub struct Unusable {
     /// The host as the recipe names it.
@@ -32,87 +30,74 @@ pub struct Unusable {
     pub error: TransportError,
 }
 
-/// Connects to all hosts at the same time and puts `program` on each; `Err` names every host that cannot be used.
-pub fn arrive(
+/// Connects to all hosts at the same time and puts `program` on each, in their order.
+///
+/// A host that cannot be used now is tried again when it is asked for something. `Err` when the program cannot be read.
+pub fn reach_all(
     hosts: &[Host],
     user: &User,
     program: &Path,
-) -> Result<Vec<(RemoteHost, Arrival)>, Vec<Unusable>> {
-    let unusable = |host: &Host, error| Unusable { host: host.address.clone(), error };
-    let targets = hosts.iter().map(|host| Target::resolve(host, user).map_err(|error| unusable(host, error)));
-    let targets = sorted(targets.collect())?;
-    let digest = ProgramDigest::of(program).map_err(|source| {
-        let path = program.to_owned();
-        hosts
-            .iter()
-            .take(1)
-            .map(|host| unusable(host, TransportError::Program { path: path.clone(), source: copy(&source) }))
-            .collect::<Vec<_>>()
-    })?;
+) -> io::Result<Vec<(RemoteHost, Result<Arrival, Unusable>)>> {
+    let digest = ProgramDigest::of(program)?;
     let bastions = Arc::new(Bastions::default());
-    let connected = connect_all(&targets, &bastions);
-    let ready: Vec<_> = thread::scope(|scope| {
-        let placing = hosts.iter().zip(&targets).zip(connected).map(|((host, target), connected)| {
-            let bastions = Arc::clone(&bastions);
-            scope.spawn(move || {
-                let (mut transport, connected) = connected.map_err(|error| unusable(host, error))?;
-                let placed = transport.put(program, &digest).map_err(|error| unusable(host, error))?;
-                let sent = match placed {
-                    Placed::AlreadyThere => None,
-                    Placed::Sent { bytes, seconds } => Some((bytes, seconds)),
-                };
-                let line =
-                    Line { transport, target: target.clone(), bastions, program: program.to_owned(), digest };
-                let arrival = Arrival { host: host.address.clone(), connected, sent };
-                Ok((RemoteHost::new(host.address.clone(), Box::new(line)), arrival))
-            })
-        });
-        let placing: Vec<_> = placing.collect();
-        placing.into_iter().map(|thread| thread.join().expect("placing does not panic")).collect()
-    });
-    sorted(ready)
+    let line = |host: &Host| Line {
+        host: host.clone(),
+        user: user.clone(),
+        bastions: Arc::clone(&bastions),
+        program: program.to_owned(),
+        digest,
+        transport: None,
+    };
+    let connect = |mut line: Line| {
+        let name = line.host.address.clone();
+        let arrival = line.connect().map_err(|error| Unusable { host: name.clone(), error });
+        (RemoteHost::new(name, Box::new(line)), arrival)
+    };
+    Ok(thread::scope(|scope| {
+        let lines = hosts.iter().map(line);
+        let connecting: Vec<_> = lines.map(|line| scope.spawn(move || connect(line))).collect();
+        connecting.into_iter().map(|thread| thread.join().expect("connecting does not panic")).collect()
+    }))
 }
 
-fn copy(error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), error.to_string())
-}
-
-/// All that went well, or all that did not.
-fn sorted<T>(results: Vec<Result<T, Unusable>>) -> Result<Vec<T>, Vec<Unusable>> {
-    let (mut good, mut bad) = (Vec::new(), Vec::new());
-    for result in results {
-        match result {
-            Ok(one) => good.push(one),
-            Err(one) => bad.push(one),
-        }
-    }
-    if bad.is_empty() { Ok(good) } else { Err(bad) }
-}
-
-/// A connection that is made again when it was lost.
+/// A connection that is made when it is needed, and again when it was lost.
 struct Line {
-    transport: Box<dyn Transport>,
-    target: Target,
+    host: Host,
+    user: User,
     bastions: Arc<Bastions>,
     program: PathBuf,
     digest: ProgramDigest,
+    transport: Option<Box<dyn Transport>>,
 }
 
 impl Line {
-    fn open(&mut self) -> Result<UnixStream, TransportError> {
-        let stream = self.transport.open(&self.digest, Word::Stdio)?;
-        let host = self.transport.name().to_owned();
-        stream.pipe().try_clone().map_err(|source| TransportError::Stream { host, source })
+    fn connect(&mut self) -> Result<Arrival, TransportError> {
+        let since = Instant::now();
+        let target = Target::resolve(&self.host, &self.user)?;
+        let mut transport: Box<dyn Transport> = Box::new(Ssh::through(&target, &self.bastions)?);
+        let connected = since.elapsed();
+        let sent = match transport.put(&self.program, &self.digest)? {
+            Placed::AlreadyThere => None,
+            Placed::Sent { bytes, seconds } => Some((bytes, seconds)),
+        };
+        self.transport = Some(transport);
+        Ok(Arrival { host: self.host.address.clone(), connected, sent })
+    }
+
+    /// Starts the program there, over the connection that stands.
+    fn open(&mut self) -> Option<UnixStream> {
+        let stream = self.transport.as_mut()?.open(&self.digest, Word::Stdio).ok()?;
+        stream.pipe().try_clone().ok()
     }
 }
 
 impl Dial for Line {
     fn dial(&mut self) -> io::Result<UnixStream> {
-        let again = |line: &mut Self| {
-            line.transport = Box::new(Ssh::through(&line.target, &line.bastions)?);
-            line.transport.put(&line.program, &line.digest)?;
-            line.open()
-        };
-        self.open().or_else(|_| again(self)).map_err(io::Error::other)
+        if let Some(stream) = self.open() {
+            return Ok(stream);
+        }
+        self.transport = None;
+        self.connect().map_err(io::Error::other)?;
+        self.open().ok_or_else(|| io::Error::other("the connection was lost again at once"))
     }
 }

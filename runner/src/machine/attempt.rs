@@ -118,7 +118,9 @@ impl Machine {
 
     /// No longer counts a checkpoint that was found unreadable; one that is not counted is left alone.
     fn refuse(&mut self, folder: &Path, reason: &str, effects: &mut Vec<Effect>) {
-        let known = self.checkpoints.iter().find(|(_, point)| point.folder == folder);
+        // Hosts keep the same checkpoint in folders of their own.
+        let is_meant = |point: &ResumePoint| point.folder.file_name() == folder.file_name();
+        let known = self.checkpoints.iter().find(|(_, point)| is_meant(point));
         if let Some(step) = known.map(|(_, point)| point.step) {
             let (folder, reason) = (folder.to_owned(), reason.to_owned());
             self.record(Fact::CheckpointRefused { step, folder, reason }, effects);

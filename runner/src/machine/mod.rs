@@ -265,7 +265,7 @@ impl Machine {
             }
             Fact::CheckpointRefused { folder, .. } => {
                 if !self.breaks(Promise::RefusedIsForgotten) {
-                    self.checkpoints.retain(|(_, point)| point.folder != *folder);
+                    self.checkpoints.retain(|(_, point)| point.folder.file_name() != folder.file_name());
                 }
                 self.excused = true;
             }

@@ -136,6 +136,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_connection_whose_host_is_gone_ends_after_a_while() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("it listens")).expect("it listens");
+        let stream = watched(stream).expect("Linux");
+        assert_eq!(sockopt::tcp_user_timeout(&stream), Ok(15_000));
+        assert_eq!(sockopt::socket_keepalive(&stream), Ok(true));
+    }
+
+    #[test]
     fn a_host_known_by_rsa_is_asked_for_sha2_signatures() {
         assert_eq!(preference(&["ssh-rsa"]), "rsa-sha2-512,rsa-sha2-256");
         assert_eq!(preference(&["ecdsa-sha2-nistp256"]), "ecdsa-sha2-nistp256");

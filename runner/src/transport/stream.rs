@@ -60,8 +60,12 @@ impl Stream {
 }
 
 impl Read for &Stream {
+    /// A program that ended without reading all that was written is an end like any other.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        (&self.pipe).read(bytes)
+        (&self.pipe).read(bytes).or_else(|error| match error.kind() {
+            io::ErrorKind::ConnectionReset => Ok(0),
+            _ => Err(error),
+        })
     }
 }
 

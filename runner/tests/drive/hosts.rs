@@ -3,7 +3,7 @@
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::Failure;
 use dtrain_runner::agent::Process;
-use dtrain_runner::{Ended, Fact, Home, Outcome, checkpoints, driver};
+use dtrain_runner::{Ended, Fact, Home, Outcome, Status, checkpoints, driver};
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,16 +45,35 @@ pub(crate) fn a_host_that_freezes_is_lost() {
 }
 
 pub(crate) fn checkpoints_outlive_a_host() {
+    for host in 0..RANKS {
+        let world = World::new().on_hosts(RANKS);
+        // Its disk is lost with it, and it never comes back.
+        let (outcome, _) = disturbed(&world, host, |agent| {
+            world.switch(host, false);
+            kill(agent);
+            let until = Instant::now() + Duration::from_secs(5);
+            while fs::remove_dir_all(world.host(host)).is_err() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        world.assert_completed(&outcome);
+        let away = world.seen().into_iter().any(|seen| matches!(seen, Status::HostsAway { hosts: 1, .. }));
+        assert!(away, "one host was left");
+        world.assert_nothing_lives();
+    }
+}
+
+pub(crate) fn a_controller_that_is_cut_off_waits() {
     let world = World::new().on_hosts(RANKS);
-    // Its disk is lost with it.
-    let disk = world.host(1);
-    let (outcome, _) = disturbed(&world, 1, |agent| {
-        kill(agent);
-        let until = Instant::now() + Duration::from_secs(5);
-        while fs::remove_dir_all(&disk).is_err() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
+    let outcome = thread::scope(|scope| {
+        let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
+        wait("agents", || (0..RANKS).all(|host| world.card_of(host).is_some()));
+        (0..RANKS).for_each(|host| world.switch(host, false));
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::Away { .. })));
+        (0..RANKS).for_each(|host| world.switch(host, true));
+        driven.join().expect("it does not panic")
     });
+    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "nothing was lost: {outcome:?}");
     world.assert_completed(&outcome);
 }
 

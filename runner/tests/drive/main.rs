@@ -28,8 +28,8 @@ use faults::{
 };
 use foreign::{a_foreign_command_is_run_once_for_each_rank, what_a_foreign_command_started_ends};
 use hosts::{
-    a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again, checkpoints_outlive_a_host,
-    hosts_train_what_one_machine_does,
+    a_controller_that_is_cut_off_waits, a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
+    checkpoints_outlive_a_host, hosts_train_what_one_machine_does,
 };
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -85,6 +85,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
+        ("a_controller_that_is_cut_off_waits", a_controller_that_is_cut_off_waits),
         ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];

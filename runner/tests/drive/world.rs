@@ -13,7 +13,7 @@ use dtrain_runner::ledger::{NewTrial, Predicted};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
     Drive, DriveError, Fact, History, Home, Interrupts, Launching, Ledger, Options, Outcome, Programs, Seen,
-    TrialFolder, driver,
+    Status, TrialFolder, driver,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -27,6 +27,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Ending of a file beside a host's folder that makes it unreachable.
+const DOWN: &str = "down";
 
 /// Ranks of every trial here.
 pub(crate) const RANKS: u32 = 2;
@@ -47,6 +50,8 @@ pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
+    /// What the controller was about.
+    statuses: Mutex<Vec<Status>>,
     /// Seconds of training that each launch was told of.
     pub(crate) spent: Mutex<Vec<f64>>,
     _folder: Option<tempfile::TempDir>,
@@ -76,6 +81,7 @@ impl World {
             options: Options::default(),
             interrupts: Arc::default(),
             command: None,
+            statuses: Mutex::default(),
             spent: Mutex::default(),
             _folder: None,
         }
@@ -96,7 +102,12 @@ impl World {
     ) -> Result<Outcome, DriveError> {
         let mut ledger = History::open(&self.home.history()).expect("opens");
         let programs = programs(&self.root);
-        let mut observer = |seen: &Seen| observe(seen);
+        let mut observer = |seen: &Seen| {
+            if let Seen::Status(status) = seen {
+                self.statuses.lock().expect("whole").push(status.clone());
+            }
+            observe(seen);
+        };
         verb(Drive {
             home: &self.home,
             trial: &self.trial,
@@ -128,7 +139,10 @@ impl World {
             .expect("this program starts")
     }
 
-    fn lower(&self, launching: &Launching) -> Vec<Assignment> {
+    fn lower(&self, launching: &Launching) -> Result<Vec<Assignment>, String> {
+        if launching.hosts == 0 {
+            return Err("no host answers".into());
+        }
         self.spent.lock().expect("whole").push(launching.spent_seconds);
         let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
         let mlp = Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: Activation::Relu };
@@ -170,7 +184,7 @@ impl World {
             until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, target: None },
             step: Vec::new(),
             placement: Placement {
-                host: self.hosts.map_or(0, |hosts| rank.0 * hosts / RANKS),
+                host: rank.0 * launching.hosts / RANKS,
                 device: DeviceKind::Cpu,
                 index: 0,
                 threads: 1,
@@ -182,11 +196,16 @@ impl World {
             checkpoints: launching.checkpoints.clone(),
             resume: launching.from.clone(),
         };
-        (0..RANKS).map(Rank).map(of_rank).collect()
+        Ok((0..RANKS).map(Rank).map(of_rank).collect())
     }
 
     pub(crate) fn sabotage(&self, text: &str) {
         fs::write(self.root.join(toy::SABOTAGE), text).expect("room on disk");
+    }
+
+    /// What the controller was about so far.
+    pub(crate) fn seen(&self) -> Vec<Status> {
+        self.statuses.lock().expect("whole").clone()
     }
 
     pub(crate) fn facts(&self) -> Vec<Fact> {
@@ -232,6 +251,9 @@ struct Far(PathBuf);
 
 impl Dial for Far {
     fn dial(&mut self) -> io::Result<UnixStream> {
+        if self.0.with_extension(DOWN).exists() {
+            return Err(io::Error::other("it is switched off"));
+        }
         let (near, far) = UnixStream::pair()?;
         let far = OwnedFd::from(far);
         Command::new(std::env::current_exe()?)
@@ -338,12 +360,29 @@ impl World {
     /// Hosts that are processes with a state folder of their own.
     fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
         let host = |index| RemoteHost::new(format!("node{index}"), Box::new(Far(self.host(index))));
-        Box::new(ClusterLauncher::new(&self.trial, (0..hosts).map(host).collect()))
+        let folder = self.home.trial(&self.trial);
+        Box::new(ClusterLauncher::new(&self.trial, &folder, (0..hosts).map(host).collect()))
     }
 
     /// The folder of a host.
     pub(crate) fn host(&self, index: u32) -> PathBuf {
         self.root.join(format!("host-{index}"))
+    }
+
+    /// Lets nobody reach a host any more, or everybody again; who was connected with it no longer is.
+    pub(crate) fn switch(&self, host: u32, is_on: bool) {
+        let file = self.host(host).with_extension(DOWN);
+        if is_on {
+            fs::remove_file(file).expect("it was switched off");
+            return;
+        }
+        fs::write(file, "").expect("room on disk");
+        for id in processes_of(self.host(host).to_str().expect("plain text")) {
+            let line = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            if let Some(process) = Process::of(id).filter(|_| line.contains("\0relay\0")) {
+                kill(&process);
+            }
+        }
     }
 
     /// The newest agent on a host and its ranks, once it has started them.

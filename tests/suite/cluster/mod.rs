@@ -2,3 +2,4 @@
 
 mod doctor;
 mod lab;
+mod train;

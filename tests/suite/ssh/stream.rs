@@ -124,6 +124,15 @@ fn a_program_tells_why_it_ended() {
     let ending = ending.expect("it ended");
     assert_eq!(ending.status, Some(9));
     assert!(ending.stderr.len() == 4096 && ending.stderr.ends_with("99999\n100000\n"), "{ending:?}");
+    // What is written to a program that does not read is no reason not to hear it.
+    let deaf = place(&host.home(), "#!/bin/sh\necho last words\nexec sleep 1\n");
+    let mut stream = ssh.open(&deaf, Word::Stdio).expect("it starts");
+    stream.pipe().set_write_timeout(Some(Duration::from_millis(100))).expect("it is a socket");
+    stream.write_all(&noise()).expect_err("nobody reads it");
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("the end comes");
+    assert_eq!(said, "last words\n");
+    assert_eq!(stream.ending(Duration::from_secs(10)).expect("it ended").status, Some(0));
     let killed = place(&host.home(), "#!/bin/sh\nkill -9 $$\n");
     let ending = ssh.open(&killed, Word::Stdio).expect("it starts").ending(Duration::from_secs(10));
     assert_eq!(ending.expect("it ended").signal.as_deref(), Some("KILL"));

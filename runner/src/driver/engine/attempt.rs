@@ -5,13 +5,16 @@ use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::agent::{AgentOrder, SpoolRecord};
 use crate::driver::link::Link;
 use crate::driver::{DriveError, Launching};
-use crate::launch::Reached;
+use crate::launch::{NotLaunched, Reached, Usable};
 use crate::machine::Input;
 use crate::seen::{Seen, Status};
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// How long before a host that could not be asked is asked again.
+const AWAY: Duration = Duration::from_millis(500);
 
 impl Engine<'_> {
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
@@ -28,7 +31,20 @@ impl Engine<'_> {
         let checkpoints = self.folder.checkpoints();
         let spent_seconds = self.trained.seconds();
         let step = from.as_ref().map(|point| point.step);
-        let assignments = (self.drive.lower)(&Launching { attempt, from, spent_seconds, checkpoints });
+        let Usable { hosts, away } = self.launcher.usable();
+        if !away.is_empty() {
+            self.show(Status::HostsAway { hosts, away })?;
+        }
+        let lowered =
+            (self.drive.lower)(&Launching { attempt, from: from.clone(), spent_seconds, checkpoints, hosts });
+        let assignments = match lowered {
+            Ok(assignments) => assignments,
+            Err(reason) => {
+                let failure = Failure::Other(reason);
+                self.inputs.push_back(Input::LaunchFailed { attempt, failure });
+                return Ok(());
+            }
+        };
         let ranks = u32::try_from(assignments.len()).unwrap_or(u32::MAX);
         self.show(Status::Launching { attempt, ranks, from: step })?;
         let order = AgentOrder {
@@ -44,8 +60,15 @@ impl Engine<'_> {
         };
         match self.launcher.launch(&order) {
             Ok(_) => self.listen(attempt),
-            Err(reason) => {
-                let failure = Failure::Other(format!("the attempt could not be launched: {reason}"));
+            Err(not_launched) => {
+                let failure = match (not_launched, from) {
+                    (NotLaunched::Checkpoint(detail), Some(point)) => {
+                        Failure::CorruptCheckpoint { folder: point.folder, detail }
+                    }
+                    (NotLaunched::Checkpoint(reason) | NotLaunched::Other(reason), _) => {
+                        Failure::Other(format!("the attempt could not be launched: {reason}"))
+                    }
+                };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 Ok(())
             }
@@ -56,13 +79,24 @@ impl Engine<'_> {
     pub(super) fn listen(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
         self.link = None;
         let mut silent_until = Instant::now() + SILENCE;
-        let mut killed = false;
+        let (mut killed, mut is_told) = (false, false);
         loop {
             match self.launcher.reach(attempt, self.read) {
                 Reached::Connected(connection) => {
                     let agent = connection.agent;
                     self.link = Some(Link::of(attempt, self.read, connection, self.folder.path()));
                     return self.show(Status::Attached { attempt, agent });
+                }
+                Reached::Away(reason) => {
+                    if self.drive.interrupts.count() > self.interrupts {
+                        return Err(DriveError::Away { attempt, reason });
+                    }
+                    if !is_told {
+                        is_told = true;
+                        self.show(Status::Away { attempt, reason })?;
+                    }
+                    thread::sleep(AWAY);
+                    silent_until = Instant::now() + SILENCE;
                 }
                 Reached::Silent if Instant::now() < silent_until => thread::sleep(Duration::from_millis(20)),
                 Reached::Silent if killed => return Err(DriveError::Unreachable(attempt)),

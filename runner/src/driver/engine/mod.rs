@@ -57,12 +57,6 @@ impl<'a> Engine<'a> {
         let here =
             || -> Box<dyn Launcher> { Box::new(LocalLauncher::starting(&folder, &drive.programs.agent)) };
         let launcher = drive.launcher.take().unwrap_or_else(here);
-        let hosts = launcher.hosts();
-        if !hosts.is_empty() {
-            let path = folder.elsewhere();
-            let written = crate::durable::replace(&path, (hosts.join("\n") + "\n").as_bytes());
-            written.map_err(|source| DriveError::Folder { doing: "write", path, source })?;
-        }
         let (machine, effects) = Machine::replay(&drive.ledger.facts(drive.trial)?);
         let mut engine = Self {
             interrupts: drive.interrupts.count(),

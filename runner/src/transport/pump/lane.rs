@@ -5,6 +5,7 @@ use super::gulp::{Gulp, MOST};
 use rustix::event::PollFlags;
 use ssh2::{BlockDirections, Channel, Error, Session};
 use std::io::{self, ErrorKind, Read};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -281,6 +282,9 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // Only the first ending counts: this one is for a thread that ended before its work.
         self.break_off("the session has ended");
+        // What the user wrote in vain must not turn the end of the stream into an error.
+        drop(self.pipe.shutdown(Shutdown::Read));
+        while let Ok(1..) = self.pipe.read(&mut [0; MOST]) {}
     }
 }
 

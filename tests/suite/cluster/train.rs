@@ -1,0 +1,161 @@
+//! Training on hosts that are reached through a bastion, and that fail.
+
+use crate::lab::Lab;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::chown;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long anything may take that must come.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A training of some seconds, which divides among two and four hosts.
+const RECIPE: &str = r#"
+name = "lab"
+
+[model]
+kind = "decoder"
+layers = 4
+hidden = 64
+heads = 4
+context = 64
+
+[data]
+train = "text.txt"
+valid = "5%"
+
+[objective]
+stop = { steps = STEPS }
+
+[train]
+batch = 24
+
+[checkpoint]
+every = 5
+
+[cluster]
+launcher = "ssh"
+hosts = ["node[1-4]"]
+"#;
+
+/// A run of `dtrain` on the controller, and what it says.
+struct Run {
+    process: Child,
+    lines: Receiver<(Instant, String)>,
+    said: Vec<(Instant, String)>,
+}
+
+impl Run {
+    /// Puts recipe and data in place, and starts.
+    fn start(lab: &Lab, steps: u32) -> Self {
+        let text: String =
+            (0..4000).map(|line| format!("line {line} of a text, and {}\n", line * line)).collect();
+        for machine in ["controller", "node1", "node2", "node3", "node4"] {
+            let home = lab.home(machine);
+            let owner =
+                fs::metadata(&home).map(|found| std::os::unix::fs::MetadataExt::uid(&found)).expect("a home");
+            for (name, text) in
+                [("text.txt", &text), ("recipe.toml", &RECIPE.replace("STEPS", &steps.to_string()))]
+            {
+                fs::write(home.join(name), text).expect("room on disk");
+                chown(home.join(name), Some(owner), Some(owner)).expect("ours");
+            }
+        }
+        let mut command = lab.command("dtrain");
+        command.args(["run", "recipe.toml", "--no-sample"]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+        let from = process.stderr.take().expect("it is piped");
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                drop(sender.send((Instant::now(), line)));
+            }
+        });
+        Self { process, lines, said: Vec::new() }
+    }
+
+    /// Waits for a line with `word`, and gives it with the moment it came.
+    fn hears(&mut self, word: &str) -> (Instant, String) {
+        let until = Instant::now() + PATIENCE;
+        while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            self.said.push(line.clone());
+            if line.1.contains(word) {
+                return line;
+            }
+        }
+        panic!("`{word}` was not said: {:#?}", self.words())
+    }
+
+    fn words(&self) -> Vec<&str> {
+        self.said.iter().map(|(_, line)| line.as_str()).collect()
+    }
+
+    /// Waits for the end, which is a good one.
+    fn completes(&mut self, steps: u32) {
+        self.hears(&format!("completed after {steps} of {steps} steps"));
+        let status = self.process.wait().expect("it is our child");
+        assert!(status.success(), "{status}: {:#?}", self.words());
+    }
+}
+
+/// Nothing of dtrain runs on any host, 15 seconds from now at the latest.
+fn nothing_is_left(lab: &Lab, hosts: &[&str]) {
+    let until = Instant::now() + Duration::from_secs(15);
+    for host in hosts {
+        while !lab.processes(host).is_empty() {
+            assert!(Instant::now() < until, "left on {host}: {:?}", lab.processes(host));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn four_hosts_train_through_a_bastion() {
+    let Some(lab) = Lab::start(4) else { return };
+    let mut run = Run::start(&lab, 10);
+    for host in ["node1", "node2", "node3", "node4"] {
+        println!("{}", run.hears(&format!("{host}: connected in")).1);
+    }
+    run.completes(10);
+    nothing_is_left(&lab, &["node1", "node2", "node3", "node4"]);
+    let kept = |host: &str| {
+        let trials = lab.home(host).join(".local/state/dtrain/trials");
+        let trial = fs::read_dir(trials).expect("a trial").flatten().next().expect("a trial").path();
+        fs::read_dir(trial.join("checkpoints")).expect("a folder").count()
+    };
+    assert!(["node1", "node2", "node3", "node4"].iter().all(|host| kept(host) > 0), "each keeps its part");
+}
+
+/// Runs until something was committed, disturbs, and waits for the end; prints how long it took to notice and to go on.
+fn disturbed(fault: &str, disturb: impl Fn(&Lab), lost: &str, left: &[&str]) {
+    let Some(lab) = Lab::start(4) else { return };
+    let mut run = Run::start(&lab, 60);
+    run.hears("step 7/");
+    let began = Instant::now();
+    disturb(&lab);
+    let (noticed, words) = run.hears("lost");
+    assert!(words.contains(lost), "{words}");
+    run.hears("starting");
+    let (next, _) = run.hears("step ");
+    let seconds = |moment: Instant| moment.duration_since(began).as_secs_f64();
+    println!(
+        "{fault}: noticed after {:.1} s, next step shown after {:.1} s",
+        seconds(noticed),
+        seconds(next)
+    );
+    run.completes(60);
+    nothing_is_left(&lab, left);
+}
+
+#[test]
+fn the_others_go_on_when_a_host_dies() {
+    disturbed("a host dies", |lab| lab.kill_host("node3"), "node3", &["node1", "node2", "node4"]);
+}
+
+#[test]
+fn the_others_go_on_when_a_host_is_cut_off() {
+    disturbed("a host is cut off", |lab| lab.cut("node2"), "node2", &["node1", "node3", "node4"]);
+}
