@@ -1,6 +1,6 @@
 //! A launcher at the other end of a stream: what the controller cannot do on a host itself, this program does there for it.
 //!
-//! The stream carries a [`Request`] and a [`Reply`] in turn, as frames. A stream that was connected with an agent belongs to
+//! The stream carries requests and replies in turn, as frames. A stream that was connected with an agent belongs to
 //! that agent from then on.
 
 use super::{Connection, Launcher, LocalLauncher, NotLaunched, Reached};
