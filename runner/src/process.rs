@@ -24,6 +24,11 @@ impl Process {
         Self::of(self.id) == Some(*self)
     }
 
+    /// Whether it still runs and was not stopped by a signal.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.is_alive() && stat(self.id).is_some_and(|stat| !matches!(stat.state, 'T' | 't'))
+    }
+
     /// Kills it and waits until it is gone, at most `patience`; tells whether it is.
     pub(crate) fn kill(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;

@@ -1,11 +1,13 @@
 //! `dtrain logs`.
 
 use crate::args::LogsArgs;
+use crate::commands::resume::plan;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::trials;
-use dtrain_protocol::Rank;
-use dtrain_runner::agent::Log;
+use crate::{hosts, trials};
+use dtrain_protocol::{AttemptId, Rank, TrialId};
+use dtrain_runner::launch::relay::RemoteHost;
+use dtrain_runner::ledger::Status;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -20,9 +22,21 @@ struct Line<'a> {
     line: &'a str,
 }
 
+/// Where a log is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Here(PathBuf),
+    /// On a host of the trial, by its index.
+    There(usize),
+}
+
 /// A log and how far it was printed.
 struct Reader {
-    log: Log,
+    /// Of a rank in an attempt, or of the agents.
+    of: Option<(AttemptId, Rank)>,
+    place: Place,
+    /// Where it is, for people.
+    name: String,
     offset: u64,
     /// Bytes of a line that has not ended.
     tail: Vec<u8>,
@@ -31,23 +45,25 @@ struct Reader {
 /// Prints the logs of a trial.
 pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let history = trials::read_history(context)?;
-    let trial = trials::find(&history, &args.trial.trial)?;
+    let known = trials::trial(context, &history, &args.trial.trial)?;
+    let trial = known.row.id.clone();
+    let mut hosts = hosts::that_answer(context, &plan(&known)?.recipe)?;
     let mut readers: Vec<Reader> = Vec::new();
-    let mut shown: Option<PathBuf> = None;
+    let mut shown: Option<String> = None;
     let mut has_any = false;
     loop {
         // Asked before reading, so that what was written last is still printed.
-        let goes_on = args.follow && trials::is_alive(context, &trial);
-        for log in dtrain_runner::driver::logs(&context.home, &trial).map_err(|error| {
-            Failure::new(Exit::Infrastructure, "cannot read the logs").cause(error.to_string())
-        })? {
-            let is_wanted = args.rank.is_none_or(|rank| log.of.is_some_and(|(_, of)| of == Rank(rank)));
-            if is_wanted && readers.iter().all(|reader| reader.log.path != log.path) {
-                readers.push(Reader { log, offset: 0, tail: Vec::new() });
+        let runs =
+            || trials::trial(context, &history, &trial.0).map(|trial| trial.row.status == Status::Running);
+        let goes_on = args.follow && runs()?;
+        for reader in found(context, &trial, &mut hosts)? {
+            let is_wanted = args.rank.is_none_or(|rank| reader.of.is_some_and(|(_, of)| of == Rank(rank)));
+            if is_wanted && readers.iter().all(|known| known.name != reader.name) {
+                readers.push(reader);
             }
         }
         for reader in &mut readers {
-            for line in reader.news(!goes_on)? {
+            for line in reader.news(&trial, &mut hosts, !goes_on)? {
                 has_any = true;
                 print(context, reader, &line, &mut shown)?;
             }
@@ -66,25 +82,65 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// The logs there are now: on this machine, or on the hosts of the trial.
+fn found(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<Reader>, Failure> {
+    let reader = |of, place, name| Reader { of, place, name, offset: 0, tail: Vec::new() };
+    if hosts.is_empty() {
+        let logs = dtrain_runner::driver::logs(&context.home, trial);
+        let logs = logs.map_err(|error| unreadable("the logs", &error.to_string()))?;
+        return Ok(logs
+            .into_iter()
+            .map(|log| reader(log.of, Place::Here(log.path.clone()), log.path.display().to_string()))
+            .collect());
+    }
+    let mut readers = Vec::new();
+    for (index, host) in hosts.iter_mut().enumerate() {
+        // A host that cannot be asked now may be asked later.
+        for of in host.logs(trial).unwrap_or_default() {
+            let name = format!("{}, {}", host.name, words(of));
+            readers.push(reader(of, Place::There(index), name));
+        }
+    }
+    Ok(readers)
+}
+
+fn unreadable(what: &str, reason: &str) -> Failure {
+    Failure::new(Exit::Infrastructure, format!("cannot read {what}")).cause(reason.to_owned())
+}
+
+fn words(of: Option<(AttemptId, Rank)>) -> String {
+    of.map_or_else(|| "agents".to_owned(), |(attempt, rank)| format!("attempt {attempt}, rank {rank}"))
+}
+
 impl Reader {
-    /// The lines written since the last call; with `all`, also one that has not ended.
-    fn news(&mut self, all: bool) -> Result<Vec<String>, Failure> {
-        let mut read = || -> std::io::Result<Vec<u8>> {
-            let mut file = File::open(&self.log.path)?;
-            file.seek(SeekFrom::Start(self.offset))?;
-            let mut bytes = Vec::new();
-            self.offset += file.read_to_end(&mut bytes)? as u64;
-            Ok(bytes)
-        };
-        let bytes = match read() {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => {
-                let path = self.log.path.display();
-                return Err(Failure::new(Exit::Infrastructure, format!("cannot read {path}"))
-                    .cause(error.to_string()));
+    /// The bytes written since the last call.
+    fn bytes(&mut self, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<u8>, Failure> {
+        let read = match &self.place {
+            Place::There(host) => {
+                return Ok(hosts[*host].log(trial, self.of, self.offset).unwrap_or_default());
             }
+            Place::Here(path) => File::open(path).and_then(|mut file| {
+                file.seek(SeekFrom::Start(self.offset))?;
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes)?;
+                Ok(bytes)
+            }),
         };
+        match read {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read.map_err(|error| unreadable(&self.name, &error.to_string())),
+        }
+    }
+
+    /// The lines written since the last call; with `all`, also one that has not ended.
+    fn news(&mut self, trial: &TrialId, hosts: &mut [RemoteHost], all: bool) -> Result<Vec<String>, Failure> {
+        let mut bytes = self.bytes(trial, hosts)?;
+        self.offset += bytes.len() as u64;
+        while all && !bytes.is_empty() {
+            self.tail.append(&mut bytes);
+            bytes = self.bytes(trial, hosts)?;
+            self.offset += bytes.len() as u64;
+        }
         self.tail.extend(bytes);
         let end = if all {
             self.tail.len()
@@ -96,19 +152,19 @@ impl Reader {
     }
 }
 
-fn print(context: &Context, reader: &Reader, line: &str, shown: &mut Option<PathBuf>) -> Result<(), Failure> {
-    let of = reader.log.of;
+fn print(context: &Context, reader: &Reader, line: &str, shown: &mut Option<String>) -> Result<(), Failure> {
+    let of = reader.of;
     if context.out.json {
         let line = Line { attempt: of.map(|(attempt, _)| attempt.0), rank: of.map(|(_, rank)| rank.0), line };
         return context.out.json_line("log", &line);
     }
-    if shown.as_ref() != Some(&reader.log.path) {
-        *shown = Some(reader.log.path.clone());
-        let title =
-            of.map_or("agents".to_owned(), |(attempt, rank)| format!("attempt {attempt}, rank {rank}"));
-        context
-            .out
-            .data(&context.out.paint_data.bold(&format!("{title} ({})", reader.log.path.display())))?;
+    if shown.as_ref() != Some(&reader.name) {
+        *shown = Some(reader.name.clone());
+        let title = match reader.place {
+            Place::Here(_) => format!("{} ({})", words(of), reader.name),
+            Place::There(_) => reader.name.clone(),
+        };
+        context.out.data(&context.out.paint_data.bold(&title))?;
     }
     context.out.data(&super::model::visible(line))
 }

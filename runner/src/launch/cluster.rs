@@ -15,13 +15,16 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a host may take to answer a short question.
 const TO_ANSWER: Duration = Duration::from_secs(3);
 
+/// The same for hosts that have answered before.
+const TO_ANSWER_AGAIN: Duration = Duration::from_millis(1500);
+
 /// Waits for the answer to a question.
-type Answer<T> = Box<dyn FnOnce() -> Result<T, String>>;
+type Answer<T> = Box<dyn FnOnce(Duration) -> Result<T, String>>;
 
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
@@ -68,9 +71,9 @@ impl ClusterLauncher {
             drop(sender.send(answer));
         });
         let name = self.names[host].clone();
-        Box::new(move || {
-            let late = || Err(format!("no answer within {} s", TO_ANSWER.as_secs()));
-            let answer = answer.recv_timeout(TO_ANSWER).unwrap_or_else(|_| late());
+        Box::new(move |patience| {
+            let late = || Err(format!("no answer within {:.1} s", patience.as_secs_f64()));
+            let answer = answer.recv_timeout(patience).unwrap_or_else(|_| late());
             answer.map_err(|reason| format!("{name}: {reason}"))
         })
     }
@@ -79,10 +82,12 @@ impl ClusterLauncher {
     fn ask_all<T: Send + 'static>(
         &self,
         hosts: &[usize],
+        patience: Duration,
         question: impl Fn(&mut RemoteHost) -> Result<T, String> + Clone + Send + 'static,
     ) -> Vec<Result<T, String>> {
+        let until = Instant::now() + patience;
         let asked: Vec<_> = hosts.iter().map(|host| self.ask(*host, question.clone())).collect();
-        asked.into_iter().map(|answer| answer()).collect()
+        asked.into_iter().map(|answer| answer(until.saturating_duration_since(Instant::now()))).collect()
     }
 
     /// Lets every active host but the first have an agent at its door; the seats of all, with the address of the door.
@@ -134,7 +139,8 @@ impl ClusterLauncher {
 impl Launcher for ClusterLauncher {
     fn usable(&mut self) -> Usable {
         let all: Vec<usize> = (0..self.hosts.len()).collect();
-        let answers = self.ask_all(&all, RemoteHost::address);
+        let patience = if self.usable.is_empty() { TO_ANSWER } else { TO_ANSWER_AGAIN };
+        let answers = self.ask_all(&all, patience, RemoteHost::address);
         self.usable = all.into_iter().filter(|host| answers[*host].is_ok()).collect();
         let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
         Usable { hosts, away: answers.into_iter().filter_map(Result::err).collect() }
@@ -163,27 +169,36 @@ impl Launcher for ClusterLauncher {
     /// A leader that does not answer may go on all the same: then its followers do too, as none of them outlives it.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
         let trial = self.trial.clone();
-        let reason = match self.ask(self.active[0], move |host| host.reach(&trial, attempt, from))() {
+        let asked = self.ask(self.active[0], move |host| host.reach(&trial, attempt, from));
+        let reason = match asked(TO_ANSWER) {
             Ok(reached) => return reached,
             Err(reason) => reason,
         };
         let trial = self.trial.clone();
-        let followers = self.ask_all(&self.active[1..], move |host| host.is_alive(&trial, attempt));
+        let is_alive = move |host: &mut RemoteHost| host.is_alive(&trial, attempt);
+        let followers = self.ask_all(&self.active[1..], TO_ANSWER, is_alive);
         if followers.contains(&Ok(false)) { Reached::Gone } else { Reached::Away(reason) }
+    }
+
+    fn answers(&mut self, attempt: AttemptId) -> bool {
+        let trial = self.trial.clone();
+        let asked = self.ask(self.active[0], move |host| {
+            let is_alive = host.is_alive(&trial, attempt)?;
+            Ok(is_alive || host.kill(&trial, attempt).is_err())
+        });
+        asked(TO_ANSWER_AGAIN) == Ok(true)
     }
 
     /// What lies on a host that does not answer is not waited for.
     fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
         let trial = self.trial.clone();
-        let leftover = self.ask(self.active[0], move |host| {
-            host.leftover(&trial, attempt, from).map_err(|error| error.to_string())
-        });
-        Ok(Box::new(io::Cursor::new(leftover().unwrap_or_default())))
+        let leftover = self.ask(self.active[0], move |host| host.leftover(&trial, attempt, from));
+        Ok(Box::new(io::Cursor::new(leftover(TO_ANSWER_AGAIN).unwrap_or_default())))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {
         let trial = self.trial.clone();
-        let killed = self.ask_all(&self.active, move |host| host.kill(&trial, attempt));
+        let killed = self.ask_all(&self.active, TO_ANSWER, move |host| host.kill(&trial, attempt));
         killed.iter().all(|gone| *gone == Ok(true))
     }
 }

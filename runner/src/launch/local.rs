@@ -69,9 +69,10 @@ impl LocalLauncher {
         }
     }
 
-    /// Whether the agent of `attempt` lives.
+    /// Whether the agent of `attempt` lives, and was not stopped by a signal.
     pub(super) fn is_alive(&self, attempt: AttemptId) -> bool {
-        self.is_locked() && self.card().is_some_and(|card| card.attempt == attempt)
+        let is_at_work = |card: AgentCard| card.attempt == attempt && card.agent.is_at_work();
+        self.is_locked() && self.card().is_some_and(is_at_work)
     }
 
     /// Kills what lives of attempts before `attempt`: whoever launches it knows that they are over.

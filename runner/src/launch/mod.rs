@@ -29,6 +29,12 @@ pub trait Launcher {
     /// Reaches the agent of `attempt` to hear its spool from `from` on.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached;
 
+    /// Whether the agent of an attempt still does its work; asked when nothing was heard of it for a while. One that is found not to
+    /// is killed. Of this machine's the kernel tells.
+    fn answers(&mut self, _attempt: AttemptId) -> bool {
+        true
+    }
+
     /// What the attempt left behind, from `from` on; to be asked for when its agent is gone.
     fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>>;
 

@@ -5,16 +5,20 @@
 
 use super::{Connection, Launcher, LocalLauncher, NotLaunched, Reached};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder, Program};
-use crate::driver::Programs;
+use crate::driver::{Programs, logs};
 use crate::home::{Home, TrialFolder};
 use crate::process::bind_to_this_thread;
-use dtrain_protocol::{AttemptId, HostFacts, TrialId, frame};
+use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
+
+/// Most bytes of a log that are given at once.
+const LOG_PIECE: u64 = 1 << 20;
 
 /// What is asked of the far end.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +38,10 @@ enum Request {
     Facts,
     /// Start a rank that measures, with so many threads; this stream is its standard input and output from then on.
     Measure { threads: u32 },
+    /// Whose logs of a trial there are: of a rank in an attempt, or of the agents.
+    Logs { trial: TrialId },
+    /// What one of them says.
+    Log { trial: TrialId, of: Option<(AttemptId, Rank)>, from: u64 },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
     /// Kill what lives of an attempt.
@@ -54,9 +62,10 @@ enum Reply {
     Silent,
     Gone,
     /// So many bytes follow.
-    Leftover {
+    Bytes {
         bytes: u64,
     },
+    Logs(Vec<Option<(AttemptId, Rank)>>),
     Killed {
         is_gone: bool,
     },
@@ -115,11 +124,18 @@ pub fn run(home: &Home, programs: &Programs, host: impl Fn() -> HostFacts) -> io
             },
             Request::Leftover { trial, attempt, from } => match starting(&trial).leftover(attempt, from) {
                 Ok(mut leftover) => {
-                    let mut bytes = Vec::new();
-                    leftover.read_to_end(&mut bytes)?;
-                    frame::write(&mut stdout, &Reply::Leftover { bytes: bytes.len() as u64 })?;
-                    stdout.write_all(&bytes)?;
-                    stdout.flush()?;
+                    give(&mut stdout, &mut leftover)?;
+                    continue;
+                }
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            Request::Logs { trial } => match logs(home, &trial) {
+                Ok(logs) => Reply::Logs(logs.into_iter().map(|log| log.of).collect()),
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            Request::Log { trial, of, from } => match log(&home.trial(&trial), of, from) {
+                Ok(mut log) => {
+                    give(&mut stdout, &mut log)?;
                     continue;
                 }
                 Err(error) => Reply::Failed { reason: error.to_string() },
@@ -144,6 +160,23 @@ pub fn run(home: &Home, programs: &Programs, host: impl Fn() -> HostFacts) -> io
         };
         frame::write(&mut stdout, &reply)?;
     }
+}
+
+/// Answers with bytes.
+fn give(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes)?;
+    frame::write(to, &Reply::Bytes { bytes: bytes.len() as u64 })?;
+    to.write_all(&bytes)?;
+    to.flush()
+}
+
+/// A piece of a log.
+fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Result<impl Read + use<>> {
+    let path = of.map_or_else(|| trial.agent_log(), |(attempt, rank)| trial.rank_log(attempt, rank));
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    Ok(file.take(LOG_PIECE))
 }
 
 fn failed(not_launched: NotLaunched) -> Reply {
@@ -299,15 +332,41 @@ impl RemoteHost {
         })
     }
 
-    pub(super) fn leftover(&mut self, trial: &TrialId, attempt: AttemptId, from: u64) -> io::Result<Vec<u8>> {
-        let asked = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from });
-        match (asked.map_err(io::Error::other)?, &self.stream) {
-            (Reply::Leftover { bytes }, Some(stream)) => {
-                let mut leftover = Vec::new();
-                Read::take(stream, bytes).read_to_end(&mut leftover)?;
-                Ok(leftover)
+    pub(super) fn leftover(
+        &mut self,
+        trial: &TrialId,
+        attempt: AttemptId,
+        from: u64,
+    ) -> Result<Vec<u8>, String> {
+        self.bytes(&Request::Leftover { trial: trial.clone(), attempt, from })
+    }
+
+    /// Whose logs of a trial lie there: of a rank in an attempt, or of the agents.
+    pub fn logs(&mut self, trial: &TrialId) -> Result<Vec<Option<(AttemptId, Rank)>>, String> {
+        match self.ask(&Request::Logs { trial: trial.clone() })? {
+            Reply::Logs(logs) => Ok(logs),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What one of them says from byte `from` on, a piece of it.
+    pub fn log(
+        &mut self,
+        trial: &TrialId,
+        of: Option<(AttemptId, Rank)>,
+        from: u64,
+    ) -> Result<Vec<u8>, String> {
+        self.bytes(&Request::Log { trial: trial.clone(), of, from })
+    }
+
+    fn bytes(&mut self, request: &Request) -> Result<Vec<u8>, String> {
+        match (self.ask(request)?, &self.stream) {
+            (Reply::Bytes { bytes }, Some(stream)) => {
+                let mut all = Vec::new();
+                Read::take(stream, bytes).read_to_end(&mut all).map_err(|error| error.to_string())?;
+                Ok(all)
             }
-            (other, _) => Err(io::Error::other(unexpected(&other))),
+            (other, _) => Err(unexpected(&other)),
         }
     }
 

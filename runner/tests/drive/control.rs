@@ -1,14 +1,14 @@
 //! What users ask of a trial that runs, and of one that does not.
 
-use crate::world::{STEPS, World, wait};
+use crate::world::{RANKS, STEPS, World, wait};
 use dtrain_protocol::{AttemptId, Event, StopReason};
 use dtrain_runner::{DriveError, Ended, Fact, OnInterrupt, Outcome, Seen, Verdict, driver};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 pub(crate) fn training_goes_on_without_a_controller() {
     let mut world = World::new();
+    world.pace = 0.02;
     world.options.detach = true;
     let outcome = world.drive(driver::start).0.expect("driven");
     let Outcome::Detached { agent: Some(agent) } = outcome else {
@@ -19,14 +19,15 @@ pub(crate) fn training_goes_on_without_a_controller() {
     world.wait_for_a_checkpoint();
     world.options = dtrain_runner::Options { on_interrupt: OnInterrupt::Leave, ..Default::default() };
     world.interrupts = Arc::default();
-    let left = thread::scope(|scope| {
-        let interrupts = Arc::clone(&world.interrupts);
-        scope.spawn(move || {
-            thread::sleep(Duration::from_millis(60));
-            interrupts.add();
-        });
-        world.drive(driver::attach).0.expect("it runs")
+    let mut ready = 0;
+    let left = world.drive_and(driver::attach, &mut |seen| {
+        let is_ready = matches!(seen, Seen::Event(said) if matches!(said.event, Event::Ready { .. }));
+        ready += u32::from(is_ready);
+        if is_ready && ready == RANKS {
+            world.interrupts.add();
+        }
     });
+    let left = left.expect("it runs");
     assert!(matches!(left, Outcome::Detached { .. }), "{left:?}");
     // Nobody looks while it ends; then its spool is enough.
     world.assert_nothing_lives();

@@ -50,6 +50,8 @@ pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
+    /// Seconds of a step.
+    pub(crate) pace: f64,
     /// What the controller was about.
     statuses: Mutex<Vec<Status>>,
     /// Seconds of training that each launch was told of.
@@ -81,6 +83,7 @@ impl World {
             options: Options::default(),
             interrupts: Arc::default(),
             command: None,
+            pace: 0.004,
             statuses: Mutex::default(),
             spent: Mutex::default(),
             _folder: None,
@@ -173,7 +176,7 @@ impl World {
                     epsilon: 1e-8,
                     weight_decay: 0.0,
                 },
-                learning_rate: 0.004,
+                learning_rate: self.pace,
                 warmup_steps: 0,
                 schedule_steps: STEPS,
                 schedule: Schedule::Constant,
@@ -351,9 +354,9 @@ fn new_trial() -> NewTrial {
 }
 
 impl World {
-    /// With the ranks on hosts of their own.
+    /// With the ranks on hosts of their own, and time enough to disturb them.
     pub(crate) fn on_hosts(mut self, hosts: u32) -> Self {
-        self.hosts = Some(hosts);
+        (self.hosts, self.pace) = (Some(hosts), 0.03);
         self
     }
 

@@ -121,6 +121,8 @@ fn four_hosts_train_through_a_bastion() {
     }
     run.completes(10);
     nothing_is_left(&lab, &["node1", "node2", "node3", "node4"]);
+    let logs = lab.command("dtrain").args(["logs", "lab-1"]).output().expect("the program starts");
+    assert!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));
     let kept = |host: &str| {
         let trials = lab.home(host).join(".local/state/dtrain/trials");
         let trial = fs::read_dir(trials).expect("a trial").flatten().next().expect("a trial").path();
@@ -129,17 +131,17 @@ fn four_hosts_train_through_a_bastion() {
     assert!(["node1", "node2", "node3", "node4"].iter().all(|host| kept(host) > 0), "each keeps its part");
 }
 
-/// Runs until something was committed, disturbs, and waits for the end; prints how long it took to notice and to go on.
+/// Runs for a while, disturbs, and waits for the end; prints how long it took to notice and to go on.
 #[expect(clippy::print_stdout, reason = "the log of the tests tells how long it took")]
-fn disturbed(fault: &str, disturb: impl Fn(&Lab), lost: &str, left: &[&str]) {
+fn disturbed(fault: &str, disturb: impl Fn(&Lab), (word, name): (&str, &str), left: &[&str]) {
     let Some(lab) = Lab::start(4) else { return };
     let mut run = Run::start(&lab, 300);
     run.hears("step ");
     run.hears("step ");
     let began = Instant::now();
     disturb(&lab);
-    let (noticed, words) = run.hears("lost host");
-    assert!(words.contains(lost), "{words}");
+    let (noticed, words) = run.hears(word);
+    assert!(words.contains(name), "{words}");
     run.hears("starting");
     let (next, _) = run.hears("step ");
     let seconds = |moment: Instant| moment.duration_since(began).as_secs_f64();
@@ -154,10 +156,30 @@ fn disturbed(fault: &str, disturb: impl Fn(&Lab), lost: &str, left: &[&str]) {
 
 #[test]
 fn the_others_go_on_when_a_host_dies() {
-    disturbed("a host dies", |lab| lab.kill_host("node3"), "node3", &["node1", "node2", "node4"]);
+    disturbed(
+        "a host dies",
+        |lab| lab.kill_host("node3"),
+        ("lost host", "node3"),
+        &["node1", "node2", "node4"],
+    );
 }
 
 #[test]
 fn the_others_go_on_when_a_host_is_cut_off() {
-    disturbed("a host is cut off", |lab| lab.cut("node2"), "node2", &["node1", "node3", "node4"]);
+    disturbed(
+        "a host is cut off",
+        |lab| lab.cut("node2"),
+        ("lost host", "node2"),
+        &["node1", "node3", "node4"],
+    );
+}
+
+#[test]
+fn the_others_go_on_when_the_host_that_leads_is_cut_off() {
+    disturbed(
+        "the leader is cut off",
+        |lab| lab.cut("node1"),
+        ("trying again", "the agent went away"),
+        &["node2", "node3", "node4"],
+    );
 }

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How long before a host that could not be asked is asked again.
 const AWAY: Duration = Duration::from_millis(500);
 
+/// How long nothing may be heard of an attempt before its agent is asked whether it does its work.
+const QUIET: Duration = Duration::from_secs(2);
+
 impl Engine<'_> {
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
         (self.link, self.read, self.kept) = (None, 0, 0);
@@ -84,6 +87,7 @@ impl Engine<'_> {
             match self.launcher.reach(attempt, self.read) {
                 Reached::Connected(connection) => {
                     let agent = connection.agent;
+                    self.heard_at = Instant::now();
                     self.link = Some(Link::of(attempt, self.read, connection, self.folder.path()));
                     return self.show(Status::Attached { attempt, agent });
                 }
@@ -156,13 +160,18 @@ impl Engine<'_> {
         let attempt = link.attempt;
         match link.heard.recv_timeout(patience) {
             Ok(Ok((offset, record))) => {
+                self.heard_at = Instant::now();
                 self.take_in(attempt, offset, record)?;
                 if self.machine.open() != Some(attempt) {
                     self.link.take_if(|link| link.attempt == attempt);
                 }
                 Ok(())
             }
-            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Timeout) if self.heard_at.elapsed() < QUIET => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                self.heard_at = Instant::now();
+                if self.launcher.answers(attempt) { Ok(()) } else { self.listen(attempt) }
+            }
             Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => self.listen(attempt),
         }
     }

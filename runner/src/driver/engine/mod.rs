@@ -38,6 +38,8 @@ pub(super) struct Engine<'a> {
     unseen: Vec<Seen>,
     news_since: Option<Instant>,
     link: Option<Link>,
+    /// When the attempt was last heard of.
+    heard_at: Instant,
     /// How far the open attempt's spool was read, and how far the ledger had it when this controller came.
     read: u64,
     kept: u64,
@@ -71,6 +73,7 @@ impl<'a> Engine<'a> {
             unseen: Vec::new(),
             news_since: None,
             link: None,
+            heard_at: Instant::now(),
             read: 0,
             kept: 0,
             trained: Trained::default(),
