@@ -1,9 +1,10 @@
 //! Training on hosts that are reached through a bastion, and that fail.
 
 use crate::lab::Lab;
+use dtrain_tests::root;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -28,14 +29,16 @@ train = "text.txt"
 valid = "5%"
 
 [objective]
-stop = { steps = STEPS }
+stop = { steps = 150 }
 
 [train]
 batch = 24
 
 [checkpoint]
 every = 5
+"#;
 
+const HOSTS: &str = r#"
 [cluster]
 launcher = "ssh"
 hosts = ["node[1-4]"]
@@ -50,22 +53,24 @@ struct Run {
 
 impl Run {
     /// Puts recipe and data in place, and starts.
-    fn start(lab: &Lab, steps: u32) -> Self {
+    fn start(lab: &Lab, recipe: &str, settings: &[&str]) -> Self {
         let text: String =
             (0..4000).map(|line| format!("line {line} of a text, and {}\n", line * line)).collect();
         for machine in ["controller", "node1", "node2", "node3", "node4"] {
             let home = lab.home(machine);
-            let owner =
-                fs::metadata(&home).map(|found| std::os::unix::fs::MetadataExt::uid(&found)).expect("a home");
-            for (name, text) in
-                [("text.txt", &text), ("recipe.toml", &RECIPE.replace("STEPS", &steps.to_string()))]
+            let owner = fs::metadata(&home).map(|found| found.uid()).expect("a home");
+            for (name, text) in [("text.txt", text.as_str()), ("recipe.toml", recipe), ("hosts.toml", HOSTS)]
             {
                 fs::write(home.join(name), text).expect("room on disk");
                 chown(home.join(name), Some(owner), Some(owner)).expect("ours");
             }
         }
         let mut command = lab.command("dtrain");
-        command.args(["run", "recipe.toml", "--no-sample"]).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample"]);
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let from = process.stderr.take().expect("it is piped");
         let (sender, lines) = channel();
@@ -113,15 +118,17 @@ fn nothing_is_left(lab: &Lab, hosts: &[&str]) {
 }
 
 #[test]
-fn four_hosts_train_through_a_bastion() {
+fn four_hosts_train_the_quickstart_through_a_bastion() {
     let Some(lab) = Lab::start(4) else { return };
-    let mut run = Run::start(&lab, 10);
+    let quickstart = fs::read_to_string(root().join("examples/quickstart/recipe.toml")).expect("it is there");
+    let settings = ["data.train=['text.txt']", "objective.stop={ steps = 10 }", "cluster.ranks=4"];
+    let mut run = Run::start(&lab, &quickstart, &settings);
     for host in ["node1", "node2", "node3", "node4"] {
         println!("{}", run.hears(&format!("{host}: connected in")).1);
     }
     run.completes(10);
     nothing_is_left(&lab, &["node1", "node2", "node3", "node4"]);
-    let logs = lab.command("dtrain").args(["logs", "lab-1"]).output().expect("the program starts");
+    let logs = lab.command("dtrain").args(["logs", "quickstart-1"]).output().expect("the program starts");
     assert!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));
     let kept = |host: &str| {
         let trials = lab.home(host).join(".local/state/dtrain/trials");
@@ -135,7 +142,7 @@ fn four_hosts_train_through_a_bastion() {
 #[expect(clippy::print_stdout, reason = "the log of the tests tells how long it took")]
 fn disturbed(fault: &str, disturb: impl Fn(&Lab), (word, name): (&str, &str), left: &[&str]) {
     let Some(lab) = Lab::start(4) else { return };
-    let mut run = Run::start(&lab, 300);
+    let mut run = Run::start(&lab, RECIPE, &[]);
     run.hears("step ");
     run.hears("step ");
     let began = Instant::now();
@@ -150,7 +157,7 @@ fn disturbed(fault: &str, disturb: impl Fn(&Lab), (word, name): (&str, &str), le
         seconds(noticed),
         seconds(next)
     );
-    run.completes(300);
+    run.completes(150);
     nothing_is_left(&lab, left);
 }
 
