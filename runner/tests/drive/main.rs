@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a test says how it went")]
 
 mod control;
+mod far;
 mod faults;
 mod foreign;
 mod hosts;

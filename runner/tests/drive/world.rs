@@ -7,8 +7,6 @@ use dtrain_protocol::{
 };
 use dtrain_recipes::{Activation, Data, Mlp, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
-use dtrain_runner::launch::relay::{Dial, RemoteHost};
-use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::{NewTrial, Predicted};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
@@ -18,18 +16,12 @@ use dtrain_runner::{
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Ending of a file beside a host's folder that makes it unreachable.
-const DOWN: &str = "down";
 
 /// Ranks of every trial here.
 pub(crate) const RANKS: u32 = 2;
@@ -249,27 +241,7 @@ impl World {
     }
 }
 
-/// A host: this program in a process of its own.
-struct Far(PathBuf);
-
-impl Dial for Far {
-    fn dial(&mut self) -> io::Result<UnixStream> {
-        if self.0.with_extension(DOWN).exists() {
-            return Err(io::Error::other("it is switched off"));
-        }
-        let (near, far) = UnixStream::pair()?;
-        let far = OwnedFd::from(far);
-        Command::new(std::env::current_exe()?)
-            .arg("relay")
-            .arg(&self.0)
-            .stdin(Stdio::from(far.try_clone()?))
-            .stdout(Stdio::from(far))
-            .spawn()
-            .map(|_| near)
-    }
-}
-
-fn card(trial: &TrialFolder) -> Option<AgentCard> {
+pub(crate) fn card(trial: &TrialFolder) -> Option<AgentCard> {
     let card: AgentCard = serde_json::from_slice(&fs::read(trial.agent_card()).ok()?).ok()?;
     Some(card).filter(|card| !card.ranks.is_empty())
 }
@@ -310,7 +282,7 @@ pub(crate) fn kill(process: &Process) {
 }
 
 /// Every process whose command line names the marker.
-fn processes_of(marker: &str) -> Vec<u32> {
+pub(crate) fn processes_of(marker: &str) -> Vec<u32> {
     let of = |entry: fs::DirEntry| {
         let id = entry.file_name().to_str()?.parse().ok()?;
         let line = fs::read(entry.path().join("cmdline")).ok()?;
@@ -354,45 +326,6 @@ fn new_trial() -> NewTrial {
 }
 
 impl World {
-    /// With the ranks on hosts of their own, and time enough to disturb them.
-    pub(crate) fn on_hosts(mut self, hosts: u32) -> Self {
-        (self.hosts, self.pace) = (Some(hosts), 0.03);
-        self
-    }
-
-    /// Hosts that are processes with a state folder of their own.
-    fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
-        let host = |index| RemoteHost::new(format!("node{index}"), Box::new(Far(self.host(index))));
-        let folder = self.home.trial(&self.trial);
-        Box::new(ClusterLauncher::new(&self.trial, &folder, (0..hosts).map(host).collect()))
-    }
-
-    /// The folder of a host.
-    pub(crate) fn host(&self, index: u32) -> PathBuf {
-        self.root.join(format!("host-{index}"))
-    }
-
-    /// Lets nobody reach a host any more, or everybody again; who was connected with it no longer is.
-    pub(crate) fn switch(&self, host: u32, is_on: bool) {
-        let file = self.host(host).with_extension(DOWN);
-        if is_on {
-            fs::remove_file(file).expect("it was switched off");
-            return;
-        }
-        fs::write(file, "").expect("room on disk");
-        for id in processes_of(self.host(host).to_str().expect("plain text")) {
-            let line = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
-            if let Some(process) = Process::of(id).filter(|_| line.contains("\0relay\0")) {
-                kill(&process);
-            }
-        }
-    }
-
-    /// The newest agent on a host and its ranks, once it has started them.
-    pub(crate) fn card_of(&self, host: u32) -> Option<AgentCard> {
-        card(&Home::at(self.host(host)).trial(&self.trial))
-    }
-
     /// With the ranks linked by TLS.
     pub(crate) fn over_tls(mut self) -> Self {
         self.options.link = LinkChoice::Tls { bind: "127.0.0.1".into() };

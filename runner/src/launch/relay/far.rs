@@ -1,0 +1,177 @@
+//! The far end: does on its host what it is asked.
+
+use super::super::{Launcher, LocalLauncher, NotLaunched, Reached};
+use super::{Reply, Request};
+use crate::agent::{AgentOrder, FollowerOrder, Program};
+use crate::driver::{Programs, logs};
+use crate::home::{Home, TrialFolder};
+use crate::process::bind_to_this_thread;
+use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::net::IpAddr;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+/// Most bytes of a log that are given at once.
+const LOG_PIECE: u64 = 1 << 20;
+
+/// The entry of the far end: serves requests from standard input until it ends. `host` is what the planner must know of this host.
+pub fn run(home: &Home, programs: &Programs, host: impl Fn() -> HostFacts) -> io::Result<()> {
+    let (mut stdin, mut stdout) = (io::stdin(), io::stdout());
+    let starting = |trial: &TrialId| LocalLauncher::starting(&home.trial(trial), &programs.agent);
+    loop {
+        let request = match frame::read(&mut stdin) {
+            Ok(request) => request,
+            Err(frame::FrameError::Closed) => return Ok(()),
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        let reply = match request {
+            Request::Address => Reply::Address(own_address()),
+            Request::Lead(order) => {
+                let order = at_home(*order, home, programs);
+                let trial = home.trial(&order.trial);
+                let mut launcher = starting(&order.trial);
+                launcher.fence(order.attempt);
+                made(&trial).and_then(|()| launcher.launch(&order)).map_or_else(failed, Reply::Leading)
+            }
+            Request::Follow(order) => {
+                let trial = home.trial(&order.trial);
+                let order = FollowerOrder {
+                    folder: trial.path().to_owned(),
+                    worker: programs.worker.clone(),
+                    ..*order
+                };
+                let mut launcher = starting(&order.trial);
+                launcher.fence(order.attempt);
+                let address = made(&trial).and_then(|()| launcher.follow(&order));
+                address.map_or_else(failed, |address| Reply::Following { address })
+            }
+            Request::Reach { trial, attempt, from } => match starting(&trial).connect(attempt, from) {
+                Ok((card, stream)) => {
+                    frame::write(&mut stdout, &Reply::Connected(card))?;
+                    let to = stream.try_clone()?;
+                    return pass_on(stream, to);
+                }
+                Err(Reached::Gone) => Reply::Gone,
+                Err(_) => Reply::Silent,
+            },
+            Request::Leftover { trial, attempt, from } => match starting(&trial).leftover(attempt, from) {
+                Ok(mut leftover) => {
+                    give(&mut stdout, &mut leftover)?;
+                    continue;
+                }
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            Request::Logs { trial } => match logs(home, &trial) {
+                Ok(logs) => Reply::Logs(logs.into_iter().map(|log| log.of).collect()),
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            Request::Log { trial, of, from } => match log(&home.trial(&trial), of, from) {
+                Ok(mut log) => {
+                    give(&mut stdout, &mut log)?;
+                    continue;
+                }
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
+            Request::Facts => Reply::Facts(host()),
+            Request::Measure { threads } => match probing(&programs.worker, threads) {
+                Ok(mut child) => {
+                    frame::write(&mut stdout, &Reply::Measuring)?;
+                    let pipes = child.stdin.take().zip(child.stdout.take());
+                    let (to, from) = pipes.expect("both are piped");
+                    let passed = pass_on(from, to);
+                    drop(child.kill());
+                    drop(child.wait());
+                    return passed;
+                }
+                Err(error) => {
+                    Reply::Failed { reason: format!("{}: {error}", programs.worker.path.display()) }
+                }
+            },
+            Request::Kill { trial, attempt } => Reply::Killed { is_gone: starting(&trial).kill(attempt) },
+        };
+        frame::write(&mut stdout, &reply)?;
+    }
+}
+
+/// Answers with bytes.
+fn give(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes)?;
+    frame::write(to, &Reply::Bytes { bytes: bytes.len() as u64 })?;
+    to.write_all(&bytes)?;
+    to.flush()
+}
+
+/// A piece of a log.
+fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Result<impl Read + use<>> {
+    let path = of.map_or_else(|| trial.agent_log(), |(attempt, rank)| trial.rank_log(attempt, rank));
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    Ok(file.take(LOG_PIECE))
+}
+
+fn failed(not_launched: NotLaunched) -> Reply {
+    match not_launched {
+        NotLaunched::Checkpoint(reason) => Reply::NoCheckpoint { reason },
+        NotLaunched::Other(reason) => Reply::Failed { reason },
+    }
+}
+
+fn made(trial: &TrialFolder) -> Result<(), NotLaunched> {
+    trial.create().map_err(|error| format!("{}: {error}", trial.path().display()).into())
+}
+
+/// The order with the folders and programs of this host.
+fn at_home(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
+    let trial = home.trial(&order.trial);
+    let checkpoints = trial.checkpoints();
+    let mut order = AgentOrder { folder: trial.path().to_owned(), worker: programs.worker.clone(), ..order };
+    for assignment in &mut order.assignments {
+        assignment.checkpoints.clone_from(&checkpoints);
+        if let Some(point) = &mut assignment.resume
+            && let Some(name) = point.folder.file_name()
+        {
+            point.folder = checkpoints.join(name);
+        }
+    }
+    order
+}
+
+/// The address of this host on the network that the controller came by; without one this machine's own.
+fn own_address() -> String {
+    let ssh = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    let address = ssh.split(' ').nth(2).and_then(|word| word.parse::<IpAddr>().ok());
+    address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_string())
+}
+
+/// Starts a rank that measures. It ends with this process.
+fn probing(worker: &Program, threads: u32) -> io::Result<Child> {
+    let mut command = Command::new(&worker.path);
+    command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::piped());
+    for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
+        command.env(variable, threads.to_string());
+    }
+    bind_to_this_thread(&mut command, None);
+    command.spawn()
+}
+
+/// Carries bytes between the controller and somebody here until that one ends, or the controller does: then this process ends.
+fn pass_on(mut from: impl Read, mut to: impl Write + Send + 'static) -> io::Result<()> {
+    thread::spawn(move || {
+        drop(io::copy(&mut io::stdin(), &mut to));
+        std::process::exit(0);
+    });
+    let mut stdout = io::stdout();
+    let mut room = vec![0; 64 << 10];
+    loop {
+        let length = from.read(&mut room)?;
+        if length == 0 {
+            return Ok(());
+        }
+        stdout.write_all(&room[..length])?;
+        stdout.flush()?;
+    }
+}

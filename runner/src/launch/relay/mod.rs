@@ -1,0 +1,76 @@
+//! A launcher at the other end of a stream: what the controller cannot do on a host itself, this program does there for it.
+//!
+//! The stream carries requests and replies in turn, as frames. A stream that was connected with an agent belongs to
+//! that agent from then on.
+
+mod far;
+mod near;
+
+pub use far::run;
+pub use near::{Dial, RemoteHost};
+
+use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
+use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId};
+use serde::{Deserialize, Serialize};
+
+/// What is asked of the far end.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Request {
+    /// Under which address others reach the host.
+    Address,
+    /// Start the agent that leads. Folders and programs of the order are those of the host.
+    Lead(Box<AgentOrder>),
+    /// Start an agent that follows.
+    Follow(Box<FollowerOrder>),
+    /// Connect this stream with an agent that leads.
+    Reach { trial: TrialId, attempt: AttemptId, from: u64 },
+    /// What an agent that is gone left behind.
+    Leftover { trial: TrialId, attempt: AttemptId, from: u64 },
+    /// What the planner must know of the host.
+    Facts,
+    /// Start a rank that measures, with so many threads; this stream is its standard input and output from then on.
+    Measure { threads: u32 },
+    /// Whose logs of a trial there are: of a rank in an attempt, or of the agents.
+    Logs { trial: TrialId },
+    /// What one of them says.
+    Log { trial: TrialId, of: Option<(AttemptId, Rank)>, from: u64 },
+    /// Whether the agent of an attempt lives.
+    IsAlive { trial: TrialId, attempt: AttemptId },
+    /// Kill what lives of an attempt.
+    Kill { trial: TrialId, attempt: AttemptId },
+}
+
+/// What the far end answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reply {
+    Address(String),
+    Leading(AgentCard),
+    Following {
+        address: String,
+    },
+    /// The stream is the agent's from here on.
+    Connected(AgentCard),
+    Silent,
+    Gone,
+    /// So many bytes follow.
+    Bytes {
+        bytes: u64,
+    },
+    Logs(Vec<Option<(AttemptId, Rank)>>),
+    Killed {
+        is_gone: bool,
+    },
+    Facts(HostFacts),
+    /// The stream is the rank's from here on.
+    Measuring,
+    Alive(bool),
+    /// The checkpoint that was to be gone on from cannot be had.
+    NoCheckpoint {
+        reason: String,
+    },
+    Failed {
+        reason: String,
+    },
+}

@@ -1,0 +1,77 @@
+//! Hosts that are processes with a folder of their own.
+
+use crate::world::{World, card, kill, processes_of};
+use dtrain_runner::Home;
+use dtrain_runner::agent::{AgentCard, Process};
+use dtrain_runner::launch::relay::{Dial, RemoteHost};
+use dtrain_runner::launch::{ClusterLauncher, Launcher};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Ending of a file beside a host's folder that makes it unreachable.
+const DOWN: &str = "down";
+
+/// A host: this program in a process of its own.
+struct Far(PathBuf);
+
+impl Dial for Far {
+    fn dial(&mut self) -> io::Result<UnixStream> {
+        if self.0.with_extension(DOWN).exists() {
+            return Err(io::Error::other("it is switched off"));
+        }
+        let (near, far) = UnixStream::pair()?;
+        let far = OwnedFd::from(far);
+        Command::new(std::env::current_exe()?)
+            .arg("relay")
+            .arg(&self.0)
+            .stdin(Stdio::from(far.try_clone()?))
+            .stdout(Stdio::from(far))
+            .spawn()
+            .map(|_| near)
+    }
+}
+
+impl World {
+    /// With the ranks on hosts of their own, and time enough to disturb them.
+    pub(crate) fn on_hosts(mut self, hosts: u32) -> Self {
+        (self.hosts, self.pace) = (Some(hosts), 0.03);
+        self
+    }
+
+    /// Hosts that are processes with a state folder of their own.
+    pub(crate) fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
+        let host = |index| RemoteHost::new(format!("node{index}"), Box::new(Far(self.host(index))));
+        let folder = self.home.trial(&self.trial);
+        Box::new(ClusterLauncher::new(&self.trial, &folder, (0..hosts).map(host).collect()))
+    }
+
+    /// The folder of a host.
+    pub(crate) fn host(&self, index: u32) -> PathBuf {
+        self.root.join(format!("host-{index}"))
+    }
+
+    /// Lets nobody reach a host any more, or everybody again; who was connected with it no longer is.
+    pub(crate) fn switch(&self, host: u32, is_on: bool) {
+        let file = self.host(host).with_extension(DOWN);
+        if is_on {
+            fs::remove_file(file).expect("it was switched off");
+            return;
+        }
+        fs::write(file, "").expect("room on disk");
+        for id in processes_of(self.host(host).to_str().expect("plain text")) {
+            let line = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            if let Some(process) = Process::of(id).filter(|_| line.contains("\0relay\0")) {
+                kill(&process);
+            }
+        }
+    }
+
+    /// The newest agent on a host and its ranks, once it has started them.
+    pub(crate) fn card_of(&self, host: u32) -> Option<AgentCard> {
+        card(&Home::at(self.host(host)).trial(&self.trial))
+    }
+}
