@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
+/// How long a session with open channels waits at most: a call for one channel may take from the socket what another waits for.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// The thread of a session.
 pub(super) struct Engine {
     // Channels are dropped before their session.
@@ -186,7 +189,13 @@ impl Engine {
             }
         }
         let patience = self.opening.as_ref().and_then(Opening::patience);
-        let patience = if is_brief { Some(Duration::ZERO) } else { patience };
+        let patience = match patience {
+            _ if is_brief => Some(Duration::ZERO),
+            // What one lane took from the socket for another is seen by nobody but the other.
+            None if self.lanes.values().any(Lane::is_open) => Some(LOOK_AGAIN),
+            Some(patience) => Some(patience.min(LOOK_AGAIN)),
+            None => None,
+        };
         let patience = patience.and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut files, patience.as_ref()) {
             Ok(_) => {}
