@@ -91,12 +91,19 @@ fn words(arrival: &Arrival) -> String {
     }
 }
 
+/// An error with all that is behind it.
+pub(crate) fn in_words(error: &(dyn Error + 'static)) -> String {
+    std::iter::successors(Some(error), |&error| error.source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
 fn refusal(unusable: &[Unusable]) -> Failure {
     let hosts = counted(unusable.len() as u64, "host");
     let failure = Failure::new(Exit::Preflight, format!("{hosts} cannot be used"));
     let failure = unusable.iter().fold(failure, |failure, Unusable { host, error }| {
-        let cause = error.source().map_or_else(String::new, |source| format!(": {source}"));
-        failure.cause(format!("{host}: {error}{cause}"))
+        failure.cause(format!("{host}: {}", in_words(error)))
     });
     let names: Vec<&str> = unusable.iter().map(|one| one.host.as_str()).collect();
     failure.hint(format!("`dtrain doctor {}` tells more", names.join(" ")))

@@ -1,6 +1,7 @@
 //! Where things lie on disk: the state folder and the folder of one trial. Names only; nothing is read here.
 
-use dtrain_protocol::{AttemptId, Rank, TrialId};
+use dtrain_protocol::checkpoint::folder_name;
+use dtrain_protocol::{AttemptId, Rank, StepId, TrialId};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -55,6 +56,16 @@ impl TrialFolder {
     /// The folder of committed and partial checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoints")
+    }
+
+    /// The committed checkpoint that `attempt` wrote after `step`.
+    pub fn checkpoint(&self, step: StepId, attempt: AttemptId) -> PathBuf {
+        self.checkpoints().join(folder_name(step, attempt))
+    }
+
+    /// The same before it is committed.
+    pub fn partial_checkpoint(&self, step: StepId, attempt: AttemptId) -> PathBuf {
+        self.checkpoints().join(format!("{}.partial", folder_name(step, attempt)))
     }
 
     /// What the ranks of `attempt` said, in order.

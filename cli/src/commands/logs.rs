@@ -47,7 +47,9 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let known = trials::trial(context, &history, &args.trial.trial)?;
     let trial = known.row.id.clone();
-    let mut hosts = hosts::that_answer(context, &plan(&known)?.recipe)?;
+    let is_elsewhere = context.home.trial(&trial).elsewhere().exists();
+    let mut hosts =
+        if is_elsewhere { hosts::that_answer(context, &plan(&known)?.recipe)? } else { Vec::new() };
     let mut readers: Vec<Reader> = Vec::new();
     let mut shown: Option<String> = None;
     let mut has_any = false;

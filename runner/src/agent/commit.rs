@@ -5,6 +5,7 @@
 
 use crate::checkpoints::{self, COMMIT, MANIFEST};
 use crate::durable;
+use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{merge, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, Manifest, SavedFile, StepId};
 use std::fs;
@@ -41,10 +42,11 @@ pub(super) fn prepare(partial: &Path, contents: &str) -> Result<(), String> {
     write().map_err(|error| format!("{}: {error}", partial.display()))
 }
 
-/// Gives a prepared checkpoint its final name, `folder`.
-pub(super) fn finish(partial: &Path, folder: &Path) -> Result<(), String> {
-    fs::rename(partial, folder)
-        .and_then(|()| durable::sync_folder(folder.parent().unwrap_or(Path::new("/"))))
+/// Gives a prepared checkpoint its final name.
+pub(super) fn finish(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> Result<(), String> {
+    let folder = trial.checkpoint(step, attempt);
+    fs::rename(trial.partial_checkpoint(step, attempt), &folder)
+        .and_then(|()| durable::sync_folder(&trial.checkpoints()))
         .map_err(|error| format!("{}: {error}", folder.display()))
 }
 

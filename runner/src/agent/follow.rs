@@ -9,10 +9,10 @@ use super::peers::{Names, PeerAddress, Said, Told};
 use super::rank::{Change, Ground, RankProcess};
 use super::supervise::note;
 use super::{Message, commit, refuse, signals, write_card};
-use crate::checkpoints::{self, MANIFEST};
+use crate::checkpoints;
 use crate::home::TrialFolder;
-use dtrain_protocol::checkpoint::folder_name;
-use dtrain_protocol::{Assignment, Event, FileEntry, Link, Rank, StepId, frame};
+use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
+use dtrain_protocol::{Assignment, Event, FileEntry, Link, Rank, frame};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ impl<'a> Follower<'a> {
         let came = inbox.clone();
         let door = door.open(move |stream| drop(came.send(Message::LeaderCame(stream))));
         let address = door.address.clone();
-        let reply = AgentReply::Listening { card: card.clone(), address };
+        let reply = AgentReply::Listening { address };
         frame::write(&mut io::stdout(), &reply).map_err(words("the answer"))?;
         let (inbox, first) = (inbox.clone(), Rank(0));
         let (leader, ranks, heard_by) = (None, Vec::new(), None);
@@ -153,7 +153,7 @@ impl<'a> Follower<'a> {
             }),
             Told::Start { assignments, rendezvous, resume } => {
                 let said = match self.start(assignments, resume, &rendezvous) {
-                    Ok(ranks) => Said::Started { ranks },
+                    Ok(()) => Said::Started,
                     Err(reason) => Said::CouldNot { reason },
                 };
                 self.say(&said);
@@ -161,7 +161,7 @@ impl<'a> Follower<'a> {
             Told::Order { rank, order } => self.of(rank).tell(&order),
             Told::Kill { rank } => self.of(rank).kill(),
             Told::Prepare { step, manifest, copies } => {
-                let partial = self.partial(step);
+                let partial = self.folder.partial_checkpoint(step, self.order.attempt);
                 let name = folder_name(step, self.order.attempt);
                 self.apart(move |door, own, trial| {
                     let outcome = get(door, own, trial, &name, &copies, None)
@@ -170,8 +170,7 @@ impl<'a> Follower<'a> {
                 });
             }
             Told::Commit { step, keep } => {
-                let folder = self.folder.checkpoints().join(folder_name(step, self.order.attempt));
-                let outcome = commit::finish(&self.partial(step), &folder);
+                let outcome = commit::finish(&self.folder, step, self.order.attempt);
                 self.say(&Said::Committed { step, outcome });
                 if let Err(error) = commit::retain(&self.folder.checkpoints(), keep) {
                     note(&format!("an old checkpoint cannot be removed: {error}"));
@@ -193,16 +192,12 @@ impl<'a> Follower<'a> {
         &mut self.ranks[(rank.0 - self.first.0) as usize]
     }
 
-    fn partial(&self, step: StepId) -> PathBuf {
-        self.folder.checkpoints().join(format!("{}.partial", folder_name(step, self.order.attempt)))
-    }
-
     fn start(
         &mut self,
         assignments: Vec<Assignment>,
         resume: Option<String>,
         rendezvous: &Rendezvous,
-    ) -> Result<Vec<Process>, String> {
+    ) -> Result<(), String> {
         let checkpoints = self.folder.checkpoints();
         commit::remove_partial(&checkpoints, self.order.attempt)
             .map_err(|error| format!("old checkpoints: {error}"))?;
@@ -229,8 +224,7 @@ impl<'a> Follower<'a> {
         }
         let processes = self.ranks.iter().filter_map(|rank| Process::of(rank.id()?));
         self.card.ranks = processes.collect();
-        write_card(&self.folder, &self.card).map_err(|error| format!("agent.json: {error}"))?;
-        Ok(self.card.ranks.clone())
+        write_card(&self.folder, &self.card).map_err(|error| format!("agent.json: {error}"))
     }
 
     fn look_at_ranks(&mut self) -> io::Result<()> {
@@ -273,10 +267,10 @@ pub(super) fn get(
     for (file, from) in files {
         fetch(door, own, trial, name, file, from)?;
     }
-    match manifest {
-        Some(manifest) if !folder.join(MANIFEST).exists() => {
+    match (manifest, parse_folder_name(name)) {
+        (Some(manifest), Some((step, attempt))) if folder != trial.checkpoint(step, attempt) => {
             commit::prepare(&folder, manifest)?;
-            commit::finish(&folder, &trial.checkpoints().join(name))
+            commit::finish(trial, step, attempt)
         }
         _ => Ok(()),
     }

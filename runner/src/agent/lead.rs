@@ -205,11 +205,16 @@ impl Others {
             copies: copies(other.peer.host),
         });
         let own = copies(self.own.host);
+        let is_own = |(rank, _): &&(Rank, SavedFile)| self.host_of(*rank) == self.own.host;
+        let own_saved: Vec<_> = saved.iter().filter(is_own).map(|(_, file)| file.clone()).collect();
+        let attempt = order.attempt;
         let (door, host, trial) = (Arc::clone(&self.door), self.own.host, self.trial.clone());
         let (name, contents, inbox) = (folder_name(step, order.attempt), contents.to_owned(), inbox.clone());
         thread::spawn(move || {
-            let partial = trial.checkpoints().join(format!("{name}.partial"));
-            let outcome = get(&door, host, &trial, &name, &own, None)
+            let partial = trial.partial_checkpoint(step, attempt);
+            // A follower looks at what its ranks saved when they say so.
+            let outcome = commit::check(&partial, &own_saved)
+                .and_then(|()| get(&door, host, &trial, &name, &own, None))
                 .and_then(|()| commit::prepare(&partial, &contents));
             drop(inbox.send(Message::Did(Said::Prepared { step, outcome })));
         });
@@ -257,11 +262,14 @@ impl Others {
     fn written(&self, saved: &[(Rank, SavedFile)]) -> BTreeMap<u32, Vec<FileEntry>> {
         let mut written: BTreeMap<u32, Vec<FileEntry>> = BTreeMap::new();
         for (rank, saved) in saved {
-            let host = self.hosts.iter().find(|other| other.seat.ranks.contains(&rank.0));
-            let host = host.map_or(self.own.host, |other| other.seat.peer.host);
-            written.entry(host).or_default().push(saved.file.clone());
+            written.entry(self.host_of(*rank)).or_default().push(saved.file.clone());
         }
         written
+    }
+
+    fn host_of(&self, rank: Rank) -> u32 {
+        let host = self.hosts.iter().find(|other| other.seat.ranks.contains(&rank.0));
+        host.map_or(self.own.host, |other| other.seat.peer.host)
     }
 
     fn peer(&self, host: u32) -> PeerAddress {
@@ -289,8 +297,7 @@ impl Others {
                 Message::Follower(
                     host,
                     Heard::Said(
-                        said
-                        @ (Said::Shown { .. } | Said::Got | Said::Started { .. } | Said::CouldNot { .. }),
+                        said @ (Said::Shown { .. } | Said::Got | Said::Started | Said::CouldNot { .. }),
                     ),
                 ) => answers.push((host, said)),
                 Message::Follower(host, Heard::Lost(reason)) => {

@@ -104,8 +104,6 @@ pub enum AgentReply {
     Running(AgentCard),
     /// A follower waits for its leader.
     Listening {
-        /// Who it is.
-        card: AgentCard,
         /// Address and port of its door.
         address: String,
     },

@@ -10,7 +10,6 @@ use super::{AgentOrder, Message, SpoolRecord, commit};
 use crate::fact::Ended;
 use crate::home::TrialFolder;
 use crate::machine::graver;
-use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -25,11 +24,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long the other ranks may take to say what they saw once one was lost.
 const AFTER_A_LOSS: Duration = Duration::from_secs(2);
 
-/// How long the ranks may take to save and stop when the host wants the agent to end.
-const AFTER_A_SIGNAL: Duration = Duration::from_secs(30);
-
 /// The same once a whole host was lost: nobody knows more of it than that.
 const AFTER_A_HOST: Duration = Duration::from_millis(200);
+
+/// How long the ranks may take to save and stop when the host wants the agent to end.
+const AFTER_A_SIGNAL: Duration = Duration::from_secs(30);
 
 /// How often the agent looks at its ranks when none of them says anything.
 const BEAT: Duration = Duration::from_millis(20);
@@ -132,7 +131,7 @@ impl Supervisor<'_> {
                 Ok(())
             }
             // The answers to what is told before the ranks are started.
-            Said::Shown { .. } | Said::Got | Said::Started { .. } | Said::CouldNot { .. } => Ok(()),
+            Said::Shown { .. } | Said::Got | Said::Started | Said::CouldNot { .. } => Ok(()),
         }
     }
 
@@ -236,9 +235,9 @@ impl Supervisor<'_> {
             others.prepare(self.order, step, &contents, &saved, &self.inbox);
             return Ok(());
         }
-        let partial = self.partial(step);
+        let partial = self.folder.partial_checkpoint(step, self.order.attempt);
         let prepared = commit::check(&partial, &files).and_then(|()| commit::prepare(&partial, &contents));
-        let outcome = prepared.and_then(|()| commit::finish(&partial, &self.committed_folder(step)));
+        let outcome = prepared.and_then(|()| commit::finish(&self.folder, step, self.order.attempt));
         self.committed(step, outcome)
     }
 
@@ -248,7 +247,7 @@ impl Supervisor<'_> {
         match others.advance(step, host, outcome, self.order.keep) {
             Progress::Wait => Ok(()),
             Progress::Finish => {
-                let outcome = commit::finish(&self.partial(step), &self.committed_folder(step));
+                let outcome = commit::finish(&self.folder, step, self.order.attempt);
                 self.committed(step, outcome)
             }
             Progress::Fail(reason) => self.committed(step, Err(reason)),
@@ -260,7 +259,7 @@ impl Supervisor<'_> {
         let attempt = self.order.attempt;
         match outcome {
             Ok(()) => {
-                let folder = self.committed_folder(step);
+                let folder = self.folder.checkpoint(step, attempt);
                 self.append(&SpoolRecord::Committed { attempt, step, folder })?;
                 if let Err(error) = commit::retain(&self.folder.checkpoints(), self.order.keep) {
                     note(&format!("an old checkpoint cannot be removed: {error}"));
@@ -269,14 +268,6 @@ impl Supervisor<'_> {
             }
             Err(reason) => self.append(&SpoolRecord::CommitFailed { attempt, step, reason }),
         }
-    }
-
-    fn committed_folder(&self, step: StepId) -> PathBuf {
-        self.folder.checkpoints().join(folder_name(step, self.order.attempt))
-    }
-
-    fn partial(&self, step: StepId) -> PathBuf {
-        self.folder.checkpoints().join(format!("{}.partial", folder_name(step, self.order.attempt)))
     }
 
     fn look_at_ranks(&mut self) -> io::Result<()> {

@@ -62,7 +62,7 @@ impl LocalLauncher {
     /// Starts the agent of a host that does not lead, and returns once it is at its door; gives the door's address and port.
     pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, NotLaunched> {
         match self.start(order.attempt, &AgentTask::Follow(order.clone()), TO_START)? {
-            AgentReply::Listening { address, .. } => Ok(address),
+            AgentReply::Listening { address } => Ok(address),
             AgentReply::Running(_) | AgentReply::Refused { .. } => {
                 Err("the agent answers as if it led".into())
             }

@@ -5,8 +5,6 @@ use dtrain_recipes::Bytes;
 use dtrain_runner::transport::known_hosts::Distrust;
 use dtrain_runner::transport::{Bastions, FACTS, Ssh, Target, Transport, TransportError, User};
 use serde::Serialize;
-use std::error::Error;
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What was found on one host.
@@ -19,7 +17,7 @@ pub(super) struct HostReport {
 
 /// Checks every host, each in a thread of its own; the reports come in the order of the hosts.
 pub(super) fn examine(hosts: &[String]) -> Vec<HostReport> {
-    let (user, bastions) = (user(), Bastions::default());
+    let (user, bastions) = (crate::hosts::user(), Bastions::default());
     std::thread::scope(|scope| {
         let running: Vec<_> =
             hosts.iter().map(|host| scope.spawn(|| checks(host, &user, &bastions))).collect();
@@ -34,12 +32,6 @@ fn crashed() -> Finding {
         "the check itself failed",
         "run it again with RUST_BACKTRACE=1 and report what it says",
     )
-}
-
-fn user() -> User {
-    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    User { name, home, config: None }
 }
 
 fn checks(host: &str, user: &User, bastions: &Bastions) -> Vec<Finding> {
@@ -62,13 +54,7 @@ fn now() -> i64 {
 }
 
 fn unreachable(error: &TransportError) -> Finding {
-    let mut found = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        found.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    Finding::bad("ssh", found, fix(error))
+    Finding::bad("ssh", crate::hosts::in_words(error), fix(error))
 }
 
 fn fix(error: &TransportError) -> &'static str {

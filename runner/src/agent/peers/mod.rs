@@ -9,7 +9,6 @@ pub(super) mod door;
 pub(super) mod fetch;
 
 use super::foreign::Rendezvous;
-use super::order::Process;
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{Assignment, AttemptId, Event, FileEntry, Order, Rank, StepId, TlsIdentity, TrialId};
 use rustls::{Connection, StreamOwned};
@@ -169,10 +168,7 @@ pub(super) enum Said {
     /// The files that were to be got are here.
     Got,
     /// The ranks are started.
-    Started {
-        /// Their processes, in order.
-        ranks: Vec<Process>,
-    },
+    Started,
     /// What was told could not be done.
     CouldNot {
         /// Why not.
