@@ -191,9 +191,9 @@ impl Case {
         self.pins.iter().any(|(pinned, is)| *pinned == key && is == value)
     }
 
-    /// Whether it is a layout of the model called `name`.
-    pub(super) fn is_of(&self, name: &str) -> bool {
-        self.subject.name == name
+    /// Whether its name begins so: with its model, or with that and some of its layout.
+    pub(super) fn begins(&self, name: &str) -> bool {
+        self.to_string().starts_with(name)
     }
 
     /// The layout called by these keys of a model of whose experts every token passes all.

@@ -18,6 +18,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// How long a rank waits for the others: the full set may run beside other work.
+const DEADLINE: Duration = Duration::from_secs(600);
+
 /// What training told, step by step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Trace {
@@ -80,7 +83,7 @@ pub(super) fn run_from(
 /// What all ranks tell until their ends.
 pub(super) fn events(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
     let ranks = u32::try_from(assignments.len()).expect("ranks are few");
-    let groups = loopback::threads(ranks, Duration::from_secs(60));
+    let groups = loopback::threads(ranks, DEADLINE);
     let threads = assignments.into_iter().zip(groups).map(|(assignment, group)| {
         std::thread::spawn(move || {
             let events = Arc::new(Mutex::new(Vec::new()));
@@ -94,12 +97,12 @@ pub(super) fn events(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) ->
         })
     });
     let threads: Vec<_> = threads.collect();
-    let ended = threads.into_iter().map(|thread| {
-        let (result, events) = thread.join().expect("a rank does not panic");
-        result.unwrap_or_else(|failure| panic!("{case}: {failure:?}"));
-        events
-    });
-    ended.collect()
+    let ended = threads.into_iter().map(|thread| thread.join().expect("a rank does not panic"));
+    let (results, events): (Vec<_>, Vec<_>) = ended.unzip();
+    // One that fails takes the others with it, so all are shown.
+    let failures: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    assert!(failures.is_empty(), "{case}: {failures:#?}");
+    events
 }
 
 /// What all ranks told of `steps` steps; they must tell the same.
