@@ -13,17 +13,22 @@ const APPLICATION_ID: i32 = 0x4454_524E;
 /// How long a writer waits for the others.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// File systems without memory shared between hosts, on which a write-ahead log corrupts itself.
-const NETWORK: &[(u64, &str)] = &[
-    (0x6969, "NFS"),
+/// File systems of clusters, whose locks hold between hosts, but which share no memory: a write-ahead log would corrupt itself
+/// there, a rollback journal does not (<https://sqlite.org/wal.html>, <https://sqlite.org/useovernet.html>).
+const WITH_LOCKS: &[u64] = &[
+    0x6969,      // NFS
+    0x0BD0_0BD0, // Lustre
+    0x4750_4653, // GPFS
+    0x1983_0326, // BeeGFS
+    0x00C3_6400, // Ceph
+];
+
+/// Network file systems whose locks hold on one host only, or not at all.
+const WITHOUT_LOCKS: &[(u64, &str)] = &[
     (0xFF53_4D42, "CIFS"),
     (0xFE53_4D42, "SMB"),
     (0x517B, "SMB"),
     (0x6573_5546, "FUSE"),
-    (0x0BD0_0BD0, "Lustre"),
-    (0x4750_4653, "GPFS"),
-    (0x1983_0326, "BeeGFS"),
-    (0x00C3_6400, "Ceph"),
     (0x5346_414F, "AFS"),
 ];
 
@@ -31,7 +36,7 @@ const NETWORK: &[(u64, &str)] = &[
 pub(super) fn writer(path: &Path) -> Result<(Connection, Access), Fault> {
     let folder = folder(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-    refuse_network(&folder, path)?;
+    let journal = journal(&folder, path)?;
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let mut database = Connection::open_with_flags(
         path,
@@ -44,7 +49,8 @@ pub(super) fn writer(path: &Path) -> Result<(Connection, Access), Fault> {
         return Ok((read_newer(database, version)?, Access::Newer(version.to_string())));
     }
     until_free(|| {
-        database.query_row("PRAGMA journal_mode=WAL", [], |row| row.get::<_, String>(0)).map(drop)
+        let switch = format!("PRAGMA journal_mode={journal}");
+        database.query_row(&switch, [], |row| row.get::<_, String>(0)).map(drop)
     })?;
     configure(&database)?;
     migrate::migrate(&mut database, path, migrate::STEPS)?;
@@ -56,7 +62,7 @@ pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
     if !path.exists() {
         return Err("there is no history yet; `dtrain run` makes one".into());
     }
-    refuse_network(&folder(path), path)?;
+    journal(&folder(path), path)?;
     let database = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -127,22 +133,24 @@ fn recognise(database: &Connection) -> Result<(), Fault> {
     until_free(|| database.pragma_update(None, "application_id", APPLICATION_ID))
 }
 
-/// Fails on a file system that other hosts may write at the same time.
-fn refuse_network(folder: &Path, path: &Path) -> Result<(), Fault> {
+/// The kind of journal that keeps its word in `folder`; fails where none does.
+fn journal(folder: &Path, path: &Path) -> Result<&'static str, Fault> {
     let kind = rustix::fs::statfs(folder)?.f_type;
     #[expect(clippy::cast_sign_loss, reason = "the kernel's magic numbers are 32 bits in a signed word")]
     let magic = (kind as u64) & 0xFFFF_FFFF;
-    refuse_magic(magic, path).map_or(Ok(()), |message| Err(message.into()))
+    Ok(journal_on(magic, path)?)
 }
 
-/// Why a file on a file system with this magic number is refused.
-fn refuse_magic(magic: u64, path: &Path) -> Option<String> {
-    let (_, name) = NETWORK.iter().find(|(known, _)| *known == magic)?;
-    Some(format!(
-        "{} is on a network file system ({name}), where SQLite loses data; keep it on a local disk: \
-         unset DTRAIN_STATE (the default is ~/.local/state/dtrain) or set it to a local folder",
-        path.display()
-    ))
+/// The same on a file system with this magic number.
+fn journal_on(magic: u64, path: &Path) -> Result<&'static str, String> {
+    if let Some((_, name)) = WITHOUT_LOCKS.iter().find(|(known, _)| *known == magic) {
+        return Err(format!(
+            "{} is on a network file system ({name}), where SQLite loses data; keep it on a local disk: \
+             unset DTRAIN_STATE (the default is ~/.local/state/dtrain) or set it to a local folder",
+            path.display()
+        ));
+    }
+    Ok(if WITH_LOCKS.contains(&magic) { "TRUNCATE" } else { "WAL" })
 }
 
 /// Repeats what SQLite refuses without waiting while others switch the file to its write-ahead log.
@@ -174,11 +182,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_file_system_is_refused_by_name_and_a_local_one_is_not() {
-        let message = refuse_magic(0x6969, Path::new("/home/a/history.db")).expect("NFS is refused");
-        assert!(message.contains("NFS") && message.contains("~/.local/state/dtrain"), "{message}");
-        assert_eq!(refuse_magic(0xEF53, Path::new("x")), None, "ext4");
-        assert_eq!(refuse_magic(0x794C_7630, Path::new("x")), None, "overlayfs");
+    fn the_journal_is_one_that_the_file_system_can_keep() {
+        let message = journal_on(0x517B, Path::new("/home/a/history.db")).expect_err("SMB is refused");
+        assert!(message.contains("SMB") && message.contains("~/.local/state/dtrain"), "{message}");
+        let journal = |magic| journal_on(magic, Path::new("x"));
+        assert_eq!(journal(0x6969), Ok("TRUNCATE"), "NFS");
+        assert_eq!(journal(0xEF53), Ok("WAL"), "ext4");
+        assert_eq!(journal(0x794C_7630), Ok("WAL"), "overlayfs");
     }
 
     #[test]
