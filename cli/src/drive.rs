@@ -7,7 +7,7 @@ use crate::render::number::{against, count, counted, loss, seconds};
 use crate::render::plan::unit;
 use crate::render::progress::{Expected, Progress};
 use crate::trials::ledger;
-use crate::{hosts, sampler, signals, trials, unigram};
+use crate::{hosts, job, sampler, signals, trials, unigram};
 use dtrain_planner::{Launch, Plan, PlanError, PlanRequest, lower, model_digest};
 use dtrain_protocol::{Assignment, HostFacts, Rates, StopReason, TrialId};
 use dtrain_recipes::{Choice, DataFormat, Model, Samples, Tokenizer};
@@ -126,7 +126,9 @@ fn run(
         How::Resume | How::Attach | How::Stop => hosts::that_answer(context, &task.plan.recipe)?,
     };
     let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
-        Box::new(ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others))
+        let launcher = ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others);
+        let is_shared = task.plan.recipe.cluster.launcher == dtrain_recipes::Launcher::Slurm;
+        Box::new(if is_shared { launcher.sharing(&context.home) } else { launcher })
     });
     let rates = history
         .rates(&task.plan.host, &model_digest(&task.plan.recipe.model))
@@ -356,8 +358,13 @@ fn ended(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) -
             Ok(Exit::Done)
         }
         Verdict::Stopped => {
+            job::requeue_if_its_time_is_over(&task.plan.recipe)?;
             out.next(&format!("dtrain resume {label}"));
-            Ok(if task.how == How::Stop { Exit::Done } else { Exit::Interrupted })
+            Ok(match task.how {
+                How::Stop => Exit::Done,
+                _ if signals::is_taken_away() => Exit::Preempted,
+                _ => Exit::Interrupted,
+            })
         }
         Verdict::OutOfMemory => Err(failure(format!("{label} ran out of memory"))
             .hint("a smaller layout.micro_batch, or layout.recompute = \"full\", needs less")),

@@ -39,6 +39,11 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         TABLE.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, code, _)| *code)
     }
+
+    /// What a number means that a shell saw.
+    pub(crate) fn of_code(code: u8) -> Option<Self> {
+        TABLE.iter().find(|(_, known, _)| *known == code).map(|(exit, ..)| *exit)
+    }
 }
 
 /// The table as text for `--help`.

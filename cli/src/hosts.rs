@@ -2,8 +2,8 @@
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
-use crate::rates;
 use crate::render::number::{counted, seconds};
+use crate::{job, rates};
 use dtrain_protocol::HostFacts;
 use dtrain_recipes::{Bytes, Launcher, Recipe};
 use dtrain_runner::launch::relay::RemoteHost;
@@ -29,13 +29,12 @@ pub(crate) fn that_answer(context: &Context, recipe: &Recipe) -> Result<Vec<Remo
 }
 
 fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {
-    if recipe.cluster.launcher != Launcher::Ssh {
-        return Ok((Vec::new(), Vec::new()));
+    match recipe.cluster.launcher {
+        Launcher::Ssh => {}
+        Launcher::Slurm => return job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
+        Launcher::Local | Launcher::Kubernetes => return Ok((Vec::new(), Vec::new())),
     }
-    let no_program = |error: std::io::Error| {
-        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
-    };
-    let program = std::env::current_exe().map_err(no_program)?;
+    let program = program()?;
     let reached = reach_all(&recipe.cluster.hosts, &user(), &program).map_err(no_program)?;
     let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
     for (host, arrival) in reached {
@@ -46,6 +45,15 @@ fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<U
         }
     }
     Ok((hosts, unusable))
+}
+
+/// The file of this program.
+pub(crate) fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(no_program)
+}
+
+fn no_program(error: std::io::Error) -> Failure {
+    Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
 }
 
 /// Whose SSH files count.

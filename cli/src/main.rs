@@ -8,6 +8,7 @@ mod context;
 mod drive;
 mod failure;
 mod hosts;
+mod job;
 mod load;
 mod output;
 mod packages;

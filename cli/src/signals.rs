@@ -1,15 +1,22 @@
-//! Signals of the user: Ctrl-C once stops cleanly, twice at once; a closed terminal leaves training alone.
+//! Signals of the user and of the machine: Ctrl-C once stops cleanly, twice at once; a closed terminal leaves training alone.
 
 use crate::failure::{Exit, Failure};
 use dtrain_runner::Interrupts;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Counts SIGINT and SIGTERM from here on. The third ends this program, whatever it waits for; SIGHUP does
-/// so too, and leaves the trial to its agent.
+/// What a Slurm job is sent when its time is nearly over.
+pub(crate) const TIME_IS_OVER: i32 = SIGUSR1;
+
+/// The signal that asked last to stop; 0 is none.
+static LAST: AtomicI32 = AtomicI32::new(0);
+
+/// Counts SIGINT, SIGTERM and SIGUSR1 from here on. The third ends this program, whatever it waits for; SIGHUP does so too, and
+/// leaves the trial to its agent.
 pub(crate) fn listen() -> Result<Arc<Interrupts>, Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, TIME_IS_OVER]).map_err(|error| {
         Failure::new(Exit::Infrastructure, "cannot listen for Ctrl-C").cause(error.to_string())
     })?;
     let interrupts = Arc::new(Interrupts::default());
@@ -19,6 +26,7 @@ pub(crate) fn listen() -> Result<Arc<Interrupts>, Failure> {
             if signal == SIGHUP {
                 std::process::exit(Exit::Detached.code().into());
             }
+            LAST.store(signal, Ordering::SeqCst);
             counted.add();
             if counted.count() > 2 {
                 std::process::exit(Exit::Interrupted.code().into());
@@ -26,4 +34,20 @@ pub(crate) fn listen() -> Result<Arc<Interrupts>, Failure> {
         }
     });
     Ok(interrupts)
+}
+
+/// The signal that asked last to stop.
+pub(crate) fn last() -> Option<i32> {
+    Some(LAST.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
+}
+
+/// Whether it was the machine that asked to stop, not the user.
+pub(crate) fn is_taken_away() -> bool {
+    matches!(last(), Some(SIGTERM | TIME_IS_OVER))
+}
+
+/// Leaves SIGTERM to the agent: a scheduler sends it to every process, and a rank that ends by it has saved nothing.
+pub(crate) fn leave_to_the_agent() {
+    // Where it cannot be, the rank ends a little early.
+    drop(signal_hook::flag::register(SIGTERM, Arc::default()));
 }

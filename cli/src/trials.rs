@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::job;
 use dtrain_protocol::TrialId;
 use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{History, LookupError, Trial};
@@ -37,7 +38,8 @@ pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<
 
 /// Whether an agent or a controller is at work on a trial.
 pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
-    dtrain_runner::driver::is_running(&context.home, trial)
+    job::is_alive(&context.home, trial)
+        .unwrap_or_else(|| dtrain_runner::driver::is_running(&context.home, trial))
 }
 
 /// A failure of the history.

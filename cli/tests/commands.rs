@@ -241,7 +241,7 @@ fn a_sick_state_folder_fails_the_doctor_with_a_fix() {
 fn another_launcher_and_a_foreign_command_are_refused_with_the_reason() {
     let house = House::new();
     house.recipe();
-    let other = house.dtrain(&["plan", "--set", "cluster.launcher=slurm"]);
+    let other = house.dtrain(&["plan", "--set", "cluster.launcher=kubernetes"]);
     assert_eq!(other.code, 2, "{}", other.stderr);
     house.file(
         "command.toml",

@@ -14,7 +14,7 @@ pub enum PlanError {
     },
     /// The recipe asks for another machine.
     #[error(
-        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it out) and over SSH (\"ssh\") only"
+        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it out), over SSH (\"ssh\") and as a Slurm job (\"slurm\") only"
     )]
     OtherMachines {
         /// The launcher asked for.

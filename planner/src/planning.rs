@@ -75,8 +75,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
 
 fn refuse_what_cannot_be_planned(recipe: &Recipe, host: &HostFacts) -> Result<(), PlanError> {
     match recipe.cluster.launcher {
-        Launcher::Local | Launcher::Ssh => {}
-        Launcher::Slurm => return Err(PlanError::OtherMachines { launcher: "slurm" }),
+        Launcher::Local | Launcher::Ssh | Launcher::Slurm => {}
         Launcher::Kubernetes => return Err(PlanError::OtherMachines { launcher: "kubernetes" }),
     }
     if let Model::Command(_) = recipe.model {

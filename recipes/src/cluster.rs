@@ -14,6 +14,9 @@ pub struct Cluster {
     pub devices: Devices,
     /// Hosts; empty for the local launcher.
     pub hosts: Vec<Host>,
+    /// The job to ask for; for the Slurm launcher only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm: Option<Slurm>,
     /// Mean time between failures of one host, above 0; `None` lets the planner assume one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<Seconds>,
@@ -45,6 +48,21 @@ pub enum Devices {
     Cuda,
 }
 
+/// What to ask Slurm for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slurm {
+    /// Nodes, at least 1.
+    pub nodes: u32,
+    /// Partition; `None` is Slurm's default.
+    pub partition: Option<String>,
+    /// Account; `None` is Slurm's default.
+    pub account: Option<String>,
+    /// Longest time of the job; `None` is the partition's.
+    pub time: Option<Seconds>,
+    /// More options of sbatch, each a text that begins with `-`.
+    pub options: Vec<String>,
+}
+
 /// One host reached over the network. A range in the address (`gpu-[01-04]`) is already expanded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
@@ -62,6 +80,13 @@ pub struct Host {
 
 impl Default for Cluster {
     fn default() -> Self {
-        Self { launcher: Launcher::Local, ranks: None, devices: Devices::Auto, hosts: Vec::new(), mtbf: None }
+        Self {
+            launcher: Launcher::Local,
+            ranks: None,
+            devices: Devices::Auto,
+            hosts: Vec::new(),
+            slurm: None,
+            mtbf: None,
+        }
     }
 }

@@ -261,6 +261,13 @@ pub const KEYS: &[Key] = keys![
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices of the local launcher";
     "cluster.mtbf", Shape::Time, Optional("154 days are assumed"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
+    "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
+    "cluster.slurm.partition", Shape::Host, Optional("Slurm's default"), ANY, "Partition of the job";
+    "cluster.slurm.account", Shape::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";
+    "cluster.slurm.time", Shape::Time, Optional("the partition's limit"), ANY,
+        "Longest time of the job; shortly before it ends training is saved, and the job queued again";
+    "cluster.slurm.options", Shape::Texts, Optional("none"), ANY,
+        "More options of sbatch, such as `--gpus-per-node=8`, each with its value in one text";
     "cluster.hosts.address", Shape::Host, Required, ANY, "Name or address; `gpu-[01-04]` stands for four";
     "cluster.hosts.port", Whole(1, 65_535), Default("22"), ANY, "SSH port";
     "cluster.hosts.user", Shape::Host, Optional("that of the SSH configuration"), ANY, "User name";

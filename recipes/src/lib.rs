@@ -24,7 +24,7 @@ pub mod train;
 pub mod units;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
-pub use cluster::{Cluster, Devices, Host, Launcher};
+pub use cluster::{Cluster, Devices, Host, Launcher, Slurm};
 pub use data::{Data, DataFormat, Tokenizer, Valid};
 pub use document::{Document, Leaf};
 pub use extends::extended;

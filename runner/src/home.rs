@@ -31,6 +31,16 @@ impl Home {
         self.0.join("history.db")
     }
 
+    /// The state folder of a host that shares this one.
+    pub fn host(&self, name: &str) -> Self {
+        Self(self.hosts().join(name))
+    }
+
+    /// The folder of the state folders of hosts that share this one.
+    pub fn hosts(&self) -> PathBuf {
+        self.0.join("hosts")
+    }
+
     /// The folder of `trial`.
     pub fn trial(&self, trial: &TrialId) -> TrialFolder {
         TrialFolder(self.0.join("trials").join(&trial.0))
@@ -101,6 +111,11 @@ impl TrialFolder {
     /// Names the hosts where the trial's agents are, when they are not on this machine, a line each.
     pub fn elsewhere(&self) -> PathBuf {
         self.0.join("hosts")
+    }
+
+    /// The Slurm job that trained the trial last.
+    pub fn job(&self) -> PathBuf {
+        self.0.join("job")
     }
 
     /// Locked by the one controller of the trial; holds its process id.

@@ -9,6 +9,7 @@ mod lab;
 mod layouts;
 mod memory;
 mod parity;
+mod slurm;
 mod ssh;
 mod tidy;
 mod tune;

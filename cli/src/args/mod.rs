@@ -174,6 +174,10 @@ pub(crate) enum Command {
         #[arg(long)]
         stdio: bool,
 
+        /// State folder that all hosts see, where checkpoints are kept
+        #[arg(long, value_name = "FOLDER", requires = "stdio")]
+        shared: Option<PathBuf>,
+
         /// Print the blake3 of this program
         #[arg(long, conflicts_with = "stdio")]
         digest: bool,

@@ -7,6 +7,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::{hosts, trials};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::launch::relay::RemoteHost;
+use dtrain_runner::launch::slurm;
 use dtrain_runner::ledger::Status;
 use serde::Serialize;
 use std::fs::File;
@@ -47,7 +48,8 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let known = trials::trial(context, &history, &args.trial.trial)?;
     let trial = known.row.id.clone();
-    let is_elsewhere = context.home.trial(&trial).elsewhere().exists();
+    let folder = context.home.trial(&trial);
+    let is_elsewhere = folder.elsewhere().exists() && !folder.job().exists();
     let mut hosts =
         if is_elsewhere { hosts::that_answer(context, &plan(&known)?.recipe)? } else { Vec::new() };
     let mut readers: Vec<Reader> = Vec::new();
@@ -88,10 +90,17 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
 fn found(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<Reader>, Failure> {
     let reader = |of, place, name| Reader { of, place, name, offset: 0, tail: Vec::new() };
     if hosts.is_empty() {
-        let logs = dtrain_runner::driver::logs(&context.home, trial);
-        let logs = logs.map_err(|error| unreadable("the logs", &error.to_string()))?;
+        // The nodes of a Slurm job write below this state folder.
+        let nodes = slurm::nodes(&context.home).into_iter().map(|(_, home)| home);
+        let homes = nodes.filter(|home| home.trial(trial).logs().exists());
+        let logs = std::iter::once(context.home.clone())
+            .chain(homes)
+            .map(|home| dtrain_runner::driver::logs(&home, trial))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| unreadable("the logs", &error.to_string()))?;
         return Ok(logs
             .into_iter()
+            .flatten()
             .map(|log| reader(log.of, Place::Here(log.path.clone()), log.path.display().to_string()))
             .collect());
     }

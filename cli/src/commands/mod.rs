@@ -27,16 +27,20 @@ use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
 use crate::context::Context;
 use crate::failure::Outcome;
 use crate::output::{Output, complain};
+use crate::signals;
 use std::process::ExitCode;
 
 /// Carries out a command and says what went wrong.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
-        Command::Worker { part: None } => return dtrain_worker::run(),
+        Command::Worker { part: None } => {
+            signals::leave_to_the_agent();
+            return dtrain_worker::run();
+        }
         Command::Worker { part: Some(WorkerPart::Probe) } => return dtrain_worker::probe(),
         Command::Worker { part: Some(WorkerPart::Sample) } => return dtrain_worker::sample(),
-        Command::Agent { stdio: false, digest: false } => return dtrain_runner::agent::run(),
-        Command::Agent { stdio: false, digest: true } => return agent::digest(),
+        Command::Agent { stdio: false, digest: false, .. } => return dtrain_runner::agent::run(),
+        Command::Agent { stdio: false, digest: true, .. } => return agent::digest(),
         _ => {}
     }
     let out = Output::new(arguments.json, arguments.quiet);
@@ -71,7 +75,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Doctor { hosts } => doctor::run(context, &hosts),
         Command::Completions { shell } => completions::run(context, shell),
         Command::Man { command } => man::run(context, &command),
-        Command::Agent { .. } => agent::relay(context),
+        Command::Agent { shared, .. } => agent::relay(context, shared),
         Command::Worker { .. } => unreachable!("the hidden commands were taken out above"),
     }
 }

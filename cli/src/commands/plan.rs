@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
 use crate::render::plan::long;
-use crate::{rates, trials};
+use crate::{job, rates, trials};
 use dtrain_planner::{Plan, plan};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -26,6 +26,9 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
         return super::outlook::run(context, args, on);
     }
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
+        return Ok(exit);
+    }
     let mut history = trials::open_history(context)?;
     let plan = rates::plan(context, &mut history, &loaded)?;
     let shown = long(&plan, args.top, context.out.paint_data);

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
 use crate::render::number::{count, counted, seconds};
-use crate::{hosts, rates, trials};
+use crate::{hosts, job, rates, trials};
 use dtrain_protocol::{RankRates, Rates};
 use dtrain_recipes::{Bytes, Model};
 use serde::Serialize;
@@ -25,6 +25,9 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
             Exit::Usage,
             "a foreign command cannot be measured: only dtrain's own models can",
         ));
+    }
+    if let Some(exit) = job::sent(context, recipe, false)? {
+        return Ok(exit);
     }
     let samples = rates::count(context, &loaded)?.map(|(train, _)| train);
     let mut history = trials::open_history(context)?;

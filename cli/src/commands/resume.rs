@@ -4,7 +4,8 @@ use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::trials;
+use crate::job::Place;
+use crate::{job, trials};
 use dtrain_planner::Plan;
 use dtrain_recipes::Launcher;
 use dtrain_runner::DriveError;
@@ -17,6 +18,11 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
 
 /// Watches a trial.
 pub(crate) fn attach(context: &Context, args: &TrialArgs) -> Outcome {
+    let history = trials::read_history(context)?;
+    let id = trials::find(&history, &args.trial)?;
+    if let Some(job) = job::elsewhere(context, &id) {
+        return job::follow(context, &job, false, Place::End);
+    }
     take_up(context, &args.trial, How::Attach, false)
 }
 
@@ -28,6 +34,11 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
     let label = &trial.row.label;
     if trial.row.status != Status::Running {
         return Err(Failure::new(Exit::Usage, format!("{label} does not run: it is {}", trial.row.status)));
+    }
+    if let Some(job) = job::elsewhere(context, &trial.row.id) {
+        job::follow(context, &job, true, Place::End)?;
+        context.out.next(&format!("dtrain show {label}"));
+        return Ok(Exit::Done);
     }
     let plan = plan(&trial)?;
     let is_here = plan.recipe.cluster.launcher == Launcher::Local;
@@ -50,12 +61,19 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn take_up(context: &Context, name: &str, how: How, detach: bool) -> Outcome {
+/// Goes on with a trial, or watches it.
+pub(super) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> Outcome {
     // Asked for before it is opened for writing, so that a missing history is not made.
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let trial = trials::trial(context, &history, name)?;
     let plan = plan(&trial)?;
+    if how == How::Resume
+        && let Some(exit) = job::sent_again(context, &plan.recipe, &trial.row.id, detach)?
+    {
+        return Ok(exit);
+    }
+    job::remember(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());
     let how = if trial.row.status == Status::Created && how == How::Resume { How::Start } else { how };
     drive(context, &mut history, &Task { trial: id, label, plan: &plan, how, detach, sample: 0 })

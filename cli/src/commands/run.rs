@@ -1,41 +1,62 @@
 //! `dtrain run`.
 
 use crate::args::RunArgs;
-use crate::commands::{doctor, plan};
+use crate::commands::{doctor, plan, resume};
 use crate::context::Context;
 use crate::drive::{How, Task, drive};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
 use crate::render::plan::short;
 use crate::trials::ledger;
-use crate::{rates, trials};
+use crate::{job, rates, trials};
 use dtrain_planner::{Plan, model_digest};
 use dtrain_recipes::{Devices, Launcher, Layer};
 use dtrain_runner::ledger::{History, NewTrial, Source};
 use dtrain_runner::provenance::Provenance;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Tokens of the sample at the end, unless told otherwise.
 const SAMPLE_TOKENS: u32 = 120;
 
 /// Plans where needed, records the trial, and trains.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
+    let what = match plan::read(Path::new(&args.target))? {
+        Some(plan) => What::Plan(plan),
+        None => What::Recipe(loaded(args)?),
+    };
+    let recipe = match &what {
+        What::Plan(plan) => &plan.recipe,
+        What::Recipe(loaded) => &loaded.checked.recipe,
+    };
+    if let Some(exit) = job::sent(context, recipe, args.detach)? {
+        return Ok(exit);
+    }
+    if let Some(trial) =
+        job::own(recipe).filter(|job| job.is_restarted).and_then(|job| job.trial(&context.home))
+    {
+        return resume::take_up(context, &trial, How::Resume, false);
+    }
     let mut history = trials::open_history(context)?;
-    let (plan, sources, folder) = match plan::read(Path::new(&args.target))? {
-        Some(plan) => {
+    let (plan, sources, folder) = match what {
+        What::Plan(plan) => {
             refuse_layers(args)?;
             refuse_stale(&history, &plan, args.stale_ok)?;
             let folder = plan.data_root.clone();
             (plan, BTreeMap::new(), folder)
         }
-        None => planned(context, &mut history, args)?,
+        What::Recipe(loaded) => {
+            let plan = rates::plan(context, &mut history, &loaded)?;
+            let sources = sources(&loaded);
+            (plan, sources, loaded.folder)
+        }
     };
     context.out.say(short(&plan, context.out.paint).trim_end());
     mention_gpu(context, &plan);
     let new = new_trial(&plan, sources, &folder);
     let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
     keep_plan(context, &created.id, &plan)?;
+    job::remember(context, &plan.recipe, &created.id)?;
     context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));
     let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
     let task = Task {
@@ -49,18 +70,17 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     drive(context, &mut history, &task)
 }
 
-fn planned(
-    context: &Context,
-    history: &mut History,
-    args: &RunArgs,
-) -> Result<(Plan, BTreeMap<String, Source>, PathBuf), Failure> {
+/// What is to be trained.
+enum What {
+    Plan(Plan),
+    Recipe(Loaded),
+}
+
+fn loaded(args: &RunArgs) -> Result<Loaded, Failure> {
     let mut extra = Vec::new();
     extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
     extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
-    let loaded = load(&args.target, &args.layers, &extra)?;
-    let plan = rates::plan(context, history, &loaded)?;
-    let sources = sources(&loaded);
-    Ok((plan, sources, loaded.folder))
+    load(&args.target, &args.layers, &extra)
 }
 
 /// A saved plan is carried out as it is.

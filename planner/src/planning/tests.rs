@@ -188,10 +188,10 @@ fn a_run_that_only_time_ends_has_no_last_step_but_a_schedule() {
 
 #[test]
 fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
-    let slurm = refused(|recipe, _| recipe.cluster.launcher = Launcher::Slurm);
+    let kubernetes = refused(|recipe, _| recipe.cluster.launcher = Launcher::Kubernetes);
     assert!(
-        slurm.starts_with("cluster.launcher = \"slurm\": this version launches on this machine"),
-        "{slurm}"
+        kubernetes.starts_with("cluster.launcher = \"kubernetes\": this version launches on this machine"),
+        "{kubernetes}"
     );
     let gpu = refused(|recipe, _| recipe.cluster.devices = Devices::Cuda);
     assert!(gpu.contains("has no CUDA device"), "{gpu}");

@@ -3,7 +3,7 @@
 use super::hosts::{Named, devices_of};
 use super::parsed::Parsed;
 use super::values::Values;
-use crate::cluster::{Cluster, Launcher};
+use crate::cluster::{Cluster, Launcher, Slurm};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Decoder, Experts, Mlp, Model, Norm, Positions};
@@ -263,16 +263,31 @@ fn every(values: &Values) -> Option<SaveEvery> {
 }
 
 fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
+    let launcher = match values.word("cluster.launcher")? {
+        "ssh" => Launcher::Ssh,
+        "slurm" => Launcher::Slurm,
+        "kubernetes" => Launcher::Kubernetes,
+        _ => Launcher::Local,
+    };
     Some(Cluster {
-        launcher: match values.word("cluster.launcher")? {
-            "ssh" => Launcher::Ssh,
-            "slurm" => Launcher::Slurm,
-            "kubernetes" => Launcher::Kubernetes,
-            _ => Launcher::Local,
-        },
+        launcher,
         ranks: values.count("cluster.ranks"),
         devices: devices_of(values.word("cluster.devices")?),
         hosts: hosts.iter().map(|named| named.host.clone()).collect(),
+        slurm: if launcher == Launcher::Slurm { Some(slurm(values)?) } else { None },
         mtbf: values.real("cluster.mtbf").map(Seconds),
+    })
+}
+
+fn slurm(values: &Values) -> Option<Slurm> {
+    Some(Slurm {
+        nodes: values.count("cluster.slurm.nodes")?,
+        partition: values.text("cluster.slurm.partition"),
+        account: values.text("cluster.slurm.account"),
+        time: values.real("cluster.slurm.time").map(Seconds),
+        options: match values.get("cluster.slurm.options") {
+            Some(Parsed::Texts(options)) => options.clone(),
+            _ => Vec::new(),
+        },
     })
 }

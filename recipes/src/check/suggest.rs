@@ -34,7 +34,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("n_heads", "model.heads"),
     ("n_layer", "model.layers"),
     ("n_layers", "model.layers"),
-    ("nodes", "cluster.hosts"),
+    ("nodes", "cluster.slurm.nodes"),
     ("num_experts", "model.experts"),
     ("num_experts_per_tok", "model.experts_per_token"),
     ("num_heads", "model.heads"),

@@ -199,8 +199,10 @@ impl<'a> Follower<'a> {
         rendezvous: &Rendezvous,
     ) -> Result<(), String> {
         let checkpoints = self.folder.checkpoints();
-        commit::remove_partial(&checkpoints, self.order.attempt)
-            .map_err(|error| format!("old checkpoints: {error}"))?;
+        if !self.order.seat.is_shared {
+            commit::remove_partial(&checkpoints, self.order.attempt)
+                .map_err(|error| format!("old checkpoints: {error}"))?;
+        }
         self.first = assignments.first().map_or(Rank(0), |one| one.rank);
         let ground = Ground {
             attempt: self.order.attempt,

@@ -33,6 +33,8 @@ pub(super) struct Others {
     /// What was heard while something else was waited for.
     early: Vec<Message>,
     saving: BTreeMap<StepId, Saving>,
+    /// Whether all hosts see one folder of checkpoints: then each saves its part there, and this one does the rest.
+    is_shared: bool,
 }
 
 /// One of them.
@@ -88,11 +90,15 @@ impl Others {
             Ok(Other { seat: other.clone(), agent: Arc::new(agent.map_err(words)?), is_lost: false })
         });
         let hosts = hosts.collect::<Result<_, String>>()?;
-        Ok(Self { trial: trial.clone(), own, door, hosts, early: Vec::new(), saving: BTreeMap::new() })
+        let (trial, is_shared) = (trial.clone(), seat.is_shared);
+        Ok(Self { trial, own, door, hosts, early: Vec::new(), saving: BTreeMap::new(), is_shared })
     }
 
     /// Brings every file of the checkpoint `name` to every host.
     pub(super) fn gather(&mut self, name: &str, inbox: &Receiver<Message>) -> Result<(), NotLaunched> {
+        if self.is_shared {
+            return Ok(());
+        }
         self.tell_all(|_| Told::Show { folder: name.into() });
         let mut shown = self.answers(inbox, TO_GET)?;
         let (own_manifest, own_files) = show(&self.trial, name);
@@ -199,12 +205,14 @@ impl Others {
             let files = written.get(&before).cloned().unwrap_or_default();
             files.into_iter().map(|file| (file, vec![self.peer(before)])).collect()
         };
-        self.tell_all(|other| Told::Prepare {
-            step,
-            manifest: contents.into(),
-            copies: copies(other.peer.host),
-        });
-        let own = copies(self.own.host);
+        let own = if self.is_shared { Vec::new() } else { copies(self.own.host) };
+        if !self.is_shared {
+            self.tell_all(|other| Told::Prepare {
+                step,
+                manifest: contents.into(),
+                copies: copies(other.peer.host),
+            });
+        }
         let is_own = |(rank, _): &&(Rank, SavedFile)| self.host_of(*rank) == self.own.host;
         let own_saved: Vec<_> = saved.iter().filter(is_own).map(|(_, file)| file.clone()).collect();
         let attempt = order.attempt;
@@ -218,7 +226,8 @@ impl Others {
                 .and_then(|()| commit::prepare(&partial, &contents));
             drop(inbox.send(Message::Did(Said::Prepared { step, outcome })));
         });
-        self.saving.insert(step, Saving { awaited: hosts.into_iter().collect(), is_prepared: false });
+        let awaited = if self.is_shared { vec![self.own.host] } else { hosts };
+        self.saving.insert(step, Saving { awaited: awaited.into_iter().collect(), is_prepared: false });
     }
 
     /// Takes in that `host` prepared or committed the checkpoint of `step`, or could not.
@@ -238,7 +247,7 @@ impl Others {
         if !saving.awaited.is_empty() {
             return Progress::Wait;
         }
-        if saving.is_prepared {
+        if saving.is_prepared || self.is_shared {
             self.saving.remove(&step);
             return Progress::Finish;
         }

@@ -1,12 +1,12 @@
 //! Agents on several hosts: the first leads, the others follow.
 
 use super::relay::RemoteHost;
-use super::{Launcher, NotLaunched, Reached, Usable};
+use super::{Launcher, LocalLauncher, NotLaunched, Reached, Usable};
 use crate::agent::{
     AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
 };
-use crate::durable;
-use crate::home::TrialFolder;
+use crate::home::{Home, TrialFolder};
+use crate::{checkpoints, durable};
 use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
 use std::fs;
 use std::io::{self, Read};
@@ -36,6 +36,8 @@ pub struct ClusterLauncher {
     usable: Vec<usize>,
     /// Those of the newest attempt; the first leads.
     active: Vec<usize>,
+    /// The state folder that all hosts see, where there is one.
+    shared: Option<Home>,
 }
 
 impl ClusterLauncher {
@@ -45,11 +47,18 @@ impl ClusterLauncher {
     pub fn new(trial: &TrialId, folder: &TrialFolder, hosts: Vec<RemoteHost>) -> Self {
         let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
         let known = fs::read_to_string(folder.elsewhere()).unwrap_or_default();
-        let indices = known.lines().filter_map(|line| line.split(' ').next()?.parse().ok());
-        let active: Vec<usize> = indices.filter(|index| *index < hosts.len()).collect();
+        let known = known.lines().filter_map(|known| names.iter().position(|name| name == known));
+        let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
         let hosts = hosts.into_iter().map(|host| Arc::new(Mutex::new(host))).collect();
-        Self { trial: trial.clone(), folder: folder.clone(), names, hosts, usable: Vec::new(), active }
+        let (trial, folder) = (trial.clone(), folder.clone());
+        Self { trial, folder, names, hosts, usable: Vec::new(), active, shared: None }
+    }
+
+    /// The same where all hosts and this machine see the state folder `home`: checkpoints are kept there, and what a host
+    /// writes lies below it.
+    pub fn sharing(self, home: &Home) -> Self {
+        Self { shared: Some(home.clone()), ..self }
     }
 
     /// Begins to ask a host a short question; the answer is waited for by calling what is returned.
@@ -99,7 +108,8 @@ impl ClusterLauncher {
         let seat = |host: u32, index: usize| -> Result<_, NotLaunched> {
             let mut remote = self.hosts[index].lock().unwrap_or_else(PoisonError::into_inner);
             let bind = remote.address()?;
-            let seat = Seat { host, bind, identity: identities[host as usize].clone() };
+            let (identity, is_shared) = (identities[host as usize].clone(), self.shared.is_some());
+            let seat = Seat { host, bind, identity, is_shared };
             if host == 0 {
                 return Ok((seat, None));
             }
@@ -149,8 +159,7 @@ impl Launcher for ClusterLauncher {
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
         let ranks = ranks_by_host(order, self.usable.len())?;
         self.active = self.usable[..ranks.len()].to_vec();
-        let lines: String =
-            self.active.iter().map(|host| format!("{host} {}\n", self.names[*host])).collect();
+        let lines: String = self.active.iter().map(|host| format!("{}\n", self.names[*host])).collect();
         let path = self.folder.elsewhere();
         durable::replace(&path, lines.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
         let led = self.lead(order, &ranks);
@@ -161,9 +170,9 @@ impl Launcher for ClusterLauncher {
         led
     }
 
-    /// The hosts see for themselves, when they bring their parts together.
-    fn verify(&mut self, _: &Path) -> Result<(), String> {
-        Ok(())
+    /// Hosts with a folder of their own see for themselves, when they bring their parts together.
+    fn verify(&mut self, folder: &Path) -> Result<(), String> {
+        if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
     }
 
     /// A leader that does not answer may go on all the same: then its followers do too, as none of them outlives it.
@@ -191,6 +200,12 @@ impl Launcher for ClusterLauncher {
 
     /// What lies on a host that does not answer is not waited for.
     fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
+        if let Some(home) = &self.shared {
+            // The host that led may be none of those there are now.
+            let known = fs::read_to_string(self.folder.elsewhere()).unwrap_or_default();
+            let leader = known.lines().next().unwrap_or_default();
+            return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
+        }
         let trial = self.trial.clone();
         let leftover = self.ask(self.active[0], move |host| host.leftover(&trial, attempt, from));
         Ok(Box::new(io::Cursor::new(leftover(TO_ANSWER_AGAIN).unwrap_or_default())))

@@ -6,7 +6,7 @@ use crate::agent::{
 };
 use crate::checkpoints;
 use crate::home::TrialFolder;
-use crate::process::kill_group;
+use crate::process::{bind_to_this_thread, kill_group};
 use dtrain_protocol::{AttemptId, frame};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
@@ -32,6 +32,8 @@ const TO_GO: Duration = Duration::from_secs(10);
 pub struct LocalLauncher {
     folder: TrialFolder,
     agent: Option<Program>,
+    /// Whether agents end with the thread that starts them.
+    is_bound: bool,
     /// Agents started here, to be waited for once they ended.
     children: Vec<Child>,
 }
@@ -39,12 +41,17 @@ pub struct LocalLauncher {
 impl LocalLauncher {
     /// Reaches what runs in a trial's folder; starts nothing.
     pub fn new(folder: &TrialFolder) -> Self {
-        Self { folder: folder.clone(), agent: None, children: Vec::new() }
+        Self { folder: folder.clone(), agent: None, is_bound: false, children: Vec::new() }
     }
 
     /// Reaches what runs in a trial's folder, and starts `agent`.
     pub fn starting(folder: &TrialFolder, agent: &Program) -> Self {
         Self { agent: Some(agent.clone()), ..Self::new(folder) }
+    }
+
+    /// The same, but what it starts ends with the thread that starts it.
+    pub(super) fn bound_to_this_thread(self) -> Self {
+        Self { is_bound: true, ..self }
     }
 
     /// Whether an agent of the trial lives.
@@ -110,6 +117,9 @@ impl LocalLauncher {
         let log = self.locked_log()?;
         let mut command = Command::new(&agent.path);
         command.args(&agent.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
+        if self.is_bound {
+            bind_to_this_thread(&mut command, None);
+        }
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", agent.path.display()))?;
         // The lock is now the agent's alone.
         drop(command);

@@ -3,6 +3,7 @@
 mod cluster;
 mod local;
 pub mod relay;
+pub mod slurm;
 pub mod ssh;
 
 pub use cluster::ClusterLauncher;

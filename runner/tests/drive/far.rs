@@ -16,18 +16,23 @@ use std::process::{Command, Stdio};
 const DOWN: &str = "down";
 
 /// A host: this program in a process of its own.
-struct Far(PathBuf);
+struct Far {
+    folder: PathBuf,
+    /// The state folder that all hosts see.
+    shared: Option<PathBuf>,
+}
 
 impl Dial for Far {
     fn dial(&mut self) -> io::Result<UnixStream> {
-        if self.0.with_extension(DOWN).exists() {
+        if self.folder.with_extension(DOWN).exists() {
             return Err(io::Error::other("it is switched off"));
         }
         let (near, far) = UnixStream::pair()?;
         let far = OwnedFd::from(far);
         Command::new(std::env::current_exe()?)
             .arg("relay")
-            .arg(&self.0)
+            .arg(&self.folder)
+            .args(&self.shared)
             .stdin(Stdio::from(far.try_clone()?))
             .stdout(Stdio::from(far))
             .spawn()
@@ -42,15 +47,27 @@ impl World {
         self
     }
 
+    /// The same with hosts that see one state folder.
+    pub(crate) fn on_hosts_that_share(mut self, hosts: u32) -> Self {
+        self.is_shared = true;
+        self.on_hosts(hosts)
+    }
+
     /// Hosts that are processes with a state folder of their own.
     pub(crate) fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
-        let host = |index| RemoteHost::new(format!("node{index}"), Box::new(Far(self.host(index))));
+        let shared = self.is_shared.then(|| self.home.path().to_owned());
+        let far = |index| Far { folder: self.host(index), shared: shared.clone() };
+        let host = |index| RemoteHost::new(format!("node{index}"), Box::new(far(index)));
         let folder = self.home.trial(&self.trial);
-        Box::new(ClusterLauncher::new(&self.trial, &folder, (0..hosts).map(host).collect()))
+        let launcher = ClusterLauncher::new(&self.trial, &folder, (0..hosts).map(host).collect());
+        Box::new(if self.is_shared { launcher.sharing(&self.home) } else { launcher })
     }
 
     /// The folder of a host.
     pub(crate) fn host(&self, index: u32) -> PathBuf {
+        if self.is_shared {
+            return self.home.host(&format!("node{index}")).path().to_owned();
+        }
         self.root.join(format!("host-{index}"))
     }
 

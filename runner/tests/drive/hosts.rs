@@ -20,6 +20,19 @@ pub(crate) fn hosts_train_what_one_machine_does() {
     world.assert_nothing_lives();
 }
 
+pub(crate) fn hosts_that_share_a_folder_save_there_once() {
+    for host in 0..RANKS {
+        let world = World::new().on_hosts_that_share(RANKS);
+        let (outcome, _) = disturbed(&world, host, kill);
+        world.assert_completed(&outcome);
+        let own = Home::at(world.host(host)).trial(&world.trial).checkpoints();
+        assert!(own.is_symlink(), "a host keeps nothing of its own");
+        let kept = checkpoints::committed(&world.home.trial(&world.trial).checkpoints()).expect("a folder");
+        kept.iter().for_each(|point| drop(checkpoints::verify(&point.folder).expect("with every part")));
+        world.assert_nothing_lives();
+    }
+}
+
 pub(crate) fn a_host_that_is_lost_is_started_again() {
     for host in 0..RANKS {
         let world = World::new().on_hosts(RANKS);

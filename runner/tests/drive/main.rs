@@ -30,7 +30,7 @@ use faults::{
 use foreign::{a_foreign_command_is_run_once_for_each_rank, what_a_foreign_command_started_ends};
 use hosts::{
     a_controller_that_is_cut_off_waits, a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
-    checkpoints_outlive_a_host, hosts_train_what_one_machine_does,
+    checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
 };
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -50,15 +50,18 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["agent", ..] => agent::run(),
         ["worker", ..] => toy::run(),
-        ["relay", host] => far_end(Path::new(host)),
+        ["relay", host] => far_end(Path::new(host), None),
+        ["relay", host, shared] => far_end(Path::new(host), Some(Path::new(shared))),
         ["controller", verb, root, trial] => controller(verb, Path::new(root), trial),
         filters => run_tests(filters),
     }
 }
 
-/// A host that a controller works on.
-fn far_end(host: &Path) -> ExitCode {
-    match relay::run(&Home::at(host), &programs(host), || probe::host_facts(Vec::new())) {
+/// A host that a controller works on; its trials' checkpoints lie in `shared`.
+fn far_end(host: &Path, shared: Option<&Path>) -> ExitCode {
+    match relay::run(&Home::at(host), shared.map(Home::at).as_ref(), &programs(host), || {
+        probe::host_facts(Vec::new())
+    }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => panic!("{error}"),
     }
@@ -87,6 +90,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
         ("a_controller_that_is_cut_off_waits", a_controller_that_is_cut_off_waits),
+        ("hosts_that_share_a_folder_save_there_once", hosts_that_share_a_folder_save_there_once),
         ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];

@@ -39,6 +39,8 @@ pub(crate) struct World {
     pub(crate) trial: TrialId,
     /// The hosts that the ranks are spread over; `None` for this machine.
     pub(crate) hosts: Option<u32>,
+    /// Whether they see one state folder.
+    pub(crate) is_shared: bool,
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
@@ -72,6 +74,7 @@ impl World {
             home: Home::at(root.join("state")),
             trial,
             hosts: None,
+            is_shared: false,
             options: Options::default(),
             interrupts: Arc::default(),
             command: None,

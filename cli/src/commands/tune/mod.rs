@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
 use crate::trials::ledger;
-use crate::{rates, trials};
+use crate::{job, rates, trials};
 use dtrain_planner::tune::{Finish, Search, Searched, Study, settled};
 use dtrain_runner::ledger::History;
 use kept::{Kept, ended};
@@ -30,6 +30,9 @@ const SHORTER: u64 = 9;
 /// Searches what the recipe leaves open, and saves the plan of what was found.
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
+        return Ok(exit);
+    }
     let mut history = trials::open_history(context)?;
     let recipe = &loaded.checked.recipe;
     let name = match &args.study {

@@ -2,7 +2,7 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
-use crate::keys::Kind;
+use crate::keys::{KEYS, Kind};
 use crate::problem::Problem;
 
 impl Rules<'_> {
@@ -121,6 +121,34 @@ impl Rules<'_> {
                 &["cluster.launcher"],
                 "write `[[cluster.hosts]]` and `address = \"…\"` below it",
             );
+        }
+        self.slurm(launcher == Some("slurm"));
+    }
+
+    fn slurm(&mut self, is_slurm: bool) {
+        if let (true, Some(first)) = (is_slurm, self.hosts.first()) {
+            let problem = Problem::new("the launcher \"slurm\" chooses the hosts itself, but some are named");
+            self.problems.push(
+                problem
+                    .at(&first.origin)
+                    .hint("remove them; `cluster.slurm.nodes` says how many, and `cluster.slurm.options` can hold `--nodelist=…`"),
+            );
+        }
+        let keys = KEYS.iter().map(|key| key.path).filter(|path| path.starts_with("cluster.slurm."));
+        if let Some(said) = keys.into_iter().find(|path| !is_slurm && self.values.said(path).is_some()) {
+            self.wrong(
+                format!("`{said}` is for the launcher \"slurm\" only"),
+                &[said],
+                "write `launcher = \"slurm\"` below `[cluster]`, or remove it",
+            );
+        }
+        if let Some(Parsed::Texts(options)) = self.values.get("cluster.slurm.options")
+            && let Some(odd) = options.iter().find(|option| !option.starts_with('-'))
+        {
+            let message = format!("{odd:?} is not an option of sbatch: options begin with `-`");
+            let hint =
+                "write an option and its value as one text: [\"--gpus-per-node=8\", \"--constraint=a100\"]";
+            self.wrong(message, &["cluster.slurm.options"], hint);
         }
     }
 }

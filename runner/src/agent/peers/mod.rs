@@ -65,6 +65,9 @@ pub struct Seat {
     pub bind: String,
     /// Its certificate.
     pub identity: TlsIdentity,
+    /// Whether the trial's checkpoints lie in one folder that all hosts see.
+    #[serde(default)]
+    pub is_shared: bool,
 }
 
 /// An agent at its door.

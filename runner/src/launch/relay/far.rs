@@ -7,19 +7,36 @@ use crate::driver::{Programs, logs};
 use crate::home::{Home, TrialFolder};
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 
 /// Most bytes of a log that are given at once.
 const LOG_PIECE: u64 = 1 << 20;
 
-/// The entry of the far end: serves requests from standard input until it ends. `host` is what the planner must know of this host.
-pub fn run(home: &Home, programs: &Programs, host: impl Fn() -> HostFacts) -> io::Result<()> {
+/// The entry of the far end: serves requests from standard input until it ends, from the main thread. `host` is what the planner
+/// must know of this host.
+///
+/// With `shared`, a state folder that all hosts see, checkpoints are kept there, and what is started here ends with this process: such
+/// is a host whose processes belong to a scheduler, which also tells them to end. Only agents heed that.
+pub fn run(
+    home: &Home,
+    shared: Option<&Home>,
+    programs: &Programs,
+    host: impl Fn() -> HostFacts,
+) -> io::Result<()> {
+    if shared.is_some() {
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::default())?;
+    }
     let (mut stdin, mut stdout) = (io::stdin(), io::stdout());
-    let starting = |trial: &TrialId| LocalLauncher::starting(&home.trial(trial), &programs.agent);
+    let starting = |trial: &TrialId| {
+        let launcher = LocalLauncher::starting(&home.trial(trial), &programs.agent);
+        if shared.is_some() { launcher.bound_to_this_thread() } else { launcher }
+    };
+    let made = |trial: &TrialId| made(&home.trial(trial), shared.map(|shared| shared.trial(trial)).as_ref());
     loop {
         let request = match frame::read(&mut stdin) {
             Ok(request) => request,
@@ -30,21 +47,19 @@ pub fn run(home: &Home, programs: &Programs, host: impl Fn() -> HostFacts) -> io
             Request::Address => Reply::Address(own_address()),
             Request::Lead(order) => {
                 let order = at_home(*order, home, programs);
-                let trial = home.trial(&order.trial);
                 let mut launcher = starting(&order.trial);
                 launcher.fence(order.attempt);
-                made(&trial).and_then(|()| launcher.launch(&order)).map_or_else(failed, Reply::Leading)
+                made(&order.trial).and_then(|()| launcher.launch(&order)).map_or_else(failed, Reply::Leading)
             }
             Request::Follow(order) => {
-                let trial = home.trial(&order.trial);
                 let order = FollowerOrder {
-                    folder: trial.path().to_owned(),
+                    folder: home.trial(&order.trial).path().to_owned(),
                     worker: programs.worker.clone(),
                     ..*order
                 };
                 let mut launcher = starting(&order.trial);
                 launcher.fence(order.attempt);
-                let address = made(&trial).and_then(|()| launcher.follow(&order));
+                let address = made(&order.trial).and_then(|()| launcher.follow(&order));
                 address.map_or_else(failed, |address| Reply::Following { address })
             }
             Request::Reach { trial, attempt, from } => match starting(&trial).connect(attempt, from) {
@@ -120,8 +135,19 @@ fn failed(not_launched: NotLaunched) -> Reply {
     }
 }
 
-fn made(trial: &TrialFolder) -> Result<(), NotLaunched> {
-    trial.create().map_err(|error| format!("{}: {error}", trial.path().display()).into())
+/// Makes the trial's folder; its checkpoints are those of `shared`.
+fn made(trial: &TrialFolder, shared: Option<&TrialFolder>) -> Result<(), NotLaunched> {
+    let make = || {
+        if let Some(shared) = shared
+            && !trial.checkpoints().exists()
+        {
+            fs::create_dir_all(trial.path())?;
+            fs::create_dir_all(shared.checkpoints())?;
+            std::os::unix::fs::symlink(shared.checkpoints(), trial.checkpoints())?;
+        }
+        trial.create()
+    };
+    make().map_err(|error: io::Error| format!("{}: {error}", trial.path().display()).into())
 }
 
 /// The order with the folders and programs of this host.
@@ -143,8 +169,17 @@ fn at_home(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
 /// The address of this host on the network that the controller came by; without one this machine's own.
 fn own_address() -> String {
     let ssh = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    let address = ssh.split(' ').nth(2).and_then(|word| word.parse::<IpAddr>().ok());
+    let over_ssh = || ssh.split(' ').nth(2)?.parse::<IpAddr>().ok();
+    let address = over_ssh().or_else(|| towards(&std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok()?));
     address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_string())
+}
+
+/// The address of this host on the way to another one. Nothing is sent.
+fn towards(other: &str) -> Option<IpAddr> {
+    let any = if other.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect((other, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Starts a rank that measures. It ends with this process.

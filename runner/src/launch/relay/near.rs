@@ -11,6 +11,11 @@ use std::os::unix::net::UnixStream;
 pub trait Dial: Send {
     /// Starts it; the stream is its standard input and output.
     fn dial(&mut self) -> io::Result<UnixStream>;
+
+    /// What the way itself said last, such as why it ended.
+    fn last_words(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The near end: a host that something else than this process must work on.
@@ -162,7 +167,9 @@ impl RemoteHost {
             return Ok(reply);
         }
         let stream = self.dial.dial().map_err(|error| error.to_string())?;
-        let reply = converse(&stream, request)?;
+        let reply = converse(&stream, request).map_err(|error| {
+            self.dial.last_words().map_or(error.clone(), |words| format!("{error} ({words})"))
+        })?;
         self.stream = Some(stream);
         Ok(reply)
     }

@@ -1,0 +1,249 @@
+//! Commands that Slurm runs: sent into a job from outside of it, and followed there.
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::{hosts, signals};
+use dtrain_protocol::TrialId;
+use dtrain_recipes::{Launcher, Recipe, Slurm};
+use dtrain_runner::launch::slurm::{self, Allocation, JobId, JobState, SlurmError, Submission};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often Slurm is asked how it goes.
+const ASK: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether the job wrote something.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The job that this command runs in, where the recipe wants one.
+pub(crate) fn own(recipe: &Recipe) -> Option<Allocation> {
+    Allocation::of_environment().filter(|_| recipe.cluster.launcher == Launcher::Slurm)
+}
+
+/// Sends this very command into a job where the recipe wants one and this is none, and follows it; `None` when it is to be carried
+/// out here.
+pub(crate) fn sent(context: &Context, recipe: &Recipe, detach: bool) -> Result<Option<Exit>, Failure> {
+    let Some(slurm) = wanted(recipe) else { return Ok(None) };
+    let typed = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+    // The state folder may have been said by a variable, which need not be there.
+    let is_state =
+        |argument: &OsString| argument == "--state" || argument.as_encoded_bytes().starts_with(b"--state=");
+    let state = (!std::env::args_os().any(|argument| is_state(&argument))).then(|| state(context));
+    let arguments: Vec<OsString> = state.into_iter().flatten().chain(typed).collect();
+    let job = submitted(context, recipe, slurm, &arguments)?;
+    followed(context, &job, detach).map(Some)
+}
+
+/// The same for a trial that is to go on.
+pub(crate) fn sent_again(
+    context: &Context,
+    recipe: &Recipe,
+    trial: &TrialId,
+    detach: bool,
+) -> Result<Option<Exit>, Failure> {
+    let Some(slurm) = wanted(recipe) else { return Ok(None) };
+    let flags = [("--json", context.out.json), ("--quiet", context.out.quiet)];
+    let flags = flags.into_iter().filter(|(_, is_said)| *is_said).map(|(flag, _)| flag);
+    // By its id: `last` may be another one when the job starts.
+    let words = flags.chain(["resume", &trial.0]).map(OsString::from);
+    let arguments: Vec<OsString> = state(context).into_iter().chain(words).collect();
+    let job = submitted(context, recipe, slurm, &arguments)?;
+    slurm::remember(&context.home, trial, &job).map_err(|error| refused(&error))?;
+    followed(context, &job, detach).map(Some)
+}
+
+/// The job to ask for, outside of any.
+fn wanted(recipe: &Recipe) -> Option<&Slurm> {
+    recipe.cluster.slurm.as_ref().filter(|_| Allocation::of_environment().is_none())
+}
+
+fn state(context: &Context) -> [OsString; 2] {
+    ["--state".into(), context.home.path().into()]
+}
+
+fn submitted(
+    context: &Context,
+    recipe: &Recipe,
+    slurm: &Slurm,
+    arguments: &[OsString],
+) -> Result<JobId, Failure> {
+    let no_folder = |error: std::io::Error| {
+        Failure::new(Exit::Infrastructure, "cannot find this program or its folder").cause(error.to_string())
+    };
+    let program = std::env::current_exe().map_err(no_folder)?;
+    let folder = std::env::current_dir().map_err(no_folder)?;
+    let submission = Submission {
+        name: &recipe.name,
+        slurm,
+        home: &context.home,
+        program: &program,
+        arguments,
+        folder: &folder,
+    };
+    let expected = submission.expected().map_err(|error| refused(&error))?;
+    let job = submission.submit().map_err(|error| refused(&error))?;
+    context.out.say(&format!("job {} submitted; Slurm expects: {expected}", context.out.paint.bold(&job.0)));
+    Ok(job)
+}
+
+fn followed(context: &Context, job: &JobId, detach: bool) -> Result<Exit, Failure> {
+    if detach {
+        context.out.next(&format!("squeue --job {job}"));
+        return Ok(Exit::Detached);
+    }
+    follow(context, job, false, Place::Beginning)
+}
+
+/// From where the outputs of a job are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Beginning,
+    End,
+}
+
+/// The job that trains a trial, when this command does not run in it.
+pub(crate) fn elsewhere(context: &Context, trial: &TrialId) -> Option<JobId> {
+    let job = slurm::job_of(&context.home, trial)?;
+    Allocation::of_environment().is_none_or(|own| own.job != job).then_some(job)
+}
+
+/// Whether the job of a trial waits or runs; `None` when it has none.
+pub(crate) fn is_alive(home: &dtrain_runner::Home, trial: &TrialId) -> Option<bool> {
+    let job = slurm::job_of(home, trial)?;
+    // Nobody can tell where Slurm is not: it may run on.
+    Some(matches!(slurm::state(&job), Ok(Some(JobState::Waiting { .. } | JobState::Running)) | Err(_)))
+}
+
+/// Shows what a job says until it is over, and ends as it does. Ctrl-C lets it save and stop, twice ends it at once.
+pub(crate) fn follow(context: &Context, job: &JobId, is_to_stop: bool, from: Place) -> Result<Exit, Failure> {
+    let interrupts = signals::listen()?;
+    let mut outputs = slurm::outputs(&context.home, job).map(|path| Tail::of(path, from));
+    let mut shown = String::new();
+    let (mut asked, mut stopped) = (None::<Instant>, 0);
+    if is_to_stop {
+        slurm::stop(job).map_err(|error| refused(&error))?;
+    }
+    loop {
+        let now = match asked {
+            Some(asked) if asked.elapsed() < ASK => None,
+            _ => {
+                asked = Some(Instant::now());
+                Some(slurm::state(job))
+            }
+        };
+        outputs[0].show(&mut std::io::stdout());
+        if !context.out.quiet {
+            outputs[1].show(&mut std::io::stderr());
+        }
+        let words = match &now {
+            Some(Ok(Some(JobState::Waiting { reason, restarts }))) => {
+                let words = format!("job {job} waits: {reason}");
+                if *restarts > 0 && reason == "BeginTime" && words != shown {
+                    // It starts later by itself where this is not allowed.
+                    drop(slurm::release(job));
+                }
+                words
+            }
+            Some(Ok(Some(JobState::Running))) => format!("job {job} runs"),
+            Some(Ok(Some(JobState::Over { word, exit }))) => return ended(job, word, *exit),
+            // Its controller may be away for a while, and jobs run on.
+            Some(Err(error)) => format!("job {job}: {error}"),
+            Some(Ok(None)) => {
+                return Err(Failure::new(Exit::Infrastructure, format!("Slurm no longer knows job {job}"))
+                    .hint("`dtrain history` lists what it trained"));
+            }
+            None => shown.clone(),
+        };
+        if words != shown {
+            context.out.say(&words);
+            shown = words;
+        }
+        match interrupts.count() {
+            count if count == stopped => {}
+            1 => slurm::stop(job).map_err(|error| refused(&error))?,
+            _ => slurm::cancel(job).map_err(|error| refused(&error))?,
+        }
+        stopped = interrupts.count();
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// How a command ends whose job ended so.
+fn ended(job: &JobId, word: &str, (code, signal): (u8, u8)) -> Result<Exit, Failure> {
+    match (word, Exit::of_code(code)) {
+        ("COMPLETED", _) => Ok(Exit::Done),
+        ("CANCELLED", _) => Ok(Exit::Interrupted),
+        ("TIMEOUT" | "PREEMPTED" | "NODE_FAIL" | "BOOT_FAIL" | "DEADLINE" | "REVOKED", _) => {
+            Err(Failure::new(Exit::Preempted, format!("job {job} was ended by Slurm: {word}"))
+                .hint("`dtrain resume` goes on with what it trained"))
+        }
+        ("FAILED", Some(exit)) if signal == 0 => Ok(exit),
+        _ => {
+            let cause = format!("{word}, exit code {code}, signal {signal}");
+            Err(Failure::new(Exit::Infrastructure, format!("job {job} failed")).cause(cause))
+        }
+    }
+}
+
+fn refused(error: &SlurmError) -> Failure {
+    let failure = Failure::of(Exit::Infrastructure, error);
+    match error {
+        SlurmError::NoProgram { .. } => {
+            failure.hint("the launcher \"slurm\" needs Slurm's programs on this machine; `--set cluster.launcher=local` trains here")
+        }
+        SlurmError::Refused { .. } => failure.hint("`sinfo` shows what there is; `cluster.slurm` of the recipe says what is asked for"),
+        SlurmError::File { .. } => failure.hint("the state folder must be one that all nodes see"),
+    }
+}
+
+/// The hosts of the job that this command runs in.
+pub(crate) fn hosts_of(context: &Context) -> Result<Vec<dtrain_runner::launch::relay::RemoteHost>, Failure> {
+    let Some(allocation) = Allocation::of_environment() else {
+        return Err(Failure::new(Exit::Usage, "the nodes of Slurm are reached from inside of a job only"));
+    };
+    let program = hosts::program()?;
+    let nodes = allocation.hosts(&program, &context.home).map_err(|error| refused(&error))?;
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    context.out.say(&format!("job {}: {}", allocation.job, names.join(", ")));
+    Ok(nodes)
+}
+
+/// Remembers which trial the job trains that this command runs in.
+pub(crate) fn remember(context: &Context, recipe: &Recipe, trial: &TrialId) -> Result<(), Failure> {
+    own(recipe).map_or(Ok(()), |job| job.remember(&context.home, trial)).map_err(|error| refused(&error))
+}
+
+/// Puts the job into the queue again that this command runs in, when its time is nearly over.
+pub(crate) fn requeue_if_its_time_is_over(recipe: &Recipe) -> Result<(), Failure> {
+    match own(recipe).filter(|_| signals::last() == Some(signals::TIME_IS_OVER)) {
+        Some(job) => job.requeue().map_err(|error| refused(&error)),
+        None => Ok(()),
+    }
+}
+
+/// A file that grows, and how far it was shown.
+struct Tail {
+    path: PathBuf,
+    offset: u64,
+}
+
+impl Tail {
+    fn of(path: PathBuf, from: Place) -> Self {
+        let length = |path: &Path| path.metadata().map_or(0, |found| found.len());
+        let offset = if from == Place::End { length(&path) } else { 0 };
+        Self { path, offset }
+    }
+
+    /// Writes what is new. What cannot be read now is shown later.
+    fn show(&mut self, to: &mut impl Write) {
+        let Ok(mut file) = File::open(&self.path) else { return };
+        let mut fresh = Vec::new();
+        if file.seek(SeekFrom::Start(self.offset)).and_then(|_| file.read_to_end(&mut fresh)).is_ok() {
+            self.offset += fresh.len() as u64;
+            drop(to.write_all(&fresh).and_then(|()| to.flush()));
+        }
+    }
+}
