@@ -42,7 +42,7 @@ enum Moments {
     #[default]
     None,
     Host(Vec<f32>, Vec<f32>),
-    Device(Tensor<1>, Tensor<1>),
+    Device(Box<[Tensor<1>; 2]>),
 }
 
 impl Optimizer {
@@ -86,7 +86,7 @@ impl Optimizer {
             stage.update_tensor(index, |value, gradient| {
                 let (first, second) = moments.device(&value);
                 let (value, first, second) = device::step(kind, numbers, value, gradient, first, second);
-                *moments = Moments::Device(first, second);
+                *moments = Moments::Device(Box::new([first, second]));
                 value
             });
         }
@@ -99,9 +99,9 @@ impl Optimizer {
         let (first, second) = match &self.moments[index] {
             Moments::None => (vec![0.0; len], vec![0.0; len]),
             Moments::Host(first, second) => (first.clone(), second.clone()),
-            Moments::Device(first, second) => {
+            Moments::Device(both) => {
                 let vector = |t: &Tensor<1>| t.to_data().try_to_vec().expect("moments are f32");
-                (vector(first), vector(second))
+                (vector(&both[0]), vector(&both[1]))
             }
         };
         (Some(first), has_second(self.rule.kind).then_some(second))
@@ -125,7 +125,7 @@ impl Optimizer {
         let values = |moments: &Moments| match moments {
             Moments::None => 0,
             Moments::Host(first, second) => first.capacity() + second.capacity(),
-            Moments::Device(first, second) => first.shape().num_elements() + second.shape().num_elements(),
+            Moments::Device(both) => both.iter().map(|moment| moment.shape().num_elements()).sum(),
         };
         4 * self.moments.iter().map(values).sum::<usize>() as u64
     }
@@ -171,7 +171,7 @@ impl Moments {
         match self {
             Self::None => (value.zeros_like(), value.zeros_like()),
             Self::Host(first, second) => (beside(first), beside(second)),
-            Self::Device(first, second) => (first.clone(), second.clone()),
+            Self::Device(both) => (both[0].clone(), both[1].clone()),
         }
     }
 }

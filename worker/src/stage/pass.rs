@@ -13,7 +13,7 @@ use dtrain_recipes::Recompute;
 /// What backward needs of one part for one micro-batch.
 pub(super) enum Kept {
     /// The graph.
-    Graph(Graph),
+    Graph(Box<Graph>),
     /// Only the input; the graph is made again.
     Input(Tensor<3>),
     /// Only the samples; the graph is made again.
@@ -55,7 +55,7 @@ impl Stage {
                     Output::Activation(output, _) => flow = Some(output.clone().inner()),
                     Output::Loss(_, told) => figures = *told,
                 }
-                kept.push(Kept::Graph(graph));
+                kept.push(Kept::Graph(Box::new(graph)));
             }
             self.close(index);
         }
@@ -132,7 +132,7 @@ impl Stage {
         }
         let unit = &self.units[index];
         let graph = match kept {
-            Kept::Graph(graph) => graph,
+            Kept::Graph(graph) => *graph,
             Kept::Input(input) => self.record(unit, Some(input), &Samples::NOTHING),
             Kept::Samples(batch) => self.record(unit, None, &Samples::of(&batch)),
         };
