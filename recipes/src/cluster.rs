@@ -20,6 +20,9 @@ pub struct Cluster {
     /// Mean time between failures of one host, above 0; `None` lets the planner assume one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<Seconds>,
+    /// Money for an hour of one GPU, or of one core where CPUs train, above 0; `None` where nobody counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<f64>,
 }
 
 /// How processes are placed.
@@ -85,8 +88,9 @@ impl Default for Cluster {
             ranks: None,
             devices: Devices::Auto,
             hosts: Vec::new(),
-            slurm: None,
             mtbf: None,
+            price: None,
+            slurm: None,
         }
     }
 }

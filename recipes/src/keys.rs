@@ -261,6 +261,8 @@ pub const KEYS: &[Key] = keys![
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices of the local launcher";
     "cluster.mtbf", Shape::Time, Optional("154 days are assumed"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
+    "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are told, and no money"), ANY,
+        "Money for an hour of one GPU, or of one core where CPUs train, in any currency";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
     "cluster.slurm.partition", Shape::Host, Optional("Slurm's default"), ANY, "Partition of the job";
     "cluster.slurm.account", Shape::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";
