@@ -1,9 +1,10 @@
 //! What the best candidate of every other axis value would have cost, and why.
 
-use crate::estimate::Breakdown;
+use crate::estimate::Causes;
 use crate::plan::Ranked;
 use crate::pricing::{Pricing, STEP_LEAST};
 use crate::search::Ranking;
+use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// The best candidate with an axis value that was not chosen.
@@ -21,13 +22,20 @@ pub struct Alternative {
     pub tie: bool,
     /// What costs most, in words.
     pub cause: String,
+    /// Bytes of its heaviest rank at its peak; nothing in a plan of an older program.
+    #[serde(default)]
+    pub memory_peak: Bytes,
+    /// By cause, the seconds that a step of it takes more than one of the choice, below 0 where less; of a cause that takes
+    /// the same nothing. Empty in a plan of an older program.
+    #[serde(default)]
+    pub growth: Vec<(String, f64)>,
 }
 
 /// The best of every axis value that `chosen` does not have, slowest last within its axis.
 pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ranked) -> Vec<Alternative> {
     let judge = pricing.judge;
     let Some(home) = judge.place(&chosen.candidate) else { return Vec::new() };
-    let ours = chosen.estimate.step.0;
+    let (ours, home_time) = (chosen.estimate.step.0, judge.causes(home));
     let mut found = Vec::new();
     for (axis, value, place) in ranking.champions() {
         let shares_value = ranking.values(home).any(|(a, v)| a == axis && v == value);
@@ -35,7 +43,7 @@ pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ra
         {
             continue;
         }
-        let time = judge.time(place);
+        let time = judge.causes(place);
         let speed = ours / time.total().max(STEP_LEAST) - 1.0;
         let resolution = judge.doubt(place).1.max(chosen.estimate.resolution);
         let alternative = Alternative {
@@ -44,7 +52,9 @@ pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ra
             candidate: judge.space().candidate(place, chosen.candidate.learning_rate).to_string(),
             speed,
             tie: speed.abs() <= resolution,
-            cause: cause(&chosen.estimate.breakdown, &time),
+            cause: cause(&home_time.parts(), &time.parts()),
+            memory_peak: judge.memory(place).total(),
+            growth: growth(&home_time, &time),
         };
         found.push((place, alternative));
     }
@@ -57,6 +67,13 @@ pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ra
             .then_with(|| a.value.cmp(&b.value))
     });
     alternatives
+}
+
+/// What each cause takes more in `theirs`.
+fn growth(ours: &Causes, theirs: &Causes) -> Vec<(String, f64)> {
+    let pairs = ours.parts().into_iter().zip(theirs.parts());
+    let grown = pairs.map(|((name, before), (_, after))| (name.to_owned(), after - before));
+    grown.filter(|(_, seconds)| *seconds != 0.0).collect()
 }
 
 /// Axes in the order they are told.
@@ -76,12 +93,13 @@ const AXES: [&str; 13] = [
     "precision",
 ];
 
-/// The part of the step that grows (or, for a faster one, shrinks) most.
-pub(crate) fn cause(ours: &Breakdown, theirs: &Breakdown) -> String {
-    let slower = theirs.total() >= ours.total();
-    let parts = ours.parts().into_iter().zip(theirs.parts());
+/// The part of the step that grows (or, where the whole is faster, shrinks) most.
+pub(crate) fn cause(ours: &[(&str, f64)], theirs: &[(&str, f64)]) -> String {
+    let total = |parts: &[(&str, f64)]| parts.iter().map(|(_, seconds)| seconds).sum::<f64>();
+    let slower = total(theirs) >= total(ours);
+    let parts = ours.iter().zip(theirs);
     let grown = parts.map(|((name, a), (_, b))| (name, if slower { b - a } else { a - b }));
     let (name, seconds) = grown.max_by(|a, b| a.1.total_cmp(&b.1)).expect("a step has parts");
     let sign = if slower { '+' } else { '−' };
-    format!("{name} {sign}{} a step", dtrain_recipes::Seconds(seconds.max(0.0)))
+    format!("{name} {sign}{} a step", Seconds(seconds.max(0.0)))
 }

@@ -88,3 +88,63 @@ impl Breakdown {
         ]
     }
 }
+
+/// Seconds of one step by cause: a [`Breakdown`] with what is computed again, and every communication, by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Causes {
+    /// Forward passes.
+    pub forward: f64,
+    /// Backward passes.
+    pub backward: f64,
+    /// What a backward computes again.
+    pub recompute: f64,
+    /// Sums of gradients over replicas that nothing hides.
+    pub gradients: f64,
+    /// Gathered weights that nothing hides.
+    pub weights: f64,
+    /// Products that tensor-parallel ranks complete.
+    pub tensor: f64,
+    /// Keys and values on their way around a ring.
+    pub context: f64,
+    /// Tokens on their way to experts and back.
+    pub expert: f64,
+    /// A tied embedding that is summed over the first and the last stage.
+    pub tied: f64,
+    /// Losses, counts, flags and gradient norms.
+    pub figures: f64,
+    /// Waiting for the slowest replica.
+    pub replicas: f64,
+    /// Waiting for other pipeline stages, and for their messages.
+    pub bubble: f64,
+    /// Clipping and the optimizer.
+    pub optimizer: f64,
+    /// Reading samples, accumulating gradients.
+    pub overhead: f64,
+}
+
+impl Causes {
+    /// The step: the sum of its causes.
+    pub fn total(&self) -> f64 {
+        self.parts().iter().map(|(_, seconds)| seconds).sum()
+    }
+
+    /// The causes with their names, in a fixed order.
+    pub fn parts(&self) -> [(&'static str, f64); 14] {
+        [
+            ("forward", self.forward),
+            ("backward", self.backward),
+            ("recompute", self.recompute),
+            ("gradient sums", self.gradients),
+            ("weight gathers", self.weights),
+            ("tensor parallel", self.tensor),
+            ("context ring", self.context),
+            ("experts", self.expert),
+            ("tied embedding", self.tied),
+            ("figures", self.figures),
+            ("slowest replica", self.replicas),
+            ("pipeline bubble", self.bubble),
+            ("optimizer", self.optimizer),
+            ("overhead", self.overhead),
+        ]
+    }
+}

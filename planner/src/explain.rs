@@ -1,14 +1,17 @@
 //! A plan in words and columns for people, at most 100 columns wide.
 
 mod arranged;
+mod others;
 mod saved;
 
-use crate::compare::{Alternative, cause};
 use crate::learning_rate::in_words;
 use crate::pace::Pace;
 use crate::plan::{Plan, Ranked};
+use crate::weighed::amount;
 use arranged::sentences;
+use dtrain_protocol::DeviceKind;
 use dtrain_recipes::{Bytes, Model, Seconds};
+pub use others::{causes, loss, memory};
 pub(crate) use saved::expected;
 
 /// Columns of a line.
@@ -20,22 +23,39 @@ const INDENT: usize = 16;
 /// Reasons told for what was left out.
 const REASONS: usize = 10;
 
-/// Alternatives told for one axis.
-const PER_AXIS: usize = 3;
+/// How much is told of what was not chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// The best values of every axis, each with what costs most.
+    Short,
+    /// Every value of every axis, with its memory and everything that costs or saves time.
+    Full,
+}
 
 /// The plan as people read it: the choice, what it costs, why the others lose, what was left out.
-pub fn explain(plan: &Plan) -> String {
+pub fn explain(plan: &Plan, depth: Depth) -> String {
     let mut text = String::new();
     let best = plan.best();
     headline(&mut text, plan);
     costs(&mut text, plan, best);
     training(&mut text, plan, best);
-    others(&mut text, plan);
+    if let Some(weighed) = &plan.weighed {
+        weighed.tell(&mut text, device(best), ToString::to_string);
+    }
+    others::others(&mut text, plan, depth);
     left_out(&mut text, plan);
     text
 }
 
 fn headline(text: &mut String, plan: &Plan) {
+    row(text, "plan", &format!("{}: {}", plan.recipe.name, subject(plan)));
+    for (place, words) in choice(plan).iter().enumerate() {
+        row(text, if place == 0 { "choice" } else { "" }, words);
+    }
+}
+
+/// What is trained, and where.
+pub fn subject(plan: &Plan) -> String {
     let parameters = count(plan.recipe.model.parameters());
     let kind = match plan.recipe.model {
         Model::Decoder(_) => "decoder",
@@ -43,15 +63,15 @@ fn headline(text: &mut String, plan: &Plan) {
         Model::Cnn(_) => "residual network",
         Model::Command(_) => "command",
     };
-    row(
-        text,
-        "plan",
-        &format!("{}: a {kind} of {parameters} parameters on {}", plan.recipe.name, host(plan)),
-    );
-    row(text, "choice", &plan.best().candidate.to_string());
-    for sentence in sentences(&plan.best().candidate, &plan.recipe.model) {
-        row(text, "", &sentence);
-    }
+    format!("a {kind} of {parameters} parameters on {}", host(plan))
+}
+
+/// The choice in a line, and a sentence for each way in which its work is cut or memory is saved.
+pub fn choice(plan: &Plan) -> Vec<String> {
+    let candidate = &plan.best().candidate;
+    let mut lines = vec![candidate.to_string()];
+    lines.extend(sentences(candidate, &plan.recipe.model));
+    lines
 }
 
 fn host(plan: &Plan) -> String {
@@ -89,6 +109,7 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
         format!("eight in ten within {}", between(e.total_low, e.total_high))
     };
     row(text, "total", &format!("{steps}{}, {within}", e.total));
+    money(text, plan, best);
     let held = e.memory.categories().into_iter().filter(|(_, bytes)| bytes.0 > 0);
     let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {bytes}")).collect();
     row(text, "memory", &format!("{} a rank of {} it may use", e.memory_peak, e.memory_available));
@@ -106,6 +127,24 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
         row(text, "", &sent.join(" · "));
     }
     row(text, "constants", &e.source);
+}
+
+/// What is paid for: a GPU, or a core where CPUs train.
+pub fn device(ranked: &Ranked) -> &'static str {
+    match ranked.candidate.arrangement.device {
+        DeviceKind::Cpu => "core",
+        DeviceKind::Cuda => "GPU",
+    }
+}
+
+fn money(text: &mut String, plan: &Plan, best: &Ranked) {
+    let Some(choice) = plan.weighed.as_ref().map(|weighed| &weighed.choice) else { return };
+    let (Some(price), Some(hours), Some(money)) =
+        (plan.recipe.cluster.price, choice.device_hours, choice.money)
+    else {
+        return;
+    };
+    row(text, "money", &format!("{}: {} {} hours at {price}", amount(money), amount(hours), device(best)));
 }
 
 fn training(text: &mut String, plan: &Plan, best: &Ranked) {
@@ -137,79 +176,6 @@ fn after(every: u64, pace: &Pace) -> String {
     } else {
         format!("every {} steps", thousands(every))
     }
-}
-
-/// Why the second of the choices is not the first.
-fn runner_up(plan: &Plan) -> Option<String> {
-    let (first, second) = (plan.best(), plan.choices.get(1)?);
-    let Ranked { candidate, estimate, .. } = second;
-    let (ours, theirs) = (&first.estimate, estimate);
-    if !second.tie {
-        let slower = 100.0 * (theirs.step.0 / ours.step.0 - 1.0);
-        let why = cause(&ours.breakdown, &theirs.breakdown);
-        return Some(format!("{candidate}: {slower:.1} % slower ({why})"));
-    }
-    // In the order in which ties are put.
-    let tight = |e: &crate::Estimate| e.memory_peak.0 > e.memory_available.0 / 4 * 3;
-    let (a, b) = (first.candidate.arrangement, candidate.arrangement);
-    let why = if tight(theirs) && !tight(ours) {
-        format!("it leaves less than a quarter of the memory free ({})", theirs.memory_peak)
-    } else if b.layout.world() > a.layout.world() {
-        format!("it needs {} ranks in place of {}", b.layout.world(), a.layout.world())
-    } else if b.recompute > a.recompute {
-        "it computes more again".into()
-    } else if b.zero > a.zero {
-        "it shards more".into()
-    } else {
-        format!("it is less sure: up to {}", theirs.step_high)
-    };
-    Some(format!("{candidate}: as fast as can be told; {why}"))
-}
-
-/// Ties first, then what every other axis value would cost.
-fn others(text: &mut String, plan: &Plan) {
-    if let Some(why) = runner_up(plan) {
-        text.push('\n');
-        row(text, "runner-up", &why);
-    }
-    let ties: Vec<&Ranked> = plan.choices.iter().skip(1).filter(|choice| choice.tie).collect();
-    if !ties.is_empty() {
-        text.push('\n');
-        let tied = plan.choices.iter().filter(|choice| choice.tie);
-        let resolution = 100.0 * tied.map(|choice| choice.estimate.resolution).fold(0.0, f64::max);
-        let told = format!(
-            "{} of the others cannot be told apart (within {resolution:.1} %); the simplest and surest was taken",
-            ties.len()
-        );
-        row(text, "ties", &told);
-        for tie in ties.iter().take(PER_AXIS) {
-            row(text, "", &format!("{}: {}", tie.candidate, tie.estimate.step));
-        }
-    }
-    if plan.alternatives.is_empty() {
-        return;
-    }
-    text.push('\n');
-    let mut last = "";
-    let mut told = 0;
-    for alternative in &plan.alternatives {
-        told = if alternative.axis == last { told + 1 } else { 1 };
-        let key = if alternative.axis == last { "" } else { alternative.axis.as_str() };
-        last = &alternative.axis;
-        if told <= PER_AXIS {
-            row(text, key, &words(alternative));
-        }
-    }
-}
-
-fn words(alternative: &Alternative) -> String {
-    let percent = 100.0 * alternative.speed;
-    let sign = if percent < 0.0 { "−" } else { "+" };
-    let Alternative { value, cause, .. } = alternative;
-    if alternative.tie {
-        return format!("{value}: a tie ({sign}{:.1} %)", percent.abs());
-    }
-    format!("{value}: {sign}{:.0} % ({cause})", percent.abs())
 }
 
 fn left_out(text: &mut String, plan: &Plan) {

@@ -4,9 +4,11 @@ mod common;
 
 use crate::calibrate::Factors;
 use crate::compute::MicroCost;
-use crate::estimate::Breakdown;
+use crate::estimate::{Breakdown, Causes};
+use crate::front::Cost;
 use crate::memory::Memory;
 use crate::parameters::Parts;
+use crate::picture::Picture;
 use crate::space::{Place, Space, Way};
 use crate::speeds::{Source, Speeds, nearest, speeds};
 use crate::traffic::Traffic;
@@ -52,8 +54,8 @@ fn weight_cuts(layout: &Layout) -> (u32, u32) {
 /// A price, or how far it is from fitting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// It fits and a step takes this many seconds.
-    Fits(f64),
+    /// It fits and a step takes this much.
+    Fits(Cost),
     /// It needs this many bytes more than there are.
     TooMuch(Bytes),
 }
@@ -84,7 +86,7 @@ impl<'a> Judge<'a> {
         self.space
     }
 
-    /// Seconds of a step, with pipelines priced in closed form; or the bytes that are missing.
+    /// What a step takes, with pipelines priced in closed form; or the bytes that are missing.
     pub fn verdict(&self, place: Place) -> Verdict {
         self.common(place.way).verdict(place.micro)
     }
@@ -109,6 +111,22 @@ impl<'a> Judge<'a> {
         self.common(place.way).time(place.micro, true)
     }
 
+    /// What a step takes, with pipelines walked action by action.
+    pub fn cost(&self, place: Place) -> Cost {
+        self.common(place.way).cost(place.micro)
+    }
+
+    /// As [`Judge::time`], with every communication by itself.
+    pub fn causes(&self, place: Place) -> Causes {
+        self.common(place.way).causes(place.micro)
+    }
+
+    /// The stages of a pipeline side by side in one step, and the bytes of a rank of each; `None` where their actions wait
+    /// for each other forever.
+    pub fn picture(&self, place: Place) -> Option<Picture> {
+        self.common(place.way).picture(place.micro)
+    }
+
     /// Where the memory of the heaviest rank goes.
     pub fn memory(&self, place: Place) -> Memory {
         self.common(place.way).memory(place.micro)
@@ -131,6 +149,12 @@ impl<'a> Judge<'a> {
             DeviceKind::Cuda => self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0),
         };
         Bytes(share / 10 * 9)
+    }
+
+    /// Devices that `way` keeps busy: GPUs, or cores where CPUs train.
+    pub fn devices(&self, way: &Way) -> u32 {
+        let pool = self.space.pools[way.pool as usize];
+        devices(pool.device, pool.ranks, pool.threads, self.case.host)
     }
 
     /// Relative half-width of the 80 % interval, and the relative difference that cannot be told apart.
@@ -172,6 +196,14 @@ impl<'a> Judge<'a> {
         let index =
             self.micros.binary_search(&micro).expect("every micro-batch of the space is in the table");
         self.speeds[way.pool as usize].micro[precision_index(way.arrangement.precision)][index]
+    }
+}
+
+/// Devices that `ranks` of so many threads keep busy: GPUs, or cores where CPUs train.
+pub fn devices(device: DeviceKind, ranks: u32, threads: u32, host: &HostFacts) -> u32 {
+    match device {
+        DeviceKind::Cpu => ranks.saturating_mul(threads).min(host.all_cores()).max(1),
+        DeviceKind::Cuda => ranks,
     }
 }
 

@@ -4,9 +4,11 @@
 //! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
 
 mod advice;
+mod drawn;
 mod failures;
 mod losers;
 mod mixed;
+mod trade;
 mod words;
 
 #[cfg(test)]
@@ -16,12 +18,14 @@ pub use advice::Advice;
 pub use failures::{Failures, STORAGE_BYTES_PER_SECOND};
 pub use losers::Loser;
 pub use mixed::{Alone, MixedOutlook, MixedPriced, OnGroup, explain_mixed, mixed_outlook};
-pub use words::explain;
+pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
-use crate::analytic::search::{Choice, Cluster, Found, Question, search};
+use crate::analytic::search::{Choice, Cluster, Found, Question, search_front};
 use crate::analytic::{Cut, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown};
 use crate::learning_rate::{self, Decision};
+use crate::picture::Timeline;
+use crate::weighed::{Bill, Weighed};
 use crate::{batch_size, pace};
 use dtrain_recipes::{
     Activation, Choice as Wanted, Decoder, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
@@ -75,6 +79,15 @@ pub struct Outlook {
     pub next: Vec<Priced>,
     /// The best layout of every value of every axis that was not chosen.
     pub losers: Vec<Loser>,
+    /// The choice beside what nothing betters in time, memory and money, on all devices or on fewer.
+    pub weighed: Weighed<Cut>,
+    /// Bytes of a device that may be used.
+    pub memory_bytes: f64,
+    /// Bytes of a rank of every stage of the choice by category, from the first to the last.
+    pub stages: Vec<Vec<(&'static str, f64)>>,
+    /// What every stage of the choice does when.
+    #[serde(skip)]
+    pub timeline: Option<Timeline>,
     /// What one change would make of it, the most helpful first.
     pub advice: Vec<Advice>,
     /// Optimizer steps, where the recipe counts them.
@@ -83,6 +96,8 @@ pub struct Outlook {
     pub total_seconds: Option<f64>,
     /// Hours of all devices together in that time.
     pub device_hours: Option<f64>,
+    /// Money for an hour of one device, where the recipe names it.
+    pub price: Option<f64>,
     /// What failures of hosts make of it.
     pub failures: Failures,
     /// Layouts in all.
@@ -166,7 +181,7 @@ pub enum OutlookError {
 pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
     let recipe = request.recipe;
     let (question, batch) = question(request)?;
-    let found = search(&question, KEEP);
+    let found = search_front(&question, KEEP);
     let (chosen, ties) = preferred(&question, &found)?;
     let price = |choice: &Choice| priced(&question, &choice.cut);
     let next = found.best.iter().filter(|choice| choice.seconds > (1.0 + TIE) * found.best[0].seconds);
@@ -175,6 +190,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
     #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
     let total_seconds = steps.map(|steps| steps as f64 * choice.step_seconds);
     let devices = request.cluster.devices;
+    let bill = Bill { steps, price: recipe.cluster.price };
     Ok(Outlook {
         recipe: recipe.name.clone(),
         parameters: recipe.model.parameters(),
@@ -189,11 +205,16 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         losers: losers::losers(&question, &found, &chosen),
         advice: advice::advice(&question, found.best[0].seconds),
         failures: failures::failures(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
+        memory_bytes: request.cluster.memory,
+        stages: drawn::memory(&question, &chosen.cut),
+        timeline: drawn::timeline(&question, &chosen.cut),
+        layouts: found.layouts,
+        weighed: trade::weighed(&question, found, &chosen, bill),
         choice,
         steps,
         total_seconds,
+        price: recipe.cluster.price,
         device_hours: total_seconds.map(|seconds| seconds / 3600.0 * f64::from(devices)),
-        layouts: found.layouts,
     })
 }
 
@@ -323,7 +344,7 @@ fn refusal(question: &Question, found: &Found) -> OutlookError {
         Some(nearest) => OutlookError::NothingFits {
             needed: nearest.bytes / GIB,
             available: question.cluster.memory / GIB,
-            nearest: words::layout(&nearest.cut),
+            nearest: layout(&nearest.cut),
         },
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "heads are whole")]
         None => OutlookError::NoLayout {

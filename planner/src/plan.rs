@@ -6,6 +6,7 @@ use crate::compare::Alternative;
 use crate::estimate::Estimate;
 use crate::learning_rate::Decision;
 use crate::pace::Pace;
+use crate::weighed::Weighed;
 use dtrain_protocol::{HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe};
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,9 @@ pub struct Plan {
     pub choices: Vec<Ranked>,
     /// Number of candidates that were priced.
     pub priced: u64,
+    /// The choice beside what nothing betters in time, memory and money; nothing in a plan of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weighed: Option<Weighed<Candidate>>,
     /// The best of every axis value that was not chosen.
     pub alternatives: Vec<Alternative>,
     /// What was left out, by reason, the most frequent first.

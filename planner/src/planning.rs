@@ -50,6 +50,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let learning_rate = learning_rate::within(&recipe.train.learning_rate, recommended);
     let pricing = Pricing { request, judge: &judge, batch: batch.value, learning_rate: learning_rate.value };
     let choices: Vec<Ranked> = order.iter().map(|(place, tie)| pricing.ranked(*place, *tie)).collect();
+    let weighed = pricing.weighed(order[0].0, &ranking);
     let alternatives = alternatives(&pricing, &ranking, &choices[0]);
     Ok(Plan {
         format: FORMAT,
@@ -68,6 +69,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         learning_rate,
         choices,
         priced: ranking.priced,
+        weighed: Some(weighed),
         alternatives,
         rejected,
     })

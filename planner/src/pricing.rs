@@ -2,11 +2,14 @@
 
 use crate::Candidate;
 use crate::estimate::Estimate;
+use crate::front::Cost;
 use crate::judge::Judge;
 use crate::pace::{Pace, pace};
 use crate::plan::{PlanRequest, Ranked};
+use crate::search::Ranking;
 use crate::space::Place;
 use crate::speeds::Source;
+use crate::weighed::{Bill, Compromise, Weighed};
 use crate::when;
 use dtrain_recipes::{Recipe, Seconds};
 
@@ -59,6 +62,24 @@ impl Pricing<'_> {
             source: self.source(place),
         };
         Ranked { candidate, estimate, pace, tie }
+    }
+
+    /// `chosen` beside what nothing betters in time, memory and money.
+    pub(crate) fn weighed(&self, chosen: Place, ranking: &Ranking) -> Weighed<Candidate> {
+        let front = ranking.front.clone().into_points();
+        let front = front.into_iter().map(|point| self.compromise(point.what, point.cost)).collect();
+        let choice = self.compromise(chosen, self.judge.cost(chosen));
+        Weighed::of(choice, front, self.judge.doubt(chosen).1)
+    }
+
+    fn compromise(&self, place: Place, cost: Cost) -> Compromise<Candidate> {
+        let (request, judge) = (self.request, self.judge);
+        let pace =
+            pace(request.recipe, self.batch, request.train_samples, request.valid_samples, cost.step_seconds);
+        let bill = Bill { steps: pace.steps, price: request.recipe.cluster.price };
+        let devices = judge.devices(&judge.space().ways[place.way as usize]);
+        let candidate = judge.space().candidate(place, self.learning_rate);
+        bill.compromise(candidate, cost, judge.memory(place).total(), devices)
     }
 
     /// Where the constants come from, in words.

@@ -90,8 +90,15 @@ pub(crate) fn hop(shape: Shape, stage: u32, with: Toward, pass: Pass) -> (u32, T
 ///
 /// `costs` is by stage, `transfer` the seconds of one activation or gradient between neighbours. A sender goes on at
 /// once; a receiver waits until the message is there. `ReduceGradients` and `UpdateWeights` take no time: they are
-/// priced by the caller.
-pub fn walk(stages: &[Vec<Action>], shape: Shape, costs: &[PassCost], transfer: f64) -> Option<Walked> {
+/// priced by the caller. `tell` hears the stage, the action and the second at which it begins, of every action that takes
+/// time; those of one stage in their order.
+pub fn walk(
+    stages: &[Vec<Action>],
+    shape: Shape,
+    costs: &[PassCost],
+    transfer: f64,
+    mut tell: impl FnMut(usize, Action, f64),
+) -> Option<Walked> {
     let mut next = vec![0; stages.len()];
     let (mut clocks, mut busy) = (vec![0.0_f64; stages.len()], vec![0.0_f64; stages.len()]);
     let mut arrived: BTreeMap<(u32, Toward, Pass), f64> = BTreeMap::new();
@@ -112,6 +119,9 @@ pub fn walk(stages: &[Vec<Action>], shape: Shape, costs: &[PassCost], transfer: 
                     }
                 }
                 let seconds = seconds(*action, costs[at]);
+                if seconds > 0.0 {
+                    tell(at, *action, clocks[at]);
+                }
                 clocks[at] += seconds;
                 busy[at] += seconds;
                 next[at] += 1;

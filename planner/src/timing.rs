@@ -1,12 +1,15 @@
 //! Seconds of a step: what each stage computes and sends, and how stages wait for each other.
 
+mod causes;
+mod lanes;
+
 use crate::calibrate::Factors;
 use crate::compute::{MicroCost, of_blocks};
 use crate::estimate::Breakdown;
 use crate::network;
 use crate::parameters::Parts;
-use crate::schedule::{self, Shape, chunks_of};
-use crate::simulate::{PassCost, exposed_reduction, walk};
+use crate::schedule::chunks_of;
+use crate::simulate::exposed_reduction;
 use crate::speeds::Speeds;
 use crate::traffic::{Purpose, Sender, Transfer, When};
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
@@ -113,6 +116,20 @@ impl Stage {
     fn micro(&self) -> f64 {
         self.forward + self.backward + self.sent_forward + self.sent_backward
     }
+
+    /// What follows the passes.
+    fn end(&self) -> f64 {
+        self.end + self.optimizer
+    }
+}
+
+/// The stages that decide a step, with their indices: the one with most to do for a micro-batch sets the pace, the one with
+/// most to do at the end ends last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Deciding {
+    busiest: (usize, Stage),
+    end: (usize, Stage),
+    filling: Filling,
 }
 
 /// What fills a pipeline: [`Timing::filling`] of all stages, and the longest message.
@@ -155,18 +172,7 @@ impl<'a> Stages<'a> {
     pub(crate) fn breakdown(&self, split: &Split, walked: bool) -> Breakdown {
         let timing = &self.timing;
         let n = f64::from(split.micro_batches);
-        // The stage with most to do for a micro-batch sets the pace, the one with most to do at the end ends last.
-        let (mut busiest, mut end, mut filling) = (Stage::default(), Stage::default(), Filling::default());
-        for stage in self.stages.iter().map(|steady| timing.stage(steady, split)) {
-            filling.all += timing.filling(&stage, split);
-            filling.message = filling.message.max(stage.message);
-            if stage.micro() > busiest.micro() {
-                busiest = stage;
-            }
-            if stage.end + stage.optimizer > end.end + end.optimizer {
-                end = stage;
-            }
-        }
+        let Deciding { busiest: (_, busiest), end: (_, end), filling } = self.deciding(split);
         let waiting = timing.waiting(n * (busiest.forward + busiest.backward), n);
         let bubble = match self.stages.len() {
             1 => 0.0,
@@ -183,28 +189,36 @@ impl<'a> Stages<'a> {
         parts.scaled(timing.speeds.whole)
     }
 
+    /// The stages that decide a step.
+    fn deciding(&self, split: &Split) -> Deciding {
+        let mut deciding = Deciding::default();
+        let Deciding { busiest, end, filling } = &mut deciding;
+        for (index, steady) in self.stages.iter().enumerate() {
+            let stage = self.timing.stage(steady, split);
+            filling.all += self.timing.filling(&stage, split);
+            filling.message = filling.message.max(stage.message);
+            if stage.micro() > busiest.1.micro() {
+                *busiest = (index, stage);
+            }
+            if stage.end() > end.1.end() {
+                *end = (index, stage);
+            }
+        }
+        deciding
+    }
+
     /// Seconds the busiest stage stands still: while the pipeline fills and drains (Narayanan et al. 2021), and for
     /// messages.
     fn bubble(&self, split: &Split, busiest: &Stage, filling: Filling, walked: bool) -> f64 {
-        let Arrangement { layout, chunks, schedule, .. } = *self.timing.arrangement;
-        let stages = layout.pipeline.get();
-        let shape = Shape { stages, chunks, micros: split.micro_batches };
+        let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
         let Filling { all, message: transfer } = filling;
-        let (p, v) = (f64::from(stages), f64::from(chunks));
+        let (p, v) = (f64::from(layout.pipeline.get()), f64::from(chunks));
         let passes = f64::from(split.micro_batches) * v;
         let closed = (all - self.timing.filling(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
         if !walked {
             return closed;
         }
-        let pass = |stage: Stage| PassCost {
-            forward: (stage.forward + stage.sent_forward) / v,
-            input: (stage.backward + stage.sent_backward - stage.weights) / v,
-            weights: stage.weights / v,
-        };
-        let costs: Vec<PassCost> =
-            self.stages.iter().map(|steady| pass(self.timing.stage(steady, split))).collect();
-        let actions = schedule::passes(schedule, shape);
-        walk(&actions, shape, &costs, transfer).map_or(closed, |walked| walked.bubble())
+        self.walked(split, transfer).map_or(closed, |walked| walked.bubble())
     }
 }
 
@@ -266,8 +280,7 @@ impl<'a> Timing<'a> {
     /// Seconds of a stage.
     fn stage(&self, steady: &Steady<'_>, split: &Split) -> Stage {
         let Steady { blocks, again, outer, .. } = *steady;
-        let (layout, cost) = (&self.arrangement.layout, &split.cost);
-        let cut = f64::from(layout.tensor.get() * layout.context.get()) / self.left_by_cuts();
+        let (cost, cut) = (&split.cost, self.cut());
         let forward = (blocks * cost.block_forward + outer * cost.outer_forward) / cut;
         let products = blocks * cost.block_backward / cut;
         let backward = products + (again * cost.block_forward + outer * cost.outer_backward) / cut;
@@ -285,11 +298,23 @@ impl<'a> Timing<'a> {
         let hidden = overlap(self.arrangement.device);
         computed.sent_forward += steady.forward.exposed(forward, hidden);
         computed.sent_backward += steady.backward.exposed(backward, hidden);
+        computed.end += self.reduction(steady, split, &computed);
+        computed
+    }
+
+    /// Seconds of the reduction at the end of a step that nothing hides.
+    fn reduction(&self, steady: &Steady<'_>, split: &Split, computed: &Stage) -> f64 {
+        let Stage { forward, backward, .. } = *computed;
         // Where it may wait, it has whole steps.
         let steps = self.arrangement.sync.staleness * split.micro_batches;
         let beside = if steps > 0 { f64::from(steps) * (forward + backward) } else { backward };
-        computed.end += steady.reduction.exposed(beside, hidden);
-        computed
+        steady.reduction.exposed(beside, overlap(self.arrangement.device))
+    }
+
+    /// Ranks among which the work of a pass is cut, less what is left to each.
+    fn cut(&self) -> f64 {
+        let layout = &self.arrangement.layout;
+        f64::from(layout.tensor.get() * layout.context.get()) / self.left_by_cuts()
     }
 
     /// How much longer the ranks of a replica compute, all together, than one would alone: see [`LEFT`].

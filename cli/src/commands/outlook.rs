@@ -7,6 +7,7 @@ use crate::load::describe;
 use dtrain_planner::analytic::hardware::{gpu, gpus};
 use dtrain_planner::analytic::search::Cluster;
 use dtrain_planner::analytic::{Gpu, Style};
+use dtrain_planner::explain::Depth;
 use dtrain_planner::outlook::{OutlookError, OutlookRequest, explain, explain_mixed, mixed_outlook, outlook};
 
 /// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
@@ -28,7 +29,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     if context.out.json {
         context.out.json("outlook", &found)?;
     } else {
-        context.out.data(&explain(&found))?;
+        context.out.data(&explain(&found, Depth::Short))?;
     }
     Ok(Exit::Done)
 }

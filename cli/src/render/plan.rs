@@ -2,7 +2,7 @@
 
 use super::number::{count, counted, whole};
 use crate::output::Paint;
-use dtrain_planner::explain::explain;
+use dtrain_planner::explain::{Depth, explain};
 use dtrain_planner::{Plan, Ranked};
 use std::fmt::Write as _;
 
@@ -39,7 +39,7 @@ fn samples(number: u64) -> String {
 
 /// Everything worth knowing about a plan, and its best candidates side by side.
 pub(crate) fn long(plan: &Plan, top: usize, paint: Paint) -> String {
-    let mut text = explain(plan);
+    let mut text = explain(plan, Depth::Short);
     let shown = top.min(plan.choices.len());
     if shown > 0 {
         _ = writeln!(

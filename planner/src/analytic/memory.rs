@@ -115,7 +115,7 @@ fn axes(case: &Case<'_>) -> f64 {
 }
 
 /// Micro-batches whose activations are alive at once in a stage; the first is 0.
-pub(super) fn in_flight(cut: &Cut, stage: f64) -> f64 {
+pub(crate) fn in_flight(cut: &Cut, stage: f64) -> f64 {
     let (p, v, n) = (cut.pipeline, cut.chunks, cut.micro_batches());
     if p <= 1.0 {
         return 1.0;

@@ -6,32 +6,38 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(super) use space::divisors_of;
+pub(crate) use space::whole;
 pub use space::{Cluster, Question, Shape};
-pub(super) use space::{divisors_of, whole};
 pub use table::{Axis, Choice, Found, GPIPE};
 
 use super::step::least;
 use super::{Again, Case, Peak, Step, Unit};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
-use dtrain_recipes::ZeroStage;
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use std::cell::RefCell;
 use table::Table;
 
 /// Searches all layouts that a question leaves open, keeping the best `keep`.
 pub fn search(question: &Question, keep: usize) -> Found {
-    run(question, keep, true)
+    run(question, Table::new(question, keep), true)
 }
 
 /// The same without a bound; slower, for those who want to check.
 pub fn search_all(question: &Question, keep: usize) -> Found {
-    run(question, keep, false)
+    run(question, Table::new(question, keep), false)
 }
 
-fn run(question: &Question, keep: usize, is_bounded: bool) -> Found {
+/// The same with the front of time, memory and money.
+pub fn search_front(question: &Question, keep: usize) -> Found {
+    run(question, Table::with_front(question, keep), true)
+}
+
+fn run(question: &Question, table: Table, is_bounded: bool) -> Found {
     let shapes = question.shapes();
     let prices = Prices {
-        table: RefCell::new(Table::new(question, keep)),
+        table: RefCell::new(table),
         question,
         modes: question.modes(),
         zeros: question.zeros(),
@@ -138,10 +144,31 @@ impl Prices<'_> {
         unit
     }
 
+    /// Whether layouts that take at least `bound` seconds, in these orders of passes, may change anything.
+    fn may_change(
+        &self,
+        case: &mut Case<'_>,
+        schedules: &[(PipelineSchedule, f64)],
+        table: &Table,
+        bound: f64,
+    ) -> bool {
+        let cut = case.cut;
+        table.may_gain(&cut, schedules, &self.zeros, bound)
+            || table.may_better(bound, || {
+                // No order of passes keeps fewer micro-batches alive.
+                (case.cut.schedule, case.cut.chunks) = (PipelineSchedule::OneForwardOneBackward, 1.0);
+                let bytes = self.zeros.iter().map(|zero| {
+                    case.cut.zero = *zero;
+                    Peak::of(case).total()
+                });
+                bytes.fold(f64::INFINITY, f64::min)
+            })
+    }
+
     /// Prices what is left open: schedule and what replicas shard.
     fn leaves(&self, case: &mut Case<'_>, unit: &Unit, shape: &Shape, table: &mut Table) {
         let schedules = self.question.schedules(shape, &case.cut);
-        if self.is_bounded && !table.may_gain(&case.cut, &schedules, &self.zeros, least(case, unit)) {
+        if self.is_bounded && !self.may_change(case, &schedules, table, least(case, unit)) {
             table.skip(schedules.len() * self.zeros.len());
             return;
         }

@@ -59,7 +59,7 @@ impl Unit {
     }
 
     /// Seconds of all layers of `model`, each of which gathers its weights for `gathering` seconds.
-    pub(super) fn layers(&self, model: &Transformer, gathering: f64) -> f64 {
+    pub(crate) fn layers(&self, model: &Transformer, gathering: f64) -> f64 {
         let layers = model.layers + model.further();
         let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
         (layers - dense) * self.layer.total() + dense * self.dense + layers * gathering
@@ -216,7 +216,7 @@ fn messages(case: &Case<'_>) -> f64 {
 }
 
 /// Seconds of one message from a stage to the next over the links of the case.
-pub(super) fn one_message(case: &Case<'_>) -> f64 {
+pub(crate) fn one_message(case: &Case<'_>) -> f64 {
     let leaves = case.cut.ranks() > case.links.per_host;
     let bytes = 2.0 * case.tokens_between() * case.model.hidden;
     message(bytes, leaves, case.engine.profile.message, &case.links)

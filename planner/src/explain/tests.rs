@@ -13,7 +13,15 @@ fn shown(text: String) -> String {
 fn a_measured_plan_tells_its_choice_and_why_the_others_lose() {
     let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
     let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    insta::assert_snapshot!(shown(explain(&plan)));
+    insta::assert_snapshot!(shown(explain(&plan, Depth::Short)));
+}
+
+#[test]
+fn a_plan_in_full_tells_every_value_with_all_that_costs_time() {
+    let (mut recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    recipe.cluster.price = Some(0.05);
+    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
+    insta::assert_snapshot!(shown(explain(&plan, Depth::Full)));
 }
 
 #[test]
@@ -24,7 +32,7 @@ fn a_plan_from_the_data_sheet_says_so() {
     recipe.train.batch = Choice::Auto;
     recipe.objective.stop = Stop { samples: Some(Samples(12_000)), ..Stop::default() };
     let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
-    insta::assert_snapshot!(shown(explain(&plan)));
+    insta::assert_snapshot!(shown(explain(&plan, Depth::Short)));
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! What all candidates of one way have in common: counted once, whatever their micro-batches.
 
 use super::{Judge, Verdict, weight_cuts};
-use crate::estimate::Breakdown;
+use crate::estimate::{Breakdown, Causes};
+use crate::front::Cost;
 use crate::memory::{self, Held, Memory};
 use crate::parameters::Parts;
+use crate::picture::Picture;
 use crate::space::Way;
 use crate::timing::{self, Split, Timing};
 use dtrain_recipes::Bytes;
@@ -53,7 +55,18 @@ impl<'j> Common<'j> {
         if needed > self.available {
             return Verdict::TooMuch(Bytes(needed.0 - self.available.0));
         }
-        Verdict::Fits(self.time(micro, false).total())
+        Verdict::Fits(self.cost_of(needed, self.time(micro, false).total()))
+    }
+
+    /// As [`Judge::cost`].
+    pub(super) fn cost(&self, micro: u32) -> Cost {
+        self.cost_of(self.memory(micro).total(), self.time(micro, true).total())
+    }
+
+    fn cost_of(&self, needed: Bytes, step_seconds: f64) -> Cost {
+        #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
+        let full = needed.0 as f64 / self.available.0.max(1) as f64;
+        Cost::of(step_seconds, full, self.judge.devices(self.way))
     }
 
     /// As [`Judge::memory`].
@@ -63,20 +76,36 @@ impl<'j> Common<'j> {
 
     /// Where the time of a step goes; pipelines are walked action by action, or taken in closed form.
     pub(super) fn time(&self, micro: u32, walked: bool) -> Breakdown {
-        let (micro, micro_batches) = self.split(micro);
-        let cost = self.judge.micro_cost(self.way, micro);
-        self.timing.get_or_init(|| self.stages()).breakdown(&Split { micro, micro_batches, cost }, walked)
+        self.timing().breakdown(&self.costs(micro), walked)
     }
 
-    fn stages(&self) -> timing::Stages<'j> {
-        timing::Stages::of(Timing {
-            model: self.judge.case.model,
-            parts: self.parts,
-            optimizer: self.judge.case.optimizer.kind,
-            arrangement: &self.way.arrangement,
-            speeds: &self.judge.speeds[self.way.pool as usize],
-            factors: self.judge.case.factors,
+    /// As [`Judge::causes`].
+    pub(super) fn causes(&self, micro: u32) -> Causes {
+        self.timing().causes(&self.costs(micro))
+    }
+
+    /// As [`Judge::picture`].
+    pub(super) fn picture(&self, micro: u32) -> Option<Picture> {
+        let timeline = self.timing().timeline(&self.costs(micro))?;
+        Some(Picture { memory: self.memory.each(self.split(micro)), timeline, causes: self.causes(micro) })
+    }
+
+    fn timing(&self) -> &timing::Stages<'j> {
+        self.timing.get_or_init(|| {
+            timing::Stages::of(Timing {
+                model: self.judge.case.model,
+                parts: self.parts,
+                optimizer: self.judge.case.optimizer.kind,
+                arrangement: &self.way.arrangement,
+                speeds: &self.judge.speeds[self.way.pool as usize],
+                factors: self.judge.case.factors,
+            })
         })
+    }
+
+    fn costs(&self, micro: u32) -> Split {
+        let (micro, micro_batches) = self.split(micro);
+        Split { micro, micro_batches, cost: self.judge.micro_cost(self.way, micro) }
     }
 
     /// Samples of a forward pass, and forward passes of a step.

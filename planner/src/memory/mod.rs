@@ -107,11 +107,17 @@ impl Stages {
 
     /// Bytes of the heaviest rank, in a step of `micro_batches` forward passes of `micro` samples. The heaviest stage is
     /// found, not assumed: it is often the last.
-    pub fn peak(&self, (micro, micro_batches): (u32, u32)) -> Memory {
-        (0..self.arrangement.layout.pipeline.get())
-            .map(|stage| self.passing(stage, (micro, micro_batches)))
-            .max_by_key(|m| m.total())
-            .unwrap_or_default()
+    pub fn peak(&self, split: (u32, u32)) -> Memory {
+        self.stages(split).max_by_key(|m| m.total()).unwrap_or_default()
+    }
+
+    /// Bytes of a rank of every stage, from the first to the last.
+    pub fn each(&self, split: (u32, u32)) -> Vec<Memory> {
+        self.stages(split).collect()
+    }
+
+    fn stages(&self, split: (u32, u32)) -> impl Iterator<Item = Memory> + '_ {
+        (0..self.arrangement.layout.pipeline.get()).map(move |stage| self.passing(stage, split))
     }
 
     /// Bytes of a rank of stage `index`, with what passes leave for their backward: in the blocks with what is before

@@ -1,6 +1,7 @@
 //! What every axis value that was not chosen would have cost at best, and why.
 
-use super::words::value_of;
+use super::TIE;
+use super::words::{layout, value_of};
 use crate::analytic::Step;
 use crate::analytic::search::{Axis, Choice, Found, Question};
 use serde::Serialize;
@@ -12,29 +13,47 @@ pub struct Loser {
     pub axis: Axis,
     /// Its value, in words.
     pub value: String,
+    /// The layout, in words.
+    pub layout: String,
     /// Seconds of a step.
     pub step_seconds: f64,
     /// Seconds over those of the choice, less one.
     pub slower: f64,
+    /// Whether the difference is too small to be told.
+    pub tie: bool,
+    /// Bytes of the heaviest rank at its peak.
+    pub peak_bytes: f64,
     /// What grows most, and by how many seconds.
     pub cause: (&'static str, f64),
+    /// By cause, the seconds that a step of it takes more than one of the choice; below 0 where less.
+    pub growth: Vec<(&'static str, f64)>,
 }
 
 /// The best of every axis value that `chosen` does not have, fastest first within its axis.
 pub(super) fn losers(question: &Question, found: &Found, chosen: &Choice) -> Vec<Loser> {
     let own = causes(question, chosen);
-    let mut losers: Vec<Loser> = found
-        .champions
-        .iter()
-        .filter(|(axis, value, _)| axis.value(&chosen.cut) != *value)
-        .map(|(axis, value, champion)| Loser {
-            axis: *axis,
-            value: value_of(*axis, *value),
+    let loser = |axis: Axis, value: u32, champion: &Choice| {
+        let growth: Vec<(&'static str, f64)> = own
+            .iter()
+            .zip(causes(question, champion))
+            .map(|((name, before), (_, after))| (*name, after - before))
+            .collect();
+        let slower = champion.seconds / chosen.seconds - 1.0;
+        Loser {
+            axis,
+            value: value_of(axis, value),
+            layout: layout(&champion.cut),
             step_seconds: champion.seconds,
-            slower: champion.seconds / chosen.seconds - 1.0,
-            cause: grown(&own, &causes(question, champion)),
-        })
-        .collect();
+            slower,
+            tie: slower.abs() <= TIE,
+            peak_bytes: champion.bytes,
+            cause: growth.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are causes"),
+            growth,
+        }
+    };
+    let others = found.champions.iter().filter(|(axis, value, _)| axis.value(&chosen.cut) != *value);
+    let mut losers: Vec<Loser> =
+        others.map(|(axis, value, champion)| loser(*axis, *value, champion)).collect();
     losers.sort_by(|a, b| a.axis.cmp(&b.axis).then(a.step_seconds.total_cmp(&b.step_seconds)));
     losers
 }
@@ -42,10 +61,4 @@ pub(super) fn losers(question: &Question, found: &Found, chosen: &Choice) -> Vec
 fn causes(question: &Question, choice: &Choice) -> Vec<(&'static str, f64)> {
     let case = question.at(&choice.cut);
     Step::of(&case).causes(&case).to_vec()
-}
-
-/// The cause that grows most from one layout to another.
-fn grown(from: &[(&'static str, f64)], to: &[(&'static str, f64)]) -> (&'static str, f64) {
-    let growth = from.iter().zip(to).map(|((name, before), (_, after))| (*name, after - before));
-    growth.max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are causes")
 }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::Axis;
+use crate::explain::Depth;
+use crate::front::Cost;
 use crate::sample;
 use dtrain_recipes::{Cnn, Samples};
 
@@ -38,7 +40,8 @@ fn of(recipe: &Recipe, cluster: Cluster, style: Style) -> Result<Outlook, Outloo
 #[test]
 fn an_outlook_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), Style::Modern).expect("it fits");
-    insta::assert_snapshot!("llama_8b_on_64_h100", explain(&found));
+    insta::assert_snapshot!("llama_8b_on_64_h100", explain(&found, Depth::Short));
+    insta::assert_snapshot!("llama_8b_on_64_h100_in_full", explain(&found, Depth::Full));
 }
 
 #[test]
@@ -119,4 +122,66 @@ fn advice_is_what_a_search_with_the_change_finds() {
     assert!(advice.speed > 0.05, "a slow network is worth a change: {advice:?}");
     assert!(found.advice.windows(2).all(|pair| pair[0].speed >= pair[1].speed), "{:?}", found.advice);
     assert!(found.advice.iter().all(|advice| advice.speed > -0.5), "{:?}", found.advice);
+}
+
+#[test]
+fn fewer_devices_take_longer_for_less_money_and_nothing_named_betters_the_choice() {
+    let mut recipe = recipe();
+    recipe.cluster.price = Some(2.0);
+    recipe.objective.stop = dtrain_recipes::Stop { steps: Some(1000), ..Default::default() };
+    let usual = on("H100", 64);
+    let cluster = Cluster { network: usual.network / 64.0, ..usual };
+    let found = of(&recipe, cluster, Style::Modern).expect("it fits");
+    let Weighed { choice, front, named } = &found.weighed;
+    assert!((choice.cost.step_seconds / found.choice.step_seconds - 1.0).abs() < 1e-12);
+    assert_eq!(choice.device_hours, found.device_hours);
+    assert_eq!(choice.money, found.device_hours.map(|hours| 2.0 * hours));
+    let cheapest = named
+        .iter()
+        .map(|index| &front[*index])
+        .min_by(|a, b| a.money.partial_cmp(&b.money).expect("numbers"));
+    let cheapest = cheapest.expect("something is named");
+    assert!(cheapest.devices < 64 && cheapest.money < choice.money, "{cheapest:?}");
+    assert!(cheapest.cost.step_seconds > choice.cost.step_seconds, "{cheapest:?}");
+    let is_worse = |cost: &Cost| {
+        cost.step_seconds >= choice.cost.step_seconds
+            && cost.memory_full >= choice.cost.memory_full
+            && cost.device_seconds >= choice.cost.device_seconds
+    };
+    assert!(named.iter().all(|index| !is_worse(&front[*index].cost)));
+    assert!(front.windows(2).all(|pair| pair[0].cost.step_seconds <= pair[1].cost.step_seconds));
+}
+
+#[test]
+fn a_loser_is_slower_by_the_sum_of_its_causes() {
+    let found = of(&recipe(), on("H100", 64), Style::Modern).expect("it fits");
+    for loser in &found.losers {
+        let grown: f64 = loser.growth.iter().map(|(_, seconds)| seconds).sum();
+        let slower = loser.step_seconds - found.choice.step_seconds;
+        assert!((grown - slower).abs() < 1e-9 * loser.step_seconds, "{loser:?}");
+        assert_eq!(loser.tie, loser.slower.abs() <= TIE, "{loser:?}");
+    }
+}
+
+#[test]
+fn what_is_drawn_of_a_step_is_what_is_priced() {
+    for (pipeline, data) in [(1, 8), (4, 2), (8, 1)] {
+        let mut recipe = recipe();
+        recipe.layout.pipeline = Some(pipeline);
+        recipe.layout.data = Some(data);
+        recipe.layout.tensor = Some(8);
+        let found = of(&recipe, on("H100", 64), Style::Modern).expect("it fits");
+        let drawn = found.timeline.expect("it ends");
+        let ratio = drawn.step_seconds / found.choice.step_seconds;
+        // A closed form puts passes and messages of a pipeline together; without one there is nothing to put together.
+        let most = if pipeline == 1 { 1e-9 } else { 0.1 };
+        assert!((ratio - 1.0).abs() < most, "pipeline {pipeline}: {ratio}");
+        for lane in &drawn.lanes {
+            assert!((lane.seconds() / drawn.step_seconds - 1.0).abs() < 1e-9);
+        }
+        assert_eq!((drawn.lanes.len(), found.stages.len()), (pipeline as usize, pipeline as usize));
+        let total = |stage: &Vec<(&str, f64)>| stage.iter().map(|(_, bytes)| bytes).sum::<f64>();
+        let heaviest = found.stages.iter().map(total).fold(0.0, f64::max);
+        assert!((heaviest / found.choice.peak_bytes - 1.0).abs() < 1e-9, "pipeline {pipeline}");
+    }
 }

@@ -3,8 +3,9 @@
 use super::{Outlook, Priced};
 use crate::analytic::search::{Axis, GPIPE};
 use crate::analytic::{Again, Cut};
-use crate::explain::{count, expected, row, thousands};
-use dtrain_recipes::{PipelineSchedule, Seconds, ZeroStage};
+use crate::explain::{Depth, causes, count, expected, loss, memory, row, thousands};
+use crate::weighed::amount;
+use dtrain_recipes::{Bytes, PipelineSchedule, Seconds, ZeroStage};
 
 /// Losers told for one axis.
 const PER_AXIS: usize = 3;
@@ -13,30 +14,39 @@ const PER_AXIS: usize = 3;
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// What was chosen, what it costs, why the others lose.
-pub fn explain(outlook: &Outlook) -> String {
+pub fn explain(outlook: &Outlook, depth: Depth) -> String {
     let mut text = String::new();
     headline(&mut text, outlook);
     costs(&mut text, outlook);
     failures(&mut text, outlook);
     training(&mut text, outlook);
-    others(&mut text, outlook);
+    ties(&mut text, outlook);
+    match depth {
+        Depth::Short => losers(&mut text, outlook),
+        Depth::Full => losers_fully(&mut text, outlook),
+    }
+    advice(&mut text, outlook);
+    row(&mut text, "searched", &format!("{} layouts", thousands(outlook.layouts)));
+    outlook.weighed.tell(&mut text, "GPU", layout);
     text
 }
 
 fn headline(text: &mut String, outlook: &Outlook) {
-    let Outlook { recipe, parameters, devices, per_host, gpu, style, choice, .. } = outlook;
-    row(
-        text,
-        "outlook",
-        &format!(
-            "{recipe}: {} parameters on {} {} ({per_host} a host)",
-            count(*parameters),
-            thousands((*devices).into()),
-            gpu.0
-        ),
-    );
-    row(text, "choice", &layout(&choice.cut));
-    row(text, "constants", &format!("{}; engines of style {style}; nothing was measured", gpu.1));
+    row(text, "outlook", &format!("{}: {}", outlook.recipe, subject(outlook)));
+    row(text, "choice", &layout(&outlook.choice.cut));
+    row(text, "constants", &source(outlook));
+}
+
+/// What is trained, and on what.
+pub fn subject(outlook: &Outlook) -> String {
+    let Outlook { parameters, devices, per_host, gpu, .. } = outlook;
+    let devices = thousands((*devices).into());
+    format!("{} parameters on {devices} {} ({per_host} a host)", count(*parameters), gpu.0)
+}
+
+/// Where the figures come from.
+pub fn source(outlook: &Outlook) -> String {
+    format!("{}; engines of style {}; nothing was measured", outlook.gpu.1, outlook.style)
 }
 
 fn costs(text: &mut String, outlook: &Outlook) {
@@ -61,6 +71,9 @@ fn costs(text: &mut String, outlook: &Outlook) {
         (outlook.steps, outlook.total_seconds, outlook.device_hours)
     {
         row(text, "total", &format!("{} steps, {}, {hours:.0} GPU hours", thousands(steps), Seconds(total)));
+        if let Some(price) = outlook.price {
+            row(text, "money", &format!("{}: {hours:.0} GPU hours at {price}", amount(hours * price)));
+        }
     }
     let (bytes, most) = (choice.peak_bytes / GIB, choice.peak_bytes_high / GIB);
     row(text, "memory", &format!("{bytes:.1} GiB on the heaviest GPU, nine in ten below {most:.1} GiB"));
@@ -96,7 +109,9 @@ fn failures(text: &mut String, outlook: &Outlook) {
     );
     let total = match (found.total_seconds, found.device_hours) {
         (Some(total), Some(hours)) => {
-            format!("; with failures and checkpoints {} in all, {hours:.0} GPU hours", Seconds(total))
+            let money =
+                outlook.price.map_or_else(String::new, |price| format!(", {}", amount(hours * price)));
+            format!("; with failures and checkpoints {} in all, {hours:.0} GPU hours{money}", Seconds(total))
         }
         _ if outlook.steps.is_some() => "; it would never end".into(),
         _ => String::new(),
@@ -118,7 +133,7 @@ fn training(text: &mut String, outlook: &Outlook) {
     row(text, "learning rate", &format!("{}: {}", rate.value, rate.reason));
 }
 
-fn others(text: &mut String, outlook: &Outlook) {
+fn ties(text: &mut String, outlook: &Outlook) {
     for (place, tie) in outlook.ties.iter().take(5).enumerate() {
         let title = if place == 0 { "ties" } else { "" };
         row(text, title, &line(tie));
@@ -127,6 +142,9 @@ fn others(text: &mut String, outlook: &Outlook) {
         let title = if place == 0 { "then" } else { "" };
         row(text, title, &line(next));
     }
+}
+
+fn losers(text: &mut String, outlook: &Outlook) {
     let mut told: Vec<(Axis, usize)> = Vec::new();
     for loser in outlook.losers.iter().filter(|loser| loser.slower >= 0.005) {
         let count = told.iter().filter(|(axis, _)| *axis == loser.axis).count();
@@ -143,11 +161,34 @@ fn others(text: &mut String, outlook: &Outlook) {
         row(text, title, &format!("{}: {:.0} % slower, {cause}", loser.value, 100.0 * loser.slower));
         told.push((loser.axis, count));
     }
+}
+
+/// Every value that was not chosen, with the best layout that has it, its memory, and everything that costs or saves time.
+fn losers_fully(text: &mut String, outlook: &Outlook) {
+    let ours = in_bytes(outlook.choice.peak_bytes);
+    let mut last = None;
+    for loser in &outlook.losers {
+        let title = if last == Some(loser.axis) { "" } else { loser.axis.words() };
+        last = Some(loser.axis);
+        let (loss, memory) = (loss(loser.slower, loser.tie), memory(ours, in_bytes(loser.peak_bytes)));
+        row(text, title, &format!("{}: {loss}, {memory}: {}", loser.value, loser.layout));
+        let causes = causes(&loser.growth, outlook.choice.step_seconds);
+        if !causes.is_empty() {
+            row(text, "", &format!("because {causes}"));
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
+fn in_bytes(bytes: f64) -> Bytes {
+    Bytes(bytes as u64)
+}
+
+fn advice(text: &mut String, outlook: &Outlook) {
     for (place, advice) in outlook.advice.iter().filter(|advice| advice.speed >= 0.01).enumerate() {
         let title = if place == 0 { "advice" } else { "" };
         row(text, title, &format!("{}: {:.0} % more tokens a second", advice.change, 100.0 * advice.speed));
     }
-    row(text, "searched", &format!("{} layouts", thousands(outlook.layouts)));
 }
 
 fn line(priced: &Priced) -> String {
@@ -160,7 +201,7 @@ fn line(priced: &Priced) -> String {
 }
 
 /// A layout in words; degrees of 1 are not told.
-pub(super) fn layout(cut: &Cut) -> String {
+pub fn layout(cut: &Cut) -> String {
     let degrees = [
         ("data", cut.data),
         ("tensor", cut.tensor),

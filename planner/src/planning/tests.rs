@@ -93,7 +93,7 @@ fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
     let slow = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
     assert_eq!(slow.best().candidate.arrangement.layout.world(), 1);
     let two = slow.alternatives.iter().find(|a| a.value == "2 ranks × 1 thread").expect("it is told");
-    assert!(two.speed < -0.3 && two.cause.starts_with("communication +"), "{two:?}");
+    assert!(two.speed < -0.3 && two.cause.starts_with("weight gathers +"), "{two:?}");
 }
 
 #[test]

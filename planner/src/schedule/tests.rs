@@ -22,7 +22,7 @@ fn all() -> impl Iterator<Item = (PipelineSchedule, Shape)> {
 
 fn walked(schedule: PipelineSchedule, shape: Shape) -> Walked {
     let costs = vec![COST; shape.stages as usize];
-    walk(&passes(schedule, shape), shape, &costs, 0.0).expect("no stage waits forever")
+    walk(&passes(schedule, shape), shape, &costs, 0.0, |_, _, _| {}).expect("no stage waits forever")
 }
 
 /// Whether all stages come to their ends when a message is taken only while both its ends are at it.
@@ -107,7 +107,7 @@ fn a_broken_schedule_is_seen_to_deadlock() {
     let is_send = |a: &Action| matches!(a, Action::Exchange { with: Toward::Next, send: Some(_), .. });
     let first = steps[0].iter().position(is_send).expect("the first stage sends");
     steps[0].remove(first);
-    assert!(walk(&steps, shape, &[COST; 2], 0.0).is_none());
+    assert!(walk(&steps, shape, &[COST; 2], 0.0, |_, _, _| {}).is_none());
     assert!(!ends_without_buffers(&steps, shape));
 }
 
@@ -169,8 +169,8 @@ fn gradients_of_weights_fill_the_bubble() {
         for (stages, micros) in (1..=8).flat_map(|stages| (1..=20).map(move |micros| (stages, micros))) {
             let shape = Shape { stages, chunks: 1, micros };
             let costs = vec![cost; stages as usize];
-            let walked =
-                walk(&passes(ZeroBubble, shape), shape, &costs, 0.0).expect("no stage waits forever");
+            let walked = walk(&passes(ZeroBubble, shape), shape, &costs, 0.0, |_, _, _| {})
+                .expect("no stage waits forever");
             let filled = f64::from(stages.min(micros) - 1) * weights;
             let expected = f64::from(stages - 1) * (forward + input) - filled;
             assert!(

@@ -51,7 +51,7 @@ impl CostFunction for Landscape<'_> {
         let verdict = self.judge.verdict(*place);
         self.ranking.borrow_mut().note(*place, verdict);
         Ok(match verdict {
-            Verdict::Fits(seconds) => seconds.max(1e-12).ln(),
+            Verdict::Fits(cost) => cost.step_seconds.max(1e-12).ln(),
             // Above any time a step can take, and lower the less is missing.
             #[expect(clippy::cast_precision_loss, reason = "only an order of magnitude")]
             Verdict::TooMuch(missing) => 30.0 + (missing.0.max(1) as f64).ln(),

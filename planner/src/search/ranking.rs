@@ -1,6 +1,7 @@
 //! The best candidates seen so far, and the best of every value of every axis.
 
 use crate::candidate::{precision_word, recompute_word, schedule_word, zero_word};
+use crate::front::Front;
 use crate::judge::{Judge, Verdict};
 use crate::space::{Place, Space, Way};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
@@ -12,6 +13,8 @@ pub struct Ranking {
     keep: usize,
     /// Fastest first; equal times in the order of the space.
     pub best: Vec<(f64, Place)>,
+    /// What nothing betters in time, memory and money at once.
+    pub front: Front<Place>,
     /// Best of every value of every axis.
     champions: Vec<Option<(f64, Place)>>,
     slots: Slots,
@@ -38,14 +41,26 @@ impl Ranking {
     pub fn new(space: &Space, keep: usize) -> Self {
         let slots = Slots::of(space);
         let champions = vec![None; slots.names.len()];
-        Self { keep, best: Vec::new(), champions, slots, priced: 0, too_large: 0, nearest: None }
+        Self {
+            keep,
+            best: Vec::new(),
+            front: Front::default(),
+            champions,
+            slots,
+            priced: 0,
+            too_large: 0,
+            nearest: None,
+        }
     }
 
     /// Takes note of a verdict.
     pub fn note(&mut self, place: Place, verdict: Verdict) {
         self.priced += 1;
         match verdict {
-            Verdict::Fits(seconds) => self.place(place, seconds),
+            Verdict::Fits(cost) => {
+                self.front.note(cost, place);
+                self.place(place, cost.step_seconds);
+            }
             Verdict::TooMuch(missing) => {
                 self.too_large += 1;
                 if self.nearest.is_none_or(|nearest| (missing.0, place) < nearest) {
@@ -87,8 +102,13 @@ impl Ranking {
         slots.map(|slot| &self.slots.names[slot as usize]).map(|(axis, value)| (*axis, value.as_str()))
     }
 
-    /// Sorts again by exact times, where the search used a closed form.
+    /// Puts in order again by exact times, where the search used a closed form.
     pub fn refine(&mut self, judge: &Judge<'_>) {
+        let mut front = Front::default();
+        for point in std::mem::take(&mut self.front).into_points() {
+            front.note(judge.cost(point.what), point.what);
+        }
+        self.front = front;
         for (seconds, place) in &mut self.best {
             *seconds = judge.time(*place).total();
         }

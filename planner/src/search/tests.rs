@@ -1,5 +1,6 @@
 use super::*;
 use crate::calibrate::Factors;
+use crate::front::front;
 use crate::judge::{Case, Verdict};
 use crate::sample;
 use crate::space::{Place, Space};
@@ -33,7 +34,7 @@ fn places(space: &Space) -> Vec<Place> {
 /// The fastest that fits, without argmin.
 fn brute(judge: &Judge<'_>) -> Option<(f64, Place)> {
     let priced = places(judge.space()).into_iter().filter_map(|place| match judge.verdict(place) {
-        Verdict::Fits(seconds) => Some((seconds, place)),
+        Verdict::Fits(cost) => Some((cost.step_seconds, place)),
         Verdict::TooMuch(_) => None,
     });
     priced.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
@@ -53,6 +54,11 @@ proptest! {
         prop_assert_eq!(ranking.priced, space.len());
         prop_assert!(ranking.best.len() <= 5);
         prop_assert!(ranking.best.windows(2).all(|w| w[0].0 <= w[1].0));
+        let fitting = places(&space).into_iter().filter_map(|place| match judge.verdict(place) {
+            Verdict::Fits(cost) => Some((cost, place)),
+            Verdict::TooMuch(_) => None,
+        });
+        prop_assert_eq!(ranking.front.into_points(), front(fitting));
     }
 }
 
@@ -66,7 +72,7 @@ fn every_value_of_every_axis_has_its_champion() {
         let mut with = places(&space);
         with.retain(|place| ranking.values(*place).any(|own| own == (axis, value)));
         let seconds = |place: &Place| match judge.verdict(*place) {
-            Verdict::Fits(seconds) => seconds,
+            Verdict::Fits(cost) => cost.step_seconds,
             Verdict::TooMuch(_) => f64::INFINITY,
         };
         with.into_iter()
@@ -85,6 +91,43 @@ fn every_value_of_every_axis_has_its_champion() {
     ] {
         let found = champions.iter().find(|(a, v, _)| (*a, v.as_str()) == (axis, value)).map(|found| found.2);
         assert_eq!(found, best_with(axis, value).map(|(_, place)| place), "{axis} {value}");
+    }
+}
+
+#[test]
+fn the_causes_of_a_step_are_the_parts_of_its_time() {
+    let (host, rates) = (sample::host(4), sample::rates(4));
+    for model in [sample::llama(), sample::experts()] {
+        let recipe = Recipe { model, ..sample::recipe() };
+        let space = space(&recipe, &host, Some(&rates), 16);
+        let judge = Judge::new(case(&recipe, &host, Some(&rates)), &space);
+        let mut seen = [false; 14];
+        for place in places(&space) {
+            let (time, causes) = (judge.time(place), judge.causes(place));
+            let communication = causes.gradients
+                + causes.weights
+                + causes.tensor
+                + causes.context
+                + causes.expert
+                + causes.tied
+                + causes.figures
+                + causes.replicas;
+            let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * time.total();
+            let what = space.candidate(place, 0.0);
+            assert!(near(communication, time.communication), "{what}: {causes:?} and {time:?}");
+            assert!(near(causes.total(), time.total()), "{what}: {causes:?} and {time:?}");
+            assert!(causes.parts().iter().all(|(_, seconds)| *seconds >= 0.0), "{what}: {causes:?}");
+            seen.iter_mut().zip(causes.parts()).for_each(|(seen, (_, seconds))| *seen |= seconds > 0.0);
+        }
+        let unseen: Vec<_> = judge
+            .causes(places(&space)[0])
+            .parts()
+            .into_iter()
+            .zip(seen)
+            .filter(|(_, seen)| !seen)
+            .map(|((name, _), _)| name)
+            .collect();
+        assert!(unseen.iter().all(|name| ["experts", "tied embedding"].contains(name)), "{unseen:?}");
     }
 }
 
@@ -129,7 +172,8 @@ fn a_walked_pipeline_is_close_to_its_closed_form() {
     let judge = Judge::new(case(&recipe, &host, Some(&rates)), &space);
     let mut deep = 0;
     for place in places(&space) {
-        let Verdict::Fits(closed) = judge.verdict(place) else { continue };
+        let Verdict::Fits(cost) = judge.verdict(place) else { continue };
+        let closed = cost.step_seconds;
         let walked = judge.time(place).total();
         deep += u32::from(space.ways[place.way as usize].arrangement.layout.pipeline.get() > 1);
         assert!(

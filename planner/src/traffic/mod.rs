@@ -45,6 +45,11 @@ pub enum Purpose {
     Figures,
 }
 
+impl Purpose {
+    /// Purposes in all.
+    pub const COUNT: usize = 8;
+}
+
 /// When a transfer takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {

@@ -53,7 +53,7 @@ fn simulated(assignments: &[Assignment], shape: Shape, pass: Duration) -> f64 {
     let steps: Vec<_> = assignments.iter().map(|assignment| assignment.step.clone()).collect();
     let pass = pass.as_secs_f64();
     let costs = vec![PassCost { forward: pass, input: pass, weights: pass }; steps.len()];
-    let walked = walk(&steps, shape, &costs, 0.0).expect("no stage waits forever");
+    let walked = walk(&steps, shape, &costs, 0.0, |_, _, _| {}).expect("no stage waits forever");
     walked.bubble() / walked.seconds
 }
 

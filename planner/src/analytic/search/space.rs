@@ -60,7 +60,7 @@ pub struct Shape {
     clippy::cast_sign_loss,
     reason = "dimensions are whole and far below 2^32"
 )]
-pub(in crate::analytic) fn whole(dimension: f64) -> u32 {
+pub(crate) fn whole(dimension: f64) -> u32 {
     dimension.round() as u32
 }
 

@@ -1,7 +1,8 @@
 //! The best layouts so far, and the best of every value along every axis.
 
-use super::space::Question;
+use super::space::{Question, whole};
 use crate::analytic::Cut;
+use crate::front::{Cost, Front, Point};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use serde::Serialize;
 
@@ -29,6 +30,8 @@ pub struct Found {
     pub bounded: u64,
     /// The layout that came nearest to fitting, where one that would have gained did not.
     pub nearest: Option<Choice>,
+    /// What nothing betters in time, memory and money at once, fastest first, where it was asked for.
+    pub front: Vec<Point<Cut>>,
 }
 
 /// An axis along which layouts differ.
@@ -106,9 +109,26 @@ pub(super) struct Table {
     layouts: u64,
     bounded: u64,
     nearest: Option<Choice>,
+    front: Option<Front<Cut>>,
 }
 
 impl Axis {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Tensor => "tensor",
+            Self::Context => "context",
+            Self::Expert => "expert",
+            Self::Pipeline => "pipeline",
+            Self::Data => "data",
+            Self::MicroBatch => "micro-batch",
+            Self::Sequence => "sequence",
+            Self::Recompute => "recompute",
+            Self::Zero => "zero",
+            Self::Schedule => "schedule",
+        }
+    }
+
     /// The value of a layout along the axis.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "all of them count")]
     pub fn value(self, cut: &Cut) -> u32 {
@@ -155,7 +175,13 @@ impl Table {
             layouts: 0,
             bounded: 0,
             nearest: None,
+            front: None,
         }
+    }
+
+    /// The same, which also keeps the front of all layouts.
+    pub(super) fn with_front(question: &Question, keep: usize) -> Self {
+        Self { front: Some(Front::default()), ..Self::new(question, keep) }
     }
 
     /// Seconds of the best so far.
@@ -184,6 +210,14 @@ impl Table {
             || schedules.iter().any(|(schedule, chunks)| bound < orders.seconds(order(*schedule, *chunks)))
     }
 
+    /// Whether layouts that take at least `bound` seconds, and of memory at least what `bytes` says, may be of the front. All
+    /// layouts of a search have the same devices, so that a faster one costs less too.
+    pub(super) fn may_better(&self, bound: f64, bytes: impl FnOnce() -> f64) -> bool {
+        let Some(front) = &self.front else { return false };
+        let Some(full) = front.least_memory(bound) else { return true };
+        bytes() / self.memory < full
+    }
+
     /// Takes note of layouts that need not be priced.
     pub(super) fn skip(&mut self, layouts: usize) {
         self.layouts += layouts as u64;
@@ -197,7 +231,8 @@ impl Table {
         let gains = |columns: &[Column], values: &[u32]| {
             columns.iter().zip(values).any(|(column, value)| seconds < column.seconds(*value))
         };
-        if seconds >= self.last() && !gains(&self.outer, &outer) && !gains(&self.inner, &inner) {
+        let is_wanted = seconds < self.last() || gains(&self.outer, &outer) || gains(&self.inner, &inner);
+        if !is_wanted && self.front.is_none() {
             return;
         }
         let choice = Choice { seconds, bytes: bytes(), cut: *cut };
@@ -206,6 +241,9 @@ impl Table {
                 self.nearest = Some(choice);
             }
             return;
+        }
+        if let Some(front) = &mut self.front {
+            front.note(Cost::of(seconds, choice.bytes / self.memory, whole(cut.ranks())), *cut);
         }
         self.insert(choice);
         let columns = self.outer.iter_mut().chain(&mut self.inner);
@@ -239,6 +277,7 @@ impl Table {
             layouts: self.layouts,
             bounded: self.bounded,
             nearest: self.nearest,
+            front: self.front.map_or_else(Vec::new, Front::into_points),
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::{Engine, Experts, Kernel, Products, Style, Transformer};
+use crate::front::{Cost, front};
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute};
 use proptest::prelude::*;
 
@@ -61,15 +62,20 @@ proptest! {
         let (bounded, all) = (search(&question, 5), search_all(&question, 5));
         prop_assert_eq!(all.bounded, 0);
         prop_assert_eq!(bounded.layouts, all.layouts);
-        prop_assert_eq!(bounded.best, all.best);
-        prop_assert_eq!(bounded.champions, all.champions);
+        prop_assert_eq!(&bounded.best, &all.best);
+        prop_assert_eq!(&bounded.champions, &all.champions);
+        let weighed = search_front(&question, 5);
+        prop_assert_eq!((weighed.best, weighed.champions), (all.best, all.champions));
+        prop_assert_eq!(weighed.front.is_empty(), bounded.best.is_empty());
+        let unbounded = run(&question, Table::with_front(&question, 5), false);
+        prop_assert_eq!((unbounded.bounded, unbounded.front), (0, weighed.front));
     }
 }
 
 #[test]
-fn what_is_found_first_is_the_best_of_all_layouts_priced_one_by_one() {
+fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
     let question = question(decoder(12, 1536, 12), 24, 48);
-    let mut fastest = f64::INFINITY;
+    let (mut fastest, mut fitting) = (f64::INFINITY, Vec::new());
     for shape in question.shapes() {
         for micro in question.micro_batches(&shape) {
             for sequence in question.sequence_modes(&shape) {
@@ -79,8 +85,11 @@ fn what_is_found_first_is_the_best_of_all_layouts_priced_one_by_one() {
                     (case.cut.again, case.cut.zero) = (again, zero);
                     for (schedule, chunks) in question.schedules(&shape, &case.cut) {
                         (case.cut.schedule, case.cut.chunks) = (schedule, chunks);
-                        if Peak::of(&case).total() <= question.cluster.memory {
-                            fastest = fastest.min(Step::of(&case).total());
+                        let full = Peak::of(&case).total() / question.cluster.memory;
+                        if full <= 1.0 {
+                            let seconds = Step::of(&case).total();
+                            fastest = fastest.min(seconds);
+                            fitting.push((Cost::of(seconds, full, 24), ()));
                         }
                     }
                 }
@@ -89,6 +98,9 @@ fn what_is_found_first_is_the_best_of_all_layouts_priced_one_by_one() {
     }
     let found = search(&question, 3);
     assert_eq!(found.best[0].seconds.to_bits(), fastest.to_bits());
+    let of_search: Vec<Cost> = search_front(&question, 1).front.iter().map(|point| point.cost).collect();
+    let of_all: Vec<Cost> = front(fitting).iter().map(|point| point.cost).collect();
+    assert_eq!(of_search, of_all);
     assert!(found.best.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
 }
 

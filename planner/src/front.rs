@@ -1,0 +1,131 @@
+//! Time, memory and money against each other: what nothing betters in all three at once.
+//!
+//! It keeps every such point, also those that nobody could tell apart; [`worth_naming`] chooses what people are shown.
+
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+/// Most points that are named.
+const NAMED: usize = 8;
+
+/// Least difference of time or money that is worth naming, relative to the other.
+const LEAST: f64 = 0.05;
+
+/// What a way to train takes of the three things that are weighed against each other: less is better in each.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Share of the memory that a rank may use which is full at the peak of the heaviest; the rest is headroom.
+    pub memory_full: f64,
+    /// Seconds of all devices that work, in a step: money, but for the price of a device.
+    pub device_seconds: f64,
+}
+
+impl Cost {
+    /// The cost of a step of `step_seconds` on `devices`.
+    pub fn of(step_seconds: f64, memory_full: f64, devices: u32) -> Self {
+        Self { step_seconds, memory_full, device_seconds: step_seconds * f64::from(devices) }
+    }
+
+    /// Whether it takes no more than `other` of anything.
+    fn is_within(&self, other: &Self) -> bool {
+        self.step_seconds <= other.step_seconds
+            && self.memory_full <= other.memory_full
+            && self.device_seconds <= other.device_seconds
+    }
+
+    /// Whether it has something to say for itself beside `other`, where times that differ by less than `least` of the longer
+    /// and shares of memory by less than twice that are alike.
+    fn stands_beside(&self, other: &Self, least: f64) -> bool {
+        self.step_seconds < (1.0 - least) * other.step_seconds
+            || self.device_seconds < (1.0 - least) * other.device_seconds
+            || self.memory_full < other.memory_full - 2.0 * least
+    }
+}
+
+/// A way to train with what it takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point<T> {
+    /// What it takes.
+    pub cost: Cost,
+    /// The way.
+    pub what: T,
+}
+
+/// The points that nothing betters: no other point takes no more of anything. Of points that take exactly the same, the one
+/// that was noted first is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Front<T> {
+    points: Vec<Point<T>>,
+}
+
+impl<T> Default for Front<T> {
+    fn default() -> Self {
+        Self { points: Vec::new() }
+    }
+}
+
+impl<T> Front<T> {
+    /// Takes note of a point. The time it takes grows with the points that are kept, not with those that were noted.
+    pub fn note(&mut self, cost: Cost, what: T) {
+        if let Some(better) = self.points.iter().position(|point| point.cost.is_within(&cost)) {
+            // What bettered one will better the next: it is asked earlier.
+            self.points.swap(better, better / 2);
+            return;
+        }
+        self.points.retain(|point| !cost.is_within(&point.cost));
+        self.points.push(Point { cost, what });
+    }
+
+    /// The least share of memory of those points that take at most so many seconds; `None` where there is none.
+    pub fn least_memory(&self, step_seconds: f64) -> Option<f64> {
+        let within = self.points.iter().filter(|point| point.cost.step_seconds <= step_seconds);
+        within.map(|point| point.cost.memory_full).reduce(f64::min)
+    }
+
+    /// The points, fastest first.
+    pub fn into_points(self) -> Vec<Point<T>> {
+        let mut points = self.points;
+        let key = |point: &Point<T>| {
+            let Cost { step_seconds, memory_full, device_seconds } = point.cost;
+            [step_seconds, memory_full, device_seconds]
+        };
+        let order = |a: &Point<T>, b: &Point<T>| {
+            let pairs = key(a).into_iter().zip(key(b)).map(|(a, b)| a.total_cmp(&b));
+            pairs.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+        };
+        points.sort_by(order);
+        points
+    }
+}
+
+/// The front of some points.
+pub fn front<T>(points: impl IntoIterator<Item = (Cost, T)>) -> Vec<Point<T>> {
+    let mut front = Front::default();
+    for (cost, what) in points {
+        front.note(cost, what);
+    }
+    front.into_points()
+}
+
+/// Indices of the points of a front that people should know of beside `choice`: each differs from it and from every
+/// other by more than `resolution` of time or money or as much memory again. Where that were many, the differences must be larger.
+pub fn worth_naming(choice: &Cost, front: &[Cost], resolution: f64) -> Vec<usize> {
+    let mut least = resolution.max(LEAST);
+    loop {
+        let mut named: Vec<usize> = Vec::new();
+        for (index, cost) in front.iter().enumerate() {
+            let others = named.iter().map(|index| &front[*index]).chain([choice]);
+            if others.into_iter().all(|other| cost.stands_beside(other, least)) {
+                named.push(index);
+            }
+        }
+        if named.len() <= NAMED || least > 0.5 {
+            return named;
+        }
+        least *= 1.25;
+    }
+}

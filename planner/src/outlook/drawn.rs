@@ -1,0 +1,90 @@
+//! One step of a layout, stage by stage: what each holds, and what it does when.
+
+use crate::analytic::memory::in_flight;
+use crate::analytic::search::{Question, whole};
+use crate::analytic::step::one_message;
+use crate::analytic::{Case, Cut, Peak, Stage, Step, Unit};
+use crate::picture::{Doing, Timeline, Work, lanes};
+use crate::schedule::Shape;
+
+/// Part of the head and the embedding that a forward computes; of the backward of a layer, the part that is gradients of weights.
+const FORWARD: f64 = 1.0 / 3.0;
+const WEIGHTS: f64 = 0.5;
+
+/// Bytes of a rank of every stage by category, from the first to the last.
+pub(super) fn memory(question: &Question, cut: &Cut) -> Vec<Vec<(&'static str, f64)>> {
+    let case = question.at(cut);
+    if cut.pipeline <= 1.0 {
+        return vec![Peak::of(&case).categories().to_vec()];
+    }
+    let stages = layers(&case);
+    let last = stages.len() - 1;
+    let peak = |(place, layers): (usize, &f64)| {
+        let alive = in_flight(cut, position(place));
+        let stage = Stage { layers: *layers, alive, is_first: place == 0, is_last: place == last };
+        Peak::stage(&case, stage).categories().to_vec()
+    };
+    stages.iter().enumerate().map(peak).collect()
+}
+
+/// What every stage does when. Passes are walked action by action, so that the step is not quite as long as the closed form
+/// says; what follows them is as priced. `None` where the stages wait for each other forever.
+pub(super) fn timeline(question: &Question, cut: &Cut) -> Option<Timeline> {
+    let case = question.at(cut);
+    let unit = Unit::of(&case);
+    let step = Step::with(&case, &unit);
+    let works = works(&case, &unit, &step);
+    let shape =
+        Shape { stages: whole(cut.pipeline), chunks: whole(cut.chunks), micros: whole(cut.micro_batches()) };
+    let transfer = if cut.pipeline > 1.0 { one_message(&case) } else { 0.0 };
+    let mut lanes = lanes(&works, cut.schedule, shape, transfer)?;
+    for lane in &mut lanes {
+        lane.add(Doing::Communication, step.replicas);
+        lane.add(Doing::Optimizer, step.optimizer);
+        lane.add(Doing::Overhead, step.fixed);
+    }
+    let step_seconds = lanes.iter().map(|lane| lane.seconds()).fold(0.0, f64::max);
+    lanes.iter_mut().for_each(|lane| lane.until(step_seconds));
+    Some(Timeline { step_seconds, lanes })
+}
+
+/// One pass through one chunk of every stage.
+fn works(case: &Case<'_>, unit: &Unit, step: &Step) -> Vec<Work> {
+    let (model, stages) = (case.model, layers(case));
+    let last = stages.len() - 1;
+    let of_layer = unit.layers(model, step.gathering) / (model.layers + model.further());
+    let (passes, sent) = (unit.layer.passes(), unit.layer.communication());
+    // Layers without experts make the mean another than the layer; its parts are taken to be the same.
+    let scale = (of_layer - step.gathering) / unit.layer.total();
+    let gathered = [FORWARD, 1.0 - FORWARD].map(|part| part * step.gathering);
+    let work = |(place, layers): (usize, &f64)| {
+        let embedding = if place == 0 { unit.embedding } else { 0.0 };
+        let head = if place == last { unit.head } else { 0.0 };
+        // A layer that predicts a further token is with the head.
+        let further = if place == last { model.further() } else { 0.0 };
+        let (ends, layers) = (embedding + head, layers + further);
+        let each = layers * scale;
+        let of_chunk = |seconds: f64| seconds / case.cut.chunks;
+        let products = of_chunk(each * (passes.backward - sent.backward));
+        Work {
+            forward: of_chunk(each * (passes.forward - sent.forward) + FORWARD * ends),
+            backward: products + of_chunk(each * unit.layer.again + (1.0 - FORWARD) * ends),
+            weights: WEIGHTS * products,
+            sent_forward: of_chunk(each * sent.forward + layers * gathered[0]),
+            sent_backward: of_chunk(each * sent.backward + layers * gathered[1]),
+        }
+    };
+    stages.iter().enumerate().map(work).collect()
+}
+
+/// Layers of every stage: equal shares, the first stages with one more where that is not whole.
+fn layers(case: &Case<'_>) -> Vec<f64> {
+    let (layers, stages) = (case.model.layers, case.cut.pipeline.max(1.0));
+    let each = (layers / stages).floor();
+    let more = layers - each * stages;
+    (0..whole(stages)).map(|stage| if f64::from(stage) < more { each + 1.0 } else { each }).collect()
+}
+
+fn position(stage: usize) -> f64 {
+    u32::try_from(stage).expect("stages are few").into()
+}
