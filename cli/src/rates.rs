@@ -6,7 +6,7 @@ use crate::hosts;
 use crate::load::Loaded;
 use crate::render::number::counted;
 use crate::trials::ledger;
-use dtrain_planner::{Observation, Plan, PlanRequest, micro_batches_to_measure, model_digest};
+use dtrain_planner::{Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest};
 use dtrain_protocol::{HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe, Seconds};
 use dtrain_runner::Programs;
@@ -137,6 +137,16 @@ fn request(
         program: PROGRAM,
     };
     dtrain_planner::plan(&request).map_err(|error| refusal(&error))
+}
+
+/// One step of the best candidate of a plan, stage by stage, from the rates it was made from.
+pub(crate) fn picture(history: &History, plan: &Plan) -> Result<Picture, Failure> {
+    let digest = model_digest(&plan.recipe.model);
+    let rates = history.rates(&plan.host, &digest).map_err(|error| ledger(&error))?;
+    let picture = dtrain_planner::picture(plan, &plan.best().candidate, rates.as_ref());
+    picture.ok_or_else(|| {
+        Failure::new(Exit::Infrastructure, "the stages of the plan wait for each other forever")
+    })
 }
 
 /// Samples of the training and the validation data. Reads the data once: what cannot be trained on is told

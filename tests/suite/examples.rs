@@ -105,6 +105,20 @@ fn plan_only() {
 }
 
 #[test]
+fn the_readme_s_command_draws_a_page() {
+    let house = House::default();
+    let readme = fs::read_to_string(root().join("README.md")).expect("a README");
+    let command = readme.lines().find(|line| line.contains("--html")).expect("the README shows it");
+    let mut words = words(command.strip_prefix("dtrain ").expect("a command"));
+    words[1] = root().join(&words[1]).to_str().expect("UTF-8").to_owned();
+    let said = house.expect(0, words);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("core hours at 0.04") && said.contains("% time"), "{said}");
+    let page = fs::read_to_string(house.state().with_file_name("plan.html")).expect("a page");
+    assert!(page.starts_with("<!DOCTYPE html>") && page.matches("<svg ").count() == 4);
+}
+
+#[test]
 fn library() {
     follow("examples/library/README.md", &["objective.stop={ steps = 5 }"], &[]);
 }
@@ -116,7 +130,7 @@ fn tune() {
 
 #[test]
 fn llama_405b() {
-    let house = follow("examples/llama-405b/README.md", &[], &[(5, 3)]);
+    let house = follow("examples/llama-405b/README.md", &[], &[(6, 3)]);
     let recipe = root().join("examples/llama-405b/recipe.toml");
     let plan =
         |on| house.dtrain(["plan", recipe.to_str().expect("text"), "--on", on]).output().expect("it starts");

@@ -53,6 +53,7 @@ const FIRST_STEPS: &str = "First steps:
 const PLAN_EXAMPLE: &str = "Examples:
   dtrain plan recipe.toml --out plan.json && dtrain run plan.json
   dtrain plan examples/llama-405b/recipe.toml --on \"2048x8 H100-SXM-80GB\"
+  dtrain plan recipe.toml --html plan.html
   dtrain plan recipe.toml --emit torchtitan --emit-to titan";
 
 const ESTIMATE_EXAMPLE: &str = "Example:

@@ -70,6 +70,14 @@ pub(crate) struct PlanArgs {
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub(crate) top: usize,
 
+    /// Tell of every value of every axis that was not chosen what it would cost, by cause
+    #[arg(long, conflicts_with = "emit")]
+    pub(crate) explain: bool,
+
+    /// Also write a page with drawings of the step, its memory and its trade-offs
+    #[arg(long, value_name = "FILE", conflicts_with = "emit")]
+    pub(crate) html: Option<PathBuf>,
+
     /// Plan for GPUs that are not here: hosts, GPUs of each and part, joined by `+`
     #[arg(long, value_name = "HOSTSxGPUS PART", conflicts_with_all = ["out", "top", "emit"])]
     pub(crate) on: Option<String>,

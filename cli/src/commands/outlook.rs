@@ -1,13 +1,14 @@
 //! `dtrain plan --on`: what a recipe would cost on GPUs that are not here.
 
+use super::plan::{depth, save};
 use crate::args::{EngineStyle, PlanArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
+use crate::render::html::{of_outlook, page};
 use dtrain_planner::analytic::hardware::{gpu, gpus};
 use dtrain_planner::analytic::search::Cluster;
 use dtrain_planner::analytic::{Gpu, Style};
-use dtrain_planner::explain::Depth;
 use dtrain_planner::outlook::{OutlookError, OutlookRequest, explain, explain_mixed, mixed_outlook, outlook};
 
 /// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
@@ -16,6 +17,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let (recipe, style) = (&loaded.checked.recipe, style(args.engine));
     let groups = groups(on, args.network)?;
     let [cluster] = groups[..] else {
+        refuse_what_is_for_equal_hosts(args)?;
         let found = mixed_outlook(recipe, &groups, style).map_err(|error| refusal(&error))?;
         if context.out.json {
             context.out.json("mixed_outlook", &found)?;
@@ -26,12 +28,25 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     };
     let request = OutlookRequest { recipe, cluster, style };
     let found = outlook(&request).map_err(|error| refusal(&error))?;
+    if let Some(path) = &args.html {
+        save(path, &page(&of_outlook(&found)))?;
+        context.out.say(&format!("drawn in {}", path.display()));
+    }
     if context.out.json {
         context.out.json("outlook", &found)?;
     } else {
-        context.out.data(&explain(&found, Depth::Short))?;
+        context.out.data(&explain(&found, depth(args)))?;
     }
     Ok(Exit::Done)
+}
+
+fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
+    let said = [("--explain", args.explain), ("--html", args.html.is_some())];
+    match said.into_iter().find(|(_, is_said)| *is_said) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Failure::new(Exit::Usage, format!("`{flag}` is for hosts that are alike"))
+            .hint("name one group in `--on`, or leave the flag out")),
+    }
 }
 
 fn style(engine: EngineStyle) -> Style {

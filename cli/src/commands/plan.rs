@@ -5,8 +5,10 @@ use crate::args::PlanArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
+use crate::render::html::{of_plan, page};
 use crate::render::plan::long;
 use crate::{job, rates, trials};
+use dtrain_planner::explain::Depth;
 use dtrain_planner::{Plan, plan};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -31,7 +33,12 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     }
     let mut history = trials::open_history(context)?;
     let plan = rates::plan(context, &mut history, &loaded)?;
-    let shown = long(&plan, args.top, context.out.paint_data);
+    let shown = long(&plan, depth(args), args.top, context.out.paint_data);
+    if let Some(path) = &args.html {
+        let picture = rates::picture(&history, &plan)?;
+        save(path, &page(&of_plan(&plan, picture)))?;
+        context.out.say(&format!("drawn in {}", path.display()));
+    }
     let stored = Stored { digest: plan.digest(), plan };
     if let Some(path) = &args.out {
         write(path, &stored)?;
@@ -55,9 +62,18 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// How much is told of what was not chosen.
+pub(super) fn depth(args: &PlanArgs) -> Depth {
+    if args.explain { Depth::Full } else { Depth::Short }
+}
+
 pub(crate) fn write(path: &Path, stored: &Stored) -> Result<(), Failure> {
-    let text = crate::output::document("plan", stored, true)?;
-    std::fs::write(path, text + "\n").map_err(|error| {
+    save(path, &(crate::output::document("plan", stored, true)? + "\n"))
+}
+
+/// Writes a file that the user named.
+pub(super) fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| {
         Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
     })
 }

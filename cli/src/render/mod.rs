@@ -3,6 +3,7 @@
 pub(crate) mod compare;
 pub(crate) mod estimate;
 pub(crate) mod history;
+pub(crate) mod html;
 pub(crate) mod number;
 mod phases;
 pub(crate) mod plan;

@@ -38,8 +38,8 @@ fn samples(number: u64) -> String {
 }
 
 /// Everything worth knowing about a plan, and its best candidates side by side.
-pub(crate) fn long(plan: &Plan, top: usize, paint: Paint) -> String {
-    let mut text = explain(plan, Depth::Short);
+pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, paint: Paint) -> String {
+    let mut text = explain(plan, depth);
     let shown = top.min(plan.choices.len());
     if shown > 0 {
         _ = writeln!(

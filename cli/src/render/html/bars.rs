@@ -1,0 +1,102 @@
+//! Parts of a whole as bars: where the time of a step goes, and the memory of each stage.
+
+use super::svg::{Anchor, Area, Scale, Svg, escaped};
+use super::{MemoryOfStage, Part, TimeOfStep, WIDTH, bytes};
+use crate::render::number::seconds;
+use std::fmt::Write as _;
+
+/// Width in which one letter of a label finds room.
+const LETTER: f64 = 7.5;
+
+/// One bar: the causes of a step side by side, and below it the interval of eight steps in ten.
+pub(super) fn time(step: &TimeOfStep) -> String {
+    const LEFT: f64 = 16.0;
+    let mut svg = Svg::new(WIDTH, 96.0, "time of a step by cause");
+    let longest = step.high.max(step.seconds);
+    let scale = Scale::even((0.0, longest), (LEFT, WIDTH - LEFT));
+    parts(&mut svg, &step.causes, step.seconds, scale, (8.0, 40.0));
+    let (low, middle, high) = (scale.at(step.low), scale.at(step.seconds), scale.at(step.high));
+    let y = 60.0;
+    svg.line((low, y), (high, y), "range");
+    for x in [low, high] {
+        svg.line((x, y - 5.0), (x, y + 5.0), "range");
+    }
+    svg.dot((middle, y), 4.0, "range-dot", None);
+    axis(&mut svg, scale, 80.0, seconds);
+    svg.finished() + &legend(&step.causes, step.seconds)
+}
+
+/// One bar for each stage, on a common scale up to what a rank may use.
+pub(super) fn memory(stages: &[MemoryOfStage], available: f64) -> String {
+    const LEFT: f64 = 110.0;
+    const RIGHT: f64 = 96.0;
+    let row = if stages.len() > 12 { 20.0 } else { 32.0 };
+    #[expect(clippy::cast_precision_loss, reason = "stages are few")]
+    let height = 18.0 + row * stages.len() as f64;
+    let mut svg = Svg::new(WIDTH, height + 24.0, "memory of a rank of each stage by category");
+    let fullest = stages.iter().map(MemoryOfStage::total).fold(available, f64::max);
+    let scale = Scale::even((0.0, fullest), (LEFT, WIDTH - RIGHT));
+    let mut y = 12.0;
+    for stage in stages {
+        let middle = y + row / 2.0 - 1.0;
+        svg.text((LEFT - 10.0, middle), Anchor::End, "label", &stage.name);
+        parts(&mut svg, &stage.parts, stage.total(), scale, (y, row - 6.0));
+        let end = scale.at(stage.total()) + 8.0;
+        svg.text((end, middle), Anchor::Start, "figure", &bytes(stage.total()));
+        y += row;
+    }
+    let limit = scale.at(available);
+    svg.line((limit, 4.0), (limit, height), "limit");
+    let place = (limit, height + 10.0);
+    svg.text(place, Anchor::Middle, "small", &format!("{} usable", bytes(available)));
+    let all = stages.iter().max_by(|a, b| a.total().total_cmp(&b.total()));
+    svg.finished() + &all.map_or_else(String::new, |stage| legend(&stage.parts, stage.total()))
+}
+
+/// Parts side by side, labelled where there is room.
+fn parts(svg: &mut Svg, parts: &[Part], whole: f64, scale: Scale, (y, height): (f64, f64)) {
+    let mut before = 0.0;
+    for part in parts.iter().filter(|part| part.value > 0.0) {
+        let (x, end) = (scale.at(before), scale.at(before + part.value));
+        let title = format!("{}: {}, {}", part.name, part.words, percent(part.value / whole));
+        svg.area(Area { x, y, width: end - x, height }, &format!("tone-{}", part.tone), Some(&title));
+        #[expect(clippy::cast_precision_loss, reason = "a few letters")]
+        let room = part.name.chars().count() as f64 * LETTER + 8.0;
+        if end - x > room && height > 20.0 {
+            svg.text(((x + end) / 2.0, y + height / 2.0), Anchor::Middle, "inside", &part.name);
+        }
+        before += part.value;
+    }
+}
+
+/// A line with marks.
+pub(super) fn axis(svg: &mut Svg, scale: Scale, y: f64, words: fn(f64) -> String) {
+    for mark in scale.marks(8) {
+        let x = scale.at(mark);
+        svg.line((x, y - 6.0), (x, y - 2.0), "axis");
+        let words = if mark == 0.0 { "0".to_owned() } else { words(mark) };
+        svg.text((x, y + 6.0), Anchor::Middle, "small", &words);
+    }
+}
+
+/// What each colour stands for, with its share.
+fn legend(parts: &[Part], whole: f64) -> String {
+    let mut text = "<ul class=\"legend\">\n".to_owned();
+    for part in parts.iter().filter(|part| part.value > 0.0) {
+        _ = writeln!(
+            text,
+            "<li><i class=\"swatch tone-{}\"></i>{} <b>{}</b> <small>{}</small></li>",
+            part.tone,
+            escaped(&part.name),
+            escaped(&part.words),
+            escaped(&percent(part.value / whole))
+        );
+    }
+    text + "</ul>\n"
+}
+
+/// A share in words; what is hardly anything is said to be that.
+pub(super) fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent > 0.0 && percent < 0.1 { "< 0.1 %".to_owned() } else { format!("{percent:.1} %") }
+}

@@ -1,0 +1,252 @@
+//! A plan as a page of HTML that needs nothing else: no script, no font, no picture from anywhere.
+//!
+//! What made the plan says what is told (`of_plan`, `of_outlook`); the page and its drawings know only [`Report`].
+
+mod bars;
+mod lanes;
+mod of_outlook;
+mod of_plan;
+mod scatter;
+mod svg;
+
+#[cfg(test)]
+mod tests;
+
+use crate::render::number::seconds;
+use dtrain_planner::picture::Timeline;
+use dtrain_planner::weighed::Weighed;
+use dtrain_recipes::Bytes;
+pub(crate) use of_outlook::of_outlook;
+pub(crate) use of_plan::of_plan;
+use std::fmt::Write as _;
+use svg::escaped;
+
+/// Width of all drawings, in their own units.
+const WIDTH: f64 = 1040.0;
+
+/// What a page tells.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// What is trained, and where.
+    title: String,
+    subtitle: String,
+    /// The choice in words, the first line shortest.
+    choice: Vec<String>,
+    /// Figures with their names.
+    figures: Vec<(&'static str, String)>,
+    time: TimeOfStep,
+    memory: Vec<MemoryOfStage>,
+    /// Bytes that a rank may use.
+    available: f64,
+    front: Option<Front>,
+    timeline: Option<Timeline>,
+    losers: Vec<Loser>,
+    /// Where the figures come from.
+    sources: Vec<String>,
+}
+
+/// A part of a whole.
+#[derive(Clone, Debug)]
+struct Part {
+    name: String,
+    value: f64,
+    /// The value with its unit.
+    words: String,
+    /// The colour: the end of a class of the style sheet.
+    tone: &'static str,
+}
+
+/// Where the seconds of a step go, and the interval of eight steps in ten.
+#[derive(Clone, Debug)]
+struct TimeOfStep {
+    seconds: f64,
+    low: f64,
+    high: f64,
+    causes: Vec<Part>,
+}
+
+/// Where the bytes of a rank go.
+#[derive(Clone, Debug)]
+struct MemoryOfStage {
+    name: String,
+    parts: Vec<Part>,
+}
+
+impl MemoryOfStage {
+    fn total(&self) -> f64 {
+        self.parts.iter().map(|part| part.value).sum()
+    }
+}
+
+/// What nothing betters in time, memory and money at once.
+#[derive(Clone, Debug)]
+struct Front {
+    /// What is paid for: a core, a GPU.
+    device: String,
+    choice: Dot,
+    dots: Vec<Dot>,
+}
+
+/// One way to train.
+#[derive(Clone, Debug)]
+struct Dot {
+    /// Its number among those that are named.
+    number: Option<usize>,
+    words: String,
+    step_seconds: f64,
+    memory_bytes: f64,
+    memory_full: f64,
+    devices: u32,
+    device_hours: Option<f64>,
+    money: Option<f64>,
+}
+
+/// The best way with a value that was not chosen.
+#[derive(Clone, Debug)]
+struct Loser {
+    axis: String,
+    value: String,
+    loss: String,
+    memory: String,
+    causes: String,
+}
+
+impl Front {
+    /// The front of a choice; `words` says a way to train.
+    fn of<T>(weighed: &Weighed<T>, device: &str, words: impl Fn(&T) -> String) -> Self {
+        let dot = |point: &dtrain_planner::weighed::Compromise<T>, number| Dot {
+            number,
+            words: words(&point.what),
+            step_seconds: point.cost.step_seconds,
+            memory_bytes: whole(point.memory_peak),
+            memory_full: point.cost.memory_full,
+            devices: point.devices,
+            device_hours: point.device_hours,
+            money: point.money,
+        };
+        let number = |index: usize| weighed.named.iter().position(|named| *named == index).map(|n| n + 1);
+        let dots = weighed.front.iter().enumerate().map(|(index, point)| dot(point, number(index)));
+        Self { device: device.to_owned(), dots: dots.collect(), choice: dot(&weighed.choice, None) }
+    }
+}
+
+/// Causes of time as parts.
+fn causes(parts: &[(&str, f64)]) -> Vec<Part> {
+    let of = |(name, value): &(&str, f64)| Part {
+        name: (*name).to_owned(),
+        value: *value,
+        words: seconds(*value),
+        tone: tone(name),
+    };
+    parts.iter().map(of).collect()
+}
+
+/// The colour of a cause of time.
+fn tone(cause: &str) -> &'static str {
+    match cause {
+        "forward" | "computing" => "forward",
+        "backward" => "backward",
+        "recompute" => "gradients",
+        "gradient sums" | "replicas" => "sent",
+        "weight gathers" | "gathering weights" => "weights",
+        "tensor parallel" => "tensor",
+        "context ring" | "context parallel" => "context",
+        "experts" => "experts",
+        "optimizer" | "optimizer and the rest" => "optimizer",
+        "pipeline bubble" | "slowest replica" => "idle",
+        "pipeline messages" | "tied embedding" => "messages",
+        _ => "overhead",
+    }
+}
+
+/// Categories of memory as parts, each with the colour of its place.
+fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<Part> {
+    const TONES: [&str; 8] =
+        ["forward", "gradients", "optimizer", "sent", "tensor", "weights", "experts", "overhead"];
+    let of = |((name, value), tone): ((&'static str, f64), &'static str)| Part {
+        name: name.to_owned(),
+        value,
+        words: bytes(value),
+        tone,
+    };
+    parts.into_iter().zip(TONES.into_iter().cycle()).map(of).collect()
+}
+
+/// Bytes in words.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
+fn bytes(value: f64) -> String {
+    Bytes(value.max(0.0) as u64).to_string()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is drawn")]
+fn whole(bytes: Bytes) -> f64 {
+    bytes.0 as f64
+}
+
+/// The report as a page.
+pub(crate) fn page(report: &Report) -> String {
+    let title = escaped(&report.title);
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{title}</title>\n\
+         <style>\n{}</style>\n</head>\n<body>\n<main>\n",
+        include_str!("style.css")
+    );
+    head(&mut page, report);
+    section(
+        &mut page,
+        "Time of a step",
+        "by cause; below it where eight steps in ten are expected",
+        &bars::time(&report.time),
+    );
+    if let Some(timeline) = &report.timeline {
+        let told = "what each stage does when; idle is what waits for other stages; shares are of the time of all stages";
+        section(&mut page, "One step", told, &lanes::timeline(timeline));
+    }
+    let told = "of a rank of each stage at its peak; the figures below are those of the heaviest";
+    section(&mut page, "Memory", told, &bars::memory(&report.memory, report.available));
+    if let Some(front) = &report.front {
+        let told = "every way to train that no other betters in time, memory and money at once";
+        section(&mut page, "Trade-offs", told, &scatter::front(front));
+    }
+    if !report.losers.is_empty() {
+        let told = "the best of every other value, and what it would cost";
+        section(&mut page, "Why the others lose", told, &losers(&report.losers));
+    }
+    page += "<footer>\n";
+    for source in &report.sources {
+        _ = writeln!(page, "<p>{}</p>", escaped(source));
+    }
+    page + "</footer>\n</main>\n</body>\n</html>\n"
+}
+
+fn head(page: &mut String, report: &Report) {
+    _ = writeln!(page, "<header>\n<h1>{}</h1>\n<p>{}</p>", escaped(&report.title), escaped(&report.subtitle));
+    for (place, line) in report.choice.iter().enumerate() {
+        let class = if place == 0 { "choice-words" } else { "choice-why" };
+        _ = writeln!(page, "<p class=\"{class}\">{}</p>", escaped(line));
+    }
+    page.push_str("<dl>\n");
+    for (name, value) in &report.figures {
+        _ = writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
+    }
+    page.push_str("</dl>\n</header>\n");
+}
+
+fn section(page: &mut String, title: &str, told: &str, body: &str) {
+    _ = writeln!(page, "<section>\n<h2>{title} <small>{told}</small></h2>\n{body}</section>");
+}
+
+fn losers(losers: &[Loser]) -> String {
+    let mut text = "<table>\n<thead><tr><th>axis</th><th>value</th><th>time</th><th>memory</th>".to_owned();
+    text += "<th>what takes longer (+) or shorter (−)</th></tr></thead>\n<tbody>\n";
+    let mut last = "";
+    for loser in losers {
+        let axis = if loser.axis == last { "" } else { &loser.axis };
+        last = &loser.axis;
+        let cells = [axis, &loser.value, &loser.loss, &loser.memory, &loser.causes];
+        let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+        _ = writeln!(text, "<tr>{cells}</tr>");
+    }
+    text + "</tbody>\n</table>\n"
+}

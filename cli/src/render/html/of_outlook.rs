@@ -1,0 +1,80 @@
+//! What a page tells of an outlook: a plan for GPUs that are not here.
+
+use super::{Front, Loser, MemoryOfStage, Report, TimeOfStep, bytes, categories, causes};
+use crate::render::number::{count, seconds};
+use dtrain_planner::explain;
+use dtrain_planner::outlook::{Loser as Lost, Outlook, layout, source, subject};
+use dtrain_planner::weighed::amount;
+use dtrain_recipes::Bytes;
+
+/// An outlook.
+pub(crate) fn of_outlook(outlook: &Outlook) -> Report {
+    let choice = &outlook.choice;
+    Report {
+        title: outlook.recipe.clone(),
+        subtitle: subject(outlook),
+        choice: vec![layout(&choice.cut)],
+        figures: figures(outlook),
+        time: TimeOfStep {
+            seconds: choice.step_seconds,
+            low: choice.step_seconds_low,
+            high: choice.step_seconds_high,
+            causes: causes(&choice.causes),
+        },
+        memory: outlook
+            .stages
+            .iter()
+            .enumerate()
+            .map(|(stage, parts)| MemoryOfStage {
+                name: if outlook.stages.len() == 1 {
+                    "every GPU".to_owned()
+                } else {
+                    format!("stage {stage}")
+                },
+                parts: categories(parts.iter().copied()),
+            })
+            .collect(),
+        available: outlook.memory_bytes,
+        front: Some(Front::of(&outlook.weighed, "GPU", layout)),
+        timeline: outlook.timeline.clone(),
+        losers: outlook.losers.iter().map(|lost| loser(outlook, lost)).collect(),
+        sources: vec![format!("constants: {}", source(outlook))],
+    }
+}
+
+fn figures(outlook: &Outlook) -> Vec<(&'static str, String)> {
+    let choice = &outlook.choice;
+    let (low, high) = (seconds(choice.step_seconds_low), seconds(choice.step_seconds_high));
+    let mut figures = vec![
+        ("a step", seconds(choice.step_seconds)),
+        ("eight in ten within", format!("{low} to {high}")),
+        ("speed of a GPU", format!("{} tokens/s", count(choice.tokens_per_second_per_device))),
+        ("of the peak", format!("{:.0} %", 100.0 * choice.model_flops_utilization)),
+        ("memory of a GPU", format!("{} of {}", bytes(choice.peak_bytes), bytes(outlook.memory_bytes))),
+        ("batch", outlook.batch.value.to_string()),
+    ];
+    if let Some(total) = outlook.failures.total_seconds.or(outlook.total_seconds) {
+        figures.push(("in all, with failures", seconds(total)));
+    }
+    if let Some(hours) = outlook.failures.device_hours.or(outlook.device_hours) {
+        figures.push(("GPU hours, with failures", amount(hours)));
+        figures.extend(outlook.price.map(|price| ("money, with failures", amount(hours * price))));
+    }
+    figures
+}
+
+fn loser(outlook: &Outlook, lost: &Lost) -> Loser {
+    let choice = &outlook.choice;
+    Loser {
+        axis: lost.axis.words().to_owned(),
+        value: lost.value.clone(),
+        loss: explain::loss(lost.slower, lost.tie),
+        memory: explain::memory(in_bytes(choice.peak_bytes), in_bytes(lost.peak_bytes)),
+        causes: explain::causes(&lost.growth, choice.step_seconds),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
+fn in_bytes(bytes: f64) -> Bytes {
+    Bytes(bytes as u64)
+}

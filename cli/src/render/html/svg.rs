@@ -1,0 +1,218 @@
+//! Drawings as SVG, and text that may stand in HTML. Knows shapes and scales, and nothing of what they mean.
+
+use std::fmt::Write as _;
+
+/// The text with what means something in HTML and XML made harmless.
+pub(super) fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            // No other control character may stand in XML.
+            letter if letter.is_control() && letter != '\n' => safe.push(' '),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+/// Where a text stands at its point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// A rectangle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+/// A drawing of a fixed width and height, which a page scales to its own.
+#[derive(Clone, Debug)]
+pub(super) struct Svg {
+    size: (f64, f64),
+    name: String,
+    body: String,
+}
+
+impl Svg {
+    /// An empty drawing; `name` says what it shows to those who cannot see it.
+    pub(super) fn new(width: f64, height: f64, name: &str) -> Self {
+        Self { size: (width, height), name: escaped(name), body: String::new() }
+    }
+
+    /// A rectangle, with what is said of it where it is pointed at.
+    pub(super) fn area(&mut self, area: Area, class: &str, title: Option<&str>) {
+        let Area { x, y, width, height } = area;
+        let place = format!(
+            "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"{class}\"",
+            number(x),
+            number(y),
+            number(width),
+            number(height)
+        );
+        self.body += &place;
+        self.close("rect", title);
+    }
+
+    /// Rectangles of one class as one shape.
+    pub(super) fn areas(&mut self, areas: impl Iterator<Item = Area>, class: &str) {
+        let mut shape = String::new();
+        for Area { x, y, width, height } in areas {
+            let [x, y, width, height] = [x, y, width, height].map(number);
+            _ = write!(shape, "M{x} {y}h{width}v{height}h-{width}z");
+        }
+        if !shape.is_empty() {
+            _ = writeln!(self.body, "<path d=\"{shape}\" class=\"{class}\"/>");
+        }
+    }
+
+    /// A dot.
+    pub(super) fn dot(&mut self, (x, y): (f64, f64), radius: f64, class: &str, title: Option<&str>) {
+        _ = write!(
+            self.body,
+            "<circle cx=\"{}\" cy=\"{}\" r=\"{}\" class=\"{class}\"",
+            number(x),
+            number(y),
+            number(radius)
+        );
+        self.close("circle", title);
+    }
+
+    /// A straight line.
+    pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
+        let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(number);
+        _ = writeln!(self.body, "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" class=\"{class}\"/>");
+    }
+
+    /// A text.
+    pub(super) fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, class: &str, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        _ = writeln!(
+            self.body,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\" class=\"{class}\">{}</text>",
+            number(x),
+            number(y),
+            escaped(text)
+        );
+    }
+
+    fn close(&mut self, element: &str, title: Option<&str>) {
+        match title {
+            Some(title) => _ = writeln!(self.body, "><title>{}</title></{element}>", escaped(title)),
+            None => self.body += "/>\n",
+        }
+    }
+
+    /// The drawing as an element of a page.
+    pub(super) fn finished(self) -> String {
+        let (width, height) = (number(self.size.0), number(self.size.1));
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+             aria-label=\"{}\">\n{}</svg>\n",
+            self.name, self.body
+        )
+    }
+}
+
+/// A coordinate: thousandths are far below what can be seen.
+fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let short = text.trim_end_matches('0').trim_end_matches('.');
+    if short == "-0" { "0".to_owned() } else { short.to_owned() }
+}
+
+/// From values to coordinates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    values: (f64, f64),
+    places: (f64, f64),
+    is_logarithmic: bool,
+}
+
+impl Scale {
+    /// Equal steps for equal differences, from `values` to `places`.
+    pub(super) fn even(values: (f64, f64), places: (f64, f64)) -> Self {
+        Self { values, places, is_logarithmic: false }
+    }
+
+    /// Equal steps for equal ratios; values must be above 0.
+    pub(super) fn of_ratios(values: (f64, f64), places: (f64, f64)) -> Self {
+        Self { values, places, is_logarithmic: true }
+    }
+
+    /// Where a value stands.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let of = |value: f64| if self.is_logarithmic { value.ln() } else { value };
+        let (low, high) = (of(self.values.0), of(self.values.1));
+        let share = if high > low { (of(value) - low) / (high - low) } else { 0.5 };
+        self.places.0 + share * (self.places.1 - self.places.0)
+    }
+
+    /// Round values to mark, about `count` of them where steps are equal.
+    pub(super) fn marks(&self, count: u32) -> Vec<f64> {
+        let (low, high) = self.values;
+        let is_inside = |value: &f64| *value >= low * (1.0 - 1e-9) && *value <= high * (1.0 + 1e-9);
+        if self.is_logarithmic {
+            let decades = decade(low)..=decade(high);
+            let marks = decades.flat_map(|d| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(d)));
+            return marks.filter(is_inside).collect();
+        }
+        let rough = (high - low) / f64::from(count.max(1));
+        if rough <= 0.0 {
+            return vec![low];
+        }
+        let power = 10f64.powi(decade(rough));
+        let digit = [1.0, 2.0, 5.0, 10.0].into_iter().find(|digit| digit * power >= rough * (1.0 - 1e-9));
+        let step = digit.unwrap_or(10.0) * power;
+        let first = (low / step - 1e-9).ceil();
+        let marks = (0..=2 * count).map(|n| (first + f64::from(n)) * step);
+        marks.take_while(|mark| *mark <= high + 1e-9 * step).collect()
+    }
+}
+
+/// The power of ten at or below a value above 0.
+#[expect(clippy::cast_possible_truncation, reason = "exponents are far below 2^31")]
+fn decade(value: f64) -> i32 {
+    (value.log10() + 1e-9).floor() as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_round_and_inside() {
+        let even = Scale::even((0.0, 1.55), (0.0, 100.0)).marks(5);
+        assert!(even.iter().zip([0.0, 0.5, 1.0, 1.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{even:?}");
+        assert_eq!(Scale::of_ratios((0.3, 4.0), (0.0, 1.0)).marks(5), [0.5, 1.0, 2.0]);
+        assert_eq!(Scale::even((2.0, 2.0), (0.0, 1.0)).marks(5), [2.0]);
+    }
+
+    #[test]
+    fn a_scale_takes_its_ends_to_its_ends() {
+        for scale in [Scale::even((1.0, 9.0), (10.0, 20.0)), Scale::of_ratios((1.0, 9.0), (10.0, 20.0))] {
+            assert!((scale.at(1.0) - 10.0).abs() < 1e-12 && (scale.at(9.0) - 20.0).abs() < 1e-12);
+        }
+        assert!((Scale::of_ratios((1.0, 9.0), (10.0, 20.0)).at(3.0) - 15.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn text_is_harmless_and_numbers_are_short() {
+        assert_eq!(escaped("a<b> & \"c\"\u{7}"), "a&lt;b&gt; &amp; &quot;c&quot; ");
+        assert_eq!([1.0, 0.5, -0.0001, 12.3456].map(number), ["1", "0.5", "0", "12.346"]);
+    }
+}
