@@ -185,7 +185,9 @@ fn on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Pla
     let mut recipe = plan.recipe.clone();
     recipe.train.batch = Choice::Pinned(Samples(best.split.global()));
     recipe.train.learning_rate = Choice::Pinned(best.learning_rate);
-    recipe.cluster.ranks = None;
+    // A foreign command keeps its ranks for each host; of our own models the planner finds the best number.
+    let each = best.arrangement.layout.world() / plan.host.hosts.get();
+    recipe.cluster.ranks = matches!(recipe.model, Model::Command(_)).then(|| each * hosts.get());
     dtrain_planner::plan(&PlanRequest {
         recipe: &recipe,
         host: &HostFacts { hosts, ..plan.host.clone() },
@@ -203,7 +205,7 @@ fn expected(plan: &Plan) -> Expected {
     let best = plan.best();
     Expected {
         steps: best.pace.steps.unwrap_or(best.pace.schedule_steps),
-        step_seconds: Some(best.estimate.step.0),
+        step_seconds: best.estimate.as_ref().map(|estimate| estimate.step.0),
         unit: unit(plan),
     }
 }
@@ -274,7 +276,11 @@ fn tell(context: &Context, history: &History, task: &Task<'_>, ending: &Ending) 
 fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) {
     let out = context.out;
     let words = out.paint.bold(&format!("{} {}", task.label, verdict_words(verdict)));
-    out.say(&format!("{words} after {} of {} steps", trial.row.step, expected(task.plan).steps));
+    let of = match expected(task.plan).steps {
+        0 => String::new(),
+        steps => format!(" of {steps}"),
+    };
+    out.say(&format!("{words} after {}{of} steps", trial.row.step));
     let figure = |key: &str| trial.figures.iter().find(|figure| figure.key == key && figure.rank.0 == 0);
     if let Some(last) = figure("loss").and_then(|figure| figure.last) {
         out.say(&format!("  training loss    {} (nats)", loss(last)));
@@ -292,17 +298,15 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
         out.say(&format!("  accuracy         {:.1}%", accuracy * 100.0));
     }
     if let Some(measured) = trial.row.step_seconds {
-        let predicted = task.plan.best().estimate.step.0;
+        let predicted = expected(task.plan).step_seconds;
         let speed = trial
             .row
             .tokens_per_second
             .map_or(String::new(), |speed| format!(", {} {}/s", count(speed), unit(task.plan)));
-        out.say(&format!(
-            "  speed            {}/step, {} ({}){speed}",
-            seconds(measured),
-            against(measured, predicted),
-            seconds(predicted)
-        ));
+        let predicted = predicted.map_or(String::new(), |predicted| {
+            format!(", {} ({})", against(measured, predicted), seconds(predicted))
+        });
+        out.say(&format!("  speed            {}/step{predicted}{speed}", seconds(measured)));
     }
     out.say(&format!("  history          {}", context.home.history().display()));
 }

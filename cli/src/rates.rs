@@ -104,13 +104,13 @@ pub(crate) fn plan_of(
     loaded: &Loaded,
     recipe: &Recipe,
 ) -> Result<Plan, Failure> {
-    if let Model::Command(_) = recipe.model {
-        // Refused by the planner; nothing can be measured, and no data is read.
-        return request(loaded, recipe, &host(), None, &[], None);
-    }
     let samples = count(context, loaded)?;
     let mut others = hosts::of(context, recipe)?;
     let host = hosts::facts(&mut others)?;
+    if let Model::Command(_) = recipe.model {
+        // What a foreign command will cost cannot be measured.
+        return request(loaded, recipe, &host, None, &[], None);
+    }
     let train_samples = samples.map(|(train, _)| train);
     let rates = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let observations = observations(history, &host, &recipe.model)?;
@@ -181,11 +181,8 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
     match error {
         E::NothingFits { .. } => Failure::of(Exit::NothingFits, error),
         E::NoGpu { .. } => Failure::of(Exit::Preflight, error),
-        E::OtherMachines { .. }
-        | E::UnevenHosts { .. }
-        | E::ForeignCommand
-        | E::SamplesUnknown
-        | E::NoEnd
-        | E::EmptyBatch => Failure::of(Exit::Usage, error),
+        E::OtherMachines { .. } | E::UnevenHosts { .. } | E::SamplesUnknown | E::NoEnd | E::EmptyBatch => {
+            Failure::of(Exit::Usage, error)
+        }
     }
 }

@@ -238,18 +238,49 @@ fn a_sick_state_folder_fails_the_doctor_with_a_fix() {
 }
 
 #[test]
-fn another_launcher_and_a_foreign_command_are_refused_with_the_reason() {
+fn another_launcher_is_refused_with_the_reason() {
     let house = House::new();
     house.recipe();
     let other = house.dtrain(&["plan", "--set", "cluster.launcher=kubernetes"]);
     assert_eq!(other.code, 2, "{}", other.stderr);
-    house.file(
-        "command.toml",
-        "[model]\nkind = \"command\"\nargv = [\"true\"]\n[objective]\nstop = { time = \"1 min\" }\n",
-    );
-    let command = house.dtrain(&["run", "command.toml"]);
-    assert_eq!(command.code, 2);
-    assert!(command.stderr.contains("kind = \"command\""), "{}", command.stderr);
+}
+
+/// A foreign program that prints its progress, and fails once when it is told to.
+const COMMAND: &str = r#"
+name = "foreign"
+[model]
+kind = "command"
+argv = ["sh", "-c", "for step in 1 2 3; do echo step $step loss 0.$step; done; echo bye; code=$(cat code); echo 0 >code; exit $code"]
+progress = ["step {step} loss {loss}"]
+"#;
+
+#[test]
+fn a_foreign_command_is_run_and_what_it_prints_is_its_progress() {
+    let house = House::new();
+    house.file("command.toml", COMMAND);
+    house.file("code", "0");
+    let plan = house.dtrain(&["plan", "command.toml", "--json"]);
+    assert_eq!(plan.code, 0, "{}", plan.stderr);
+    let said = house.dtrain(&["run", "command.toml", "--ranks", "2"]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    assert!(said.stderr.contains("foreign-1 completed after 3 steps"), "{}", said.stderr);
+    let page = house.dtrain(&["show", "foreign-1"]).stdout;
+    assert!(page.contains("data 2, step 3") && page.contains("0.3000"), "{page}");
+    let tune = house.dtrain(&["tune", "command.toml"]);
+    assert_eq!(tune.code, 2, "{}", tune.stderr);
+    assert!(tune.stderr.contains("kind = \"command\""), "{}", tune.stderr);
+}
+
+#[test]
+fn a_foreign_command_that_fails_is_kept_with_its_code_and_its_last_words() {
+    let house = House::new();
+    house.file("command.toml", COMMAND);
+    house.file("code", "7");
+    let said = house.dtrain(&["run", "command.toml"]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    assert!(said.stderr.contains("exited with 7, last printing: bye"), "{}", said.stderr);
+    let page = house.dtrain(&["show", "foreign-1"]).stdout;
+    assert!(page.contains("| step 3 loss 0.3") && page.contains("| bye"), "{page}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct Alternative {
 pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ranked) -> Vec<Alternative> {
     let judge = pricing.judge;
     let Some(home) = judge.place(&chosen.candidate) else { return Vec::new() };
-    let (ours, home_time) = (chosen.estimate.step.0, judge.causes(home));
+    let (ours, home_time) = (chosen.price().step.0, judge.causes(home));
     let mut found = Vec::new();
     for (axis, value, place) in ranking.champions() {
         let shares_value = ranking.values(home).any(|(a, v)| a == axis && v == value);
@@ -45,7 +45,7 @@ pub(crate) fn alternatives(pricing: &Pricing<'_>, ranking: &Ranking, chosen: &Ra
         }
         let time = judge.causes(place);
         let speed = ours / time.total().max(STEP_LEAST) - 1.0;
-        let resolution = judge.doubt(place).1.max(chosen.estimate.resolution);
+        let resolution = judge.doubt(place).1.max(chosen.price().resolution);
         let alternative = Alternative {
             axis: axis.into(),
             value: value.into(),

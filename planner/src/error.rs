@@ -30,11 +30,6 @@ pub enum PlanError {
         /// Hosts of the cluster.
         hosts: u32,
     },
-    /// A foreign command cannot be priced.
-    #[error(
-        "model.kind = \"command\": this version plans and trains its own models only (decoder, mlp, cnn)"
-    )]
-    ForeignCommand,
     /// The recipe asks for a GPU that is not there.
     #[error(
         "cluster.devices = \"cuda\", but {host} has no CUDA device that this binary can use; build with `--features cuda` on a host with an NVIDIA driver, or set cluster.devices = \"cpu\""

@@ -4,13 +4,14 @@ mod arranged;
 mod others;
 mod saved;
 
+use crate::candidate::{Candidate, where_it_runs};
 use crate::learning_rate::in_words;
 use crate::pace::Pace;
 use crate::plan::{Plan, Ranked};
 use crate::weighed::amount;
 use arranged::sentences;
 use dtrain_protocol::DeviceKind;
-use dtrain_recipes::{Bytes, Model, Seconds};
+use dtrain_recipes::{Bytes, Command, Model, Seconds};
 pub use others::{causes, loss, memory};
 pub(crate) use saved::expected;
 
@@ -36,6 +37,9 @@ pub enum Depth {
 pub fn explain(plan: &Plan, depth: Depth) -> String {
     let mut text = String::new();
     let best = plan.best();
+    if let Model::Command(command) = &plan.recipe.model {
+        return foreign(plan, command);
+    }
     headline(&mut text, plan);
     costs(&mut text, plan, best);
     training(&mut text, plan, best);
@@ -44,6 +48,16 @@ pub fn explain(plan: &Plan, depth: Depth) -> String {
     }
     others::others(&mut text, plan, depth);
     left_out(&mut text, plan);
+    text
+}
+
+/// A foreign command: what runs, and where.
+fn foreign(plan: &Plan, command: &Command) -> String {
+    let Candidate { arrangement, threads, .. } = &plan.best().candidate;
+    let mut text = String::new();
+    row(&mut text, "plan", &format!("{}: a command on {}", plan.recipe.name, host(plan)));
+    row(&mut text, "runs", &command.argv.join(" "));
+    row(&mut text, "choice", &where_it_runs(&arrangement.layout, arrangement.device, *threads));
     text
 }
 
@@ -90,7 +104,7 @@ fn host(plan: &Plan) -> String {
 }
 
 fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
-    let e = &best.estimate;
+    let e = best.price();
     let unit = if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" };
     row(text, "step", &format!("{}, eight in ten within {}", e.step, between(e.step_low, e.step_high)));
     let share = |(name, seconds): (&str, f64)| {

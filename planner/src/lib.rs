@@ -15,6 +15,7 @@ pub mod emit;
 pub mod error;
 pub mod estimate;
 pub mod explain;
+mod foreign;
 pub mod front;
 pub mod goodput;
 pub mod hardware;

@@ -7,7 +7,6 @@ use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
     Training, TrialId,
 };
-use dtrain_recipes::Data;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -56,7 +55,7 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         arrangement: candidate.arrangement,
         model: recipe.model.clone(),
         chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()).collect(),
-        data: data(plan),
+        data: recipe.data.clone(),
         data_root: plan.data_root.clone(),
         training: training(plan, choice, rank),
         until: RunUntil {
@@ -73,11 +72,6 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         checkpoints: launch.checkpoints.clone(),
         resume: launch.resume.clone(),
     }
-}
-
-/// Planned models always have data: only a foreign command has none, and it is never planned.
-fn data(plan: &Plan) -> Data {
-    plan.recipe.data.clone().expect("a checked recipe with a model of ours names its data")
 }
 
 fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {

@@ -108,12 +108,20 @@ pub struct RatesStamp {
 pub struct Ranked {
     /// The candidate.
     pub candidate: Candidate,
-    /// What it will cost.
-    pub estimate: Estimate,
+    /// What it will cost; `None` for a foreign command, which nobody here can price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
     /// Steps, warm-up, checkpoints, validations.
     pub pace: Pace,
     /// Whether it cannot be told apart from the fastest.
     pub tie: bool,
+}
+
+impl Ranked {
+    /// What a choice of a model of ours will cost. Panics for a foreign command.
+    pub fn price(&self) -> &Estimate {
+        self.estimate.as_ref().expect("models of ours are priced")
+    }
 }
 
 impl Plan {

@@ -5,6 +5,7 @@ use crate::calibrate::{self, Factors, Observation, Residual};
 use crate::candidate::{Rejected, Rejection};
 use crate::compare::alternatives;
 use crate::error::PlanError;
+use crate::foreign;
 use crate::judge::{Case, Judge};
 use crate::learning_rate::{self, Decision};
 use crate::pace::pace;
@@ -14,7 +15,7 @@ use crate::search::{self, Ranking};
 use crate::space::{self, Place, Space};
 use dtrain_protocol::ability::cannot_run;
 use dtrain_protocol::{DeviceKind, HostFacts};
-use dtrain_recipes::{Launcher, Model, Recipe};
+use dtrain_recipes::{Launcher, Model, Recipe, Stop};
 use std::num::NonZeroU64;
 
 /// Candidates kept in a plan.
@@ -24,6 +25,12 @@ pub const CHOICES: usize = 20;
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let (recipe, host) = (request.recipe, request.host);
     refuse_what_cannot_be_planned(recipe, host)?;
+    if let Model::Command(_) = recipe.model {
+        return foreign::plan(request);
+    }
+    if !has_end(&recipe.objective.stop) {
+        return Err(PlanError::NoEnd);
+    }
     let batch = batch(request)?;
     let global = NonZeroU64::new(batch.value).ok_or(PlanError::EmptyBatch)?;
     let space = Space::of(recipe, host, request.rates, global, cannot_run);
@@ -80,26 +87,24 @@ fn refuse_what_cannot_be_planned(recipe: &Recipe, host: &HostFacts) -> Result<()
         Launcher::Local | Launcher::Ssh | Launcher::Slurm => {}
         Launcher::Kubernetes => return Err(PlanError::OtherMachines { launcher: "kubernetes" }),
     }
-    if let Model::Command(_) = recipe.model {
-        return Err(PlanError::ForeignCommand);
-    }
     if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(host.hosts.get())) {
         return Err(PlanError::UnevenHosts { ranks, hosts: host.hosts.get() });
     }
     if space::device(recipe, host) == DeviceKind::Cuda && host.gpus.is_empty() {
         return Err(PlanError::NoGpu { host: host.name.clone() });
     }
-    let stop = &recipe.objective.stop;
-    if stop.steps.is_none()
-        && stop.samples.is_none()
-        && stop.tokens.is_none()
-        && stop.epochs.is_none()
-        && stop.time.is_none()
-    {
-        return Err(PlanError::NoEnd);
-    }
     Ok(())
 }
+
+/// Whether anything but a target ends the training.
+fn has_end(stop: &Stop) -> bool {
+    stop.steps.is_some()
+        || stop.samples.is_some()
+        || stop.tokens.is_some()
+        || stop.epochs.is_some()
+        || stop.time.is_some()
+}
+
 /// The global batch: pinned, among the recipe's choices, or recommended for the length of the run.
 pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanError> {
     let recipe = request.recipe;

@@ -61,7 +61,7 @@ impl Pricing<'_> {
             resolution,
             source: self.source(place),
         };
-        Ranked { candidate, estimate, pace, tie }
+        Ranked { candidate, estimate: Some(estimate), pace, tie }
     }
 
     /// `chosen` beside what nothing betters in time, memory and money.

@@ -22,8 +22,8 @@ pub struct Assignment {
     /// The runs of blocks this rank holds, in the order of the model: one, or several where the pipeline is
     /// interleaved.
     pub chunks: Vec<Range<u32>>,
-    /// Where samples come from.
-    pub data: Data,
+    /// Where samples come from; `None` for a foreign command, which knows itself.
+    pub data: Option<Data>,
     /// Folder that relative data paths start from.
     pub data_root: PathBuf,
     /// How the weights are moved.

@@ -222,6 +222,15 @@ pub enum Failure {
         /// Signal, when it was killed.
         signal: Option<i32>,
     },
+    /// A foreign program ended before its work was done.
+    Command {
+        /// Exit code, when there is one.
+        code: Option<i32>,
+        /// Signal, when it was killed.
+        signal: Option<i32>,
+        /// The last lines that it printed.
+        last: Vec<String>,
+    },
     /// Anything else.
     Other(String),
 }
@@ -260,6 +269,14 @@ impl std::fmt::Display for Failure {
             Self::Exited { signal: Some(signal), .. } => write!(f, "killed by signal {signal}"),
             Self::Exited { code: Some(code), .. } => write!(f, "exited with {code} without a word"),
             Self::Exited { .. } => f.write_str("exited without a word"),
+            Self::Command { code, signal, last } => {
+                match (code, signal) {
+                    (_, Some(signal)) => write!(f, "killed by signal {signal}")?,
+                    (Some(code), None) => write!(f, "exited with {code}")?,
+                    (None, None) => f.write_str("ended")?,
+                }
+                last.last().map_or(Ok(()), |line| write!(f, ", last printing: {line}"))
+            }
             Self::Other(detail) => f.write_str(detail),
         }
     }

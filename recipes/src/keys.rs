@@ -179,6 +179,10 @@ pub const KEYS: &[Key] = keys![
     "model.blocks", Whole(1, 4096), Default("2"), CNN, "Residual blocks in each stage";
     "model.classes", Whole(2, 1_048_576), Required, CLASSES, "Number of classes";
     "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; no shell is involved";
+    "model.framework", OneOf(&["pytorch", "deepspeed", "tensorflow", "jax", "horovod"]), Default("\"pytorch\""), COMMAND,
+        "Whose environment variables the program finds";
+    "model.progress", Shape::Texts, Optional("JSON lines on the file DTRAIN_EVENTS_FD only"), COMMAND,
+        "Templates of the lines that tell of progress, such as `step {step} * loss {loss}`";
 
     "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
     "data.valid", Shape::Valid, Default("\"5%\""), OURS, "Share of the training data kept for validation, or files";

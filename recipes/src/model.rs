@@ -143,11 +143,34 @@ pub struct Cnn {
     pub classes: u32,
 }
 
-/// A foreign training command, run once for each rank with the usual environment variables.
+/// A foreign training command, run once for each rank in the environment that its framework expects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
     /// Program and arguments; no shell is involved.
     pub argv: Vec<String>,
+    /// Whose environment it expects.
+    #[serde(default)]
+    pub framework: Framework,
+    /// How lines of its output tell of its progress: each a checked [`crate::progress::Template`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress: Vec<String>,
+}
+
+/// What a foreign command is written for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Framework {
+    /// PyTorch, and whatever else reads what torchrun sets.
+    #[default]
+    Pytorch,
+    /// DeepSpeed.
+    Deepspeed,
+    /// TensorFlow.
+    Tensorflow,
+    /// JAX.
+    Jax,
+    /// Horovod, with Gloo.
+    Horovod,
 }
 
 impl Decoder {

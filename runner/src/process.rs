@@ -59,6 +59,11 @@ pub(crate) fn kill_group(group: u32, session: u32) {
     }
 }
 
+/// Whether a process was stopped by a signal. One that is held by a debugger was not.
+pub(crate) fn is_stopped(id: u32) -> bool {
+    stat(id).is_some_and(|found| found.state == 'T')
+}
+
 /// What `/proc/<id>/stat` says of a process.
 struct Stat {
     state: char,

@@ -3,13 +3,13 @@
 use super::number::{count, counted, whole};
 use crate::output::Paint;
 use dtrain_planner::explain::{Depth, explain};
-use dtrain_planner::{Plan, Ranked};
+use dtrain_planner::{Estimate, Plan, Ranked};
 use std::fmt::Write as _;
 
 /// What was chosen and why, in a few lines.
 pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
     let best = plan.best();
-    let estimate = &best.estimate;
+    let Some(estimate) = &best.estimate else { return explain(plan, Depth::Short) };
     let mut text = format!("{} {}\n", paint.bold("plan:"), best.candidate);
     _ = writeln!(text, "  batch          {}: {}", samples(plan.batch.value), plan.batch.reason);
     _ = writeln!(text, "  learning rate  {}: {}", plan.learning_rate.value, plan.learning_rate.reason);
@@ -40,7 +40,8 @@ fn samples(number: u64) -> String {
 /// Everything worth knowing about a plan, and its best candidates side by side.
 pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, paint: Paint) -> String {
     let mut text = explain(plan, depth);
-    let shown = top.min(plan.choices.len());
+    let priced = plan.choices.iter().filter_map(|ranked| Some((ranked, ranked.estimate.as_ref()?)));
+    let shown = top.min(priced.clone().count());
     if shown > 0 {
         _ = writeln!(
             text,
@@ -49,14 +50,13 @@ pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, paint: Paint) -> Strin
                 .bold(&format!("the best {shown} of {} priced (= cannot be told apart)", whole(plan.priced)))
         );
     }
-    for ranked in plan.choices.iter().take(top) {
-        _ = writeln!(text, "{}", line(ranked, plan));
+    for (ranked, estimate) in priced.take(top) {
+        _ = writeln!(text, "{}", line(ranked, estimate, plan));
     }
     text
 }
 
-fn line(ranked: &Ranked, plan: &Plan) -> String {
-    let estimate = &ranked.estimate;
+fn line(ranked: &Ranked, estimate: &Estimate, plan: &Plan) -> String {
     let tie = if ranked.tie { "=" } else { " " };
     format!(
         "{tie} {:>9}/step  {:>7} {}/s  {:>9}  {}",

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// What the plan promised.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Expected {
-    /// Optimizer steps of the whole training.
+    /// Optimizer steps of the whole training; 0 when nobody said.
     pub(crate) steps: u64,
     /// Seconds of one step.
     pub(crate) step_seconds: Option<f64>,
@@ -66,6 +66,9 @@ impl Figures {
 
     #[expect(clippy::cast_precision_loss, reason = "an average for display")]
     fn pace(&mut self, figures: &StepFigures) {
+        if figures.times.step == 0.0 {
+            return; // the first word of a foreign program, which tells no times
+        }
         let step = figures.times.step.max(1e-9);
         let rate = figures.tokens as f64 / step;
         self.pace = Some(match self.pace {
@@ -82,7 +85,8 @@ impl Figures {
     #[expect(clippy::cast_precision_loss, reason = "an estimate for display")]
     pub(crate) fn seconds_left(&self, expected: &Expected) -> Option<f64> {
         let done = self.step.as_ref()?.step.0;
-        Some(expected.steps.saturating_sub(done) as f64 * self.pace?.0)
+        let left = expected.steps.checked_sub(done).filter(|_| expected.steps > 0)?;
+        Some(left as f64 * self.pace?.0)
     }
 
     /// `loss 2.3140   valid 2.4021   12.3 k tokens/s`, as far as known.
@@ -113,7 +117,10 @@ impl Figures {
     /// One line for a log.
     pub(crate) fn line(&self, expected: &Expected) -> String {
         let done = self.step.as_ref().map_or(0, |step| step.step.0);
-        let progress = format!("step {done}/{}", expected.steps);
+        let progress = match expected.steps {
+            0 => format!("step {done}"),
+            steps => format!("step {done}/{steps}"),
+        };
         let parts =
             [Some(progress), Some(self.results(expected)), Some(self.speed(expected)), self.left(expected)];
         parts.into_iter().flatten().collect::<Vec<_>>().join("   ")

@@ -5,7 +5,7 @@ use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
-use dtrain_protocol::StopReason;
+use dtrain_protocol::{Failure, StopReason};
 use dtrain_runner::ledger::{Attempt, Source, Trial};
 use dtrain_runner::{Ended, Verdict};
 
@@ -58,14 +58,17 @@ fn head(trial: &Trial, style: Style) -> String {
     let row = &trial.row;
     let word = status(row.status);
     let ended = trial.verdict.as_ref().map(|verdict| format!(": {}", why(verdict))).unwrap_or_default();
+    // A foreign command keeps its batch and its learning rate to itself.
+    let how = match row.batch {
+        0 => String::new(),
+        batch => format!(", batch {batch}, learning rate {}", rate(row.learning_rate)),
+    };
     format!(
-        "{}  {}{ended}\n  {}\n  {}, batch {}, learning rate {}, step {}, made {} ago\n",
+        "{}  {}{ended}\n  {}\n  {}{how}, step {}, made {} ago\n",
         painted(&row.label, Tone::Bold, style.paint),
         painted(&word.text, word.tone, style.paint),
         painted(&row.id.to_string(), Tone::Dim, style.paint),
         row.layout,
-        row.batch,
-        rate(row.learning_rate),
         row.step,
         age(row.created_ms, style.now_ms),
     )
@@ -156,14 +159,25 @@ fn attempts(trial: &Trial, style: Style) -> Vec<Vec<String>> {
             Some(Ended::Lost(failure)) => format!("lost: {failure}"),
             Some(Ended::NotLaunched(reason)) => format!("not launched: {reason}"),
         };
-        vec![
+        let head = vec![
             attempt.number.to_string(),
             attempt.from.map_or("from the start".to_owned(), |step| format!("from step {step}")),
             seconds(lasted),
             ended,
-        ]
+        ];
+        let printed =
+            last_words(attempt).iter().map(|line| vec!["".into(), "".into(), "".into(), format!("| {line}")]);
+        std::iter::once(head).chain(printed).collect::<Vec<_>>()
     };
-    trial.attempts.iter().map(line).collect()
+    trial.attempts.iter().flat_map(line).collect()
+}
+
+/// The last lines that a foreign program printed before it failed.
+fn last_words(attempt: &Attempt) -> &[String] {
+    match &attempt.ended {
+        Some(Ended::Lost(Failure::Command { last, .. })) => last,
+        _ => &[],
+    }
 }
 
 fn checkpoints(trial: &Trial, style: Style) -> Vec<Vec<String>> {
@@ -228,7 +242,7 @@ mod tests {
     use super::*;
     use crate::render::history::tests::row;
     use crate::render::table::tests::plain;
-    use dtrain_protocol::{AttemptId, Failure, Rank, StepId};
+    use dtrain_protocol::{AttemptId, Rank, StepId};
     use dtrain_runner::ledger::{Checkpoint, NoiseScale, Note, Param, Predicted, Status, Summary};
     use dtrain_runner::provenance::{Git, Provenance};
     use serde_json::json;

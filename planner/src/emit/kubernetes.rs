@@ -47,11 +47,14 @@ fn limits(plan: &Plan, world: u32) -> String {
         DeviceKind::Cuda => {
             format!("          resources:\n            limits:\n              nvidia.com/gpu: {world}\n")
         }
-        DeviceKind::Cpu => format!(
-            "          resources:\n            requests:\n              cpu: {}\n              memory: {}Mi\n",
-            world * best.candidate.threads,
-            mebibytes(best.estimate.memory_peak) * u64::from(world)
-        ),
+        DeviceKind::Cpu => {
+            let memory = best.estimate.as_ref().map_or(String::new(), |estimate| {
+                let all = mebibytes(estimate.memory_peak) * u64::from(world);
+                format!("              memory: {all}Mi\n")
+            });
+            let cores = world * best.candidate.threads;
+            format!("          resources:\n            requests:\n              cpu: {cores}\n{memory}")
+        }
     }
 }
 

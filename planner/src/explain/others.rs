@@ -12,8 +12,8 @@ const PER_AXIS: usize = 3;
 /// Why the second of the choices is not the first.
 fn runner_up(plan: &Plan) -> Option<String> {
     let (first, second) = (plan.best(), plan.choices.get(1)?);
-    let Ranked { candidate, estimate, .. } = second;
-    let (ours, theirs) = (&first.estimate, estimate);
+    let candidate = &second.candidate;
+    let (ours, theirs) = (first.price(), second.price());
     if !second.tie {
         let slower = 100.0 * (theirs.step.0 / ours.step.0 - 1.0);
         let why = cause(&ours.breakdown.parts(), &theirs.breakdown.parts());
@@ -46,14 +46,14 @@ pub(super) fn others(text: &mut String, plan: &Plan, depth: Depth) {
     if !ties.is_empty() {
         text.push('\n');
         let tied = plan.choices.iter().filter(|choice| choice.tie);
-        let resolution = 100.0 * tied.map(|choice| choice.estimate.resolution).fold(0.0, f64::max);
+        let resolution = 100.0 * tied.map(|choice| choice.price().resolution).fold(0.0, f64::max);
         let told = format!(
             "{} of the others cannot be told apart (within {resolution:.1} %); the simplest and surest was taken",
             ties.len()
         );
         row(text, "ties", &told);
         for tie in ties.iter().take(PER_AXIS) {
-            row(text, "", &format!("{}: {}", tie.candidate, tie.estimate.step));
+            row(text, "", &format!("{}: {}", tie.candidate, tie.price().step));
         }
     }
     if plan.alternatives.is_empty() {
@@ -88,7 +88,7 @@ fn words(alternative: &Alternative) -> String {
 /// The value with the best candidate that has it, its memory, and everything that costs or saves time.
 fn fully(text: &mut String, key: &str, alternative: &Alternative, best: &Ranked) {
     let Alternative { value, candidate, tie, growth, memory_peak, .. } = alternative;
-    let (step, ours) = (best.estimate.step.0, best.estimate.memory_peak);
+    let (step, ours) = (best.price().step.0, best.price().memory_peak);
     let longer: f64 = growth.iter().map(|(_, seconds)| seconds).sum();
     let loss = loss(longer / step, *tie);
     row(text, key, &format!("{value}: {loss}, {}: {candidate}", memory(ours, *memory_peak)));

@@ -9,14 +9,14 @@ use dtrain_recipes::Seconds;
 /// The rows about checkpoints, and about failures where the recipe says how often hosts fail.
 pub(super) fn rows(text: &mut String, plan: &Plan, best: &Ranked) {
     let pace = &best.pace;
-    let apart = Seconds(whole(pace.save_every.min(pace.schedule_steps)) * best.estimate.step.0);
+    let apart = Seconds(whole(pace.save_every.min(pace.schedule_steps)) * best.price().step.0);
     let why = pace.saving.map_or_else(String::new, |saving| format!(": {}", reason(&saving, plan)));
     row(text, "checkpoint", &format!("{} (about {apart}){why}", after(pace.save_every, pace)));
     let (Some(share), Some(mtbf)) = (pace.saving.and_then(|saving| saving.goodput), plan.recipe.cluster.mtbf)
     else {
         return;
     };
-    let failures = best.estimate.total.0 / share / mtbf.0;
+    let failures = best.price().total.0 / share / mtbf.0;
     row(
         text,
         "goodput",

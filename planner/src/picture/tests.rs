@@ -31,7 +31,7 @@ fn lanes_have_no_gap_and_end_with_the_step_that_is_priced() {
     for stages in [1, 2] {
         for (schedule, chunks) in SCHEDULES {
             let (plan, picture) = drawn(stages, schedule, chunks);
-            let step = plan.best().estimate.step.0;
+            let step = plan.best().price().step.0;
             let Timeline { step_seconds, lanes } = &picture.timeline;
             assert!((step_seconds / step - 1.0).abs() < 1e-9, "{schedule:?}: {step_seconds} and {step}");
             assert_eq!((lanes.len(), picture.memory.len()), (stages as usize, stages as usize));
@@ -54,7 +54,7 @@ fn lanes_have_no_gap_and_end_with_the_step_that_is_priced() {
 fn the_busiest_lane_stands_still_for_the_bubble_and_does_what_the_step_is_said_to_take() {
     for (schedule, chunks) in SCHEDULES {
         let (plan, picture) = drawn(2, schedule, chunks);
-        let time = plan.best().estimate.breakdown;
+        let time = plan.best().price().breakdown;
         let busy = |lane: &Lane| {
             [Doing::Forward, Doing::Backward, Doing::Weights].map(|doing| lane.of(doing)).iter().sum::<f64>()
         };
@@ -74,5 +74,5 @@ fn the_busiest_lane_stands_still_for_the_bubble_and_does_what_the_step_is_said_t
 fn the_heaviest_stage_is_the_peak_that_is_told() {
     let (plan, picture) = drawn(2, PipelineSchedule::OneForwardOneBackward, None);
     let heaviest = picture.memory.iter().map(Memory::total).max();
-    assert_eq!(heaviest, Some(plan.best().estimate.memory_peak));
+    assert_eq!(heaviest, Some(plan.best().price().memory_peak));
 }

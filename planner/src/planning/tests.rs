@@ -1,10 +1,12 @@
 use super::*;
 use crate::estimate::Estimate;
+use crate::explain;
 use crate::probing::micro_batches_to_measure;
 use crate::sample;
 use dtrain_protocol::Gpu;
 use dtrain_recipes::*;
 use proptest::prelude::*;
+use std::num::NonZeroU32;
 
 fn planned(recipe: &Recipe, cores: u32) -> Plan {
     let (host, rates) = (sample::host(cores), sample::rates(cores));
@@ -58,8 +60,9 @@ proptest! {
         let plan = planned(&recipe, cores);
         let ties = plan.choices.iter().take_while(|choice| choice.tie).count();
         prop_assert!(ties >= 1 && plan.choices[ties..].iter().all(|choice| !choice.tie));
-        prop_assert!(plan.choices[ties..].windows(2).all(|w| w[0].estimate.step.0 <= w[1].estimate.step.0));
-        for Ranked { candidate, estimate, pace, .. } in &plan.choices {
+        prop_assert!(plan.choices[ties..].windows(2).all(|w| w[0].price().step.0 <= w[1].price().step.0));
+        for choice in &plan.choices {
+            let (Ranked { candidate, pace, .. }, estimate) = (choice, choice.price());
             prop_assert_eq!(candidate.split.global(), batch);
             prop_assert!(estimate.memory_peak <= estimate.memory_available);
             prop_assert!((estimate.breakdown.total() / estimate.step.0 - 1.0).abs() < 1e-9);
@@ -108,8 +111,8 @@ fn the_predicted_step_is_the_sum_one_can_do_by_hand() {
     #[expect(clippy::cast_precision_loss, reason = "a few millions")]
     let optimizer = 2e-9 * recipe.model.parameters() as f64;
     let expected = 4.0 * micro + optimizer;
-    assert!((best.estimate.step.0 - expected).abs() < 1e-9, "{} and {expected}", best.estimate.step.0);
-    assert!((best.estimate.tokens_per_second - 32.0 * 256.0 / expected).abs() < 1e-6);
+    assert!((best.price().step.0 - expected).abs() < 1e-9, "{} and {expected}", best.price().step.0);
+    assert!((best.price().tokens_per_second - 32.0 * 256.0 / expected).abs() < 1e-6);
 }
 
 #[test]
@@ -134,16 +137,17 @@ fn recomputation_is_chosen_when_memory_asks_for_it() {
 fn earlier_trials_correct_the_estimate_and_are_named() {
     let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
     let before = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits").best().clone();
-    let slower = Seconds(before.estimate.step.0 * 1.3);
-    let seen = Observation { candidate: before.candidate, predicted: before.estimate.step, measured: slower };
+    let slower = Seconds(before.price().step.0 * 1.3);
+    let seen =
+        Observation { candidate: before.candidate.clone(), predicted: before.price().step, measured: slower };
     let observations = vec![seen; 4];
     let request =
         PlanRequest { observations: &observations, ..sample::request(&recipe, &host, Some(&rates)) };
     let after = plan(&request).expect("it fits").best().clone();
-    assert!((after.estimate.step.0 / slower.0 - 1.0).abs() < 0.05, "{} and {slower}", after.estimate.step);
+    assert!((after.price().step.0 / slower.0 - 1.0).abs() < 0.05, "{} and {slower}", after.price().step);
     let width = |e: &Estimate| e.step_high.0 / e.step.0;
-    assert!(width(&after.estimate) < width(&before.estimate));
-    assert!(after.estimate.source.contains("corrected by 4 earlier trials"), "{}", after.estimate.source);
+    assert!(width(after.price()) < width(before.price()));
+    assert!(after.price().source.contains("corrected by 4 earlier trials"), "{}", after.price().source);
 }
 
 #[test]
@@ -151,7 +155,7 @@ fn the_data_sheet_is_doubted_more_than_a_measurement() {
     let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
     let width = |rates| {
         let plan = plan(&sample::request(&recipe, &host, rates)).expect("it fits");
-        let e = &plan.best().estimate;
+        let e = plan.best().price();
         (e.step_high.0 / e.step_low.0, e.source.clone())
     };
     let (sheet, said) = width(None);
@@ -180,9 +184,9 @@ fn a_run_that_only_time_ends_has_no_last_step_but_a_schedule() {
     let plan = planned(&recipe, 2);
     let best = plan.best();
     assert_eq!(best.pace.steps, None);
-    assert_eq!(best.estimate.total, Seconds(60.0));
+    assert_eq!(best.price().total, Seconds(60.0));
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
-    let scheduled = best.pace.schedule_steps as f64 * best.estimate.step.0;
+    let scheduled = best.pace.schedule_steps as f64 * best.price().step.0;
     assert!((50.0..=60.0).contains(&scheduled), "{scheduled}");
 }
 
@@ -199,8 +203,6 @@ fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
     assert!(epochs.contains("number of training samples"), "{epochs}");
     let both = refused(|recipe, _| recipe.objective.stop.epochs = Some(1.0));
     assert!(both.contains("number of training samples"), "tokens would silently win: {both}");
-    let command = refused(|recipe, _| recipe.model = Model::Command(Command { argv: vec!["true".into()] }));
-    assert!(command.contains("model.kind"), "{command}");
     let endless = refused(|recipe, _| recipe.objective.stop = Stop::default());
     assert!(endless.contains("objective.stop needs one of"), "{endless}");
 }
@@ -263,4 +265,26 @@ fn the_reasons_of_a_large_host_are_few() {
     let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
     assert!(plan.rejected.len() < 15, "{} reasons", plan.rejected.len());
     assert!(plan.rejected.iter().any(|r| r.heading.ends_with("over the replicas") && r.count > 10));
+}
+
+#[test]
+fn a_foreign_command_is_planned_without_a_price() {
+    let mut recipe = sample::recipe();
+    recipe.model = Model::Command(Command {
+        argv: vec!["true".into()],
+        framework: Framework::Jax,
+        progress: Vec::new(),
+    });
+    (recipe.data, recipe.objective.stop, recipe.cluster.ranks) = (None, Stop::default(), None);
+    let hosts = |hosts| HostFacts { hosts: NonZeroU32::new(hosts).expect("not zero"), ..sample::host(2) };
+    let of = |recipe: &Recipe, host: &HostFacts| plan(&sample::request(recipe, host, None));
+    let planned = of(&recipe, &hosts(3)).expect("it is planned");
+    assert_eq!((planned.best().candidate.arrangement.layout.world(), &planned.best().estimate), (3, &None));
+    assert_eq!(Plan::parse(&serde_json::to_string(&planned).expect("JSON")).expect("a plan"), planned);
+    let told = explain(&planned, crate::explain::Depth::Short);
+    assert!(told.contains("true") && told.contains("data 3"), "{told}");
+    recipe.cluster.ranks = Some(4);
+    assert_eq!(of(&recipe, &hosts(2)).expect("planned").best().candidate.arrangement.layout.world(), 4);
+    let uneven = of(&recipe, &hosts(3)).expect_err("4 ranks on 3 hosts").to_string();
+    assert!(uneven.contains('4') && uneven.contains('3'), "{uneven}");
 }

@@ -6,7 +6,7 @@ use super::values::Values;
 use crate::cluster::{Cluster, Launcher, Slurm};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::keys::Kind;
-use crate::model::{Activation, Cnn, Command, Decoder, Experts, Mlp, Model, Norm, Positions};
+use crate::model::{Activation, Cnn, Command, Decoder, Experts, Framework, Mlp, Model, Norm, Positions};
 use crate::objective::{Metric, Objective, Stop};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
@@ -73,10 +73,27 @@ fn model(values: &Values) -> Option<Model> {
             classes: count("classes")?,
         }),
         Kind::Command => match values.get("model.argv")? {
-            Parsed::Texts(argv) => Model::Command(Command { argv: argv.clone() }),
+            Parsed::Texts(argv) => Model::Command(Command {
+                argv: argv.clone(),
+                framework: framework(values.word("model.framework")?),
+                progress: match values.get("model.progress") {
+                    Some(Parsed::Texts(templates)) => templates.clone(),
+                    _ => Vec::new(),
+                },
+            }),
             _ => return None,
         },
     })
+}
+
+fn framework(word: &str) -> Framework {
+    match word {
+        "deepspeed" => Framework::Deepspeed,
+        "tensorflow" => Framework::Tensorflow,
+        "jax" => Framework::Jax,
+        "horovod" => Framework::Horovod,
+        _ => Framework::Pytorch,
+    }
 }
 
 fn activation(values: &Values) -> Option<Activation> {

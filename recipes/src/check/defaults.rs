@@ -12,7 +12,8 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
         Some(Kind::Decoder) => decoder(values),
         Some(Kind::Mlp) => values.or("model.activation", Parsed::Word("relu")),
         Some(Kind::Cnn) => values.or("model.blocks", Parsed::Whole(2)),
-        Some(Kind::Command) | None => {}
+        Some(Kind::Command) => values.or("model.framework", Parsed::Word("pytorch")),
+        None => {}
     }
     if values.kind != Some(Kind::Command) {
         data(values);

@@ -1,6 +1,6 @@
 //! The agent of a host that does not lead: it holds ranks for the leader, and lives no longer than the leader is heard of.
 
-use super::foreign::Rendezvous;
+use super::foreign::{Rendezvous, free_ports};
 use super::order::{AgentCard, AgentReply, FollowerOrder, Process};
 use super::peers::cord::{Cord, Heard};
 use super::peers::door::{self, Door};
@@ -129,9 +129,9 @@ impl<'a> Follower<'a> {
                 self.say(&Said::Event { rank, event });
             }
             Message::Event(rank, event) => self.say(&Said::Event { rank, event }),
-            Message::HeardOut { rank, garbled } => {
+            Message::HeardOut { rank, garbled, last } => {
                 self.ranks[(rank.0 - self.first.0) as usize].is_heard_out = true;
-                self.say(&Said::HeardOut { rank, garbled });
+                self.say(&Said::HeardOut { rank, garbled, last });
             }
             Message::Did(said) => self.say(&said),
             Message::LeaderCame(_) | Message::Leader(_) | Message::Follower(..) | Message::Stop => {}
@@ -151,6 +151,13 @@ impl<'a> Follower<'a> {
                     Err(reason) => Said::CouldNot { reason },
                 }
             }),
+            Told::Reserve { ranks } => {
+                let reserved = free_ports(&self.order.seat.bind, ranks);
+                self.say(&match reserved {
+                    Ok(addresses) => Said::Reserved { addresses },
+                    Err(error) => Said::CouldNot { reason: format!("free ports: {error}") },
+                });
+            }
             Told::Start { assignments, rendezvous, resume } => {
                 let said = match self.start(assignments, resume, &rendezvous) {
                     Ok(()) => Said::Started,
@@ -209,6 +216,7 @@ impl<'a> Follower<'a> {
             folder: &self.folder,
             worker: &self.order.worker,
             rendezvous,
+            bind: &self.order.seat.bind,
             first: self.first,
             ranks: u32::try_from(assignments.len()).unwrap_or(u32::MAX),
         };
@@ -233,7 +241,12 @@ impl<'a> Follower<'a> {
         for change in super::rank::look(&mut self.ranks, &mut self.heard_by)? {
             let said = match change {
                 Change::Exited { index, status } => Said::Exited { rank: self.rank(index), status },
-                Change::GivenUp { index } => Said::HeardOut { rank: self.rank(index), garbled: None },
+                Change::GivenUp { index } => {
+                    Said::HeardOut { rank: self.rank(index), garbled: None, last: Vec::new() }
+                }
+                Change::Frozen { index, failure } => {
+                    Said::Event { rank: self.rank(index), event: Event::Failed(failure) }
+                }
             };
             self.say(&said);
         }

@@ -139,6 +139,26 @@ impl Others {
         own.map_err(NotLaunched::Checkpoint)
     }
 
+    /// Number of the other hosts.
+    pub(super) fn hosts(&self) -> u32 {
+        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// An address and a port for each rank of the other hosts, in the order of ranks.
+    pub(super) fn reserve(&mut self, inbox: &Receiver<Message>) -> Result<Vec<String>, String> {
+        self.tell_all(|other| Told::Reserve { ranks: other.ranks.end - other.ranks.start });
+        let mut reserved = BTreeMap::new();
+        for (host, said) in self.answers(inbox, TO_START)? {
+            match said {
+                Said::Reserved { addresses } => drop(reserved.insert(host, addresses)),
+                Said::CouldNot { reason } => return Err(format!("{}: {reason}", self.peer(host).name)),
+                _ => {}
+            }
+        }
+        let of = |other: &Other| reserved.remove(&other.seat.peer.host).unwrap_or_default();
+        Ok(self.hosts.iter().flat_map(of).collect())
+    }
+
     /// Starts the ranks of the other hosts; their processes in the order of ranks.
     pub(super) fn start(
         &mut self,
@@ -306,7 +326,11 @@ impl Others {
                 Message::Follower(
                     host,
                     Heard::Said(
-                        said @ (Said::Shown { .. } | Said::Got | Said::Started | Said::CouldNot { .. }),
+                        said @ (Said::Shown { .. }
+                        | Said::Got
+                        | Said::Reserved { .. }
+                        | Said::Started
+                        | Said::CouldNot { .. }),
                     ),
                 ) => answers.push((host, said)),
                 Message::Follower(host, Heard::Lost(reason)) => {

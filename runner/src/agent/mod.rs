@@ -28,6 +28,7 @@ use crate::durable;
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use dtrain_protocol::{Assignment, Event, Link, Rank, frame};
+use dtrain_recipes::{Framework, Model};
 use foreign::Rendezvous;
 use lead::Others;
 use peers::cord::Heard;
@@ -61,6 +62,8 @@ enum Message {
         rank: Rank,
         /// What was wrong with the last thing it wrote.
         garbled: Option<String>,
+        /// The last lines that a foreign program printed.
+        last: Vec<String>,
     },
     /// A controller wants the ranks to stop.
     Stop,
@@ -193,8 +196,7 @@ fn start_ranks(
     let link = |(assignment, link): (&Assignment, Link)| Assignment { link, ..assignment.clone() };
     let assignments: Vec<_> = order.assignments.iter().zip(links).map(link).collect();
     let address = order.seat.as_ref().map_or("127.0.0.1", |seat| seat.bind.as_str());
-    let rendezvous = Rendezvous::on_a_free_port_of(address)
-        .map_err(|error| format!("a free port of {address}: {error}"))?;
+    let rendezvous = meeting(address, &assignments, others.as_deref_mut(), inbox)?;
     let elsewhere = match &mut others {
         Some(others) => {
             let resume = resumed(&assignments);
@@ -211,6 +213,7 @@ fn start_ranks(
         folder,
         worker: &order.worker,
         rendezvous: &rendezvous,
+        bind: address,
         first: Rank(0),
         ranks: u32::try_from(here.len()).unwrap_or(u32::MAX),
     };
@@ -220,6 +223,31 @@ fn start_ranks(
     };
     let here: Vec<_> = here.iter().map(start).collect::<Result<_, String>>()?;
     Ok(here.into_iter().chain(elsewhere).collect())
+}
+
+/// Where foreign ranks meet: at this host, by ports that every host finds for its own.
+fn meeting(
+    address: &str,
+    assignments: &[Assignment],
+    others: Option<&mut Others>,
+    inbox: &Receiver<Message>,
+) -> Result<Rendezvous, String> {
+    let framework = assignments.iter().find_map(|one| match &one.model {
+        Model::Command(command) => Some(command.framework),
+        _ => None,
+    });
+    let is_foreign = framework.is_some();
+    let (hosts, elsewhere) = match others {
+        Some(others) if is_foreign => (others.hosts() + 1, others.reserve(inbox)?),
+        Some(_) | None => (1, Vec::new()),
+    };
+    let here = u32::try_from(assignments.len() - elsewhere.len()).map_err(|_| "too many ranks")?;
+    let meeting = Rendezvous::at(address, hosts, if is_foreign { here } else { 0 }, elsewhere);
+    let meeting = match framework {
+        Some(Framework::Horovod) => meeting.and_then(Rendezvous::with_a_store),
+        Some(_) | None => meeting,
+    };
+    meeting.map_err(|error| format!("a free port of {address}: {error}"))
 }
 
 /// Name of the folder of the checkpoint that the ranks go on from.

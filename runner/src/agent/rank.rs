@@ -25,12 +25,21 @@ use std::time::{Duration, Instant};
 /// How long the output of a rank that ended may stay open: a process it left behind may hold it.
 const AFTER_AN_EXIT: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether a rank was stopped by a signal.
+const GLANCE: Duration = Duration::from_millis(250);
+
+/// A rank that so many glances in a row find stopped is given up. Glances are counted, not seconds: whoever stops the agent
+/// together with its ranks, and lets both go on, has stopped nothing of the trial.
+const GLANCES: u32 = 8;
+
 /// What all ranks that an agent starts have in common.
 pub(super) struct Ground<'a> {
     pub(super) attempt: AttemptId,
     pub(super) folder: &'a TrialFolder,
     pub(super) worker: &'a Program,
     pub(super) rendezvous: &'a foreign::Rendezvous,
+    /// The address of this host for the others.
+    pub(super) bind: &'a str,
     /// The first rank of this host.
     pub(super) first: Rank,
     /// Ranks of this host.
@@ -44,6 +53,8 @@ pub(super) struct RankProcess {
     pub(super) exit: Option<ExitStatus>,
     /// Whether all it said was read.
     pub(super) is_heard_out: bool,
+    /// The last lines that a foreign program printed.
+    pub(super) last: Vec<String>,
     /// Why it stopped, once it said that it did all it was told.
     pub(super) finished: Option<StopReason>,
     /// Whether it said why it cannot go on.
@@ -53,6 +64,8 @@ pub(super) struct RankProcess {
     /// Events it said so far.
     pub(super) sequence: u64,
     is_foreign: bool,
+    /// Glances in a row that found it stopped, and when the last one was.
+    stopped: (u32, Instant),
 }
 
 /// How a process is reached.
@@ -76,13 +89,12 @@ impl RankProcess {
         inbox: &Sender<Message>,
     ) -> io::Result<Self> {
         let rank = assignment.rank;
-        let log = ground.folder.rank_log(ground.attempt, rank);
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(log)?;
+        let path = ground.folder.rank_log(ground.attempt, rank);
+        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
         let mut rank_process = match &assignment.model {
             Model::Command(command) => {
-                let (mut child, events) = foreign::command(command, assignment, ground, log)?;
-                let child = child.spawn()?;
-                listen(rank, inbox, events, |events, say| foreign::read(events, say));
+                let (child, voice) = foreign::start(command, assignment, ground, (log, path))?;
+                foreign::listen(voice, rank, inbox);
                 Self::of(Body::Here { child, orders: None })
             }
             Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) => {
@@ -121,11 +133,13 @@ impl RankProcess {
             body,
             exit: None,
             is_heard_out: false,
+            last: Vec::new(),
             finished: None,
             failed: false,
             was_killed: false,
             sequence: 0,
             is_foreign: false,
+            stopped: (0, Instant::now()),
         }
     }
 
@@ -192,6 +206,18 @@ impl RankProcess {
         Ok(self.exit.is_some())
     }
 
+    /// Looks now and then whether a process of this host stands still; true, once, when it has for too long.
+    fn is_frozen(&mut self) -> bool {
+        let (glances, last) = self.stopped;
+        if self.exit.is_some() || last.elapsed() < GLANCE {
+            return false;
+        }
+        let is_stopped = self.id().is_some_and(crate::process::is_stopped);
+        let glances = if is_stopped { glances + 1 } else { 0 };
+        self.stopped = (glances, Instant::now());
+        glances == GLANCES
+    }
+
     /// What the end of the process says when the rank itself said nothing.
     pub(super) fn last_word(&self, rank: Rank, was_stopped: bool) -> Option<Event> {
         let exit = self.exit.filter(|_| self.finished.is_none() && !self.failed)?;
@@ -205,7 +231,8 @@ impl RankProcess {
                 let detail = "it did not end by itself and was killed".into();
                 Event::Failed(Failure::PeerLost { peer: Some(rank), detail })
             }
-            _ => Event::Failed(Failure::Exited { code, signal }),
+            (true, ..) => Event::Failed(Failure::Command { code, signal, last: self.last.clone() }),
+            (false, ..) => Event::Failed(Failure::Exited { code, signal }),
         })
     }
 }
@@ -216,6 +243,8 @@ pub(super) enum Change {
     Exited { index: usize, status: i32 },
     /// It ended a while ago, and what it left behind, now killed, kept its output open.
     GivenUp { index: usize },
+    /// Somebody stopped it, and it was killed.
+    Frozen { index: usize, failure: Failure },
 }
 
 /// Looks what became of the ranks of this host since the last look. `heard_by` is when output that is still open is given up.
@@ -226,6 +255,13 @@ pub(super) fn look(ranks: &mut [RankProcess], heard_by: &mut Option<Instant>) ->
             *heard_by = Some(Instant::now() + AFTER_AN_EXIT);
             let status = rank.exit.map_or(0, ExitStatusExt::into_raw);
             changes.push(Change::Exited { index, status });
+        }
+        if rank.is_frozen() {
+            rank.kill();
+            let seconds = (GLANCE * GLANCES).as_secs();
+            let failure =
+                Failure::Other(format!("it was stopped by a signal, and stood still for {seconds} s"));
+            changes.push(Change::Frozen { index, failure });
         }
     }
     if heard_by.is_some_and(|heard_by| Instant::now() >= heard_by) {
@@ -252,7 +288,7 @@ fn listen<R: Read + Send + 'static>(
     thread::spawn(move || {
         let end = read(from, &mut |event| drop(inbox.send(Message::Event(rank, event))));
         let garbled = end.err().map(|error| error.to_string());
-        drop(inbox.send(Message::HeardOut { rank, garbled }));
+        drop(inbox.send(Message::HeardOut { rank, garbled, last: Vec::new() }));
     });
 }
 

@@ -100,14 +100,15 @@ impl Supervisor<'_> {
             }
             Message::LeaderCame(_) | Message::Leader(_) => {}
             Message::Event(rank, event) => self.event(rank, event)?,
-            Message::HeardOut { rank, garbled } => {
+            Message::HeardOut { rank, garbled, last } => {
                 if let Some(words) = garbled {
                     self.event(
                         rank,
                         Event::Failed(Failure::Other(format!("rank {rank} is not understood: {words}"))),
                     )?;
                 }
-                self.ranks[rank.0 as usize].is_heard_out = true;
+                let process = &mut self.ranks[rank.0 as usize];
+                (process.is_heard_out, process.last) = (true, last);
                 self.conclude(rank)?;
             }
         }
@@ -118,7 +119,7 @@ impl Supervisor<'_> {
     fn follower(&mut self, host: u32, said: Said) -> io::Result<()> {
         match said {
             Said::Event { rank, event } => self.event(rank, event),
-            Said::HeardOut { rank, garbled } => self.hear(Message::HeardOut { rank, garbled }),
+            Said::HeardOut { rank, garbled, last } => self.hear(Message::HeardOut { rank, garbled, last }),
             Said::Exited { rank, status } => {
                 self.ranks[rank.0 as usize].exit = Some(ExitStatus::from_raw(status));
                 self.conclude(rank)
@@ -131,7 +132,11 @@ impl Supervisor<'_> {
                 Ok(())
             }
             // The answers to what is told before the ranks are started.
-            Said::Shown { .. } | Said::Got | Said::Started | Said::CouldNot { .. } => Ok(()),
+            Said::Shown { .. }
+            | Said::Got
+            | Said::Reserved { .. }
+            | Said::Started
+            | Said::CouldNot { .. } => Ok(()),
         }
     }
 
@@ -272,8 +277,11 @@ impl Supervisor<'_> {
 
     fn look_at_ranks(&mut self) -> io::Result<()> {
         for change in rank::look(&mut self.ranks, &mut self.heard_by)? {
-            let (Change::Exited { index, .. } | Change::GivenUp { index }) = change;
-            self.conclude(Rank(u32::try_from(index).unwrap_or(u32::MAX)))?;
+            let rank = |index| Rank(u32::try_from(index).unwrap_or(u32::MAX));
+            match change {
+                Change::Exited { index, .. } | Change::GivenUp { index } => self.conclude(rank(index))?,
+                Change::Frozen { index, failure } => self.event(rank(index), Event::Failed(failure))?,
+            }
         }
         Ok(())
     }

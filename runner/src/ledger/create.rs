@@ -98,11 +98,11 @@ impl NewTrial {
             layout: choice.candidate.arrangement.words(),
             batch: plan.batch.value,
             learning_rate: choice.candidate.learning_rate,
-            predicted: Predicted {
-                step_seconds: Some(choice.estimate.step.0),
-                tokens_per_second: Some(choice.estimate.tokens_per_second),
-                memory_bytes: Some(choice.estimate.memory_peak.0),
-            },
+            predicted: choice.estimate.as_ref().map_or_else(Predicted::default, |estimate| Predicted {
+                step_seconds: Some(estimate.step.0),
+                tokens_per_second: Some(estimate.tokens_per_second),
+                memory_bytes: Some(estimate.memory_peak.0),
+            }),
             host_digest: super::host_digest(&plan.host),
             model_digest: dtrain_planner::model_digest(&plan.recipe.model),
             search: None,

@@ -259,7 +259,11 @@ mod tests {
 
     #[test]
     fn a_worker_that_says_nothing_is_reported_with_its_last_words() {
-        let model = Model::Command(dtrain_recipes::model::Command { argv: vec!["true".into()] });
+        let model = Model::Command(dtrain_recipes::model::Command {
+            argv: vec!["true".into()],
+            framework: dtrain_recipes::Framework::Pytorch,
+            progress: Vec::new(),
+        });
         let probe = Probe {
             worker: Program::new("/bin/sh", ["-c", "echo no backend >&2; exit 1"]),
             model: &model,

@@ -1,9 +1,10 @@
 //! Ranks, agents, controllers and checkpoints that are lost.
 
-use crate::world::{RANKS, World, kill, wait};
+use crate::world::{RANKS, World, kill, signal, wait};
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::{Ended, Fact, Outcome, Seen, Status, Verdict, checkpoints, driver};
+use rustix::process::Signal;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +24,23 @@ pub(crate) fn a_killed_rank_is_relaunched() {
     assert!(facts.iter().any(|f| matches!(f, Fact::AttemptStarted { attempt: AttemptId(2), from: Some(_) })));
     let waiting = |s: &&Seen| matches!(s, Seen::Status(Status::Waiting { failures: (1, 5), .. }));
     assert_eq!(outcome.1.iter().filter(waiting).count(), 1);
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_frozen_rank_is_replaced() {
+    let world = World::new();
+    let outcome = thread::scope(|scope| {
+        let driving = scope.spawn(|| world.drive(driver::start).0);
+        world.wait_for_a_checkpoint();
+        signal(&world.card().expect("it runs").ranks[1], Signal::STOP);
+        driving.join().expect("driven")
+    });
+    world.assert_completed(&outcome.expect("driven"));
+    let ended = world.facts().into_iter().find_map(|fact| match fact {
+        Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Lost(Failure::Other(why)) } => Some(why),
+        _ => None,
+    });
+    assert!(ended.as_ref().is_some_and(|why| why.contains("stopped by a signal")), "{ended:?}");
     world.assert_nothing_lives();
 }
 

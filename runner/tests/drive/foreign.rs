@@ -1,8 +1,9 @@
 //! Ranks that are somebody else's program.
 
 use crate::world::{World, kill, wait};
-use dtrain_protocol::{AttemptId, Event, Rank, StopReason};
-use dtrain_runner::{Outcome, Seen, Verdict, driver};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, StopReason};
+use dtrain_recipes::Framework;
+use dtrain_runner::{Ended, Fact, Outcome, Seen, Verdict, driver};
 use std::fs;
 use std::thread;
 
@@ -33,6 +34,46 @@ pub(crate) fn a_foreign_command_is_run_once_for_each_rank() {
     let of: Vec<_> = logs.iter().map(|log| log.of).collect();
     assert_eq!(of, [Some((AttemptId(1), Rank(0))), Some((AttemptId(1), Rank(1))), None]);
     assert_eq!(fs::read_to_string(&logs[1].path).expect("a log"), "hello from 1\n");
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_failed_foreign_command_is_recorded_with_its_last_words() {
+    let mut world = World::new();
+    let script = r#"echo "step 1 loss 4.5"; echo "step 2 loss 4.25"
+        test "$DTRAIN_ATTEMPT" = 2 && exit 0
+        test "$RANK" = 0 && sleep 60
+        echo "no such file: data.bin" >&2; exit 3"#;
+    world.command = Some(vec!["sh".into(), "-c".into(), script.into()]);
+    world.progress = vec!["step {step} loss {loss}".into()];
+    let (outcome, seen) = world.drive(driver::start);
+    let outcome = outcome.expect("driven");
+    let Outcome::Ended { verdict: Verdict::Completed(_), attempts: 2, .. } = outcome else {
+        panic!("the second attempt does: {outcome:?} {seen:?}")
+    };
+    let last = ["step 1 loss 4.5", "step 2 loss 4.25", "no such file: data.bin"].map(str::to_owned).into();
+    let ended = Ended::Lost(Failure::Command { code: Some(3), signal: None, last });
+    let facts = world.facts();
+    assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended }), "{facts:?}");
+    let steps = seen.iter().filter_map(|seen| match seen {
+        Seen::Event(Stamped { rank: Rank(1), event: Event::Step(figures), .. }) => Some(figures.loss),
+        _ => None,
+    });
+    assert_eq!(steps.take(2).collect::<Vec<_>>(), [4.5, 4.25]);
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn foreign_ranks_of_hosts_meet_at_the_first() {
+    let mut world = World::new();
+    world.hosts = Some(2);
+    let script = r#"echo "$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE" >>"place.$RANK"
+        echo "$MASTER_ADDR:$MASTER_PORT $TF_CONFIG" | sed 's/.."index.*//' >>"meeting.$RANK""#;
+    world.command = Some(vec!["sh".into(), "-c".into(), script.into()]);
+    world.framework = Framework::Tensorflow;
+    let outcome = world.drive(driver::start).0.expect("driven");
+    assert!(matches!(outcome, Outcome::Ended { verdict: Verdict::Completed(_), .. }), "{outcome:?}");
+    let told = |name: &str| fs::read_to_string(world.root.join(name)).expect("each rank wrote it");
+    assert_eq!((told("place.0"), told("place.1")), ("0 0 1 0 2\n".into(), "1 0 1 1 2\n".into()));
+    assert_eq!(told("meeting.0"), told("meeting.1"));
     world.assert_nothing_lives();
 }
 

@@ -23,11 +23,14 @@ use dtrain_protocol::TrialId;
 use dtrain_runner::launch::relay;
 use dtrain_runner::{Home, Seen, agent, driver, probe};
 use faults::{
-    a_damaged_checkpoint_is_refused_by_name, a_killed_agent_is_replaced, a_killed_rank_is_relaunched,
-    a_rank_that_talks_nonsense_is_replaced, out_of_memory_and_divergence_are_verdicts,
-    what_cannot_be_started_is_tried_again, whatever_is_killed,
+    a_damaged_checkpoint_is_refused_by_name, a_frozen_rank_is_replaced, a_killed_agent_is_replaced,
+    a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
+    out_of_memory_and_divergence_are_verdicts, what_cannot_be_started_is_tried_again, whatever_is_killed,
 };
-use foreign::{a_foreign_command_is_run_once_for_each_rank, what_a_foreign_command_started_ends};
+use foreign::{
+    a_failed_foreign_command_is_recorded_with_its_last_words, a_foreign_command_is_run_once_for_each_rank,
+    foreign_ranks_of_hosts_meet_at_the_first, what_a_foreign_command_started_ends,
+};
 use hosts::{
     a_controller_that_is_cut_off_waits, a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
     checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
@@ -71,6 +74,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
     let tests: &[(&str, fn())] = &[
         ("a_trial_completes_and_everything_seen_was_kept", a_trial_completes_and_everything_seen_was_kept),
         ("a_killed_rank_is_relaunched_from_the_newest_checkpoint", a_killed_rank_is_relaunched),
+        ("a_frozen_rank_is_replaced", a_frozen_rank_is_replaced),
         ("a_killed_agent_takes_its_ranks_along_and_is_replaced", a_killed_agent_is_replaced),
         ("whatever_is_killed_and_when_the_final_state_is_the_same", whatever_is_killed),
         ("training_goes_on_without_a_controller", training_goes_on_without_a_controller),
@@ -86,6 +90,11 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("ranks_meet_over_tls", ranks_meet_over_tls),
         ("a_foreign_command_is_run_once_for_each_rank", a_foreign_command_is_run_once_for_each_rank),
         ("what_a_foreign_command_started_ends_with_its_agent", what_a_foreign_command_started_ends),
+        (
+            "a_failed_foreign_command_is_recorded_with_its_last_words",
+            a_failed_foreign_command_is_recorded_with_its_last_words,
+        ),
+        ("foreign_ranks_of_hosts_meet_at_the_first", foreign_ranks_of_hosts_meet_at_the_first),
         ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),

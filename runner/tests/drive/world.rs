@@ -5,7 +5,7 @@ use dtrain_protocol::{
     Arrangement, Assignment, DeviceKind, Layout, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
     Training, TrialId,
 };
-use dtrain_recipes::{Activation, Data, Mlp, Model, Optimizer, OptimizerKind, Schedule, model};
+use dtrain_recipes::{Activation, Framework, Mlp, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
 use dtrain_runner::ledger::{NewTrial, Predicted};
 use dtrain_runner::provenance::Provenance;
@@ -13,6 +13,7 @@ use dtrain_runner::{
     Drive, DriveError, Fact, History, Home, Interrupts, Launching, Ledger, Options, Outcome, Programs, Seen,
     Status, TrialFolder, driver,
 };
+use rustix::process::Signal;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,6 +45,8 @@ pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
+    pub(crate) framework: Framework,
+    pub(crate) progress: Vec<String>,
     /// Seconds of a step.
     pub(crate) pace: f64,
     /// What the controller was about.
@@ -78,6 +81,8 @@ impl World {
             options: Options::default(),
             interrupts: Arc::default(),
             command: None,
+            framework: Framework::Pytorch,
+            progress: Vec::new(),
             pace: 0.004,
             statuses: Mutex::default(),
             spent: Mutex::default(),
@@ -145,11 +150,14 @@ impl World {
         let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
         let mlp = Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: Activation::Relu };
         let model = match &self.command {
-            Some(argv) => Model::Command(model::Command { argv: argv.clone() }),
+            Some(argv) => Model::Command(model::Command {
+                argv: argv.clone(),
+                framework: self.framework,
+                progress: self.progress.clone(),
+            }),
             None => Model::Mlp(mlp),
         };
         let recipe: dtrain_recipes::Recipe = serde_json::from_value(recipe()).expect("a recipe");
-        let data: Data = recipe.data.expect("it has data");
         let of_rank = |rank| Assignment {
             trial: self.trial.clone(),
             attempt: launching.attempt,
@@ -157,7 +165,7 @@ impl World {
             arrangement: Arrangement { layout, ..Arrangement::SINGLE },
             model: model.clone(),
             chunks: std::iter::once(0..1).collect(),
-            data: data.clone(),
+            data: recipe.data.clone(),
             data_root: self.root.clone(),
             training: Training {
                 batch: 8,
@@ -279,8 +287,13 @@ pub(crate) fn wait(what: &str, is_true: impl Fn() -> bool) {
 
 /// Kills without warning what still is the process that was meant.
 pub(crate) fn kill(process: &Process) {
+    signal(process, Signal::KILL);
+}
+
+/// Sends a signal to what still is the process that was meant.
+pub(crate) fn signal(process: &Process, signal: Signal) {
     if let Some(pid) = rustix::process::Pid::from_raw(process.id as i32).filter(|_| process.is_alive()) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process(pid, signal);
     }
 }
 

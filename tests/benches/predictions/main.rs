@@ -124,7 +124,7 @@ fn tried(subject: &Subject, rounds: f64, seconds: f64) -> Vec<Try> {
         let recipe = subject.write(&house);
         if tries.is_empty() {
             for plan in WAYS.iter().filter_map(|way| planned(&house, &recipe, way, None).ok()) {
-                let Ranked { candidate, estimate, .. } = plan.best().clone();
+                let (Ranked { candidate, .. }, estimate) = (plan.best().clone(), plan.best().price());
                 let interval = [estimate.step_low, estimate.step_high].map(|end| end.0 / estimate.step.0);
                 if tries.iter().all(|known| known.candidate != candidate) {
                     tries.push(Try { candidate, interval, predicted: Vec::new(), measured: Vec::new() });
@@ -144,7 +144,7 @@ fn tried(subject: &Subject, rounds: f64, seconds: f64) -> Vec<Try> {
 fn priced(house: &House, recipe: &Path, one: &mut Try, seconds: f64) -> PathBuf {
     let pins = pins(&one.candidate);
     let mut sets: Vec<&str> = pins.iter().map(String::as_str).collect();
-    let price = |plan: &Plan| plan.best().estimate.step.0;
+    let price = |plan: &Plan| plan.best().price().step.0;
     let plan = planned(house, recipe, &sets, None).expect("it was planned before");
     assert_eq!(plan.best().candidate, one.candidate, "all that can be chosen is pinned");
     one.predicted.push(price(&plan));

@@ -144,6 +144,7 @@ fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Mes
 
 fn open_data(assignment: &Assignment) -> Result<DataSet, Failure> {
     let Assignment { data, data_root, model, training, checkpoints, .. } = assignment;
+    let data = data.as_ref().ok_or_else(|| Failure::Data("the assignment names none".into()))?;
     let opened = data::open(data, data_root, model, &cache(checkpoints))
         .and_then(|opened| opened.fill_a_batch(training.batch).map(|()| opened));
     opened.map_err(|error| Failure::Data(error.to_string()))

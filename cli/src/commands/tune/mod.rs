@@ -16,6 +16,7 @@ use crate::load::{Loaded, load};
 use crate::trials::ledger;
 use crate::{job, rates, trials};
 use dtrain_planner::tune::{Finish, Search, Searched, Study, settled};
+use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
 use kept::{Kept, ended};
 use short::Runner;
@@ -80,6 +81,11 @@ fn begin(
     name: &str,
 ) -> Result<Option<Kept>, Failure> {
     let recipe = &loaded.checked.recipe;
+    if let Model::Command(_) = recipe.model {
+        let message = "model.kind = \"command\": dtrain cannot change what a foreign command trains with";
+        return Err(Failure::new(Exit::Usage, message)
+            .hint("run it once for each setting, with arguments of its own"));
+    }
     let plan = rates::plan(context, history, loaded)?;
     let searched = Searched::of(recipe, &plan.learning_rate);
     if searched.space().dimensions().is_empty() {

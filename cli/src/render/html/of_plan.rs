@@ -9,7 +9,7 @@ use dtrain_planner::{Alternative, Memory, Picture, Plan};
 
 /// A plan, with the picture of its best candidate.
 pub(crate) fn of_plan(plan: &Plan, picture: Picture) -> Report {
-    let estimate = &plan.best().estimate;
+    let estimate = plan.best().price();
     let name = |stage: usize| {
         if picture.memory.len() == 1 { "every rank".to_owned() } else { format!("stage {stage}") }
     };
@@ -39,7 +39,7 @@ pub(crate) fn of_plan(plan: &Plan, picture: Picture) -> Report {
 }
 
 fn figures(plan: &Plan) -> Vec<(&'static str, String)> {
-    let estimate = &plan.best().estimate;
+    let estimate = plan.best().price();
     let mut figures = vec![
         ("a step", estimate.step.to_string()),
         ("eight in ten within", format!("{} to {}", estimate.step_low, estimate.step_high)),
@@ -62,7 +62,7 @@ fn of_stage(name: String, memory: &Memory) -> MemoryOfStage {
 
 fn loser(plan: &Plan, alternative: &Alternative) -> Loser {
     let Alternative { axis, value, growth, memory_peak, tie, .. } = alternative;
-    let best = &plan.best().estimate;
+    let best = plan.best().price();
     let longer: f64 = growth.iter().map(|(_, seconds)| seconds).sum();
     Loser {
         axis: axis.clone(),

@@ -134,7 +134,7 @@ fn the_boxes_of_a_timeline_last_as_long_as_the_simulation_says() {
                 assert!(off < 1e-3, "{layout}: {doing:?} {drawn} of {}", lane.of(doing));
             }
             let all: f64 = boxes.values().sum();
-            assert!((all / plan.best().estimate.step.0 - 1.0).abs() < 1e-3, "{layout}: {all}");
+            assert!((all / plan.best().price().step.0 - 1.0).abs() < 1e-3, "{layout}: {all}");
         }
     }
 }
@@ -180,7 +180,7 @@ fn a_page_of_a_plan_is_well_formed_and_needs_nothing_else() {
         assert!(!attributes.keys().any(|key| ["src", "href"].contains(&key.as_str())), "{attributes:?}");
     }
     assert!(!page.contains("url(") && !page.contains("@import"));
-    for part in plan.best().estimate.memory.categories().iter().filter(|(_, bytes)| bytes.0 > 0) {
+    for part in plan.best().price().memory.categories().iter().filter(|(_, bytes)| bytes.0 > 0) {
         assert!(page.contains(part.0), "{} is told", part.0);
     }
 }

@@ -23,7 +23,8 @@ pub(in crate::check) fn contradictions(
     match values.kind {
         Some(Kind::Decoder) => rules.decoder(),
         Some(Kind::Cnn) => rules.cnn(),
-        Some(Kind::Mlp | Kind::Command) | None => {}
+        Some(Kind::Command) => rules.command(),
+        Some(Kind::Mlp) | None => {}
     }
     rules.data();
     rules.objective();

@@ -2,6 +2,7 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
+use crate::progress::Template;
 
 impl Rules<'_> {
     pub(super) fn decoder(&mut self) {
@@ -20,6 +21,19 @@ impl Rules<'_> {
         }
         self.experts();
         self.vocabulary();
+    }
+
+    /// Lines of a foreign program can be told by every template.
+    pub(super) fn command(&mut self) {
+        let key = "model.progress";
+        let Some(Parsed::Texts(templates)) = self.values.get(key) else { return };
+        let wrong: Vec<String> = templates
+            .iter()
+            .filter_map(|text| Some(format!("`{text}` is no template: {}", Template::parse(text).err()?)))
+            .collect();
+        for message in wrong {
+            self.wrong(message, &[key], "write for example `progress = [\"step {step} * loss {loss}\"]`");
+        }
     }
 
     /// What is said of experts needs experts, and a token passes no more than there are.

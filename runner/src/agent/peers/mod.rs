@@ -116,6 +116,11 @@ pub(super) enum Told {
         /// Content of the table of contents, of a committed checkpoint.
         manifest: Option<String>,
     },
+    /// Find free ports for foreign ranks.
+    Reserve {
+        /// How many.
+        ranks: u32,
+    },
     /// Start these ranks.
     Start {
         /// One for each; they listen on an address of the follower's.
@@ -170,6 +175,11 @@ pub(super) enum Said {
     },
     /// The files that were to be got are here.
     Got,
+    /// Ports that are free here.
+    Reserved {
+        /// As `address:port`, one for each rank.
+        addresses: Vec<String>,
+    },
     /// The ranks are started.
     Started,
     /// What was told could not be done.
@@ -192,6 +202,8 @@ pub(super) enum Said {
         rank: Rank,
         /// What was wrong with the last thing it wrote.
         garbled: Option<String>,
+        /// The last lines that a foreign program printed.
+        last: Vec<String>,
     },
     /// The process of a rank ended.
     Exited {

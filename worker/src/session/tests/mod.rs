@@ -145,7 +145,7 @@ fn a_trained_decoder_writes_the_same_text_for_the_same_seed() {
     let write = |seed, temperature| {
         let request = SampleRequest {
             model: ended[0].assignment.model.clone(),
-            data: ended[0].assignment.data.clone(),
+            data: ended[0].assignment.data.clone().unwrap(),
             data_root: ended[0].assignment.data_root.clone(),
             checkpoint: saved.folder.clone(),
             prompt: "3 and ".into(),

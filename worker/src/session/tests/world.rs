@@ -234,12 +234,12 @@ pub(in crate::session) fn assignment(rank: u32, ranks: u32, folder: &Path) -> As
         arrangement: Arrangement { layout: Layout::replicas(replicas), ..Arrangement::SINGLE },
         model: Model::Decoder(decoder()),
         chunks: std::iter::once(0..2).collect(),
-        data: Data {
+        data: Some(Data {
             format: DataFormat::Text { tokenizer: Tokenizer::Bytes },
             train: vec!["text.txt".into()],
             valid: Valid::Fraction(0.1),
             fraction: 1.0,
-        },
+        }),
         data_root: folder.to_owned(),
         training: training(batch, rank, micro_batch, micro_batches),
         until: RunUntil { steps: None, seconds: None, target: None },

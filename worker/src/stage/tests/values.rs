@@ -36,6 +36,10 @@ fn a_stage_of_no_blocks_of_the_model_is_refused() {
     };
     let found = build(&Model::Decoder(gpt()), 1..9).unwrap();
     assert_eq!(found, "blocks 1..9 were assigned, but the model has 2");
-    let command = Model::Command(dtrain_recipes::Command { argv: vec!["true".into()] });
+    let command = Model::Command(dtrain_recipes::Command {
+        argv: vec!["true".into()],
+        framework: dtrain_recipes::Framework::Pytorch,
+        progress: Vec::new(),
+    });
     assert!(build(&command, 0..0).unwrap().contains("foreign command"));
 }

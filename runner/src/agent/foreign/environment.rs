@@ -1,0 +1,244 @@
+//! The environment that each framework expects of its launcher.
+
+use super::Rendezvous;
+use dtrain_recipes::Framework;
+use serde_json::json;
+use std::process::Command;
+
+/// The place of a rank among all.
+pub(super) struct Seat<'a> {
+    pub(super) rank: u32,
+    pub(super) world: u32,
+    /// Its index among the ranks of its host …
+    pub(super) local_rank: u32,
+    /// … and how many there are.
+    pub(super) local_world: u32,
+    /// Index of its host.
+    pub(super) host: u32,
+    /// Threads for compute on the CPU.
+    pub(super) threads: u32,
+    pub(super) trial: &'a str,
+    pub(super) attempt: u64,
+    pub(super) rendezvous: &'a Rendezvous,
+    /// The network interface towards the other ranks, when it is known.
+    pub(super) interface: Option<String>,
+}
+
+/// Variables that make JAX believe that it cannot reach the other ranks directly.
+const PROXIES: [&str; 6] =
+    ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "GRPC_PROXY"];
+
+/// Gives a command the environment of a rank. What the user said about threads and networks stays.
+pub(super) fn put(command: &mut Command, framework: Framework, seat: &Seat<'_>) {
+    command.envs(common(seat));
+    command.envs(match framework {
+        Framework::Pytorch => Vec::new(),
+        Framework::Deepspeed => deepspeed(seat),
+        Framework::Tensorflow => tensorflow(seat),
+        Framework::Jax => jax(seat),
+        Framework::Horovod => horovod(seat),
+    });
+    if framework == Framework::Jax {
+        for name in PROXIES {
+            command.env_remove(name);
+        }
+    }
+    for (name, value) in preferences(seat) {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+}
+
+type Variables = Vec<(&'static str, String)>;
+
+/// What torchrun sets, which many others read too, and dtrain's own.
+fn common(seat: &Seat<'_>) -> Variables {
+    let Rendezvous { address, port, hosts, .. } = seat.rendezvous;
+    vec![
+        ("RANK", seat.rank.to_string()),
+        ("WORLD_SIZE", seat.world.to_string()),
+        ("LOCAL_RANK", seat.local_rank.to_string()),
+        ("LOCAL_WORLD_SIZE", seat.local_world.to_string()),
+        ("GROUP_RANK", seat.host.to_string()),
+        ("NODE_RANK", seat.host.to_string()),
+        ("GROUP_WORLD_SIZE", hosts.to_string()),
+        ("ROLE_RANK", seat.rank.to_string()),
+        ("ROLE_WORLD_SIZE", seat.world.to_string()),
+        ("ROLE_NAME", "default".into()),
+        ("MASTER_ADDR", address.clone()),
+        ("MASTER_PORT", port.to_string()),
+        ("TORCHELASTIC_RUN_ID", seat.trial.into()),
+        ("TORCHELASTIC_RESTART_COUNT", seat.attempt.saturating_sub(1).to_string()),
+        // Rank 0 itself keeps the store that the ranks meet at.
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
+        ("DTRAIN_TRIAL", seat.trial.into()),
+        ("DTRAIN_ATTEMPT", seat.attempt.to_string()),
+    ]
+}
+
+/// What a rank that nobody starts by MPI must know besides.
+fn deepspeed(seat: &Seat<'_>) -> Variables {
+    vec![
+        ("CROSS_RANK", seat.host.to_string()),
+        ("CROSS_SIZE", seat.rendezvous.hosts.to_string()),
+        ("LOCAL_SIZE", seat.local_world.to_string()),
+    ]
+}
+
+/// Every rank is a worker, the first the chief.
+fn tensorflow(seat: &Seat<'_>) -> Variables {
+    let config = json!({
+        "cluster": { "worker": seat.rendezvous.peers },
+        "task": { "type": "worker", "index": seat.rank },
+    });
+    vec![("TF_CONFIG", config.to_string())]
+}
+
+/// `jax.distributed.initialize()` without arguments asks the launchers it knows. These are the variables of Slurm's; the
+/// list of hosts is one name, because the address of the coordinator is told beside it.
+fn jax(seat: &Seat<'_>) -> Variables {
+    let Rendezvous { address, port, hosts, .. } = seat.rendezvous;
+    vec![
+        ("JAX_COORDINATOR_ADDRESS", format!("{address}:{port}")),
+        ("SLURM_JOB_ID", port.to_string()),
+        ("SLURM_STEP_NODELIST", address.clone()),
+        ("SLURM_NTASKS", seat.world.to_string()),
+        ("SLURM_PROCID", seat.rank.to_string()),
+        ("SLURM_LOCALID", seat.local_rank.to_string()),
+        ("SLURM_STEP_NUM_NODES", hosts.to_string()),
+    ]
+}
+
+/// What horovodrun sets for Gloo.
+fn horovod(seat: &Seat<'_>) -> Variables {
+    let Rendezvous { address, port, hosts, .. } = seat.rendezvous;
+    vec![
+        // Tells hosts apart, and is looked up nowhere.
+        ("HOROVOD_HOSTNAME", format!("host-{}", seat.host)),
+        ("HOROVOD_RANK", seat.rank.to_string()),
+        ("HOROVOD_SIZE", seat.world.to_string()),
+        ("HOROVOD_LOCAL_RANK", seat.local_rank.to_string()),
+        ("HOROVOD_LOCAL_SIZE", seat.local_world.to_string()),
+        ("HOROVOD_CROSS_RANK", seat.host.to_string()),
+        ("HOROVOD_CROSS_SIZE", hosts.to_string()),
+        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", address.clone()),
+        ("HOROVOD_GLOO_RENDEZVOUS_PORT", port.to_string()),
+        ("HOROVOD_CONTROLLER", "gloo".into()),
+        ("HOROVOD_CPU_OPERATIONS", "gloo".into()),
+    ]
+}
+
+/// What helps most programs, unless the user knows better.
+fn preferences(seat: &Seat<'_>) -> Variables {
+    let mut all = vec![
+        ("OMP_NUM_THREADS", seat.threads.to_string()),
+        ("PYTHONUNBUFFERED", "1".into()),
+        ("PYTHONFAULTHANDLER", "1".into()),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".into()),
+    ];
+    if let Some(interface) = &seat.interface {
+        for name in ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"] {
+            all.push((name, interface.clone()));
+        }
+        // For NCCL a name is a prefix, unless it begins so.
+        all.push(("NCCL_SOCKET_IFNAME", format!("={interface}")));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn environment(framework: Framework) -> BTreeMap<String, Option<String>> {
+        let there = vec!["10.0.0.2:7001".into(), "10.0.0.2:7002".into()];
+        let meeting = Rendezvous::at("127.0.0.1", 2, 2, there).expect("ports are free");
+        let rendezvous = Rendezvous { address: "10.0.0.1".into(), port: 7000, ..meeting };
+        let rendezvous = Rendezvous {
+            peers: ["10.0.0.1:6001", "10.0.0.1:6002"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain(rendezvous.peers[2..].to_vec())
+                .collect(),
+            ..rendezvous
+        };
+        let seat = Seat {
+            rank: 3,
+            world: 4,
+            local_rank: 1,
+            local_world: 2,
+            host: 1,
+            threads: 6,
+            trial: "01T",
+            attempt: 2,
+            rendezvous: &rendezvous,
+            interface: Some("eth1".into()),
+        };
+        let mut command = Command::new("true");
+        put(&mut command, framework, &seat);
+        let text = |value: &std::ffi::OsStr| value.to_str().expect("UTF-8").to_owned();
+        command.get_envs().map(|(name, value)| (text(name), value.map(text))).collect()
+    }
+
+    fn check(framework: Framework, expected: &[(&str, &str)]) {
+        let found = environment(framework);
+        for (name, value) in expected {
+            assert_eq!(found.get(*name), Some(&Some((*value).to_owned())), "{framework:?} {name}");
+        }
+    }
+
+    #[test]
+    fn every_framework_finds_what_its_launcher_would_tell() {
+        check(
+            Framework::Pytorch,
+            &[
+                ("RANK", "3"),
+                ("WORLD_SIZE", "4"),
+                ("LOCAL_RANK", "1"),
+                ("LOCAL_WORLD_SIZE", "2"),
+                ("GROUP_RANK", "1"),
+                ("GROUP_WORLD_SIZE", "2"),
+                ("MASTER_ADDR", "10.0.0.1"),
+                ("MASTER_PORT", "7000"),
+                ("TORCHELASTIC_RESTART_COUNT", "1"),
+                ("TORCHELASTIC_USE_AGENT_STORE", "False"),
+                ("OMP_NUM_THREADS", "6"),
+                ("GLOO_SOCKET_IFNAME", "eth1"),
+                ("NCCL_SOCKET_IFNAME", "=eth1"),
+                ("DTRAIN_ATTEMPT", "2"),
+            ],
+        );
+        check(Framework::Deepspeed, &[("LOCAL_SIZE", "2"), ("CROSS_RANK", "1"), ("CROSS_SIZE", "2")]);
+        let workers = r#"["10.0.0.1:6001","10.0.0.1:6002","10.0.0.2:7001","10.0.0.2:7002"]"#;
+        let config = format!(r#"{{"cluster":{{"worker":{workers}}},"task":{{"index":3,"type":"worker"}}}}"#);
+        check(Framework::Tensorflow, &[("TF_CONFIG", &config)]);
+        check(
+            Framework::Jax,
+            &[
+                ("JAX_COORDINATOR_ADDRESS", "10.0.0.1:7000"),
+                ("SLURM_NTASKS", "4"),
+                ("SLURM_PROCID", "3"),
+                ("SLURM_LOCALID", "1"),
+                ("SLURM_STEP_NUM_NODES", "2"),
+            ],
+        );
+        check(
+            Framework::Horovod,
+            &[
+                ("HOROVOD_RANK", "3"),
+                ("HOROVOD_CROSS_SIZE", "2"),
+                ("HOROVOD_GLOO_RENDEZVOUS_PORT", "7000"),
+                ("HOROVOD_GLOO_IFACE", "eth1"),
+            ],
+        );
+    }
+
+    #[test]
+    fn one_framework_is_not_told_what_another_would_believe() {
+        let has = |framework, name: &str| environment(framework).contains_key(name);
+        assert!(!has(Framework::Pytorch, "SLURM_JOB_ID") && !has(Framework::Pytorch, "TF_CONFIG"));
+        assert_eq!(environment(Framework::Jax).get("https_proxy"), Some(&None), "removed");
+    }
+}

@@ -1,0 +1,107 @@
+//! Ranks that are somebody else's program: the environment they expect, and how they tell of their progress.
+//!
+//! A foreign program is not given a frame. Its figures come as lines of JSON such as `{"step": 10, "loss": 2.31}` through the
+//! file whose number is in `DTRAIN_EVENTS_FD`, or are read from its output where the recipe has templates for it. All that it
+//! prints goes to its log; of one that fails the last lines are kept with the failure.
+
+mod environment;
+mod meeting;
+mod progress;
+mod store;
+
+pub(super) use meeting::{Rendezvous, free_ports};
+
+use super::Message;
+use super::rank::Ground;
+use crate::process::bind_to_this_thread;
+use dtrain_protocol::Assignment;
+use dtrain_recipes::model;
+use environment::Seat;
+use progress::Progress;
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::fs::{self, File};
+use std::io::{self, PipeReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+
+/// Where a foreign rank is heard.
+pub(super) struct Voice {
+    /// Lines of JSON.
+    events: PipeReader,
+    /// What it prints, where it is looked through; it goes to the log meanwhile.
+    output: Option<PipeReader>,
+    log: PathBuf,
+    progress: Progress,
+}
+
+/// Starts one rank, to be called from a thread that outlives it.
+pub(super) fn start(
+    foreign: &model::Command,
+    assignment: &Assignment,
+    ground: &Ground<'_>,
+    (log, path): (File, PathBuf),
+) -> io::Result<(Child, Voice)> {
+    let wrong = |words: String| io::Error::new(io::ErrorKind::InvalidInput, words);
+    let (program, arguments) =
+        foreign.argv.split_first().ok_or_else(|| wrong("the command has no program".into()))?;
+    if !assignment.data_root.is_dir() {
+        let folder = assignment.data_root.display();
+        return Err(wrong(format!("there is no {folder} here: the command runs in the recipe's folder")));
+    }
+    let progress = Progress::of(foreign).map_err(wrong)?;
+    let (events, writer) = io::pipe()?;
+    let writer = Arc::new(OwnedFd::from(writer));
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(&assignment.data_root).stdin(Stdio::null()).process_group(0);
+    let output = if progress.reads_output() {
+        let (output, printed) = io::pipe()?;
+        command.stdout(Stdio::from(printed.try_clone()?)).stderr(Stdio::from(printed));
+        Some(output)
+    } else {
+        command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
+        None
+    };
+    let folder = ground.folder.path().join("command");
+    fs::create_dir_all(&folder)?;
+    let seat = Seat {
+        rank: assignment.rank.0,
+        world: assignment.arrangement.layout.world(),
+        local_rank: assignment.rank.0 - ground.first.0,
+        local_world: ground.ranks,
+        host: assignment.placement.host,
+        threads: assignment.placement.threads,
+        trial: &assignment.trial.0,
+        attempt: assignment.attempt.0,
+        rendezvous: ground.rendezvous,
+        interface: meeting::interface_of(ground.bind),
+    };
+    environment::put(&mut command, foreign.framework, &seat);
+    command.env("DTRAIN_RUN_DIR", folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
+    bind_to_this_thread(&mut command, Some(writer));
+    let started = command.spawn();
+    started
+        .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
+        .map(|child| (child, Voice { events, output, log: path, progress }))
+}
+
+/// Listens in threads of its own until the program, and whatever it left behind, has closed its files.
+pub(super) fn listen(voice: Voice, rank: dtrain_protocol::Rank, inbox: &Sender<Message>) {
+    let inbox = inbox.clone();
+    thread::spawn(move || {
+        let Voice { events, output, log, progress } = voice;
+        let say = |event| drop(inbox.send(Message::Event(rank, event)));
+        // What is wrong with a pipe or a log is nothing the rank could help.
+        thread::scope(|scope| {
+            if let Some(output) = output {
+                scope.spawn(|| drop(progress.read_output(output, &log, &say)));
+            }
+            drop(progress::read_events(events, &say));
+        });
+        let last = progress::last_lines(&log);
+        drop(inbox.send(Message::HeardOut { rank, garbled: None, last }));
+    });
+}

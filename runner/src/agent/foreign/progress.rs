@@ -1,0 +1,212 @@
+//! What foreign programs tell: figures, and their last words.
+
+use dtrain_protocol::{Event, HeldBytes, PhaseTimes, StepFigures, StepId};
+use dtrain_recipes::model;
+use dtrain_recipes::progress::{Figure, Template};
+use serde::Deserialize;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Instant;
+
+/// Lines that are kept of a program that failed …
+const LAST_LINES: usize = 8;
+
+/// … and where in its log they are looked for, in bytes from the end.
+const LAST_BYTES: u64 = 4096;
+
+/// Longest line that is looked at whole, in bytes.
+const LINE: u64 = 64 << 10;
+
+/// How a program's output is read.
+pub(super) struct Progress(Vec<Template>);
+
+impl Progress {
+    /// By the recipe's templates; `Err` quotes one that is none.
+    pub(super) fn of(foreign: &model::Command) -> Result<Self, String> {
+        let parse = |text: &String| Template::parse(text).map_err(|error| format!("`{text}`: {error}"));
+        foreign.progress.iter().map(parse).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(super) fn reads_output(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Writes all that is printed to the log, and says what lines tell.
+    pub(super) fn read_output(&self, from: impl Read, log: &Path, say: &impl Fn(Event)) -> io::Result<()> {
+        let mut log = OpenOptions::new().append(true).open(log)?;
+        let mut from = BufReader::new(from);
+        let mut clock = Clock::default();
+        let mut bytes = Vec::new();
+        while from.by_ref().take(LINE).read_until(b'\n', &mut bytes)? > 0 {
+            // A full disk must not keep the program from going on.
+            drop(log.write_all(&bytes));
+            let line = String::from_utf8_lossy(&bytes);
+            // Progress bars overwrite their line.
+            for line in line.split(['\r', '\n']) {
+                if let Some(found) = self.0.iter().find_map(|template| template.read(line)) {
+                    said(&of_figures(&found), &mut clock, say);
+                }
+            }
+            bytes.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Reads lines of JSON until the program ends. A line that is not understood is skipped: it is the program's own business.
+pub(super) fn read_events(from: impl Read, say: &impl Fn(Event)) -> io::Result<()> {
+    let mut clock = Clock::default();
+    for line in BufReader::new(from).lines() {
+        if let Ok(line) = serde_json::from_str::<Line>(&line?) {
+            said(&line, &mut clock, say);
+        }
+    }
+    Ok(())
+}
+
+/// The last lines of a log.
+pub(super) fn last_lines(log: &Path) -> Vec<String> {
+    let tail = || -> io::Result<String> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = tail().unwrap_or_default();
+    // A terminal must not obey what a program printed.
+    let plain = |line: &str| line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    let lines: Vec<String> =
+        text.lines().map(|line| plain(line).trim_end().to_owned()).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].to_vec()
+}
+
+/// Figures of one step, as a foreign program reports them.
+#[derive(Default, Deserialize)]
+struct Line {
+    step: u64,
+    loss: Option<f64>,
+    #[serde(default)]
+    learning_rate: f64,
+    gradient_norm: Option<f64>,
+    #[serde(default)]
+    tokens: u64,
+    seconds: Option<f64>,
+    valid_loss: Option<f64>,
+    #[serde(default)]
+    valid_accuracy: f64,
+}
+
+fn of_figures(found: &[(Figure, f64)]) -> Line {
+    let mut line = Line::default();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast of a float saturates"
+    )]
+    for (figure, value) in found {
+        match figure {
+            Figure::Step => line.step = *value as u64,
+            Figure::Loss => line.loss = Some(*value),
+            Figure::Tokens => line.tokens = *value as u64,
+            Figure::Seconds => line.seconds = Some(*value),
+            Figure::LearningRate => line.learning_rate = *value,
+            Figure::GradientNorm => line.gradient_norm = Some(*value),
+            Figure::ValidLoss => line.valid_loss = Some(*value),
+            Figure::ValidAccuracy => line.valid_accuracy = *value,
+        }
+    }
+    line
+}
+
+/// When the last step was told of, and which it was.
+#[derive(Default)]
+struct Clock(Option<(u64, Instant)>);
+
+impl Clock {
+    /// Seconds of a step, by the time since an earlier one was told of; 0 for the first.
+    fn seconds(&mut self, step: u64) -> f64 {
+        let now = Instant::now();
+        let before = self.0.replace((step, now));
+        #[expect(clippy::cast_precision_loss, reason = "steps between two lines are few")]
+        let seconds = before
+            .filter(|(known, _)| *known < step)
+            .map_or(0.0, |(known, then)| now.duration_since(then).as_secs_f64() / (step - known) as f64);
+        seconds
+    }
+}
+
+fn said(line: &Line, clock: &mut Clock, say: &impl Fn(Event)) {
+    let step = StepId(line.step);
+    if let Some(loss) = line.loss {
+        let measured = clock.seconds(line.step);
+        say(Event::Step(StepFigures {
+            step,
+            loss,
+            gradient_norm: line.gradient_norm,
+            learning_rate: line.learning_rate,
+            noise: None,
+            tokens: line.tokens,
+            times: PhaseTimes { step: line.seconds.unwrap_or(measured), ..PhaseTimes::default() },
+            memory_bytes: 0,
+            sent_bytes: 0,
+            held: HeldBytes::default(),
+        }));
+    }
+    if let Some(loss) = line.valid_loss {
+        say(Event::Validated { step, loss, accuracy: line.valid_accuracy });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn lines_become_events_and_others_are_skipped() {
+        let text =
+            "hello\n{\"step\": 3, \"loss\": 0.5, \"tokens\": 8}\n{\"step\": 4, \"valid_loss\": 0.25}\n";
+        let said = RefCell::new(Vec::new());
+        read_events(text.as_bytes(), &|event| said.borrow_mut().push(event)).expect("text can be read");
+        let said = said.into_inner();
+        assert!(matches!(&said[0], Event::Step(f) if f.step == StepId(3) && f.tokens == 8));
+        assert!(matches!(said[1], Event::Validated { step: StepId(4), loss, .. } if loss == 0.25));
+        assert_eq!(said.len(), 2);
+    }
+
+    #[test]
+    fn printed_lines_are_logged_and_those_of_a_template_become_events() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        std::fs::write(&log, "").expect("room on disk");
+        let templates = ["step {step} loss {loss}", "step {step} valid {valid_loss}"];
+        let progress = Progress(templates.map(|text| Template::parse(text).expect("a template")).into());
+        let text = "loading \u{fffd}\nstep 1 loss 4\r\nstep 2 loss 3.5\nstep 2 valid 3.75\nbye";
+        let said = RefCell::new(Vec::new());
+        progress
+            .read_output(text.as_bytes(), &log, &|event| said.borrow_mut().push(event))
+            .expect("text can be read");
+        let said = said.into_inner();
+        assert!(matches!(&said[..], [
+            Event::Step(StepFigures { step: StepId(1), .. }),
+            Event::Step(StepFigures { step: StepId(2), times: PhaseTimes { step: seconds, .. }, .. }),
+            Event::Validated { step: StepId(2), loss: 3.75, .. },
+        ] if *seconds > 0.0));
+        assert_eq!(std::fs::read_to_string(&log).expect("a log"), text);
+        assert_eq!(last_lines(&log)[3..], ["step 2 valid 3.75", "bye"]);
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_log_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let text: String = (0..1000).map(|line| format!("line {line}\n\n")).collect();
+        std::fs::write(&log, text).expect("room on disk");
+        let last = last_lines(&log);
+        assert_eq!((last.len(), last[0].as_str(), last[7].as_str()), (8, "line 992", "line 999"));
+        assert!(last_lines(&folder.path().join("none")).is_empty());
+    }
+}
