@@ -1,6 +1,7 @@
 //! Every command of every example's README, as a new user would type it.
 
-use dtrain_protocol::StepId;
+use dtrain_protocol::{Rank, StepId};
+use dtrain_runner::ledger::History;
 use dtrain_tests::{House, newest_checkpoint, root};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -73,6 +74,21 @@ fn table_mlp() {
     let house = follow("examples/table-mlp/README.md", &[], &[]);
     let accuracy = house.accuracy("table-mlp-1");
     assert!(accuracy > 0.95, "only {:.2} % of the rows not seen are on the right ring", 100.0 * accuracy);
+}
+
+/// Needs PyTorch, which `tests/run foreign` installs.
+#[test]
+fn foreign_scripts() {
+    let python = match dtrain_tests::python_with("torch") {
+        Ok(python) => python,
+        Err(reason) => return println!("left out: {reason}"),
+    };
+    let argv = format!("model.argv=[{:?}, \"train.py\"]", python.to_str().expect("UTF-8"));
+    let house = follow("examples/foreign/README.md", &[&argv], &[]);
+    let history = History::open_read_only(&house.history()).expect("a history");
+    let trial = history.find("last").expect("a trial");
+    let losses = history.series(&trial, "loss", Rank(0)).expect("losses");
+    assert_eq!(losses.len(), 100);
 }
 
 /// What is approximate is called so wherever a user looks, and what is not is not.

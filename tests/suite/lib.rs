@@ -23,6 +23,17 @@ pub fn program() -> PathBuf {
     program
 }
 
+/// Python with `module`, where `tests/run foreign` puts it; `Err` says what is missing.
+pub fn python_with(module: &str) -> Result<PathBuf, String> {
+    let python = root().join("target/foreign/bin/python");
+    let finds = format!("import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)");
+    match Command::new(&python).args(["-c", &finds]).status() {
+        Ok(status) if status.success() => Ok(python),
+        Ok(_) => Err(format!("{} has no {module}; `tests/run foreign` installs it", python.display())),
+        Err(_) => Err(format!("there is no {}; `tests/run foreign` makes it", python.display())),
+    }
+}
+
 /// A user's folders: state, settings and a place for recipes, all gone when it is dropped.
 pub struct House {
     folder: tempfile::TempDir,

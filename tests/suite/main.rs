@@ -4,6 +4,7 @@ mod cluster;
 mod digits;
 mod emit;
 mod examples;
+mod foreign;
 mod kill;
 mod lab;
 mod layouts;

@@ -2,4 +2,4 @@
 
 mod doctor;
 mod lab;
-mod train;
+pub(crate) mod train;

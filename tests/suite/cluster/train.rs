@@ -4,7 +4,6 @@ use crate::lab::Lab;
 use dtrain_tests::root;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, chown};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -45,7 +44,7 @@ hosts = ["node[1-4]"]
 "#;
 
 /// A run of `dtrain` on the controller, and what it says.
-struct Run {
+pub(crate) struct Run {
     process: Child,
     lines: Receiver<(Instant, String)>,
     said: Vec<(Instant, String)>,
@@ -56,15 +55,15 @@ impl Run {
     fn start(lab: &Lab, recipe: &str, settings: &[&str]) -> Self {
         let text: String =
             (0..4000).map(|line| format!("line {line} of a text, and {}\n", line * line)).collect();
+        let files = [("text.txt", text.as_str()), ("recipe.toml", recipe), ("hosts.toml", HOSTS)];
         for machine in ["controller", "node1", "node2", "node3", "node4"] {
-            let home = lab.home(machine);
-            let owner = fs::metadata(&home).map(|found| found.uid()).expect("a home");
-            for (name, text) in [("text.txt", text.as_str()), ("recipe.toml", recipe), ("hosts.toml", HOSTS)]
-            {
-                fs::write(home.join(name), text).expect("room on disk");
-                chown(home.join(name), Some(owner), Some(owner)).expect("ours");
-            }
+            files.iter().for_each(|(name, text)| lab.put(machine, name, text));
         }
+        Self::of(lab, settings)
+    }
+
+    /// Starts with the recipe and the hosts that are in place.
+    pub(crate) fn of(lab: &Lab, settings: &[&str]) -> Self {
         let mut command = lab.command("dtrain");
         command.args(["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample"]);
         for setting in settings {
@@ -83,7 +82,7 @@ impl Run {
     }
 
     /// Waits for a line with `word`, and gives it with the moment it came.
-    fn hears(&mut self, word: &str) -> (Instant, String) {
+    pub(crate) fn hears(&mut self, word: &str) -> (Instant, String) {
         let until = Instant::now() + PATIENCE;
         while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             self.said.push(line.clone());
@@ -99,7 +98,7 @@ impl Run {
     }
 
     /// Waits for the end, which is a good one.
-    fn completes(&mut self, steps: u32) {
+    pub(crate) fn completes(&mut self, steps: u32) {
         self.hears(&format!("completed after {steps} of {steps} steps"));
         let status = self.process.wait().expect("it is our child");
         assert!(status.success(), "{status}: {:#?}", self.words());
@@ -107,7 +106,7 @@ impl Run {
 }
 
 /// Nothing of dtrain runs on any host, 15 seconds from now at the latest.
-fn nothing_is_left(lab: &Lab, hosts: &[&str]) {
+pub(crate) fn nothing_is_left(lab: &Lab, hosts: &[&str]) {
     let until = Instant::now() + Duration::from_secs(15);
     for host in hosts {
         while !lab.processes(host).is_empty() {

@@ -29,9 +29,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use space::Space;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
+use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Mutex;
@@ -143,6 +144,13 @@ impl Lab {
     /// The home of a machine's user, as a folder of the machine that runs the tests. Its files outlive a power off.
     pub(crate) fn home(&self, machine: &str) -> PathBuf {
         self.space.path(&format!("mnt/{}/home", self.machine(machine).name))
+    }
+
+    /// Writes a file into the home of a machine's user, as the user's own.
+    pub(crate) fn put(&self, machine: &str, name: &str, text: impl AsRef<[u8]>) {
+        let path = self.home(machine).join(name);
+        fs::write(&path, text).expect("room on disk");
+        chown(path, Some(UID), Some(UID)).expect("it is ours");
     }
 
     /// What the sshd of a machine had to say, since the lab began.
