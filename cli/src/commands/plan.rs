@@ -10,6 +10,7 @@ use crate::render::plan::long;
 use crate::{job, rates, trials};
 use dtrain_planner::explain::Depth;
 use dtrain_planner::{Plan, plan};
+use dtrain_recipes::Model;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -35,6 +36,12 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     let plan = rates::plan(context, &mut history, &loaded)?;
     let shown = long(&plan, depth(args), args.top, context.out.paint_data);
     if let Some(path) = &args.html {
+        if let Model::Command(_) = plan.recipe.model {
+            return Err(Failure::new(
+                Exit::Usage,
+                "a foreign command has no times to draw: leave out --html",
+            ));
+        }
         let picture = rates::picture(&history, &plan)?;
         save(path, &page(&of_plan(&plan, picture)))?;
         context.out.say(&format!("drawn in {}", path.display()));
