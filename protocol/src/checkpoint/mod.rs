@@ -7,13 +7,19 @@
 //!     COMMIT                                 blake3 of manifest.json, in hex, written last
 //! ```
 
+mod committed;
 mod cover;
+mod damage;
+pub mod head;
 mod slice;
 
+pub use committed::is_file_name;
+pub use damage::Damage;
 pub use slice::{Shared, Slice};
 
 use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId};
 use cover::Wrong;
+use head::Places;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -209,6 +215,21 @@ impl Piece {
         Self { file: file.to_owned(), key, sides, begin, end }
     }
 
+    /// Where it lies in its file.
+    ///
+    /// `Err` says what is wrong with the file, and at which of its bytes.
+    pub fn place(&self, places: &Places) -> Result<Range<u64>, (u64, String)> {
+        let Some(place) = places.get(&self.key) else {
+            return Err((0, format!("the file has no entry {}", self.key)));
+        };
+        let (promised, found) = (self.end - self.begin, place.end - place.start);
+        if promised.checked_mul(4) != Some(found) {
+            let detail = format!("{promised} elements were promised, {found} bytes lie there");
+            return Err((place.start, detail));
+        }
+        Ok(place.clone())
+    }
+
     /// Which elements of a tensor of `shape` they are.
     ///
     /// `Err` says what does not fit into the tensor. The elements of `shape` must be countable.
@@ -230,11 +251,36 @@ impl Piece {
     }
 }
 
+impl FileEntry {
+    /// The bytes of one of its chunks.
+    pub fn chunk(&self, index: u64) -> Range<u64> {
+        let begin = index.saturating_mul(CHUNK_BYTES).min(self.bytes);
+        begin..begin.saturating_add(CHUNK_BYTES).min(self.bytes)
+    }
+
+    /// `Err` in words unless a chunk with this blake3 is what was written.
+    pub fn check(&self, index: u64, found: &str) -> Result<(), String> {
+        let promised = usize::try_from(index).ok().and_then(|index| self.chunks.get(index));
+        match promised {
+            Some(promised) if promised == found => Ok(()),
+            Some(promised) => Err(format!(
+                "the content has changed since it was written (blake3 {promised} was promised, {found} is there)"
+            )),
+            None => Err(format!("there is no hash for chunk {index}")),
+        }
+    }
+}
+
 impl Tensor {
+    /// Its name, with what it is to training where that is not a weight.
+    pub fn full_name(&self) -> String {
+        format!("{}{}", self.name, self.kind.suffix())
+    }
+
     /// Its pieces as slices of it, in their order; `Err` unless they cover every element exactly once.
     pub fn slices(&self) -> Result<Vec<Slice>, Uncovered> {
         let Self { shape, pieces, .. } = self;
-        let wrong = |detail| Uncovered { tensor: format!("{}{}", self.name, self.kind.suffix()), detail };
+        let wrong = |detail| Uncovered { tensor: self.full_name(), detail };
         let bytes = shape.iter().try_fold(4u64, |bytes, side| bytes.checked_mul(*side));
         if bytes.is_none() {
             return Err(wrong(format!("the shape {shape:?} is impossible")));

@@ -4,7 +4,6 @@
 //! say they wrote into the manifest, and commits. Reading asks for slices of global tensors and does not care which
 //! layout wrote them. Deciding when to save, and retention, are not done here.
 
-mod header;
 mod reader;
 mod share;
 mod writer;

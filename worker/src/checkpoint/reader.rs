@@ -1,12 +1,13 @@
 //! Reads slices of global tensors from a committed checkpoint.
 //!
 //! What was asked for is laid over what is stored, piece by piece, and what both have is copied, run by run in the
-//! order of the file. So a chunk is read once for each piece of it, and no more than one is in memory. Nothing on the disk is believed: `COMMIT` vouches for the manifest, the manifest for every chunk of every file, and
-//! a chunk is hashed before a byte of it is used.
+//! order of the file. So a chunk is read once for each piece of it, and no more than one is in memory. A chunk is hashed
+//! before a byte of it is used.
 
+use super::CheckpointError;
 use super::writer::io_error;
-use super::{CheckpointError, header};
-use dtrain_protocol::checkpoint::{CHUNK_BYTES, FORMAT, Shared};
+use dtrain_protocol::checkpoint::head::{self, Places};
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, Shared};
 use dtrain_protocol::{FileEntry, Manifest, Piece, Slice, Tensor, TensorKind};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -42,33 +43,26 @@ struct Stored {
 struct OpenFile {
     file: File,
     entry: FileEntry,
-    /// Byte range of each key; read when first needed.
-    places: OnceLock<BTreeMap<String, (u64, u64)>>,
+    /// Where its entries lie; read when first needed.
+    places: OnceLock<Places>,
 }
 
 impl Reader {
     /// Opens the checkpoint in `folder`.
     ///
-    /// `Err` unless `COMMIT` matches the manifest, the format is known, every file has its promised length, and the
-    /// pieces of every tensor cover it exactly once.
+    /// `Err` unless the table of contents is what was committed and makes sense, and every file has its promised length.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
-        let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
         let manifest = committed(folder)?;
-        let manifest: Manifest = parse(&manifest).map_err(unusable)?;
         let mut files = BTreeMap::new();
         for entry in &manifest.files {
-            let file = open_file(folder, entry)?;
-            if files.insert(entry.name.clone(), file).is_some() {
-                return Err(unusable(format!("the manifest names {} twice", entry.name)));
-            }
+            files.insert(entry.name.clone(), open_file(folder, entry)?);
         }
+        let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
         let mut tensors = BTreeMap::new();
         for (index, tensor) in manifest.tensors.iter().enumerate() {
-            check_files(tensor, &files).map_err(unusable)?;
-            let slices = tensor.slices().map_err(|uncovered| unusable(uncovered.to_string()))?;
-            if tensors.insert((tensor.name.clone(), tensor.kind), Stored { index, slices }).is_some() {
-                return Err(unusable(format!("the manifest names tensor {} twice", tensor.name)));
-            }
+            let slices = tensor.pieces.iter().map(|piece| piece.slice(&tensor.shape));
+            let slices = slices.collect::<Result<_, _>>().map_err(unusable)?;
+            tensors.insert((tensor.name.clone(), tensor.kind), Stored { index, slices });
         }
         Ok(Self { folder: folder.to_owned(), manifest, tensors, files, last: Mutex::default() })
     }
@@ -131,21 +125,13 @@ impl Reader {
             return Ok(());
         }
         let corrupt = |(offset, detail)| CheckpointError::Corrupt {
-            tensor: format!("{}{}", tensor.name, tensor.kind.suffix()),
+            tensor: tensor.full_name(),
             file: piece.file.clone(),
             offset,
             detail,
         };
         let file = &self.files[&piece.file];
-        let places = self.places(file).map_err(corrupt)?;
-        let Some((begin, end)) = places.get(&piece.key) else {
-            return Err(corrupt((0, format!("the file has no entry {}", piece.key))));
-        };
-        if end - begin != 4 * (piece.end - piece.begin) {
-            let (promised, found) = (piece.end - piece.begin, end - begin);
-            let detail = format!("{promised} elements were promised, {found} bytes lie there");
-            return Err(corrupt((*begin, detail)));
-        }
+        let begin = piece.place(self.places(file).map_err(corrupt)?).map_err(corrupt)?.start;
         for Shared { first, second, length } in runs {
             let room = &mut into[index(second)..index(second + length)];
             self.read_bytes(file, begin + 4 * first, bytemuck::cast_slice_mut(room)).map_err(corrupt)?;
@@ -153,25 +139,17 @@ impl Reader {
         Ok(())
     }
 
-    fn places<'a>(&self, file: &'a OpenFile) -> Result<&'a BTreeMap<String, (u64, u64)>, (u64, String)> {
+    fn places<'a>(&self, file: &'a OpenFile) -> Result<&'a Places, (u64, String)> {
         if let Some(places) = file.places.get() {
             return Ok(places);
         }
-        if file.entry.bytes < 8 {
-            return Err((0, format!("a file of {} bytes has no head", file.entry.bytes)));
-        }
-        let mut length = [0; 8];
-        self.read_bytes(file, 0, &mut length)?;
-        let length = u64::from_le_bytes(length);
-        if length > header::MAX_JSON || length > file.entry.bytes - 8 {
-            return Err((
-                0,
-                format!("a head of {length} bytes does not fit into {} bytes", file.entry.bytes),
-            ));
-        }
+        let bytes = file.entry.bytes;
+        let mut first = vec![0; index(bytes.min(8))];
+        self.read_bytes(file, 0, &mut first)?;
+        let length = head::length(&first, bytes).map_err(|detail| (0, detail))?;
         let mut json = vec![0; index(length)];
         self.read_bytes(file, 8, &mut json)?;
-        let places = header::decode(&json, file.entry.bytes).map_err(|detail| (0, detail))?;
+        let places = head::decode(&json, bytes).map_err(|detail| (0, detail))?;
         Ok(file.places.get_or_init(|| places))
     }
 
@@ -201,28 +179,18 @@ impl Reader {
 
 /// Reads chunk number `chunk` of a file into `buffer` and compares its hash.
 fn verified_chunk(file: &OpenFile, chunk: u64, buffer: &mut Vec<u8>) -> Result<(), String> {
-    let begin = chunk * CHUNK_BYTES;
-    buffer.resize(index(CHUNK_BYTES.min(file.entry.bytes - begin)), 0);
-    file.file.read_exact_at(buffer, begin).map_err(|error| format!("reading failed: {error}"))?;
-    let (wanted, found) = (&file.entry.chunks[index(chunk)], blake3::hash(buffer).to_hex());
-    if found.as_str() == wanted {
-        return Ok(());
-    }
-    Err(format!(
-        "the content has changed since it was written (blake3 {wanted} was promised, {found} is there)"
-    ))
+    let range = file.entry.chunk(chunk);
+    buffer.resize(index(range.end - range.start), 0);
+    file.file.read_exact_at(buffer, range.start).map_err(|error| format!("reading failed: {error}"))?;
+    file.entry.check(chunk, &blake3::hash(buffer).to_hex())
 }
 
-/// The bytes of the manifest, if `COMMIT` vouches for them.
-fn committed(folder: &Path) -> Result<Vec<u8>, CheckpointError> {
-    let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
+/// The table of contents, if it is what was committed.
+fn committed(folder: &Path) -> Result<Manifest, CheckpointError> {
     let commit = read_limited(&folder.join("COMMIT"), 1024)?;
     let manifest = read_limited(&folder.join("manifest.json"), MAX_MANIFEST)?;
-    let (wanted, found) = (String::from_utf8_lossy(&commit), blake3::hash(&manifest).to_hex());
-    if wanted.trim() == found.as_str() {
-        return Ok(manifest);
-    }
-    Err(unusable(format!("COMMIT vouches for {}, but manifest.json has blake3 {found}", wanted.trim())))
+    let unusable = |detail| CheckpointError::Unusable { folder: folder.to_owned(), detail };
+    Manifest::committed(&manifest, &commit).map_err(unusable)
 }
 
 fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
@@ -232,31 +200,9 @@ fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
     Ok(bytes)
 }
 
-fn parse(manifest: &[u8]) -> Result<Manifest, String> {
-    #[derive(serde::Deserialize)]
-    struct Version {
-        format: u32,
-    }
-    let version: Version =
-        serde_json::from_slice(manifest).map_err(|error| format!("manifest.json has no format: {error}"))?;
-    if !(1..=FORMAT).contains(&version.format) {
-        let format = version.format;
-        return Err(format!(
-            "it has format {format}, this program reads 1 to {FORMAT}; use the version that wrote it"
-        ));
-    }
-    serde_json::from_slice(manifest).map_err(|error| format!("manifest.json: {error}"))
-}
-
 /// Opens a file of the manifest: a regular file inside the folder, of the promised length.
 fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointError> {
     let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
-    if !is_plain(&entry.name) {
-        return Err(unusable(format!(
-            "`{}` is not the name of a file in the folder",
-            entry.name.escape_debug()
-        )));
-    }
     let path = folder.join(&entry.name);
     let about = fs::symlink_metadata(&path).map_err(io_error("looking at", &path))?;
     if !about.is_file() {
@@ -266,29 +212,8 @@ fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointErr
         let (found, promised) = (about.len(), entry.bytes);
         return Err(unusable(format!("{} has {found} bytes, {promised} were promised", entry.name)));
     }
-    if entry.chunks.len() as u64 != entry.bytes.div_ceil(CHUNK_BYTES) {
-        let (bytes, hashes) = (entry.bytes, entry.chunks.len());
-        return Err(unusable(format!("{hashes} hashes do not match the {bytes} bytes of {}", entry.name)));
-    }
     let file = File::open(&path).map_err(io_error("opening", &path))?;
     Ok(OpenFile { file, entry: entry.clone(), places: OnceLock::new() })
-}
-
-fn is_plain(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && !name.starts_with('.') && name.len() <= 255 && name.chars().all(allowed)
-}
-
-/// The pieces lie in files that the manifest names.
-fn check_files(tensor: &Tensor, files: &BTreeMap<String, OpenFile>) -> Result<(), String> {
-    let is_unknown = |piece: &&Piece| !files.contains_key(&piece.file);
-    match tensor.pieces.iter().find(is_unknown) {
-        None => Ok(()),
-        Some(piece) => {
-            let file = piece.file.escape_debug();
-            Err(format!("tensor {} lies in `{file}`, which is not listed", tensor.name))
-        }
-    }
 }
 
 /// A position inside something that lies in memory or was checked to fit.

@@ -1,8 +1,8 @@
 //! Writes what one rank holds.
 
 use super::CheckpointError;
-use super::header::{self, Entry};
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
+use dtrain_protocol::checkpoint::head::{self, Entry};
 use dtrain_protocol::{FileEntry, Piece, Rank, SavedFile, Slice, Tensor, TensorKind};
 use rustix::fs::statvfs;
 use std::collections::BTreeMap;
@@ -54,12 +54,16 @@ impl NamedPiece<'_> {
 /// the same tensor, or one has not as many values as elements.
 pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<SavedFile, CheckpointError> {
     let name = format!("rank-{:05}.safetensors", rank.0);
-    let head = head(pieces);
+    let head = head_of(pieces);
     let data: u64 = pieces.iter().map(|piece| 4 * piece.values.len() as u64).sum();
     make_folder(partial)?;
     check_room(partial, head.len() as u64 + data + RESERVE_BYTES)?;
     let (path, temporary) = (partial.join(&name), partial.join(format!(".{name}.new")));
-    let file = write(&temporary, &head, pieces).map_err(io_error("writing", &temporary))?;
+    let file = write(&temporary, &head, pieces).map_err(|error| {
+        // What could not be written to its end would only take room.
+        drop(fs::remove_file(&temporary));
+        io_error("writing", &temporary)(error)
+    })?;
     fs::rename(&temporary, &path).map_err(io_error("renaming", &temporary))?;
     File::open(partial).and_then(|folder| folder.sync_all()).map_err(io_error("syncing", partial))?;
     let tensors = pieces.iter().map(|piece| tensor(piece, &name)).collect();
@@ -81,7 +85,7 @@ fn check_room(folder: &Path, needed: u64) -> Result<(), CheckpointError> {
     Err(CheckpointError::Full { folder: folder.to_owned(), needed, available })
 }
 
-fn head(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
+fn head_of(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     let mut offset = 0;
     for piece in pieces {
@@ -92,7 +96,7 @@ fn head(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
         assert!(entries.insert(piece.key(), entry).is_none(), "{} is written twice", piece.key());
         offset = end;
     }
-    header::encode(&entries)
+    head::encode(&entries)
 }
 
 /// Writes and syncs a file; returns its length and the hashes of its chunks.

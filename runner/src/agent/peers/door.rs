@@ -2,7 +2,7 @@
 
 use super::{Greeting, Names, Seat, Secure, prepared};
 use crate::home::TrialFolder;
-use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::checkpoint::{is_file_name, parse_folder_name};
 use dtrain_protocol::frame;
 use dtrain_protocol::tls::{Tls, prove};
 use rustls::{Connection, StreamOwned};
@@ -97,10 +97,7 @@ impl Door {
 /// The path of a file of a checkpoint, whether its folder is committed already or not; `None` for names that are none.
 pub(super) fn place(trial: &TrialFolder, folder: &str, file: &str) -> Option<PathBuf> {
     let path = checkpoint(trial, folder)?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let is_name =
-        !file.is_empty() && !file.starts_with('.') && file.len() <= 128 && file.chars().all(is_plain);
-    is_name.then(|| path.join(file))
+    is_file_name(file).then(|| path.join(file))
 }
 
 /// The folder of the checkpoint `name`, or `name.partial` where that is what there is; `None` for a name that is none.

@@ -63,20 +63,17 @@ fn write(mut from: impl Read, entry: &FileEntry, path: &Path) -> io::Result<()> 
 }
 
 fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File) -> io::Result<()> {
-    let mut rest = entry.bytes;
     let mut chunk = Vec::new();
-    for hash in &entry.chunks {
-        let length = rest.min(CHUNK_BYTES);
+    for index in 0..entry.chunks.len() as u64 {
+        let range = entry.chunk(index);
         chunk.clear();
-        from.by_ref().take(length).read_to_end(&mut chunk)?;
-        if blake3::hash(&chunk).to_hex().as_str() != hash {
-            let at = entry.bytes - rest;
-            return Err(io::Error::other(format!("what begins at byte {at} is not what was written")));
-        }
+        from.by_ref().take(range.end - range.start).read_to_end(&mut chunk)?;
+        let wrong = |detail| io::Error::other(format!("at byte {}: {detail}", range.start));
+        entry.check(index, &blake3::hash(&chunk).to_hex()).map_err(wrong)?;
         to.write_all(&chunk)?;
-        rest -= length;
     }
-    if rest == 0 { Ok(()) } else { Err(io::Error::other("its table of contents is too short")) }
+    let is_all = entry.chunks.len() as u64 == entry.bytes.div_ceil(CHUNK_BYTES);
+    if is_all { Ok(()) } else { Err(io::Error::other("its table of contents is too short")) }
 }
 
 #[cfg(test)]

@@ -109,7 +109,8 @@ fn a_lying_manifest_is_refused() {
     check_lie("not listed", |manifest| manifest.tensors[0].pieces[0].file = "../secret".into());
     check_lie("format 3", |manifest| manifest.format = 3);
     check_lie("format 0", |manifest| manifest.format = 0);
-    check_lie("were promised", |manifest| manifest.files[0].bytes = u64::MAX);
+    check_lie("were promised", |manifest| manifest.files[0].bytes += 1);
+    check_lie("hashes do not match", |manifest| manifest.files[0].bytes = u64::MAX);
     check_lie("hashes do not match", |manifest| manifest.files[0].chunks.push(String::new()));
     check_lie("is impossible", |manifest| manifest.tensors[0].shape = vec![u64::MAX, 2]);
     check_lie("is impossible", |manifest| manifest.tensors[0].shape = vec![u64::MAX]);
