@@ -1,5 +1,6 @@
 //! The other hosts of an attempt, as the agent that leads it holds them.
 
+use super::Message;
 use super::follow::{get, show};
 use super::foreign::Rendezvous;
 use super::order::{AgentOrder, OtherHost};
@@ -7,7 +8,7 @@ use super::peers::cord::{Cord, Heard};
 use super::peers::door::Door;
 use super::peers::{Greeting, Names, PeerAddress, Said, Seat, Told, knock};
 use super::rank::RankProcess;
-use super::{Message, commit};
+use crate::checkpoints::commit;
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use dtrain_protocol::checkpoint::folder_name;

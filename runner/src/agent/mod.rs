@@ -4,7 +4,6 @@
 //! commits what all ranks saved, and sees to it that no rank outlives the attempt. Those of other hosts hold ranks for it, and
 //! end with it. When an agent itself is killed, the kernel kills its ranks.
 
-mod commit;
 mod follow;
 mod foreign;
 mod identity;
@@ -24,6 +23,7 @@ pub use order::{
 
 pub(crate) use identity::{agent_identities, identities};
 
+use crate::checkpoints::commit;
 use crate::durable;
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;

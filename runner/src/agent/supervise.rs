@@ -6,7 +6,8 @@ use super::peers::cord::Heard;
 use super::rank::{self, Change, RankProcess};
 use super::socket::Shared;
 use super::spool::SpoolWriter;
-use super::{AgentOrder, Message, SpoolRecord, commit};
+use super::{AgentOrder, Message, SpoolRecord};
+use crate::checkpoints::commit;
 use crate::fact::Ended;
 use crate::home::TrialFolder;
 use crate::machine::graver;
@@ -14,7 +15,6 @@ use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, S
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +44,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) shared: Arc<Shared>,
     /// The host asked the agent to end.
     pub(super) terminated: Arc<AtomicBool>,
-    /// What the ranks saved and nobody committed yet.
-    pub(super) saved: BTreeMap<StepId, BTreeMap<Rank, (PathBuf, Vec<SavedFile>)>>,
+    /// What the ranks saved and nobody committed yet; nothing of a rank that could not.
+    pub(super) saved: BTreeMap<StepId, BTreeMap<Rank, Option<Vec<SavedFile>>>>,
     pub(super) addresses: BTreeMap<Rank, String>,
     /// The gravest failure so far.
     pub(super) cause: Option<Failure>,
@@ -199,8 +199,12 @@ impl Supervisor<'_> {
                     self.tell_all(&Order::Peers(self.addresses.values().cloned().collect()));
                 }
             }
-            Event::Saved { step, folder, files, .. } => {
-                self.saved.entry(step).or_default().insert(rank, (folder, files));
+            Event::Saved { step, files, .. } => {
+                self.saved.entry(step).or_default().insert(rank, Some(files));
+                self.commit_when_whole(step)?;
+            }
+            Event::SaveFailed { step, .. } => {
+                self.saved.entry(step).or_default().insert(rank, None);
                 self.commit_when_whole(step)?;
             }
             Event::Finished { reason, .. } => self.ranks[rank.0 as usize].finished = Some(reason),
@@ -209,7 +213,7 @@ impl Supervisor<'_> {
                 self.cause = Some(graver(self.cause.take(), failure));
                 self.end_by(Instant::now() + AFTER_A_LOSS);
             }
-            Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } | Event::SaveFailed { .. } => {}
+            Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } => {}
         }
         Ok(())
     }
@@ -220,7 +224,8 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Commits the checkpoint of `step` once every rank saved its part.
+    /// Commits the checkpoint of `step` once every rank saved its part; clears it away once every rank did what it could, and
+    /// one could not.
     fn commit_when_whole(&mut self, step: StepId) -> io::Result<()> {
         if self.saved.get(&step).is_none_or(|saved| saved.len() < self.ranks.len()) {
             return Ok(());
@@ -228,8 +233,13 @@ impl Supervisor<'_> {
         // Older ones that are not whole never will be: every rank is past them.
         let parts = self.saved.remove(&step).unwrap_or_default();
         self.saved.retain(|other, _| *other > step);
-        let saved =
-            parts.into_iter().flat_map(|(rank, (_, files))| files.into_iter().map(move |file| (rank, file)));
+        if parts.values().any(Option::is_none) {
+            self.discard(step);
+            return Ok(());
+        }
+        let saved = parts
+            .into_iter()
+            .flat_map(|(rank, files)| files.unwrap_or_default().into_iter().map(move |file| (rank, file)));
         let saved: Vec<_> = saved.collect();
         let files: Vec<_> = saved.iter().map(|(_, file)| file.clone()).collect();
         let contents = match commit::contents(&self.order.assignments[0], step, files.clone()) {
@@ -271,7 +281,17 @@ impl Supervisor<'_> {
                 }
                 Ok(())
             }
-            Err(reason) => self.append(&SpoolRecord::CommitFailed { attempt, step, reason }),
+            Err(reason) => {
+                self.discard(step);
+                self.append(&SpoolRecord::CommitFailed { attempt, step, reason })
+            }
+        }
+    }
+
+    /// Clears away what lies here of a checkpoint that there will not be.
+    fn discard(&self, step: StepId) {
+        if let Err(error) = commit::discard(&self.folder, step, self.order.attempt) {
+            note(&format!("what was saved of step {step} cannot be removed: {error}"));
         }
     }
 

@@ -3,6 +3,7 @@
 use super::super::{Launcher, LocalLauncher, NotLaunched, Reached};
 use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
+use crate::checkpoints::{Here, Holder};
 use crate::driver::{Programs, logs};
 use crate::home::{Home, TrialFolder};
 use crate::process::bind_to_this_thread;
@@ -89,6 +90,19 @@ pub fn run(
                 }
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
+            Request::Checkpoints { trial } => answer(here(home, &trial).folders(), Reply::Checkpoints),
+            Request::Piece { trial, folder, file, from } => {
+                match here(home, &trial).read(&folder, &file, from) {
+                    Ok(bytes) => {
+                        give(&mut stdout, &mut bytes.as_slice())?;
+                        continue;
+                    }
+                    Err(reason) => Reply::Failed { reason },
+                }
+            }
+            Request::Hashes { trial, folder, file, first, count } => {
+                answer(here(home, &trial).hashes(&folder, &file, first, count), Reply::Hashes)
+            }
             Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),
             Request::Measure { threads } => match probing(&programs.worker, threads) {
@@ -109,6 +123,15 @@ pub fn run(
         };
         frame::write(&mut stdout, &reply)?;
     }
+}
+
+/// What of a trial's checkpoints lies on this host.
+fn here(home: &Home, trial: &TrialId) -> Here {
+    Here::new(home.trial(trial))
+}
+
+fn answer<T>(found: Result<T, String>, reply: impl FnOnce(T) -> Reply) -> Reply {
+    found.map_or_else(|reason| Reply::Failed { reason }, reply)
 }
 
 /// Answers with bytes.

@@ -4,12 +4,15 @@
 //! that agent from then on.
 
 mod far;
+mod holder;
 mod near;
 
 pub use far::run;
+pub use holder::There;
 pub use near::{Dial, RemoteHost};
 
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
+use crate::checkpoints::Folder;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +38,12 @@ enum Request {
     Logs { trial: TrialId },
     /// What one of them says.
     Log { trial: TrialId, of: Option<(AttemptId, Rank)>, from: u64 },
+    /// The folders of a trial's checkpoints.
+    Checkpoints { trial: TrialId },
+    /// Bytes of a file of a checkpoint.
+    Piece { trial: TrialId, folder: String, file: String, from: u64 },
+    /// The hashes of chunks of a file of a checkpoint.
+    Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
     /// Kill what lives of an attempt.
@@ -59,6 +68,8 @@ enum Reply {
         bytes: u64,
     },
     Logs(Vec<Option<(AttemptId, Rank)>>),
+    Checkpoints(Vec<Folder>),
+    Hashes(Vec<Result<String, String>>),
     Killed {
         is_gone: bool,
     },

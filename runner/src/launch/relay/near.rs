@@ -129,7 +129,7 @@ impl RemoteHost {
         self.bytes(&Request::Log { trial: trial.clone(), of, from })
     }
 
-    fn bytes(&mut self, request: &Request) -> Result<Vec<u8>, String> {
+    pub(super) fn bytes(&mut self, request: &Request) -> Result<Vec<u8>, String> {
         match (self.ask(request)?, &self.stream) {
             (Reply::Bytes { bytes }, Some(stream)) => {
                 let mut all = Vec::new();
@@ -159,7 +159,7 @@ impl RemoteHost {
     }
 
     /// Asks over the stream that is open; over a new one when there is none, or when the host dropped it meanwhile.
-    fn ask(&mut self, request: &Request) -> Result<Reply, String> {
+    pub(super) fn ask(&mut self, request: &Request) -> Result<Reply, String> {
         if let Some(stream) = self.stream.take()
             && let Ok(reply) = converse(&stream, request)
         {
@@ -181,7 +181,7 @@ fn converse(stream: &UnixStream, request: &Request) -> Result<Reply, String> {
     frame::read(&mut &*stream).map_err(|error| error.to_string())
 }
 
-fn unexpected(reply: &Reply) -> String {
+pub(super) fn unexpected(reply: &Reply) -> String {
     match reply {
         Reply::Failed { reason } => reason.clone(),
         other => format!("it answers something else than it was asked: {other:?}"),

@@ -1,6 +1,20 @@
-//! Committed checkpoints on disk: which there are, and whether they are what was committed.
+//! Checkpoints on disk: which there are, how they are committed, and whether they are what was committed.
 
-use dtrain_protocol::checkpoint::{FORMAT, parse_folder_name};
+pub mod commit;
+mod examine;
+mod holder;
+mod inventory;
+mod pull;
+
+#[cfg(test)]
+mod tests;
+
+pub use examine::{Damaged, Examined, examine};
+pub use holder::{Folder, Here, Holder};
+pub use inventory::{Inventory, Listed, Place, State};
+pub use pull::pull;
+
+use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{Manifest, ResumePoint};
 use std::fs;
 use std::io;
@@ -12,13 +26,16 @@ pub const MANIFEST: &str = "manifest.json";
 /// Name of the file that makes a checkpoint count: the blake3 of the manifest, in hex.
 pub const COMMIT: &str = "COMMIT";
 
+/// What the name of a folder ends with until it is committed.
+const PARTIAL: &str = ".partial";
+
 /// The committed checkpoints in a trial's folder of checkpoints, oldest first: by attempt, then by step.
 pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(checkpoints)? {
         let entry = entry?;
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| !name.ends_with(".partial")) else { continue };
+        let Some(name) = name.to_str().filter(|name| !name.ends_with(PARTIAL)) else { continue };
         if let Some((step, attempt)) = parse_folder_name(name) {
             found.push((attempt, step, ResumePoint { folder: entry.path(), step }));
         }
@@ -34,10 +51,14 @@ pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
 pub fn verify(folder: &Path) -> Result<Manifest, String> {
     let (_, manifest) = contents(folder)?;
     for file in &manifest.files {
-        let path = folder.join(&file.name);
-        let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?.len();
-        if found != file.bytes {
-            return Err(format!("{} has {found} bytes, {} were committed", path.display(), file.bytes));
+        let found = fs::metadata(folder.join(&file.name)).map(|found| found.len());
+        let found = match found {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(format!("{}: {error}", folder.join(&file.name).display())),
+        };
+        if let Some(damage) = manifest.wrong_length(file, found, None) {
+            return Err(damage.to_string());
         }
     }
     Ok(manifest)
@@ -50,14 +71,7 @@ pub(crate) fn contents(folder: &Path) -> Result<(String, Manifest), String> {
         fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
     };
     let (text, commit) = (read(MANIFEST)?, read(COMMIT)?);
-    let hash = blake3::hash(&text).to_hex();
-    if commit.trim_ascii() != hash.as_bytes() {
-        let path = folder.join(MANIFEST);
-        return Err(format!("{} is not what {COMMIT} says: its blake3 is {hash}", path.display()));
-    }
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| format!("{MANIFEST}: {error}"))?;
-    if manifest.format > FORMAT {
-        return Err(format!("format {} is newer than {FORMAT}, which this program reads", manifest.format));
-    }
-    Ok((String::from_utf8_lossy(&text).into_owned(), manifest))
+    let manifest = Manifest::committed(&text, &commit)?;
+    let text = String::from_utf8(text).map_err(|error| format!("{MANIFEST}: {error}"))?;
+    Ok((text, manifest))
 }

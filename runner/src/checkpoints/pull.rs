@@ -1,0 +1,152 @@
+//! Copies a checkpoint to a folder: as it was written, or not at all.
+
+use super::inventory::table;
+use super::{Folder, Holder, Inventory, PARTIAL, commit};
+use crate::durable;
+use dtrain_protocol::checkpoint::CHUNK_BYTES;
+use dtrain_protocol::{FileEntry, Manifest};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Copies the checkpoint `name` to the folder `to`, which must not exist; `read` is told of bytes that are there and bytes in all.
+///
+/// Every chunk is compared with what was committed, and taken from another holder where one has something else. Until all is
+/// there and durable the copy is called `TO.partial`; a copy that was cut off is gone on with.
+///
+/// `Err` names the file and the place that nobody has as it was written, or what stands in the way of writing.
+pub fn pull(
+    holders: &mut [Box<dyn Holder + '_>],
+    inventory: &Inventory,
+    name: &str,
+    to: &Path,
+    read: &mut dyn FnMut(u64, u64),
+) -> Result<(), String> {
+    if !inventory.is_committed(name) {
+        return Err(format!("{name} was not committed"));
+    }
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(format!("{} exists already; name a folder that does not", to.display()));
+    }
+    let held = inventory.held(name);
+    let (text, manifest) = first_table(holders, &held)?;
+    let partial = beside(to)?;
+    let words = |error: io::Error| format!("{}: {error}", partial.display());
+    DirBuilder::new().recursive(true).mode(0o700).create(&partial).map_err(words)?;
+    let total: u64 = manifest.files.iter().map(|file| file.bytes).sum();
+    let mut done = 0;
+    for file in &manifest.files {
+        let path = partial.join(&file.name);
+        let mut copy = Copy::open(&path, file).map_err(|error| format!("{}: {error}", path.display()))?;
+        for index in 0..file.chunks.len() as u64 {
+            let have = copy.has(index).map_err(words)?;
+            if !have {
+                let chunk = fetch(holders, &held, &manifest, file, index)?;
+                copy.put(index, &chunk).map_err(words)?;
+            }
+            let range = file.chunk(index);
+            done += range.end - range.start;
+            read(done, total);
+        }
+        copy.finish().map_err(words)?;
+    }
+    let text = String::from_utf8(text).map_err(|error| error.to_string())?;
+    commit::prepare(&partial, &text)?;
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let renamed = fs::rename(&partial, to).and_then(|()| durable::sync_folder(parent));
+    renamed.map_err(|error| format!("{}: {error}", to.display()))
+}
+
+/// `TO.partial`.
+fn beside(to: &Path) -> Result<PathBuf, String> {
+    let name = to.file_name().ok_or_else(|| format!("{} is not the name of a folder", to.display()))?;
+    let mut name = name.to_owned();
+    name.push(PARTIAL);
+    Ok(to.with_file_name(name))
+}
+
+fn first_table(
+    holders: &mut [Box<dyn Holder + '_>],
+    held: &[(usize, Folder)],
+) -> Result<(Vec<u8>, Manifest), String> {
+    let mut reasons = Vec::new();
+    for (index, folder) in held {
+        match table(&mut *holders[*index], folder) {
+            Ok(table) => return Ok(table),
+            Err(reason) => reasons.push(format!("{}: {reason}", holders[*index].name())),
+        }
+    }
+    Err(reasons.join("; "))
+}
+
+/// A chunk of a file from the first holder that has it as it was written.
+fn fetch(
+    holders: &mut [Box<dyn Holder + '_>],
+    held: &[(usize, Folder)],
+    manifest: &Manifest,
+    file: &FileEntry,
+    index: u64,
+) -> Result<Vec<u8>, String> {
+    let mut reasons = Vec::new();
+    for (holder, folder) in held.iter().filter(|(_, folder)| folder.files.contains_key(&file.name)) {
+        let holder = &mut *holders[*holder];
+        match chunk(holder, folder, file, index) {
+            Ok(bytes) => return Ok(bytes),
+            Err(reason) => reasons.push(format!("{}: {reason}", holder.name())),
+        }
+    }
+    let detail = if reasons.is_empty() { "nobody has the file".into() } else { reasons.join("; ") };
+    Err(manifest.damage(&file.name, None, file.chunk(index), detail).to_string())
+}
+
+fn chunk(holder: &mut dyn Holder, folder: &Folder, file: &FileEntry, index: u64) -> Result<Vec<u8>, String> {
+    let range = file.chunk(index);
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < range.end - range.start {
+        let mut more = holder.read(&folder.name, &file.name, range.start + bytes.len() as u64)?;
+        if more.is_empty() {
+            return Err(format!("the file ends at byte {}", range.start + bytes.len() as u64));
+        }
+        bytes.append(&mut more);
+    }
+    bytes.truncate(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+    file.check(index, &blake3::hash(&bytes).to_hex())?;
+    Ok(bytes)
+}
+
+/// A file that is being copied, or was begun to be.
+struct Copy<'a> {
+    file: File,
+    entry: &'a FileEntry,
+}
+
+impl<'a> Copy<'a> {
+    fn open(path: &Path, entry: &'a FileEntry) -> io::Result<Self> {
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+        Ok(Self { file: options.open(path)?, entry })
+    }
+
+    /// Whether a chunk is there as it was written.
+    fn has(&self, index: u64) -> io::Result<bool> {
+        let range = self.entry.chunk(index);
+        if self.file.metadata()?.len() < range.end {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; usize::try_from((range.end - range.start).min(CHUNK_BYTES)).unwrap_or(0)];
+        self.file.read_exact_at(&mut bytes, range.start)?;
+        Ok(self.entry.check(index, &blake3::hash(&bytes).to_hex()).is_ok())
+    }
+
+    fn put(&mut self, index: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.entry.chunk(index).start)
+    }
+
+    /// All chunks are there: nothing may follow them, and they are durable.
+    fn finish(self) -> io::Result<()> {
+        self.file.set_len(self.entry.bytes)?;
+        self.file.sync_all()
+    }
+}
