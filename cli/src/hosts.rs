@@ -1,5 +1,6 @@
 //! The hosts of a recipe's cluster, as commands reach them.
 
+use crate::commands::resume::plan;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::render::number::{counted, seconds};
@@ -8,6 +9,7 @@ use dtrain_protocol::HostFacts;
 use dtrain_recipes::{Bytes, Launcher, Recipe};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{Arrival, Unusable, reach_all};
+use dtrain_runner::ledger::Trial;
 use dtrain_runner::transport::User;
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -26,6 +28,16 @@ pub(crate) fn that_answer(context: &Context, recipe: &Recipe) -> Result<Vec<Remo
         return Err(refusal(&unusable));
     }
     Ok(hosts)
+}
+
+/// The hosts that a trial ran on, of which some may not answer now; none when it ran on this machine, or as a Slurm job, whose nodes
+/// write below this state folder.
+pub(crate) fn of_trial(context: &Context, trial: &Trial) -> Result<Vec<RemoteHost>, Failure> {
+    let folder = context.home.trial(&trial.row.id);
+    if !folder.elsewhere().exists() || folder.job().exists() {
+        return Ok(Vec::new());
+    }
+    that_answer(context, &plan(trial)?.recipe)
 }
 
 fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {

@@ -1,10 +1,12 @@
 //! The command line as clap reads it.
 
+mod checkpoint;
 mod model;
 mod recipe;
 mod train;
 mod trial;
 
+pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use model::{ModelCommand, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
@@ -127,6 +129,10 @@ pub(crate) enum Command {
     /// Compare two trials: what differed, and what came of it
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
+
+    /// List, verify and copy checkpoints
+    #[command(subcommand, after_help = "Example:\n  dtrain checkpoint ls last")]
+    Checkpoint(CheckpointCommand),
 
     /// Find, share and trust recipes
     #[command(subcommand, after_help = "Example:\n  dtrain recipe list")]

@@ -1,7 +1,6 @@
 //! `dtrain logs`.
 
 use crate::args::LogsArgs;
-use crate::commands::resume::plan;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{hosts, trials};
@@ -48,10 +47,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let known = trials::trial(context, &history, &args.trial.trial)?;
     let trial = known.row.id.clone();
-    let folder = context.home.trial(&trial);
-    let is_elsewhere = folder.elsewhere().exists() && !folder.job().exists();
-    let mut hosts =
-        if is_elsewhere { hosts::that_answer(context, &plan(&known)?.recipe)? } else { Vec::new() };
+    let mut hosts = hosts::of_trial(context, &known)?;
     let mut readers: Vec<Reader> = Vec::new();
     let mut shown: Option<String> = None;
     let mut has_any = false;

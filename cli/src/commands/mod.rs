@@ -2,6 +2,7 @@
 
 mod agent;
 pub(crate) mod check;
+pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod doctor;
@@ -70,6 +71,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::History(args) => history::run(context, &args),
         Command::Compare(args) => compare::run(context, &args),
         Command::Show(args) => show::run(context, &args),
+        Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
         Command::Doctor { hosts } => doctor::run(context, &hosts),

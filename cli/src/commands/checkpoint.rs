@@ -1,0 +1,207 @@
+//! `dtrain checkpoint`.
+
+use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::render::checkpoint::{Transfer, checkpoints, findings};
+use crate::{hosts, trials};
+use dtrain_protocol::TrialId;
+use dtrain_runner::checkpoints::{Examined, Here, Holder, Inventory, Listed, State, examine, pull};
+use dtrain_runner::launch::relay::{RemoteHost, There};
+use dtrain_runner::ledger::Trial;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Lists, verifies and copies checkpoints.
+pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> Outcome {
+    match command {
+        CheckpointCommand::Ls(args) => ls(context, args),
+        CheckpointCommand::Verify(args) => verify(context, args),
+        CheckpointCommand::Pull(args) => copy(context, args),
+    }
+}
+
+/// A trial, and who holds its checkpoints.
+struct Kept {
+    trial: Trial,
+    /// Those of a trial on hosts; none when it is on this machine.
+    hosts: Vec<RemoteHost>,
+}
+
+impl Kept {
+    fn of(context: &Context, name: &str) -> Result<Self, Failure> {
+        let history = trials::read_history(context)?;
+        let trial = trials::trial(context, &history, name)?;
+        let hosts = hosts::of_trial(context, &trial)?;
+        Ok(Self { trial, hosts })
+    }
+
+    fn id(&self) -> TrialId {
+        self.trial.row.id.clone()
+    }
+
+    fn holders(&mut self, context: &Context) -> Vec<Box<dyn Holder + '_>> {
+        let id = self.id();
+        if self.hosts.is_empty() {
+            return vec![Box::new(Here::new(context.home.trial(&id)))];
+        }
+        self.hosts.iter_mut().map(|host| Box::new(There::new(host, &id)) as Box<dyn Holder>).collect()
+    }
+
+    /// The checkpoints that no longer count, by the name of their folder, each with why not.
+    fn refused(&self) -> BTreeMap<String, String> {
+        let name = |folder: &PathBuf| Some(folder.file_name()?.to_str()?.to_owned());
+        let refused = self.trial.checkpoints.iter();
+        refused.filter_map(|known| Some((name(&known.folder)?, known.refused.clone()?))).collect()
+    }
+}
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    trial: &'a str,
+    checkpoints: Vec<Listed>,
+    away: Vec<Away>,
+}
+
+/// A host that could not be asked.
+#[derive(Serialize)]
+struct Away {
+    host: String,
+    reason: String,
+}
+
+fn ls(context: &Context, args: &TrialArgs) -> Outcome {
+    let mut kept = Kept::of(context, &args.trial)?;
+    let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
+    let mut holders = kept.holders(context);
+    let inventory = inventory(context, &mut holders)?;
+    let listed = inventory.list(&mut holders, &refused);
+    if context.out.json {
+        let away = inventory.away.into_iter().map(|(host, reason)| Away { host, reason }).collect();
+        context.out.json("checkpoints", &Listing { trial: &label, checkpoints: listed, away })?;
+        return Ok(Exit::Done);
+    }
+    if listed.is_empty() {
+        context.out.say(&format!("{label} has no checkpoint"));
+    } else {
+        context.out.data(&checkpoints(&listed, context.out.style()))?;
+        context.out.next(&format!("dtrain checkpoint verify {label}"));
+    }
+    Ok(Exit::Done)
+}
+
+fn verify(context: &Context, args: &VerifyArgs) -> Outcome {
+    let mut kept = Kept::of(context, &args.trial.trial)?;
+    let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
+    let mut holders = kept.holders(context);
+    let inventory = inventory(context, &mut holders)?;
+    let listed = inventory.list(&mut holders, &refused);
+    let wanted: Vec<&Listed> = match args.step {
+        Some(step) => vec![at(&listed, step, &label)?],
+        None => listed.iter().filter(|one| counts(one.state)).collect(),
+    };
+    if wanted.is_empty() {
+        return Err(none(&label));
+    }
+    let mut all: Vec<Examined> = Vec::new();
+    for one in wanted {
+        let mut transfer = Transfer::new(&context.out, format!("reading step {}", one.step));
+        let found =
+            examine(&mut holders, &inventory, &one.name, &mut |done, total| transfer.tell(done, total));
+        transfer.end();
+        all.push(found.map_err(|reason| unreadable(&label, &reason))?);
+    }
+    if context.out.json {
+        #[derive(Serialize)]
+        struct Verified<'a> {
+            trial: &'a str,
+            checkpoints: &'a [Examined],
+        }
+        context.out.json("verified", &Verified { trial: &label, checkpoints: &all })?;
+    } else {
+        all.iter().try_for_each(|found| context.out.data(&findings(found)))?;
+    }
+    let lost: Vec<&Examined> = all.iter().filter(|found| !found.lost.is_empty()).collect();
+    if lost.is_empty() {
+        return Ok(Exit::Done);
+    }
+    let names: Vec<&str> = lost.iter().map(|found| found.name.as_str()).collect();
+    Err(Failure::new(Exit::Infrastructure, format!("{label}: {} cannot be had as written", names.join(", ")))
+        .hint(format!("`dtrain resume {label}` goes on from the newest that can be read")))
+}
+
+#[derive(Serialize)]
+struct Pulled<'a> {
+    trial: &'a str,
+    checkpoint: &'a str,
+    step: u64,
+    bytes: u64,
+    folder: &'a PathBuf,
+}
+
+fn copy(context: &Context, args: &PullArgs) -> Outcome {
+    if args.to.symlink_metadata().is_ok() {
+        return Err(Failure::new(Exit::Usage, format!("{} exists already", args.to.display()))
+            .hint("name a folder that does not exist yet"));
+    }
+    let mut kept = Kept::of(context, &args.trial.trial)?;
+    let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
+    let mut holders = kept.holders(context);
+    let inventory = inventory(context, &mut holders)?;
+    let listed = inventory.list(&mut holders, &refused);
+    let one = match args.step {
+        Some(step) => at(&listed, step, &label)?,
+        None => listed.iter().rev().find(|one| one.state == State::Committed).ok_or_else(|| none(&label))?,
+    };
+    let mut transfer = Transfer::new(&context.out, format!("copying step {}", one.step));
+    let copied =
+        pull(&mut holders, &inventory, &one.name, &args.to, &mut |done, total| transfer.tell(done, total));
+    transfer.end();
+    copied.map_err(|reason| {
+        Failure::new(Exit::Infrastructure, format!("{} of {label} cannot be copied", one.name)).cause(reason)
+    })?;
+    if context.out.json {
+        let (checkpoint, step, bytes) = (one.name.as_str(), one.step, one.bytes);
+        context.out.json("pulled", &Pulled { trial: &label, checkpoint, step, bytes, folder: &args.to })?;
+    } else {
+        context.out.say(&format!("step {} of {label} lies in {}", one.step, args.to.display()));
+    }
+    Ok(Exit::Done)
+}
+
+/// Whether training goes on from a checkpoint, or would if it were whole.
+fn counts(state: State) -> bool {
+    matches!(state, State::Committed | State::Damaged)
+}
+
+/// The newest committed checkpoint of `step`.
+fn at<'a>(listed: &'a [Listed], step: u64, label: &str) -> Result<&'a Listed, Failure> {
+    let found = listed.iter().rev().find(|one| one.step == step && one.state != State::Partial);
+    found.ok_or_else(|| {
+        let steps: Vec<String> =
+            listed.iter().filter(|one| one.state != State::Partial).map(|one| one.step.to_string()).collect();
+        let there = if steps.is_empty() { "none".to_owned() } else { steps.join(", ") };
+        Failure::new(Exit::Usage, format!("{label} has no checkpoint of step {step}"))
+            .cause(format!("there are those of: {there}"))
+    })
+}
+
+fn none(label: &str) -> Failure {
+    Failure::new(Exit::Usage, format!("{label} has no checkpoint that counts"))
+        .hint(format!("`dtrain checkpoint ls {label}` lists what there is"))
+}
+
+fn unreadable(label: &str, reason: &str) -> Failure {
+    Failure::new(Exit::Infrastructure, format!("the checkpoints of {label} cannot be read")).cause(reason)
+}
+
+/// Asks all holders what they have; says which could not be asked.
+fn inventory(context: &Context, holders: &mut [Box<dyn Holder + '_>]) -> Result<Inventory, Failure> {
+    let inventory = Inventory::take(holders)
+        .map_err(|reason| Failure::new(Exit::Infrastructure, "nobody tells of checkpoints").cause(reason))?;
+    for (holder, reason) in &inventory.away {
+        context.out.say(&format!("{holder} cannot be asked, so that what it holds is left out: {reason}"));
+    }
+    Ok(inventory)
+}

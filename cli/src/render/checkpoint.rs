@@ -1,0 +1,127 @@
+//! Checkpoints, and how far one is read or copied.
+
+use super::number::counted;
+use super::table::{Column, Style, Text, Tone, age, table};
+use crate::output::Output;
+use dtrain_recipes::Bytes;
+use dtrain_runner::checkpoints::{Examined, Listed, Place, State};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::{Duration, Instant};
+
+/// How often it is said how far a long transfer is, where no bar is drawn.
+const TELL: Duration = Duration::from_secs(10);
+
+const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
+    Column { title, is_right, rank, least }
+}
+
+/// The checkpoints of a trial, a line each.
+pub(crate) fn checkpoints(listed: &[Listed], style: Style) -> String {
+    let columns = [
+        column("STEP", true, 9, None),
+        column("ATTEMPT", true, 8, None),
+        column("STATE", false, 9, None),
+        column("SIZE", true, 9, None),
+        column("AGE", true, 8, None),
+        column("WHERE", false, 9, Some(12)),
+        column("WHY", false, 7, Some(12)),
+    ];
+    let row = |one: &Listed| -> Vec<Text> {
+        let (word, tone) = state(one.state);
+        vec![
+            Text::new(one.step.to_string(), Tone::Bold),
+            one.attempt.to_string().into(),
+            Text::new(word, tone),
+            Bytes(one.bytes).to_string().into(),
+            age(one.modified_ms, style.now_ms).into(),
+            places(&one.places).into(),
+            one.reason.clone().unwrap_or_default().into(),
+        ]
+    };
+    table(&columns, &listed.iter().map(row).collect::<Vec<_>>(), style)
+}
+
+fn state(state: State) -> (&'static str, Tone) {
+    match state {
+        State::Committed => ("committed", Tone::Good),
+        State::Damaged => ("damaged", Tone::Bad),
+        State::Refused => ("refused", Tone::Bad),
+        State::Partial => ("partial", Tone::Dim),
+    }
+}
+
+/// `this machine`, or every host with what it has.
+fn places(places: &[Place]) -> String {
+    match places {
+        [only] => only.holder.clone(),
+        several => {
+            let place = |place: &Place| format!("{} ({})", place.holder, counted(place.files as u64, "file"));
+            several.iter().map(place).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// What was found in a checkpoint.
+pub(crate) fn findings(found: &Examined) -> String {
+    let Examined { name, bytes, files, tensors, damaged, lost } = found;
+    let mut page = match (lost.is_empty(), damaged.is_empty()) {
+        (true, true) => {
+            let (tensors, files) = (counted(*tensors as u64, "tensor"), counted(*files as u64, "file"));
+            format!("{name}: as it was written ({tensors} in {files}, {} read)\n", Bytes(*bytes))
+        }
+        (true, false) => format!("{name}: can be had as it was written, though not every copy is\n"),
+        (false, _) => format!("{name}: not as it was written\n"),
+    };
+    for one in damaged {
+        let holder = one.holder.as_ref().map(|holder| format!("{holder}: ")).unwrap_or_default();
+        page += &format!("  {holder}{}\n", one.damage);
+    }
+    page
+}
+
+/// Shows how far something long is: a bar, or a line from time to time.
+pub(crate) struct Transfer<'a> {
+    out: &'a Output,
+    what: String,
+    bar: Option<ProgressBar>,
+    told: Instant,
+}
+
+impl<'a> Transfer<'a> {
+    /// `what` is done, such as `reading step 5`.
+    pub(crate) fn new(out: &'a Output, what: String) -> Self {
+        let bar = out.draws().then(|| bar(&what));
+        Self { out, what, bar, told: Instant::now() }
+    }
+
+    /// So many bytes of so many are done.
+    pub(crate) fn tell(&mut self, done: u64, total: u64) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(total);
+                bar.set_position(done);
+            }
+            None if self.told.elapsed() >= TELL => {
+                self.told = Instant::now();
+                self.out.say(&format!("{}: {} of {}", self.what, Bytes(done), Bytes(total)));
+            }
+            None => {}
+        }
+    }
+
+    /// It is over.
+    pub(crate) fn end(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(what: &str) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("{msg} {bar:24} {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left");
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+    bar.set_style(style.expect("the template is well formed"));
+    bar.set_message(what.to_owned());
+    bar
+}
