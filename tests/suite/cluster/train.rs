@@ -135,6 +135,46 @@ fn four_hosts_train_the_quickstart_through_a_bastion() {
         fs::read_dir(trial.join("checkpoints")).expect("a folder").count()
     };
     assert!(["node1", "node2", "node3", "node4"].iter().all(|host| kept(host) > 0), "each keeps its part");
+    checkpoints_of_hosts(&lab);
+}
+
+/// The checkpoints of the quickstart are listed, read and copied from the controller; what one host lost another has.
+fn checkpoints_of_hosts(lab: &Lab) {
+    let says = |arguments: &[&str]| {
+        let output = lab.command("dtrain").args(arguments).output().expect("the program starts");
+        let [out, error] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        assert!(output.status.success(), "{arguments:?}: {out}{error}");
+        out
+    };
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&says(arguments)).expect("one document")
+    };
+    let listed = json(&["checkpoint", "ls", "quickstart-1", "--json"]);
+    let newest = listed["checkpoints"].as_array().and_then(|all| all.last()).expect("a checkpoint");
+    assert_eq!((&newest["step"], &newest["state"]), (&10.into(), &"committed".into()), "{listed}");
+    let holders: Vec<_> = newest["places"].as_array().into_iter().flatten().map(|p| &p["holder"]).collect();
+    assert_eq!(holders, ["node1", "node2", "node3", "node4"]);
+
+    let verified = json(&["checkpoint", "verify", "quickstart-1", "--json"]);
+    assert_eq!(verified["checkpoints"][0]["damaged"], serde_json::json!([]), "{verified}");
+    let trials = lab.home("node2").join(".local/state/dtrain/trials");
+    let trial = fs::read_dir(trials).expect("a trial").flatten().next().expect("a trial").path();
+    let folder = trial.join("checkpoints").join(newest["name"].as_str().expect("a name"));
+    let file = folder.join("rank-00001.safetensors");
+    let mut bytes = fs::read(&file).expect("its own rank's file");
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&file, bytes).expect("room on disk");
+    let said = says(&["checkpoint", "verify", "quickstart-1"]);
+    assert!(said.contains("though not every copy") && said.contains("node2: tensor"), "{said}");
+
+    says(&["checkpoint", "pull", "quickstart-1", "--to", "pulled"]);
+    let pulled = lab.home("controller").join("pulled");
+    let files = fs::read_dir(&pulled).expect("a checkpoint").count();
+    assert_eq!(files, 6, "four ranks, the table of contents and COMMIT");
+    assert_ne!(fs::read(&file).ok(), fs::read(pulled.join("rank-00001.safetensors")).ok(), "of another host");
+    dtrain_runner::checkpoints::verify(&pulled).expect("it is a checkpoint");
 }
 
 /// Runs for a while, disturbs, and waits for the end; prints how long it took to notice and to go on.

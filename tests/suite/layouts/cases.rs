@@ -14,7 +14,7 @@ const MOST_RANKS: u32 = 8;
 
 /// A model with a layout.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
+pub(crate) struct Case {
     subject: &'static Subject,
     pins: Pins,
 }
@@ -171,7 +171,7 @@ impl Case {
     }
 
     /// The layout called by these keys of the model called `name`.
-    pub(super) fn new(name: &str, pins: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(name: &str, pins: &[(&'static str, &str)]) -> Self {
         let subject = SUBJECTS.iter().find(|subject| subject.name == name).expect("a known name");
         Self::of(subject).with(owned(pins))
     }

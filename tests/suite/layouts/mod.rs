@@ -9,7 +9,9 @@ mod relay;
 mod sync;
 mod world;
 
-use cases::Case;
+pub(crate) use cases::Case;
+pub(crate) use world::{assignments, checkpoint, run_from};
+
 use std::fmt::Write;
 use world::{Trace, sent, train};
 

@@ -3,8 +3,9 @@
 use super::cases::{self, Case};
 use super::world::{Trace, run_from, trace, train};
 use super::{LOSS, NORM, farthest};
-use dtrain_protocol::checkpoint::merge;
-use dtrain_protocol::{Assignment, Event, Manifest, ResumePoint, StepId};
+use dtrain_protocol::{Assignment, Event, ResumePoint, StepId};
+use dtrain_runner::TrialFolder;
+use dtrain_runner::checkpoints::commit;
 use std::path::PathBuf;
 
 /// Steps under each layout.
@@ -68,19 +69,20 @@ fn relay(legs: &[Case]) -> Trace {
     all
 }
 
-/// Commits what the ranks saved after `step`, as the agent does, but where it lies.
-fn commit(case: &Case, assignments: &[Assignment], step: StepId, events: &[Event]) -> PathBuf {
+/// Commits what the ranks saved after `step`, as the agent does.
+pub(super) fn commit(case: &Case, assignments: &[Assignment], step: StepId, events: &[Event]) -> PathBuf {
     let saved = events.iter().filter_map(|event| match event {
         Event::Saved { step: at, folder, files, .. } if *at == step => Some((folder, files.clone())),
         _ => None,
     });
     let (folders, saved): (Vec<_>, Vec<_>) = saved.unzip();
     assert_eq!(saved.len(), assignments.len(), "{case}: every rank saves");
-    let (tensors, files) = merge(saved.concat()).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let manifest = Manifest::new(&assignments[0], step, "test", tensors, files);
-    let manifest = serde_json::to_vec(&manifest).expect("a manifest is JSON");
-    let write = |name: &str, text: &[u8]| std::fs::write(folders[0].join(name), text).expect("a file");
-    write("manifest.json", &manifest);
-    write("COMMIT", blake3::hash(&manifest).to_hex().as_bytes());
-    folders[0].clone()
+    let one = &assignments[0];
+    let trial = TrialFolder::at(one.checkpoints.parent().expect("it lies in the folder of its trial"));
+    let committed = commit::check(folders[0], &saved.concat())
+        .and_then(|()| commit::contents(one, step, saved.concat()))
+        .and_then(|contents| commit::prepare(folders[0], &contents))
+        .and_then(|()| commit::finish(&trial, step, one.attempt));
+    committed.unwrap_or_else(|error| panic!("{case}: {error}"));
+    trial.checkpoint(step, one.attempt)
 }

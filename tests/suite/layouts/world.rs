@@ -1,6 +1,7 @@
 //! Plans a case and trains it with ranks as threads.
 
 use super::Case;
+use super::relay::commit;
 use dtrain_planner::traffic::Traffic;
 use dtrain_planner::{Launch, PlanRequest, lower, plan};
 use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, ResumePoint, StepId, TrialId};
@@ -13,7 +14,7 @@ use dtrain_worker::comm::loopback;
 use dtrain_worker::session::{Orders, Tell, attempt_at_tempo};
 use std::fmt::Write;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -68,7 +69,7 @@ fn run(case: &Case, steps: u64) -> (Vec<Assignment>, Vec<Vec<Event>>) {
 
 /// The same from a checkpoint, or from the beginning, to the end of step `last`, with data and checkpoints in
 /// `folder`.
-pub(super) fn run_from(
+pub(crate) fn run_from(
     case: &Case,
     from: Option<&ResumePoint>,
     last: u64,
@@ -125,8 +126,14 @@ fn of_rank(events: &[Event]) -> Trace {
     }
 }
 
+/// Trains `case` for `last` steps and commits what it saved; its folder below `folder`.
+pub(crate) fn checkpoint(case: &Case, last: u64, folder: &Path) -> PathBuf {
+    let (assignments, events) = run_from(case, None, last, folder);
+    commit(case, &assignments, StepId(last), &events.concat())
+}
+
 /// What every rank is to do, from a checkpoint or from the beginning.
-pub(super) fn assignments(
+pub(crate) fn assignments(
     case: &Case,
     folder: &Path,
     from: Option<&ResumePoint>,

@@ -1,0 +1,31 @@
+//! What lies in checkpoints that were written by real training: all of it is looked at, and read by later versions.
+
+mod commands;
+mod damage;
+mod golden;
+
+use dtrain_protocol::Slice;
+use dtrain_runner::TrialFolder;
+use dtrain_runner::checkpoints::{Examined, Here, Holder, Inventory, examine};
+use dtrain_worker::checkpoint::{CheckpointError, Reader};
+use std::path::Path;
+
+/// Reads everything of the committed checkpoint in `folder`.
+pub(crate) fn examined(folder: &Path) -> Result<Examined, String> {
+    let trial = folder.parent().and_then(Path::parent).expect("it lies in the folder of its trial");
+    let name = folder.file_name().and_then(|name| name.to_str()).expect("it has a name");
+    let mut holders: [Box<dyn Holder>; 1] = [Box::new(Here::new(TrialFolder::at(trial)))];
+    let inventory = Inventory::take(&mut holders)?;
+    examine(&mut holders, &inventory, name, &mut |_, _| {})
+}
+
+/// Reads every tensor of a checkpoint, as ranks do.
+fn read(folder: &Path) -> Result<(), CheckpointError> {
+    let reader = Reader::open(folder)?;
+    for tensor in &reader.manifest().tensors {
+        let whole = Slice::whole(&tensor.shape);
+        let mut room = vec![0.0; usize::try_from(whole.elements()).expect("it is small")];
+        reader.read(&tensor.name, tensor.kind, &whole, &mut room)?;
+    }
+    Ok(())
+}
