@@ -82,6 +82,7 @@ impl House {
             .env("XDG_DATA_HOME", self.folder.path().join("data"))
             .env("NO_COLOR", "1")
             .env_remove("DTRAIN_KILLS")
+            .env_remove("DTRAIN_POWER_CUTS")
             .current_dir(self.folder.path());
         command
     }

@@ -1,5 +1,6 @@
 //! One test binary for everything that needs more than one crate.
 
+mod checkpoint;
 mod cluster;
 mod digits;
 mod emit;
@@ -10,6 +11,7 @@ mod lab;
 mod layouts;
 mod memory;
 mod parity;
+mod power;
 mod slurm;
 mod ssh;
 mod tidy;

@@ -1,0 +1,125 @@
+//! The program itself on a disk that is full, or that fails while it trains.
+
+use super::disk::{Disk, Memory};
+use super::with_disks;
+use dtrain_tests::{House, digest, newest_checkpoint, root};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long the program may take for anything.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program, with its state on a disk.
+fn dtrain(house: &House, state: &Path, arguments: &[&str]) -> Command {
+    let mut command = house.dtrain(arguments);
+    command.env("DTRAIN_STATE", state).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+fn recipe() -> String {
+    root().join("tests/data/tiny/recipe.toml").to_str().expect("the path is UTF-8").to_owned()
+}
+
+/// Arguments of a run of `steps` steps on two ranks, with a checkpoint after every `every` steps.
+fn arguments(steps: u32, every: u32, more: &[&str]) -> Vec<String> {
+    let mut all = vec!["run".to_owned(), recipe(), "--no-sample".to_owned()];
+    let own = [
+        format!("objective.stop={{ steps = {steps} }}"),
+        format!("checkpoint.every=\"{every} steps\""),
+        "cluster.ranks=2".to_owned(),
+        "layout.data=2".to_owned(),
+    ];
+    for setting in own.into_iter().chain(more.iter().map(|text| (*text).to_owned())) {
+        all.extend(["--set".to_owned(), setting]);
+    }
+    all
+}
+
+fn strs(all: &[String]) -> Vec<&str> {
+    all.iter().map(String::as_str).collect()
+}
+
+fn newest_trial(state: &Path) -> PathBuf {
+    let entries = fs::read_dir(state.join("trials")).expect("trials were made");
+    entries.map(|entry| entry.expect("an entry").path()).max().expect("a trial")
+}
+
+/// Names of all folders of checkpoints of the newest trial.
+fn folders(state: &Path) -> Vec<String> {
+    let entries = fs::read_dir(newest_trial(state).join("checkpoints")).expect("a folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("plain"));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn training_goes_on_where_the_disk_is_full_and_the_user_is_told() {
+    with_disks(|| {
+        // Weights and moments of 0.82 M parameters are 9.9 MB, and 16 MiB stay free: there is room for two checkpoints.
+        let memory = Memory::new(38 << 20).expect("one was made before");
+        let house = House::default();
+        let settings = ["model.hidden=128", "model.layers=4", "checkpoint.keep=2"];
+        let output = dtrain(&house, &memory.path(), &strs(&arguments(25, 5, &settings))).output();
+        let output = output.expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains("completed after 25 of 25 steps"), "{said}");
+        assert!(said.contains("was not saved") && said.contains("bytes free"), "the user is told: {said}");
+        let (step, newest) = newest_checkpoint(&newest_trial(&memory.path()));
+        assert!(crate::checkpoint::examined(&newest).is_ok_and(|found| found.damaged.is_empty()));
+        assert!((5..25).contains(&step.0), "the last that had room is kept: {step}");
+        let left = folders(&memory.path());
+        assert!(left.iter().all(|name| !name.ends_with(".partial")), "what failed takes no room: {left:?}");
+    });
+}
+
+#[test]
+fn a_training_whose_disk_failed_goes_on_to_the_same_end_when_it_is_back() {
+    with_disks(|| {
+        let house = House::default();
+        let all = arguments(600, 50, &[]);
+        house.expect(0, strs(&all)); // measures the machine, and is what the other must reach
+        let expected = digest(&newest_checkpoint(&house.newest_trial()).1);
+
+        let disk = Disk::new(super::DISK).expect("one was made before");
+        let state = disk.path().join("state");
+        fs::create_dir(&state).expect("an empty disk");
+        fs::copy(house.history(), state.join("history.db")).expect("room on disk");
+        let mut run = dtrain(&house, &state, &strs(&all)).stderr(Stdio::piped()).spawn().expect("it starts");
+        let begun = Instant::now();
+        while !has_two(&state) {
+            assert!(begun.elapsed() < PATIENCE, "there are checkpoints");
+            sleep(Duration::from_millis(5));
+        }
+        disk.cut();
+        let begun = Instant::now();
+        while run.try_wait().expect("it is ours").is_none() {
+            if begun.elapsed() > PATIENCE {
+                run.kill().expect("it is ours");
+                panic!("the program does not notice that its disk is gone");
+            }
+            sleep(Duration::from_millis(20));
+        }
+        let output = run.wait_with_output().expect("it ended");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{said}");
+        disk.restart();
+        let resumed = dtrain(&house, &state, &["resume", "last"]).output().expect("it starts");
+        assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+        assert_eq!(digest(&newest_checkpoint(&newest_trial(&state)).1), expected, "the same weights");
+    });
+}
+
+/// Whether the newest trial has two committed checkpoints.
+fn has_two(state: &Path) -> bool {
+    let Ok(trials) = fs::read_dir(state.join("trials")) else { return false };
+    let newest = trials.flatten().map(|entry| entry.path()).max();
+    let Some(entries) = newest.and_then(|trial| fs::read_dir(trial.join("checkpoints")).ok()) else {
+        return false;
+    };
+    entries.flatten().filter(|entry| entry.path().join("COMMIT").exists()).count() > 1
+}
