@@ -13,7 +13,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What the child is told, as JSON, by this variable.
 const WORK: &str = "POWER_CHILD";
@@ -38,7 +38,15 @@ pub(super) struct Work {
     pub(super) has_rows: bool,
 }
 
-/// What it says, a line each: something that is durable now.
+/// A line of the child.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Word {
+    /// When it was known, in nanoseconds since the Unix epoch.
+    pub(super) at: u128,
+    pub(super) said: Said,
+}
+
+/// What it says: something that is durable now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Said {
     /// A committed checkpoint, by the name of its folder.
@@ -73,13 +81,18 @@ impl Work {
 }
 
 /// What a line of the child says, when it is one of its own.
-pub(super) fn heard(line: &str) -> Option<Said> {
+pub(super) fn heard(line: &str) -> Option<Word> {
     serde_json::from_str(line).ok()
 }
 
+/// Nanoseconds since the Unix epoch.
+pub(super) fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_nanos()
+}
+
 #[expect(clippy::print_stdout, reason = "it is what the parent listens to")]
-fn say(said: &Said) {
-    println!("{}", serde_json::to_string(said).expect("plain data"));
+fn say(said: Said) {
+    println!("{}", serde_json::to_string(&Word { at: now(), said }).expect("plain data"));
     std::io::stdout().flush().ok();
 }
 
@@ -106,7 +119,7 @@ fn work_on(work: &Work) -> Result<(), Box<dyn Error>> {
         }
         if step % EVERY == 0 || rows.is_none() {
             checkpoint(&trial, &one, StepId(step))?;
-            say(&Said::Checkpoint(folder_name(StepId(step), one.attempt)));
+            say(Said::Checkpoint(folder_name(StepId(step), one.attempt)));
             if let Some(rows) = &mut rows {
                 let folder = trial.checkpoint(StepId(step), one.attempt);
                 rows.fact(Fact::CheckpointDurable { attempt: one.attempt, step: StepId(step), folder })?;
@@ -170,13 +183,13 @@ impl Rows {
         let events = vec![figures(self.attempt, step)];
         let news = News { events, offset: Some((self.attempt, step)), ..News::default() };
         self.history.keep(&self.trial, &news)?;
-        say(&Said::Rows { trial: self.trial.clone(), attempt: self.attempt.0, step });
+        say(Said::Rows { trial: self.trial.clone(), attempt: self.attempt.0, step });
         Ok(())
     }
 
     fn fact(&mut self, fact: Fact) -> Result<(), Box<dyn Error>> {
         self.history.keep(&self.trial, &News { facts: vec![fact.clone()], ..News::default() })?;
-        say(&Said::Fact { trial: self.trial.clone(), fact });
+        say(Said::Fact { trial: self.trial.clone(), fact });
         Ok(())
     }
 }

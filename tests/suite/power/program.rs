@@ -3,7 +3,7 @@
 use super::disk::{Disk, Memory};
 use super::with_disks;
 use dtrain_tests::{House, digest, newest_checkpoint, root};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -89,6 +89,9 @@ fn a_training_whose_disk_failed_goes_on_to_the_same_end_when_it_is_back() {
         let state = disk.path().join("state");
         fs::create_dir(&state).expect("an empty disk");
         fs::copy(house.history(), state.join("history.db")).expect("room on disk");
+        // A copy is not durable by itself, and what the program adds to it could be no better.
+        File::open(state.join("history.db")).and_then(|file| file.sync_all()).expect("room on disk");
+        File::open(&state).and_then(|folder| folder.sync_all()).expect("room on disk");
         let mut run = dtrain(&house, &state, &strs(&all)).stderr(Stdio::piped()).spawn().expect("it starts");
         let begun = Instant::now();
         while !has_two(&state) {
