@@ -302,6 +302,7 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
         let speed = trial
             .row
             .tokens_per_second
+            .filter(|speed| *speed > 0.0)
             .map_or(String::new(), |speed| format!(", {} {}/s", count(speed), unit(task.plan)));
         let predicted = predicted.map_or(String::new(), |predicted| {
             format!(", {} ({})", against(measured, predicted), seconds(predicted))

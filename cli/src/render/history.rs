@@ -47,9 +47,14 @@ fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: Style) -> V
         status(row.status),
         Text::new(age(row.created_ms, style.now_ms), Tone::Dim),
         layout.into(),
-        row.batch.to_string().into(),
-        rate(row.learning_rate).into(),
-        row.tokens_per_second.map(|speed| count(speed).replace(' ', "")).unwrap_or_default().into(),
+        // A foreign command keeps these to itself.
+        if row.batch == 0 { String::new() } else { row.batch.to_string() }.into(),
+        if row.batch == 0 { String::new() } else { rate(row.learning_rate) }.into(),
+        row.tokens_per_second
+            .filter(|speed| *speed > 0.0)
+            .map(|speed| count(speed).replace(' ', ""))
+            .unwrap_or_default()
+            .into(),
         row.best.map(|best| figure(&row.objective, best)).unwrap_or_default().into(),
         sparkline(curve, style).into(),
         Text::new(commit(row), Tone::Dim),

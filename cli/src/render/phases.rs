@@ -29,7 +29,12 @@ pub(super) fn phases(trial: &Trial) -> Vec<Vec<String>> {
         let figures = trial.figures.iter().filter(|summary| summary.key == key);
         let mut ranks: Vec<f64> = figures.filter_map(|summary| summary.mean).collect();
         ranks.sort_by(f64::total_cmp);
-        let (Some(least), Some(most)) = (ranks.first(), ranks.last()) else { continue };
+        // A foreign program tells no phases.
+        let (Some(least), Some(most)) =
+            (ranks.first(), ranks.last().filter(|most| **most > 0.0 || predicted.is_some()))
+        else {
+            continue;
+        };
         let median = ranks[ranks.len() / 2];
         let said = predicted.as_ref().map(of);
         // What is next to nothing has no meaningful ratio.
