@@ -40,8 +40,13 @@ fn trains_on_two_hosts(name: &str, module: &str) {
     run.completes(100);
     nothing_is_left(&lab, &["node1", "node2"]);
 
-    let history = lab.home("controller").join(".local/state/dtrain/history.db");
-    let history = History::open_read_only(&history).expect("a history");
+    // SQLite resolves links, and the way into a lab is one that only the kernel can follow.
+    let (state, copy) =
+        (lab.home("controller").join(".local/state/dtrain"), tempfile::tempdir().expect("a folder"));
+    for file in fs::read_dir(state).expect("a folder").flatten().filter(|file| file.path().is_file()) {
+        fs::copy(file.path(), copy.path().join(file.file_name())).expect("room on disk");
+    }
+    let history = History::open_read_only(&copy.path().join("history.db")).expect("a history");
     let trial = history.find("last").expect("a trial");
     let losses = history.series(&trial, "loss", Rank(0)).expect("losses");
     assert_eq!((losses.len(), losses[99].step), (100, 100));
