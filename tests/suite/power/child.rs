@@ -22,7 +22,7 @@ const WORK: &str = "POWER_CHILD";
 const ELEMENTS: u64 = 20_001;
 
 /// Committed checkpoints that are kept.
-const KEEP: u32 = 40;
+pub(super) const KEEP: u32 = 40;
 
 /// Steps from one checkpoint to the next.
 const EVERY: u64 = 8;

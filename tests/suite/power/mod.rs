@@ -30,8 +30,9 @@ use std::time::{Duration, Instant};
 /// Bytes of a disk.
 const DISK: u64 = 128 << 20;
 
-/// Checkpoints that the child keeps on disk for certain; of older ones nothing is asked.
-const ASKED: usize = 39;
+/// Newest acknowledged checkpoints that are asked for. Every child leaves at least one that it acknowledged, and at most one or
+/// two that came too late to count: of those that are kept at least a third were acknowledged.
+const ASKED: usize = child::KEEP as usize / 3;
 
 /// How long a child may take until it says something.
 const PATIENCE: Duration = Duration::from_secs(60);
