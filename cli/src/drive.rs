@@ -15,7 +15,7 @@ use dtrain_runner::driver::{self, Outcome as Ending};
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::{History, Trial};
 use dtrain_runner::{
-    Drive, DriveError, Interrupts, Launching, Observer, OnInterrupt, Options, Programs, Seen, Verdict,
+    Drive, DriveError, Interrupts, Launching, Observer, OnInterrupt, Options, Seen, Verdict,
 };
 use serde::Serialize;
 use std::num::NonZeroU32;
@@ -111,9 +111,7 @@ fn run(
     observer: &mut dyn Observer,
     interrupts: Arc<Interrupts>,
 ) -> Result<Result<Ending, DriveError>, Failure> {
-    let programs = Programs::of_this_program().map_err(|error| {
-        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
-    })?;
+    let programs = hosts::programs()?;
     let options = Options {
         detach: task.detach,
         on_interrupt: if task.how == How::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
@@ -127,8 +125,8 @@ fn run(
     };
     let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
         let launcher = ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others);
-        let is_shared = task.plan.recipe.cluster.launcher == dtrain_recipes::Launcher::Slurm;
-        Box::new(if is_shared { launcher.sharing(&context.home) } else { launcher })
+        let is_job = task.plan.recipe.cluster.slurm.is_some();
+        Box::new(if is_job { launcher.sharing(&context.home) } else { launcher })
     });
     let rates = history
         .rates(&task.plan.host, &model_digest(&task.plan.recipe.model))

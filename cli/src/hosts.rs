@@ -7,6 +7,7 @@ use crate::render::number::{counted, seconds};
 use crate::{job, rates};
 use dtrain_protocol::HostFacts;
 use dtrain_recipes::{Bytes, Launcher, Recipe};
+use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{Arrival, Unusable, reach_all};
 use dtrain_runner::ledger::Trial;
@@ -62,6 +63,11 @@ fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<U
 /// The file of this program.
 pub(crate) fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(no_program)
+}
+
+/// The programs that are started: this one.
+pub(crate) fn programs() -> Result<Programs, Failure> {
+    Programs::of_this_program().map_err(no_program)
 }
 
 fn no_program(error: std::io::Error) -> Failure {

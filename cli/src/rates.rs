@@ -9,7 +9,6 @@ use crate::trials::ledger;
 use dtrain_planner::{Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest};
 use dtrain_protocol::{HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe, Seconds};
-use dtrain_runner::Programs;
 use dtrain_runner::agent::Program;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
@@ -54,9 +53,7 @@ fn measure(
     digest: &str,
     micro_batches: Vec<u32>,
 ) -> Result<Rates, Failure> {
-    let programs = Programs::of_this_program().map_err(|error| {
-        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
-    })?;
+    let programs = hosts::programs()?;
     let mut arguments = programs.worker.arguments.clone();
     arguments.push("probe".to_owned());
     let probe = Probe {

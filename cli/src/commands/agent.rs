@@ -3,9 +3,9 @@
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::rates;
+use dtrain_runner::Home;
 use dtrain_runner::launch::relay;
 use dtrain_runner::transport::ProgramDigest;
-use dtrain_runner::{Home, Programs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,9 +23,7 @@ pub(crate) fn digest() -> ExitCode {
 
 /// Serves a controller until it goes. Checkpoints are kept in the state folder `shared`, where there is one.
 pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> Outcome {
-    let programs = Programs::of_this_program().map_err(|error| {
-        Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
-    })?;
+    let programs = crate::hosts::programs()?;
     relay::run(&context.home, shared.map(Home::at).as_ref(), &programs, rates::host).map_err(|error| {
         Failure::new(Exit::Infrastructure, "the controller is lost").cause(error.to_string())
     })?;

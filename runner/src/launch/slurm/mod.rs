@@ -1,0 +1,218 @@
+//! Slurm: jobs that run this program, and the nodes of the job that it runs in.
+//!
+//! A job runs the very command that was typed. Inside of it, the nodes are hosts like any other: the far end of each is started
+//! with `srun`, in a step of its own, and what it started ends with it. State lies in a folder that all nodes see.
+
+mod allocation;
+mod submission;
+
+pub use allocation::Allocation;
+pub use submission::Submission;
+
+use crate::{Home, durable};
+use dtrain_protocol::TrialId;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// A job by its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobId(pub String);
+
+impl std::fmt::Display for JobId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why Slurm did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SlurmError {
+    /// A program of Slurm cannot be started.
+    #[error("cannot start {program}")]
+    NoProgram {
+        /// Its name.
+        program: &'static str,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// It was asked and refused.
+    #[error("{program}: {reason}")]
+    Refused {
+        /// The program of Slurm.
+        program: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// A file of the state folder cannot be used.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a job came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// It waits in the queue.
+    Waiting {
+        /// Why, in Slurm's word.
+        reason: String,
+        /// How often it ran before.
+        restarts: u32,
+    },
+    /// It runs.
+    Running,
+    /// It is over.
+    Over {
+        /// Slurm's word for how.
+        word: String,
+        /// Exit code of its script, and the signal that ended it, or 0.
+        exit: (u8, u8),
+    },
+}
+
+/// Where the jobs of a state folder write.
+fn jobs(home: &Home) -> PathBuf {
+    home.path().join("slurm")
+}
+
+/// What a job wrote to standard output, and to standard error.
+pub fn outputs(home: &Home, job: &JobId) -> [PathBuf; 2] {
+    ["out", "err"].map(|end| jobs(home).join(format!("{job}.{end}")))
+}
+
+/// What became of a job; `None` when Slurm no longer knows it.
+pub fn state(job: &JobId) -> Result<Option<JobState>, SlurmError> {
+    let mut command = Command::new("scontrol");
+    command.args(["--oneliner", "show", "job"]).arg(&job.0);
+    match ask("scontrol", &mut command) {
+        Ok(text) => Ok(parse_state(&text)),
+        Err(SlurmError::Refused { reason, .. }) if reason.contains("Invalid job id") => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a line of `scontrol --oneliner show job`.
+fn parse_state(line: &str) -> Option<JobState> {
+    let field = |name: &str| {
+        line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    };
+    let word = field("JobState")?;
+    Some(match word {
+        "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" => JobState::Waiting {
+            reason: field("Reason").unwrap_or("None").to_owned(),
+            restarts: field("Restarts").and_then(|n| n.parse().ok()).unwrap_or(0),
+        },
+        "RUNNING" | "CONFIGURING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT"
+        | "RESIZING" => JobState::Running,
+        _ => {
+            let (code, signal) =
+                field("ExitCode").and_then(|exit| exit.split_once(':')).unwrap_or(("1", "0"));
+            let exit = (code.parse().unwrap_or(1), signal.parse().unwrap_or(0));
+            JobState::Over { word: word.to_owned(), exit }
+        }
+    })
+}
+
+/// Lets a job that was queued again start soon: Slurm makes it wait two minutes otherwise.
+///
+/// Not at once: a node refuses a job that it killed within the same second.
+pub fn release(job: &JobId) -> Result<(), SlurmError> {
+    let mut command = Command::new("scontrol");
+    command.arg("update").arg(format!("JobId={job}")).arg("StartTime=now+3seconds");
+    ask("scontrol", &mut command).map(drop)
+}
+
+/// Lets the program of a job finish its step, save and stop; a job that waits is taken out of the queue.
+pub fn stop(job: &JobId) -> Result<(), SlurmError> {
+    match state(job)? {
+        Some(JobState::Running) => {
+            let mut command = Command::new("scancel");
+            command.args(["--batch", "--signal=INT"]).arg(&job.0);
+            ask("scancel", &mut command).map(drop)
+        }
+        Some(JobState::Waiting { .. }) => cancel(job),
+        Some(JobState::Over { .. }) | None => Ok(()),
+    }
+}
+
+/// Ends a job.
+pub fn cancel(job: &JobId) -> Result<(), SlurmError> {
+    ask("scancel", Command::new("scancel").arg(&job.0)).map(drop)
+}
+
+/// Remembers which job trains a trial, or will.
+pub fn remember(home: &Home, trial: &TrialId, job: &JobId) -> Result<(), SlurmError> {
+    keep(home.trial(trial).job(), &job.0)
+}
+
+fn keep(path: PathBuf, text: &str) -> Result<(), SlurmError> {
+    let write = fs::create_dir_all(path.parent().unwrap_or(&path))
+        .and_then(|()| durable::replace(&path, text.as_bytes()));
+    write.map_err(|source| SlurmError::File { path, source })
+}
+
+/// The job that trained a trial last, or will train it next.
+pub fn job_of(home: &Home, trial: &TrialId) -> Option<JobId> {
+    let text = fs::read_to_string(home.trial(trial).job()).ok()?;
+    Some(JobId(text.trim().to_owned())).filter(|job| !job.0.is_empty())
+}
+
+/// The nodes that have a state folder in `home`, with their names.
+pub fn nodes(home: &Home) -> Vec<(String, Home)> {
+    let Ok(folders) = fs::read_dir(home.hosts()) else { return Vec::new() };
+    let names = folders.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut nodes: Vec<_> = names.map(|name| (name.clone(), home.host(&name))).collect();
+    nodes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    nodes
+}
+
+/// Runs a program of Slurm and gives what it printed, on standard error where it printed nothing else.
+fn ask(program: &'static str, command: &mut Command) -> Result<String, SlurmError> {
+    ask_with(program, command, b"")
+}
+
+fn ask_with(program: &'static str, command: &mut Command, input: &[u8]) -> Result<String, SlurmError> {
+    let wrong = |source| SlurmError::NoProgram { program, source };
+    // Ctrl-C is for this program alone.
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(wrong)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Whoever reads no input says in its answer why not.
+        drop(stdin.write_all(input));
+    }
+    let output = child.wait_with_output().map_err(wrong)?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        let reason = if err.trim().is_empty() { out } else { err };
+        return Err(SlurmError::Refused { program, reason: reason.trim().replace('\n', "; ") });
+    }
+    Ok(if out.trim().is_empty() { err.into_owned() } else { out.into_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "JobId=7 JobName=tiny UserId=root(0) Priority=1 JobState=FAILED Reason=NonZeroExitCode \
+        Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=5:0 RunTime=00:00:03";
+
+    #[test]
+    fn what_became_of_a_job_is_read() {
+        let over = JobState::Over { word: "FAILED".into(), exit: (5, 0) };
+        assert_eq!(parse_state(LINE), Some(over));
+        let line = LINE.replace("FAILED", "PENDING").replace("NonZeroExitCode", "BeginTime");
+        let waiting = JobState::Waiting { reason: "BeginTime".into(), restarts: 1 };
+        assert_eq!(parse_state(&line.replace("Restarts=0", "Restarts=1")), Some(waiting));
+        assert_eq!(parse_state(&LINE.replace("FAILED", "COMPLETING")), Some(JobState::Running));
+        assert_eq!(parse_state("slurm_load_jobs error"), None);
+    }
+}
