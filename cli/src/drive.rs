@@ -123,9 +123,9 @@ fn run(
         How::Start => hosts::of(context, &task.plan.recipe)?,
         How::Resume | How::Attach | How::Stop => hosts::that_answer(context, &task.plan.recipe)?,
     };
+    let is_job = task.plan.recipe.cluster.slurm.is_some();
     let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
         let launcher = ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others);
-        let is_job = task.plan.recipe.cluster.slurm.is_some();
         Box::new(if is_job { launcher.sharing(&context.home) } else { launcher })
     });
     let rates = history
@@ -168,9 +168,8 @@ fn assignments(
     if launching.hosts >= planned {
         return Ok(lower(task.plan, task.plan.best(), &launch));
     }
-    let fewer = (1..=launching.hosts).rev().filter_map(NonZeroU32::new);
-    let plan = fewer.map(|hosts| on_hosts(task.plan, hosts, rates)).find_map(Result::ok);
-    let plan = plan.ok_or_else(|| {
+    let mut fewer = (1..=launching.hosts).rev().filter_map(NonZeroU32::new);
+    let plan = fewer.find_map(|hosts| on_hosts(task.plan, hosts, rates).ok()).ok_or_else(|| {
         let found = counted(launching.hosts.into(), "host");
         format!("{found} of {planned} answer, and the training fits on no fewer")
     })?;
