@@ -1,6 +1,7 @@
 //! Commands that Slurm runs: sent into a job from outside of it, and followed there.
 
 use crate::context::Context;
+use crate::drive::How;
 use crate::failure::{Exit, Failure};
 use crate::{hosts, signals};
 use dtrain_protocol::TrialId;
@@ -9,7 +10,7 @@ use dtrain_runner::launch::slurm::{self, Allocation, JobId, JobState, SlurmError
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How often Slurm is asked how it goes.
@@ -94,14 +95,7 @@ fn followed(context: &Context, job: &JobId, detach: bool) -> Result<Exit, Failur
         context.out.next(&format!("squeue --job {job}"));
         return Ok(Exit::Detached);
     }
-    follow(context, job, false, Place::Beginning)
-}
-
-/// From where the outputs of a job are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Beginning,
-    End,
+    follow(context, job, How::Start)
 }
 
 /// The job that trains a trial, when this command does not run in it.
@@ -117,13 +111,15 @@ pub(crate) fn is_alive(home: &dtrain_runner::Home, trial: &TrialId) -> Option<bo
     Some(matches!(slurm::state(&job), Ok(Some(JobState::Waiting { .. } | JobState::Running)) | Err(_)))
 }
 
-/// Shows what a job says until it is over, and ends as it does. Ctrl-C lets it save and stop, twice ends it at once.
-pub(crate) fn follow(context: &Context, job: &JobId, is_to_stop: bool, from: Place) -> Result<Exit, Failure> {
+/// Shows what a job says until it is over, and ends as it does: from the beginning, unless it was there before. Ctrl-C lets it save
+/// and stop, twice ends it at once; who is only attached leaves.
+pub(crate) fn follow(context: &Context, job: &JobId, how: How) -> Result<Exit, Failure> {
     let interrupts = signals::listen()?;
-    let mut outputs = slurm::outputs(&context.home, job).map(|path| Tail::of(path, from));
+    let is_new = matches!(how, How::Start | How::Resume);
+    let mut outputs = slurm::outputs(&context.home, job).map(|path| Tail::of(path, is_new));
     let mut shown = String::new();
     let (mut asked, mut stopped) = (None::<Instant>, 0);
-    if is_to_stop {
+    if how == How::Stop {
         slurm::stop(job).map_err(|error| refused(&error))?;
     }
     loop {
@@ -163,6 +159,10 @@ pub(crate) fn follow(context: &Context, job: &JobId, is_to_stop: bool, from: Pla
         }
         match interrupts.count() {
             count if count == stopped => {}
+            _ if how == How::Attach => {
+                context.out.say(&format!("job {job} goes on without this terminal"));
+                return Ok(Exit::Detached);
+            }
             1 => slurm::stop(job).map_err(|error| refused(&error))?,
             _ => slurm::cancel(job).map_err(|error| refused(&error))?,
         }
@@ -231,9 +231,8 @@ struct Tail {
 }
 
 impl Tail {
-    fn of(path: PathBuf, from: Place) -> Self {
-        let length = |path: &Path| path.metadata().map_or(0, |found| found.len());
-        let offset = if from == Place::End { length(&path) } else { 0 };
+    fn of(path: PathBuf, is_new: bool) -> Self {
+        let offset = if is_new { 0 } else { path.metadata().map_or(0, |found| found.len()) };
         Self { path, offset }
     }
 

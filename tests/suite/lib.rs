@@ -13,6 +13,37 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_owned()
 }
 
+/// A recipe without a name: some seconds of training on [`numbered_lines`], which divides among one, two and four hosts.
+pub const SHORT_TRAINING: &str = r#"
+[model]
+kind = "decoder"
+layers = 4
+hidden = 64
+heads = 4
+context = 64
+
+[data]
+train = "text.txt"
+valid = "5%"
+
+[objective]
+stop = { steps = 150 }
+
+[train]
+batch = 24
+
+[checkpoint]
+every = 5
+"#;
+
+/// Its steps.
+pub const SHORT_STEPS: u64 = 150;
+
+/// The text that it reads as `text.txt`.
+pub fn numbered_lines() -> String {
+    (0..4000).map(|line| format!("line {line} of a text, and {}\n", line * line)).collect()
+}
+
 /// The `dtrain` program, built beside this test.
 ///
 /// Panics with the command to type when it is missing.

@@ -4,7 +4,6 @@ use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::job::Place;
 use crate::{job, trials};
 use dtrain_planner::Plan;
 use dtrain_recipes::Launcher;
@@ -21,7 +20,11 @@ pub(crate) fn attach(context: &Context, args: &TrialArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let id = trials::find(&history, &args.trial)?;
     if let Some(job) = job::elsewhere(context, &id) {
-        return job::follow(context, &job, false, Place::End);
+        if !trials::is_alive(context, &id) {
+            return Err(Failure::new(Exit::Usage, format!("job {job} of {} is over", args.trial))
+                .hint(format!("`dtrain resume {}` goes on from its newest checkpoint", args.trial)));
+        }
+        return job::follow(context, &job, How::Attach);
     }
     take_up(context, &args.trial, How::Attach, false)
 }
@@ -36,7 +39,7 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
         return Err(Failure::new(Exit::Usage, format!("{label} does not run: it is {}", trial.row.status)));
     }
     if let Some(job) = job::elsewhere(context, &trial.row.id) {
-        job::follow(context, &job, true, Place::End)?;
+        job::follow(context, &job, How::Stop)?;
         context.out.next(&format!("dtrain show {label}"));
         return Ok(Exit::Done);
     }

@@ -28,6 +28,7 @@ pub(crate) fn hosts_that_share_a_folder_save_there_once() {
         let own = Home::at(world.host(host)).trial(&world.trial).checkpoints();
         assert!(own.is_symlink(), "a host keeps nothing of its own");
         let kept = checkpoints::committed(&world.home.trial(&world.trial).checkpoints()).expect("a folder");
+        assert!(!kept.is_empty(), "all were saved to one folder");
         kept.iter().for_each(|point| drop(checkpoints::verify(&point.folder).expect("with every part")));
         world.assert_nothing_lives();
     }

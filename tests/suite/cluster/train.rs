@@ -1,7 +1,7 @@
 //! Training on hosts that are reached through a bastion, and that fail.
 
 use crate::lab::Lab;
-use dtrain_tests::root;
+use dtrain_tests::{SHORT_TRAINING, numbered_lines, root};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -11,31 +11,6 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take that must come.
 const PATIENCE: Duration = Duration::from_secs(150);
-
-/// A training of some seconds, which divides among two and four hosts.
-const RECIPE: &str = r#"
-name = "lab"
-
-[model]
-kind = "decoder"
-layers = 4
-hidden = 64
-heads = 4
-context = 64
-
-[data]
-train = "text.txt"
-valid = "5%"
-
-[objective]
-stop = { steps = 150 }
-
-[train]
-batch = 24
-
-[checkpoint]
-every = 5
-"#;
 
 const HOSTS: &str = r#"
 [cluster]
@@ -53,8 +28,7 @@ pub(crate) struct Run {
 impl Run {
     /// Puts recipe and data in place, and starts.
     fn start(lab: &Lab, recipe: &str, settings: &[&str]) -> Self {
-        let text: String =
-            (0..4000).map(|line| format!("line {line} of a text, and {}\n", line * line)).collect();
+        let text = numbered_lines();
         let files = [("text.txt", text.as_str()), ("recipe.toml", recipe), ("hosts.toml", HOSTS)];
         for machine in ["controller", "node1", "node2", "node3", "node4"] {
             files.iter().for_each(|(name, text)| lab.put(machine, name, text));
@@ -181,7 +155,7 @@ fn checkpoints_of_hosts(lab: &Lab) {
 #[expect(clippy::print_stdout, reason = "the log of the tests tells how long it took")]
 fn disturbed(fault: &str, disturb: impl Fn(&Lab), (word, name): (&str, &str), left: &[&str]) {
     let Some(lab) = Lab::start(4) else { return };
-    let mut run = Run::start(&lab, RECIPE, &[]);
+    let mut run = Run::start(&lab, &format!("name = \"lab\"\n{SHORT_TRAINING}"), &[]);
     run.hears("step ");
     run.hears("step ");
     let began = Instant::now();

@@ -3,7 +3,7 @@
 mod farm;
 
 use dtrain_runner::ledger::History;
-use dtrain_tests::House;
+use dtrain_tests::{House, SHORT_STEPS, SHORT_TRAINING, numbered_lines};
 use farm::Farm;
 use std::fs;
 use std::ops::RangeInclusive;
@@ -11,37 +11,7 @@ use std::process::{Child, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Steps of a training.
-const STEPS: u64 = 150;
-
-/// A training of some seconds on one node and on two.
-const RECIPE: &str = r#"
-name = "farm"
-
-[model]
-kind = "decoder"
-layers = 4
-hidden = 64
-heads = 4
-context = 64
-
-[data]
-train = "text.txt"
-valid = "5%"
-
-[objective]
-stop = { steps = 150 }
-
-[train]
-batch = 24
-
-[checkpoint]
-every = 5
-
-[cluster]
-launcher = "slurm"
-slurm.nodes = 2
-"#;
+const SLURM: &str = "[cluster]\nlauncher = \"slurm\"\nslurm.nodes = 2\n";
 
 /// A farm, a house with the recipe, and the commands of a user.
 struct User {
@@ -54,10 +24,11 @@ impl User {
     fn of(nodes: usize) -> Option<Self> {
         let farm = Farm::start(nodes)?;
         let house = House::default();
-        let text: String =
-            (0..4000).map(|line| format!("line {line} of a text, and {}\n", line * line)).collect();
-        house.file("text.txt", text);
-        let recipe = house.file("recipe.toml", RECIPE).display().to_string();
+        house.file("text.txt", numbered_lines());
+        let recipe = house
+            .file("recipe.toml", format!("name = \"farm\"\n{SHORT_TRAINING}\n{SLURM}"))
+            .display()
+            .to_string();
         Some(Self { farm, house, recipe })
     }
 
@@ -102,7 +73,7 @@ impl User {
     fn has_all_steps(&self, name: &str, attempts: RangeInclusive<usize>) {
         let history = History::open_read_only(&self.house.history()).expect("a history");
         let trial = history.trial(&history.find(name).expect("a trial"), &|_| false).expect("a trial");
-        assert_eq!((trial.row.step, trial.row.status.to_string().as_str()), (STEPS, "completed"));
+        assert_eq!((trial.row.step, trial.row.status.to_string().as_str()), (SHORT_STEPS, "completed"));
         assert!(attempts.contains(&trial.attempts.len()), "{} attempts", trial.attempts.len());
         assert_eq!(
             history.find("last").expect("a trial"),

@@ -40,7 +40,8 @@ impl Submission<'_> {
         command.arg("--test-only").arg("--wrap=true");
         // It speaks on standard error.
         let said = ask("sbatch", &mut command)?;
-        Ok(said.trim().trim_start_matches("sbatch: ").to_owned())
+        // It gives the job a number that the real one does not get.
+        Ok(said.trim().find("to start").map_or_else(|| said.trim(), |at| &said.trim()[at..]).to_owned())
     }
 
     /// Puts it into the queue.
