@@ -37,9 +37,10 @@ impl MicroCost {
 
 /// The cost at `micro` samples from a measured profile; `None` when the profile is empty.
 ///
-/// Straight lines between measured points; beyond them the line of the two nearest goes on, but never below
-/// proportional growth from the last point's best rate times one half.
-pub fn measured(profile: &[ProfilePoint], micro: u32) -> Option<MicroCost> {
+/// Straight lines between measured points; beyond them the line of the two nearest goes on, but never below half of what
+/// `guess`, a cost that nobody measured, says when it is scaled to the nearest point. From a single point it goes on as
+/// `guess` does: a small micro-batch takes as long as reading the weights, and many samples take as long as their products.
+pub fn measured(profile: &[ProfilePoint], micro: u32, guess: impl Fn(u32) -> MicroCost) -> Option<MicroCost> {
     let (first, last) = (profile.first()?, profile.last()?);
     let at = f64::from(micro);
     let (low, high) = match profile.iter().position(|p| p.micro_batch >= micro) {
@@ -49,22 +50,28 @@ pub fn measured(profile: &[ProfilePoint], micro: u32) -> Option<MicroCost> {
         Some(_) | None => (last, last),
     };
     let (x0, x1) = (f64::from(low.micro_batch), f64::from(high.micro_batch));
-    let part = |of: fn(&ProfilePoint) -> f64| {
+    let near = if micro <= first.micro_batch { first } else { last };
+    let (guessed, guessed_near) = (guess(micro), guess(near.micro_batch));
+    let part = |of: fn(&ProfilePoint) -> f64, guessed: f64, guessed_near: f64| {
+        let growth =
+            if guessed_near > 0.0 { guessed / guessed_near } else { at / f64::from(near.micro_batch) };
+        let scaled = of(near) * growth;
         let (y0, y1) = (of(low), of(high));
         if low.micro_batch == high.micro_batch {
-            return y0 * at / x0;
+            return scaled;
         }
         let line = y0 + (y1 - y0) * (at - x0) / (x1 - x0);
-        let floor = 0.5 * at * (y0 / x0).min(y1 / x1);
-        line.max(floor)
+        let is_inside = (first.micro_batch..=last.micro_batch).contains(&micro);
+        if is_inside { line } else { line.max(0.5 * scaled) }
     };
     let (begin, end) = (f64::from(first.micro_batch), f64::from(last.micro_batch));
+    let (g, n) = (guessed, guessed_near);
     Some(MicroCost {
-        block_forward: part(|p| p.block_forward),
-        block_backward: part(|p| p.block_backward),
-        outer_forward: part(|p| p.outer_forward),
-        outer_backward: part(|p| p.outer_backward),
-        overhead: part(|p| p.overhead),
+        block_forward: part(|p| p.block_forward, g.block_forward, n.block_forward),
+        block_backward: part(|p| p.block_backward, g.block_backward, n.block_backward),
+        outer_forward: part(|p| p.outer_forward, g.outer_forward, n.outer_forward),
+        outer_backward: part(|p| p.outer_backward, g.outer_backward, n.outer_backward),
+        overhead: part(|p| p.overhead, at, f64::from(near.micro_batch)),
         beyond: (at / end).ln().max((begin / at).ln()).max(0.0),
     })
 }
@@ -228,7 +235,22 @@ fn cnn(c: &Cnn) -> Work {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hardware::datasheet;
     use crate::sample;
+    use dtrain_protocol::DeviceKind;
+
+    /// In proportion to the samples.
+    fn even(micro: u32) -> MicroCost {
+        MicroCost {
+            block_forward: 1.0,
+            block_backward: 1.0,
+            outer_forward: 1.0,
+            outer_backward: 1.0,
+            overhead: 1.0,
+            beyond: 0.0,
+        }
+        .scaled(f64::from(micro))
+    }
 
     fn point(micro_batch: u32, seconds: f64) -> ProfilePoint {
         ProfilePoint {
@@ -245,7 +267,7 @@ mod tests {
     fn a_measured_point_is_returned_as_it_was_measured() {
         let profile = [point(1, 1.0), point(4, 2.5), point(16, 8.0)];
         for p in &profile {
-            let cost = measured(&profile, p.micro_batch).expect("the profile is not empty");
+            let cost = measured(&profile, p.micro_batch, even).expect("the profile is not empty");
             assert!((cost.block_forward - p.block_forward).abs() < 1e-12);
             assert!((cost.block_backward - p.block_backward).abs() < 1e-12);
             assert!(cost.beyond == 0.0);
@@ -255,13 +277,26 @@ mod tests {
     #[test]
     fn between_points_the_cost_lies_between_and_beyond_it_grows() {
         let profile = [point(2, 1.0), point(4, 2.5)];
-        let forward = |micro| measured(&profile, micro).expect("not empty");
+        let forward = |micro| measured(&profile, micro, even).expect("not empty");
         assert!((forward(3).block_forward - 1.75).abs() < 1e-12);
         assert!(forward(8).block_forward > 2.5 && forward(8).beyond > 0.6);
         assert!(forward(1).block_forward > 0.0 && forward(1).beyond > 0.6);
-        assert!(measured(&[], 1).is_none());
-        let one = measured(&[point(4, 2.0)], 8).expect("not empty");
+        assert!(measured(&[], 1, even).is_none());
+        let one = measured(&[point(4, 2.0)], 8, even).expect("not empty");
         assert!((one.block_forward - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn from_one_point_the_cost_goes_on_as_reading_weights_and_then_their_products_do() {
+        let mlp = Mlp { inputs: 64, hidden: vec![2048; 4], classes: 10, activation: Activation::Relu };
+        let (model, sheet) = (Model::Mlp(mlp), datasheet(DeviceKind::Cpu, "", 1));
+        let profile = [point(1, 0.01)];
+        let guess = |micro| roofline(&model, &sheet, Precision::F32, micro);
+        let forward = |micro| measured(&profile, micro, guess).expect("not empty").block_forward;
+        assert!((forward(1) - 0.01).abs() < 1e-12);
+        assert!(forward(2) < 0.015, "the weights are read once: {}", forward(2));
+        assert!((1.8..2.1).contains(&(forward(1024) / forward(512))), "products take their time");
+        assert!(forward(512) < 0.5 * 512.0 * forward(1), "so many samples at once are worth it");
     }
 
     #[test]

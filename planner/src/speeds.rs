@@ -88,15 +88,16 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
     let exact = distance == 0.0;
     let crowd = crowd(case, pool) / crowd(case, Pool { ranks: rates.ranks, threads: rates.threads, ..pool });
     let slower = (f64::from(rates.threads.max(1)) / f64::from(pool.threads)).powf(0.8) * crowd;
+    let sheet = link(case, pool);
+    let guess = |micro| compute::roofline(case.model, &sheet, Precision::F32, micro);
     let cost = |bf16: f64| {
         let at = |micro: &u32| {
-            compute::measured(&rates.profile, *micro)
+            compute::measured(&rates.profile, *micro, guess)
                 .unwrap_or_default()
                 .scaled(slower * bf16 * case.factors.compute)
         };
         micros.iter().map(at).collect::<Vec<_>>()
     };
-    let link = link(case, pool);
     let ways = 2.0 * (1.0 - 1.0 / f64::from(rates.ranks.max(1)));
     let curve = if rates.ranks > 1 { rates.all_reduce.clone() } else { Vec::new() };
     Speeds {
@@ -105,7 +106,7 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
         optimizer_per_parameter: rates.optimizer_seconds_per_parameter * slower,
         all_reduce: curve,
         all_reduce_scale: if rates.ranks > 1 { crowd / ways } else { 1.0 },
-        link,
+        link: sheet,
         baseline: baseline(pool.device, Some(rates.baseline_bytes)),
         source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
         spread: rates.spread.clamp(0.0, 0.5),

@@ -108,9 +108,8 @@ fn a_model_that_an_engine_has_not_is_refused() {
     );
 }
 
-#[test]
-fn the_readme_s_command_writes_a_config_of_torchtitan() {
-    let house = House::default();
+/// The command of the README, in a house where its model was measured.
+pub(super) fn the_readme_s_command_writes_a_config_of_torchtitan(house: &House) {
     let readme = fs::read_to_string(root().join("README.md")).expect("a README");
     let command =
         readme.lines().find(|line| line.contains("--emit torchtitan")).expect("the README shows it");

@@ -1,5 +1,6 @@
 //! Every command of every example's README, as a new user would type it.
 
+use crate::emit::the_readme_s_command_writes_a_config_of_torchtitan;
 use dtrain_protocol::{Rank, StepId};
 use dtrain_runner::ledger::History;
 use dtrain_tests::{House, newest_checkpoint, root};
@@ -117,8 +118,10 @@ fn slow_network() {
 
 #[test]
 fn plan_only() {
-    // Whose model was measured there already.
-    the_readme_s_command_draws_a_page(&follow("examples/plan-only/README.md", &[], &[(1, 3)]));
+    let house = follow("examples/plan-only/README.md", &[], &[(1, 3)]);
+    // The README's commands are about the same model, which was measured there.
+    the_readme_s_command_draws_a_page(&house);
+    the_readme_s_command_writes_a_config_of_torchtitan(&house);
 }
 
 fn the_readme_s_command_draws_a_page(house: &House) {

@@ -4,6 +4,7 @@ use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{Manifest, Rank, Slice, StepId, TensorKind};
 use dtrain_runner::ledger::History;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -42,6 +43,22 @@ pub const SHORT_STEPS: u64 = 150;
 /// The text that it reads as `text.txt`.
 pub fn numbered_lines() -> String {
     (0..4000).map(|line| format!("line {line} of a text, and {}\n", line * line)).collect()
+}
+
+/// A table of `rows` rows: 64 numbers that look random, `x0` to `x63`, and a `class` of ten.
+pub fn random_rows(rows: u32) -> String {
+    let mut text: String = (0..64).map(|column| format!("x{column},")).collect();
+    text += "class\n";
+    let mut state = 1u64;
+    for row in 0..rows {
+        for _ in 0..64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let value = f64::from((state >> 40) as u32 % 1000) / 500.0 - 1.0;
+            write!(text, "{value:.2},").expect("a string grows");
+        }
+        writeln!(text, "c{}", row % 10).expect("a string grows");
+    }
+    text
 }
 
 /// The `dtrain` program, built beside this test.

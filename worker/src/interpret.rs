@@ -7,10 +7,11 @@ use crate::parallel::sync::{Outer, norms_squared};
 use crate::parallel::{
     Ballot, Mesh, NoiseGauge, Reduction, Tally, context, norm_squared, tally, tensor, update,
 };
-use crate::session::Stream;
+use crate::session::{Copying, Stream};
 use crate::stage::{Flow, Samples, Stage};
 use crate::watch::{Phase, Tempo, Watch};
 use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, StepId, Toward, Training};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// One rank's part of the model, with what moves its weights.
@@ -28,6 +29,8 @@ pub(crate) struct Replica<'a> {
     pub(crate) post: Post,
     pub(crate) mesh: Mesh,
     pub(crate) tempo: Tempo,
+    /// The state that is being copied, where it is: it must not change before it was.
+    pub(crate) copying: Option<Arc<Copying>>,
 }
 
 /// What a step gave.
@@ -260,6 +263,9 @@ impl Run<'_, '_> {
     /// may help.
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
     fn update(&mut self) -> Result<(), Failure> {
+        if let Some(copying) = self.replica.copying.take() {
+            copying.wait();
+        }
         let Replica { training, stage, optimizer, outer, loss_scale, noise, mesh, .. } = &mut *self.replica;
         let loss_was = loss_scale.as_mut().map_or(1.0, LossScale::arrive);
         let (own, norm) = if outer.is_some() {

@@ -19,6 +19,7 @@ pub mod session;
 pub mod stage;
 
 mod entry;
+mod frozen;
 mod interpret;
 mod loss_scale;
 mod memory;

@@ -7,12 +7,14 @@ mod device;
 mod host;
 mod lamb;
 
+use crate::frozen::Frozen;
 use crate::ops::kernels::Numbers;
 use crate::parallel::Shards;
 use crate::stage::{Parameter, Stage};
 use burn::tensor::Tensor;
 use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One update rule with the moments of one stage.
 pub struct Optimizer {
@@ -41,7 +43,7 @@ pub struct Move {
 enum Moments {
     #[default]
     None,
-    Host(Vec<f32>, Vec<f32>),
+    Host(Arc<Vec<f32>>, Arc<Vec<f32>>),
     Device(Box<[Tensor<1>; 2]>),
 }
 
@@ -98,13 +100,33 @@ impl Optimizer {
         let len = self.owned[index].len();
         let (first, second) = match &self.moments[index] {
             Moments::None => (vec![0.0; len], vec![0.0; len]),
-            Moments::Host(first, second) => (first.clone(), second.clone()),
+            Moments::Host(first, second) => (first.to_vec(), second.to_vec()),
             Moments::Device(both) => {
                 let vector = |t: &Tensor<1>| t.to_data().try_to_vec().expect("moments are f32");
                 (vector(&both[0]), vector(&both[1]))
             }
         };
         (Some(first), has_second(self.rule.kind).then_some(second))
+    }
+
+    /// First and second moment of elements `range` of the part of parameter `index` that this rank owns, as they are now;
+    /// `None` as [`Optimizer::moments`] gives it.
+    pub(crate) fn frozen(&self, index: usize, range: Range<usize>) -> [Option<Frozen>; 2] {
+        let (first, second) = match &self.moments[index] {
+            Moments::None => {
+                let zeros = Frozen::Copy(vec![0.0; range.len()]);
+                (zeros.clone(), zeros)
+            }
+            Moments::Host(first, second) => {
+                let part = |moment: &Arc<Vec<f32>>| Frozen::Vector(Arc::clone(moment), range.clone());
+                (part(first), part(second))
+            }
+            Moments::Device(both) => {
+                let part = |moment: &Tensor<1>| Frozen::tensor(moment, range.clone(), false);
+                (part(&both[0]), part(&both[1]))
+            }
+        };
+        [Some(first), has_second(self.rule.kind).then_some(second)]
     }
 
     /// Replaces the moments of parameter `index`, as [`Optimizer::moments`] gave them. A moment that the rule
@@ -117,7 +139,7 @@ impl Optimizer {
             moment
         };
         let second = if has_second(self.rule.kind) { checked(second) } else { Vec::new() };
-        self.moments[index] = Moments::Host(checked(first), second);
+        self.moments[index] = Moments::Host(Arc::new(checked(first)), Arc::new(second));
     }
 
     /// Bytes of all moments; none before the first step.
@@ -156,10 +178,13 @@ impl Moments {
     fn host(&mut self, len: usize, kind: OptimizerKind) -> (&mut [f32], &mut [f32]) {
         if let Self::None = self {
             let second = if has_second(kind) { vec![0.0; len] } else { Vec::new() };
-            *self = Self::Host(vec![0.0; len], second);
+            *self = Self::Host(Arc::new(vec![0.0; len]), Arc::new(second));
         }
         match self {
-            Self::Host(first, second) => (first, second),
+            // Copies what a checkpoint still reads, and only that.
+            Self::Host(first, second) => {
+                (Arc::make_mut(first).as_mut_slice(), Arc::make_mut(second).as_mut_slice())
+            }
             Self::None | Self::Device(..) => unreachable!("moments of a stage on the host are vectors"),
         }
     }

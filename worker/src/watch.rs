@@ -63,7 +63,7 @@ impl Watch {
     }
 }
 
-/// Least time of each pass: stands for a slower device where schedules are studied.
+/// Least time of each pass, and of a copy: stands for a slower device where schedules are studied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tempo {
     /// Of a forward.
@@ -72,6 +72,8 @@ pub struct Tempo {
     pub input: Duration,
     /// Of the rest of a backward.
     pub weights: Duration,
+    /// Of copying the state for a checkpoint.
+    pub copy: Duration,
 }
 
 impl Tempo {

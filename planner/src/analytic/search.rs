@@ -29,7 +29,7 @@ pub fn search_all(question: &Question, keep: usize) -> Found {
     run(question, Table::new(question, keep), false)
 }
 
-/// The same with the front of time, memory and money.
+/// The same with the front of time, memory and money; with `keep` 0 nothing but the front is looked for.
 pub fn search_front(question: &Question, keep: usize) -> Found {
     run(question, Table::with_front(question, keep), true)
 }

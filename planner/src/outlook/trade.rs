@@ -13,7 +13,7 @@ pub(super) fn weighed(question: &Question, found: Found, chosen: &Choice, bill: 
     let mut front = Front::default();
     let fewer = halves(question.cluster).map(|cluster| {
         let question = Question { cluster, ..question.clone() };
-        search_front(&question, 1).front
+        search_front(&question, 0).front
     });
     for point in std::iter::once(found.front).chain(fewer).flatten() {
         front.note(point.cost, point.what);

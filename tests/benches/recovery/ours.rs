@@ -5,8 +5,7 @@ use super::training::{Step, Training};
 use dtrain_protocol::Event;
 use dtrain_runner::Seen;
 use dtrain_runner::agent::AgentCard;
-use dtrain_tests::House;
-use std::fmt::Write;
+use dtrain_tests::{House, random_rows};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -46,11 +45,14 @@ launcher = "ssh"
 hosts = ["node[1-2]"]
 "#;
 
+/// As many as in `train.py`.
+const SAMPLES: u32 = 2048;
+
 /// Two ranks on this machine.
 pub(crate) fn here() -> Training {
     let house = House::default();
     let recipe = house.file("recipe.toml", RECIPE);
-    house.file("rows.csv", rows());
+    house.file("rows.csv", random_rows(SAMPLES));
     let mut command = house.dtrain(["run", "--no-sample", "--json"]);
     command.arg(recipe);
     let trials = house.state().join("trials");
@@ -59,7 +61,7 @@ pub(crate) fn here() -> Training {
 
 /// A rank on each of two hosts.
 pub(crate) fn on_hosts(lab: &Lab) -> Training {
-    let rows = rows();
+    let rows = random_rows(SAMPLES);
     for machine in ["controller", "node1", "node2"] {
         for (name, text) in [("rows.csv", rows.as_str()), ("recipe.toml", RECIPE), ("hosts.toml", HOSTS)] {
             lab.put(machine, name, text);
@@ -68,22 +70,6 @@ pub(crate) fn on_hosts(lab: &Lab) -> Training {
     let mut command: Command = lab.command("dtrain");
     command.args(["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample", "--json"]);
     Training::start(&mut command, step, |_, _| unreachable!("hosts are struck, not ranks"), ())
-}
-
-/// Rows of numbers that look random, and a class each.
-fn rows() -> String {
-    let mut text: String = (0..64).map(|column| format!("x{column},")).collect();
-    text += "class\n";
-    let mut state = 1u64;
-    for row in 0..2048 {
-        for _ in 0..64 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            write!(text, "{:.2},", f64::from((state >> 40) as u32 % 1000) / 500.0 - 1.0)
-                .expect("a string grows");
-        }
-        writeln!(text, "c{}", row % 10).expect("a string grows");
-    }
-    text
 }
 
 /// The step that a line of `--json` tells of.

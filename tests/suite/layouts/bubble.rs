@@ -59,7 +59,7 @@ fn simulated(assignments: &[Assignment], shape: Shape, pass: Duration) -> f64 {
 
 /// The same share of the fastest step.
 fn measured(case: &Case, assignments: Vec<Assignment>, pass: Duration) -> f64 {
-    let tempo = Tempo { forward: pass, input: pass, weights: pass };
+    let tempo = Tempo { forward: pass, input: pass, weights: pass, ..Tempo::default() };
     let ranks = events(case, assignments, tempo);
     let times = |event: &Event| if let Event::Step(figures) = event { Some(figures.times) } else { None };
     let ranks: Vec<Vec<_>> = ranks.iter().map(|events| events.iter().filter_map(times).collect()).collect();

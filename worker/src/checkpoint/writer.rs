@@ -101,12 +101,13 @@ fn head_of(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
 
 /// Writes and syncs a file; returns its length and the hashes of its chunks.
 fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<FileEntry> {
-    let mut chunks = Chunks { file: File::create(path)?, chunk: Vec::new(), bytes: 0, hashes: Vec::new() };
+    let mut chunks =
+        Chunks { file: File::create(path)?, bytes: 0, chunk: blake3::Hasher::new(), hashes: Vec::new() };
     chunks.push(head)?;
     for piece in pieces {
         chunks.push(bytemuck::cast_slice(piece.values))?;
     }
-    chunks.flush()?;
+    chunks.end();
     chunks.file.sync_all()?;
     Ok(FileEntry { name: String::new(), bytes: chunks.bytes, chunks: chunks.hashes })
 }
@@ -114,36 +115,36 @@ fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<File
 /// A file that is written and hashed chunk by chunk.
 struct Chunks {
     file: File,
-    /// The chunk that is not full yet.
-    chunk: Vec<u8>,
-    /// Bytes written, the unfinished chunk not counted.
+    /// Bytes written.
     bytes: u64,
+    /// Of the chunk that is not full yet.
+    chunk: blake3::Hasher,
+    /// Of those that are.
     hashes: Vec<String>,
 }
 
 impl Chunks {
     fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let room = CHUNK_BYTES as usize - self.chunk.len();
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.chunk.extend_from_slice(now);
-            bytes = later;
-            if self.chunk.len() as u64 == CHUNK_BYTES {
-                self.flush()?;
+            let room = CHUNK_BYTES - self.bytes % CHUNK_BYTES;
+            let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+            self.chunk.update(now);
+            self.file.write_all(now)?;
+            self.bytes += now.len() as u64;
+            if self.bytes.is_multiple_of(CHUNK_BYTES) {
+                self.end();
             }
+            bytes = later;
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        if self.chunk.is_empty() {
-            return Ok(());
+    /// Ends a chunk, unless nothing of it is written.
+    fn end(&mut self) {
+        if self.chunk.count() > 0 {
+            self.hashes.push(self.chunk.finalize().to_hex().to_string());
+            self.chunk.reset();
         }
-        self.hashes.push(blake3::hash(&self.chunk).to_hex().to_string());
-        self.file.write_all(&self.chunk)?;
-        self.bytes += self.chunk.len() as u64;
-        self.chunk.clear();
-        Ok(())
     }
 }
 

@@ -69,6 +69,7 @@ fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, F
         noise: None,
         mesh,
         tempo: Tempo::default(),
+        copying: None,
     };
     let pass = Pass { micro: 0, chunk: 0 };
     let actions =

@@ -72,8 +72,19 @@ pub fn rates(
     let noise = NoiseGauge::of(&training, &arrangement, &mesh);
     let (outer, loss_scale) = (None, None);
     let training = &training;
-    let replica =
-        Replica { training, stage, optimizer, reduction, outer, loss_scale, noise, post, mesh, tempo };
+    let replica = Replica {
+        training,
+        stage,
+        optimizer,
+        reduction,
+        outer,
+        loss_scale,
+        noise,
+        post,
+        mesh,
+        tempo,
+        copying: None,
+    };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
     let left = |share: f64| request.budget_seconds * share - began.elapsed().as_secs_f64();
@@ -124,8 +135,9 @@ fn of(subjects: &[Subject], part: impl Fn(&Subject) -> f64) -> Vec<f64> {
 struct Subject {
     micro_batch: u32,
     samples: Synthetic,
-    /// Seconds of a pass, about: the same number on all ranks.
+    /// Seconds of a pass, about, and of the update in it: the same numbers on all ranks.
     seconds: f64,
+    update: f64,
     /// Passes of the fastest visit.
     passes: Vec<Timed>,
     /// Seconds of the passes of all visits.
@@ -187,12 +199,13 @@ fn affordable(
 ) -> Result<Vec<Subject>, Failure> {
     let mut subjects: Vec<Subject> = Vec::new();
     for micro_batch in &request.micro_batches {
-        // What the visits of those before will take, and this one with its first pass at the rate of the last.
+        // What the visits of those before will take, and this one with its first pass at the rate of the last, whose
+        // update of the weights takes as long whatever the samples are.
         let visits = f64::from(VISITS) * (WARM_UP + REPEATS.0) as f64;
         let before: f64 = subjects.iter().map(|subject| subject.seconds).sum();
-        let this = subjects
-            .last()
-            .map_or(0.0, |last| last.seconds / f64::from(last.micro_batch) * f64::from(*micro_batch));
+        let this = subjects.last().map_or(0.0, |last| {
+            last.update + (last.seconds - last.update) * f64::from(*micro_batch) / f64::from(last.micro_batch)
+        });
         let least = visits * (before + this) + this;
         if bench.agree(least - left())? > 0.0 && !subjects.is_empty() {
             break;
@@ -200,12 +213,13 @@ fn affordable(
         let samples = Synthetic::of(&request.model, *micro_batch);
         // The very first pass also makes what later ones find made.
         let passes = if subjects.is_empty() { 2 } else { 1 };
-        let seconds = (0..passes).map(|_| bench.pass(&samples).total()).last().unwrap_or_default();
-        let seconds = bench.agree(seconds)?;
+        let pass = (0..passes).map(|_| bench.pass(&samples)).last().unwrap_or_default();
+        let (seconds, update) = (bench.agree(pass.total())?, bench.agree(pass.optimizer)?);
         subjects.push(Subject {
             micro_batch: *micro_batch,
             samples,
             seconds,
+            update,
             passes: Vec::new(),
             all: Vec::new(),
         });

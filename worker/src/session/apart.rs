@@ -5,8 +5,9 @@
 //! owes nothing.
 
 use super::load::read;
-use super::save::Copied;
+use super::save::Taken;
 use crate::checkpoint::{CheckpointError, Reader};
+use crate::frozen::Frozen;
 use crate::interpret::Replica;
 use crate::parallel::sync::put;
 use crate::stage::{Parameter, Stage};
@@ -15,14 +16,15 @@ use dtrain_protocol::{OwnState, Region, Slice, TensorKind};
 /// What a loss scale is called, as it is of no parameter.
 const LOSS_SCALE: &str = "all";
 
-/// A copy of what this replica writes of it.
-pub(super) fn copies(replica: &Replica<'_>) -> Vec<Copied> {
+/// What this replica writes of it. It changes at other times than weights do, so all of it is copied at once.
+pub(super) fn taken(replica: &Replica<'_>) -> Vec<Taken> {
     let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
     let index = mesh.replicas().rank();
     let own = |state| TensorKind::Own { replica: index, state };
-    let mut copied = Vec::new();
+    let mut taken = Vec::new();
     let mut copy = |name: &str, kind, region: &Region, values| {
-        copied.push(Copied { name: name.into(), kind, slice: Slice::all(region.clone()), values });
+        let (slice, values) = (Slice::all(region.clone()), Frozen::Copy(values));
+        taken.push(Taken { name: name.into(), kind, slice, values });
     };
     for (parameter, Parameter { name, region, range, .. }) in stage.parameters().iter().enumerate() {
         if let Some(outer) = outer {
@@ -53,7 +55,7 @@ pub(super) fn copies(replica: &Replica<'_>) -> Vec<Copied> {
         let region = Region::whole(&[state.len() as u64]);
         copy(LOSS_SCALE, TensorKind::LossScale, &region, state.to_vec());
     }
-    copied
+    taken
 }
 
 /// The moments of replica `index`; those of the first are what any other layout goes on with.

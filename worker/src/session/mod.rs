@@ -16,6 +16,7 @@ mod tests;
 
 pub(crate) use load::weights;
 pub use orders::Orders;
+pub(crate) use save::Copying;
 pub(crate) use stream::Stream;
 
 use crate::comm::{self, Group, Seat};
@@ -109,8 +110,19 @@ fn attempt_with(
     let post = Post::new(mesh.pipeline().clone(), stage.device());
     let (loss_scale, noise) =
         (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
-    let mut replica =
-        Replica { training, stage, optimizer, reduction, outer, loss_scale, noise, post, mesh, tempo };
+    let mut replica = Replica {
+        training,
+        stage,
+        optimizer,
+        reduction,
+        outer,
+        loss_scale,
+        noise,
+        post,
+        mesh,
+        tempo,
+        copying: None,
+    };
     let notice = match &assignment.resume {
         Some(point) => load::load(point, assignment, &mut replica)?,
         None => None,

@@ -6,9 +6,11 @@
 use super::Stage;
 use super::parameters::Unit;
 use super::values::tensor;
+use crate::frozen::Frozen;
 use crate::parallel::{Gatherer, Partners, Shards};
 use dtrain_protocol::Channel;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// This rank's blocks of all packs, and what is gathered now.
@@ -18,7 +20,7 @@ pub(super) struct Shelf {
     /// Of experts that are spread.
     expert_gatherer: Option<Gatherer>,
     /// The owned parts of all parameters, as [`Shards::kept`] tells.
-    own: Vec<f32>,
+    own: Arc<Vec<f32>>,
     /// Packs that each unit uses.
     needs: Vec<Vec<usize>>,
     /// Whether the values of each pack are here.
@@ -47,7 +49,7 @@ impl Shelf {
         Self {
             gatherer: gatherer.expect("who shards weights has somebody to gather them from"),
             expert_gatherer: partners.expert_weights.clone(),
-            own: vec![0.0; shards.kept_length()],
+            own: Arc::new(vec![0.0; shards.kept_length()]),
             needs: units.iter().map(needs).collect(),
             open: vec![false; shards.packs().len()],
             coming: VecDeque::new(),
@@ -61,10 +63,16 @@ impl Shelf {
         &self.own[self.shards.kept(index)]
     }
 
+    /// Elements `range` of the owned part of parameter `index`, as they are now.
+    pub(super) fn frozen(&self, index: usize, range: Range<usize>) -> Frozen {
+        let begin = self.shards.kept(index).start;
+        Frozen::Vector(Arc::clone(&self.own), begin + range.start..begin + range.end)
+    }
+
     /// As [`Shelf::own`], to be changed. Nothing may be open or on its way.
     pub(super) fn own_mut(&mut self, index: usize) -> &mut [f32] {
         assert!(self.coming.is_empty() && !self.open.contains(&true), "weights change between passes");
-        &mut self.own[self.shards.kept(index)]
+        &mut Arc::make_mut(&mut self.own)[self.shards.kept(index)]
     }
 
     /// Begins to gather what `unit` uses, unless it is here or on its way.
@@ -140,7 +148,7 @@ impl Stage {
     /// Values that this rank has room for: those it owns, and those that are gathered now.
     pub fn room(&self) -> usize {
         let gathered = self.values.iter().map(|values| values.dims()[0]).sum::<usize>();
-        let shelf = self.shelf.iter().flat_map(|shelf| shelf.spare.iter().chain([&shelf.own]));
+        let shelf = self.shelf.iter().flat_map(|shelf| shelf.spare.iter().chain([&*shelf.own]));
         gathered + shelf.map(Vec::capacity).sum::<usize>()
     }
 }

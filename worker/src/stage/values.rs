@@ -2,6 +2,7 @@
 
 use super::Stage;
 use super::shelf::Shelf;
+use crate::frozen::Frozen;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::ops::Range;
@@ -47,6 +48,14 @@ impl Stage {
                 let values: &[f32] = values.as_slice().expect("weights are f32");
                 room.copy_from_slice(&values[inside]);
             }
+        }
+    }
+
+    /// Elements `range` of parameter `index`, as they are now. With zero 3 the range must lie inside what this rank owns.
+    pub(crate) fn frozen(&self, index: usize, range: Range<usize>) -> Frozen {
+        match &self.shelf {
+            Some(shelf) => shelf.frozen(index, shift(&range, self.shards.owned(index).start)),
+            None => Frozen::tensor(&self.values[index], range, self.host),
         }
     }
 

@@ -189,13 +189,17 @@ impl Table {
         self.best.first().map_or(f64::INFINITY, |choice| choice.seconds)
     }
 
-    /// The slowest that is kept; infinite while there is room.
+    /// The slowest that is kept; infinite while there is room, and 0 where none is kept.
     fn last(&self) -> f64 {
-        if self.best.len() < self.keep { f64::INFINITY } else { self.best[self.keep - 1].seconds }
+        if self.best.len() < self.keep {
+            f64::INFINITY
+        } else {
+            self.best.last().map_or(0.0, |last| last.seconds)
+        }
     }
 
     /// Whether layouts of a shape and unit, in these orders of passes, that take at least `bound` seconds may change
-    /// anything.
+    /// anything but the front.
     pub(super) fn may_gain(
         &self,
         cut: &Cut,
@@ -203,6 +207,9 @@ impl Table {
         zeros: &[ZeroStage],
         bound: f64,
     ) -> bool {
+        if self.keep == 0 {
+            return false;
+        }
         let [zero, orders] = &self.inner;
         bound < self.last()
             || self.outer.iter().zip(outer(cut)).any(|(column, value)| bound < column.seconds(value))
@@ -244,6 +251,9 @@ impl Table {
         }
         if let Some(front) = &mut self.front {
             front.note(Cost::of(seconds, choice.bytes / self.memory, whole(cut.ranks())), *cut);
+        }
+        if self.keep == 0 {
+            return;
         }
         self.insert(choice);
         let columns = self.outer.iter_mut().chain(&mut self.inner);

@@ -68,7 +68,9 @@ proptest! {
         prop_assert_eq!((weighed.best, weighed.champions), (all.best, all.champions));
         prop_assert_eq!(weighed.front.is_empty(), bounded.best.is_empty());
         let unbounded = run(&question, Table::with_front(&question, 5), false);
-        prop_assert_eq!((unbounded.bounded, unbounded.front), (0, weighed.front));
+        prop_assert_eq!((unbounded.bounded, &unbounded.front), (0, &weighed.front));
+        let alone = search_front(&question, 0);
+        prop_assert_eq!((alone.front, alone.best.len(), alone.champions.len()), (weighed.front, 0, 0));
     }
 }
 

@@ -15,7 +15,7 @@ const LAST_LINES: usize = 8;
 /// … and where in its log they are looked for, in bytes from the end.
 const LAST_BYTES: u64 = 4096;
 
-/// Longest line that is looked at whole, in bytes.
+/// Longest line that is looked at whole, in bytes; a longer one is looked at in parts.
 const LINE: u64 = 64 << 10;
 
 /// How a program's output is read.
@@ -34,35 +34,41 @@ impl Progress {
 
     /// Writes all that is printed to the log, and says what lines tell.
     pub(super) fn read_output(&self, from: impl Read, log: &Path, say: &impl Fn(Event)) -> io::Result<()> {
-        let mut log = OpenOptions::new().append(true).open(log)?;
-        let mut from = BufReader::new(from);
+        // Neither a missing log nor a full disk may keep the program from going on.
+        let mut log = OpenOptions::new().append(true).open(log).ok();
         let mut clock = Clock::default();
-        let mut bytes = Vec::new();
-        while from.by_ref().take(LINE).read_until(b'\n', &mut bytes)? > 0 {
-            // A full disk must not keep the program from going on.
-            drop(log.write_all(&bytes));
-            let line = String::from_utf8_lossy(&bytes);
+        each_line(from, |bytes| {
+            drop(log.as_mut().map(|log| log.write_all(bytes)));
+            let line = String::from_utf8_lossy(bytes);
             // Progress bars overwrite their line.
             for line in line.split(['\r', '\n']) {
                 if let Some(found) = self.0.iter().find_map(|template| template.read(line)) {
                     said(&of_figures(&found), &mut clock, say);
                 }
             }
-            bytes.clear();
-        }
-        Ok(())
+        })
     }
+}
+
+/// Hands over line by line, each with its end, until there is no more; bytes need not be UTF-8.
+fn each_line(from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut from = BufReader::new(from);
+    let mut bytes = Vec::new();
+    while from.by_ref().take(LINE).read_until(b'\n', &mut bytes)? > 0 {
+        take(&bytes);
+        bytes.clear();
+    }
+    Ok(())
 }
 
 /// Reads lines of JSON until the program ends. A line that is not understood is skipped: it is the program's own business.
 pub(super) fn read_events(from: impl Read, say: &impl Fn(Event)) -> io::Result<()> {
     let mut clock = Clock::default();
-    for line in BufReader::new(from).lines() {
-        if let Ok(line) = serde_json::from_str::<Line>(&line?) {
+    each_line(from, |line| {
+        if let Ok(line) = serde_json::from_slice::<Line>(line) {
             said(&line, &mut clock, say);
         }
-    }
-    Ok(())
+    })
 }
 
 /// The last lines of a log.
@@ -167,10 +173,12 @@ mod tests {
 
     #[test]
     fn lines_become_events_and_others_are_skipped() {
-        let text =
-            "hello\n{\"step\": 3, \"loss\": 0.5, \"tokens\": 8}\n{\"step\": 4, \"valid_loss\": 0.25}\n";
+        // What is not understood may be of any bytes and of any length.
+        let strange = [b"hello \xff\n".as_slice(), &vec![b'x'; 3 * LINE as usize]].concat();
+        let told = b"\n{\"step\": 3, \"loss\": 0.5, \"tokens\": 8}\n{\"step\": 4, \"valid_loss\": 0.25}\n";
+        let text = [strange.as_slice(), told].concat();
         let said = RefCell::new(Vec::new());
-        read_events(text.as_bytes(), &|event| said.borrow_mut().push(event)).expect("text can be read");
+        read_events(text.as_slice(), &|event| said.borrow_mut().push(event)).expect("text can be read");
         let said = said.into_inner();
         assert!(matches!(&said[0], Event::Step(f) if f.step == StepId(3) && f.tokens == 8));
         assert!(matches!(said[1], Event::Validated { step: StepId(4), loss, .. } if loss == 0.25));

@@ -5,8 +5,10 @@ mod sync;
 pub(super) mod world;
 mod zero;
 
+use crate::watch::Tempo;
 use dtrain_protocol::{Event, Failure, HeldBytes, SampleRequest, StepId, StopReason, Training};
 use dtrain_recipes::{Metric, OptimizerKind, ZeroStage};
+use std::time::Duration;
 use world::{Ended, World, commit, losses, norms};
 
 /// The largest relative difference.
@@ -255,5 +257,39 @@ fn whole_replicas_tell_how_much_of_a_gradient_is_chance() {
     assert!(noise.noise.abs() < 1e-5 * noise.signal, "{noise:?}");
     for other in [World::new(1), World::new(2).zero(ZeroStage::Zero1, 2)] {
         assert!(told(&other.steps(3).run()).iter().all(|(_, noise)| noise.is_none()));
+    }
+}
+
+/// The bytes of every checkpoint that the ranks wrote, and how long each of them stalled for it.
+fn saved(ended: &[Ended]) -> Vec<(Vec<u8>, f64)> {
+    let of = |event: &Event| match event {
+        Event::Saved { folder, files, stall_seconds, .. } => {
+            Some((std::fs::read(folder.join(&files[0].file.name)).unwrap(), *stall_seconds))
+        }
+        _ => None,
+    };
+    ended.iter().flat_map(|rank| rank.events.iter().filter_map(of)).collect()
+}
+
+#[test]
+fn a_checkpoint_is_copied_while_the_next_step_computes() {
+    let zeros = [ZeroStage::Zero0, ZeroStage::Zero1, ZeroStage::Zero3];
+    let world = |zero| World::new(2).zero(zero, 2).steps(3).edit(|a| a.save_every = 1);
+    let copy = Duration::from_millis(200);
+    for zero in zeros {
+        let quick = saved(&world(zero).run());
+        // Where copying takes longer than the gradients, what would change weights waits for it, and tells that it did.
+        let late = saved(&world(zero).tempo(Tempo { copy, ..Tempo::default() }).run());
+        // Each rank computes two micro-batches a step.
+        let hidden = saved(&world(zero).tempo(Tempo { copy, forward: copy, ..Tempo::default() }).run());
+        assert_eq!((quick.len(), late.len(), hidden.len()), (6, 6, 6));
+        for ((quick, late), hidden) in quick.iter().zip(&late).zip(&hidden) {
+            assert!(quick.0 == late.0 && quick.0 == hidden.0, "the state is that of the step ({zero:?})");
+            assert!(hidden.1 < copy.as_secs_f64() / 2.0, "stalled for {} s behind a longer step", hidden.1);
+        }
+        // Nothing waits for the last of a rank.
+        for rank in late.chunks(3) {
+            assert!(rank[..2].iter().all(|(_, stall)| *stall > copy.as_secs_f64() / 4.0), "{}", rank[0].1);
+        }
     }
 }

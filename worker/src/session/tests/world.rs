@@ -29,6 +29,7 @@ pub(super) struct World {
     assignments: Vec<Assignment>,
     folder: Arc<TempDir>,
     stop_at: Option<u64>,
+    tempo: Tempo,
 }
 
 /// How a rank ended.
@@ -46,7 +47,7 @@ impl World {
             (0..400).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
         std::fs::write(folder.path().join("text.txt"), text).unwrap();
         let assignments = (0..ranks).map(|rank| assignment(rank, ranks, folder.path())).collect();
-        Self { assignments, folder, stop_at: None }
+        Self { assignments, folder, stop_at: None, tempo: Tempo::default() }
     }
 
     pub(super) fn edit<T>(mut self, change: impl Fn(&mut Assignment) -> T) -> Self {
@@ -89,6 +90,12 @@ impl World {
         self
     }
 
+    /// Slows down what the ranks do.
+    pub(super) fn tempo(mut self, tempo: Tempo) -> Self {
+        self.tempo = tempo;
+        self
+    }
+
     /// Joins the ranks by a mapping, as processes of one host are; otherwise they are threads.
     pub(super) fn share_memory(self) -> Self {
         let ranks = u32::try_from(self.assignments.len()).unwrap();
@@ -106,7 +113,7 @@ impl World {
         let ranks = u32::try_from(self.assignments.len()).unwrap();
         let groups = loopback::threads(ranks, Duration::from_secs(20));
         let run = |(assignment, group): (Assignment, loopback::Thread)| {
-            let (folder, stop_at) = (Arc::clone(&self.folder), self.stop_at);
+            let (folder, stop_at, tempo) = (Arc::clone(&self.folder), self.stop_at, self.tempo);
             let is_last = assignment.rank.0 + 1 == ranks;
             std::thread::spawn(move || {
                 let (orders, inbox) = channel();
@@ -123,9 +130,7 @@ impl World {
                 });
                 let mut inbox = Orders::of(inbox);
                 let result = match assignment.link {
-                    Link::Alone => {
-                        attempt_anyway(&assignment, Box::new(group), Tempo::default(), &mut inbox, &tell)
-                    }
+                    Link::Alone => attempt_anyway(&assignment, Box::new(group), tempo, &mut inbox, &tell),
                     Link::SharedMemory { .. } | Link::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
                 };
                 let events = events.lock().unwrap().clone();
