@@ -1,7 +1,7 @@
 //! What a trial shows while it runs: one stream that the progress display, `--json` and tests read alike.
 
 use crate::Fact;
-use dtrain_protocol::{AttemptId, Failure, Stamped, StepId};
+use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -78,6 +78,24 @@ pub enum Status {
         step: StepId,
         /// Why not.
         reason: String,
+    },
+    /// The loss is far above what it was, several times in a row.
+    LossLeapt {
+        /// Steps completed.
+        step: StepId,
+        /// The loss.
+        loss: f64,
+        /// The middle of those before.
+        usual: f64,
+    },
+    /// A rank computes longer than those that do the same work, which wait for it.
+    Slow {
+        /// The rank.
+        rank: Rank,
+        /// Seconds that it computes in a step.
+        seconds: f64,
+        /// Seconds that the middle one of them does.
+        usual: f64,
     },
     /// The spool of an attempt is damaged before its end; what follows the damage is not read.
     SpoolDamaged {

@@ -69,7 +69,7 @@ fn trials(house: &House) -> Vec<PathBuf> {
 }
 
 /// The agent of the newest trial and its ranks, when there is one.
-fn card(house: &House, before: &[PathBuf]) -> Option<AgentCard> {
+pub(crate) fn card(house: &House, before: &[PathBuf]) -> Option<AgentCard> {
     let new = trials(house).into_iter().find(|trial| !before.contains(trial))?;
     serde_json::from_slice(&fs::read(new.join("agent.json")).ok()?).ok()
 }

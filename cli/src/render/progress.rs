@@ -263,6 +263,16 @@ impl Progress {
                     self.warning()
                 ));
             }
+            Status::LossLeapt { step, loss: now, usual } => {
+                let (now, usual) = (loss(*now), loss(*usual));
+                self.say(&format!("{}: the loss leapt from {usual} to {now} at step {step}", self.warning()));
+            }
+            Status::Slow { rank, seconds: own, usual } => self.say(&format!(
+                "{}: rank {rank} computes {} a step, and those with the same work {}; all wait for it",
+                self.warning(),
+                seconds(*own),
+                seconds(*usual)
+            )),
             Status::SpoolDamaged { spool, offset, reason } => self.say(&format!(
                 "{}: {} is damaged at byte {offset} ({reason}); what follows is not read",
                 self.warning(),

@@ -211,6 +211,8 @@ impl<'a> Follower<'a> {
                 .map_err(|error| format!("old checkpoints: {error}"))?;
         }
         self.first = assignments.first().map_or(Rank(0), |one| one.rank);
+        let peers = assignments.first().map_or(0, |one| one.arrangement.layout.world());
+        super::files::suffice(assignments.len(), 0, peers as usize)?;
         let ground = Ground {
             attempt: self.order.attempt,
             folder: &self.folder,
@@ -240,7 +242,12 @@ impl<'a> Follower<'a> {
     fn look_at_ranks(&mut self) -> io::Result<()> {
         for change in super::rank::look(&mut self.ranks, &mut self.heard_by)? {
             let said = match change {
-                Change::Exited { index, status } => Said::Exited { rank: self.rank(index), status },
+                Change::Exited { index, status, failure } => {
+                    if let Some(failure) = failure {
+                        self.say(&Said::Event { rank: self.rank(index), event: Event::Failed(failure) });
+                    }
+                    Said::Exited { rank: self.rank(index), status }
+                }
                 Change::GivenUp { index } => {
                     Said::HeardOut { rank: self.rank(index), garbled: None, last: Vec::new() }
                 }

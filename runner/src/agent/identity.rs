@@ -58,6 +58,33 @@ fn identity(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::RootCertStore;
+    use rustls::crypto::aws_lc_rs::default_provider;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, UnixTime};
+    use rustls::server::WebPkiClientVerifier;
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    #[test]
+    fn a_certificate_of_an_attempt_holds_whatever_the_clocks_of_its_hosts_say() {
+        let trial = TrialId("01JZX0000000000000000000AB".into());
+        let made = identities(&trial, AttemptId(2), 1).expect("a key pair").remove(0);
+        let der = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+        let mut roots = RootCertStore::empty();
+        roots.add(der(&made.authority)).expect("an authority");
+        let provider = Arc::new(default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let verifier = verifier.expect("a verifier");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        let (hour, year) = (Duration::from_secs(3600), Duration::from_secs(365 * 86_400));
+        let clocks = [now - hour, now, now + hour, now - 20 * year, now + 30 * year];
+        for clock in clocks {
+            let time = UnixTime::since_unix_epoch(clock);
+            let admitted = verifier.verify_client_cert(&der(&made.certificate), &[], time);
+            assert!(admitted.is_ok(), "by a clock at {} s: {admitted:?}", clock.as_secs());
+        }
+    }
 
     #[test]
     fn each_rank_has_its_own_key_and_all_one_authority() {

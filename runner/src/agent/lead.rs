@@ -220,9 +220,11 @@ impl Others {
             .chain(self.hosts.iter().map(|other| other.seat.peer.host))
             .collect();
         let written = self.written(saved);
+        let last = hosts.last().copied();
+        let before: BTreeMap<u32, u32> =
+            hosts.iter().copied().zip(last.into_iter().chain(hosts.iter().copied())).collect();
         let copies = |host: u32| -> Vec<(FileEntry, Vec<PeerAddress>)> {
-            let index = hosts.iter().position(|known| *known == host).unwrap_or(0);
-            let before = hosts[(index + hosts.len() - 1) % hosts.len()];
+            let before = before[&host];
             let files = written.get(&before).cloned().unwrap_or_default();
             files.into_iter().map(|file| (file, vec![self.peer(before)])).collect()
         };
@@ -298,13 +300,14 @@ impl Others {
     }
 
     fn host_of(&self, rank: Rank) -> u32 {
-        let host = self.hosts.iter().find(|other| other.seat.ranks.contains(&rank.0));
-        host.map_or(self.own.host, |other| other.seat.peer.host)
+        // They stand in the order of their ranks, and their ranks follow those of this host.
+        let after = self.hosts.partition_point(|other| other.seat.ranks.start <= rank.0);
+        after.checked_sub(1).map_or(self.own.host, |index| self.hosts[index].seat.peer.host)
     }
 
     fn peer(&self, host: u32) -> PeerAddress {
-        let other = self.hosts.iter().find(|other| other.seat.peer.host == host);
-        other.map_or_else(|| self.own.clone(), |other| other.seat.peer.clone())
+        let index = self.hosts.binary_search_by_key(&host, |other| other.seat.peer.host);
+        index.map_or_else(|_| self.own.clone(), |index| self.hosts[index].seat.peer.clone())
     }
 
     fn tell_all(&self, told: impl Fn(&OtherHost) -> Told) {
@@ -315,13 +318,13 @@ impl Others {
     fn answers(&mut self, inbox: &Receiver<Message>, patience: Duration) -> Result<Vec<(u32, Said)>, String> {
         let until = Instant::now() + patience;
         let mut answers: Vec<(u32, Said)> = Vec::new();
-        while let Some(missing) =
-            self.hosts.iter().find(|other| !answers.iter().any(|(host, _)| *host == other.seat.peer.host))
-        {
-            let name = &missing.seat.peer.name;
+        let mut missing: BTreeSet<u32> = self.hosts.iter().map(|other| other.seat.peer.host).collect();
+        while let Some(first) = missing.first() {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(message) = inbox.recv_timeout(left) else {
-                return Err(format!("{name} did not answer within {} s", patience.as_secs()));
+                let (name, others) = (self.peer(*first).name, missing.len() - 1);
+                let others = if others == 0 { String::new() } else { format!(" and {others} more") };
+                return Err(format!("{name}{others} did not answer within {} s", patience.as_secs()));
             };
             match message {
                 Message::Follower(
@@ -333,7 +336,10 @@ impl Others {
                         | Said::Started
                         | Said::CouldNot { .. }),
                     ),
-                ) => answers.push((host, said)),
+                ) => {
+                    missing.remove(&host);
+                    answers.push((host, said));
+                }
                 Message::Follower(host, Heard::Lost(reason)) => {
                     return Err(format!("{} is lost: {reason}", self.peer(host).name));
                 }
@@ -343,3 +349,6 @@ impl Others {
         Ok(answers)
     }
 }
+
+#[cfg(test)]
+mod tests;

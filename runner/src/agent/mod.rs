@@ -4,11 +4,13 @@
 //! commits what all ranks saved, and sees to it that no rank outlives the attempt. Those of other hosts hold ranks for it, and
 //! end with it. When an agent itself is killed, the kernel kills its ranks.
 
+mod files;
 mod follow;
 mod foreign;
 mod identity;
 mod lead;
 pub(crate) mod mapping;
+mod memory;
 mod order;
 mod peers;
 mod rank;
@@ -125,6 +127,10 @@ fn begin<'a>(
     let folder = TrialFolder::at(&order.folder);
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let terminated = signals().map_err(words("signals"))?;
+    let elsewhere = order.others.iter().map(|other| other.ranks.len()).sum::<usize>();
+    let world = order.assignments.len();
+    let peers = if order.others.is_empty() && order.link == LinkChoice::SharedMemory { 0 } else { world };
+    files::suffice(world.saturating_sub(elsewhere), order.others.len(), peers)?;
     folder.create().map_err(words("the trial's folder"))?;
     commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
     let agent = Process::of(std::process::id()).ok_or_else(|| "this process is not in /proc".to_owned())?;
@@ -132,7 +138,7 @@ fn begin<'a>(
     let mut card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket };
     write_card(&folder, &card).map_err(words("agent.json"))?;
     let mut spool = SpoolWriter::create(&folder.spool(order.attempt)).map_err(words("the spool"))?;
-    let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks".to_owned())?;
+    let world = u32::try_from(world).map_err(|_| "too many ranks".to_owned())?;
     let began = SpoolRecord::Began { attempt: order.attempt, ranks: world };
     let length = spool.append(&began).map_err(words("the spool"))?;
     let shared = Arc::new(Shared {

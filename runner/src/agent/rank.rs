@@ -1,6 +1,7 @@
 //! One rank as an agent holds it: a process, a pipe of orders to it, and a thread that reads its events. The leader holds
 //! those of other hosts too, through their agents.
 
+use super::memory::Memory;
 use super::order::Program;
 use super::peers::Told;
 use super::peers::cord::Cord;
@@ -66,6 +67,7 @@ pub(super) struct RankProcess {
     is_foreign: bool,
     /// Glances in a row that found it stopped, and when the last one was.
     stopped: (u32, Instant),
+    memory: Memory,
 }
 
 /// How a process is reached.
@@ -117,6 +119,7 @@ impl RankProcess {
             }
         };
         rank_process.is_foreign = matches!(assignment.model, Model::Command(_));
+        rank_process.memory = Memory::at_start();
         rank_process.write(frame::encode(assignment));
         Ok(rank_process)
     }
@@ -140,6 +143,7 @@ impl RankProcess {
             sequence: 0,
             is_foreign: false,
             stopped: (0, Instant::now()),
+            memory: Memory::default(),
         }
     }
 
@@ -215,7 +219,17 @@ impl RankProcess {
         let is_stopped = self.id().is_some_and(crate::process::is_stopped);
         let glances = if is_stopped { glances + 1 } else { 0 };
         self.stopped = (glances, Instant::now());
+        if let Some(id) = self.id() {
+            self.memory.look(id);
+        }
         glances == GLANCES
+    }
+
+    /// Why it was killed, where neither it nor the agent knows and the kernel did it for memory.
+    fn killed_for_memory(&self) -> Option<Failure> {
+        let signal = self.exit.and_then(|exit| exit.signal())?;
+        let is_known = self.was_killed || self.failed || self.finished.is_some();
+        if signal == Signal::KILL.as_raw() && !is_known { self.memory.explains() } else { None }
     }
 
     /// What the end of the process says when the rank itself said nothing.
@@ -239,8 +253,8 @@ impl RankProcess {
 
 /// What became of a rank of this host.
 pub(super) enum Change {
-    /// Its process ended, with the status that `waitpid` tells.
-    Exited { index: usize, status: i32 },
+    /// Its process ended, with the status that `waitpid` tells, and why where that tells too little.
+    Exited { index: usize, status: i32, failure: Option<Failure> },
     /// It ended a while ago, and what it left behind, now killed, kept its output open.
     GivenUp { index: usize },
     /// Somebody stopped it, and it was killed.
@@ -250,11 +264,13 @@ pub(super) enum Change {
 /// Looks what became of the ranks of this host since the last look. `heard_by` is when output that is still open is given up.
 pub(super) fn look(ranks: &mut [RankProcess], heard_by: &mut Option<Instant>) -> io::Result<Vec<Change>> {
     let mut changes = Vec::new();
-    for (index, rank) in ranks.iter_mut().enumerate() {
+    // Those of other hosts, of which there may be thousands, are looked at there.
+    for (index, rank) in ranks.iter_mut().enumerate().filter(|(_, rank)| rank.id().is_some()) {
         if rank.look()? {
             *heard_by = Some(Instant::now() + AFTER_AN_EXIT);
             let status = rank.exit.map_or(0, ExitStatusExt::into_raw);
-            changes.push(Change::Exited { index, status });
+            let failure = rank.killed_for_memory();
+            changes.push(Change::Exited { index, status, failure });
         }
         if rank.is_frozen() {
             rank.kill();

@@ -299,7 +299,13 @@ impl Supervisor<'_> {
         for change in rank::look(&mut self.ranks, &mut self.heard_by)? {
             let rank = |index| Rank(u32::try_from(index).unwrap_or(u32::MAX));
             match change {
-                Change::Exited { index, .. } | Change::GivenUp { index } => self.conclude(rank(index))?,
+                Change::Exited { index, failure, .. } => {
+                    if let Some(failure) = failure {
+                        self.event(rank(index), Event::Failed(failure))?;
+                    }
+                    self.conclude(rank(index))?;
+                }
+                Change::GivenUp { index } => self.conclude(rank(index))?,
                 Change::Frozen { index, failure } => self.event(rank(index), Event::Failed(failure))?,
             }
         }

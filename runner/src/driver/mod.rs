@@ -7,6 +7,7 @@ mod engine;
 mod link;
 mod lock;
 mod trained;
+mod watch;
 
 use crate::agent::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};

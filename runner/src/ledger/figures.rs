@@ -64,9 +64,16 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
     Some(if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], upper) } else { upper })
 }
 
+/// Ranks of which every step is kept. A dozen series for each of thousands would take the controller longer than their steps take.
+const IN_FULL: u32 = 64;
+
+/// Of the other ranks one of so many steps is kept, of each rank another one.
+const ONE_OF: u64 = 16;
+
 /// The points an event carries; none for most events.
 ///
-/// Loss, norm, rate and speed are the same on all ranks and kept of rank 0; times and memory of every rank.
+/// Loss, norm, rate and speed are the same on all ranks and kept of rank 0; times and memory of every rank, of the first
+/// [`IN_FULL`] in every step.
 pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
     let point = |key: &str, step: u64, value: f64| Point {
         attempt: stamped.attempt,
@@ -78,6 +85,11 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
     };
     let is_first = stamped.rank == Rank(0);
     match &stamped.event {
+        Event::Step(figures)
+            if stamped.rank.0 >= IN_FULL && figures.step.0 % ONE_OF != u64::from(stamped.rank.0) % ONE_OF =>
+        {
+            Vec::new()
+        }
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
             let mut points = vec![

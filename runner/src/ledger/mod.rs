@@ -34,7 +34,7 @@ pub use state::Status;
 pub use study::Tried;
 
 use crate::fact::LedgerError;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 
 /// Why something inside the ledger failed.
@@ -82,6 +82,14 @@ impl History {
         &self.path
     }
 
+    /// Reads the whole file; `Err` when something in it is not as it was written.
+    pub fn check(&self) -> Result<(), LedgerError> {
+        self.read("check", |database| {
+            let found: String = database.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+            if found == "ok" { Ok(()) } else { Err(damaged(&self.path, found.trim())) }
+        })
+    }
+
     /// Whether every write is refused, because the file is newer or was opened for reading.
     pub fn is_read_only(&self) -> bool {
         self.access != Access::Write
@@ -126,7 +134,23 @@ fn transact<T>(
 }
 
 fn fault(doing: &'static str, path: &Path, source: Fault) -> LedgerError {
+    let source = if is_damage(&*source) { damaged(path, &source.to_string()) } else { source };
     LedgerError { doing, path: path.to_path_buf(), source }
+}
+
+/// Whether SQLite says that the file is not as it was written.
+fn is_damage(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    let code = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
+    matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+fn damaged(path: &Path, found: &str) -> Fault {
+    let path = path.display();
+    format!(
+        "the file is damaged ({found}); move {path}, {path}-wal and {path}-shm aside, and the next command begins a new history. \
+         Plans, spools and checkpoints of all trials stay below trials/"
+    )
+    .into()
 }
 
 /// Milliseconds since the Unix epoch by this host's clock; for display, never for order.
@@ -144,3 +168,6 @@ fn stored(number: u64) -> i64 {
 fn unstored(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// `DTRN`: says that a file is ours.
 const APPLICATION_ID: i32 = 0x4454_524E;
 
-/// How long a writer waits for the others.
-const BUSY: Duration = Duration::from_secs(10);
+/// How long a writer waits for the others: longer than a backup, or a program that looks into the file, holds it.
+pub(super) const BUSY: Duration = Duration::from_secs(60);
 
 /// File systems of clusters, whose locks hold between hosts, but which share no memory: a write-ahead log would corrupt itself
 /// there, a rollback journal does not (<https://sqlite.org/wal.html>, <https://sqlite.org/useovernet.html>).

@@ -63,8 +63,16 @@ impl Machine {
         }
     }
 
+    /// Whether this attempt has a durable checkpoint of `step`. Those of it are the newest, so that the others need no look.
     pub(super) fn is_durable(&self, step: StepId) -> bool {
-        self.checkpoints.iter().any(|(attempt, point)| *attempt == self.attempt && point.step == step)
+        let own = self.checkpoints.iter().rev().take_while(|(attempt, _)| *attempt == self.attempt);
+        own.into_iter().any(|(_, point)| point.step == step)
+    }
+
+    /// Ranks that are remembered for what they saved or finished.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.heard.saved.values().map(BTreeSet::len).sum::<usize>() + self.heard.finished.len()
     }
 
     fn all_saved(&self, step: StepId) -> bool {

@@ -8,8 +8,10 @@
 mod control;
 mod far;
 mod faults;
+mod fleet;
 mod foreign;
 mod hosts;
+mod rare;
 mod toy;
 mod undisturbed;
 mod world;
@@ -21,7 +23,7 @@ use control::{
 };
 use dtrain_protocol::TrialId;
 use dtrain_runner::launch::relay;
-use dtrain_runner::{Home, Seen, agent, driver, probe};
+use dtrain_runner::{DriveError, Home, Seen, agent, driver, probe};
 use faults::{
     a_damaged_checkpoint_is_refused_by_name, a_frozen_rank_is_replaced, a_killed_agent_is_replaced,
     a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
@@ -35,6 +37,10 @@ use hosts::{
     a_controller_that_is_cut_off_waits, a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
     checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
 };
+use rare::{
+    a_controller_that_slept_goes_on, a_history_without_room_stops_nobody_else, a_launch_needs_enough_files,
+    a_rank_killed_for_memory_ends_the_trial, a_rank_that_hangs_is_replaced, of_many_controllers_one_drives,
+};
 use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -47,6 +53,9 @@ use undisturbed::{
 };
 use world::{World, programs};
 
+/// How a controller ends whose trial another one drives, or drove.
+const TAKEN: u8 = 17;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -55,6 +64,8 @@ fn main() -> ExitCode {
         ["worker", ..] => toy::run(),
         ["relay", host] => far_end(Path::new(host), None),
         ["relay", host, shared] => far_end(Path::new(host), Some(Path::new(shared))),
+        ["fleet", root, trial, hosts, steps] => fleet::controller(Path::new(root), trial, hosts, steps),
+        ["crew", hosts, attempt, from, until] => fleet::crew([hosts, attempt, from, until]),
         ["controller", verb, root, trial] => controller(verb, Path::new(root), trial),
         filters => run_tests(filters),
     }
@@ -101,6 +112,13 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_controller_that_is_cut_off_waits", a_controller_that_is_cut_off_waits),
         ("hosts_that_share_a_folder_save_there_once", hosts_that_share_a_folder_save_there_once),
         ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),
+        ("a_rank_that_hangs_is_replaced", a_rank_that_hangs_is_replaced),
+        ("a_rank_killed_for_memory_ends_the_trial", a_rank_killed_for_memory_ends_the_trial),
+        ("a_controller_that_slept_goes_on", a_controller_that_slept_goes_on),
+        ("of_many_controllers_one_drives", of_many_controllers_one_drives),
+        ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
+        ("a_launch_needs_enough_files", a_launch_needs_enough_files),
+        ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
     let chosen: Vec<_> = tests
@@ -141,6 +159,7 @@ fn controller(verb: &str, root: &Path, trial: &str) -> ExitCode {
     };
     match world.drive_and(verb, &mut say) {
         Ok(_) => ExitCode::SUCCESS,
+        Err(DriveError::Busy { .. } | DriveError::Launched(_)) => ExitCode::from(TAKEN),
         Err(error) => panic!("{error}"),
     }
 }

@@ -22,6 +22,9 @@ const WIDTH: usize = 64;
 /// A file that makes the toy fail, and the step it does so after. It is read once: the next attempt does not fail.
 pub(crate) const SABOTAGE: &str = "sabotage";
 
+/// A file that names a group of processes with little memory.
+pub(crate) const GROUP: &str = "group";
+
 static STOP: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn run() -> ExitCode {
@@ -156,12 +159,29 @@ fn sabotage(a: &Assignment, step: u64) -> Result<(), Failure> {
         "memory" => Err(Failure::OutOfMemory { detail: "8 GiB".into() }),
         "nan" => Err(Failure::NotFinite { step: StepId(step), figure: "loss".into() }),
         "exit" => std::process::exit(9),
+        "hang" => {
+            thread::sleep(Duration::from_secs(60));
+            Ok(())
+        }
+        "hog" => hog(a),
         "garble" => {
             io::stdout().write_all(&[7; 64]).and_then(|()| io::stdout().flush()).expect("a pipe");
             thread::sleep(Duration::from_secs(60));
             Ok(())
         }
         other => panic!("no such sabotage: {other}"),
+    }
+}
+
+/// Takes more memory than the group of processes may have that the test made.
+fn hog(a: &Assignment) -> ! {
+    let group = fs::read_to_string(a.data_root.join(GROUP)).expect("the test made one");
+    fs::write(Path::new(group.trim()).join("cgroup.procs"), std::process::id().to_string())
+        .expect("we are root");
+    let mut held = Vec::new();
+    loop {
+        held.push(vec![1u8; 1 << 20]);
+        thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -30,6 +30,9 @@ pub(crate) const RANKS: u32 = 2;
 /// Steps of every trial here.
 pub(crate) const STEPS: u64 = 60;
 
+/// A file with the seconds of a step, for controllers that are processes of their own.
+const PACE: &str = "pace";
+
 /// What a controller is asked to do.
 pub(crate) type Verb = fn(Drive<'_>) -> Result<Outcome, DriveError>;
 
@@ -83,11 +86,21 @@ impl World {
             command: None,
             framework: Framework::Pytorch,
             progress: Vec::new(),
-            pace: 0.004,
+            pace: fs::read_to_string(root.join(PACE))
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0.004),
             statuses: Mutex::default(),
             spent: Mutex::default(),
             _folder: None,
         }
+    }
+
+    /// The same with steps of so many seconds, whoever drives it.
+    pub(crate) fn paced(mut self, seconds: f64) -> Self {
+        fs::write(self.root.join(PACE), seconds.to_string()).expect("room on disk");
+        self.pace = seconds;
+        self
     }
 
     /// Drives the trial from this process; returns what was seen as well.
@@ -104,6 +117,16 @@ impl World {
         observe: &mut dyn FnMut(&Seen),
     ) -> Result<Outcome, DriveError> {
         let mut ledger = History::open(&self.home.history()).expect("opens");
+        self.drive_with(verb, &mut ledger, observe)
+    }
+
+    /// The same with another ledger.
+    pub(crate) fn drive_with(
+        &self,
+        verb: Verb,
+        ledger: &mut dyn Ledger,
+        observe: &mut dyn FnMut(&Seen),
+    ) -> Result<Outcome, DriveError> {
         let programs = programs(&self.root);
         let mut observer = |seen: &Seen| {
             if let Seen::Status(status) = seen {
@@ -118,7 +141,7 @@ impl World {
             programs: &programs,
             launcher: self.hosts.map(|hosts| self.launcher(hosts)),
             options: &self.options,
-            ledger: &mut ledger,
+            ledger,
             observer: &mut observer,
             interrupts: Arc::clone(&self.interrupts),
         })
@@ -126,13 +149,17 @@ impl World {
 
     /// A controller in a process of its own, that can be killed.
     pub(crate) fn controller(&self, verb: &str) -> Child {
-        let exe = std::env::current_exe().expect("this program");
+        self.controller_by(Command::new(std::env::current_exe().expect("this program")), verb)
+    }
+
+    /// The same, started by a command that ends with this program.
+    pub(crate) fn controller_by(&self, mut command: Command, verb: &str) -> Child {
         let said = fs::OpenOptions::new()
             .append(true)
             .create(true)
             .open(self.root.join("seen"))
             .expect("room on disk");
-        Command::new(exe)
+        command
             .args(["controller", verb])
             .arg(&self.root)
             .arg(&self.trial.0)
@@ -142,7 +169,7 @@ impl World {
             .expect("this program starts")
     }
 
-    fn lower(&self, launching: &Launching) -> Result<Vec<Assignment>, String> {
+    pub(crate) fn lower(&self, launching: &Launching) -> Result<Vec<Assignment>, String> {
         if launching.hosts == 0 {
             return Err("no host answers".into());
         }

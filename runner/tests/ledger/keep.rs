@@ -181,3 +181,19 @@ fn the_last_attempt_wins_where_attempts_overlap_and_both_can_be_seen() {
     let by_attempt = history.series_by_attempt(&trial.id, "loss", Rank(0)).expect("read");
     assert_eq!(by_attempt.iter().map(|(_, s)| s.len()).collect::<Vec<_>>(), [20, 15]);
 }
+
+#[test]
+fn of_the_first_ranks_every_step_is_kept_and_of_many_others_one_of_sixteen() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    let of = |rank| (1..=32).map(move |n| Stamped { rank: Rank(rank), ..step(n - 1, n) });
+    let events = [0, 63, 64, 999].into_iter().flat_map(of).collect();
+    history.keep(&trial.id, &News { events, ..News::default() }).expect("kept");
+    let kept = |rank| {
+        let series = history.series(&trial.id, "step_seconds", Rank(rank)).expect("read");
+        series.iter().map(|sample| sample.step).collect::<Vec<_>>()
+    };
+    assert_eq!((kept(0).len(), kept(63).len()), (32, 32));
+    assert_eq!((kept(64), kept(999)), (vec![16, 32], vec![7, 23]));
+    assert_eq!(losses(&history, &trial.id).len(), 32);
+}

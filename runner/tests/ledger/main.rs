@@ -1,6 +1,7 @@
 //! The ledger's promises: kept once, kept for good, kept while others write, and found again.
 
 mod compare;
+mod faults;
 mod find;
 mod keep;
 mod processes;

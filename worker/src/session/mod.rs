@@ -4,6 +4,7 @@
 //! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
 
 mod ahead;
+mod alike;
 mod apart;
 mod load;
 mod orders;
@@ -206,6 +207,7 @@ fn train(
     let clock = Instant::now();
     let mut saver = Saver::new(assignment);
     let mut step = beginning(assignment);
+    let mut compared = step;
     let mut ahead = Ahead::of(assignment, replica.mesh.replicas().ranks());
     let mut reason = is_complete(step).then_some(StopReason::Complete);
     let mut sent = replica.mesh.sent();
@@ -247,9 +249,14 @@ fn train(
                 reason = reason.or(is_reached.then_some(StopReason::Target));
             }
         }
+        let is_saved = reason.is_some() || is_due(step, assignment.save_every);
+        if is_saved && step.0 >= compared.0 + alike::EVERY {
+            compared = step;
+            alike::check(replica, assignment, step)?;
+        }
         // What is sent for something else than steps is not counted.
         sent = replica.mesh.sent();
-        if reason.is_some() || is_due(step, assignment.save_every) {
+        if is_saved {
             saver.save(replica, step, tell);
         }
     }

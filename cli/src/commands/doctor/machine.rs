@@ -109,8 +109,8 @@ fn history(path: &Path) -> Finding {
     if !path.exists() {
         return Finding::good(name, "none yet");
     }
-    match History::open_read_only(path) {
-        Ok(_) => Finding::good(name, format!("{} can be read", path.display())),
+    match History::open_read_only(path).and_then(|history| history.check()) {
+        Ok(()) => Finding::good(name, format!("{} is whole", path.display())),
         Err(error) => {
             let why = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
             let fix = "move the file aside; trials keep their own folders";

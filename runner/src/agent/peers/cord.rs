@@ -224,3 +224,6 @@ fn words(error: &io::Error) -> String {
         _ => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

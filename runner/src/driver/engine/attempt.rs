@@ -4,6 +4,7 @@ use super::{BEAT, Engine, SILENCE};
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::agent::{AgentOrder, SpoolRecord};
 use crate::driver::link::Link;
+use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
 use crate::launch::{NotLaunched, Reached, Usable};
 use crate::machine::Input;
@@ -49,6 +50,7 @@ impl Engine<'_> {
             }
         };
         let ranks = u32::try_from(assignments.len()).unwrap_or(u32::MAX);
+        self.watch = Watch::of(&assignments);
         self.show(Status::Launching { attempt, ranks, from: step })?;
         let order = AgentOrder {
             trial: self.trial(),
@@ -191,6 +193,9 @@ impl Engine<'_> {
                 if is_new {
                     self.news.events.push(stamped.clone());
                     self.note(Seen::Event(stamped.clone()));
+                    if let Some(status) = self.watch.note(&stamped) {
+                        self.note(Seen::Status(status));
+                    }
                 }
                 Input::Event(stamped)
             }

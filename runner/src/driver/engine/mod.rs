@@ -5,6 +5,7 @@ mod attempt;
 use super::link::Link;
 use super::lock::{self, Lock};
 use super::trained::Trained;
+use super::watch::Watch;
 use super::{Drive, DriveError, OnInterrupt, Outcome};
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
@@ -44,6 +45,7 @@ pub(super) struct Engine<'a> {
     read: u64,
     kept: u64,
     trained: Trained,
+    watch: Watch,
     interrupts: u32,
     done: Option<Verdict>,
     _lock: Lock,
@@ -77,6 +79,7 @@ impl<'a> Engine<'a> {
             read: 0,
             kept: 0,
             trained: Trained::default(),
+            watch: Watch::default(),
             done: None,
             _lock: lock,
         };

@@ -20,7 +20,7 @@ impl World<'_> {
                 .drain(..)
                 .try_for_each(|effect| if self.chance(3) { Err(Broke::Crash) } else { self.perform(effect) });
             match crashed {
-                Ok(()) => return Ok(()),
+                Ok(()) => return self.holds(),
                 Err(Broke::Promise(words)) => return Err(words),
                 Err(Broke::Crash) => effects = self.replay(),
             }
@@ -77,8 +77,14 @@ impl World<'_> {
             format!("an attempt goes on from the newest durable checkpoint {newest:?}, not from {from:?}")
         })?;
         self.read = 0;
-        let ranks = 1 + self.draw(3) as u32;
+        let drawn = self.draw(3) as u32;
+        let ranks = self.crew.unwrap_or(1 + drawn);
         match &from {
+            _ if ranks == 0 => {
+                self.reached.note("no host answers");
+                let failure = Failure::Other("no host answers".into());
+                self.owed.push_back(Input::LaunchFailed { attempt, failure });
+            }
             Some(point) if self.chance(20) => {
                 self.reached.note("checkpoint refused at launch");
                 let failure =

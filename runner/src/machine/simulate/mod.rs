@@ -2,6 +2,7 @@
 //! any two effects. It knows the truth, and holds every effect of the machine against it.
 
 mod controller;
+mod fleet;
 mod ranks;
 mod truth;
 
@@ -64,34 +65,16 @@ struct World<'a> {
     /// Checkpoints the ledger counts, oldest first.
     counted: Vec<ResumePoint>,
     chaos: bool,
+    /// How much rarer chance strikes than in a small world.
+    calm: u64,
+    /// Ranks of the next launch, where they are not drawn.
+    crew: Option<u32>,
     reached: &'a mut Reached,
 }
 
 /// Runs one seed. `Err` says in words which promise did not hold.
 fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
-    let (mut machine, _) = Machine::replay(&[]);
-    if let Fault::Machine(promise) = fault {
-        machine.broken = Some(promise);
-    }
-    let mut world = World {
-        seed,
-        draws: 0,
-        now: 0,
-        fault,
-        machine,
-        ledger: Vec::new(),
-        live: None,
-        spools: BTreeMap::new(),
-        read: 0,
-        owed: VecDeque::new(),
-        saved: BTreeSet::new(),
-        committed: BTreeSet::new(),
-        claimed: BTreeSet::new(),
-        finished: BTreeSet::new(),
-        counted: Vec::new(),
-        chaos: true,
-        reached,
-    };
+    let mut world = World::new(seed, fault, reached);
     world.tell(Input::Resume)?;
     for _ in 0..150 {
         world.act()?;
@@ -107,6 +90,37 @@ fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
     Err("the ledger alone is enough to go on: the trial never ends once the chaos is over".into())
 }
 
+impl<'a> World<'a> {
+    /// A world before its first launch.
+    fn new(seed: u64, fault: Fault, reached: &'a mut Reached) -> Self {
+        let (mut machine, _) = Machine::replay(&[]);
+        if let Fault::Machine(promise) = fault {
+            machine.broken = Some(promise);
+        }
+        Self {
+            seed,
+            draws: 0,
+            now: 0,
+            fault,
+            machine,
+            ledger: Vec::new(),
+            live: None,
+            spools: BTreeMap::new(),
+            read: 0,
+            owed: VecDeque::new(),
+            saved: BTreeSet::new(),
+            committed: BTreeSet::new(),
+            claimed: BTreeSet::new(),
+            finished: BTreeSet::new(),
+            counted: Vec::new(),
+            chaos: true,
+            calm: 1,
+            crew: None,
+            reached,
+        }
+    }
+}
+
 impl World<'_> {
     /// A number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
@@ -115,7 +129,7 @@ impl World<'_> {
     }
 
     fn chance(&mut self, percent: u64) -> bool {
-        self.chaos && self.draw(100) < percent
+        self.chaos && self.draw(100 * self.calm) < percent
     }
 
     /// One thing happens.

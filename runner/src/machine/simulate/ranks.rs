@@ -109,17 +109,17 @@ impl World<'_> {
         self.live = Some(live);
     }
 
-    fn say(&mut self, attempt: AttemptId, rank: Rank, event: Event) {
+    pub(super) fn say(&mut self, attempt: AttemptId, rank: Rank, event: Event) {
         let sequence = self.spools[&attempt].len() as u64;
         self.spool(attempt, Input::Event(Stamped { attempt, rank, sequence, at_ms: 0, event }));
     }
 
-    fn spool(&mut self, attempt: AttemptId, input: Input) {
+    pub(super) fn spool(&mut self, attempt: AttemptId, input: Input) {
         self.spools.get_mut(&attempt).expect("a live attempt has a spool").push(input);
     }
 }
 
-fn figures(step: u64) -> StepFigures {
+pub(super) fn figures(step: u64) -> StepFigures {
     StepFigures {
         step: StepId(step),
         loss: 1.0,
@@ -134,6 +134,6 @@ fn figures(step: u64) -> StepFigures {
     }
 }
 
-fn folder(attempt: AttemptId, step: StepId) -> PathBuf {
+pub(super) fn folder(attempt: AttemptId, step: StepId) -> PathBuf {
     dtrain_protocol::checkpoint::folder_name(step, attempt).into()
 }

@@ -15,7 +15,39 @@ pub(super) fn promise(holds: bool, words: impl FnOnce() -> String) -> Result<(),
     if holds { Ok(()) } else { Err(Broke::Promise(words())) }
 }
 
+/// Steps completed in a durable checkpoint.
+pub(super) fn step_of(fact: &Fact) -> Option<u64> {
+    match fact {
+        Fact::CheckpointDurable { step, .. } => Some(step.0),
+        _ => None,
+    }
+}
+
 impl World<'_> {
+    /// What must be true after every event, whatever it was.
+    pub(super) fn holds(&self) -> Result<(), String> {
+        let (open, newest) = (self.machine.open(), self.machine.newest());
+        if let Some(live) = self.live.as_ref().filter(|live| open != Some(live.attempt)) {
+            return Err(format!("at most one live attempt: {} lives, and {open:?} is open", live.attempt));
+        }
+        if newest != self.counted.last() {
+            let counted = self.counted.last();
+            return Err(format!(
+                "an attempt goes on from the newest durable checkpoint {counted:?}, not from {newest:?}"
+            ));
+        }
+        let is_over = matches!(self.ledger.last(), Some(Fact::TrialEnded { .. }));
+        if is_over == self.machine.verdict().is_some() {
+            Ok(())
+        } else {
+            Err(format!(
+                "a trial ends with a reason: {:?} and {:?}",
+                self.ledger.last(),
+                self.machine.verdict()
+            ))
+        }
+    }
+
     /// Holds a fact against the truth, then keeps it.
     pub(super) fn record(&mut self, fact: Fact) -> Result<(), Broke> {
         let over = self.ledger.iter().rev().find_map(|fact| match fact {

@@ -1,6 +1,9 @@
 //! Peers that leave, stay silent, or are out of step.
 
 use super::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
 
 #[test]
 fn a_rank_that_leaves_is_lost_and_not_waited_for() {
@@ -74,4 +77,95 @@ fn ranks_that_disagree_on_a_length_are_told() {
         let out_of_step = |error: &Option<_>| matches!(error, Some(CommError::OutOfStep { .. }));
         assert!(results.iter().any(out_of_step), "{kind:?}");
     }
+}
+
+/// What a cable between two ranks does from now on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// Keeps what comes in, and tells nobody.
+    Cut,
+    /// Passes on something else.
+    Spoilt,
+}
+
+/// The address of a cable to `far`, that is sound until `fault` comes.
+fn cable(far: &str, fault: Arc<Mutex<Option<Fault>>>) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let (address, far) = (listener.local_addr().expect("bound").to_string(), far.to_owned());
+    std::thread::spawn(move || {
+        let near = listener.accept().expect("a rank").0;
+        let far = TcpStream::connect(far).expect("it listens");
+        let back = (far.try_clone().expect("a socket"), near.try_clone().expect("a socket"));
+        let other = Arc::clone(&fault);
+        std::thread::spawn(move || carry(near, far, &fault));
+        carry(back.0, back.1, &other);
+    });
+    address
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, fault: &Mutex<Option<Fault>>) {
+    let mut room = [0; 4096];
+    while let Ok(length @ 1..) = from.read(&mut room) {
+        match *fault.lock().expect("whole") {
+            Some(Fault::Cut) => continue,
+            Some(Fault::Spoilt) => room[length - 1] ^= 1,
+            None => {}
+        }
+        if to.write_all(&room[..length]).is_err() {
+            return;
+        }
+    }
+    drop(to.shutdown(std::net::Shutdown::Both));
+}
+
+/// What three ranks say of an all-reduce while the cable between the last two is at fault, and how long it took.
+fn with_a_faulty_cable(fault: Fault) -> (Vec<Option<CommError>>, Duration) {
+    let (authority, begun) = (Authority::new(), Mutex::new(None));
+    let listeners: Vec<_> = (0..3).map(|_| Listener::bind("127.0.0.1").expect("bound")).collect();
+    let (listeners, peers): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
+    let switch = Arc::default();
+    let mut around = peers.clone();
+    around[2] = cable(&peers[2], Arc::clone(&switch));
+    let results = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3u32)
+            .zip(listeners)
+            .map(|(rank, listener)| {
+                let peers = if rank == 1 { &around } else { &peers };
+                let (authority, switch, begun) = (&authority, &switch, &begun);
+                scope.spawn(move || {
+                    let seat = seat(rank, 3);
+                    let group = listener.connect(&seat, peers, &authority.of(&seat), SHORT);
+                    let mut group = group.expect("joined");
+                    group.barrier().expect("all are there");
+                    if rank == 1 {
+                        *switch.lock().expect("whole") = Some(fault);
+                        *begun.lock().expect("whole") = Some(std::time::Instant::now());
+                    }
+                    (0..20).find_map(|_| group.all_reduce(&mut [1.0; 20_000]).err())
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    });
+    let begun = begun.into_inner().expect("whole").expect("it was at fault");
+    (results, begun.elapsed())
+}
+
+#[test]
+fn two_ranks_that_do_not_hear_each_other_end_it_for_all() {
+    let (errors, took) = with_a_faulty_cable(Fault::Cut);
+    assert!(errors.iter().all(Option::is_some), "nobody goes on with a part of the others: {errors:?}");
+    assert!(took < SHORT * 4, "{took:?}");
+    let names = |index: usize, other: u32| {
+        let error = errors[index].as_ref();
+        matches!(error, Some(CommError::TimedOut { peer, .. } | CommError::PeerLost { peer, .. }) if peer.0 == other)
+    };
+    assert!(names(1, 2) || names(2, 1), "one of the two names the other: {errors:?}");
+}
+
+#[test]
+fn a_byte_that_arrives_altered_ends_it_for_all() {
+    let (errors, took) = with_a_faulty_cable(Fault::Spoilt);
+    assert!(errors.iter().all(Option::is_some), "{errors:?}");
+    assert!(took < SHORT, "it is seen at once: {took:?}");
 }

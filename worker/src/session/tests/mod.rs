@@ -141,6 +141,22 @@ fn a_loss_that_is_not_finite_ends_all_ranks_before_it_is_applied() {
 }
 
 #[test]
+fn replicas_that_are_no_longer_alike_are_told_and_not_saved() {
+    for ranks in [2, 3] {
+        let world = World::new(ranks).steps(130).edit(|a| a.save_every = 60);
+        // As if bits of one rank's weights had flipped.
+        let ended = world.edit(|a| a.training.seed += u64::from(a.rank.0 == 1)).run();
+        let expected = if ranks == 2 { "ranks 0, 1 differ" } else { "rank 1 differs from the other 2" };
+        for rank in &ended {
+            let Err(Failure::Other(why)) = &rank.result else { panic!("{:?}", rank.result) };
+            assert!(why.contains("after step 120") && why.contains(expected), "{why}");
+            let saved = rank.events.iter().filter(|event| matches!(event, Event::Saved { .. })).count();
+            assert_eq!(saved, 1, "that of step 60, which nobody had compared");
+        }
+    }
+}
+
+#[test]
 fn a_trained_decoder_writes_the_same_text_for_the_same_seed() {
     let ended = World::new(1).steps(60).run();
     let saved = commit(&ended, StepId(60));

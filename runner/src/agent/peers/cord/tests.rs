@@ -1,0 +1,215 @@
+//! The two ends of a connection, and a cable between them that is cut, slow, shaky or bad.
+
+use super::super::door::Door;
+use super::super::{Greeting, Names, PeerAddress, Said, Seat, Told, knock};
+use super::{Cord, Heard, SILENCE};
+use crate::agent::agent_identities;
+use crate::home::TrialFolder;
+use dtrain_protocol::{AttemptId, TrialId};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a cable does with what comes in at one end.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Way {
+    /// Passes it on.
+    Open,
+    /// Keeps it, and tells nobody.
+    Cut,
+    /// Passes on something else.
+    Bad,
+}
+
+/// A cable between two agents.
+struct Cable {
+    /// From the leader to the follower, and back.
+    ways: [Arc<AtomicU8>; 2],
+    /// Bytes a second each way; 0 is no limit.
+    pace: Arc<AtomicU64>,
+    address: String,
+}
+
+impl Cable {
+    fn to(far: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let cable = Self { ways: [Arc::default(), Arc::default()], pace: Arc::default(), address };
+        let (ways, pace, far) = (cable.ways.clone(), Arc::clone(&cable.pace), far.to_owned());
+        thread::spawn(move || {
+            let Ok((near, _)) = listener.accept() else { return };
+            let Ok(far) = TcpStream::connect(far) else { return };
+            let back = (far.try_clone().expect("a socket"), near.try_clone().expect("a socket"));
+            let [there, here] = ways;
+            let other = Arc::clone(&pace);
+            thread::spawn(move || carry(near, far, &there, &pace));
+            carry(back.0, back.1, &here, &other);
+        });
+        cable
+    }
+
+    fn set(&self, ways: [Way; 2]) {
+        self.ways.iter().zip(ways).for_each(|(own, way)| own.store(way as u8, Ordering::SeqCst));
+    }
+}
+
+/// Carries bytes one way until either end is closed.
+fn carry(mut from: TcpStream, mut to: TcpStream, way: &AtomicU8, pace: &AtomicU64) {
+    let mut room = [0; 4096];
+    while let Ok(length @ 1..) = from.read(&mut room) {
+        while way.load(Ordering::SeqCst) == Way::Cut as u8 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        if way.load(Ordering::SeqCst) == Way::Bad as u8 {
+            room[length - 1] ^= 1;
+        }
+        if let Some(pace) = std::num::NonZeroU64::new(pace.load(Ordering::SeqCst)) {
+            thread::sleep(Duration::from_secs(length as u64) / u32::try_from(pace.get()).unwrap_or(u32::MAX));
+        }
+        if to.write_all(&room[..length]).is_err() {
+            break;
+        }
+    }
+    drop(to.shutdown(std::net::Shutdown::Both));
+    drop(from.shutdown(std::net::Shutdown::Both));
+}
+
+/// Two agents that are connected by a cable.
+struct Pair {
+    cable: Cable,
+    leader: Cord,
+    follower: Cord,
+    /// What each heard, and when.
+    by_leader: Receiver<(Instant, Heard<Said>)>,
+    by_follower: Receiver<(Instant, Heard<Told>)>,
+    _folder: tempfile::TempDir,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trial = TrialFolder::at(folder.path());
+        let names = Names { trial: TrialId("01JZX".into()), attempt: AttemptId(1) };
+        let made = agent_identities(&names.trial, names.attempt, 2).expect("keys");
+        let seat = |host: u32| {
+            let identity = made[host as usize].clone();
+            Seat { host, bind: "127.0.0.1".into(), identity, is_shared: false }
+        };
+        let (came, visitor) = channel();
+        let door = Door::bind(&seat(1), names.clone(), &trial).expect("a free port");
+        let door = door.open(move |stream| drop(came.send(stream)));
+        let cable = Cable::to(&door.address);
+        let peer = PeerAddress { host: 1, name: "node1".into(), address: cable.address.clone() };
+        let own = Door::bind(&seat(0), names, &trial).expect("a free port");
+        let stream = knock(&own.tls, &own.names, &peer, &Greeting::Lead).expect("it is let in");
+        let (said, by_leader) = channel();
+        let leader =
+            Cord::start(stream, move |heard| drop(said.send((Instant::now(), heard)))).expect("a thread");
+        let stream = visitor.recv_timeout(Duration::from_secs(10)).expect("the leader came");
+        let (told, by_follower) = channel();
+        let follower = Cord::start(stream, move |heard| drop(told.send((Instant::now(), heard))));
+        let follower = follower.expect("a thread");
+        let pair = Self { cable, leader, follower, by_leader, by_follower, _folder: folder };
+        pair.talk();
+        pair
+    }
+
+    /// Each hears the other.
+    fn talk(&self) {
+        self.leader.tell(&Told::Leave);
+        self.follower.tell(&Said::Got);
+        let patience = Duration::from_secs(10);
+        assert!(matches!(self.by_follower.recv_timeout(patience), Ok((_, Heard::Said(Told::Leave)))));
+        assert!(matches!(self.by_leader.recv_timeout(patience), Ok((_, Heard::Said(Said::Got)))));
+    }
+
+    /// How long after `began` each end took the other for lost, the leader first, and the leader's words.
+    fn lost_after(&self, began: Instant) -> ([Duration; 2], String) {
+        let patience = Duration::from_secs(10);
+        let (follower, _) = self.by_follower.recv_timeout(patience).expect("the follower notices");
+        match self.by_leader.recv_timeout(patience).expect("the leader notices") {
+            (leader, Heard::Lost(words)) => {
+                ([leader, follower].map(|at| at.saturating_duration_since(began)), words)
+            }
+            (_, said) => panic!("nothing was said: {said:?}"),
+        }
+    }
+
+    fn nobody_is_lost(&self) {
+        assert!(self.by_leader.try_recv().is_err() && self.by_follower.try_recv().is_err());
+    }
+}
+
+#[test]
+fn a_cut_in_either_direction_or_both_is_noticed_at_both_ends() {
+    let lost = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for ways in [[Way::Cut, Way::Cut], [Way::Cut, Way::Open], [Way::Open, Way::Cut]] {
+            let lost = &lost;
+            scope.spawn(move || {
+                let pair = Pair::new();
+                pair.cable.set(ways);
+                let (after, words) = pair.lost_after(Instant::now());
+                // Who still hears learns it from the other, who closes the connection.
+                assert!(words.contains("said nothing") || words.contains("closed"), "{words}");
+                lost.lock().expect("whole").extend(after);
+            });
+        }
+    });
+    let lost = lost.into_inner().expect("whole");
+    println!("noticed after {lost:.2?}");
+    let longest = 2 * SILENCE;
+    assert!(lost.iter().all(|after| *after >= SILENCE / 2 && *after < longest), "{lost:?}");
+}
+
+#[test]
+fn a_byte_that_arrives_altered_ends_the_connection_at_once() {
+    let pair = Pair::new();
+    pair.cable.set([Way::Bad, Way::Open]);
+    let began = Instant::now();
+    pair.leader.tell(&Told::Reserve { ranks: 1 });
+    let ([leader, follower], words) = pair.lost_after(began);
+    println!("noticed after {follower:.2?} and {leader:.2?}: {words}");
+    assert!(leader < SILENCE && follower < SILENCE, "{leader:?} {follower:?}");
+}
+
+#[test]
+fn a_slow_cable_loses_nobody() {
+    let pair = Pair::new();
+    pair.cable.pace.store(100_000, Ordering::SeqCst);
+    let long = "x".repeat(300_000);
+    pair.leader.tell(&Told::Show { folder: long.clone() });
+    let told = pair.by_follower.recv_timeout(Duration::from_secs(20)).expect("it arrives");
+    assert!(matches!(told.1, Heard::Said(Told::Show { folder }) if folder == long));
+    pair.talk();
+}
+
+#[test]
+fn a_cable_that_fails_for_a_moment_again_and_again_loses_nobody() {
+    let pair = Pair::new();
+    for _ in 0..3 {
+        pair.cable.set([Way::Cut, Way::Cut]);
+        thread::sleep(SILENCE / 2);
+        pair.cable.set([Way::Open, Way::Open]);
+        thread::sleep(SILENCE / 4);
+        pair.nobody_is_lost();
+    }
+    pair.talk();
+}
+
+#[test]
+fn every_door_has_a_port_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trial = TrialFolder::at(folder.path());
+    let names = Names { trial: TrialId("01JZX".into()), attempt: AttemptId(1) };
+    let made = agent_identities(&names.trial, names.attempt, 1).expect("keys");
+    let seat = Seat { host: 0, bind: "127.0.0.1".into(), identity: made[0].clone(), is_shared: false };
+    let doors: Vec<_> = (0..100).map(|_| Door::bind(&seat, names.clone(), &trial).expect("a port")).collect();
+    let ports: std::collections::BTreeSet<_> = doors.iter().map(|door| &door.address).collect();
+    assert_eq!(ports.len(), 100);
+}

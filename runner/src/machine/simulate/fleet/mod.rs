@@ -1,0 +1,261 @@
+//! One trial on many hosts, in simulated time: hosts die, freeze, are cut off and come back, a fault every second, and the controller
+//! crashes or is cut off itself. What is promised is asserted after every event, as in the small worlds.
+//!
+//! `DTRAIN_FLEET=1000` is the number of hosts of the longer test, which says what the machine takes for them.
+
+mod crew;
+mod faults;
+
+use super::{Fault, Reached, World};
+use crate::machine::{Input, Phase, Promise};
+use dtrain_protocol::{AttemptId, Failure, StopReason};
+use std::time::{Duration, Instant};
+
+/// Simulated milliseconds between two looks at everything.
+const BEAT: u64 = 50;
+
+/// After how long a host that is not heard of is lost, and how long followers without a leader live.
+const SILENCE: u64 = 2_000;
+
+/// Messages that the controller reads in one beat.
+const READ: usize = 4_096;
+
+/// How a host is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Health {
+    Up,
+    /// Its processes are gone; it is up again then.
+    Dead(u64),
+    /// Nothing gets to it or from it until then.
+    Cut(u64),
+    /// It stands still until then.
+    Frozen(u64),
+}
+
+/// What the ranks of the live attempt are about.
+#[derive(Clone, Debug)]
+enum Stage {
+    /// They are started and load until then.
+    Loading(u64),
+    /// Their next step is complete then.
+    Training(u64),
+    /// The agent has seen a failure, or the end, and says so then; `None` when it hangs.
+    Ending(Option<u64>, Result<StopReason, Failure>),
+}
+
+struct Fleet<'a> {
+    world: World<'a>,
+    /// True time, which does not begin again with a new controller.
+    clock: u64,
+    hosts: Vec<Health>,
+    /// The host of each rank of `attempt`.
+    members: Vec<usize>,
+    attempt: AttemptId,
+    stage: Stage,
+    /// Since when one of the members is not up.
+    sick_since: Option<u64>,
+    /// Until when the controller reaches nobody.
+    away_until: u64,
+    /// A host without room on its disk.
+    full: Option<usize>,
+    /// The step after which training is complete.
+    last: u64,
+    spent: Spent,
+}
+
+/// What the machine took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    messages: u64,
+    time: Duration,
+    /// The most ranks it had to remember at once, over all checkpoints that were not whole.
+    remembered: usize,
+}
+
+/// Lets a trial on `hosts` hosts suffer for so many simulated seconds, then end in peace.
+fn run(seed: u64, hosts: usize, seconds: u64, fault: Fault, reached: &mut Reached) -> Result<Spent, String> {
+    let mut world = World::new(seed, fault, reached);
+    (world.calm, world.crew) = (10, u32::try_from(hosts).ok());
+    let mut fleet = Fleet {
+        world,
+        clock: 0,
+        hosts: vec![Health::Up; hosts],
+        members: Vec::new(),
+        attempt: AttemptId(0),
+        stage: Stage::Loading(0),
+        sick_since: None,
+        away_until: 0,
+        full: None,
+        last: u64::MAX,
+        spent: Spent::default(),
+    };
+    fleet.world.tell(Input::Resume)?;
+    for beat in 1..=seconds * 1000 / BEAT {
+        if beat * BEAT % 1000 == 0 {
+            fleet.strike()?;
+        }
+        fleet.beat()?;
+    }
+    fleet.world.chaos = false;
+    (fleet.away_until, fleet.full) = (0, None);
+    fleet.last = fleet.world.ledger.iter().filter_map(super::truth::step_of).max().unwrap_or(0) + 10;
+    for _ in 0..60_000 / BEAT {
+        if fleet.is_complete() {
+            fleet.world.reached.note("end");
+            return Ok(fleet.spent);
+        }
+        fleet.beat()?;
+    }
+    Err("the ledger alone is enough to go on: the trial never completes once the chaos is over".into())
+}
+
+impl Fleet<'_> {
+    fn is_complete(&self) -> bool {
+        matches!(self.world.machine.verdict(), Some(crate::fact::Verdict::Completed(_)))
+    }
+
+    /// A twentieth of a second passes for everybody.
+    fn beat(&mut self) -> Result<(), String> {
+        self.clock += BEAT;
+        self.world.now += BEAT;
+        self.recover();
+        self.work();
+        let up = self.hosts.iter().filter(|host| **host == Health::Up).count();
+        self.world.crew = u32::try_from(up).ok();
+        self.measured(|world| world.tell(Input::Tick))?;
+        if self.clock >= self.away_until {
+            self.measured(|world| if world.idles() { world.tell(Input::Resume) } else { Ok(()) })?;
+            self.attend()?;
+        }
+        self.board();
+        Ok(())
+    }
+
+    /// Hosts come back whose time has come.
+    fn recover(&mut self) {
+        let (clock, is_peace) = (self.clock, !self.world.chaos);
+        for host in &mut self.hosts {
+            if let Health::Dead(until) | Health::Cut(until) | Health::Frozen(until) = *host
+                && (clock >= until || is_peace)
+            {
+                *host = Health::Up;
+                self.world.reached.note("host came back");
+            }
+        }
+    }
+
+    /// The controller reads what it can reach of the open attempt.
+    fn attend(&mut self) -> Result<(), String> {
+        let Some(open) = self.world.machine.open() else {
+            return self.measured(|world| world.deliver());
+        };
+        let is_ours = open == self.attempt && self.world.owed.is_empty();
+        if is_ours && !self.is_up(0) {
+            // What lies on the host that led is out of reach; none of the others outlives it.
+            if self.world.live.is_some() {
+                return Ok(());
+            }
+            self.world.reached.note("spool out of reach");
+            return self.measured(|world| world.tell(Input::Gone { attempt: open }));
+        }
+        self.measured(|world| {
+            for _ in 0..READ {
+                let unread =
+                    world.spools.get(&open).map_or(0, |spool| spool.len() - world.read.min(spool.len()));
+                let is_over = world.live.as_ref().is_none_or(|live| live.attempt != open);
+                if world.machine.open() != Some(open) || (unread == 0 && !is_over && world.owed.is_empty()) {
+                    break;
+                }
+                world.deliver()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Does what concerns the machine, and keeps account of it.
+    fn measured(&mut self, work: impl FnOnce(&mut World<'_>) -> Result<(), String>) -> Result<(), String> {
+        let (read, began) = (self.world.read, Instant::now());
+        let done = work(&mut self.world);
+        self.spent.time += began.elapsed();
+        self.spent.messages += self.world.read.saturating_sub(read) as u64;
+        self.spent.remembered = self.spent.remembered.max(self.world.machine.remembered());
+        done
+    }
+}
+
+impl World<'_> {
+    /// Whether it is the user's turn.
+    fn idles(&self) -> bool {
+        self.machine.open().is_none() && !matches!(self.machine.phase, Phase::Waiting(_))
+    }
+}
+
+#[test]
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn no_promise_is_broken_on_many_hosts_with_a_fault_every_second() {
+    let hosts = std::env::var("DTRAIN_FLEET").ok().map(|text| text.parse::<usize>().expect("a number"));
+    let (seeds, seconds) = if hosts.is_some() { (5, 600) } else { (40, 120) };
+    let hosts = hosts.unwrap_or(60);
+    let (mut reached, mut spent, begun) = (Reached::default(), Spent::default(), Instant::now());
+    for seed in 0..seeds {
+        let one = run(seed, hosts, seconds, Fault::None, &mut reached);
+        let one = one.unwrap_or_else(|words| panic!("seed {seed} of {hosts} hosts: {words}"));
+        spent.messages += one.messages;
+        spent.time += one.time;
+        spent.remembered = spent.remembered.max(one.remembered);
+    }
+    let simulated = (seeds * seconds) as f64;
+    println!(
+        "{hosts} hosts, {simulated} s with a fault every second in {:.1} s: {} messages; machine and truth took {:.2} s, \
+         {:.2} % of a core, {:.2} us a message; {} ranks remembered at most; {:?}",
+        begun.elapsed().as_secs_f64(),
+        spent.messages,
+        spent.time.as_secs_f64(),
+        100.0 * spent.time.as_secs_f64() / simulated,
+        1e6 * spent.time.as_secs_f64() / spent.messages as f64,
+        spent.remembered,
+        reached.0
+    );
+    for what in [
+        "host died",
+        "host cut off",
+        "host froze",
+        "the leader was hit",
+        "a fault healed before it was noticed",
+        "rank lost",
+        "controller crash",
+        "controller away",
+        "spool out of reach",
+        "hung agent",
+        "kill",
+        "disk full",
+        "checkpoint refused",
+        "stale message",
+        "repeated message",
+        "durable checkpoint",
+        "resume",
+        "fault while loading",
+        "host came back",
+    ] {
+        assert!(
+            reached.0.get(what).is_some_and(|times| *times >= 2),
+            "`{what}` is too rare: {:?}",
+            reached.0
+        );
+    }
+}
+
+#[test]
+fn a_fleet_notices_what_is_broken() {
+    for (promise, words) in [
+        (Promise::OneLiveAttempt, "at most one live attempt"),
+        (Promise::StaleChangesNothing, "a message of an older attempt changes nothing"),
+        (Promise::NewestCheckpoint, "an attempt goes on from the newest durable checkpoint"),
+        (Promise::RefusedIsForgotten, "an attempt goes on from the newest durable checkpoint"),
+    ] {
+        let blamed = (0..20)
+            .find_map(|seed| run(seed, 20, 60, Fault::Machine(promise), &mut Reached::default()).err());
+        let blamed = blamed.unwrap_or_else(|| panic!("nobody noticed that this is broken: {words}"));
+        assert!(blamed.contains(words), "the fault should be blamed on `{words}`, not on `{blamed}`");
+    }
+}

@@ -1,0 +1,269 @@
+//! The controller itself, with its history on disk, before many hosts that die one a second. What they would say a program says.
+//!
+//! `DTRAIN_FLEET=1000` is their number in the longer test, which tells what the controller takes of memory and time.
+
+use crate::TAKEN;
+use crate::world::World;
+use dtrain_protocol::{
+    Assignment, AttemptId, Event, Failure, HeldBytes, PhaseTimes, Placement, Rank, Stamped, StepFigures,
+    StepId, StopReason, TrialId, frame,
+};
+use dtrain_runner::agent::{AgentCard, AgentOrder, Process, SpoolRecord};
+use dtrain_runner::launch::{Connection, Launcher, NotLaunched, Reached, Usable};
+use dtrain_runner::{Drive, Fact, History, Launching, Outcome, Seen, Verdict, driver};
+use std::fs;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Length of a step.
+const STEP: Duration = Duration::from_millis(250);
+
+/// Steps that an attempt completes before it loses a host: one a second, with the time that it takes to go on.
+const LIVES: u64 = 3;
+
+/// The leader of the hosts, as far as the controller knows it.
+struct Fleet {
+    hosts: u32,
+    until: u64,
+    leader: Option<(AttemptId, Child)>,
+}
+
+impl Fleet {
+    /// The leader that is not needed any more ends.
+    fn leave(&mut self) {
+        if let Some((_, mut leader)) = self.leader.take() {
+            drop(leader.kill());
+            drop(leader.wait());
+        }
+    }
+}
+
+impl Launcher for Fleet {
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
+        self.leave();
+        if order.attempt == AttemptId(1) {
+            println!(
+                "the order to the leader of {} hosts has {} KiB",
+                self.hosts,
+                frame::encode(order).len() >> 10
+            );
+        }
+        let from = order.assignments[0].resume.as_ref().map_or(0, |point| point.step.0);
+        let exe = std::env::current_exe().expect("this program");
+        let leader = Command::new(exe)
+            .arg("crew")
+            .args([u64::from(self.hosts), order.attempt.0, from, self.until].map(|n| n.to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let agent = Process::of(leader.id()).ok_or("it is gone already")?;
+        self.leader = Some((order.attempt, leader));
+        Ok(AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket: PathBuf::new() })
+    }
+
+    fn usable(&mut self) -> Usable {
+        Usable { hosts: self.hosts, away: Vec::new() }
+    }
+
+    fn verify(&mut self, _: &Path) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn reach(&mut self, attempt: AttemptId, _: u64) -> Reached {
+        let Some((_, leader)) = self.leader.as_mut().filter(|(led, _)| *led == attempt) else {
+            return Reached::Gone;
+        };
+        match (leader.stdout.take(), leader.stdin.take()) {
+            (Some(spool), Some(requests)) => Reached::Connected(Connection {
+                agent: leader.id(),
+                ranks: Vec::new(),
+                spool: Box::new(spool),
+                requests: Box::new(requests),
+            }),
+            _ => Reached::Gone,
+        }
+    }
+
+    fn leftover(&mut self, _: AttemptId, _: u64) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(io::empty()))
+    }
+
+    fn kill(&mut self, _: AttemptId) -> bool {
+        self.leave();
+        true
+    }
+}
+
+/// The controller, in a process of its own so that it can be told what it takes.
+pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> ExitCode {
+    let world = World::at(root, TrialId(trial.into()));
+    let (hosts, until) = (hosts.parse().expect("a number"), steps.parse().expect("a number"));
+    let lower = |launching: &Launching| -> Result<Vec<Assignment>, String> {
+        let one = world.lower(launching)?.swap_remove(0);
+        let of = |rank| Assignment {
+            rank: Rank(rank),
+            placement: Placement { host: rank, ..one.placement.clone() },
+            ..one.clone()
+        };
+        Ok((0..hosts).map(of).collect())
+    };
+    let mut history = History::open(&world.home.history()).expect("opens");
+    let fleet = Fleet { hosts, until, leader: None };
+    let (begun, mut events) = (Instant::now(), 0u64);
+    let outcome = driver::start(Drive {
+        home: &world.home,
+        trial: &world.trial,
+        lower: &lower,
+        programs: &crate::world::programs(root),
+        launcher: Some(Box::new(fleet)),
+        options: &world.options,
+        ledger: &mut history,
+        observer: &mut |seen: &Seen| events += u64::from(matches!(seen, Seen::Event(_))),
+        interrupts: world.interrupts.clone(),
+    });
+    let seconds = begun.elapsed().as_secs_f64();
+    let Ok(Outcome::Ended { verdict: Verdict::Completed(_), attempts, .. }) = outcome else {
+        println!("{outcome:?}");
+        return ExitCode::from(TAKEN);
+    };
+    let peak = status("VmHWM:") >> 10;
+    println!(
+        "{hosts} hosts, {seconds:.1} s, {attempts} attempts, {events} events: the controller took {:.1} % of a core, \
+         {:.0} us an event, {peak} MiB at its peak, and its history {} MiB",
+        100.0 * cpu() / seconds,
+        1e6 * cpu() / events as f64,
+        fs::metadata(world.home.history()).map_or(0, |found| found.len()) >> 20
+    );
+    ExitCode::SUCCESS
+}
+
+/// A figure of this process, in KiB.
+fn status(key: &str) -> u64 {
+    let text = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).expect("it tells");
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// Seconds of processor time that this process took.
+fn cpu() -> f64 {
+    let text = fs::read_to_string("/proc/self/stat").expect("Linux");
+    let fields: Vec<&str> = text.rsplit_once(") ").expect("a name").1.split(' ').collect();
+    let ticks = |index: usize| fields[index].parse::<f64>().expect("a number");
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// What the leader of many hosts says: they train, save every second step, and after some steps one of them is lost.
+pub(crate) fn crew(words: [&str; 4]) -> ExitCode {
+    let [hosts, attempt, from, until] = words.map(|word| word.parse::<u64>().expect("a number"));
+    let (hosts, attempt) = (u32::try_from(hosts).expect("few enough"), AttemptId(attempt));
+    let mut said = Voice { attempt, hosts, to: BufWriter::new(io::stdout()), sequence: 0 };
+    said.record(&SpoolRecord::Began { attempt, ranks: hosts });
+    said.all(&Event::Ready {
+        step: StepId(from),
+        parameters: 1 << 20,
+        device: "cpu (flex, 1 thread)".into(),
+        train_samples: 1 << 20,
+        valid_samples: 1 << 10,
+        data_fingerprint: "0".repeat(64),
+        notice: None,
+    });
+    for step in from + 1..=until.min(from + LIVES) {
+        thread::sleep(STEP);
+        said.all(&Event::Step(figures(step)));
+        if step.is_multiple_of(2) || step == until {
+            let folder = PathBuf::from(format!("checkpoints/step-{step:09}.a{attempt}"));
+            let saved = Event::Saved {
+                step: StepId(step),
+                folder: folder.clone(),
+                files: Vec::new(),
+                stall_seconds: 0.0,
+            };
+            said.all(&saved);
+            said.record(&SpoolRecord::Committed { attempt, step: StepId(step), folder });
+        }
+        said.to.flush().expect("the controller listens");
+    }
+    let ended = if until <= from + LIVES {
+        let reason = StopReason::Complete;
+        said.all(&Event::Finished { step: StepId(until), reason });
+        dtrain_runner::Ended::Finished(reason)
+    } else {
+        let host = format!("node{}", attempt.0 % u64::from(hosts));
+        let failure = Failure::HostLost { host, detail: "it said nothing for 2.0 s".into() };
+        said.one(Rank(0), &Event::Failed(failure.clone()));
+        said.all(&Event::Failed(Failure::PeerLost { peer: None, detail: "it closed the connection".into() }));
+        dtrain_runner::Ended::Lost(failure)
+    };
+    said.record(&SpoolRecord::Over { attempt, ended });
+    said.to.flush().expect("the controller listens");
+    // The controller lets go once it has read all of it.
+    drop(io::stdin().read_to_end(&mut Vec::new()));
+    ExitCode::SUCCESS
+}
+
+struct Voice {
+    attempt: AttemptId,
+    hosts: u32,
+    to: BufWriter<io::Stdout>,
+    sequence: u64,
+}
+
+impl Voice {
+    fn record(&mut self, record: &SpoolRecord) {
+        self.to.write_all(&frame::encode(record)).expect("the controller listens");
+    }
+
+    fn one(&mut self, rank: Rank, event: &Event) {
+        let (attempt, sequence) = (self.attempt, self.sequence);
+        let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        self.record(&SpoolRecord::Event(Stamped { attempt, rank, sequence, at_ms, event: event.clone() }));
+    }
+
+    fn all(&mut self, event: &Event) {
+        (0..self.hosts).for_each(|rank| self.one(Rank(rank), event));
+        self.sequence += 2;
+    }
+}
+
+fn figures(step: u64) -> StepFigures {
+    StepFigures {
+        step: StepId(step),
+        loss: 1.0 / step as f64,
+        gradient_norm: Some(1.0),
+        learning_rate: 1e-3,
+        noise: None,
+        tokens: 8,
+        times: PhaseTimes { step: 0.25, forward: 0.08, backward: 0.17, ..PhaseTimes::default() },
+        memory_bytes: 1 << 30,
+        sent_bytes: 1 << 20,
+        held: HeldBytes { weights: 1 << 20, gradients: 1 << 20, optimizer: 2 << 20 },
+    }
+}
+
+pub(crate) fn a_controller_of_many_hosts_keeps_up() {
+    let hosts = std::env::var("DTRAIN_FLEET").ok();
+    let steps: u64 = if hosts.is_some() { 180 } else { 12 };
+    let world = World::new();
+    let output = Command::new(std::env::current_exe().expect("this program"))
+        .arg("fleet")
+        .arg(&world.root)
+        .args([&world.trial.0, &hosts.unwrap_or_else(|| "100".into()), &steps.to_string()])
+        .output()
+        .expect("this program starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{}", said.trim());
+    let history = History::open_read_only(&world.home.history()).expect("opens");
+    let losses = history.series(&world.trial, "loss", Rank(0)).expect("kept");
+    let kept: Vec<_> = losses.iter().map(|point| (point.step, point.value)).collect();
+    let expected: Vec<_> = (1..=steps).map(|step| (step, 1.0 / step as f64)).collect();
+    assert_eq!(kept, expected, "every step once");
+    let lost = world.facts().into_iter().filter(|fact| {
+        matches!(fact, Fact::AttemptEnded { ended: dtrain_runner::Ended::Lost(Failure::HostLost { .. }), .. })
+    });
+    assert!(lost.count() as u64 >= steps / LIVES - 1, "a host a second");
+}
