@@ -1,6 +1,6 @@
 //! Trials whose ranks are on hosts of their own: here processes that share nothing but the loopback interface.
 
-use crate::world::{RANKS, World, kill, wait};
+use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
 use dtrain_runner::agent::Process;
 use dtrain_runner::{Ended, Fact, Home, Outcome, Status, checkpoints, driver};
@@ -61,6 +61,26 @@ pub(crate) fn a_host_that_freezes_is_lost() {
         }
         world.assert_nothing_lives();
     }
+}
+
+pub(crate) fn a_host_that_was_just_lost_is_not_waited_for() {
+    let world = World::new().on_hosts(RANKS);
+    let signal_all = |signal| {
+        for id in processes_of(world.host(1).to_str().expect("plain text")) {
+            let id = rustix::process::Pid::from_raw(id as i32).expect("not zero");
+            // One that ended meanwhile needs none.
+            let _ = rustix::process::kill_process(id, signal);
+        }
+    };
+    let (outcome, _) = disturbed(&world, 1, |_| signal_all(rustix::process::Signal::STOP));
+    signal_all(rustix::process::Signal::CONT);
+    world.assert_completed(&outcome);
+    let away = world.seen().into_iter().find_map(|seen| match seen {
+        Status::HostsAway { away, .. } => Some(away),
+        _ => None,
+    });
+    assert_eq!(away.expect("one host was left"), ["node1: no answer within 0.3 s"]);
+    world.assert_nothing_lives();
 }
 
 pub(crate) fn checkpoints_outlive_a_host() {

@@ -33,7 +33,8 @@ use foreign::{
 };
 use hosts::{
     a_controller_that_is_cut_off_waits, a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
-    checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
+    a_host_that_was_just_lost_is_not_waited_for, checkpoints_outlive_a_host,
+    hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
 };
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -98,6 +99,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
+        ("a_host_that_was_just_lost_is_not_waited_for", a_host_that_was_just_lost_is_not_waited_for),
         ("a_controller_that_is_cut_off_waits", a_controller_that_is_cut_off_waits),
         ("hosts_that_share_a_folder_save_there_once", hosts_that_share_a_folder_save_there_once),
         ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),
