@@ -74,12 +74,13 @@ impl ClusterLauncher {
         &self.hosts[host].name
     }
 
-    /// Lets every active host but the first have an agent at its door; the seats of all, with the address of the door.
+    /// Lets every host but the first have an agent at its door; the seats of all, with the address of the door.
     fn seat(
         &self,
         order: &AgentOrder,
+        hosts: &[usize],
         identities: &[TlsIdentity],
-    ) -> Result<Vec<(Seat, Option<String>)>, NotLaunched> {
+    ) -> Vec<Result<(Seat, Option<String>), NotLaunched>> {
         let seat = |host: u32, index: usize| -> Result<_, NotLaunched> {
             let mut remote = self.hosts[index].lock();
             let bind = remote.address()?;
@@ -96,7 +97,7 @@ impl ClusterLauncher {
         };
         let seat = &seat;
         thread::scope(|scope| {
-            let threads = (0u32..).zip(&self.active).map(|(host, index)| {
+            let threads = (0u32..).zip(hosts).map(|(host, index)| {
                 scope.spawn(move || seat(host, *index).map_err(|error| error.on(self.name(*index))))
             });
             let threads: Vec<_> = threads.collect();
@@ -104,16 +105,25 @@ impl ClusterLauncher {
         })
     }
 
-    fn lead(&self, order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentCard, NotLaunched> {
-        let hosts = u32::try_from(self.active.len()).map_err(|_| "too many hosts")?;
+    /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
+    fn lead(
+        &self,
+        order: &AgentOrder,
+        ranks: &[Range<u32>],
+        lenders: &[usize],
+    ) -> Result<AgentCard, NotLaunched> {
+        let all: Vec<usize> = self.active.iter().chain(lenders).copied().collect();
+        let hosts = u32::try_from(all.len()).map_err(|_| "too many hosts")?;
         let identities = agent_identities(&order.trial, order.attempt, hosts)
             .map_err(|error| format!("certificates: {error}"))?;
-        let seats = self.seat(order, &identities)?;
-        let others = seats.iter().zip(&self.active).zip(ranks);
-        let others = others.filter_map(|(((seat, address), index), ranks)| {
-            let (name, address) = (self.name(*index).to_owned(), address.clone()?);
-            let peer = PeerAddress { host: seat.host, name, address };
-            Some(OtherHost { peer, ranks: ranks.clone() })
+        let mut seats = self.seat(order, &all, &identities);
+        let lent = seats.split_off(self.active.len());
+        let mut seats = seats.into_iter().collect::<Result<Vec<_>, NotLaunched>>()?;
+        seats.extend(lent.into_iter().flatten());
+        let others = seats.iter().filter_map(|(seat, address)| {
+            let name = self.name(all[seat.host as usize]).to_owned();
+            let peer = PeerAddress { host: seat.host, name, address: address.clone()? };
+            Some(OtherHost { peer, ranks: ranks.get(seat.host as usize).cloned().unwrap_or_default() })
         });
         let order = AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
         let mut leader = self.leader().lock();
@@ -137,10 +147,16 @@ impl Launcher for ClusterLauncher {
         let lines: String = self.active.iter().map(|host| format!("{}\n", self.name(*host))).collect();
         let path = self.folder.elsewhere();
         durable::replace(&path, lines.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
-        let led = self.lead(order, &ranks);
+        // What an attempt on other hosts saved may lie on those that this one does without.
+        let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
+        let lends = is_resumed && self.shared.is_none();
+        let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
+        let led = self.lead(order, &ranks, &lenders);
         if led.is_err() {
             // Followers that nobody leads would end by themselves, but not at once.
-            self.kill(order.attempt);
+            let (trial, attempt) = (self.trial.clone(), order.attempt);
+            self.kill(attempt);
+            self.ask_all(&lenders, TO_ANSWER, move |host| host.kill(&trial, attempt));
         }
         led
     }
