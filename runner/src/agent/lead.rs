@@ -82,26 +82,30 @@ impl Others {
             let knocking: Vec<_> = knocking.collect();
             knocking.into_iter().map(|thread| thread.join().expect("knocking does not panic")).collect()
         });
-        let hosts = order.others.iter().zip(knocked).map(|(other, stream)| {
+        let hosts = order.others.iter().zip(knocked).filter_map(|(other, stream)| {
             let (host, inbox) = (other.peer.host, inbox.clone());
             let agent = stream.and_then(|stream| {
                 Cord::start(stream, move |heard| drop(inbox.send(Message::Follower(host, heard))))
             });
-            let words = |error| format!("{} at {}: {error}", other.peer.name, other.peer.address);
-            Ok(Other { seat: other.clone(), agent: Arc::new(agent.map_err(words)?), is_lost: false })
+            let seat = other.clone();
+            match agent {
+                Ok(agent) => Some(Ok(Other { seat, agent: Arc::new(agent), is_lost: false })),
+                Err(_) if other.only_lends() => None,
+                Err(error) => Some(Err(format!("{} at {}: {error}", other.peer.name, other.peer.address))),
+            }
         });
         let hosts = hosts.collect::<Result<_, String>>()?;
         let (trial, is_shared) = (trial.clone(), seat.is_shared);
         Ok(Self { trial, own, door, hosts, early: Vec::new(), saving: BTreeMap::new(), is_shared })
     }
 
-    /// Brings every file of the checkpoint `name` to every host.
+    /// Brings every file of the checkpoint `name` to every host that has ranks.
     pub(super) fn gather(&mut self, name: &str, inbox: &Receiver<Message>) -> Result<(), NotLaunched> {
         if self.is_shared {
             return Ok(());
         }
         self.tell_all(|_| Told::Show { folder: name.into() });
-        let mut shown = self.answers(inbox, TO_GET)?;
+        let mut shown = self.answers(inbox, TO_GET, |_| true)?;
         let (own_manifest, own_files) = show(&self.trial, name);
         shown.push((self.own.host, Said::Shown { manifest: own_manifest, files: own_files }));
         let mut contents: Option<String> = None;
@@ -126,18 +130,23 @@ impl Others {
                 (file, holders)
             })
             .collect();
-        self.tell_all(|_| Told::Get {
-            folder: name.into(),
-            files: files.clone(),
-            manifest: Some(contents.clone()),
-        });
+        let told = Told::Get { folder: name.into(), files: files.clone(), manifest: Some(contents.clone()) };
+        let getting = self.hosts.iter().filter(|other| !other.seat.only_lends());
+        getting.for_each(|other| other.agent.tell(&told));
         let own = get(&self.door, self.own.host, &self.trial, name, &files, Some(&contents));
-        for (host, said) in self.answers(inbox, TO_GET)? {
+        for (host, said) in self.answers(inbox, TO_GET, |other| !other.only_lends())? {
             if let Said::CouldNot { reason } = said {
                 return Err(NotLaunched::Checkpoint(format!("{}: {reason}", self.peer(host).name)));
             }
         }
         own.map_err(NotLaunched::Checkpoint)
+    }
+
+    /// Lets go of the hosts that have no ranks.
+    pub(super) fn part_with_lenders(&mut self) {
+        for lender in self.hosts.extract_if(.., |other| other.seat.only_lends()) {
+            lender.agent.tell(&Told::Leave);
+        }
     }
 
     /// Number of the other hosts.
@@ -149,7 +158,7 @@ impl Others {
     pub(super) fn reserve(&mut self, inbox: &Receiver<Message>) -> Result<Vec<String>, String> {
         self.tell_all(|other| Told::Reserve { ranks: other.ranks.end - other.ranks.start });
         let mut reserved = BTreeMap::new();
-        for (host, said) in self.answers(inbox, TO_START)? {
+        for (host, said) in self.answers(inbox, TO_START, |_| true)? {
             match said {
                 Said::Reserved { addresses } => drop(reserved.insert(host, addresses)),
                 Said::CouldNot { reason } => return Err(format!("{}: {reason}", self.peer(host).name)),
@@ -173,7 +182,7 @@ impl Others {
             rendezvous: rendezvous.clone(),
             resume: resume.map(str::to_owned),
         });
-        for (host, said) in self.answers(inbox, TO_START)? {
+        for (host, said) in self.answers(inbox, TO_START, |_| true)? {
             if let Said::CouldNot { reason } = said {
                 return Err(format!("{}: {reason}", self.peer(host).name));
             }
@@ -314,11 +323,18 @@ impl Others {
         self.hosts.iter().for_each(|other| other.agent.tell(&told(&other.seat)));
     }
 
-    /// The answer of every host to what all were told. `Err` names the first that was lost, or took too long.
-    fn answers(&mut self, inbox: &Receiver<Message>, patience: Duration) -> Result<Vec<(u32, Said)>, String> {
+    /// The answer of every host of `asked` to what it was told. `Err` names the first that was lost, or took too long; one that only
+    /// lends may be lost.
+    fn answers(
+        &mut self,
+        inbox: &Receiver<Message>,
+        patience: Duration,
+        asked: impl Fn(&OtherHost) -> bool,
+    ) -> Result<Vec<(u32, Said)>, String> {
         let until = Instant::now() + patience;
         let mut answers: Vec<(u32, Said)> = Vec::new();
-        let mut missing: BTreeSet<u32> = self.hosts.iter().map(|other| other.seat.peer.host).collect();
+        let asked = self.hosts.iter().map(|other| &other.seat).filter(|seat| asked(seat));
+        let mut missing: BTreeSet<u32> = asked.map(|seat| seat.peer.host).collect();
         while let Some(first) = missing.first() {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(message) = inbox.recv_timeout(left) else {
@@ -341,7 +357,12 @@ impl Others {
                     answers.push((host, said));
                 }
                 Message::Follower(host, Heard::Lost(reason)) => {
-                    return Err(format!("{} is lost: {reason}", self.peer(host).name));
+                    let is_lost = |other: &Other| other.seat.peer.host == host;
+                    if self.hosts.iter().any(|other| is_lost(other) && !other.seat.only_lends()) {
+                        return Err(format!("{} is lost: {reason}", self.peer(host).name));
+                    }
+                    self.hosts.retain(|other| !is_lost(other));
+                    missing.remove(&host);
                 }
                 other => self.early.push(other),
             }

@@ -148,9 +148,12 @@ fn begin<'a>(
     });
     shared.published.extend(length);
     socket::serve(listener, Arc::clone(&shared), sender.clone());
-    let others = order.seat.as_ref().filter(|_| !order.others.is_empty());
+    // A host that is alone in its cluster looks for itself whether it has the checkpoint.
+    let is_met = !order.others.is_empty() || resumed(&order.assignments).is_some();
+    let others = order.seat.as_ref().filter(|_| is_met);
     let mut others = others.map(|seat| Others::meet(order, seat, &folder, sender)).transpose()?;
     let ranks = start_ranks(order, &folder, others.as_mut(), sender, inbox)?;
+    let others = others.filter(|others| others.hosts() > 0);
     card.ranks = ranks.iter().filter_map(|rank| Process::of(rank.id()?)).collect();
     write_card(&folder, &card).map_err(words("agent.json"))?;
     let supervisor = Supervisor {
@@ -201,16 +204,17 @@ fn start_ranks(
     let (links, mapping) = links(order, world)?;
     let link = |(assignment, link): (&Assignment, Link)| Assignment { link, ..assignment.clone() };
     let assignments: Vec<_> = order.assignments.iter().zip(links).map(link).collect();
+    let resume = resumed(&assignments);
+    if let Some(others) = others.as_deref_mut() {
+        if let Some(name) = &resume {
+            others.gather(name, inbox)?;
+        }
+        others.part_with_lenders();
+    }
     let address = order.seat.as_ref().map_or("127.0.0.1", |seat| seat.bind.as_str());
     let rendezvous = meeting(address, &assignments, others.as_deref_mut(), inbox)?;
     let elsewhere = match &mut others {
-        Some(others) => {
-            let resume = resumed(&assignments);
-            if let Some(name) = &resume {
-                others.gather(name, inbox)?;
-            }
-            others.start(&assignments, resume.as_deref(), &rendezvous, inbox)?
-        }
+        Some(others) => others.start(&assignments, resume.as_deref(), &rendezvous, inbox)?,
         None => Vec::new(),
     };
     let here = &assignments[..assignments.len() - elsewhere.len()];
@@ -274,7 +278,7 @@ fn links(order: &AgentOrder, world: u32) -> Result<(Vec<Link>, Option<Arc<OwnedF
         Ok((identities.into_iter().map(link).collect(), None))
     };
     match (&order.seat, &order.link) {
-        (Some(seat), _) if !order.others.is_empty() => tls(&seat.bind),
+        (Some(seat), _) if order.others.iter().any(|other| !other.only_lends()) => tls(&seat.bind),
         (_, LinkChoice::Tls { bind }) => tls(bind),
         (_, LinkChoice::SharedMemory) => {
             let (file, link) = mapping::shared(world).map_err(|error| format!("shared memory: {error}"))?;

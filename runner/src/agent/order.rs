@@ -63,8 +63,15 @@ pub struct AgentOrder {
 pub struct OtherHost {
     /// Where its agent listens.
     pub peer: PeerAddress,
-    /// Its ranks.
+    /// Its ranks; none on a host that only lends what it has of the checkpoint, until every host of the attempt has it.
     pub ranks: Range<u32>,
+}
+
+impl OtherHost {
+    /// Whether it has no ranks.
+    pub(super) fn only_lends(&self) -> bool {
+        self.ranks.is_empty()
+    }
 }
 
 /// All the agent of a host that does not lead must know; the rest its leader tells.

@@ -1,5 +1,6 @@
 //! Agents on several hosts: the first leads, the others follow.
 
+use super::question::{Asked, ask_all};
 use super::relay::RemoteHost;
 use super::{Launcher, LocalLauncher, NotLaunched, Reached, Usable};
 use crate::agent::{
@@ -12,10 +13,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a host may take to answer a short question.
 const TO_ANSWER: Duration = Duration::from_secs(3);
@@ -23,15 +22,11 @@ const TO_ANSWER: Duration = Duration::from_secs(3);
 /// The same for hosts that have answered before.
 const TO_ANSWER_AGAIN: Duration = Duration::from_millis(1500);
 
-/// Waits for the answer to a question.
-type Answer<T> = Box<dyn FnOnce(Duration) -> Result<T, String>>;
-
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
     trial: TrialId,
     folder: TrialFolder,
-    names: Vec<String>,
-    hosts: Vec<Arc<Mutex<RemoteHost>>>,
+    hosts: Vec<Asked>,
     /// Those that answered last.
     usable: Vec<usize>,
     /// Those of the newest attempt; the first leads.
@@ -45,46 +40,19 @@ impl ClusterLauncher {
     ///
     /// Which of them an attempt is on stands in the trial's folder on this machine, for a controller that comes later.
     pub fn new(trial: &TrialId, folder: &TrialFolder, hosts: Vec<RemoteHost>) -> Self {
-        let names: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
         let known = fs::read_to_string(folder.elsewhere()).unwrap_or_default();
-        let known = known.lines().filter_map(|known| names.iter().position(|name| name == known));
+        let known = known.lines().filter_map(|known| hosts.iter().position(|host| host.name == known));
         let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
-        let hosts = hosts.into_iter().map(|host| Arc::new(Mutex::new(host))).collect();
+        let hosts = hosts.into_iter().map(Asked::new).collect();
         let (trial, folder) = (trial.clone(), folder.clone());
-        Self { trial, folder, names, hosts, usable: Vec::new(), active, shared: None }
+        Self { trial, folder, hosts, usable: Vec::new(), active, shared: None }
     }
 
     /// The same where all hosts and this machine see the state folder `home`: checkpoints are kept there, and what a host
     /// writes lies below it.
     pub fn sharing(self, home: &Home) -> Self {
         Self { shared: Some(home.clone()), ..self }
-    }
-
-    /// Begins to ask a host a short question; the answer is waited for by calling what is returned.
-    ///
-    /// `Err` when it does not answer in time, or when an earlier question still waits.
-    fn ask<T: Send + 'static>(
-        &self,
-        host: usize,
-        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
-    ) -> Answer<T> {
-        let (sender, answer) = channel();
-        let asked = Arc::clone(&self.hosts[host]);
-        thread::spawn(move || {
-            let answer = match asked.try_lock() {
-                Ok(mut host) => question(&mut host),
-                Err(TryLockError::Poisoned(host)) => question(&mut host.into_inner()),
-                Err(TryLockError::WouldBlock) => Err("an earlier question has no answer yet".into()),
-            };
-            drop(sender.send(answer));
-        });
-        let name = self.names[host].clone();
-        Box::new(move |patience| {
-            let late = || Err(format!("no answer within {:.1} s", patience.as_secs_f64()));
-            let answer = answer.recv_timeout(patience).unwrap_or_else(|_| late());
-            answer.map_err(|reason| format!("{name}: {reason}"))
-        })
     }
 
     /// Asks several hosts at the same time; answers in their order.
@@ -94,19 +62,27 @@ impl ClusterLauncher {
         patience: Duration,
         question: impl Fn(&mut RemoteHost) -> Result<T, String> + Clone + Send + 'static,
     ) -> Vec<Result<T, String>> {
-        let until = Instant::now() + patience;
-        let asked: Vec<_> = hosts.iter().map(|host| self.ask(*host, question.clone())).collect();
-        asked.into_iter().map(|answer| answer(until.saturating_duration_since(Instant::now()))).collect()
+        let hosts: Vec<&Asked> = hosts.iter().map(|host| &self.hosts[*host]).collect();
+        ask_all(&hosts, patience, question)
     }
 
-    /// Lets every active host but the first have an agent at its door; the seats of all, with the address of the door.
+    fn leader(&self) -> &Asked {
+        &self.hosts[self.active[0]]
+    }
+
+    fn name(&self, host: usize) -> &str {
+        &self.hosts[host].name
+    }
+
+    /// Lets every host but the first have an agent at its door; the seats of all, with the address of the door.
     fn seat(
         &self,
         order: &AgentOrder,
+        hosts: &[usize],
         identities: &[TlsIdentity],
-    ) -> Result<Vec<(Seat, Option<String>)>, NotLaunched> {
+    ) -> Vec<Result<(Seat, Option<String>), NotLaunched>> {
         let seat = |host: u32, index: usize| -> Result<_, NotLaunched> {
-            let mut remote = self.hosts[index].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut remote = self.hosts[index].lock();
             let bind = remote.address()?;
             let (identity, is_shared) = (identities[host as usize].clone(), self.shared.is_some());
             let seat = Seat { host, bind, identity, is_shared };
@@ -121,27 +97,36 @@ impl ClusterLauncher {
         };
         let seat = &seat;
         thread::scope(|scope| {
-            let threads = (0u32..).zip(&self.active).map(|(host, index)| {
-                scope.spawn(move || seat(host, *index).map_err(|error| error.on(&self.names[*index])))
+            let threads = (0u32..).zip(hosts).map(|(host, index)| {
+                scope.spawn(move || seat(host, *index).map_err(|error| error.on(self.name(*index))))
             });
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
         })
     }
 
-    fn lead(&self, order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentCard, NotLaunched> {
-        let hosts = u32::try_from(self.active.len()).map_err(|_| "too many hosts")?;
+    /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
+    fn lead(
+        &self,
+        order: &AgentOrder,
+        ranks: &[Range<u32>],
+        lenders: &[usize],
+    ) -> Result<AgentCard, NotLaunched> {
+        let all: Vec<usize> = self.active.iter().chain(lenders).copied().collect();
+        let hosts = u32::try_from(all.len()).map_err(|_| "too many hosts")?;
         let identities = agent_identities(&order.trial, order.attempt, hosts)
             .map_err(|error| format!("certificates: {error}"))?;
-        let seats = self.seat(order, &identities)?;
-        let others = seats.iter().zip(&self.active).zip(ranks);
-        let others = others.filter_map(|(((seat, address), index), ranks)| {
-            let (name, address) = (self.names[*index].clone(), address.clone()?);
-            let peer = PeerAddress { host: seat.host, name, address };
-            Some(OtherHost { peer, ranks: ranks.clone() })
+        let mut seats = self.seat(order, &all, &identities);
+        let lent = seats.split_off(self.active.len());
+        let mut seats = seats.into_iter().collect::<Result<Vec<_>, NotLaunched>>()?;
+        seats.extend(lent.into_iter().flatten());
+        let others = seats.iter().filter_map(|(seat, address)| {
+            let name = self.name(all[seat.host as usize]).to_owned();
+            let peer = PeerAddress { host: seat.host, name, address: address.clone()? };
+            Some(OtherHost { peer, ranks: ranks.get(seat.host as usize).cloned().unwrap_or_default() })
         });
         let order = AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
-        let mut leader = self.hosts[self.active[0]].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leader = self.leader().lock();
         leader.lead(order).map_err(|error| error.on(&leader.name))
     }
 }
@@ -159,13 +144,19 @@ impl Launcher for ClusterLauncher {
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
         let ranks = ranks_by_host(order, self.usable.len())?;
         self.active = self.usable[..ranks.len()].to_vec();
-        let lines: String = self.active.iter().map(|host| format!("{}\n", self.names[*host])).collect();
+        let lines: String = self.active.iter().map(|host| format!("{}\n", self.name(*host))).collect();
         let path = self.folder.elsewhere();
         durable::replace(&path, lines.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
-        let led = self.lead(order, &ranks);
+        // What an attempt on other hosts saved may lie on those that this one does without.
+        let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
+        let lends = is_resumed && self.shared.is_none();
+        let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
+        let led = self.lead(order, &ranks, &lenders);
         if led.is_err() {
             // Followers that nobody leads would end by themselves, but not at once.
-            self.kill(order.attempt);
+            let (trial, attempt) = (self.trial.clone(), order.attempt);
+            self.kill(attempt);
+            self.ask_all(&lenders, TO_ANSWER, move |host| host.kill(&trial, attempt));
         }
         led
     }
@@ -175,27 +166,36 @@ impl Launcher for ClusterLauncher {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
     }
 
+    fn doubt(&mut self, host: &str) {
+        self.hosts.iter().filter(|known| known.name == host).for_each(Asked::doubt);
+    }
+
     /// A leader that does not answer may go on all the same: then its followers do too, as none of them outlives it.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
         let trial = self.trial.clone();
-        let asked = self.ask(self.active[0], move |host| host.reach(&trial, attempt, from));
-        let reason = match asked(TO_ANSWER) {
+        let patience = self.leader().patience(TO_ANSWER);
+        let asked = self.leader().ask(move |host| host.reach(&trial, attempt, from));
+        let reason = match asked.answer(patience) {
             Ok(reached) => return reached,
             Err(reason) => reason,
         };
         let trial = self.trial.clone();
         let is_alive = move |host: &mut RemoteHost| host.is_alive(&trial, attempt);
         let followers = self.ask_all(&self.active[1..], TO_ANSWER, is_alive);
-        if followers.contains(&Ok(false)) { Reached::Gone } else { Reached::Away(reason) }
+        if followers.contains(&Ok(false)) {
+            return Reached::Gone;
+        }
+        // There was little patience with a leader in doubt, and it may only be slow.
+        asked.answer(TO_ANSWER).unwrap_or(Reached::Away(reason))
     }
 
     fn answers(&mut self, attempt: AttemptId) -> bool {
         let trial = self.trial.clone();
-        let asked = self.ask(self.active[0], move |host| {
+        let asked = self.leader().ask(move |host| {
             let is_alive = host.is_alive(&trial, attempt)?;
             Ok(is_alive || host.kill(&trial, attempt).is_err())
         });
-        asked(TO_ANSWER_AGAIN) == Ok(true)
+        asked.answer(TO_ANSWER_AGAIN) == Ok(true)
     }
 
     /// What lies on a host that does not answer is not waited for.
@@ -207,8 +207,9 @@ impl Launcher for ClusterLauncher {
             return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
         }
         let trial = self.trial.clone();
-        let leftover = self.ask(self.active[0], move |host| host.leftover(&trial, attempt, from));
-        Ok(Box::new(io::Cursor::new(leftover(TO_ANSWER_AGAIN).unwrap_or_default())))
+        let patience = self.leader().patience(TO_ANSWER_AGAIN);
+        let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from));
+        Ok(Box::new(io::Cursor::new(asked.answer(patience).unwrap_or_default())))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {

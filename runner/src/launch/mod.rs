@@ -2,6 +2,7 @@
 
 mod cluster;
 mod local;
+mod question;
 pub mod relay;
 pub mod slurm;
 pub mod ssh;
@@ -23,6 +24,9 @@ pub trait Launcher {
     fn usable(&mut self) -> Usable {
         Usable { hosts: 1, away: Vec::new() }
     }
+
+    /// Takes in that `host` is said to be lost: until it answers again, it is not waited for as others are.
+    fn doubt(&mut self, _host: &str) {}
 
     /// Whether the checkpoint in `folder` is what was committed; `Err` says what is wrong with it.
     fn verify(&mut self, folder: &Path) -> Result<(), String>;

@@ -1,10 +1,11 @@
 //! Trials whose ranks are on hosts of their own: here processes that share nothing but the loopback interface.
 
-use crate::world::{RANKS, World, kill, wait};
+use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
 use dtrain_runner::agent::Process;
 use dtrain_runner::{Ended, Fact, Home, Outcome, Status, checkpoints, driver};
 use std::fs;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,74 @@ pub(crate) fn a_host_that_freezes_is_lost() {
         }
         world.assert_nothing_lives();
     }
+}
+
+pub(crate) fn a_host_that_was_just_lost_is_not_waited_for() {
+    let world = World::new().on_hosts(RANKS);
+    let signal_all = |signal| {
+        for id in processes_of(world.host(1).to_str().expect("plain text")) {
+            let id = rustix::process::Pid::from_raw(id as i32).expect("not zero");
+            // One that ended meanwhile needs none.
+            let _ = rustix::process::kill_process(id, signal);
+        }
+    };
+    let (outcome, _) = disturbed(&world, 1, |_| signal_all(rustix::process::Signal::STOP));
+    signal_all(rustix::process::Signal::CONT);
+    world.assert_completed(&outcome);
+    let away = world.seen().into_iter().find_map(|seen| match seen {
+        Status::HostsAway { away, .. } => Some(away),
+        _ => None,
+    });
+    assert_eq!(away.expect("one host was left"), ["node1: no answer within 0.3 s"]);
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_host_without_ranks_lends_what_it_has() {
+    let world = World::new().on_hosts(RANKS + 1);
+    // As if the attempt before had been on the host that this one does without.
+    let (outcome, _) = disturbed(&world, 0, |agent| {
+        switched_off(&world, agent, || {
+            fs::create_dir_all(world.host(RANKS).join("trials").join(&world.trial.0)).expect("room on disk");
+            fs::rename(checkpoints_of(&world, 0), checkpoints_of(&world, RANKS)).expect("it trained");
+            fs::remove_dir_all(checkpoints_of(&world, 1)).expect("it trained");
+        });
+        (0..=RANKS).for_each(|host| world.switch(host, true));
+    });
+    assert_nothing_refused(&world, &outcome);
+}
+
+pub(crate) fn a_checkpoint_on_a_host_that_is_away_is_waited_for() {
+    let world = World::new().on_hosts(RANKS);
+    let (outcome, _) = disturbed(&world, 0, |agent| {
+        switched_off(&world, agent, || {
+            fs::remove_dir_all(checkpoints_of(&world, 0)).expect("it trained");
+        });
+        world.switch(0, true);
+        let is_not = |fact: Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(_), .. });
+        wait("an attempt without it", || world.facts().into_iter().any(is_not));
+        world.switch(1, true);
+    });
+    assert_nothing_refused(&world, &outcome);
+}
+
+/// Switches all hosts off, kills the agent that leads, and does `work` once no rank lives.
+fn switched_off(world: &World, agent: &Process, work: impl FnOnce()) {
+    (0..world.hosts.expect("hosts")).for_each(|host| world.switch(host, false));
+    kill(agent);
+    let is_off = |host| processes_of(world.host(host).to_str().expect("plain text")).is_empty();
+    wait("the end of all ranks", || (0..RANKS).all(is_off));
+    work();
+}
+
+fn checkpoints_of(world: &World, host: u32) -> PathBuf {
+    Home::at(world.host(host)).trial(&world.trial).checkpoints()
+}
+
+fn assert_nothing_refused(world: &World, outcome: &Outcome) {
+    let is_refusal = |fact: &Fact| matches!(fact, Fact::CheckpointRefused { .. });
+    assert_eq!(world.facts().into_iter().find(is_refusal), None);
+    world.assert_completed(outcome);
+    world.assert_nothing_lives();
 }
 
 pub(crate) fn checkpoints_outlive_a_host() {

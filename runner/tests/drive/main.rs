@@ -34,7 +34,9 @@ use foreign::{
     foreign_ranks_of_hosts_meet_at_the_first, what_a_foreign_command_started_ends,
 };
 use hosts::{
-    a_controller_that_is_cut_off_waits, a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
+    a_checkpoint_on_a_host_that_is_away_is_waited_for, a_controller_that_is_cut_off_waits,
+    a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
+    a_host_that_was_just_lost_is_not_waited_for, a_host_without_ranks_lends_what_it_has,
     checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
 };
 use rare::{
@@ -109,6 +111,12 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
+        ("a_host_that_was_just_lost_is_not_waited_for", a_host_that_was_just_lost_is_not_waited_for),
+        ("a_host_without_ranks_lends_what_it_has", a_host_without_ranks_lends_what_it_has),
+        (
+            "a_checkpoint_on_a_host_that_is_away_is_waited_for",
+            a_checkpoint_on_a_host_that_is_away_is_waited_for,
+        ),
         ("a_controller_that_is_cut_off_waits", a_controller_that_is_cut_off_waits),
         ("hosts_that_share_a_folder_save_there_once", hosts_that_share_a_folder_save_there_once),
         ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),

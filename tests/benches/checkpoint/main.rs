@@ -12,9 +12,14 @@
 //!
 //! Words that follow `--`: `width=2048`, `batch=1024`, `steps=110`, `rounds=1`.
 
+#[expect(dead_code, unused_imports, reason = "nothing is disturbed here")]
+#[path = "../shared/mod.rs"]
+mod shared;
+
 use dtrain_protocol::Event;
 use dtrain_runner::Seen;
 use dtrain_tests::House;
+use shared::{Words, say, seen};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -100,11 +105,8 @@ impl Figures {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let number = |name: &str, usual: u64| {
-        let said = words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        said.map_or(usual, |text| text.parse().expect("a whole number follows the sign"))
-    };
+    let words = Words::of_the_command_line();
+    let number = |name, usual| words.number(name, usual);
     let size =
         Size { width: number("width", 2048), batch: number("batch", 1024), steps: number("steps", 110) };
     let python = dtrain_tests::python_with("torch");
@@ -146,8 +148,7 @@ fn ours(Size { width, batch, steps }: Size) -> Vec<Told> {
     house.file("rows.csv", dtrain_tests::random_rows(4096));
     let mut command = house.dtrain(["run", "--no-sample", "--json"]);
     told(command.arg(recipe), |line| {
-        let mut line: serde_json::Value = serde_json::from_str(line).ok()?;
-        let Seen::Event(said) = serde_json::from_value(line["seen"].take()).ok()? else { return None };
+        let Seen::Event(said) = seen(line)? else { return None };
         match said.event {
             Event::Step(figures) if said.rank.0 == 0 => {
                 Some(Told::Step { number: figures.step.0, at_ms: said.at_ms })
@@ -212,9 +213,4 @@ fn quantile(values: &[f64], q: f64) -> f64 {
     )]
     let place = (q * sorted.len() as f64).ceil() as usize;
     sorted.get(place.max(1) - 1).copied().unwrap_or(f64::NAN)
-}
-
-#[expect(clippy::print_stdout, reason = "the report of a bench")]
-fn say(line: &str) {
-    println!("{line}");
 }

@@ -14,11 +14,14 @@
 #[path = "../../suite/lab/mod.rs"]
 mod lab;
 mod ours;
+#[path = "../shared/mod.rs"]
+mod shared;
 mod torchrun;
 mod training;
 
 use lab::{Lab, Options};
 use rustix::process::Signal;
+use shared::{Words, now_ms, say};
 use std::time::Duration;
 use training::{Recovery, Training};
 
@@ -94,15 +97,9 @@ impl Column {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let number = |name: &str, usual: u64| {
-        let said = words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        said.map_or(usual, |text| text.parse().expect("a whole number follows the sign"))
-    };
-    let (rounds, limit) = (number("rounds", 3), Duration::from_secs(number("limit", 60)));
-    let wanted: Vec<&String> = words.iter().filter(|word| !word.contains('=')).collect();
-    let faults =
-        Fault::ALL.iter().filter(|(_, name, _)| wanted.is_empty() || wanted.iter().any(|w| w == name));
+    let words = Words::of_the_command_line();
+    let (rounds, limit) = (words.number("rounds", 3), Duration::from_secs(words.number("limit", 60)));
+    let faults = Fault::ALL.iter().filter(|(_, name, _)| words.want(name));
     let python = dtrain_tests::python_with("torch");
     match &python {
         Ok(python) => say(&format!("torchrun of PyTorch {}", torchrun::version(python))),
@@ -148,12 +145,7 @@ fn measured(
 
 fn struck(fault: Fault, limit: Duration, mut training: Training, lab: Option<&Lab>) -> Option<Recovery> {
     training.reaches(WARM_STEPS, TO_BEGIN);
-    let began_ms = training::now_ms();
+    let began_ms = now_ms();
     fault.strike(&training, lab);
     training.recovers(began_ms, limit)
-}
-
-#[expect(clippy::print_stdout, reason = "the report of a bench")]
-fn say(line: &str) {
-    println!("{line}");
 }

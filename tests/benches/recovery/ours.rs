@@ -1,43 +1,14 @@
 //! Trainings by dtrain's own worker.
 
 use super::lab::Lab;
-use super::training::{Step, Training};
-use dtrain_protocol::Event;
-use dtrain_runner::Seen;
+use super::shared::perceptron::{TRAINING, rows};
+use super::shared::{self, Step};
+use super::training::Training;
 use dtrain_runner::agent::AgentCard;
-use dtrain_tests::{House, random_rows};
+use dtrain_tests::House;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-
-/// The same perceptron as in `train.py`, with as many samples.
-const RECIPE: &str = r#"
-name = "recovery"
-
-[model]
-kind = "mlp"
-inputs = 64
-hidden = [1024, 1024]
-classes = 10
-
-[data]
-train = "rows.csv"
-target = "class"
-
-[objective]
-stop = { steps = 1000000 }
-
-[train]
-batch = 128
-learning_rate = 1e-3
-precision = "f32"
-
-[checkpoint]
-every = "10 steps"
-
-[cluster]
-ranks = 2
-"#;
 
 const HOSTS: &str = r#"
 [cluster]
@@ -45,14 +16,11 @@ launcher = "ssh"
 hosts = ["node[1-2]"]
 "#;
 
-/// As many as in `train.py`.
-const SAMPLES: u32 = 2048;
-
 /// Two ranks on this machine.
 pub(crate) fn here() -> Training {
     let house = House::default();
-    let recipe = house.file("recipe.toml", RECIPE);
-    house.file("rows.csv", random_rows(SAMPLES));
+    let recipe = house.file("recipe.toml", recipe());
+    house.file("rows.csv", rows());
     let mut command = house.dtrain(["run", "--no-sample", "--json"]);
     command.arg(recipe);
     let trials = house.state().join("trials");
@@ -61,9 +29,11 @@ pub(crate) fn here() -> Training {
 
 /// A rank on each of two hosts.
 pub(crate) fn on_hosts(lab: &Lab) -> Training {
-    let rows = random_rows(SAMPLES);
+    let (rows, recipe) = (rows(), recipe());
     for machine in ["controller", "node1", "node2"] {
-        for (name, text) in [("rows.csv", rows.as_str()), ("recipe.toml", RECIPE), ("hosts.toml", HOSTS)] {
+        for (name, text) in
+            [("rows.csv", rows.as_str()), ("recipe.toml", recipe.as_str()), ("hosts.toml", HOSTS)]
+        {
             lab.put(machine, name, text);
         }
     }
@@ -72,12 +42,14 @@ pub(crate) fn on_hosts(lab: &Lab) -> Training {
     Training::start(&mut command, step, |_, _| unreachable!("hosts are struck, not ranks"), ())
 }
 
+/// Two ranks, wherever they are.
+fn recipe() -> String {
+    format!("name = \"recovery\"\n{TRAINING}\n[cluster]\nranks = 2\n")
+}
+
 /// The step that a line of `--json` tells of.
 fn step(line: &str) -> Option<Step> {
-    let mut line: serde_json::Value = serde_json::from_str(line).ok()?;
-    let Seen::Event(said) = serde_json::from_value(line["seen"].take()).ok()? else { return None };
-    let Event::Step(figures) = said.event else { return None };
-    Some(Step { life: said.attempt.0, rank: said.rank.0, number: figures.step.0, at_ms: said.at_ms })
+    shared::step(&shared::seen(line)?)
 }
 
 /// The process of a rank of the only trial.

@@ -1,7 +1,8 @@
 //! The same training by PyTorch, under torchrun.
 
 use super::lab::Lab;
-use super::training::{Step, Training};
+use super::shared::Step;
+use super::training::Training;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,29 +1,16 @@
 //! A training that is watched from outside: which of its processes completed which step, and when.
 
-use rustix::process::{Pid, Signal, kill_process};
+use super::shared::{Step, heard, now_ms, send};
+use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Receiver;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// The variable that marks every process of a training.
 const MARKER: &str = "RECOVERY_BENCH";
-
-/// A completed step.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    /// The life that its processes belong to: an attempt, or a process.
-    pub(crate) life: u64,
-    /// The rank.
-    pub(crate) rank: u32,
-    /// Steps completed, this one included.
-    pub(crate) number: u64,
-    /// Milliseconds since the Unix epoch when it was completed.
-    pub(crate) at_ms: u64,
-}
 
 /// How a training recovered.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +89,7 @@ impl Training {
     /// Sends a signal to the process of the second rank.
     pub(crate) fn signal(&self, signal: Signal) {
         let process = (self.process_of)(&self.seen, 1);
-        kill_process(pid(process), signal).expect("the second rank lives");
+        assert!(send(process, signal), "the second rank lives");
     }
 }
 
@@ -115,24 +102,11 @@ impl Drop for Training {
             if left.is_empty() {
                 break;
             }
-            left.into_iter().for_each(|id| _ = kill_process(pid(id), Signal::KILL).ok());
+            left.into_iter().for_each(|id| _ = send(id, Signal::KILL));
             thread::sleep(Duration::from_millis(20));
         }
         drop(self.process.wait());
     }
-}
-
-/// Reads lines in a thread of its own.
-fn heard(from: ChildStdout, step: impl Fn(&str) -> Option<Step> + Send + 'static) -> Receiver<Step> {
-    let (sender, steps) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            if let Some(step) = step(&line) {
-                sender.send(step).ok();
-            }
-        }
-    });
-    steps
 }
 
 /// Processes that began with the marker in their environment, and still run.
@@ -145,15 +119,4 @@ fn marked(marker: &str) -> Vec<u32> {
         environment.split(|byte| *byte == 0).any(|found| found == pair.as_bytes())
     };
     ids.filter(is_ours).collect()
-}
-
-/// The number of a process, checked.
-fn pid(id: u32) -> Pid {
-    i32::try_from(id).ok().and_then(Pid::from_raw).expect("processes have positive numbers")
-}
-
-/// Milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    u64::try_from(since.as_millis()).expect("it is before the year 500 million")
 }

@@ -7,7 +7,7 @@ use crate::driver::link::Link;
 use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
 use crate::launch::{NotLaunched, Reached, Usable};
-use crate::machine::Input;
+use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Input};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::sync::mpsc::RecvTimeoutError;
@@ -36,6 +36,8 @@ impl Engine<'_> {
         let spent_seconds = self.trained.seconds();
         let step = from.as_ref().map(|point| point.step);
         let Usable { hosts, away } = self.launcher.usable();
+        // What cannot be had may lie on a host that comes back, until this is the last attempt.
+        let may_come_back = !away.is_empty() && self.machine.failures() + 1 < ATTEMPTS_WITHOUT_PROGRESS;
         if !away.is_empty() {
             self.show(Status::HostsAway { hosts, away })?;
         }
@@ -67,7 +69,7 @@ impl Engine<'_> {
             Ok(_) => self.listen(attempt),
             Err(not_launched) => {
                 let failure = match (not_launched, from) {
-                    (NotLaunched::Checkpoint(detail), Some(point)) => {
+                    (NotLaunched::Checkpoint(detail), Some(point)) if !may_come_back => {
                         Failure::CorruptCheckpoint { folder: point.folder, detail }
                     }
                     (NotLaunched::Checkpoint(reason) | NotLaunched::Other(reason), _) => {

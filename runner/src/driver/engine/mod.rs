@@ -195,6 +195,9 @@ impl<'a> Engine<'a> {
             match effect {
                 Effect::Record(fact) => {
                     failure = lost(&fact).or(failure);
+                    if let Some(Failure::HostLost { host, .. }) = &failure {
+                        self.launcher.doubt(host);
+                    }
                     self.news.facts.push(fact.clone());
                     self.note(Seen::Fact(fact));
                 }

@@ -1,0 +1,178 @@
+//! Short questions to hosts, each of which may be silent.
+
+use super::relay::RemoteHost;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a host in doubt is waited for while others may answer. One that is well answers within a round trip.
+const IN_DOUBT: Duration = Duration::from_millis(300);
+
+/// A host that is asked.
+pub(super) struct Asked {
+    /// What people call it.
+    pub(super) name: String,
+    remote: Arc<Mutex<RemoteHost>>,
+    /// It was silent when it was asked last, or somebody lost it. Any answer settles that, also one that comes too late.
+    is_in_doubt: Arc<AtomicBool>,
+}
+
+impl Asked {
+    pub(super) fn new(remote: RemoteHost) -> Self {
+        let name = remote.name.clone();
+        Self { name, remote: Arc::new(Mutex::new(remote)), is_in_doubt: Arc::default() }
+    }
+
+    /// The host itself, for what may take long.
+    pub(super) fn lock(&self) -> MutexGuard<'_, RemoteHost> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has little patience with it until it has answered something.
+    pub(super) fn doubt(&self) {
+        self.is_in_doubt.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt.load(Ordering::SeqCst)
+    }
+
+    /// Of `usual`, what it is waited for while others may answer.
+    pub(super) fn patience(&self, usual: Duration) -> Duration {
+        if self.is_in_doubt() { usual.min(IN_DOUBT) } else { usual }
+    }
+
+    /// Begins to ask it a short question. While an earlier one has no answer, that is the answer.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
+    ) -> Question<T> {
+        let (sender, answer) = channel();
+        let (remote, is_in_doubt) = (Arc::clone(&self.remote), Arc::clone(&self.is_in_doubt));
+        thread::spawn(move || {
+            let answer = match remote.try_lock() {
+                Ok(mut host) => question(&mut host),
+                Err(TryLockError::Poisoned(host)) => question(&mut host.into_inner()),
+                Err(TryLockError::WouldBlock) => Err("an earlier question has no answer yet".into()),
+            };
+            if answer.is_ok() {
+                is_in_doubt.store(false, Ordering::SeqCst);
+            }
+            drop(sender.send(answer));
+        });
+        let (name, is_in_doubt) = (self.name.clone(), Arc::clone(&self.is_in_doubt));
+        Question { name, is_in_doubt, asked_at: Instant::now(), answer }
+    }
+}
+
+/// A question that was put to a host.
+pub(super) struct Question<T> {
+    name: String,
+    is_in_doubt: Arc<AtomicBool>,
+    asked_at: Instant,
+    answer: Receiver<Result<T, String>>,
+}
+
+impl<T> Question<T> {
+    /// Waits for the answer until so long after it was asked; `Err` when there is none, and then the host is in doubt.
+    pub(super) fn answer(&self, patience: Duration) -> Result<T, String> {
+        let left = patience.saturating_sub(self.asked_at.elapsed());
+        let answer = self.answer.recv_timeout(left).unwrap_or_else(|_| {
+            self.is_in_doubt.store(true, Ordering::SeqCst);
+            Err(format!("no answer within {:.1} s", patience.as_secs_f64()))
+        });
+        answer.map_err(|reason| format!("{}: {reason}", self.name))
+    }
+}
+
+/// Asks several hosts at the same time; answers in their order. Those in doubt are not waited for as long as others, unless all are.
+pub(super) fn ask_all<T: Send + 'static>(
+    hosts: &[&Asked],
+    patience: Duration,
+    question: impl Fn(&mut RemoteHost) -> Result<T, String> + Clone + Send + 'static,
+) -> Vec<Result<T, String>> {
+    let are_all_in_doubt = hosts.iter().all(|host| host.is_in_doubt());
+    let ask = |host: &&Asked| {
+        let patience = if are_all_in_doubt { patience } else { host.patience(patience) };
+        (host.ask(question.clone()), patience)
+    };
+    let asked: Vec<(Question<T>, Duration)> = hosts.iter().map(ask).collect();
+    asked.into_iter().map(|(question, patience)| question.answer(patience)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::relay::Dial;
+    use super::*;
+    use std::io;
+    use std::os::unix::net::UnixStream;
+
+    /// Nobody dials: the questions here answer themselves.
+    struct Nobody;
+
+    impl Dial for Nobody {
+        fn dial(&mut self) -> io::Result<UnixStream> {
+            unreachable!("no question here is sent")
+        }
+    }
+
+    /// Far more than a host in doubt is given.
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn host(name: &str) -> Asked {
+        Asked::new(RemoteHost::new(name, Box::new(Nobody)))
+    }
+
+    /// A question that `silent` answers once it may, and every other host at once.
+    fn question(
+        may: &Arc<Mutex<()>>,
+    ) -> impl Fn(&mut RemoteHost) -> Result<String, String> + Clone + Send + 'static {
+        let may = Arc::clone(may);
+        move |host| {
+            let _waited = (host.name == "silent").then(|| may.lock());
+            Ok(host.name.clone())
+        }
+    }
+
+    #[test]
+    fn a_host_in_doubt_is_not_waited_for_until_it_has_answered() {
+        let (well, silent, may) = (host("well"), host("silent"), Arc::default());
+        silent.doubt();
+        let held = may_not(&may);
+        let begun = Instant::now();
+        let answers = ask_all(&[&silent, &well], LONG, question(&may));
+        assert!(begun.elapsed() < LONG / 2, "it took {:?}", begun.elapsed());
+        assert_eq!(answers[0], Err("silent: no answer within 0.3 s".into()));
+        assert_eq!(answers[1], Ok("well".into()));
+        drop(held);
+        while silent.is_in_doubt() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(silent.patience(LONG), LONG);
+    }
+
+    #[test]
+    fn who_gives_no_answer_is_in_doubt_and_alone_is_waited_for_all_the_same() {
+        let (silent, may) = (host("silent"), Arc::default());
+        let held = may_not(&may);
+        let asked = silent.ask(question(&may));
+        assert!(asked.answer(Duration::ZERO).is_err() && silent.is_in_doubt());
+        drop(held);
+        assert_eq!(asked.answer(LONG), Ok("silent".into()), "late, and still an answer");
+        silent.doubt();
+        let held = may_not(&may);
+        let answers = thread::scope(|scope| {
+            let asking = scope.spawn(|| ask_all(&[&silent], LONG, question(&may)));
+            thread::sleep(2 * IN_DOUBT);
+            drop(held);
+            asking.join().expect("it does not panic")
+        });
+        assert_eq!(answers, [Ok("silent".into())]);
+    }
+
+    fn may_not(may: &Arc<Mutex<()>>) -> MutexGuard<'_, ()> {
+        may.lock().expect("nobody panics")
+    }
+}
