@@ -37,8 +37,9 @@ pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId
 /// Weights in 64 bits.
 fn digest(stage: &Stage) -> [f32; SLOTS] {
     let mut hash = blake3::Hasher::new();
-    for index in 0..stage.parameters().len() {
-        hash.update(bytemuck::cast_slice(&stage.values(index)));
+    for (index, parameter) in stage.parameters().iter().enumerate() {
+        let values = stage.frozen(index, 0..parameter.range.len());
+        hash.update(bytemuck::cast_slice(values.as_slice()));
     }
     let bytes = *hash.finalize().as_bytes();
     [0, 2, 4, 6].map(|at| f32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]])))
