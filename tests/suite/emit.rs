@@ -108,16 +108,15 @@ fn a_model_that_an_engine_has_not_is_refused() {
     );
 }
 
-/// The command of the README, in a house where its model was measured.
-pub(super) fn the_readme_s_command_writes_a_config_of_torchtitan(house: &House) {
+/// The command of the README, in a house where its model was measured; what is said of the files.
+pub(super) fn the_readme_s_command_writes_a_config_of_torchtitan(house: &House) -> String {
     let readme = fs::read_to_string(root().join("README.md")).expect("a README");
     let command =
         readme.lines().find(|line| line.contains("--emit torchtitan")).expect("the README shows it");
     let mut words = command.split(' ').skip(1).map(str::to_owned).collect::<Vec<_>>();
     words[1] = root().join(&words[1]).to_str().expect("UTF-8").to_owned();
     house.expect(0, words);
-    let folder = house.state().with_file_name("titan");
-    println!("{}", checked(&[&folder]));
+    checked(&[&house.state().with_file_name("titan")])
 }
 
 /// The plans whose files were reviewed, read by the parsers of the engines where they are installed.

@@ -121,7 +121,7 @@ fn plan_only() {
     let house = follow("examples/plan-only/README.md", &[], &[(1, 3)]);
     // The README's commands are about the same model, which was measured there.
     the_readme_s_command_draws_a_page(&house);
-    the_readme_s_command_writes_a_config_of_torchtitan(&house);
+    println!("{}", the_readme_s_command_writes_a_config_of_torchtitan(&house));
 }
 
 fn the_readme_s_command_draws_a_page(house: &House) {

@@ -1,12 +1,19 @@
 //! At most one controller drives a trial.
 
 use super::DriveError;
+use crate::agent::Process;
 use crate::home::TrialFolder;
+
 use dtrain_protocol::TrialId;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a controller that is gone may seem to hold a trial: what it was about to start has its files until it is itself.
+const AFTER_ITS_END: Duration = Duration::from_secs(1);
 
 /// Held by the controller; ends with its process, however that ends.
 pub(super) struct Lock {
@@ -19,13 +26,19 @@ pub(super) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveE
     let wrong = |source| DriveError::Folder { doing: "lock", path: path.clone(), source };
     let mut file =
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(wrong)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let process = written(folder).unwrap_or(0);
-            return Err(DriveError::Busy { trial: trial.clone(), process });
+    let until = Instant::now() + AFTER_ITS_END;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let process = written(folder).unwrap_or(0);
+                if Process::of(process).is_some() || Instant::now() >= until {
+                    return Err(DriveError::Busy { trial: trial.clone(), process });
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(wrong(error.into())),
         }
-        Err(error) => return Err(wrong(error.into())),
     }
     file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(wrong)?;
     Ok(Lock { _file: file })
