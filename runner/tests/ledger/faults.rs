@@ -83,7 +83,7 @@ fn a_damaged_history_is_refused_with_what_to_do_and_never_read_wrongly() {
         let found = found.unwrap_or_else(|_| panic!("round {round} panicked"));
         match found {
             Ok(losses) => {
-                assert!(losses == expected, "round {round}: read as if nothing were wrong, and wrong")
+                assert!(losses == expected, "round {round}: read as if nothing were wrong, and wrong");
             }
             Err(words) => {
                 refused += 1;

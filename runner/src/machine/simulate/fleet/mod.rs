@@ -91,7 +91,7 @@ fn run(seed: u64, hosts: usize, seconds: u64, fault: Fault, reached: &mut Reache
     };
     fleet.world.tell(Input::Resume)?;
     for beat in 1..=seconds * 1000 / BEAT {
-        if beat * BEAT % 1000 == 0 {
+        if (beat * BEAT).is_multiple_of(1000) {
             fleet.strike()?;
         }
         fleet.beat()?;
