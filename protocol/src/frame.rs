@@ -10,6 +10,9 @@ use std::io::{self, Read, Write};
 /// Largest payload in bytes.
 pub const MAX_PAYLOAD: usize = 16 << 20;
 
+/// Bytes of a payload that there is room for before any of it came.
+const FIRST_ROOM: usize = 64 << 10;
+
 /// Length of the header in bytes.
 pub const HEADER: usize = 8;
 
@@ -22,9 +25,9 @@ pub enum FrameError {
     /// The stream ended inside a frame.
     #[error("the stream ended inside a frame")]
     Torn,
-    /// The length is over [`MAX_PAYLOAD`].
-    #[error("a frame of {0} bytes was announced; at most {MAX_PAYLOAD} are allowed")]
-    TooLong(usize),
+    /// The length is over the limit.
+    #[error("a frame of {0} bytes was announced; at most {1} are allowed")]
+    TooLong(usize, usize),
     /// The checksum does not match.
     #[error("the checksum of a frame does not match")]
     Corrupt,
@@ -56,6 +59,11 @@ pub fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
 
 /// Reads one frame; blocks until it is whole.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> {
+    read_short(from, MAX_PAYLOAD)
+}
+
+/// The same where no payload is over `most` bytes, which is at most [`MAX_PAYLOAD`].
+pub fn read_short<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Result<T, FrameError> {
     let mut header = [0; HEADER];
     match fill(from, &mut header)? {
         0 => return Err(FrameError::Closed),
@@ -64,11 +72,13 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> 
     }
     let [a, b, c, d, crc @ ..] = header;
     let length = u32::from_le_bytes([a, b, c, d]) as usize;
-    if length > MAX_PAYLOAD {
-        return Err(FrameError::TooLong(length));
+    if length > most {
+        return Err(FrameError::TooLong(length, most));
     }
-    let mut payload = vec![0; length];
-    if fill(from, &mut payload)? < length {
+    // Room grows with what comes, not with what is announced.
+    let mut payload = Vec::with_capacity(length.min(FIRST_ROOM));
+    from.take(length as u64).read_to_end(&mut payload)?;
+    if payload.len() < length {
         return Err(FrameError::Torn);
     }
     if crc32c::crc32c(&payload) != u32::from_le_bytes(crc) {
@@ -81,10 +91,14 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> 
 pub fn is_whole(bytes: &[u8]) -> Result<bool, FrameError> {
     let Some([a, b, c, d, ..]) = bytes.get(..HEADER) else { return Ok(false) };
     let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-    if length > MAX_PAYLOAD { Err(FrameError::TooLong(length)) } else { Ok(bytes.len() - HEADER >= length) }
+    if length > MAX_PAYLOAD {
+        Err(FrameError::TooLong(length, MAX_PAYLOAD))
+    } else {
+        Ok(bytes.len() - HEADER >= length)
+    }
 }
 
-/// Reads until `buffer` is full or the stream ends; returns how much came.
+/// Reads until `buffer`, that of a header, is full or the stream ends; returns how much came.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
@@ -126,6 +140,8 @@ mod tests {
         let last = stream.len() - 1;
         stream[last] ^= 1;
         assert!(matches!(read::<String>(&mut &stream[13..]), Err(FrameError::Corrupt)));
-        assert!(matches!(read::<String>(&mut [255u8; 8].as_slice()), Err(FrameError::TooLong(_))));
+        assert!(matches!(read::<String>(&mut [255u8; 8].as_slice()), Err(FrameError::TooLong(..))));
+        let short = read_short::<String>(&mut stream.as_slice(), 4);
+        assert!(matches!(short, Err(FrameError::TooLong(5, 4))), "{short:?}");
     }
 }

@@ -20,6 +20,8 @@ pub mod rates;
 pub mod sample;
 pub mod split;
 #[cfg(feature = "tls")]
+pub mod strangers;
+#[cfg(feature = "tls")]
 pub mod tls;
 pub mod wire;
 

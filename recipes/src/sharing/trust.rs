@@ -23,6 +23,8 @@ pub enum Capability {
     Reads(Vec<String>),
     /// It reaches these hosts.
     Reaches(Vec<String>),
+    /// It gives sbatch these options, which can choose another program.
+    Submits(Vec<String>),
 }
 
 impl std::fmt::Display for Capability {
@@ -33,6 +35,7 @@ impl std::fmt::Display for Capability {
             }
             Self::Reads(files) => write!(f, "reads {}", files.join(", ")),
             Self::Reaches(hosts) => write!(f, "reaches {}", hosts.join(", ")),
+            Self::Submits(options) => write!(f, "gives sbatch {}", options.join(" ")),
         }
     }
 }
@@ -51,6 +54,9 @@ pub fn capabilities(checked: &Checked) -> Vec<Capability> {
     let hosts: Vec<String> = checked.recipe.cluster.hosts.iter().map(|host| host.address.clone()).collect();
     if !hosts.is_empty() {
         found.push(Capability::Reaches(hosts));
+    }
+    if let Some(slurm) = checked.recipe.cluster.slurm.as_ref().filter(|slurm| !slurm.options.is_empty()) {
+        found.push(Capability::Submits(slurm.options.clone()));
     }
     found
 }
@@ -80,9 +86,13 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
         Capability::Runs(texts("model.argv")),
         Capability::Reads(outside),
         Capability::Reaches(texts("cluster.hosts")),
+        Capability::Submits(texts("cluster.slurm.options")),
     ];
     let is_something = |capability: &Capability| match capability {
-        Capability::Runs(list) | Capability::Reads(list) | Capability::Reaches(list) => !list.is_empty(),
+        Capability::Runs(list)
+        | Capability::Reads(list)
+        | Capability::Reaches(list)
+        | Capability::Submits(list) => !list.is_empty(),
     };
     all.into_iter().filter(is_something).collect()
 }
@@ -157,12 +167,28 @@ fn record(locked: &Locked) -> Trusted {
     Trusted { url: locked.url.clone(), commit: locked.commit.clone(), tree: locked.tree.clone() }
 }
 
-/// `Ok` when a checked recipe may be run: it runs no program, or the program was named by the user's own files,
-/// or by a repository that is trusted and unchanged.
+/// `Ok` when a checked recipe may be run: it runs no program and gives sbatch no options, or these were said by the user's own
+/// files, or by a repository that is trusted and unchanged.
 pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), SharingError> {
-    let Model::Command(command) = &checked.recipe.model else { return Ok(()) };
-    let says =
-        checked.resolved.iter().filter(|value| matches!(value.path.as_str(), "model.argv" | "model.kind"));
+    let (mut keys, mut program): (&[&str], _) = (&[], String::new());
+    if let Model::Command(command) = &checked.recipe.model {
+        (keys, program) = (&["model.argv", "model.kind"], command.argv.join(" "));
+    }
+    permit_keys(store, trust, checked, keys, &program)?;
+    let options = checked.recipe.cluster.slurm.iter().flat_map(|slurm| &slurm.options);
+    let sbatch = options.fold("sbatch".to_owned(), |text, option| format!("{text} {option}"));
+    permit_keys(store, trust, checked, &["cluster.slurm.options"], &sbatch)
+}
+
+/// `Ok` when each of these keys was said by somebody who may let `program` run.
+fn permit_keys(
+    store: &Store,
+    trust: &Trust,
+    checked: &Checked,
+    keys: &[&str],
+    program: &str,
+) -> Result<(), SharingError> {
+    let says = checked.resolved.iter().filter(|value| keys.contains(&value.path.as_str()));
     let shared = says.filter_map(|value| value.origin.source()?.shared.clone());
     for name in shared {
         let locked = find(store, &name)?;
@@ -170,7 +196,7 @@ pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), Sha
         drop(sound(store, &locked)?);
         if !trust.holds(&locked) {
             let commit = locked.commit.get(..12).unwrap_or(&locked.commit).to_owned();
-            return Err(SharingError::Untrusted { name, commit, program: command.argv.join(" ") });
+            return Err(SharingError::Untrusted { name, commit, program: program.to_owned() });
         }
     }
     Ok(())

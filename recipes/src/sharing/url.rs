@@ -5,7 +5,7 @@ use super::SharingError;
 /// `Err` unless the URL is `https://…`, `ssh://…`, `user@host:path`, or, where allowed, `file://…` or an
 /// absolute path. Never anything that git would read as an option or as a program to run.
 pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
-    let refuse = |why| Err(SharingError::Url { url: url.to_owned(), why });
+    let refuse = |why| Err(SharingError::Url { url: without_secrets(url), why });
     if url.is_empty() || url.len() > 2048 {
         return refuse("it is empty or longer than 2048 characters");
     }
@@ -55,7 +55,18 @@ fn is_ssh_host(text: &str) -> bool {
             && !word.starts_with('-')
             && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:[]".contains(c))
     };
-    user.is_none_or(is_word) && is_word(host)
+    // A password would be copied into the lock file.
+    user.is_none_or(|user| is_word(user) && !user.contains(':')) && is_word(host)
+}
+
+/// The URL for messages: what stands before the host may be a password or a token.
+fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let host = rest.find('/').unwrap_or(rest.len());
+    match rest[..host].rfind('@') {
+        Some(at) if !scheme.is_empty() => format!("{scheme}://…{}", &rest[at..]),
+        _ => url.to_owned(),
+    }
 }
 
 /// Whether a revision can be given to git: a branch, a tag or a commit.
@@ -97,6 +108,9 @@ mod tests {
             "../a",
             "https://",
             "https://user:secret@example.org/a",
+            "https://secret@example.org/a",
+            "ssh://git:secret@example.org/a",
+            "http://git:secret@example.org/a",
             "ssh://-oProxyCommand=x/a",
             "ssh://a@-oProxyCommand/a",
             "-a@b:c",
@@ -108,7 +122,8 @@ mod tests {
             "fd::3/x",
             "C:\\x",
         ] {
-            assert!(check_url(url, false).is_err(), "{url}");
+            let refused = check_url(url, false).expect_err(url).to_string();
+            assert!(!refused.contains("secret"), "{refused}");
         }
         assert!(check_url("file:///a", true).is_ok() && check_url("/a", true).is_ok());
     }

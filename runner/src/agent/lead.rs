@@ -206,6 +206,11 @@ impl Others {
         Some(&other.seat)
     }
 
+    /// Whether a rank is one of a host's.
+    pub(super) fn has(&self, host: u32, rank: Rank) -> bool {
+        self.hosts.iter().any(|other| other.seat.peer.host == host && other.seat.ranks.contains(&rank.0))
+    }
+
     /// Whether every checkpoint is committed, or given up.
     pub(super) fn is_quiet(&self) -> bool {
         self.saving.is_empty()

@@ -143,6 +143,7 @@ impl<R: Read> Read for Counted<R> {
 mod tests {
     use super::*;
     use dtrain_protocol::{AttemptId, StepId};
+    use proptest::prelude::*;
 
     fn records() -> Vec<SpoolRecord> {
         let attempt = AttemptId(3);
@@ -185,6 +186,23 @@ mod tests {
         let (found, _, end) = read_all(&bytes);
         assert_eq!(found.len(), 2);
         assert!(matches!(end, SpoolEnd::Damaged(FrameError::Corrupt)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_spool_is_read_up_to_its_last_right_record(
+            noise in prop::collection::vec(any::<u8>(), 0..40),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let right: Vec<u8> = records().iter().flat_map(frame::encode).collect();
+            let cut = at.index(right.len() + 1);
+            let bytes = [&right[..cut], &noise, &right[cut..]].concat();
+            let (found, offset, _) = read_all(&bytes);
+            let whole = found.iter().map(|record| frame::encode(record).len() as u64).sum::<u64>();
+            prop_assert_eq!(offset, whole);
+            let begin = found.iter().zip(records()).take_while(|(found, record)| **found == *record).count();
+            prop_assert!(begin == found.len() || noise.is_empty(), "{:?}", found);
+        }
     }
 
     #[test]

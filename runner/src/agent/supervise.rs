@@ -117,6 +117,11 @@ impl Supervisor<'_> {
 
     /// Takes in what the agent of a host says.
     fn follower(&mut self, host: u32, said: Said) -> io::Result<()> {
+        if let Some(rank) = said.rank()
+            && !self.others.as_ref().is_some_and(|others| others.has(host, rank))
+        {
+            return self.lose(host, &format!("it speaks for rank {rank}, which is not there"));
+        }
         match said {
             Said::Event { rank, event } => self.event(rank, event),
             Said::HeardOut { rank, garbled, last } => self.hear(Message::HeardOut { rank, garbled, last }),

@@ -5,6 +5,7 @@ use super::target::Target;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ssh2::{Agent, Error, PublicKey, Session};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Tries the SSH agent, then the key files.
@@ -15,6 +16,12 @@ pub(super) fn authenticate(session: &Session, target: &Target) -> Result<(), Tra
     }
     let mut tried = vec!["the SSH agent".to_owned()];
     for key in target.keys.iter().filter(|key| key.exists()) {
+        if let Some(mode) =
+            key.metadata().ok().map(|found| found.mode() & 0o777).filter(|mode| mode & 0o077 != 0)
+        {
+            tried.push(format!("{}, not used as it has mode {mode:o}: others can read it", key.display()));
+            continue;
+        }
         if session.userauth_pubkey_file(&target.user, None, key, None).is_ok() {
             return Ok(());
         }

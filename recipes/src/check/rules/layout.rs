@@ -1,6 +1,6 @@
 //! Contradictions between the layout, the batch and the cluster.
 
-use super::Rules;
+use super::{Rules, sbatch};
 use crate::check::parsed::Parsed;
 use crate::keys::{KEYS, Kind};
 use crate::problem::Problem;
@@ -142,13 +142,12 @@ impl Rules<'_> {
                 "write `launcher = \"slurm\"` below `[cluster]`, or remove it",
             );
         }
-        if let Some(Parsed::Texts(options)) = self.values.get("cluster.slurm.options")
-            && let Some(odd) = options.iter().find(|option| !option.starts_with('-'))
-        {
-            let message = format!("{odd:?} is not an option of sbatch: options begin with `-`");
+        let Some(Parsed::Texts(options)) = self.values.get("cluster.slurm.options") else { return };
+        if let Some((odd, why)) = options.iter().find_map(|option| Some((option, sbatch::refused(option)?))) {
+            let odd: String = odd.chars().take(60).collect();
             let hint =
                 "write an option and its value as one text: [\"--gpus-per-node=8\", \"--constraint=a100\"]";
-            self.wrong(message, &["cluster.slurm.options"], hint);
+            self.wrong(format!("{odd:?} {why}"), &["cluster.slurm.options"], hint);
         }
     }
 }

@@ -4,6 +4,7 @@ mod arrangement;
 mod data;
 mod layout;
 mod model;
+mod sbatch;
 mod sync;
 mod training;
 

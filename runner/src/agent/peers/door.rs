@@ -1,9 +1,10 @@
 //! The listener of an agent: lets in agents of the same attempt, and gives them files of checkpoints.
 
-use super::{Greeting, Names, Seat, Secure, prepared};
+use super::{Greeting, Names, Seat, Secure, hurried, patient};
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{is_file_name, parse_folder_name};
 use dtrain_protocol::frame;
+use dtrain_protocol::strangers::{Stranger, Strangers};
 use dtrain_protocol::tls::{Tls, prove};
 use rustls::{Connection, StreamOwned};
 use std::fs::File;
@@ -15,8 +16,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Connections that may be open at the same time beside that of the leader.
+/// Connections of agents that may be open at the same time beside that of the leader.
 const GUESTS: usize = 64;
+
+/// Connections of those who may be anybody.
+const STRANGERS: usize = 64;
+
+/// Most bytes of a greeting: until it is read, nobody knows which agent of the attempt it is.
+const GREETING: usize = 4 << 10;
 
 /// A guest that takes nothing for so long is let go.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,6 +36,7 @@ pub(in crate::agent) struct Door {
     pub(in crate::agent) tls: Tls,
     pub(in crate::agent) names: Names,
     folder: TrialFolder,
+    guests: AtomicUsize,
 }
 
 impl Door {
@@ -37,45 +45,46 @@ impl Door {
         let words = |error: io::Error| format!("listening on {}: {error}", seat.bind);
         let listener = TcpListener::bind((seat.bind.as_str(), 0)).map_err(words)?;
         let address = listener.local_addr().map_err(words)?.to_string();
-        Ok(Self { listener, address, tls: Tls::new(&seat.identity)?, names, folder: folder.clone() })
+        let (tls, guests) = (Tls::new(&seat.identity)?, AtomicUsize::new(0));
+        Ok(Self { listener, address, tls, names, folder: folder.clone(), guests })
     }
 
     /// Answers in threads of its own for as long as the process lives; `lead` gets every connection of the leader.
     pub(in crate::agent) fn open(self, lead: impl Fn(Secure) + Send + Sync + 'static) -> Arc<Self> {
         let door = Arc::new(self);
         let (opened, lead) = (Arc::clone(&door), Arc::new(lead));
-        let guests = Arc::new(AtomicUsize::new(0));
+        let strangers = Strangers::new(STRANGERS);
         thread::spawn(move || {
             for socket in door.listener.incoming().flatten() {
-                if guests.fetch_add(1, Ordering::SeqCst) >= GUESTS {
-                    guests.fetch_sub(1, Ordering::SeqCst);
-                    continue;
-                }
-                let (door, lead, guests) = (Arc::clone(&door), Arc::clone(&lead), Arc::clone(&guests));
-                thread::spawn(move || {
-                    // A stranger is not answered, and one of us who stops reading finds out by itself.
-                    drop(door.attend(socket, &*lead));
-                    guests.fetch_sub(1, Ordering::SeqCst);
-                });
+                let Ok(stranger) = strangers.enter(&socket) else { continue };
+                let (door, lead) = (Arc::clone(&door), Arc::clone(&lead));
+                // A stranger is not answered, and one of us who stops reading finds out by itself.
+                thread::spawn(move || drop(door.attend(socket, stranger, &*lead)));
             }
         });
         opened
     }
 
-    fn attend(&self, socket: TcpStream, lead: &dyn Fn(Secure)) -> io::Result<()> {
+    fn attend(&self, socket: TcpStream, known: Stranger, lead: &dyn Fn(Secure)) -> io::Result<()> {
         let connection = self.tls.server().map_err(io::Error::other)?;
-        let mut stream = StreamOwned::new(connection, prepared(socket)?);
+        let mut stream = StreamOwned::new(connection, hurried(socket)?);
         stream.conn.complete_io(&mut stream.sock)?;
-        let greeting = frame::read(&mut stream).map_err(io::Error::other)?;
+        let greeting = frame::read_short(&mut stream, GREETING).map_err(io::Error::other)?;
         let claimed = match &greeting {
             Greeting::Lead => 0,
             Greeting::Read { host, .. } => *host,
         };
         prove(&stream.conn, &self.names.of(claimed)).map_err(io::Error::other)?;
-        let mut stream = Secure { tls: Connection::Server(stream.conn), socket: stream.sock };
+        drop(known);
+        let mut stream = Secure { tls: Connection::Server(stream.conn), socket: patient(stream.sock)? };
         match greeting {
             Greeting::Lead => lead(stream),
-            Greeting::Read { folder, file, .. } => self.give(&mut stream, &folder, &file)?,
+            Greeting::Read { folder, file, .. } => {
+                let is_full = self.guests.fetch_add(1, Ordering::SeqCst) >= GUESTS;
+                let given = if is_full { Ok(()) } else { self.give(&mut stream, &folder, &file) };
+                self.guests.fetch_sub(1, Ordering::SeqCst);
+                given?;
+            }
         }
         Ok(())
     }

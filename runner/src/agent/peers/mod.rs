@@ -9,6 +9,7 @@ pub(super) mod door;
 pub(super) mod fetch;
 
 use super::foreign::Rendezvous;
+use dtrain_protocol::strangers::Hurried;
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{Assignment, AttemptId, Event, FileEntry, Order, Rank, StepId, TlsIdentity, TrialId};
 use rustls::{Connection, StreamOwned};
@@ -228,6 +229,23 @@ pub(super) enum Said {
     },
 }
 
+impl Said {
+    /// The rank that it speaks for.
+    pub(super) fn rank(&self) -> Option<Rank> {
+        match self {
+            Self::Event { rank, .. } | Self::HeardOut { rank, .. } | Self::Exited { rank, .. } => Some(*rank),
+            Self::Shown { .. }
+            | Self::Got
+            | Self::Reserved { .. }
+            | Self::Started
+            | Self::CouldNot { .. }
+            | Self::Terminated
+            | Self::Prepared { .. }
+            | Self::Committed { .. } => None,
+        }
+    }
+}
+
 /// The names of an attempt's agents.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
@@ -246,18 +264,27 @@ impl Names {
 pub(super) fn knock(tls: &Tls, names: &Names, peer: &PeerAddress, greeting: &Greeting) -> io::Result<Secure> {
     let address = peer.address.to_socket_addrs()?.next();
     let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-    let socket = prepared(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
+    let socket = hurried(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
     let connection = tls.client(&names.of(peer.host)).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, socket);
     dtrain_protocol::frame::write(&mut stream, greeting)?;
-    Ok(Secure { tls: Connection::Client(stream.conn), socket: stream.sock })
+    Ok(Secure { tls: Connection::Client(stream.conn), socket: patient(stream.sock)? })
 }
 
-/// A socket for the handshake: blocking, with a limit, and without waiting for more to send.
-fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
+/// A socket for the handshake, and without waiting for more to send.
+fn hurried(socket: TcpStream) -> io::Result<Hurried> {
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
+    Ok(Hurried::new(socket, HANDSHAKE))
+}
+
+/// The socket after the handshake: every read and write has a limit of its own.
+fn patient(socket: Hurried) -> io::Result<TcpStream> {
+    let socket = socket.into_inner();
     socket.set_read_timeout(Some(HANDSHAKE))?;
     socket.set_write_timeout(Some(HANDSHAKE))?;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests;

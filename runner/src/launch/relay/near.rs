@@ -7,6 +7,9 @@ use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
+/// Most bytes that a host may answer with at once: no more than this is kept of what it says.
+const MOST: u64 = 1 << 30;
+
 /// A way to start the far end on a host.
 pub trait Dial: Send {
     /// Starts it; the stream is its standard input and output.
@@ -131,6 +134,10 @@ impl RemoteHost {
 
     pub(super) fn bytes(&mut self, request: &Request) -> Result<Vec<u8>, String> {
         match (self.ask(request)?, &self.stream) {
+            (Reply::Bytes { bytes }, _) if bytes > MOST => {
+                self.stream = None;
+                Err(format!("it answers with {bytes} bytes, of which at most {MOST} are read"))
+            }
             (Reply::Bytes { bytes }, Some(stream)) => {
                 let mut all = Vec::new();
                 Read::take(stream, bytes).read_to_end(&mut all).map_err(|error| error.to_string())?;
@@ -185,5 +192,41 @@ pub(super) fn unexpected(reply: &Reply) -> String {
     match reply {
         Reply::Failed { reason } => reason.clone(),
         other => format!("it answers something else than it was asked: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// A host that answers every request in the same way.
+    struct Stubborn(fn() -> Vec<u8>);
+
+    impl Dial for Stubborn {
+        fn dial(&mut self) -> io::Result<UnixStream> {
+            let (near, far) = UnixStream::pair()?;
+            let answer = self.0();
+            thread::spawn(move || {
+                while frame::read::<Request>(&mut &far).is_ok() {
+                    drop(io::Write::write_all(&mut &far, &answer));
+                }
+            });
+            Ok(near)
+        }
+    }
+
+    #[test]
+    fn a_host_cannot_say_more_than_is_kept() {
+        let asked = |answer: fn() -> Vec<u8>| {
+            let mut host = RemoteHost::new("node1", Box::new(Stubborn(answer)));
+            host.log(&TrialId("01T".into()), None, 0)
+        };
+        let endless = asked(|| frame::encode(&Reply::Bytes { bytes: u64::MAX }));
+        assert!(endless.as_ref().is_err_and(|words| words.contains("at most")), "{endless:?}");
+        assert!(asked(|| vec![0xff; 64]).is_err_and(|words| words.contains("4294967295")), "no frame");
+        assert!(asked(|| frame::encode(&Reply::Silent)).is_err());
+        let right = || [frame::encode(&Reply::Bytes { bytes: 3 }), b"log".to_vec()].concat();
+        assert_eq!(asked(right), Ok(b"log".to_vec()));
     }
 }

@@ -5,6 +5,7 @@
 
 use super::super::{CommError, Seat};
 use super::peer::Peer;
+use dtrain_protocol::strangers::{Hurried, Stranger, Strangers};
 use dtrain_protocol::tls::{Tls, prove};
 use dtrain_protocol::{Rank, TlsIdentity};
 use rustls::{Connection, StreamOwned};
@@ -37,6 +38,8 @@ pub(super) struct Mesh {
     tls: Tls,
     pub(super) deadline: Duration,
     lobby: Mutex<Lobby>,
+    /// Connections that are being proven.
+    strangers: Arc<Strangers>,
 }
 
 /// Those who came by themselves.
@@ -44,8 +47,6 @@ pub(super) struct Mesh {
 struct Lobby {
     /// Proven connections that were not asked for yet, by channel and rank: a rank may be ahead of this one.
     proven: BTreeMap<(u8, u32), Peer>,
-    /// Connections that are being proven.
-    strangers: usize,
     /// Why the last one was turned away.
     refusal: Option<String>,
 }
@@ -66,6 +67,7 @@ impl Mesh {
             tls,
             deadline,
             lobby: Mutex::default(),
+            strangers: Strangers::new(STRANGERS),
         })
     }
 
@@ -113,7 +115,7 @@ impl Mesh {
         let address = &self.addresses[peer.0 as usize];
         let address = address.to_socket_addrs()?.next();
         let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-        let socket = prepared(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
+        let socket = hurried(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
         let mut tls = self.tls.client(&self.name_of(peer)).map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(SEND_BUFFER));
         let mut stream = StreamOwned::new(tls, socket);
@@ -123,7 +125,10 @@ impl Mesh {
         }
         stream.flush()?;
         match read_word(&mut stream)? {
-            MAGIC => Peer::new(Connection::Client(stream.conn), stream.sock, peer, self.seat.attempt),
+            MAGIC => {
+                let socket = stream.sock.into_inner();
+                Peer::new(Connection::Client(stream.conn), socket, peer, self.seat.attempt)
+            }
             _ => Err(io::Error::other("it answers in another language; is it of this version?")),
         }
     }
@@ -149,15 +154,15 @@ impl Mesh {
                 return Err(self.not_come(Rank(*missing), lobby.refusal.take()));
             }
             match self.listener.accept() {
-                Ok((socket, from)) if lobby.strangers < STRANGERS => {
-                    lobby.strangers += 1;
+                Ok((socket, from)) => {
                     let mesh = Arc::clone(self);
+                    let Ok(stranger) = self.strangers.enter(&socket) else { continue };
                     std::thread::spawn(move || {
                         let result = mesh.greet(socket).map_err(|error| format!("{from}: {error}"));
-                        mesh.sort_in(result);
+                        mesh.sort_in(stranger, result);
                     });
                 }
-                _ => {
+                Err(_) => {
                     drop(lobby);
                     sleep(Duration::from_millis(1));
                 }
@@ -170,9 +175,9 @@ impl Mesh {
     }
 
     /// Keeps a proven connection. The first of a rank counts; a second would be an echo.
-    fn sort_in(&self, result: Result<((u8, u32), Peer), String>) {
+    fn sort_in(&self, known: Stranger, result: Result<((u8, u32), Peer), String>) {
+        drop(known);
         let mut lobby = self.lobby();
-        lobby.strangers -= 1;
         match result {
             Ok((key, peer)) => {
                 lobby.proven.entry(key).or_insert(peer);
@@ -186,7 +191,7 @@ impl Mesh {
         socket.set_nonblocking(false)?;
         let mut tls = self.tls.server().map_err(io::Error::other)?;
         tls.set_buffer_limit(Some(SEND_BUFFER));
-        let mut stream = StreamOwned::new(tls, prepared(socket)?);
+        let mut stream = StreamOwned::new(tls, hurried(socket)?);
         let mut words = [0; 4];
         for word in &mut words {
             *word = read_word(&mut stream)?;
@@ -202,7 +207,8 @@ impl Mesh {
         prove(&stream.conn, &self.name_of(Rank(key.1))).map_err(io::Error::other)?;
         stream.write_all(&MAGIC.to_le_bytes())?;
         stream.flush()?;
-        let peer = Peer::new(Connection::Server(stream.conn), stream.sock, Rank(key.1), self.seat.attempt)?;
+        let socket = stream.sock.into_inner();
+        let peer = Peer::new(Connection::Server(stream.conn), socket, Rank(key.1), self.seat.attempt)?;
         Ok((key, peer))
     }
 
@@ -225,12 +231,10 @@ impl Mesh {
     }
 }
 
-/// A socket for the handshake: blocking, with a limit, and without waiting for more to send.
-fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
+/// A socket for the handshake, and without waiting for more to send.
+fn hurried(socket: TcpStream) -> io::Result<Hurried> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(HANDSHAKE))?;
-    socket.set_write_timeout(Some(HANDSHAKE))?;
-    Ok(socket)
+    Ok(Hurried::new(socket, HANDSHAKE))
 }
 
 fn read_word(from: &mut impl Read) -> io::Result<u64> {

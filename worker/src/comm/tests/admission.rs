@@ -8,11 +8,19 @@ fn knock(
     authority: &Authority,
     intruder: impl FnOnce(&[String]) -> Result<(), CommError> + Send,
 ) -> (Result<(), CommError>, Result<(), CommError>) {
+    knock_within(SHORT, authority, intruder)
+}
+
+fn knock_within(
+    deadline: Duration,
+    authority: &Authority,
+    intruder: impl FnOnce(&[String]) -> Result<(), CommError> + Send,
+) -> (Result<(), CommError>, Result<(), CommError>) {
     let (listener, address) = Listener::bind("127.0.0.1").expect("bound");
     let peers = vec!["127.0.0.1:1".to_owned(), address];
     let identity = authority.of(&seat(1, 2));
     std::thread::scope(|scope| {
-        let guard = scope.spawn(|| listener.connect(&seat(1, 2), &peers, &identity, SHORT).map(drop));
+        let guard = scope.spawn(|| listener.connect(&seat(1, 2), &peers, &identity, deadline).map(drop));
         let intruder = intruder(&peers);
         (guard.join().expect("no panic"), intruder)
     })
@@ -97,6 +105,22 @@ fn a_silent_stranger_keeps_nobody_waiting() {
     });
     assert!(guard.is_ok() && guest.is_ok(), "{guard:?} {guest:?}");
     assert!(begun.elapsed() < Duration::from_secs(5), "the stranger was waited for");
+    drop(strangers);
+}
+
+#[test]
+fn many_silent_strangers_keep_nobody_out() {
+    let authority = Authority::new();
+    let (to, strangers) = channel();
+    let identity = authority.of(&seat(0, 2));
+    let (guard, guest) = knock_within(Duration::from_secs(30), &authority, |peers| {
+        for _ in 0..400 {
+            to.send(std::net::TcpStream::connect(&peers[1]).expect("connected")).expect("kept");
+        }
+        let (listener, _) = Listener::bind("127.0.0.1").expect("bound");
+        listener.connect(&seat(0, 2), peers, &identity, Duration::from_secs(30)).map(drop)
+    });
+    assert!(guard.is_ok() && guest.is_ok(), "{guard:?} {guest:?}");
     drop(strangers);
 }
 
