@@ -12,6 +12,7 @@ mod layouts;
 mod memory;
 mod parity;
 mod power;
+mod security;
 mod slurm;
 mod ssh;
 mod tidy;
