@@ -27,6 +27,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    no_core_files();
     let arguments = match args::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -37,4 +38,12 @@ fn main() -> ExitCode {
         }
     };
     commands::run(arguments)
+}
+
+/// Keeps keys of certificates out of core files, of this process and all that it starts; a program that wants one raises the limit.
+fn no_core_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    // It cannot fail: nobody is forbidden to lower a limit.
+    let _ = setrlimit(Resource::Core, limit);
 }

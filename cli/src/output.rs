@@ -3,6 +3,8 @@
 use crate::failure::{Exit, Failure};
 use crate::render::table::Style;
 use serde::Serialize;
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 /// How a command may speak.
@@ -52,6 +54,10 @@ impl Output {
 
     /// Writes a line of data.
     pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
+        self.line(&tame(text))
+    }
+
+    fn line(&self, text: &str) -> Result<(), Failure> {
         let line = if text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
         self.bytes(line.as_bytes())
     }
@@ -67,12 +73,12 @@ impl Output {
 
     /// Writes one JSON document: `{"format": "dtrain.<kind>/1", …}` and the fields of `value`.
     pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), Failure> {
-        self.data(&document(kind, value, true)?)
+        self.line(&document(kind, value, true)?)
     }
 
     /// The same on one line.
     pub(crate) fn json_line(&self, kind: &str, value: &impl Serialize) -> Result<(), Failure> {
-        self.data(&document(kind, value, false)?)
+        self.line(&document(kind, value, false)?)
     }
 
     /// Says something to a person, unless asked to be quiet.
@@ -89,6 +95,16 @@ impl Output {
     pub(crate) fn next(&self, command: &str) {
         self.say(&format!("{} {command}", self.paint.blue("next:")));
     }
+}
+
+/// A word of a command to type: as it is, or quoted where a shell would take it for something else.
+pub(crate) fn word(text: impl Display) -> String {
+    let text = text.to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "_./@%+=:,-".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// Columns of a terminal; `None` when it does not tell.
@@ -133,7 +149,31 @@ fn wrapped_line(line: &str, width: usize) -> String {
 
 /// Writes to stderr. Whether anybody reads it is not our business.
 pub(crate) fn complain(text: &str) {
-    drop(io::stderr().lock().write_all(text.as_bytes()));
+    drop(io::stderr().lock().write_all(tame(text).as_bytes()));
+}
+
+/// The text without characters that steer a terminal, but for our own colours: names of files, and what hosts and programs say,
+/// are somebody else's words.
+fn tame(text: &str) -> Cow<'_, str> {
+    let is_wild = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_wild) {
+        return Cow::Borrowed(text);
+    }
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(is_wild) {
+        out.push_str(&rest[..at]);
+        let colour = rest[at..].strip_prefix("\u{1b}[").and_then(|code| {
+            let digits = code.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+            code[digits..].starts_with('m').then_some(at + 2 + digits + 1)
+        });
+        let wild = rest[at..].chars().next().map_or(0, char::len_utf8);
+        match colour {
+            Some(end) => out.push_str(&rest[at..end]),
+            None => out.push('\u{fffd}'),
+        }
+        rest = &rest[colour.unwrap_or(at + wild)..];
+    }
+    Cow::Owned(out + rest)
 }
 
 /// Version of every JSON document; grows when a field changes its meaning or goes.
@@ -149,7 +189,19 @@ pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> R
     let document = Document { format: format!("dtrain.{kind}/{VERSION}"), value };
     let text =
         if is_pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) };
-    text.map_err(|error| Failure::new(Exit::Infrastructure, "cannot write JSON").cause(error.to_string()))
+    text.map(|text| escaped(&text))
+        .map_err(|error| Failure::new(Exit::Infrastructure, "cannot write JSON").cause(error.to_string()))
+}
+
+/// JSON means the same with those control characters escaped that it allows, and a terminal may obey.
+fn escaped(json: &str) -> String {
+    let is_wild = |c: &char| matches!(c, '\u{7f}'..='\u{9f}');
+    if !json.contains(|c| is_wild(&c)) {
+        return json.to_owned();
+    }
+    json.chars()
+        .map(|c| if is_wild(&c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() })
+        .collect()
 }
 
 /// Columns of a page that nobody tells the width of.
@@ -227,6 +279,7 @@ mod tests {
         }
         let text = document("progress", &Seen { step: 3 }, false).expect("plain data");
         assert_eq!(text, r#"{"format":"dtrain.progress/1","step":3}"#);
+        assert_eq!(escaped("{\"a\":\"\u{9b}2J\u{7f}ä\"}"), r#"{"a":"\u009b2J\u007fä"}"#);
     }
 
     #[test]
@@ -235,6 +288,23 @@ mod tests {
         assert_eq!(shown, "  rate    one two three four\n          five six seven");
         assert_eq!(wrapped("one two three", 8), "one two\n  three");
         assert_eq!(wrapped("short", 80), "short");
+    }
+
+    #[test]
+    fn what_is_to_be_typed_is_what_was_meant() {
+        assert_eq!(word("examples/a-b_1.toml"), "examples/a-b_1.toml");
+        assert_eq!(word("$(x); y"), "'$(x); y'");
+        assert_eq!(word("it's"), r"'it'\''s'");
+        assert_eq!(word(""), "''");
+    }
+
+    #[test]
+    fn only_colours_reach_the_terminal() {
+        assert_eq!(tame("a\n\u{1b}[1;31mb\u{1b}[0m\tc"), "a\n\u{1b}[1;31mb\u{1b}[0m\tc");
+        assert_eq!(
+            tame("\u{1b}]0;title\u{7}\u{1b}[2J\r\u{9b}2J\u{1b}["),
+            "\u{fffd}]0;title\u{fffd}\u{fffd}[2J\u{fffd}\u{fffd}2J\u{fffd}["
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod layouts;
 mod memory;
 mod parity;
 mod power;
+mod security;
 mod signals;
 mod slurm;
 mod ssh;

@@ -4,6 +4,7 @@ use crate::args::RecipeArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Outcome};
 use crate::load::load;
+use crate::output::word;
 use crate::render::number::whole;
 use dtrain_recipes::{Model, Problem, Recipe};
 use serde::Serialize;
@@ -20,7 +21,7 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
                     .json("check", &Report { valid: true, digest: Some(digest), problems: Vec::new() })?;
             }
             context.out.say(&format!("{} is a valid recipe: {}", args.recipe, summary(recipe)));
-            context.out.next(&format!("dtrain plan {}", args.recipe));
+            context.out.next(&format!("dtrain plan {}", word(&args.recipe)));
             Ok(Exit::Done)
         }
         Err(failure) if context.out.json && !failure.recipe_problems().is_empty() => {

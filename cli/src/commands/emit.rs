@@ -3,6 +3,7 @@
 use crate::args::PlanArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::output::word;
 use dtrain_planner::Plan;
 use dtrain_planner::emit::{Emitted, Format, emit};
 use std::fs::{self, OpenOptions};
@@ -26,7 +27,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Forma
     if let Some(folder) = &args.emit_to {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
         context.out.say(&format!("written to {}: {}", folder.display(), names.join(", ")));
-        context.out.next(&format!("cd {} && {}", folder.display(), emitted.start));
+        context.out.next(&format!("cd {} && {}", word(folder.display()), emitted.start));
     }
     Ok(())
 }

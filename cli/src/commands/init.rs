@@ -3,6 +3,7 @@
 use crate::args::InitArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::output::word;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
@@ -48,7 +49,7 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
         context.out.json("init", &Written { path: path.clone() })?;
     }
     context.out.say(&format!("wrote {}", path.display()));
-    context.out.next(&format!("dtrain check {}", path.display()));
+    context.out.next(&format!("dtrain check {}", word(path.display())));
     Ok(Exit::Done)
 }
 

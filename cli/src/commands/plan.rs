@@ -5,6 +5,7 @@ use crate::args::PlanArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
+use crate::output::word;
 use crate::render::html::{of_plan, page};
 use crate::render::plan::long;
 use crate::{job, rates, trials};
@@ -62,9 +63,9 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     match &args.out {
         Some(path) => {
             context.out.say(&format!("saved as {} (digest {})", path.display(), &stored.digest[..12]));
-            context.out.next(&format!("dtrain run {}", path.display()));
+            context.out.next(&format!("dtrain run {}", word(path.display())));
         }
-        None => context.out.next(&format!("dtrain run {}", loaded.name)),
+        None => context.out.next(&format!("dtrain run {}", word(&loaded.name))),
     }
     Ok(Exit::Done)
 }

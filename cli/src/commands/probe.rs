@@ -4,6 +4,7 @@ use crate::args::ProbeArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
+use crate::output::word;
 use crate::render::number::{count, counted, seconds};
 use crate::{hosts, job, rates, trials};
 use dtrain_protocol::{RankRates, Rates};
@@ -39,7 +40,7 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
     } else {
         context.out.data(&table(&rates, model))?;
     }
-    context.out.next(&format!("dtrain plan {}", args.recipe.recipe));
+    context.out.next(&format!("dtrain plan {}", word(&args.recipe.recipe)));
     Ok(Exit::Done)
 }
 

@@ -4,6 +4,7 @@ use crate::args::ShowArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
+use crate::output::word;
 use dtrain_recipes::Resolved;
 use serde::Serialize;
 
@@ -49,7 +50,7 @@ fn resolved(context: &Context, args: &ShowArgs) -> Outcome {
     } else {
         context.out.data(&table(values))?;
     }
-    context.out.next(&format!("dtrain plan {name}"));
+    context.out.next(&format!("dtrain plan {}", word(name)));
     Ok(Exit::Done)
 }
 

@@ -1,7 +1,9 @@
 //! The head of a safetensors file: `[u64 length][JSON][data]`, little-endian.
 
-use serde::{Deserialize, Serialize};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 /// Longest JSON that is read, in bytes: the limit of the format.
@@ -52,21 +54,49 @@ pub fn length(first: &[u8], file_bytes: u64) -> Result<u64, String> {
 /// `Err` says in words what is wrong: a type other than `F32`, a shape that does not match its bytes, bytes outside
 /// of the file.
 pub fn decode(json: &[u8], file_bytes: u64) -> Result<Places, String> {
-    let mut values: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(json).map_err(|error| format!("the head is not JSON: {error}"))?;
-    values.remove("__metadata__");
+    let Entries(entries) =
+        serde_json::from_slice(json).map_err(|error| format!("the head is not JSON of a head: {error}"))?;
     let data_begin = 8 + json.len() as u64;
     let mut places = Places::new();
-    for (key, value) in values {
+    for (key, entry) in entries {
         let place =
-            place(value, data_begin, file_bytes).map_err(|detail| format!("entry {key}: {detail}"))?;
+            place(&entry, data_begin, file_bytes).map_err(|detail| format!("entry {key}: {detail}"))?;
         places.insert(key, place);
     }
     Ok(places)
 }
 
-fn place(value: serde_json::Value, data_begin: u64, file_bytes: u64) -> Result<Range<u64>, String> {
-    let entry: Entry = serde_json::from_value(value).map_err(|error| error.to_string())?;
+/// All entries, but for what the format lets a writer say about the file. Read without a stop at JSON of any kind, which takes
+/// sixteen times the room of its text.
+struct Entries(BTreeMap<String, Entry>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct All;
+        impl<'de> Visitor<'de> for All {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of entries")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    if key == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        entries.insert(key, map.next_value()?);
+                    }
+                }
+                Ok(Entries(entries))
+            }
+        }
+        from.deserialize_map(All)
+    }
+}
+
+fn place(entry: &Entry, data_begin: u64, file_bytes: u64) -> Result<Range<u64>, String> {
     if entry.dtype != "F32" {
         return Err(format!("type F32 was expected, found {}", entry.dtype));
     }

@@ -32,6 +32,9 @@ pub const FORMAT: u32 = 2;
 /// Length of the pieces of a file that have their own hash.
 pub const CHUNK_BYTES: u64 = 4 << 20;
 
+/// Most dimensions of a tensor: whether its pieces cover it is looked at one dimension inside the other.
+const DIMENSIONS: usize = 8;
+
 /// The table of contents, written last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -281,6 +284,12 @@ impl Tensor {
     pub fn slices(&self) -> Result<Vec<Slice>, Uncovered> {
         let Self { shape, pieces, .. } = self;
         let wrong = |detail| Uncovered { tensor: self.full_name(), detail };
+        if shape.len() > DIMENSIONS {
+            return Err(wrong(format!(
+                "{} dimensions were told, at most {DIMENSIONS} are read",
+                shape.len()
+            )));
+        }
         let bytes = shape.iter().try_fold(4u64, |bytes, side| bytes.checked_mul(*side));
         if bytes.is_none() {
             return Err(wrong(format!("the shape {shape:?} is impossible")));

@@ -13,6 +13,7 @@ use crate::commands::plan::{Stored, write};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
+use crate::output::word;
 use crate::trials::ledger;
 use crate::{job, rates, trials};
 use dtrain_planner::tune::{Finish, Search, Searched, Study, settled};
@@ -124,7 +125,7 @@ fn finish(
     let stored = Stored { digest: plan.digest(), plan };
     write(&path, &stored)?;
     report::tell(context, kept, search, &best, &stored, name)?;
-    context.out.next(&format!("dtrain run {}", path.display()));
+    context.out.next(&format!("dtrain run {}", word(path.display())));
     Ok(Exit::Done)
 }
 

@@ -1,0 +1,293 @@
+//! Every key of the language, one after the other, set to texts that a shell, an option parser, a path or a terminal would make something
+//! of: refused with its key and line, or passed on to somebody of whom it is shown here that it does nothing with it.
+
+use super::trap::{ATTACKS, Trap};
+use dtrain_recipes::keys::{Key, Kind, Shape, keys};
+use dtrain_recipes::{
+    CheckContext, Checked, Devices, Document, Host, Layer, Problem, Source, check, extended, render_all,
+};
+use dtrain_runner::transport::{OpenSsh, Target, TransportError, User};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
+const PASSES: [(&str, &str); 11] = [
+    ("description", "what_passes_the_check_does_nothing"),
+    ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
+    ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
+    ("data.train", "data_may_be_called_anything (here and in emitted.rs)"),
+    ("data.valid", "data_may_be_called_anything"),
+    ("data.labels", "data_may_be_called_anything"),
+    ("data.valid_labels", "data_may_be_called_anything"),
+    ("data.target", "data_may_be_called_anything"),
+    ("cluster.slurm.options", "submitted.rs"),
+    ("cluster.slurm.partition", "submitted.rs"),
+    ("cluster.slurm.account", "submitted.rs"),
+];
+
+/// A recipe of each kind, in which the key at `path` may stand.
+fn base(kind: Kind, path: &str) -> toml::Table {
+    let text = match kind {
+        Kind::Mlp | Kind::Cnn if path.ends_with("labels") => {
+            "[model]\nkind = 'mlp'\ninputs = 2\nhidden = [4]\nclasses = 2\n\
+             [data]\ntrain = 'a.idx'\nlabels = 'b.idx'\nvalid = 'c.idx'\nvalid_labels = 'd.idx'"
+        }
+        Kind::Decoder => {
+            "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n[data]\ntrain = 'text.txt'"
+        }
+        Kind::Mlp => {
+            "[model]\nkind = 'mlp'\ninputs = 2\nhidden = [4]\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
+        }
+        Kind::Cnn => {
+            "[model]\nkind = 'cnn'\nchannels = 1\nheight = 4\nwidth = 4\nstages = [4]\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
+        }
+        Kind::Command => "[model]\nkind = 'command'\nargv = ['true']",
+    };
+    format!("name = 'walk'\n{text}\n[objective]\nstop = {{ steps = 1 }}").parse().expect("TOML")
+}
+
+/// The recipe with `path` set to `value`, as text, and the line on which the key stands.
+fn with(kind: Kind, path: &str, value: toml::Value) -> (String, usize) {
+    let mut recipe = base(kind, path);
+    let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+    if section == "cluster.hosts" {
+        let mut host = toml::Table::from_iter([("address".to_owned(), "node1".into())]);
+        host.insert(key.to_owned(), value);
+        let cluster = [
+            ("launcher".to_owned(), "ssh".into()),
+            ("hosts".to_owned(), toml::Value::Array(vec![host.into()])),
+        ];
+        recipe.insert("cluster".to_owned(), toml::Table::from_iter(cluster).into());
+    } else {
+        if section == "cluster.slurm" {
+            recipe.insert(
+                "cluster".to_owned(),
+                toml::Table::from_iter([("launcher".to_owned(), "slurm".into())]).into(),
+            );
+        }
+        let mut table = &mut recipe;
+        for part in section.split('.').filter(|part| !part.is_empty()) {
+            let entry = table.entry(part).or_insert_with(|| toml::Table::new().into());
+            if !entry.is_table() {
+                *entry = toml::Table::new().into();
+            }
+            table = entry.as_table_mut().expect("it was just made one");
+        }
+        table.insert(key.to_owned(), value);
+    }
+    let text = toml::to_string(&recipe).expect("TOML");
+    // A table is written below a header of its own.
+    let at = |from: usize, wanted: &dyn Fn(&str) -> bool| {
+        text.lines().skip(from).position(wanted).map(|at| from + at)
+    };
+    let own = at(0, &|line| line == format!("[{path}]"));
+    let begin = at(0, &|line| [format!("[{section}]"), format!("[[{section}]]")].contains(&line.to_owned()))
+        .unwrap_or(0);
+    let line = own
+        .or_else(|| at(begin, &|line| line.starts_with(&format!("{key} = "))))
+        .expect("the key has a line")
+        + 1;
+    (text, line)
+}
+
+fn read(text: &str) -> Result<Checked, Vec<Problem>> {
+    let document = Document::parse(&Source::file(Path::new("recipe.toml"), Layer::Recipe, text))?;
+    let nobody = |name: &str, _: &Source| Err(format!("no recipe is called {name:?}"));
+    check(&extended(document, &nobody)?, &CheckContext::of_file(Path::new("recipe.toml")))
+}
+
+/// The attack as the one value, and as that of a list.
+fn values(attack: &str) -> [toml::Value; 3] {
+    let choices = toml::Table::from_iter([("choices".to_owned(), toml::Value::Array(vec![attack.into()]))]);
+    [attack.into(), toml::Value::Array(vec![attack.into()]), choices.into()]
+}
+
+/// Refused: the message says which key and where, and no control character of it gets to a terminal.
+fn is_refused_well(key: &Key, line: usize, problems: &[Problem], attack: &str) {
+    let said = render_all(problems, false);
+    let leaf = key.path.rsplit('.').next().expect("a path is not empty");
+    assert!(said.contains(leaf), "{} = {attack:?} is refused without the key:\n{said}", key.path);
+    assert!(
+        // The value of a table stands on the line below its header.
+        [line, line + 1].iter().any(|line| said.contains(&format!("recipe.toml:{line}:"))),
+        "{} = {attack:?}: line {line} is not told:\n{said}",
+        key.path
+    );
+    assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{}: {said:?}", key.path);
+}
+
+#[test]
+fn every_key_refuses_an_attack_or_passes_it_to_one_who_is_tested() {
+    let mut passed: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut refused = 0;
+    for key in keys() {
+        for (kind, attack) in key.kinds.iter().flat_map(|kind| ATTACKS.map(|attack| (*kind, attack))) {
+            let long = (attack == ATTACKS[0]).then(|| values(&attack.repeat(4000)));
+            for value in values(attack).into_iter().chain(long.into_iter().flatten()) {
+                let (text, line) = with(kind, key.path, value);
+                match read(&text) {
+                    Ok(_) => *passed.entry(key.path).or_default() += 1,
+                    Err(problems) => {
+                        is_refused_well(key, line, &problems, attack);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    let tested: Vec<&str> = PASSES.iter().map(|(path, _)| *path).collect();
+    let untested: Vec<_> = passed.keys().filter(|path| !tested.contains(path)).collect();
+    assert!(
+        untested.is_empty(),
+        "an attack passes the check in {untested:?}: refuse it there, or follow it to where it ends and name the test in PASSES"
+    );
+    println!("{} keys: {refused} values refused, passed on: {passed:?}", keys().len());
+    let is_text =
+        |key: &&Key| matches!(key.shape, Shape::Text | Shape::Texts | Shape::Files) && key.path != "extends";
+    let texts: Vec<_> =
+        keys().iter().filter(is_text).map(|key| key.path).filter(|path| !passed.contains_key(path)).collect();
+    assert!(texts.is_empty(), "these take any text, and the walk did not reach them: {texts:?}");
+}
+
+/// The attacks that pass are in the recipe all at once, and the real program looks at it.
+#[test]
+fn what_passes_the_check_does_nothing() {
+    let trap = Trap::set();
+    for (at, attack) in ATTACKS.iter().enumerate() {
+        for kind in [Kind::Decoder, Kind::Mlp, Kind::Command] {
+            let mut recipe = base(kind, "");
+            for (path, _) in PASSES {
+                let applies = keys().iter().any(|key| key.path == path && key.kinds.contains(&kind));
+                let value =
+                    if path.ends_with(['v', 's']) { values(attack)[1].clone() } else { (*attack).into() };
+                let (text, _) = with(kind, path, value);
+                if applies && !path.contains("slurm") && read(&text).is_ok() {
+                    let (section, key) = path.split_once('.').unwrap_or(("", path));
+                    let said: toml::Table = text.parse().expect("TOML");
+                    if section.is_empty() {
+                        recipe.insert(key.to_owned(), said[key].clone());
+                    } else {
+                        recipe[section]
+                            .as_table_mut()
+                            .expect("a section")
+                            .insert(key.to_owned(), said[section][key].clone());
+                    }
+                }
+            }
+            let path = trap.house.file(&format!("{at}.toml"), toml::to_string(&recipe).expect("TOML"));
+            let path = path.to_str().expect("UTF-8");
+            trap.ends(trap.dtrain(["show", "--resolved", path]), &[0, 2]);
+            if kind == Kind::Command {
+                trap.ends(trap.dtrain(["check", path]), &[0]);
+            }
+        }
+        let set = format!("description={attack}");
+        if !attack.contains('\0') {
+            trap.ends(trap.dtrain(["check", "library/tiny-llama", "--set", &set]), &[0, 2]);
+            trap.ends(trap.dtrain(["check", attack]), &[0, 2]);
+        }
+    }
+}
+
+/// Hosts as a recipe, or a command line, names them: what is no plain name is refused before any program is run.
+#[test]
+fn no_host_user_or_bastion_is_an_option_or_a_command() {
+    let trap = Trap::set();
+    // A program `ssh` that tells what it was asked; it must not be asked anything.
+    trap.program("ssh", "fire \"$@\"");
+    let user =
+        User { name: "me".into(), home: trap.folder(), config: Some(trap.house.file("ssh_config", "")) };
+    let host = |address: &str, user: Option<&str>, via: Option<&str>| Host {
+        address: address.into(),
+        port: 22,
+        user: user.map(str::to_owned),
+        via: via.map(str::to_owned),
+        devices: Devices::Auto,
+    };
+    let is_name = |error: Option<TransportError>, what: &str| {
+        assert!(matches!(error, Some(TransportError::Name(..))), "{what}: {error:?}");
+    };
+    for attack in ATTACKS {
+        for host in [host(attack, None, None), host("h", Some(attack), None), host("h", None, Some(attack))] {
+            is_name(OpenSsh::connect(&host, &user).err(), &format!("ssh: {host:?}"));
+            is_name(Target::resolve(&host, &user).err(), &format!("libssh2: {host:?}"));
+        }
+        is_name(Target::parse(attack, &user).err(), attack);
+        if !attack.contains('\0') {
+            trap.ends(trap.dtrain(["doctor", "--", attack]), &[2, 4, 6]);
+        }
+        for key in ["address", "user", "via"] {
+            let (text, _) = with(Kind::Command, &format!("cluster.hosts.{key}"), attack.into());
+            let path = trap.house.file("hosts.toml", text);
+            if read(&fs::read_to_string(&path).expect("just written")).is_ok() {
+                trap.ends(trap.dtrain(["run", path.to_str().expect("UTF-8")]), &[2, 4, 6]);
+            }
+        }
+    }
+}
+
+/// A program of somebody else runs without a shell: it gets what was written, byte for byte.
+#[test]
+fn a_foreign_program_gets_its_arguments_as_they_were_written() {
+    let trap = Trap::set();
+    trap.program(
+        "witness",
+        "printf '%s\\0' \"$@\" >\"$DTRAIN_RUN_DIR/arguments\"\n\
+         printf '%s\\n' \"$@\"\necho '{\"step\": 1, \"loss\": 0.5}' >&\"$DTRAIN_EVENTS_FD\"",
+    );
+    let arguments: Vec<&str> = ATTACKS.into_iter().filter(|attack| !attack.contains('\0')).collect();
+    let argv = std::iter::once("witness").chain(arguments.iter().copied());
+    let mut recipe = base(Kind::Command, "");
+    let model = recipe["model"].as_table_mut().expect("a section");
+    model.insert("argv".into(), argv.map(toml::Value::from).collect::<Vec<_>>().into());
+    model.insert("progress".into(), vec![toml::Value::from("step {step} loss {loss} $(fire)")].into());
+    recipe.insert("description".into(), arguments.join(" ").into());
+    let path = trap.house.file("recipe.toml", toml::to_string(&recipe).expect("TOML"));
+    trap.ends(trap.dtrain(["run", path.to_str().expect("UTF-8")]), &[0]);
+    let found = fs::read(trap.house.newest_trial().join("command/arguments")).expect("the witness wrote it");
+    let expected: Vec<u8> = arguments.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+    assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&expected));
+    for words in
+        [&["show", "last"][..], &["history"], &["show", "last", "--json"], &["compare", "last", "last"]]
+    {
+        trap.ends(trap.dtrain(words), &[0, 2]);
+    }
+}
+
+/// Training on files and a column with such names.
+#[test]
+fn data_may_be_called_anything() {
+    let trap = Trap::set();
+    for (at, attack) in
+        ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains(['\0', '\n', '\r', '"']))
+    {
+        let rows: String = (0..40).map(|n| format!("{n},{},{}\n", n % 7, n % 2)).collect();
+        let Some(file) = trap.hostile_file(&format!("{attack}{at}.csv"), &format!("a,b,{attack}\n{rows}"))
+        else {
+            continue;
+        };
+        let mut recipe = base(Kind::Mlp, "");
+        let data = recipe["data"].as_table_mut().expect("a section");
+        data.insert("train".into(), vec![toml::Value::from(file.as_str())].into());
+        data.insert("target".into(), (*attack).into());
+        recipe.insert("description".into(), (*attack).into());
+        let path = trap
+            .house
+            .file(&format!("{at}{attack}.toml").replace('/', "_"), toml::to_string(&recipe).expect("TOML"));
+        let path = path.to_str().expect("UTF-8");
+        trap.ends(trap.dtrain(["check", path]), &[0, 2]);
+        // One of them all the way: training takes a while.
+        if attack.starts_with("' ; fire") {
+            let page = trap.folder().join("page.html");
+            let page = page.to_str().expect("UTF-8");
+            trap.ends(
+                trap.dtrain(["plan", path, "--html", page, "--set", "description=<script>fire</script>"]),
+                &[0],
+            );
+            assert!(!fs::read_to_string(page).expect("it was written").contains("<script>fire"));
+            trap.ends(trap.dtrain(["run", path]), &[0]);
+            trap.ends(trap.dtrain(["show", "last"]), &[0]);
+        }
+    }
+}

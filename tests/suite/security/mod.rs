@@ -1,0 +1,8 @@
+//! What somebody else's words, bytes and connections can do: nothing. `docs/security.md` says what is promised.
+
+mod emitted;
+mod injection;
+mod peers;
+mod secrets;
+mod submitted;
+mod trap;
