@@ -109,10 +109,10 @@ fn canaries_of_a_user_are_found_nowhere() {
         "foreign.toml",
         "[model]\nkind = 'command'\nargv = ['witness']\n[objective]\nstop = { steps = 1 }\n",
     );
-    // It sees what the user has, makes no core file, and fails, so that its last lines are kept.
+    // It sees what the user has, and makes no core file.
     trap.program(
         "witness",
-        "env | grep -c ^HF_TOKEN=canary >\"$DTRAIN_RUN_DIR/seen\"; ulimit -c >>\"$DTRAIN_RUN_DIR/seen\"; echo so far; sleep 0.2; exit 3",
+        "env | grep -c ^HF_TOKEN=canary >\"$DTRAIN_RUN_DIR/seen\"; ulimit -c >>\"$DTRAIN_RUN_DIR/seen\"; echo so far; sleep 0.2; echo '{\"step\": 1, \"loss\": 0.5}' >&\"$DTRAIN_EVENTS_FD\"",
     );
     git(&folder, &["init", "-q"]);
     git(&folder, &["add", "-A"]);
@@ -126,7 +126,7 @@ fn canaries_of_a_user_are_found_nowhere() {
     let run = |words: &[&str], codes: &[i32]| silent(&trap.ends(with_secrets(trap.dtrain(words)), codes));
     let ((), named) = named_meanwhile(CANARY, || {
         run(&["run", &ours], &[0]);
-        run(&["run", &foreign], &[5]);
+        run(&["run", &foreign], &[0]);
         for words in
             [&["show", "last"][..], &["show", "last", "--json"], &["history", "--json"], &["logs", "last"]]
         {
