@@ -10,7 +10,7 @@
 //! falls with longer steps (`batch=`) and the stall does not. On the file system of `target/` dtrain's are synced, those of
 //! PyTorch's functions as they are.
 //!
-//! Words that follow `--`: `width=2048`, `batch=1024`, `steps=110`, `rounds=1`.
+//! Words that follow `--`: `width=2048`, `batch=2048`, `steps=110`, `rounds=1`.
 
 #[expect(dead_code, unused_imports, reason = "nothing is disturbed here")]
 #[path = "../shared/mod.rs"]
@@ -108,8 +108,9 @@ fn main() {
     let words = Words::of_the_command_line();
     let number = |name, usual| words.number(name, usual);
     let size =
-        Size { width: number("width", 2048), batch: number("batch", 1024), steps: number("steps", 110) };
-    let python = dtrain_tests::python_with("torch");
+        Size { width: number("width", 2048), batch: number("batch", 2048), steps: number("steps", 110) };
+    // Objects that ranks send each other are arrays of NumPy.
+    let python = dtrain_tests::python_with("torch").and_then(|_| dtrain_tests::python_with("numpy"));
     if let Err(reason) = &python {
         say(&format!("PyTorch is left out: {reason}"));
     }

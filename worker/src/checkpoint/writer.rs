@@ -4,10 +4,11 @@ use super::CheckpointError;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
 use dtrain_protocol::checkpoint::head::{self, Entry};
 use dtrain_protocol::{FileEntry, Piece, Rank, SavedFile, Slice, Tensor, TensorKind};
-use rustix::fs::statvfs;
+use rustix::fs::{OFlags, statvfs};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Bytes that stay free after a checkpoint was written: for the ledger, the spool and the manifest.
@@ -101,51 +102,96 @@ fn head_of(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
 
 /// Writes and syncs a file; returns its length and the hashes of its chunks.
 fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<FileEntry> {
-    let mut chunks =
-        Chunks { file: File::create(path)?, bytes: 0, chunk: blake3::Hasher::new(), hashes: Vec::new() };
+    let mut chunks = Chunks::create(path)?;
     chunks.push(head)?;
     for piece in pieces {
         chunks.push(bytemuck::cast_slice(piece.values))?;
     }
-    chunks.end();
-    chunks.file.sync_all()?;
-    Ok(FileEntry { name: String::new(), bytes: chunks.bytes, chunks: chunks.hashes })
+    chunks.finish()
 }
 
-/// A file that is written and hashed chunk by chunk.
+/// What addresses and lengths are a multiple of where the page cache is passed by.
+const ALIGNMENT: usize = 4096;
+
+/// A file that is written and hashed chunk by chunk, past the page cache where the file system lets that: copying into it takes
+/// more of the processor than all else here, and nobody reads a checkpoint soon.
 struct Chunks {
     file: File,
-    /// Bytes written.
+    is_direct: bool,
+    /// Room for a chunk, and for its alignment; the chunk begins at `begin`.
+    room: Vec<u8>,
+    begin: usize,
+    /// Bytes of the chunk that is not full yet.
+    filled: usize,
+    /// Bytes written, the unfinished chunk not counted.
     bytes: u64,
-    /// Of the chunk that is not full yet.
-    chunk: blake3::Hasher,
-    /// Of those that are.
     hashes: Vec<String>,
 }
 
 impl Chunks {
+    fn create(path: &Path) -> io::Result<Self> {
+        let open = |flags: OFlags| {
+            let flags = i32::try_from(flags.bits()).expect("flags of the kernel");
+            OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)
+        };
+        let (file, is_direct) = match open(OFlags::DIRECT) {
+            Err(error) if is_unaligned(&error) => (open(OFlags::empty())?, false),
+            file => (file?, true),
+        };
+        let room = vec![0; CHUNK_BYTES as usize + ALIGNMENT];
+        let begin = room.as_ptr().align_offset(ALIGNMENT);
+        Ok(Self { file, is_direct, room, begin, filled: 0, bytes: 0, hashes: Vec::new() })
+    }
+
     fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let room = CHUNK_BYTES - self.bytes % CHUNK_BYTES;
-            let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-            self.chunk.update(now);
-            self.file.write_all(now)?;
-            self.bytes += now.len() as u64;
-            if self.bytes.is_multiple_of(CHUNK_BYTES) {
-                self.end();
-            }
+            let left = CHUNK_BYTES as usize - self.filled;
+            let (now, later) = bytes.split_at(left.min(bytes.len()));
+            self.room[self.begin + self.filled..][..now.len()].copy_from_slice(now);
+            self.filled += now.len();
             bytes = later;
+            if self.filled as u64 == CHUNK_BYTES {
+                self.flush()?;
+            }
         }
         Ok(())
     }
 
-    /// Ends a chunk, unless nothing of it is written.
-    fn end(&mut self) {
-        if self.chunk.count() > 0 {
-            self.hashes.push(self.chunk.finalize().to_hex().to_string());
-            self.chunk.reset();
+    /// Writes the chunk, which must be full unless it is the last.
+    fn flush(&mut self) -> io::Result<()> {
+        let chunk = &self.room[self.begin..][..self.filled];
+        self.hashes.push(blake3::hash(chunk).to_hex().to_string());
+        self.bytes += self.filled as u64;
+        let whole = if self.is_direct { self.filled.next_multiple_of(ALIGNMENT) } else { self.filled };
+        let written = self.file.write_all(&self.room[self.begin..][..whole]);
+        if let Err(error) = written {
+            if !self.is_direct || !is_unaligned(&error) {
+                return Err(error);
+            }
+            // It was opened so, and cannot be written so.
+            rustix::fs::fcntl_setfl(&self.file, OFlags::empty())?;
+            self.is_direct = false;
+            self.file.write_all(&self.room[self.begin..][..self.filled])?;
         }
+        self.filled = 0;
+        Ok(())
     }
+
+    /// Writes what is left and makes all of it durable.
+    fn finish(mut self) -> io::Result<FileEntry> {
+        if self.filled > 0 {
+            self.flush()?;
+        }
+        // What fills the last block is not of the file.
+        self.file.set_len(self.bytes)?;
+        self.file.sync_all()?;
+        Ok(FileEntry { name: String::new(), bytes: self.bytes, chunks: self.hashes })
+    }
+}
+
+/// Whether a file system does not let the page cache be passed by.
+fn is_unaligned(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error())
 }
 
 fn tensor(piece: &NamedPiece<'_>, file: &str) -> Tensor {
