@@ -31,6 +31,8 @@ def main():
     net = nn.Sequential(*layers, nn.Linear(width, CLASSES))
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # What is written beside training needs a group of its own, or its messages meet those of the gradients.
+    group = dist.new_group(backend="gloo")
     writing = None
     for step in range(1, steps + 1):
         mine = torch.arange(batch // world) * world + rank + step * batch
@@ -56,7 +58,7 @@ def main():
             if way == "dcp.save":
                 dcp.save(state, checkpoint_id=path)
             else:
-                writing = dcp.async_save(state, checkpoint_id=path)
+                writing = dcp.async_save(state, checkpoint_id=path, process_group=group)
         print(f"saved {rank} {step} {time.monotonic() - began}", flush=True)
     if writing is not None:
         writing.result()
