@@ -32,7 +32,7 @@ pub struct Probe<'a> {
 ///
 /// On every host at once; with `others` none, on this machine. On the CPU 1, 2, 4, … ranks of each up to one for each core, which
 /// they share evenly; on GPUs 1, 2, 4, … of them. Cores serve others too, at times for seconds: each number of ranks is measured
-/// twice with the others in between, and the faster counts.
+/// twice with the others in between, and [`joined`].
 pub fn rates(
     probe: &Probe<'_>,
     others: &mut [RemoteHost],
@@ -59,7 +59,7 @@ pub fn rates(
         let nothing = || ProbeError::Worker { ranks, reason: "nothing was measured".into() };
         let measured = measured.ok_or_else(nothing)?;
         match by_ranks.iter_mut().find(|known| (known.device, known.ranks) == (device, ranks)) {
-            Some(known) => *known = faster(known, &measured),
+            Some(known) => *known = joined(known, &measured),
             None => by_ranks.push(measured),
         }
     }
@@ -115,8 +115,10 @@ fn mean(measured: &[RankRates]) -> Option<RankRates> {
     })
 }
 
-/// The faster of two measurements of the same, figure by figure; of micro-batches those that either measured.
-fn faster(one: &RankRates, other: &RankRates) -> RankRates {
+/// Two measurements of the same as one: of every part the faster, of micro-batches those that either measured. The parts decide
+/// between layouts, and a moment that was slow for one of them must not; a training meets slow moments as well, so that
+/// the level of all, which a whole step sets, is the mean.
+fn joined(one: &RankRates, other: &RankRates) -> RankRates {
     let total = |point: &ProfilePoint| {
         point.block_forward + point.block_backward + point.outer_forward + point.outer_backward
     };
@@ -129,7 +131,12 @@ fn faster(one: &RankRates, other: &RankRates) -> RankRates {
         }
     }
     let of_sample = |whole: &WholeStep| whole.seconds / f64::from(whole.micro_batch * whole.micro_batches);
-    let steps = one.whole_step.into_iter().chain(other.whole_step);
+    let whole_step = match (one.whole_step, other.whole_step) {
+        (Some(a), Some(b)) if (a.micro_batch, a.micro_batches) == (b.micro_batch, b.micro_batches) => {
+            Some(WholeStep { seconds: f64::midpoint(a.seconds, b.seconds), ..a })
+        }
+        (a, b) => a.into_iter().chain(b).min_by(|a, b| of_sample(a).total_cmp(&of_sample(b))),
+    };
     let sums = one.all_reduce.iter().zip(&other.all_reduce);
     RankRates {
         profile,
@@ -139,7 +146,7 @@ fn faster(one: &RankRates, other: &RankRates) -> RankRates {
         all_reduce: sums.map(|((bytes, a), (_, b))| (*bytes, a.min(*b))).collect(),
         spread: f64::midpoint(one.spread, other.spread),
         baseline_bytes: one.baseline_bytes.max(other.baseline_bytes),
-        whole_step: steps.min_by(|a, b| of_sample(a).total_cmp(&of_sample(b))),
+        whole_step,
         ..one.clone()
     }
 }
@@ -237,18 +244,21 @@ mod tests {
     }
 
     #[test]
-    fn of_two_measurements_the_faster_figures_count() {
+    fn of_two_measurements_the_faster_parts_count_and_the_mean_of_whole_steps() {
         let (mut slow, mut quick) = (measured(3.0, 2), measured(2.0, 1));
         slow.profile[0].block_forward = 0.1;
         slow.whole_step = Some(WholeStep { micro_batch: 4, micro_batches: 2, seconds: 9.0 });
         quick.whole_step = Some(WholeStep { micro_batch: 1, micro_batches: 2, seconds: 3.0 });
-        let both = faster(&slow, &quick);
-        assert_eq!(both, faster(&quick, &slow));
+        let both = joined(&slow, &quick);
+        assert_eq!(both, joined(&quick, &slow));
         assert_eq!(both.profile.iter().map(|point| point.micro_batch).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(both.profile[0], quick.profile[0], "parts of one pass stay together");
         assert_eq!(both.profile[1], slow.profile[1]);
         assert_eq!((both.all_reduce[0].1, both.optimizer_seconds_per_parameter), (2.0, 2.0));
         assert_eq!(both.whole_step, slow.whole_step, "by the sample");
+        quick.whole_step = Some(WholeStep { micro_batch: 4, micro_batches: 2, seconds: 7.0 });
+        let level = joined(&slow, &quick).whole_step.map(|whole| whole.seconds);
+        assert_eq!(level, Some(8.0), "of the same step, the mean");
     }
 
     #[test]

@@ -17,7 +17,7 @@ const MICRO_BATCHES: u32 = 2;
 const WARM_UP: usize = 2;
 
 /// Fewest steps that count, and most.
-const REPEATS: (usize, usize) = (3, 25);
+const REPEATS: (usize, usize) = (3, 50);
 
 /// How the weights are moved: so little that the made-up samples teach nothing.
 pub(super) fn training() -> Training {
@@ -38,7 +38,7 @@ pub(super) fn training() -> Training {
 }
 
 /// Steps of the `fastest` micro-batch (seconds of a sample, samples) that take about `seconds` together; `None` when
-/// the fewest steps that tell something would take much longer. All ranks are given the same numbers.
+/// the fewest steps that tell something would take longer. All ranks are given the same numbers.
 pub(super) fn measure(
     bench: &mut Bench<'_>,
     model: &Model,
@@ -46,7 +46,7 @@ pub(super) fn measure(
     seconds: f64,
 ) -> Result<Option<WholeStep>, Failure> {
     let expected = sample_seconds * f64::from(micro_batch * MICRO_BATCHES);
-    if expected * (WARM_UP + REPEATS.0) as f64 > 2.0 * seconds {
+    if expected * (WARM_UP + REPEATS.0) as f64 > seconds {
         return Ok(None);
     }
     let samples = Synthetic::of(model, micro_batch);
