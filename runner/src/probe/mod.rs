@@ -32,7 +32,7 @@ pub struct Probe<'a> {
 ///
 /// On every host at once; with `others` none, on this machine. On the CPU 1, 2, 4, … ranks of each up to one for each core, which
 /// they share evenly; on GPUs 1, 2, 4, … of them. Cores serve others too, at times for seconds: each number of ranks is measured
-/// twice with the others in between, and [`joined`].
+/// twice with the others in between: of every part the faster counts, and of whole steps the mean.
 pub fn rates(
     probe: &Probe<'_>,
     others: &mut [RemoteHost],
