@@ -113,10 +113,9 @@ fn automatic(hazard: &Hazard, seconds: f64) -> (f64, SaveReason) {
 /// What befalls a run. What was not durable yet when a host failed is done again, as if the restart took longer.
 fn hazard(recipe: &Recipe) -> Hazard {
     let cluster = &recipe.cluster;
-    let hosts = u32::try_from(cluster.hosts.len()).unwrap_or(u32::MAX);
     let host = cluster.mtbf.map_or(HOST_MTBF_SECONDS, |mtbf| mtbf.0);
     Hazard {
-        mtbf_seconds: job_mtbf_seconds(host, hosts),
+        mtbf_seconds: job_mtbf_seconds(host, cluster.host_count()),
         hold_seconds: HOLD_LEAST + state_bytes(recipe) / HOLD_BYTES_PER_SECOND,
         restart_seconds: RESTART_SECONDS + write_seconds(recipe),
     }
@@ -138,7 +137,7 @@ pub fn state_bytes(recipe: &Recipe) -> f64 {
 mod tests {
     use super::*;
     use crate::sample;
-    use dtrain_recipes::Seconds;
+    use dtrain_recipes::{Seconds, Slurm};
 
     fn auto(model: dtrain_recipes::Model, mtbf: Option<f64>, steps: u64, step_seconds: f64) -> Saving {
         let mut recipe = sample::recipe();
@@ -192,6 +191,18 @@ mod tests {
         let seconds = often.every as f64 * 0.1;
         assert!((seconds / daly - 1.0).abs() < 0.05, "{seconds} s is not {daly} s");
         assert!(often.goodput.is_some_and(|share| (0.2..0.4).contains(&share)), "{often:?}");
+    }
+
+    #[test]
+    fn the_nodes_of_a_job_fail_like_hosts_with_names() {
+        let mut recipe = sample::recipe();
+        (recipe.model, recipe.cluster.mtbf) = (sample::llama(), Some(Seconds(6_000.0)));
+        let slurm = |nodes| Slurm { nodes, partition: None, account: None, time: None, options: Vec::new() };
+        let mut every = |nodes| {
+            recipe.cluster.slurm = Some(slurm(nodes));
+            saving(&recipe, 1_000_000, 0.1).every
+        };
+        assert!(every(64) < every(1) / 2, "{} and {}", every(64), every(1));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Cluster {
     /// How processes are placed.
     pub launcher: Launcher,
-    /// Ranks on this machine for the local launcher; `None` lets the planner choose.
+    /// Ranks in all, a multiple of the hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
-    /// Which devices the local launcher uses.
+    /// Which devices train, on every host.
     pub devices: Devices,
     /// Hosts; empty for the local launcher.
     pub hosts: Vec<Host>,
@@ -77,8 +77,14 @@ pub struct Host {
     pub user: Option<String>,
     /// Bastion to go through.
     pub via: Option<String>,
-    /// Which devices train.
-    pub devices: Devices,
+}
+
+impl Cluster {
+    /// Hosts that train: those that are named, the nodes of a Slurm job, or this machine alone.
+    pub fn host_count(&self) -> u32 {
+        let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
+        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(nodes)
+    }
 }
 
 impl Default for Cluster {

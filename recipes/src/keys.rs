@@ -1,5 +1,7 @@
 //! The table of every key a recipe may have. The checker, the JSON schema and `dtrain recipe keys` all read it.
 
+use std::fmt;
+
 /// A kind of model; some keys are for some kinds only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -86,6 +88,47 @@ pub enum Shape {
     Choice(&'static Self),
 }
 
+impl fmt::Display for Shape {
+    /// What a person writes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text => f.write_str("a text"),
+            Self::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
+            Self::Host => f.write_str("a name or an address"),
+            Self::Flag => f.write_str("true or false"),
+            Self::Whole(low, LARGEST_WHOLE) => write!(f, "a whole number from {low}"),
+            Self::Whole(low, high) => write!(f, "a whole number from {low} to {high}"),
+            Self::Above(low, high) => write!(f, "a number above {low}, at most {high:e}"),
+            Self::Below(low, high) => write!(f, "a number from {low} to below {high}"),
+            Self::Level => f.write_str("a number or a percentage"),
+            Self::Share => f.write_str("a share from 0 to 1, or a percentage"),
+            Self::Part => f.write_str("a share above 0 and at most 1, or a percentage"),
+            Self::Epochs => f.write_str("a number of passes"),
+            Self::Tokens => f.write_str("tokens, such as \"20M\""),
+            Self::Samples(_) => f.write_str("samples, such as \"1M\""),
+            Self::Steps => f.write_str("steps, such as 500"),
+            Self::Time => f.write_str("a time, such as \"30 min\""),
+            Self::Warmup => f.write_str("\"500 steps\" or \"10M tokens\""),
+            Self::Period => f.write_str("\"100 steps\" or \"5 min\""),
+            Self::OneOf(words) => {
+                let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+                f.write_str(&quoted.join(", "))
+            }
+            Self::Files => f.write_str("a file or pattern, or a list of them"),
+            Self::Texts => f.write_str("a list of texts"),
+            Self::Wholes(low, high) => write!(f, "a list of whole numbers from {low} to {high}"),
+            Self::Tokenizer => f.write_str("\"bytes\" or { bpe = 4096 }"),
+            Self::Valid => f.write_str("a share such as \"5%\", or files"),
+            Self::OrNone(inner) => write!(f, "{inner}, or \"none\""),
+            Self::OrAuto(inner) => write!(f, "{inner}, or \"auto\""),
+            Self::Choice(inner @ Self::OneOf(_)) => write!(f, "{inner}, \"auto\", or {{ choices = [..] }}"),
+            Self::Choice(inner) => {
+                write!(f, "{inner}, \"auto\", {{ choices = [..] }}, or {{ log = [low, high] }}")
+            }
+        }
+    }
+}
+
 /// What holds when a key is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -127,6 +170,8 @@ use Shape::{Choice, OneOf, OrAuto, OrNone, Whole};
 const AXIS: Shape = OrAuto(&Whole(1, 1_000_000));
 const AUTO_AXIS: Need = Default("auto");
 const LARGEST_WHOLE: u64 = i64::MAX as u64;
+const NO_LIMIT: &str =
+    "no limit; one of steps, samples, tokens, epochs and time must be said, except for commands";
 
 macro_rules! keys {
     ($($path:literal, $shape:expr, $need:expr, $kinds:expr, $doc:literal;)*) => {
@@ -136,10 +181,10 @@ macro_rules! keys {
 
 /// Every key, in the order in which a recipe is read.
 pub const KEYS: &[Key] = keys![
-    "name", Shape::Name, Default("the file's name"), ANY, "Name of the recipe, and of its trials";
+    "name", Shape::Name, Default("the file's name; of FOLDER/recipe.toml the folder's"), ANY, "Name of the recipe, and of its trials";
     "description", Shape::Text, Optional("no description"), ANY, "What the recipe is for; shown, never used";
     "extends", Shape::Text, Optional("nothing is extended"), ANY,
-        "Recipe whose values hold where this one says nothing: `library/NAME`, a relative path, or `NAME/RECIPE` from git";
+        "Recipe whose values hold where this one says nothing: `library/NAME`, a relative path, or `PACKAGE/RECIPE` from git";
 
     "model.kind", OneOf(&["decoder", "mlp", "cnn", "command"]), Required, ANY, "What is trained";
     "model.family", OneOf(&["gpt2", "llama"]), Default("\"gpt2\""), DECODER,
@@ -197,11 +242,11 @@ pub const KEYS: &[Key] = keys![
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
     "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY, "The figure that decides";
-    "objective.stop.steps", Shape::Steps, Optional("no limit"), ANY, "Stop after this many optimizer steps";
-    "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional("no limit"), ANY, "Stop after this many samples";
-    "objective.stop.tokens", Shape::Tokens, Optional("no limit"), ANY, "Stop after this many tokens";
-    "objective.stop.epochs", Shape::Epochs, Optional("no limit"), ANY, "Stop after this many passes over the training data";
-    "objective.stop.time", Shape::Time, Optional("no limit"), ANY, "Stop after this long, counted over all attempts";
+    "objective.stop.steps", Shape::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
+    "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), ANY, "Stop after this many samples";
+    "objective.stop.tokens", Shape::Tokens, Optional(NO_LIMIT), ANY, "Stop after this many tokens";
+    "objective.stop.epochs", Shape::Epochs, Optional(NO_LIMIT), ANY, "Stop after this many passes over the training data";
+    "objective.stop.time", Shape::Time, Optional(NO_LIMIT), ANY, "Stop after this long, counted over all attempts";
     "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
 
     "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), ANY, "The update rule";
@@ -261,8 +306,8 @@ pub const KEYS: &[Key] = keys![
     "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";
 
     "cluster.launcher", OneOf(&["local", "ssh", "slurm", "kubernetes"]), Default("\"local\""), ANY, "How processes are placed";
-    "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY, "Ranks of the local launcher";
-    "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices of the local launcher";
+    "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY, "Ranks in all, a multiple of the hosts";
+    "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
     "cluster.mtbf", Shape::Time, Optional("154 days are assumed"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
     "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are told, and no money"), ANY,
@@ -278,7 +323,6 @@ pub const KEYS: &[Key] = keys![
     "cluster.hosts.port", Whole(1, 65_535), Default("22"), ANY, "SSH port";
     "cluster.hosts.user", Shape::Host, Optional("that of the SSH configuration"), ANY, "User name";
     "cluster.hosts.via", Shape::Host, Optional("reached directly"), ANY, "Bastion to go through";
-    "cluster.hosts.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train";
 ];
 
 /// The keys, for printing.

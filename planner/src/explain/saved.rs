@@ -16,7 +16,7 @@ pub(super) fn rows(text: &mut String, plan: &Plan, best: &Ranked) {
     else {
         return;
     };
-    let failures = best.price().total.0 / share / mtbf.0;
+    let failures = best.price().total.0 / share * f64::from(plan.recipe.cluster.host_count()) / mtbf.0;
     row(
         text,
         "goodput",

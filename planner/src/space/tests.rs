@@ -223,13 +223,7 @@ fn shards_are_all_replicas_or_those_of_a_host() {
         all
     };
     assert_eq!(shards(&recipe), [8]);
-    let host = |address: &str| Host {
-        address: address.into(),
-        port: 22,
-        user: None,
-        via: None,
-        devices: Devices::Cpu,
-    };
+    let host = |address: &str| Host { address: address.into(), port: 22, user: None, via: None };
     recipe.cluster = Cluster { hosts: vec![host("a"), host("b")], ..recipe.cluster };
     assert_eq!(shards(&recipe), [4, 8]);
     recipe.layout.shard = Some(2);

@@ -151,7 +151,7 @@ fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
 /// Among all replicas, or among those of one host, whose links are faster.
 fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
     let replicas = arrangement.replicas();
-    let hosts = u32::try_from(recipe.cluster.hosts.len()).unwrap_or(u32::MAX).max(1);
+    let hosts = recipe.cluster.host_count();
     match recipe.layout.shard {
         _ if arrangement.zero == ZeroStage::Zero0 => vec![1],
         Some(shard) => vec![shard],

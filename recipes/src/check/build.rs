@@ -1,9 +1,9 @@
 //! The typed recipe from values that hold. `None` anywhere would be a fault of the table of keys.
 
-use super::hosts::{Named, devices_of};
+use super::hosts::Named;
 use super::parsed::Parsed;
 use super::values::Values;
-use crate::cluster::{Cluster, Launcher, Slurm};
+use crate::cluster::{Cluster, Devices, Launcher, Slurm};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Decoder, Experts, Framework, Mlp, Model, Norm, Positions};
@@ -289,7 +289,11 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
     Some(Cluster {
         launcher,
         ranks: values.count("cluster.ranks"),
-        devices: devices_of(values.word("cluster.devices")?),
+        devices: match values.word("cluster.devices")? {
+            "cpu" => Devices::Cpu,
+            "cuda" => Devices::Cuda,
+            _ => Devices::Auto,
+        },
         hosts: hosts.iter().map(|named| named.host.clone()).collect(),
         slurm: if launcher == Launcher::Slurm { Some(slurm(values)?) } else { None },
         mtbf: values.real("cluster.mtbf").map(Seconds),

@@ -2,7 +2,7 @@
 
 use super::shape::{kind_of, parse};
 use super::{Resolved, suggest};
-use crate::cluster::{Devices, Host};
+use crate::cluster::Host;
 use crate::document::{Document, Node, Value};
 use crate::keys::find;
 use crate::problem::Problem;
@@ -70,8 +70,7 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
         let (node, shape) = (&table.get(key)?.node, find(&path, None)?.shape);
         parse(&path, shape, node).map_err(|problem| problems.push(problem)).ok()
     };
-    let (address, port, user, via, devices) =
-        (text("address"), text("port"), text("user"), text("via"), text("devices"));
+    let (address, port, user, via) = (text("address"), text("port"), text("user"), text("via"));
     for (key, entry) in table {
         let path = format!("cluster.hosts.{key}");
         if find(&path, None).is_none() {
@@ -95,12 +94,11 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
     let words = |value: Option<super::parsed::Parsed>| value.and_then(|v| v.text().map(ToOwned::to_owned));
     let (user, via) = (words(user), words(via));
     let port = port.and_then(|port| port.whole()).and_then(|port| u16::try_from(port).ok()).unwrap_or(22);
-    let devices = devices_of(devices.and_then(|word| word.word()).unwrap_or("auto"));
     match expanded(&words(address).unwrap_or_default()) {
         Ok(addresses) => addresses
             .into_iter()
             .map(|address| Named {
-                host: Host { address, port, user: user.clone(), via: via.clone(), devices },
+                host: Host { address, port, user: user.clone(), via: via.clone() },
                 origin: entry.node.origin.clone(),
             })
             .collect(),
@@ -109,14 +107,6 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
             problems.push(problem.hint("a range is written `gpu-[01-04]` or `gpu-[1,3,7-9]`"));
             Vec::new()
         }
-    }
-}
-
-pub(super) fn devices_of(word: &str) -> Devices {
-    match word {
-        "cpu" => Devices::Cpu,
-        "cuda" => Devices::Cuda,
-        _ => Devices::Auto,
     }
 }
 
@@ -162,17 +152,11 @@ pub(super) fn resolved(hosts: &[Named]) -> Vec<Resolved> {
         let host = &named.host;
         let optional =
             |text: &Option<String>| text.as_ref().map_or("not set".to_owned(), |text| format!("{text:?}"));
-        let devices = match host.devices {
-            Devices::Auto => "auto",
-            Devices::Cpu => "cpu",
-            Devices::Cuda => "cuda",
-        };
         let values = [
             ("address", format!("{:?}", host.address)),
             ("port", host.port.to_string()),
             ("user", optional(&host.user)),
             ("via", optional(&host.via)),
-            ("devices", format!("{devices:?}")),
         ];
         values.map(|(key, value)| Resolved {
             path: format!("cluster.hosts[{index}].{key}"),

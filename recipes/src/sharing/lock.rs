@@ -13,7 +13,7 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Locked {
-    /// What recipes call it: `extends = "NAME/RECIPE"`.
+    /// What recipes call it: `extends = "PACKAGE/RECIPE"`.
     pub name: String,
     /// Where it is fetched from.
     pub url: String,

@@ -6,10 +6,10 @@ use crate::source::{LARGEST, Layer, Source};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A recipe of a shared repository: `NAME/RECIPE`, with or without `.toml`. The text is taken from bytes whose
+/// A recipe of a shared repository: `PACKAGE/RECIPE`, with or without `.toml`. The text is taken from bytes whose
 /// hash is the locked one.
 pub fn read_recipe(store: &Store, reference: &str, layer: Layer) -> Result<Source, SharingError> {
-    let wanted = "the name of a shared recipe, NAME/RECIPE";
+    let wanted = "the name of a shared recipe, PACKAGE/RECIPE";
     let wrong = || SharingError::Name { text: reference.to_owned(), wanted };
     let (name, path) = reference.split_once('/').ok_or_else(wrong)?;
     let path = if path.ends_with(".toml") { path.to_owned() } else { format!("{path}.toml") };
@@ -31,7 +31,7 @@ pub fn read_recipe(store: &Store, reference: &str, layer: Layer) -> Result<Sourc
     Ok(Source { shared: Some(locked.name), ..source })
 }
 
-/// Finds what `extends` names in a source: a file beside it, or `NAME/RECIPE` from git. A shared recipe reaches
+/// Finds what `extends` names in a source: a file beside it, or `PACKAGE/RECIPE` from git. A shared recipe reaches
 /// only its own repository and others of the lock file, never the user's files.
 pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<Source, SharingError> {
     let is_file = reference.ends_with(".toml") || reference.starts_with(['.', '/']);

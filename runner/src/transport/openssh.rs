@@ -78,7 +78,6 @@ impl Transport for OpenSsh {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::Devices;
 
     #[test]
     fn the_name_comes_after_all_options() {
@@ -87,7 +86,6 @@ mod tests {
             port: 2222,
             user: Some("train".into()),
             via: Some("one,me@two:23".into()),
-            devices: Devices::Auto,
         };
         let user = User { name: "me".into(), home: "/home/me".into(), config: Some("/cfg".into()) };
         let words = OpenSsh::new(&host, &user).expect("plain names").arguments;

@@ -4,7 +4,7 @@
 use super::trap::{ATTACKS, Trap};
 use dtrain_recipes::keys::{Key, Kind, Shape, keys};
 use dtrain_recipes::{
-    CheckContext, Checked, Devices, Document, Host, Layer, Problem, Source, check, extended, render_all,
+    CheckContext, Checked, Document, Host, Layer, Problem, Source, check, extended, render_all,
 };
 use dtrain_runner::transport::{OpenSsh, Target, TransportError, User};
 use std::collections::BTreeMap;
@@ -203,7 +203,6 @@ fn no_host_user_or_bastion_is_an_option_or_a_command() {
         port: 22,
         user: user.map(str::to_owned),
         via: via.map(str::to_owned),
-        devices: Devices::Auto,
     };
     let is_name = |error: Option<TransportError>, what: &str| {
         assert!(matches!(error, Some(TransportError::Name(..))), "{what}: {error:?}");

@@ -1,7 +1,7 @@
 //! Who is talked to, and who is not.
 
 use super::server::Server;
-use dtrain_recipes::{Devices, Host};
+use dtrain_recipes::Host;
 use dtrain_runner::transport::known_hosts::Distrust;
 use dtrain_runner::transport::{
     Bastions, FACTS, OpenSsh, Ssh, Target, Transport, TransportError, connect_all,
@@ -50,13 +50,7 @@ fn an_alias_of_the_configuration_is_honoured_and_the_recipe_goes_first() {
     ));
     let key = std::fs::read_to_string(server.path("host.pub")).expect("a key");
     std::fs::write(server.path("by_alias"), format!("gpu {key}")).expect("written");
-    let host = |address: &str, port| Host {
-        address: address.into(),
-        port,
-        user: None,
-        via: None,
-        devices: Devices::Auto,
-    };
+    let host = |address: &str, port| Host { address: address.into(), port, user: None, via: None };
     let target = Target::resolve(&host("gpu", 22), &user).expect("an alias");
     assert_eq!((target.name(), target.user.as_str()), (format!("127.0.0.1:{}", server.port), "root"));
     assert_eq!(target.keys, [server.path("user")]);

@@ -1,7 +1,7 @@
 //! Programs put on hosts.
 
 use super::server::Server;
-use dtrain_recipes::{Devices, Host};
+use dtrain_recipes::Host;
 use dtrain_runner::transport::{OpenSsh, Placed, ProgramDigest, Ssh, Transport, TransportError};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn a_program_is_sent_once() {
     assert_eq!(ssh.put(&path, &digest).expect("it is there"), Placed::AlreadyThere);
     assert_eq!(placed(&server.home()), 1);
     let user = server.user(&server.alias("gpu"));
-    let host = Host { address: "gpu".into(), port: 22, user: None, via: None, devices: Devices::Auto };
+    let host = Host { address: "gpu".into(), port: 22, user: None, via: None };
     let mut ssh = OpenSsh::connect(&host, &user).expect("`ssh` connects");
     assert_eq!(ssh.put(&path, &digest).expect("it is there"), Placed::AlreadyThere);
     fs::remove_dir_all(server.home().join(".cache")).expect("it is there");

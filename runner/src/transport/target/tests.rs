@@ -1,5 +1,4 @@
 use super::*;
-use dtrain_recipes::Devices;
 
 fn me() -> User {
     User { name: "me".into(), home: "/home/me".into(), config: None }
@@ -38,10 +37,9 @@ fn hosts_are_read_and_dangerous_names_refused() {
         "a,b",
     ] {
         assert!(Spoken::parse(bad).is_err(), "{bad:?}");
-        let host = Host { address: bad.into(), port: 22, user: None, via: None, devices: Devices::Auto };
+        let host = Host { address: bad.into(), port: 22, user: None, via: None };
         assert!(matches!(Target::resolve(&host, &me()), Err(TransportError::Name(..))), "{bad:?}");
-        let host =
-            Host { address: "h".into(), port: 22, user: Some(bad.into()), via: None, devices: Devices::Auto };
+        let host = Host { address: "h".into(), port: 22, user: Some(bad.into()), via: None };
         assert!(matches!(Target::resolve(&host, &me()), Err(TransportError::Name(..))), "{bad:?}");
     }
 }
