@@ -1,6 +1,6 @@
 //! Opening the file: where it may lie, who may read it, and how SQLite is told to keep its word.
 
-use super::{Access, Fault, migrate};
+use super::{Access, Fault, Ground, migrate};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -13,30 +13,11 @@ const APPLICATION_ID: i32 = 0x4454_524E;
 /// How long a writer waits for the others: longer than a backup, or a program that looks into the file, holds it.
 pub(super) const BUSY: Duration = Duration::from_secs(60);
 
-/// File systems of clusters, whose locks hold between hosts, but which share no memory: a write-ahead log would corrupt itself
-/// there, a rollback journal does not (<https://sqlite.org/wal.html>, <https://sqlite.org/useovernet.html>).
-const WITH_LOCKS: &[u64] = &[
-    0x6969,      // NFS
-    0x0BD0_0BD0, // Lustre
-    0x4750_4653, // GPFS
-    0x1983_0326, // BeeGFS
-    0x00C3_6400, // Ceph
-];
-
-/// Network file systems whose locks hold on one host only, or not at all.
-const WITHOUT_LOCKS: &[(u64, &str)] = &[
-    (0xFF53_4D42, "CIFS"),
-    (0xFE53_4D42, "SMB"),
-    (0x517B, "SMB"),
-    (0x6573_5546, "FUSE"),
-    (0x5346_414F, "AFS"),
-];
-
 /// Opens for writing; makes folder (0700) and file (0600) where there are none.
 pub(super) fn writer(path: &Path) -> Result<(Connection, Access), Fault> {
     let folder = folder(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-    let journal = journal(&folder, path)?;
+    let journal = Ground::of(&folder)?.journal(path)?;
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     let mut database = Connection::open_with_flags(
         path,
@@ -62,7 +43,7 @@ pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
     if !path.exists() {
         return Err("there is no history yet; `dtrain run` makes one".into());
     }
-    journal(&folder(path), path)?;
+    Ground::of(&folder(path))?.journal(path)?;
     let database = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -133,26 +114,6 @@ fn recognise(database: &Connection) -> Result<(), Fault> {
     until_free(|| database.pragma_update(None, "application_id", APPLICATION_ID))
 }
 
-/// The kind of journal that keeps its word in `folder`; fails where none does.
-fn journal(folder: &Path, path: &Path) -> Result<&'static str, Fault> {
-    let kind = rustix::fs::statfs(folder)?.f_type;
-    #[expect(clippy::cast_sign_loss, reason = "the kernel's magic numbers are 32 bits in a signed word")]
-    let magic = (kind as u64) & 0xFFFF_FFFF;
-    Ok(journal_on(magic, path)?)
-}
-
-/// The same on a file system with this magic number.
-fn journal_on(magic: u64, path: &Path) -> Result<&'static str, String> {
-    if let Some((_, name)) = WITHOUT_LOCKS.iter().find(|(known, _)| *known == magic) {
-        return Err(format!(
-            "{} is on a network file system ({name}), where SQLite loses data; keep it on a local disk: \
-             unset DTRAIN_STATE (the default is ~/.local/state/dtrain) or set it to a local folder",
-            path.display()
-        ));
-    }
-    Ok(if WITH_LOCKS.contains(&magic) { "TRUNCATE" } else { "WAL" })
-}
-
 /// Repeats what SQLite refuses without waiting while others switch the file to its write-ahead log.
 fn until_free(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), Fault> {
     let begun = Instant::now();
@@ -180,16 +141,6 @@ fn folder(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_journal_is_one_that_the_file_system_can_keep() {
-        let message = journal_on(0x517B, Path::new("/home/a/history.db")).expect_err("SMB is refused");
-        assert!(message.contains("SMB") && message.contains("~/.local/state/dtrain"), "{message}");
-        let journal = |magic| journal_on(magic, Path::new("x"));
-        assert_eq!(journal(0x6969), Ok("TRUNCATE"), "NFS");
-        assert_eq!(journal(0xEF53), Ok("WAL"), "ext4");
-        assert_eq!(journal(0x794C_7630), Ok("WAL"), "overlayfs");
-    }
 
     #[test]
     fn a_foreign_file_is_refused_untouched() {

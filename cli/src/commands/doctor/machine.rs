@@ -3,8 +3,8 @@
 use super::{Finding, Verdict, gpu};
 use dtrain_recipes::Bytes;
 use dtrain_runner::Home;
-use dtrain_runner::ledger::History;
-use rustix::fs::{MemfdFlags, memfd_create, statfs, statvfs};
+use dtrain_runner::ledger::{Ground, History};
+use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -59,36 +59,20 @@ fn state_folder(path: &Path) -> Finding {
     }
 }
 
-/// Kinds of file system on which locks and shared mappings of SQLite are not to be trusted.
-const REMOTE: &[(i64, &str)] = &[
-    (0x6969, "NFS"),
-    (0x517B, "SMB"),
-    (0xFF53_4D42, "CIFS"),
-    (0xFE53_4D42, "SMB2"),
-    (0x0102_1997, "9P"),
-    (0x00C3_6400, "Ceph"),
-    (0x0BD0_0BD0, "Lustre"),
-    (0x4750_4653, "GPFS"),
-    (0x1983_0326, "BeeGFS"),
-    (0x5346_414F, "AFS"),
-];
-
 fn file_system(path: &Path) -> Finding {
     let name = "file system";
-    let kind = match statfs(path) {
-        // The width of the field differs between platforms.
-        Ok(found) => found.f_type & 0xFFFF_FFFF,
-        Err(error) => {
-            return Finding::poor(name, format!("its kind is unknown: {error}"), "use a local disk");
-        }
-    };
-    match REMOTE.iter().find(|(magic, _)| *magic == kind) {
-        Some((_, kind)) => Finding::bad(
+    match Ground::of(path) {
+        Ok(Ground::Local) => Finding::good(name, "local"),
+        Ok(Ground::Shared(kind)) => Finding::good(
+            name,
+            format!("{kind}, where the history keeps a journal that is safe between hosts"),
+        ),
+        Ok(Ground::Unsafe(kind)) => Finding::bad(
             name,
             format!("{} lies on {kind}, where the history would not be safe", path.display()),
             "name a folder on a local disk with --state FOLDER; checkpoints are kept there, too",
         ),
-        None => Finding::good(name, "local"),
+        Err(error) => Finding::poor(name, format!("its kind is unknown: {error}"), "use a local disk"),
     }
 }
 
