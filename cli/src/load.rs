@@ -86,7 +86,7 @@ fn lay(source: &Source, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<
     all.resolve()
 }
 
-/// The text of the recipe called `name`: a file, a folder with a `recipe.toml`, `library/NAME`, `PACKAGE/NAME`.
+/// The text of the recipe called `name`: a file, a folder with a `recipe.toml`, `library/NAME`, `PACKAGE/RECIPE`.
 pub(crate) fn find(name: &str) -> Result<Source, Failure> {
     let path = Path::new(name);
     if path.is_dir() {

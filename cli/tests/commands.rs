@@ -37,9 +37,15 @@ fn the_help_of_every_command_is_as_reviewed() {
 #[test]
 fn wrong_use_is_exit_2_and_help_is_exit_0() {
     let house = House::new();
-    for args in
-        [&["runn"][..], &["plan", "--top", "x"], &["check", "nowhere.toml"], &["show"], &["man", "nothing"]]
-    {
+    for args in [
+        &["runn"][..],
+        &["note", "last"],
+        &["note", "last", "--tag", "a b"],
+        &["plan", "--top", "x"],
+        &["check", "nowhere.toml"],
+        &["show"],
+        &["man", "nothing"],
+    ] {
         let said = house.dtrain(args);
         assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{args:?}: {}", said.stderr);
         assert!(said.stderr.contains("error"), "{args:?} says why: {}", said.stderr);
@@ -214,9 +220,15 @@ fn the_schema_is_the_committed_one() {
 #[test]
 fn without_a_history_questions_about_trials_say_how_to_begin() {
     let house = House::new();
-    for args in
-        [&["history"][..], &["show"], &["compare", "a", "b"], &["resume"], &["logs"], &["model", "sample"]]
-    {
+    for args in [
+        &["history"][..],
+        &["show"],
+        &["compare", "a", "b"],
+        &["resume"],
+        &["logs"],
+        &["model", "sample"],
+        &["note", "last", "x"],
+    ] {
         let said = house.dtrain(args);
         assert_eq!(said.code, 2, "{args:?}");
         assert!(

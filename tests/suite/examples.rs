@@ -112,6 +112,13 @@ fn slow_network() {
     let history = text(&["history"]);
     let marked: Vec<_> = history.lines().filter(|line| line.contains('≈')).collect();
     assert!(marked.len() == 2 && marked.iter().all(|line| !line.contains("slow-network-2")), "{history}");
+    text(&["note", "slow-network-2", "the exact one", "--tag", "keep", "--tag", "figure=2"]);
+    let kept = text(&["history", "--where", "tag=keep"]);
+    assert!(kept.contains("slow-network-2") && !kept.contains("slow-network-1"), "{kept}");
+    let shown = text(&["show", "slow-network-2"]);
+    assert!(shown.contains("the exact one") && shown.contains("figure"), "{shown}");
+    text(&["note", "slow-network-2", "--untag", "keep"]);
+    assert!(!text(&["history", "--where", "tag=keep"]).contains("slow-network"), "it was taken away");
     let planned = text(&["plan", root().join("examples/slow-network/recipe.toml").to_str().expect("text")]);
     assert!(planned.contains("approximate: replicas meet every 8 steps"), "{planned}");
 }

@@ -12,7 +12,7 @@ pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
-pub(crate) use trial::{CompareArgs, HistoryArgs, LogsArgs, ResumeArgs, ShowArgs, TrialArgs};
+pub(crate) use trial::{CompareArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, ShowArgs, TrialArgs};
 
 use crate::failure::exit_codes;
 use clap::{Parser, Subcommand};
@@ -117,9 +117,7 @@ pub(crate) enum Command {
     Logs(LogsArgs),
 
     /// List trials
-    #[command(
-        after_help = "Example:\n  dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10"
-    )]
+    #[command(after_help = HISTORY_EXAMPLE)]
     History(HistoryArgs),
 
     /// Show one trial, or every setting of a recipe and where it was said
@@ -129,6 +127,14 @@ pub(crate) enum Command {
     /// Compare two trials: what differed, and what came of it
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
+
+    /// Write a note to a trial, or tag it
+    #[command(
+        override_usage = "dtrain note [OPTIONS] <TRIAL> [TEXT]",
+        after_help = "Examples:\n  dtrain note last \"the warm-up was too short\"\n  dtrain note tiny-3 --tag keep --tag figure=2\n  \
+                      dtrain history --where tag=keep"
+    )]
+    Note(NoteArgs),
 
     /// List, verify and copy checkpoints
     #[command(subcommand, after_help = "Example:\n  dtrain checkpoint ls last")]
@@ -191,13 +197,21 @@ pub(crate) enum Command {
     },
 }
 
+const HISTORY_EXAMPLE: &str = "Example:
+  dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10
+
+Conditions are about recipe, study, status or tag, about batch, learning_rate, best, loss, step or
+tokens_per_second, about a key of the recipe or the plan, or about a figure, of which the smallest
+value counts.";
+
 const TUNE_EXAMPLE: &str = "Examples:
   dtrain tune recipe.toml --trials 12 --out tuned.json && dtrain run tuned.json
   dtrain tune recipe.toml --study recipe-tune-1 --trials 20    go on with a study
 
-Each trial is a complete short training with a warm-up and a decay of its own. The rate is searched within the plan's range unless
-the recipe says `learning_rate = { log = [1e-4, 1e-2] }`; batch, warm-up and precision where it says `{ choices = [..] }` or
-`{ log = [..] }`. Ctrl-C stops after saving; the same command with --study goes on, to the same end.";
+Each trial is a complete short training with a warm-up and a decay of its own. The rate is
+searched within the plan's range unless the recipe says `learning_rate = { log = [1e-4, 1e-2] }`;
+batch, warm-up and precision where it says `{ choices = [..] }` or `{ log = [..] }`. Ctrl-C stops
+after saving; the same command with --study goes on, to the same end.";
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml

@@ -16,7 +16,7 @@ pub(crate) enum RecipeCommand {
     /// Print a recipe as it was written
     #[command(after_help = "Example:\n  dtrain recipe show library/tiny-llama > recipe.toml")]
     Show {
-        /// `library/NAME` or `PACKAGE/NAME`
+        /// `library/NAME` or `PACKAGE/RECIPE`
         name: String,
     },
 
@@ -43,7 +43,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe publish recipe.toml --repository ../recipes")]
     Publish(PublishArgs),
 
-    /// Let the recipes of a package run the programs they name
+    /// Let the recipes of a package run the programs they name, and give options to sbatch
     #[command(after_help = "Example:\n  dtrain recipe trust team")]
     Trust {
         /// The package

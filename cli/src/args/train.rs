@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// A recipe and the layers over it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecipeArgs {
-    /// A recipe: a file, `library/NAME`, or `PACKAGE/NAME` of an added package
+    /// A recipe: a file, `library/NAME`, or `PACKAGE/RECIPE` of an added package
     #[arg(value_name = "RECIPE", default_value = "recipe.toml")]
     pub(crate) recipe: String,
 
@@ -38,7 +38,7 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) template: Option<crate::commands::init::Template>,
 
-    /// Name of the recipe [default: the name of the file's folder]
+    /// Name of the recipe [default: the file's name; for recipe.toml that of its folder]
     #[arg(long)]
     pub(crate) name: Option<String>,
 
@@ -162,7 +162,7 @@ pub(crate) struct TuneArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// A recipe (a file, `library/NAME`, or `PACKAGE/NAME`), or a plan saved by `dtrain plan --out`
+    /// A recipe (a file, `library/NAME`, or `PACKAGE/RECIPE`), or a plan saved by `dtrain plan --out`
     #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml")]
     pub(crate) target: String,
 
@@ -177,7 +177,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) name: Option<String>,
 
-    /// Processes on this machine [default: the planner chooses]
+    /// Processes in all, over all hosts [default: the planner chooses]
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
 

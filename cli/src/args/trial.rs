@@ -2,6 +2,7 @@
 
 use super::LayerArgs;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 /// A trial by name.
 #[derive(Args, Clone, Debug)]
@@ -74,6 +75,40 @@ pub(crate) struct ShowArgs {
 
     #[command(flatten)]
     pub(crate) layers: LayerArgs,
+}
+
+/// At least one of a text and tags.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("said").required(true).multiple(true))]
+pub(crate) struct NoteArgs {
+    /// A trial: its name, the beginning of its id, or `last`
+    #[arg(value_name = "TRIAL")]
+    pub(crate) trial: String,
+
+    /// What is to be remembered
+    #[arg(value_name = "TEXT", group = "said", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) text: Option<String>,
+
+    /// Tag it, for `dtrain history --where tag=NAME`; may be given again
+    #[arg(long, value_name = "NAME[=VALUE]", group = "said", value_parser = tag)]
+    pub(crate) tag: Vec<(String, String)>,
+
+    /// Take a tag away; may be given again
+    #[arg(long, value_name = "NAME", group = "said", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) untag: Vec<String>,
+}
+
+/// A tag as it is typed; without a value it says `yes`.
+fn tag(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').unwrap_or((text, "yes"));
+    let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    if name.is_empty() || !name.chars().all(is_plain) {
+        return Err(format!("a tag's name has letters, digits, `_`, `-` and `.` only, not {name:?}"));
+    }
+    if value.is_empty() {
+        return Err(format!("`--untag {name}` takes a tag away"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 #[derive(Args, Debug)]

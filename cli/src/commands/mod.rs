@@ -13,6 +13,7 @@ pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod model;
+pub(crate) mod note;
 pub(crate) mod outlook;
 pub(crate) mod package;
 pub(crate) mod plan;
@@ -71,6 +72,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::History(args) => history::run(context, &args),
         Command::Compare(args) => compare::run(context, &args),
         Command::Show(args) => show::run(context, &args),
+        Command::Note(args) => note::run(context, &args),
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Outcome};
 use crate::load::find;
 use crate::packages::{failure, store};
-use dtrain_recipes::keys::{Need, keys};
+use dtrain_recipes::keys::{Kind, Need, keys};
 use dtrain_recipes::{Document, Source, library, sharing};
 use serde::Serialize;
 use std::path::Path;
@@ -94,6 +94,8 @@ fn show(context: &Context, name: &str) -> Outcome {
 #[derive(Serialize)]
 struct Key {
     key: &'static str,
+    /// What a person writes.
+    value: String,
     required: bool,
     /// What holds when it is absent.
     default: &'static str,
@@ -116,6 +118,7 @@ fn table_of_keys(context: &Context) -> Outcome {
             };
             Key {
                 key: key.path,
+                value: key.shape.to_string(),
                 required,
                 default,
                 kinds: key.kinds.iter().map(|kind| kind.name()).collect(),
@@ -129,11 +132,14 @@ fn table_of_keys(context: &Context) -> Outcome {
     }
     let width = all.iter().map(|key| key.key.len()).max().unwrap_or(0);
     for key in &all {
-        let kinds =
-            if key.kinds.len() >= 3 { String::new() } else { format!(" ({} only)", key.kinds.join(", ")) };
+        let kinds = if key.kinds.len() == Kind::NAMES.len() {
+            String::new()
+        } else {
+            format!(" ({} only)", key.kinds.join(", "))
+        };
         context.out.data(&format!(
-            "{:<width$}  {}{kinds}\n{:width$}  default: {}",
-            key.key, key.doc, "", key.default
+            "{:<width$}  {}{kinds}\n{:width$}  {}; default: {}",
+            key.key, key.doc, "", key.value, key.default
         ))?;
     }
     Ok(Exit::Done)

@@ -115,7 +115,7 @@ fn commit(row: &TrialRow) -> String {
 
 /// The list as CSV, with a header line; empty fields where a trial has no value.
 pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
-    let header = "id,label,recipe,search,status,layout,batch,learning_rate,objective,best,loss,step,\
+    let header = "id,label,recipe,study,status,layout,batch,learning_rate,objective,best,loss,step,\
         tokens_per_second,step_seconds,predicted_step_seconds,created_ms,started_ms,ended_ms,git_revision,is_dirty";
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     let whole = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
@@ -124,7 +124,7 @@ pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
             row.id.to_string(),
             row.label.clone(),
             row.recipe.clone(),
-            row.search.clone().unwrap_or_default(),
+            row.study.clone().unwrap_or_default(),
             row.status.to_string(),
             row.layout.clone(),
             row.batch.to_string(),
@@ -172,7 +172,7 @@ pub(crate) mod tests {
             id: TrialId("01J9ZQ6W3M0000000000000000".into()),
             label: label.into(),
             recipe: "gpt".into(),
-            search: None,
+            study: None,
             status,
             layout: "data 2 × tensor 2".into(),
             batch: 256,

@@ -32,8 +32,8 @@ pub struct NewTrial {
     pub host_digest: String,
     /// Digest of the model whose rates were used: `Rates::model_digest`.
     pub model_digest: String,
-    /// The search it belongs to.
-    pub search: Option<String>,
+    /// The study it belongs to.
+    pub study: Option<String>,
     /// Where parameters came from, by path such as `train.batch`; those not named came from the recipe.
     pub sources: BTreeMap<String, Source>,
     /// What produced it.
@@ -105,7 +105,7 @@ impl NewTrial {
             }),
             host_digest: super::host_digest(&plan.host),
             model_digest: dtrain_planner::model_digest(&plan.recipe.model),
-            search: None,
+            study: None,
             sources: BTreeMap::new(),
             provenance,
         }
@@ -157,7 +157,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
             created.id.0,
             created.label,
             new.recipe.name,
-            new.search,
+            new.study,
             objective.as_str().unwrap_or_default(),
             new.layout,
             stored(new.batch),

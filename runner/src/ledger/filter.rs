@@ -8,8 +8,8 @@ use rusqlite::types::Value as Sql;
 pub struct Filter {
     /// Of this recipe.
     pub recipe: Option<String>,
-    /// Of this search.
-    pub search: Option<String>,
+    /// Of this study.
+    pub study: Option<String>,
     /// With one of these; empty for any.
     pub status: Vec<Status>,
     /// With this tag.
@@ -102,14 +102,14 @@ impl Relation {
 impl Filter {
     /// Reads conditions joined by `and`, such as `status=completed and batch>=32 and valid.loss<3.1`.
     ///
-    /// `recipe`, `search`, `status` and `tag` take words and `=`; a status may be said more than once.
+    /// `recipe`, `study`, `status` and `tag` take words and `=`; a status may be said more than once.
     pub fn parse(text: &str) -> Result<Self, ConditionError> {
         let mut filter = Self::default();
         for part in text.split(" and ").map(str::trim).filter(|part| !part.is_empty()) {
             let word = part.split_once('=').map(|(key, word)| (key.trim(), word.trim().to_owned()));
             match word {
                 Some(("recipe", word)) => filter.recipe = Some(word),
-                Some(("search", word)) => filter.search = Some(word),
+                Some(("study", word)) => filter.study = Some(word),
                 Some(("tag", word)) => filter.tag = Some(word),
                 Some(("status", word)) => {
                     filter.status.push(word.parse().map_err(ConditionError::NoStatus)?);
@@ -166,7 +166,7 @@ fn column(key: &str) -> Option<&'static str> {
 pub(super) fn query(filter: &Filter, sort: &Sort) -> (String, Vec<Sql>) {
     let mut text = format!("SELECT {} FROM {}\n WHERE 1", list::columns(), list::TABLES);
     let mut values: Vec<Sql> = Vec::new();
-    for (column, wanted) in [("recipe", &filter.recipe), ("search", &filter.search)] {
+    for (column, wanted) in [("recipe", &filter.recipe), ("search", &filter.study)] {
         if let Some(wanted) = wanted {
             text += &format!(" AND trial.{column} = ?");
             values.push(wanted.clone().into());

@@ -17,8 +17,8 @@ pub struct TrialRow {
     pub label: String,
     /// Name of the recipe.
     pub recipe: String,
-    /// The search it belongs to.
-    pub search: Option<String>,
+    /// The study it belongs to.
+    pub study: Option<String>,
     /// How it stands.
     pub status: Status,
     /// How the work is cut, in words.
@@ -130,7 +130,7 @@ pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<
     Ok(TrialRow {
         label: row.get(1)?,
         recipe: row.get(2)?,
-        search: row.get(3)?,
+        study: row.get(3)?,
         status,
         layout: row.get(5)?,
         batch: unstored(row.get(6)?),

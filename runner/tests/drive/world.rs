@@ -362,7 +362,7 @@ fn new_trial() -> NewTrial {
         predicted: Predicted::default(),
         host_digest: String::new(),
         model_digest: String::new(),
-        search: None,
+        study: None,
         sources: BTreeMap::new(),
         provenance: Provenance::default(),
     }

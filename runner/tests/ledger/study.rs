@@ -36,7 +36,7 @@ fn a_free_name_is_neither_that_of_a_study_nor_of_trials_of_one() {
     assert_eq!(history.free_study_name("r").expect("readable"), "r-tune-1");
     history.create_study("r-tune-1", &json!({})).expect("new");
     let mut new = new_trial("r");
-    new.search = Some("r-tune-2".into());
+    new.study = Some("r-tune-2".into());
     history.create_trial(&new).expect("recorded");
     assert_eq!(history.free_study_name("r").expect("readable"), "r-tune-3");
 }

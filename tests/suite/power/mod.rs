@@ -258,7 +258,7 @@ fn new_trial() -> NewTrial {
         predicted: Predicted::default(),
         host_digest: host_digest(&host),
         model_digest: "m".into(),
-        search: None,
+        study: None,
         sources: BTreeMap::new(),
         provenance: Provenance {
             git: None,

@@ -91,7 +91,8 @@ fn begin(
     let searched = Searched::of(recipe, &plan.learning_rate);
     if searched.space().dimensions().is_empty() {
         return Err(Failure::new(Exit::Usage, "the recipe leaves nothing to be searched").hint(
-            "leave train.learning_rate out, or say `learning_rate = { log = [1e-4, 1e-2] }`; batch and warm-up likewise",
+            "leave train.learning_rate out, or say `learning_rate = { log = [1e-4, 1e-2] }`; for batch and warm-up say \
+             `{ choices = [..] }` or `{ log = [..] }`",
         ));
     }
     let steps = args.steps.unwrap_or_else(|| (plan.best().pace.schedule_steps / SHORTER).max(STEPS_LEAST));

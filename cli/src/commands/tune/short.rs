@@ -107,7 +107,7 @@ impl Runner<'_> {
             Err(failure) => return Err(failure),
         };
         let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder);
-        new.search = Some(self.name.to_owned());
+        new.study = Some(self.name.to_owned());
         for dimension in self.kept.study.space.dimensions() {
             new.sources.insert(dimension.name.clone(), Source::Search);
         }
