@@ -90,13 +90,15 @@ struct State {
 #[derive(Debug)]
 struct Board {
     state: Mutex<State>,
-    changed: Condvar,
+    /// By the rank that waits: something came for it, or somebody left.
+    changed: Vec<Condvar>,
     deadline: Duration,
 }
 
 /// One group for each of `ranks` threads. Messages are copied through a queue: simple rather than fast.
 pub fn threads(ranks: u32, deadline: Duration) -> Vec<Thread> {
-    let board = Arc::new(Board { state: Mutex::default(), changed: Condvar::new(), deadline });
+    let changed = (0..ranks).map(|_| Condvar::new()).collect();
+    let board = Arc::new(Board { state: Mutex::default(), changed, deadline });
     let members: Vec<_> = (0..ranks).collect();
     let thread = |index| Thread {
         board: Arc::clone(&board),
@@ -123,7 +125,7 @@ impl Thread {
         let key = self.key(self.index, to);
         self.sent.set(self.sent.get() + 4 * values.len() as u64);
         self.board.lock().queues.entry(key).or_default().push_back(values.to_vec());
-        self.board.changed.notify_all();
+        self.board.changed[key.2 as usize].notify_all();
     }
 
     fn take(&self, from: u32, length: usize, operation: &'static str) -> Result<Vec<f32>, CommError> {
@@ -148,7 +150,8 @@ impl Thread {
                 let seconds = self.board.deadline.as_secs_f64();
                 return Err(CommError::TimedOut { peer, seconds, operation });
             }
-            state = self.board.changed.wait_timeout(state, left).expect("no thread panics there").0;
+            let changed = &self.board.changed[key.2 as usize];
+            state = changed.wait_timeout(state, left).expect("no thread panics there").0;
         }
     }
 
@@ -161,7 +164,7 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         self.board.lock().gone.push((self.channel, self.members[self.index as usize]));
-        self.board.changed.notify_all();
+        self.board.changed.iter().for_each(Condvar::notify_all);
     }
 }
 
