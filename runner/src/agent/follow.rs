@@ -11,6 +11,7 @@ use super::supervise::note;
 use super::{Message, refuse, signals, write_card};
 use crate::checkpoints::{self, commit};
 use crate::home::TrialFolder;
+use crate::launch::NotLaunched;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
 use dtrain_protocol::{Assignment, Event, FileEntry, Link, Rank, frame};
 use std::io;
@@ -58,6 +59,8 @@ struct Follower<'a> {
     ranks: Vec<RankProcess>,
     /// The rank of the first of `ranks`.
     first: Rank,
+    /// Name of the checkpoint's folder that they went on from.
+    resumed: Option<String>,
     heard_by: Option<Instant>,
     terminated: Arc<AtomicBool>,
 }
@@ -79,8 +82,8 @@ impl<'a> Follower<'a> {
         let reply = AgentReply::Listening { address };
         frame::write(&mut io::stdout(), &reply).map_err(words("the answer"))?;
         let (inbox, first) = (inbox.clone(), Rank(0));
-        let (leader, ranks, heard_by) = (None, Vec::new(), None);
-        Ok(Self { order, folder, door, card, inbox, leader, ranks, first, heard_by, terminated })
+        let (leader, ranks, heard_by, resumed) = (None, Vec::new(), None, None);
+        Ok(Self { order, folder, door, card, inbox, leader, ranks, first, resumed, heard_by, terminated })
     }
 
     /// Does what the leader tells; `Err` says in words why it cannot go on.
@@ -148,20 +151,25 @@ impl<'a> Follower<'a> {
             Told::Get { folder, files, manifest } => self.apart(move |door, own, trial| {
                 match get(door, own, trial, &folder, &files, manifest.as_deref()) {
                     Ok(()) => Said::Got,
-                    Err(reason) => Said::CouldNot { reason },
+                    Err(error) => {
+                        let is_of_checkpoint = matches!(error, NotLaunched::Checkpoint(_));
+                        Said::CouldNot { reason: error.to_string(), is_of_checkpoint }
+                    }
                 }
             }),
             Told::Reserve { ranks } => {
                 let reserved = free_ports(&self.order.seat.bind, ranks);
                 self.say(&match reserved {
                     Ok(addresses) => Said::Reserved { addresses },
-                    Err(error) => Said::CouldNot { reason: format!("free ports: {error}") },
+                    Err(error) => {
+                        Said::CouldNot { reason: format!("free ports: {error}"), is_of_checkpoint: false }
+                    }
                 });
             }
             Told::Start { assignments, rendezvous, resume } => {
                 let said = match self.start(assignments, resume, &rendezvous) {
                     Ok(()) => Said::Started,
-                    Err(reason) => Said::CouldNot { reason },
+                    Err(reason) => Said::CouldNot { reason, is_of_checkpoint: false },
                 };
                 self.say(&said);
             }
@@ -172,6 +180,7 @@ impl<'a> Follower<'a> {
                 let name = folder_name(step, self.order.attempt);
                 self.apart(move |door, own, trial| {
                     let outcome = get(door, own, trial, &name, &copies, None)
+                        .map_err(|error| error.to_string())
                         .and_then(|()| commit::prepare(&partial, &manifest));
                     Said::Prepared { step, outcome }
                 });
@@ -179,8 +188,14 @@ impl<'a> Follower<'a> {
             Told::Commit { step, keep } => {
                 let outcome = commit::finish(&self.folder, step, self.order.attempt);
                 self.say(&Said::Committed { step, outcome });
-                if let Err(error) = commit::retain(&self.folder.checkpoints(), keep) {
+                let (attempt, resumed) = (self.order.attempt, self.resumed.as_deref());
+                if let Err(error) = commit::retain(&self.folder.checkpoints(), keep, attempt, resumed) {
                     note(&format!("an old checkpoint cannot be removed: {error}"));
+                }
+            }
+            Told::Discard { step } => {
+                if let Err(error) = commit::discard(&self.folder, step, self.order.attempt) {
+                    note(&format!("what was saved of step {step} cannot be removed: {error}"));
                 }
             }
             Told::Leave => unreachable!("it ends the loop that leads here"),
@@ -211,6 +226,7 @@ impl<'a> Follower<'a> {
                 .map_err(|error| format!("old checkpoints: {error}"))?;
         }
         self.first = assignments.first().map_or(Rank(0), |one| one.rank);
+        self.resumed.clone_from(&resume);
         let peers = assignments.first().map_or(0, |one| one.arrangement.layout.world());
         super::files::suffice(assignments.len(), 0, peers as usize)?;
         let ground = Ground {
@@ -276,6 +292,8 @@ pub(super) fn show(trial: &TrialFolder, name: &str) -> (Option<String>, Vec<Stri
 }
 
 /// Gets the files of the checkpoint `name` that are not here; with `manifest` it is committed here when they are.
+///
+/// `Err` tells whether the checkpoint is to blame, or only what keeps it from being had here now.
 pub(super) fn get(
     door: &Door,
     own: u32,
@@ -283,7 +301,7 @@ pub(super) fn get(
     name: &str,
     files: &[(FileEntry, Vec<PeerAddress>)],
     manifest: Option<&str>,
-) -> Result<(), String> {
+) -> Result<(), NotLaunched> {
     let folder = door::checkpoint(trial, name).ok_or_else(|| format!("{name} is no checkpoint"))?;
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     for (file, from) in files {
@@ -292,7 +310,7 @@ pub(super) fn get(
     match (manifest, parse_folder_name(name)) {
         (Some(manifest), Some((step, attempt))) if folder != trial.checkpoint(step, attempt) => {
             commit::prepare(&folder, manifest)?;
-            commit::finish(trial, step, attempt)
+            Ok(commit::finish(trial, step, attempt)?)
         }
         _ => Ok(()),
     }

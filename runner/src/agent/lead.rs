@@ -135,11 +135,12 @@ impl Others {
         getting.for_each(|other| other.agent.tell(&told));
         let own = get(&self.door, self.own.host, &self.trial, name, &files, Some(&contents));
         for (host, said) in self.answers(inbox, TO_GET, |other| !other.only_lends())? {
-            if let Said::CouldNot { reason } = said {
-                return Err(NotLaunched::Checkpoint(format!("{}: {reason}", self.peer(host).name)));
+            if let Said::CouldNot { reason, is_of_checkpoint } = said {
+                let name = self.peer(host).name;
+                return Err(NotLaunched::because(reason, is_of_checkpoint).on(&name));
             }
         }
-        own.map_err(NotLaunched::Checkpoint)
+        own
     }
 
     /// Lets go of the hosts that have no ranks.
@@ -161,7 +162,7 @@ impl Others {
         for (host, said) in self.answers(inbox, TO_START, |_| true)? {
             match said {
                 Said::Reserved { addresses } => drop(reserved.insert(host, addresses)),
-                Said::CouldNot { reason } => return Err(format!("{}: {reason}", self.peer(host).name)),
+                Said::CouldNot { reason, .. } => return Err(format!("{}: {reason}", self.peer(host).name)),
                 _ => {}
             }
         }
@@ -183,7 +184,7 @@ impl Others {
             resume: resume.map(str::to_owned),
         });
         for (host, said) in self.answers(inbox, TO_START, |_| true)? {
-            if let Said::CouldNot { reason } = said {
+            if let Said::CouldNot { reason, .. } = said {
                 return Err(format!("{}: {reason}", self.peer(host).name));
             }
         }
@@ -259,7 +260,7 @@ impl Others {
             let partial = trial.partial_checkpoint(step, attempt);
             // A follower looks at what its ranks saved when they say so.
             let outcome = commit::check(&partial, &own_saved)
-                .and_then(|()| get(&door, host, &trial, &name, &own, None))
+                .and_then(|()| get(&door, host, &trial, &name, &own, None).map_err(|error| error.to_string()))
                 .and_then(|()| commit::prepare(&partial, &contents));
             drop(inbox.send(Message::Did(Said::Prepared { step, outcome })));
         });
@@ -292,6 +293,13 @@ impl Others {
         saving.awaited = self.hosts.iter().map(|other| other.seat.peer.host).collect();
         self.tell_all(|_| Told::Commit { step, keep });
         Progress::Wait
+    }
+
+    /// Lets all hosts clear away what they have of a checkpoint that there will not be.
+    pub(super) fn discard(&self, step: StepId) {
+        if !self.is_shared {
+            self.tell_all(|_| Told::Discard { step });
+        }
     }
 
     /// The attempt is over.

@@ -281,7 +281,7 @@ impl Supervisor<'_> {
             Ok(()) => {
                 let folder = self.folder.checkpoint(step, attempt);
                 self.append(&SpoolRecord::Committed { attempt, step, folder })?;
-                if let Err(error) = commit::retain(&self.folder.checkpoints(), self.order.keep) {
+                if let Err(error) = self.retain() {
                     note(&format!("an old checkpoint cannot be removed: {error}"));
                 }
                 Ok(())
@@ -293,8 +293,18 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Clears away what lies here of a checkpoint that there will not be.
+    /// Removes checkpoints that are no longer needed.
+    fn retain(&self) -> io::Result<()> {
+        let AgentOrder { keep, attempt, assignments, .. } = self.order;
+        let resumed = assignments.first().and_then(|one| one.resume.as_ref()?.folder.file_name()?.to_str());
+        commit::retain(&self.folder.checkpoints(), *keep, *attempt, resumed)
+    }
+
+    /// Clears away what lies here, and on the other hosts, of a checkpoint that there will not be.
     fn discard(&self, step: StepId) {
+        if let Some(others) = &self.others {
+            others.discard(step);
+        }
         if let Err(error) = commit::discard(&self.folder, step, self.order.attempt) {
             note(&format!("what was saved of step {step} cannot be removed: {error}"));
         }

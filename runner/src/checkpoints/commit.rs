@@ -7,7 +7,7 @@ use super::{COMMIT, MANIFEST, committed};
 use crate::durable;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{merge, parse_folder_name};
-use dtrain_protocol::{Assignment, AttemptId, Manifest, SavedFile, StepId};
+use dtrain_protocol::{Assignment, AttemptId, Manifest, ResumePoint, SavedFile, StepId};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -58,17 +58,24 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
     }
 }
 
-/// Removes committed checkpoints but the `keep` newest, of which there are at least 2.
+/// Removes what is older than the `keep` newest checkpoints, at least 2, that `attempt` can be followed by: its own, the one that it
+/// went on from, whose folder is called `resumed`, and those before.
 ///
 /// A later attempt's checkpoint is newer even when it holds fewer steps: the attempt went back because what came
-/// after could not be read.
-pub fn retain(checkpoints: &Path, keep: u32) -> io::Result<()> {
+/// after could not be read, and what cannot be read does not count. `Err` is the first that could not be removed; all others are.
+pub fn retain(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
     let committed = committed(checkpoints)?;
-    let superfluous = committed.len().saturating_sub(keep.max(2) as usize);
-    for point in &committed[..superfluous] {
-        fs::remove_dir_all(&point.folder)?;
-    }
-    Ok(())
+    let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
+    let resumed = resumed.and_then(age);
+    let counts = |point: &&ResumePoint| {
+        let age = point.folder.file_name().and_then(|name| age(&name.to_string_lossy()));
+        age.is_some_and(|age| age.0 == attempt || resumed.is_some_and(|resumed| age <= resumed))
+    };
+    let Some(oldest) = committed.iter().rev().filter(counts).nth(keep.max(2) as usize - 1) else {
+        return Ok(());
+    };
+    let superfluous = committed.iter().take_while(|point| point.folder != oldest.folder);
+    superfluous.map(|point| fs::remove_dir_all(&point.folder)).fold(Ok(()), Result::and)
 }
 
 /// Removes what attempts before `attempt` left half-written.
@@ -83,4 +90,43 @@ pub fn remove_partial(checkpoints: &Path, attempt: AttemptId) -> io::Result<()> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const OURS: AttemptId = AttemptId(2);
+
+    fn left(root: &Path) -> BTreeSet<String> {
+        let entries = fs::read_dir(root).expect("it is there");
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("ASCII")).collect()
+    }
+
+    #[test]
+    fn what_was_refused_is_not_counted_among_those_that_are_kept() {
+        let root = tempfile::tempdir().expect("a folder");
+        let [good, refused, own, newer] =
+            ["step-000000100.a1", "step-000000200.a1", "step-000000150.a2", "step-000000250.a2"];
+        for name in [good, refused, own] {
+            fs::create_dir(root.path().join(name)).expect("a folder");
+        }
+        retain(root.path(), 2, OURS, Some(good)).expect("nothing is in the way");
+        assert_eq!(left(root.path()).len(), 3, "the two that can be gone on from, and what lies between");
+        fs::create_dir(root.path().join(newer)).expect("a folder");
+        retain(root.path(), 2, OURS, Some(good)).expect("nothing is in the way");
+        assert_eq!(left(root.path()), [own, newer].map(str::to_owned).into());
+    }
+
+    #[test]
+    fn what_cannot_be_removed_does_not_keep_the_others() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::write(root.path().join("step-000000010.a2"), "no folder").expect("a file");
+        for step in [20, 30, 40] {
+            fs::create_dir(root.path().join(format!("step-{step:09}.a2"))).expect("a folder");
+        }
+        assert!(retain(root.path(), 2, OURS, None).is_err(), "it is told");
+        assert!(!left(root.path()).contains("step-000000020.a2"));
+    }
 }

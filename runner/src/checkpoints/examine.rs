@@ -125,7 +125,14 @@ fn copy(
     let mut first = 0;
     while first < chunks {
         let count = CHUNKS.min(chunks - first);
-        let hashes = holder.hashes(&folder.name, &file.name, first, count)?;
+        let hashes = match holder.hashes(&folder.name, &file.name, first, count) {
+            Ok(hashes) => hashes,
+            Err(detail) => {
+                let rest = file.chunk(first).start..file.bytes;
+                damages.push(manifest.damage(&file.name, known, rest, detail));
+                return Ok(damages);
+            }
+        };
         for (index, hash) in (first..first + count).zip(pad(hashes)) {
             let range = file.chunk(index);
             read(range.end - range.start);

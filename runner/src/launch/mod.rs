@@ -12,6 +12,7 @@ pub use local::LocalLauncher;
 
 use crate::agent::{AgentCard, AgentOrder};
 use dtrain_protocol::AttemptId;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -66,12 +67,24 @@ pub enum NotLaunched {
 }
 
 impl NotLaunched {
+    /// A reason that is of the checkpoint, or of something else.
+    pub(crate) fn because(reason: String, is_of_checkpoint: bool) -> Self {
+        if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
+    }
+
     /// The same, seen on `host`.
-    fn on(self, host: &str) -> Self {
+    pub(crate) fn on(self, host: &str) -> Self {
         match self {
             Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
             Self::Other(reason) => Self::Other(format!("{host}: {reason}")),
         }
+    }
+}
+
+impl fmt::Display for NotLaunched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Checkpoint(reason) | Self::Other(reason)) = self;
+        f.write_str(reason)
     }
 }
 

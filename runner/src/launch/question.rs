@@ -2,7 +2,7 @@
 
 use super::relay::RemoteHost;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,7 +79,10 @@ impl<T> Question<T> {
     /// Waits for the answer until so long after it was asked; `Err` when there is none, and then the host is in doubt.
     pub(super) fn answer(&self, patience: Duration) -> Result<T, String> {
         let left = patience.saturating_sub(self.asked_at.elapsed());
-        let answer = self.answer.recv_timeout(left).unwrap_or_else(|_| {
+        let answer = self.answer.recv_timeout(left).unwrap_or_else(|error| {
+            if error == RecvTimeoutError::Disconnected {
+                return Err("it has answered before".into());
+            }
             self.is_in_doubt.store(true, Ordering::SeqCst);
             Err(format!("no answer within {:.1} s", patience.as_secs_f64()))
         });

@@ -124,7 +124,7 @@ fn work_on(work: &Work) -> Result<(), Box<dyn Error>> {
                 let folder = trial.checkpoint(StepId(step), one.attempt);
                 rows.fact(Fact::CheckpointDurable { attempt: one.attempt, step: StepId(step), folder })?;
             }
-            commit::retain(&trial.checkpoints(), KEEP)?;
+            commit::retain(&trial.checkpoints(), KEEP, one.attempt, None)?;
         }
         if rows.is_none() {
             // Time for nothing to be flushed by chance.

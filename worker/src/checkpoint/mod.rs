@@ -73,3 +73,13 @@ pub enum CheckpointError {
         detail: String,
     },
 }
+
+impl CheckpointError {
+    /// Whether the system refused what has nothing to do with the checkpoint: files, rights or memory of this process.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        use rustix::io::Errno;
+        let Self::Io { source, .. } = self else { return false };
+        let refusals = [Errno::MFILE, Errno::NFILE, Errno::ACCESS, Errno::NOMEM, Errno::STALE];
+        refusals.iter().any(|errno| source.raw_os_error() == Some(errno.raw_os_error()))
+    }
+}

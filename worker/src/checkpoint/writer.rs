@@ -7,9 +7,9 @@ use dtrain_protocol::{FileEntry, Piece, Rank, SavedFile, Slice, Tensor, TensorKi
 use rustix::fs::{OFlags, statvfs};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes that stay free after a checkpoint was written: for the ledger, the spool and the manifest.
 const RESERVE_BYTES: u64 = 16 << 20;
@@ -78,12 +78,17 @@ fn make_folder(folder: &Path) -> Result<(), CheckpointError> {
 }
 
 fn check_room(folder: &Path, needed: u64) -> Result<(), CheckpointError> {
-    let room = statvfs(folder).map_err(|error| io_error("asking for the room in", folder)(error.into()))?;
-    let available = room.f_bavail.saturating_mul(room.f_frsize);
+    let available = available(folder).map_err(io_error("asking for the room in", folder))?;
     if available >= needed {
         return Ok(());
     }
     Err(CheckpointError::Full { folder: folder.to_owned(), needed, available })
+}
+
+/// Free bytes on the disk of `folder`.
+fn available(folder: &Path) -> io::Result<u64> {
+    let room = statvfs(folder)?;
+    Ok(room.f_bavail.saturating_mul(room.f_frsize))
 }
 
 fn head_of(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
@@ -116,6 +121,7 @@ const ALIGNMENT: usize = 4096;
 /// A file that is written and hashed chunk by chunk, past the page cache where the file system lets that: copying into it takes
 /// more of the processor than all else here, and nobody reads a checkpoint soon.
 struct Chunks {
+    folder: PathBuf,
     file: File,
     is_direct: bool,
     /// Room for a chunk, and for its alignment; the chunk begins at `begin`.
@@ -135,12 +141,13 @@ impl Chunks {
             OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)
         };
         let (file, is_direct) = match open(OFlags::DIRECT) {
-            Err(error) if is_unaligned(&error) => (open(OFlags::empty())?, false),
+            Err(error) if is_refused(&error) => (open(OFlags::empty())?, false),
             file => (file?, true),
         };
         let room = vec![0; CHUNK_BYTES as usize + ALIGNMENT];
         let begin = room.as_ptr().align_offset(ALIGNMENT);
-        Ok(Self { file, is_direct, room, begin, filled: 0, bytes: 0, hashes: Vec::new() })
+        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+        Ok(Self { folder, file, is_direct, room, begin, filled: 0, bytes: 0, hashes: Vec::new() })
     }
 
     fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -159,18 +166,24 @@ impl Chunks {
 
     /// Writes the chunk, which must be full unless it is the last.
     fn flush(&mut self) -> io::Result<()> {
+        // Other ranks write to the same disk, and each saw room for itself alone.
+        if available(&self.folder)? < RESERVE_BYTES {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let chunk = &self.room[self.begin..][..self.filled];
         self.hashes.push(blake3::hash(chunk).to_hex().to_string());
         self.bytes += self.filled as u64;
         let whole = if self.is_direct { self.filled.next_multiple_of(ALIGNMENT) } else { self.filled };
         let written = self.file.write_all(&self.room[self.begin..][..whole]);
         if let Err(error) = written {
-            if !self.is_direct || !is_unaligned(&error) {
+            if !self.is_direct || !is_refused(&error) {
                 return Err(error);
             }
             // It was opened so, and cannot be written so.
             rustix::fs::fcntl_setfl(&self.file, OFlags::empty())?;
             self.is_direct = false;
+            // A part of it may have been written.
+            self.file.seek(SeekFrom::Start(self.bytes - self.filled as u64))?;
             self.file.write_all(&self.room[self.begin..][..self.filled])?;
         }
         self.filled = 0;
@@ -190,8 +203,10 @@ impl Chunks {
 }
 
 /// Whether a file system does not let the page cache be passed by.
-fn is_unaligned(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error())
+fn is_refused(error: &io::Error) -> bool {
+    let refusals =
+        [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(rustix::io::Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|found| refusals.contains(&found))
 }
 
 fn tensor(piece: &NamedPiece<'_>, file: &str) -> Tensor {

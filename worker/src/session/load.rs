@@ -19,7 +19,15 @@ pub(super) fn load(
     replica: &mut Replica<'_>,
 ) -> Result<Option<String>, Failure> {
     let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: point.folder.clone(), detail };
-    let reader = Reader::open(&point.folder).map_err(|error| corrupt(error.to_string()))?;
+    // A disk that lost it is to blame; files, rights or memory that the system refuses say nothing of the checkpoint.
+    let failed = |error: CheckpointError| {
+        if error.is_of_this_process() {
+            Failure::Other(error.to_string())
+        } else {
+            corrupt(error.to_string())
+        }
+    };
+    let reader = Reader::open(&point.folder).map_err(failed)?;
     let Manifest { step, cursor, .. } = *reader.manifest();
     if step != point.step {
         return Err(corrupt(format!("it holds step {step}, step {} was to be resumed", point.step)));
@@ -36,7 +44,7 @@ pub(super) fn load(
     let loaded = weights(&reader, stage)
         .and_then(|()| moments(&reader, stage.parameters(), optimizer))
         .and_then(|()| apart::load(&reader, replica));
-    loaded.map_err(|error| corrupt(error.to_string()))
+    loaded.map_err(failed)
 }
 
 /// Which settings of the checkpoint give other samples than those of the assignment, and what to do about it.

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Connections of agents that may be open at the same time beside that of the leader.
 const GUESTS: usize = 64;
 
+/// What is said in place of a file's length when there are as many guests.
+pub(super) const BUSY: u64 = u64::MAX;
+
 /// Connections of those who may be anybody.
 const STRANGERS: usize = 64;
 
@@ -81,7 +84,8 @@ impl Door {
             Greeting::Lead => lead(stream),
             Greeting::Read { folder, file, .. } => {
                 let is_full = self.guests.fetch_add(1, Ordering::SeqCst) >= GUESTS;
-                let given = if is_full { Ok(()) } else { self.give(&mut stream, &folder, &file) };
+                let given =
+                    if is_full { decline(&mut stream) } else { self.give(&mut stream, &folder, &file) };
                 self.guests.fetch_sub(1, Ordering::SeqCst);
                 given?;
             }
@@ -101,6 +105,14 @@ impl Door {
         to.tls.send_close_notify();
         to.flush()
     }
+}
+
+/// Lets a guest come again.
+fn decline(to: &mut Secure) -> io::Result<()> {
+    to.socket.set_write_timeout(Some(PATIENCE))?;
+    to.write_all(&BUSY.to_le_bytes())?;
+    to.tls.send_close_notify();
+    to.flush()
 }
 
 /// The path of a file of a checkpoint, whether its folder is committed already or not; `None` for names that are none.

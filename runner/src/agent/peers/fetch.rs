@@ -1,19 +1,40 @@
 //! Files of checkpoints that come from other hosts: as they were written there, or not at all.
 
-use super::door::{Door, place};
+use super::door::{BUSY, Door, place};
 use super::{Greeting, PeerAddress, knock};
 use crate::home::TrialFolder;
+use crate::launch::NotLaunched;
 use dtrain_protocol::FileEntry;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// Gets a file of the checkpoint `folder` from the first of `from` that has it as it was written; nothing to do when it is here in
-/// its length.
+/// How long a host may be too busy to give a file before it counts as one that does not.
+const TOO_BUSY: Duration = Duration::from_secs(300);
+
+/// Pause before hosts that were too busy are asked again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Why a file did not come.
+enum Missed {
+    /// The other host has too many guests now.
+    Busy,
+    /// It cannot be kept here.
+    Here(io::Error),
+    /// It did not come: the other host cannot be reached, or what came ended too soon.
+    There(io::Error),
+    /// It is not what was written.
+    Damaged(String),
+}
+
+/// Gets a file of the checkpoint `folder` from one of `from` that has it as it was written; nothing to do when it is here in
+/// its length. Hosts begin with different ones, so that not all come to the same.
 ///
-/// `Err` says for every host why not.
+/// `Err` says for every host why not, and whether the checkpoint is to blame.
 pub(in crate::agent) fn fetch(
     door: &Door,
     own: u32,
@@ -21,59 +42,89 @@ pub(in crate::agent) fn fetch(
     folder: &str,
     file: &FileEntry,
     from: &[PeerAddress],
-) -> Result<(), String> {
+) -> Result<(), NotLaunched> {
     let path = place(trial, folder, &file.name)
         .ok_or_else(|| format!("{folder}/{} is no file of a checkpoint", file.name))?;
     if fs::metadata(&path).is_ok_and(|found| found.len() == file.bytes) {
         return Ok(());
     }
-    let mut reasons = Vec::new();
-    for peer in from {
+    let ask = |peer: &PeerAddress| {
         let greeting = Greeting::Read { host: own, folder: folder.into(), file: file.name.clone() };
-        let got =
-            knock(&door.tls, &door.names, peer, &greeting).and_then(|stream| write(stream, file, &path));
-        match got {
-            Ok(()) => return Ok(()),
-            Err(error) => reasons.push(format!("{}: {error}", peer.name)),
+        let stream = knock(&door.tls, &door.names, peer, &greeting).map_err(Missed::There)?;
+        write(stream, file, &path)
+    };
+    let mut peers: Vec<&PeerAddress> = from.iter().collect();
+    if !peers.is_empty() {
+        let first = own as usize % peers.len();
+        peers.rotate_left(first);
+    }
+    let words = |reasons: &str| format!("{folder}/{} cannot be had: {reasons}", file.name);
+    let (mut reasons, mut is_of_checkpoint) = (Vec::new(), true);
+    let until = Instant::now() + TOO_BUSY;
+    while !peers.is_empty() {
+        let mut busy = Vec::new();
+        for peer in peers {
+            match ask(peer) {
+                Ok(()) => return Ok(()),
+                Err(Missed::Here(error)) => return Err(words(&format!("it cannot be kept: {error}")).into()),
+                Err(Missed::Busy) if Instant::now() < until => busy.push(peer),
+                Err(Missed::Busy) => {
+                    is_of_checkpoint = false;
+                    reasons.push(format!("{}: it is too busy", peer.name));
+                }
+                Err(Missed::There(error)) => {
+                    // What the system refuses says nothing of the file.
+                    is_of_checkpoint &= error.raw_os_error().is_none();
+                    reasons.push(format!("{}: {error}", peer.name));
+                }
+                Err(Missed::Damaged(detail)) => reasons.push(format!("{}: {detail}", peer.name)),
+            }
         }
+        if !busy.is_empty() {
+            thread::sleep(PAUSE);
+        }
+        peers = busy;
     }
     let reasons = if reasons.is_empty() { "no host has it".into() } else { reasons.join("; ") };
-    Err(format!("{folder}/{} cannot be had: {reasons}", file.name))
+    Err(NotLaunched::because(words(&reasons), is_of_checkpoint))
 }
 
 /// Writes what comes, checks every chunk, and gives the file its name once it is durable.
-fn write(mut from: impl Read, entry: &FileEntry, path: &Path) -> io::Result<()> {
+fn write(mut from: impl Read, entry: &FileEntry, path: &Path) -> Result<(), Missed> {
     let mut length = [0; 8];
-    from.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length != entry.bytes {
-        return Err(io::Error::other(format!("it has {length} bytes, {} were written", entry.bytes)));
+    from.read_exact(&mut length).map_err(Missed::There)?;
+    match u64::from_le_bytes(length) {
+        BUSY => return Err(Missed::Busy),
+        length if length == entry.bytes => {}
+        length => {
+            return Err(Missed::Damaged(format!("it has {length} bytes, {} were written", entry.bytes)));
+        }
     }
     let unfinished = path.with_extension("coming");
     drop(fs::remove_file(&unfinished));
-    let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    let written = chunks(&mut from, entry, &mut to).and_then(|()| to.sync_all());
-    match written.and_then(|()| fs::rename(&unfinished, path)) {
-        Ok(()) => crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/"))),
-        Err(error) => {
-            drop(fs::remove_file(&unfinished));
-            Err(error)
-        }
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
+    let mut to = made.map_err(Missed::Here)?;
+    let named = chunks(&mut from, entry, &mut to)
+        .and_then(|()| to.sync_all().and_then(|()| fs::rename(&unfinished, path)).map_err(Missed::Here));
+    if named.is_err() {
+        drop(fs::remove_file(&unfinished));
+        return named;
     }
+    crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/"))).map_err(Missed::Here)
 }
 
-fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File) -> io::Result<()> {
+fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File) -> Result<(), Missed> {
     let mut chunk = Vec::new();
     for index in 0..entry.chunks.len() as u64 {
         let range = entry.chunk(index);
         chunk.clear();
-        from.by_ref().take(range.end - range.start).read_to_end(&mut chunk)?;
-        let wrong = |detail| io::Error::other(format!("at byte {}: {detail}", range.start));
+        from.by_ref().take(range.end - range.start).read_to_end(&mut chunk).map_err(Missed::There)?;
+        let wrong = |detail| Missed::Damaged(format!("at byte {}: {detail}", range.start));
         entry.check(index, &blake3::hash(&chunk).to_hex()).map_err(wrong)?;
-        to.write_all(&chunk)?;
+        to.write_all(&chunk).map_err(Missed::Here)?;
     }
     let is_all = entry.chunks.len() as u64 == entry.bytes.div_ceil(CHUNK_BYTES);
-    if is_all { Ok(()) } else { Err(io::Error::other("its table of contents is too short")) }
+    if is_all { Ok(()) } else { Err(Missed::Damaged("its table of contents is too short".into())) }
 }
 
 #[cfg(test)]
@@ -99,11 +150,16 @@ mod tests {
         sent.extend(&bytes);
         let mut flipped = sent.clone();
         flipped[8 + (4 << 20) + 3] ^= 1;
+        let busy = BUSY.to_le_bytes();
+        assert!(matches!(write(busy.as_slice(), &entry, &path), Err(Missed::Busy)));
+        let nowhere = root.path().join("nowhere/rank-00000.safetensors");
+        assert!(matches!(write(sent.as_slice(), &entry, &nowhere), Err(Missed::Here(_))));
+        assert!(matches!(write(flipped.as_slice(), &entry, &path), Err(Missed::Damaged(_))));
         for bad in [&flipped, &sent[..sent.len() - 1].to_vec(), &sent[..4].to_vec()] {
             assert!(write(bad.as_slice(), &entry, &path).is_err());
             assert_eq!(fs::read_dir(root.path()).expect("it is there").count(), 0, "nothing is left behind");
         }
-        write(sent.as_slice(), &entry, &path).expect("it is as it was written");
+        assert!(write(sent.as_slice(), &entry, &path).is_ok(), "it is as it was written");
         assert_eq!(fs::read(&path).expect("it is there"), bytes);
     }
 }

@@ -159,6 +159,11 @@ pub(super) enum Told {
         /// Committed checkpoints that are kept.
         keep: u32,
     },
+    /// Clear away what lies here of a checkpoint that there will not be.
+    Discard {
+        /// Steps completed in it.
+        step: StepId,
+    },
     /// The attempt is over.
     Leave,
 }
@@ -187,6 +192,8 @@ pub(super) enum Said {
     CouldNot {
         /// Why not.
         reason: String,
+        /// Whether the checkpoint is not as it was committed; otherwise it may well be, and cannot be had here now.
+        is_of_checkpoint: bool,
     },
     /// The host wants its agent to end.
     Terminated,
