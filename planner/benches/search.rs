@@ -1,6 +1,6 @@
 //! How long it takes to search every layout of Llama 3.1 405B on 16,384 H100s, on one thread.
 //!
-//! `cargo bench -p dtrain-planner --bench search` prints the time of a search with its bound and without, layouts a second,
+//! `cargo bench --workspace --bench search` prints the time of a search with its bound and without, layouts a second,
 //! and the ratio to Calculon, of which 217 to 262 configurations for each second of a CPU were published (Isaev et al. 2023).
 
 #![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]

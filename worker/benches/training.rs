@@ -1,4 +1,4 @@
-//! Tokens a second of training steps of a small decoder: `cargo bench --offline --workspace --bench training`.
+//! Tokens a second of training steps of a small decoder: `cargo bench --workspace --bench training`.
 //!
 //! The numbers go to stderr; `DTRAIN_BENCH_THREADS` sets the threads (1).
 
