@@ -12,11 +12,9 @@ use dtrain_recipes::{Decoder, Model};
 use dtrain_worker::Tempo;
 use dtrain_worker::comm::loopback;
 use dtrain_worker::session::{Orders, Tell, attempt_at_tempo};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -77,26 +75,10 @@ pub(crate) fn run_from(
     last: u64,
     folder: &Path,
 ) -> (Vec<Assignment>, Vec<Vec<Event>>) {
-    stay_on_one_core();
     write_data(folder);
     let assignments = assignments(case, folder, from, last);
     let events = events(case, assignments.clone(), Tempo::default());
     (assignments, events)
-}
-
-/// Keeps this thread, and all that it starts, on one core, each test on another: ranks of so small models wake each other all the
-/// time, and across cores that takes longer than what they compute.
-fn stay_on_one_core() {
-    static TESTS: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static CORE: Option<()> = {
-        let all = sched_getaffinity(None).ok()?;
-        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
-        let mut own = CpuSet::new();
-        own.set(cores[TESTS.fetch_add(1, Ordering::SeqCst) % cores.len()]);
-        sched_setaffinity(None, &own).ok()
-    });
-    // Where it may not choose its core, it only takes longer.
-    CORE.with(|_| ());
 }
 
 /// What all ranks tell until their ends.
@@ -166,7 +148,8 @@ pub(crate) fn assignments(
         name: "here".into(),
         hosts: NonZeroU32::MIN,
         processor: "a processor".into(),
-        cores: 8,
+        // One thread for each rank: so small a model is computed before others have woken up.
+        cores: case.ranks(),
         memory_bytes: 64 << 30,
         gpus: Vec::new(),
     };

@@ -36,7 +36,7 @@ fn decoder() -> Model {
 
 #[test]
 fn one_rank_measures_every_part_and_no_collective() {
-    let rates = rates(&request(decoder(), vec![1, 64], 10.0), |_| unreachable!("it is alone")).unwrap();
+    let rates = rates(&request(decoder(), vec![1, 64], 30.0), |_| unreachable!("it is alone")).unwrap();
     assert_eq!(rates.profile.iter().map(|point| point.micro_batch).collect::<Vec<_>>(), [1, 64]);
     for point in &rates.profile {
         let parts = [point.block_forward, point.block_backward, point.outer_forward, point.outer_backward];
