@@ -2,6 +2,7 @@
 //!
 //! JSON has no comments, so the notes stand at the head of the script.
 
+use super::hosts::Hosts;
 use super::hugging_face::{self, Family};
 use super::json::Object;
 use super::source::Source;
@@ -172,15 +173,22 @@ fn zero(source: &Source) -> Object {
 }
 
 fn script(source: &Source, notes: &[String]) -> String {
-    let world = source.arrangement.layout.world();
+    let Hosts { count, each } = Hosts::of(source.plan);
+    let (hosts, meet) = if count > 1 {
+        let hosts =
+            "# SET: the hosts, each with its `slots=` (one line a host).\nHOSTFILE=${HOSTFILE:-hostfile}\n";
+        (hosts, format!("--hostfile \"$HOSTFILE\" --num_nodes {count} "))
+    } else {
+        ("", String::new())
+    };
     let what = format!(
         "DeepSpeed {VERSION} with transformers {}: ds_config.json is for deepspeed.initialize, config.json for AutoConfig",
         hugging_face::VERSION
     );
     format!(
         "#!/usr/bin/env bash\n{}set -euo pipefail\n\n# SET: your program, which reads the data, and calls deepspeed.initialize or transformers.Trainer.\n\
-         PROGRAM=${{PROGRAM:-train.py}}\n# It trains for {} optimizer steps, with sequences of {} tokens.\n\
-         exec deepspeed --num_gpus {world} \"$PROGRAM\" --deepspeed_config ds_config.json \"$@\"\n",
+         PROGRAM=${{PROGRAM:-train.py}}\n{hosts}# It trains for {} optimizer steps, with sequences of {} tokens.\n\
+         exec deepspeed {meet}--num_gpus {each} \"$PROGRAM\" --deepspeed_config ds_config.json \"$@\"\n",
         head(source.plan, &what, notes),
         source.steps(),
         source.model.context

@@ -1,5 +1,6 @@
 //! PyTorch's FSDP2 by Hugging Face accelerate: its configuration, training arguments of transformers, and the model.
 
+use super::hosts::Hosts;
 use super::hugging_face::{self, Family};
 use super::source::Source;
 use super::{EmitError, Emitted, File, head};
@@ -125,9 +126,16 @@ fn configuration(source: &Source, family: Family) -> String {
         Precision::Bf16 => "bf16",
         Precision::F16 => "fp16",
     };
+    let count = Hosts::of(source.plan).count;
+    let meet = if count > 1 {
+        "machine_rank: 0 # SET: 0 on the first host, 1 on the second and so on\n\
+         main_process_ip: FIRST_HOST # SET: the first host\nmain_process_port: 29500\n"
+    } else {
+        "machine_rank: 0\n"
+    };
     let mut text = format!(
-        "compute_environment: LOCAL_MACHINE\ndebug: false\ndistributed_type: {kind}\nmachine_rank: 0\n\
-         mixed_precision: {precision}\nnum_machines: 1\nnum_processes: {world}\nuse_cpu: false\n"
+        "compute_environment: LOCAL_MACHINE\ndebug: false\ndistributed_type: {kind}\n{meet}\
+         mixed_precision: {precision}\nnum_machines: {count}\nnum_processes: {world}\nuse_cpu: false\n"
     );
     if sharded {
         text += &sharding(source, family);

@@ -1,5 +1,6 @@
 //! An indexed job for Kubernetes with the service by which its pods find the first.
 
+use super::hosts::Hosts;
 use super::slurm::name;
 use super::{Emitted, File, head};
 use crate::Plan;
@@ -12,8 +13,9 @@ pub(super) fn emit(plan: &Plan) -> Emitted {
     let notes =
         vec!["the image, the program, its storage and the memory of a pod are yours to set".to_owned()];
     let what = "Kubernetes 1.29 or newer: kubectl apply -f kubernetes.yaml; completions, parallelism and --nnodes are the hosts";
-    let world = candidate.arrangement.layout.world();
-    let text = head(plan, what, &notes) + &service(plan) + "---\n" + &job(plan, world) + &limits(plan, world);
+    let (world, hosts) = (candidate.arrangement.layout.world(), Hosts::of(plan));
+    let job = job(plan, world, hosts) + &limits(plan, hosts.each);
+    let text = head(plan, what, &notes) + &service(plan) + "---\n" + &job;
     let file = File { name: "kubernetes.yaml".into(), text: text + VOLUMES };
     Emitted { files: vec![file], notes, start: "kubectl apply -f kubernetes.yaml".into() }
 }
@@ -26,14 +28,14 @@ fn service(plan: &Plan) -> String {
     )
 }
 
-fn job(plan: &Plan, world: u32) -> String {
+fn job(plan: &Plan, world: u32, Hosts { count, each }: Hosts) -> String {
     let (name, threads) = (name(plan), plan.best().candidate.threads);
     format!(
         "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  completionMode: Indexed\n  \
-         completions: 1\n  parallelism: 1\n  backoffLimit: 0\n  template:\n    spec:\n      \
+         completions: {count}\n  parallelism: {count}\n  backoffLimit: 0\n  template:\n    spec:\n      \
          subdomain: {name}\n      restartPolicy: Never\n      containers:\n        - name: train\n          \
          image: pytorch/pytorch:latest # SET: an image with your program\n          command:\n            - torchrun\n            \
-         - --nnodes=1\n            - --nproc-per-node={world} # times --nnodes it must be {world}\n            \
+         - --nnodes={count}\n            - --nproc-per-node={each} # times --nnodes it must be {world}\n            \
          - --rdzv-id={name}\n            - --rdzv-backend=c10d\n            - --rdzv-endpoint={name}-0.{name}:29500\n            \
          - --max-restarts=0\n            - train.py # SET: your program with its arguments\n          \
          env:\n            - name: OMP_NUM_THREADS\n              value: \"{threads}\"\n"
@@ -41,18 +43,18 @@ fn job(plan: &Plan, world: u32) -> String {
 }
 
 /// What a pod asks for: a GPU for each rank, or the threads and the memory that the plan gives to ranks on CPUs.
-fn limits(plan: &Plan, world: u32) -> String {
+fn limits(plan: &Plan, each: u32) -> String {
     let best = plan.best();
     match best.candidate.arrangement.device {
         DeviceKind::Cuda => {
-            format!("          resources:\n            limits:\n              nvidia.com/gpu: {world}\n")
+            format!("          resources:\n            limits:\n              nvidia.com/gpu: {each}\n")
         }
         DeviceKind::Cpu => {
             let memory = best.estimate.as_ref().map_or(String::new(), |estimate| {
-                let all = mebibytes(estimate.memory_peak) * u64::from(world);
+                let all = mebibytes(estimate.memory_peak) * u64::from(each);
                 format!("              memory: {all}Mi\n")
             });
-            let cores = world * best.candidate.threads;
+            let cores = each * best.candidate.threads;
             format!("          resources:\n            requests:\n              cpu: {cores}\n{memory}")
         }
     }

@@ -2,6 +2,7 @@
 
 mod model;
 
+use super::hosts::Hosts;
 use super::source::Source;
 use super::{EmitError, Emitted, File, head};
 use crate::schedule::chunks_of;
@@ -21,16 +22,18 @@ pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     notes.extend(source.sync_note());
     notes.extend(own_notes(source));
     let what = format!("Megatron-LM, core {VERSION}: run in the root of its repository, on every host");
+    let hosts = Hosts::of(source.plan);
     let mut text = String::from("#!/usr/bin/env bash\n") + &head(source.plan, &what, &notes);
     text += &format!(
         "set -euo pipefail\n\n# SET: what the tools of Megatron-LM made of the data (tools/preprocess_data.py), without its ending.\n\
          DATA=${{DATA:-corpus_text_document}}\n# SET: the tokenizer that it was made with, of at most {} tokens.\n\
          TOKENIZER=${{TOKENIZER:-tokenizer}}\n# SET: where checkpoints go.\nCHECKPOINTS=${{CHECKPOINTS:-checkpoints}}\n\
-         # Hosts, and ranks on each; their product is {}.\nNODES=${{NODES:-1}}\nRANKS=${{RANKS:-{}}}\n\
+         # Hosts, and ranks on each; their product is {}.\nNODES=${{NODES:-{}}}\nRANKS=${{RANKS:-{}}}\n\
          # SET where there are several hosts: the address of the first.\nFIRST=${{FIRST:-localhost:29500}}\n",
         source.model.vocab,
         source.arrangement.layout.world(),
-        source.arrangement.layout.world()
+        hosts.count,
+        hosts.each
     );
     for (name, arguments) in groups(source) {
         text += &format!("\n{name}=(\n    {}\n)\n", arguments.join("\n    "));

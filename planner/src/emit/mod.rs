@@ -6,6 +6,7 @@
 
 mod deepspeed;
 mod fsdp;
+mod hosts;
 mod hugging_face;
 mod json;
 mod kubernetes;

@@ -1,5 +1,6 @@
 //! A batch script for Slurm: torchrun on each host, which meets the others at the first.
 
+use super::hosts::Hosts;
 use super::{Emitted, File, head};
 use crate::Plan;
 use dtrain_protocol::DeviceKind;
@@ -8,6 +9,7 @@ use dtrain_protocol::DeviceKind;
 pub(super) fn emit(plan: &Plan) -> Emitted {
     let arrangement = &plan.best().candidate.arrangement;
     let (world, threads) = (arrangement.layout.world(), plan.best().candidate.threads);
+    let Hosts { count, each } = Hosts::of(plan);
     let mut notes =
         vec!["the program, its arguments, the partition and the time are yours to set".to_owned()];
     if arrangement.device == DeviceKind::Cpu {
@@ -15,24 +17,24 @@ pub(super) fn emit(plan: &Plan) -> Emitted {
     }
     let gpus = match arrangement.device {
         DeviceKind::Cpu => String::new(),
-        DeviceKind::Cuda => format!("#SBATCH --gpus-per-node={world}\n"),
+        DeviceKind::Cuda => format!("#SBATCH --gpus-per-node={each}\n"),
     };
     let directives = format!(
-        "#!/usr/bin/env bash\n#SBATCH --job-name={}\n#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n{gpus}\
+        "#!/usr/bin/env bash\n#SBATCH --job-name={}\n#SBATCH --nodes={count}\n#SBATCH --ntasks-per-node=1\n{gpus}\
          #SBATCH --cpus-per-task={}\n#SBATCH --time=24:00:00\n#SBATCH --output=%x-%j.log\n#SBATCH --open-mode=append\n\
          #SBATCH --requeue\n",
         name(plan),
-        world * threads
+        each * threads
     );
     let what = "Slurm: sbatch slurm.sh; ranks a host times hosts must stay as many as the plan has";
-    let text = directives + &head(plan, what, &notes) + &body(world, threads);
+    let text = directives + &head(plan, what, &notes) + &body(world, each, threads);
     Emitted { files: vec![File { name: "slurm.sh".into(), text }], notes, start: "sbatch slurm.sh".into() }
 }
 
-fn body(world: u32, threads: u32) -> String {
+fn body(world: u32, each: u32, threads: u32) -> String {
     format!(
         "set -euo pipefail\n\n# SET: your program with its arguments.\nPROGRAM=(train.py)\n\
-         # Ranks on each host; times --nodes it must be {world}.\nRANKS={world}\n\n\
+         # Ranks on each host; times --nodes it must be {world}.\nRANKS={each}\n\n\
          if [ $((SLURM_JOB_NUM_NODES * RANKS)) -ne {world} ]; then\n    \
          echo \"ranks of the plan: {world}, of this job: $((SLURM_JOB_NUM_NODES * RANKS)); change --nodes or RANKS\" >&2\n    \
          exit 2\nfi\nFIRST=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n\

@@ -76,8 +76,15 @@ fn single() -> Plan {
     plan(&sample::request(&recipe, &host, None)).expect("the sample fits")
 }
 
+/// The four replicas, on two hosts.
+fn hosts() -> Plan {
+    let mut plan = gpt();
+    plan.host.hosts = n(2);
+    plan
+}
+
 /// All of them with their names.
-fn plans() -> [(&'static str, Plan); 6] {
+fn plans() -> [(&'static str, Plan); 7] {
     let (gpt, llama, pipeline) = (gpt(), llama(), pipeline());
     [
         ("gpt", gpt),
@@ -86,6 +93,7 @@ fn plans() -> [(&'static str, Plan); 6] {
         ("experts", experts()),
         ("hybrid", hybrid()),
         ("single", single()),
+        ("hosts", hosts()),
     ]
 }
 

@@ -5,6 +5,7 @@
 
 mod model;
 
+use super::hosts::Hosts;
 use super::source::Source;
 use super::{EmitError, Emitted, File, head};
 use crate::schedule::chunks_of;
@@ -30,9 +31,14 @@ pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     let mut notes = source.notes();
     notes.extend(source.sync_note());
     notes.extend(own_notes(source));
+    let Hosts { count, each } = Hosts::of(source.plan);
+    let meet = if count > 1 {
+        format!("--nnodes {count} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500 ")
+    } else {
+        String::new()
+    };
     let start = format!(
-        "PYTHONPATH=. torchrun --nproc-per-node {} -m torchtitan.train --module {MODULE} --config train",
-        source.arrangement.layout.world()
+        "PYTHONPATH=. torchrun {meet}--nproc-per-node {each} -m torchtitan.train --module {MODULE} --config train"
     );
     let what = format!("torchtitan {VERSION} (PyPI): {start}");
     let mut text = head(source.plan, &what, &notes);
