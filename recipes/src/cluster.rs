@@ -25,6 +25,14 @@ pub struct Cluster {
     pub price: Option<f64>,
 }
 
+impl Cluster {
+    /// Hosts that train: those that are named, the nodes of a Slurm job, or this machine alone.
+    pub fn host_count(&self) -> u32 {
+        let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
+        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(nodes)
+    }
+}
+
 /// How processes are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,14 +85,6 @@ pub struct Host {
     pub user: Option<String>,
     /// Bastion to go through.
     pub via: Option<String>,
-}
-
-impl Cluster {
-    /// Hosts that train: those that are named, the nodes of a Slurm job, or this machine alone.
-    pub fn host_count(&self) -> u32 {
-        let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
-        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(nodes)
-    }
 }
 
 impl Default for Cluster {

@@ -98,7 +98,7 @@ impl fmt::Display for Shape {
             Self::Flag => f.write_str("true or false"),
             Self::Whole(low, LARGEST_WHOLE) => write!(f, "a whole number from {low}"),
             Self::Whole(low, high) => write!(f, "a whole number from {low} to {high}"),
-            Self::Above(low, high) => write!(f, "a number above {low}, at most {high:e}"),
+            Self::Above(low, high) => write!(f, "a number above {low}, at most {high}"),
             Self::Below(low, high) => write!(f, "a number from {low} to below {high}"),
             Self::Level => f.write_str("a number or a percentage"),
             Self::Share => f.write_str("a share from 0 to 1, or a percentage"),

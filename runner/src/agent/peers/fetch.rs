@@ -54,10 +54,8 @@ pub(in crate::agent) fn fetch(
         write(stream, file, &path)
     };
     let mut peers: Vec<&PeerAddress> = from.iter().collect();
-    if !peers.is_empty() {
-        let first = own as usize % peers.len();
-        peers.rotate_left(first);
-    }
+    let first = own as usize % peers.len().max(1);
+    peers.rotate_left(first);
     let words = |reasons: &str| format!("{folder}/{} cannot be had: {reasons}", file.name);
     let (mut reasons, mut is_of_checkpoint) = (Vec::new(), true);
     let until = Instant::now() + TOO_BUSY;

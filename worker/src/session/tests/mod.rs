@@ -303,9 +303,9 @@ fn a_checkpoint_is_copied_while_the_next_step_computes() {
             assert!(quick.0 == late.0 && quick.0 == hidden.0, "the state is that of the step ({zero:?})");
             assert!(hidden.1 < copy.as_secs_f64() / 2.0, "stalled for {} s behind a longer step", hidden.1);
         }
-        // Nothing waits for the last of a rank; and on a busy machine a step may be so long that a copy is hidden.
+        // Nothing waits for the last of a rank.
         for rank in late.chunks(3) {
-            assert!(rank[..2].iter().any(|(_, stall)| *stall > copy.as_secs_f64() / 4.0), "{}", rank[0].1);
+            assert!(rank[..2].iter().all(|(_, stall)| *stall > copy.as_secs_f64() / 4.0), "{}", rank[0].1);
         }
     }
 }
