@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Version that plans and trials are stamped with.
 pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
-/// Seconds that a measurement may take.
-const BUDGET_SECONDS: f64 = 12.0;
+/// Seconds that a measurement may take where `cluster.probe` does not say it.
+const PROBE_SECONDS: f64 = 12.0;
 
 /// This host, with the GPUs that this program can use.
 pub(crate) fn host() -> HostFacts {
@@ -41,7 +41,7 @@ pub(crate) fn settle(
         return Ok(known);
     }
     let sizes = micro_batches_to_measure(recipe, host, train_samples);
-    let measured = measure(context, (host, others), &recipe.model, &digest, sizes)?;
+    let measured = measure(context, (host, others), recipe, &digest, sizes)?;
     history.save_rates(&measured).map_err(|error| ledger(&error))?;
     Ok(measured)
 }
@@ -49,7 +49,7 @@ pub(crate) fn settle(
 fn measure(
     context: &Context,
     (host, others): (&HostFacts, &mut [RemoteHost]),
-    model: &Model,
+    recipe: &Recipe,
     digest: &str,
     micro_batches: Vec<u32>,
 ) -> Result<Rates, Failure> {
@@ -58,11 +58,11 @@ fn measure(
     arguments.push("probe".to_owned());
     let probe = Probe {
         worker: Program { arguments, ..programs.worker },
-        model,
+        model: &recipe.model,
         model_digest: digest,
         host: host.clone(),
         micro_batches,
-        budget_seconds: BUDGET_SECONDS,
+        budget_seconds: recipe.cluster.probe.map_or(PROBE_SECONDS, |time| time.0),
     };
     let spinner = context.out.draws().then(spinner);
     let mut tell = |ranks: u32, threads: u32| {

@@ -20,6 +20,9 @@ pub struct Cluster {
     /// Mean time between failures of one host, above 0; `None` lets the planner assume one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<Seconds>,
+    /// Time that measuring the speed of the hosts for a model may take, above 0; `None` for 12 s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<Seconds>,
     /// Money for an hour of one GPU, or of one core where CPUs train, above 0; `None` where nobody counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
@@ -95,6 +98,7 @@ impl Default for Cluster {
             devices: Devices::Auto,
             hosts: Vec::new(),
             mtbf: None,
+            probe: None,
             price: None,
             slurm: None,
         }

@@ -310,6 +310,8 @@ pub const KEYS: &[Key] = keys![
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
     "cluster.mtbf", Shape::Time, Optional("154 days are assumed"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
+    "cluster.probe", Shape::Time, Optional("12 s"), ANY,
+        "Time that measuring the speed of the hosts for a model may take";
     "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are told, and no money"), ANY,
         "Money for an hour of one GPU, or of one core where CPUs train, in any currency";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";

@@ -3,6 +3,7 @@
 use crate::emit::the_readme_s_command_writes_a_config_of_torchtitan;
 use dtrain_protocol::{Rank, StepId};
 use dtrain_runner::ledger::History;
+use dtrain_skip::skip_large;
 use dtrain_tests::{House, newest_checkpoint, root};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -82,7 +83,7 @@ fn table_mlp() {
 fn foreign_scripts() {
     let python = match dtrain_tests::python_with("torch") {
         Ok(python) => python,
-        Err(reason) => return println!("left out: {reason}"),
+        Err(reason) => return skip_large(reason),
     };
     let argv = format!("model.argv=[{:?}, \"train.py\"]", python.to_str().expect("UTF-8"));
     let house = follow("examples/foreign/README.md", &[&argv], &[]);

@@ -1,11 +1,12 @@
 //! Scripts of other frameworks, unchanged, on two hosts. `tests/run foreign` installs the frameworks and runs these alone; where
-//! one is missing its test says that it was left out.
+//! one is missing its test is skipped.
 
 use crate::cluster::train::{Run, nothing_is_left};
 use crate::lab::{Lab, Options};
 use dtrain_protocol::{AttemptId, Failure, Rank};
 use dtrain_runner::Ended;
 use dtrain_runner::ledger::History;
+use dtrain_skip::skip_large;
 use dtrain_tests::{python_with, root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -18,11 +19,10 @@ const HOSTS: &str = "[cluster]\nlauncher = \"ssh\"\nhosts = [\"node[1-2]\"]\n";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the example `name` on two hosts, kills the second rank once, and looks at what was kept of it.
-#[expect(clippy::print_stdout, reason = "the log of the tests tells what was left out")]
 fn trains_on_two_hosts(name: &str, module: &str) {
     let python = match python_with(module) {
         Ok(python) => python,
-        Err(reason) => return println!("left out: {reason}"),
+        Err(reason) => return skip_large(reason),
     };
     let Some(lab) = Lab::with(&Options { hosts: 2, direct: true, ..Options::default() }) else { return };
     for machine in ["controller", "node1", "node2"] {

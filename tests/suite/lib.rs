@@ -85,15 +85,23 @@ pub fn python_with(module: &str) -> Result<PathBuf, String> {
 /// A user's folders: state, settings and a place for recipes, all gone when it is dropped.
 pub struct House {
     folder: tempfile::TempDir,
+    /// Time that a probe may take.
+    probe: &'static str,
 }
 
 impl Default for House {
+    /// Probes are short: plans of tests need no precise speeds.
     fn default() -> Self {
-        Self { folder: tempfile::tempdir().expect("a folder for the test") }
+        Self { folder: tempfile::tempdir().expect("a folder for the test"), probe: "2 s" }
     }
 }
 
 impl House {
+    /// One whose probes take as long as those of a user.
+    pub fn with_full_probes() -> Self {
+        Self { probe: "12 s", ..Self::default() }
+    }
+
     /// The state folder.
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
@@ -129,6 +137,7 @@ impl House {
             .env("XDG_CONFIG_HOME", self.folder.path().join("config"))
             .env("XDG_DATA_HOME", self.folder.path().join("data"))
             .env("NO_COLOR", "1")
+            .env("DTRAIN_CLUSTER__PROBE", self.probe)
             .env_remove("DTRAIN_KILLS")
             .env_remove("DTRAIN_POWER_CUTS")
             .current_dir(self.folder.path());

@@ -297,6 +297,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
         hosts: hosts.iter().map(|named| named.host.clone()).collect(),
         slurm: if launcher == Launcher::Slurm { Some(slurm(values)?) } else { None },
         mtbf: values.real("cluster.mtbf").map(Seconds),
+        probe: values.real("cluster.probe").map(Seconds),
         price: values.real("cluster.price"),
     })
 }

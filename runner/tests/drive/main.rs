@@ -129,13 +129,20 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
-    let chosen: Vec<_> = tests
-        .iter()
-        .filter(|(name, _)| {
-            let mut names = filters.iter().filter(|filter| !filter.starts_with('-')).peekable();
-            names.peek().is_none() || names.any(|filter| name.contains(filter))
-        })
-        .collect();
+    let options: Vec<&str> = filters.iter().copied().filter(|filter| filter.starts_with("--")).collect();
+    let names: Vec<&str> = filters.iter().copied().filter(|filter| filter.contains('_')).collect();
+    let is_exact = options.contains(&"--exact");
+    let is_chosen = |test: &str| {
+        names.is_empty()
+            || names.iter().any(|name| if is_exact { test == *name } else { test.contains(name) })
+    };
+    let chosen: Vec<_> = tests.iter().filter(|(name, _)| is_chosen(name)).collect();
+    if options.contains(&"--list") {
+        // As libtest lists them; none of them is ignored.
+        let listed = if options.contains(&"--ignored") { &[][..] } else { &chosen };
+        listed.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -151,7 +158,8 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         }
     });
     let failed = failed.into_inner();
-    println!("{failed} of {} failed", chosen.len());
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("test result: {word}. {} passed; {failed} failed", chosen.len() - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -7,6 +7,7 @@ use dtrain_protocol::{AttemptId, Failure, TrialId};
 use dtrain_runner::{
     DriveError, Ended, Fact, History, Ledger, LedgerError, News, Outcome, Verdict, checkpoints, driver,
 };
+use dtrain_skip::skip;
 use rustix::process::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,9 @@ impl Drop for SmallGroup {
 pub(crate) fn a_rank_killed_for_memory_ends_the_trial() {
     let group = match SmallGroup::new() {
         Ok(group) => group,
-        Err(reason) => return println!("left out: no group with little memory can be made: {reason}"),
+        Err(reason) => {
+            return skip(format_args!("no control group with little memory can be made: {reason}"));
+        }
     };
     let world = World::new();
     fs::write(world.root.join(GROUP), group.0.to_str().expect("plain text")).expect("room on disk");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Not a test of its own: what the two below start many times over.
 #[test]
-#[ignore = "started by the tests that kill it"]
+#[ignore = "not a test: the child of those that kill it"]
 fn child_writes_until_killed() {
     let Some(path) = std::env::var_os("LEDGER_CHILD_PATH").map(PathBuf::from) else { return };
     let limit: u64 = std::env::var("LEDGER_CHILD_STEPS").expect("set").parse().expect("a number");

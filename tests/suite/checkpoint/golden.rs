@@ -79,7 +79,7 @@ fn a_newer_format_is_refused_by_its_number() {
 
 /// Writes the golden checkpoint of a new format; one that is there stays as it is.
 #[test]
-#[ignore = "writes into the repository, once for each format"]
+#[ignore = "not a test: writes the golden checkpoint of a new format"]
 fn golden_checkpoint_of_this_format_is_written() {
     let to = golden(FORMAT);
     assert!(!to.exists(), "{} is there: formats that left the house do not change", to.display());

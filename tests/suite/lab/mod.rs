@@ -23,6 +23,7 @@ pub(crate) use faults::Direction;
 pub(crate) use proc::{Process, namespaces_in_use};
 
 use cable::Carrier;
+use dtrain_skip::skip;
 use machine::Machine;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -73,16 +74,15 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// A lab of `hosts` hosts; `None`, with a word on why, where the machine does not allow one.
+    /// A lab of `hosts` hosts; `None`, the test being skipped, where the machine does not allow one.
     pub(crate) fn start(hosts: usize) -> Option<Self> {
         Self::with(&Options { hosts, ..Options::default() })
     }
 
-    /// A lab by `options`; `None`, with a word on why, where the machine does not allow one.
-    #[expect(clippy::print_stdout, reason = "the log of the tests tells what was left out")]
+    /// A lab by `options`; `None`, the test being skipped, where the machine does not allow one.
     pub(crate) fn with(options: &Options) -> Option<Self> {
         if let Err(reason) = setup::check() {
-            println!("left out: {reason}");
+            skip(reason);
             return None;
         }
         let space = Space::open();
@@ -116,6 +116,7 @@ impl Lab {
             .arg(program)
             .env_clear()
             .envs([("HOME", HOME), ("USER", USER), ("LOGNAME", USER), ("LANG", "C.UTF-8")])
+            .env("DTRAIN_CLUSTER__PROBE", "2 s")
             .env("PATH", "/run/programs:/usr/local/bin:/usr/bin:/bin")
             .env(space::MARKER, self.space.name());
         command

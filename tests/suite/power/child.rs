@@ -98,7 +98,7 @@ fn say(said: Said) {
 
 /// Not a test of its own: what the others start, and whose disk they cut off.
 #[test]
-#[ignore = "started by the tests that cut its power"]
+#[ignore = "not a test: the child of those that cut its power"]
 fn works_until_the_power_is_cut() {
     let Ok(work) = std::env::var(WORK) else { return };
     let work: Work = serde_json::from_str(&work).expect("our own words");

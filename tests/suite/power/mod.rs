@@ -20,6 +20,7 @@ use dtrain_runner::checkpoints::verify;
 use dtrain_runner::ledger::{NewTrial, Predicted, host_digest};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{History, Ledger};
+use dtrain_skip::skip;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -167,11 +168,10 @@ fn after(round: u64) -> Duration {
     Duration::from_micros(mix(2026, round) % (1000 * LONGEST))
 }
 
-/// Runs `test`, or says why it cannot be run here.
-#[expect(clippy::print_stdout, reason = "the log of the tests tells what was left out")]
+/// Runs `test`, or skips it where it cannot be run.
 fn with_disks(test: impl FnOnce() + Send) {
     if let Err(reason) = with_own_mounts(test) {
-        println!("left out: no power can be cut here: {reason}");
+        skip(format_args!("the power of no disk can be cut here: {reason}"));
     }
 }
 
@@ -201,12 +201,12 @@ fn nothing_acknowledged_is_lost_when_the_power_is_cut() {
 /// Cuts the power of a child that forgets to flush, until something is lost.
 #[expect(clippy::print_stdout, reason = "the log of the tests tells what was lost")]
 fn forgetful(what: &str, has_rows: bool) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let library = match child::forgetting(folder.path()) {
+        Ok(library) => library,
+        Err(reason) => return skip(reason),
+    };
     with_disks(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let library = match child::forgetting(folder.path()) {
-            Ok(library) => library,
-            Err(reason) => return println!("left out: {reason}"),
-        };
         let mut seen = Vec::new();
         for round in 1..=5 {
             let disk = Disk::new(DISK).expect("one was made before");

@@ -5,6 +5,7 @@ use crate::cluster::train::nothing_is_left;
 use crate::lab::{Lab, Options};
 use dtrain_protocol::frame;
 use dtrain_runner::agent::AgentRequest;
+use dtrain_skip::skip;
 use dtrain_tests::{House, SHORT_TRAINING, numbered_lines, root};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
@@ -170,7 +171,7 @@ fn knock(address: Ipv4Addr, port: u16) -> (usize, usize) {
 #[test]
 fn another_user_reads_nothing_from_an_agent() {
     if !geteuid().is_root() {
-        println!("left out: needs root, to be somebody else");
+        skip("it needs root, to become another user");
         return;
     }
     let house = House::default();

@@ -3,6 +3,7 @@
 //! All of it lives in a process namespace whose first process reads a pipe of the test: when the test ends, even by a kill, the
 //! kernel ends every daemon and every job.
 
+use dtrain_skip::skip;
 use dtrain_tests::House;
 use rustix::process::{Pid, Signal, getuid, kill_process};
 use std::fmt::Write as _;
@@ -28,12 +29,11 @@ pub(super) struct Farm {
 
 impl Farm {
     /// A farm of `nodes` nodes, n1 and so on, with the partitions `low` (the default) and `high`, whose jobs push those of `low` back
-    /// into the queue. `None`, with a word on why, where the machine has no Slurm.
-    #[expect(clippy::print_stdout, reason = "the log of the tests tells what was left out")]
+    /// into the queue. `None`, the test being skipped, where the machine has no Slurm.
     pub(super) fn start(nodes: usize) -> Option<Self> {
         let missing: Vec<_> = PROGRAMS.iter().filter(|program| !is_there(program)).collect();
         if !missing.is_empty() || !getuid().is_root() {
-            println!("left out: needs root and {PROGRAMS:?}; missing: {missing:?}");
+            skip(format_args!("it needs root and {PROGRAMS:?}; missing: {missing:?}"));
             return None;
         }
         let folder = tempfile::Builder::new().prefix("farm").tempdir().expect("a folder");

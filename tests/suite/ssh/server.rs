@@ -1,6 +1,7 @@
 //! An sshd of the test's own.
 
 use dtrain_runner::transport::{Target, User};
+use dtrain_skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -23,17 +24,16 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// `None`, with a word on why, where no sshd is installed or we may not run one.
+    /// `None`, the test being skipped, where no sshd is installed or we may not run one.
     pub(super) fn start() -> Option<Self> {
         Self::with("", "")
     }
 
     /// With more lines of configuration, and something for the shell to do before.
-    #[expect(clippy::print_stdout, reason = "the log of the tests tells what was left out")]
     pub(super) fn with(lines: &str, before: &str) -> Option<Self> {
         let sshd = Path::new("/usr/sbin/sshd");
         if !sshd.exists() || !rustix::process::geteuid().is_root() {
-            println!("left out: needs /usr/sbin/sshd (package openssh-server) and root");
+            skip("it needs root and /usr/sbin/sshd (Debian package openssh-server)");
             return None;
         }
         fs::create_dir_all("/run/sshd").expect("sshd's own folder");
