@@ -20,6 +20,13 @@ fn quickstart(house: &House, ranks: u32) -> (Vec<f64>, String) {
             &format!("layout.data={ranks}"),
             "--set",
             "objective.stop={ steps = 200 }",
+            // Smaller than the example, so that it takes seconds.
+            "--set",
+            "model.layers=2",
+            "--set",
+            "model.hidden=64",
+            "--set",
+            "train.batch=16",
         ],
     );
     let history = History::open_read_only(&house.history()).expect("a history was written");
