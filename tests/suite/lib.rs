@@ -1,7 +1,7 @@
 //! What the suites share: the program, a house of its own for each test, and a look into checkpoints.
 
 use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::{Manifest, Rank, Slice, StepId, TensorKind};
+use dtrain_protocol::{FileEntry, Manifest, Rank, Slice, StepId, Tensor, TensorKind};
 use dtrain_runner::ledger::History;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -181,17 +181,24 @@ pub fn newest_checkpoint(trial: &Path) -> (StepId, PathBuf) {
     (step, path)
 }
 
-/// Every tensor of a checkpoint, whole, as its bytes: weights and optimizer state alike.
-pub fn tensors(folder: &Path) -> BTreeMap<(String, TensorKind), Vec<u8>> {
+/// Tensors by name and kind, each whole, as its bytes.
+pub type Tensors = BTreeMap<(String, TensorKind), Vec<u8>>;
+
+/// Every tensor of a checkpoint: weights and optimizer state alike.
+pub fn tensors(folder: &Path) -> Tensors {
     let manifest = fs::read(folder.join("manifest.json")).expect("a manifest");
     let manifest: Manifest = serde_json::from_slice(&manifest).expect("a manifest is JSON");
-    let files: BTreeMap<_, _> = manifest
-        .files
+    assembled(folder, &manifest.tensors, &manifest.files)
+}
+
+/// The tensors whose pieces lie in `files` of `folder`, whether or not they are committed.
+pub fn assembled(folder: &Path, tensors: &[Tensor], files: &[FileEntry]) -> Tensors {
+    let files: BTreeMap<_, _> = files
         .iter()
         .map(|file| (file.name.clone(), fs::read(folder.join(&file.name)).expect("a file of the manifest")))
         .collect();
     let mut all = BTreeMap::new();
-    for tensor in &manifest.tensors {
+    for tensor in tensors {
         let whole = Slice::whole(&tensor.shape);
         let mut bytes = vec![0; 4 * whole.elements() as usize];
         for (piece, slice) in tensor.pieces.iter().zip(tensor.slices().expect("every element once")) {

@@ -1,165 +1,28 @@
 //! The layouts that are compared: models, and the keys of `[layout]` that pin them.
 
+use super::subjects::{COUNTED, SUBJECTS, Subject, subject};
+use dtrain_protocol::{Arrangement, Layout};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroU32;
 
 const AXES: [&str; 5] = ["data", "tensor", "pipeline", "context", "expert"];
 
-/// Samples of a step, and of a micro-batch.
+/// Samples of a step, where that many divide, and of a micro-batch.
 const BATCH: u32 = 16;
 const MICRO: u32 = 2;
-
-/// Ranks of the largest layouts.
-const MOST_RANKS: u32 = 8;
 
 /// A model with a layout.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     subject: &'static Subject,
     pins: Pins,
+    /// Samples of a step where they do not follow from the layout.
+    batch: Option<u32>,
 }
 
 /// Keys of `[layout]` with their values.
 type Pins = Vec<(&'static str, String)>;
-
-/// A decoder of five blocks, so that stages are uneven; GPT-2's family with a tied embedding.
-const GPT: &str = r#"
-kind = "decoder"
-layers = 5
-hidden = 32
-heads = 4
-ffn = 64
-context = 16
-"#;
-
-/// Llama's family, with fewer key heads than query heads.
-const LLAMA: &str = r#"
-kind = "decoder"
-family = "llama"
-layers = 4
-hidden = 32
-heads = 8
-kv_heads = 4
-ffn = 64
-context = 16
-"#;
-
-/// Eight experts a block, of which a token passes two.
-const MOE: &str = r#"
-kind = "decoder"
-family = "llama"
-layers = 4
-hidden = 32
-heads = 4
-ffn = 32
-context = 16
-experts = 8
-"#;
-
-/// Experts that take no more than their share, with biases and a tied embedding elsewhere.
-const CAPACITY: &str = r#"
-kind = "decoder"
-layers = 4
-hidden = 32
-heads = 4
-ffn = 32
-context = 16
-experts = 4
-capacity = 1.0
-balance = 0.1
-"#;
-
-/// Experts that every token passes, so that it is known how many go where.
-const EVERYBODY: &str = r#"
-kind = "decoder"
-layers = 2
-hidden = 32
-heads = 4
-ffn = 32
-context = 16
-experts = 4
-experts_per_token = 4
-"#;
-
-const MLP: &str = r#"
-kind = "mlp"
-inputs = 6
-hidden = [16, 12, 16, 8]
-classes = 3
-"#;
-
-/// Eight blocks: two for each chunk of four stages.
-const DEEP: &str = r#"
-kind = "mlp"
-inputs = 6
-hidden = [8, 8, 8, 8, 8, 8, 8, 8]
-classes = 3
-"#;
-
-const CNN: &str = r#"
-kind = "cnn"
-channels = 1
-height = 4
-width = 4
-stages = [4, 8]
-blocks = 2
-classes = 3
-"#;
-
-const TEXT: &str = r#"train = "text.txt""#;
-const TABLE: &str = "train = \"table.csv\"\ntarget = \"class\"";
-const IMAGES: &str = "train = \"images.csv\"\ntarget = \"class\"";
-
-/// What is trained, and how far it can be cut.
-#[derive(Debug)]
-struct Subject {
-    name: &'static str,
-    model: &'static str,
-    data: &'static str,
-    /// Blocks that stages share out.
-    blocks: u32,
-    /// Largest degree of each axis but the pipeline.
-    most: &'static [(&'static str, u32)],
-}
-
-const SUBJECTS: [Subject; 6] = [
-    Subject {
-        name: "gpt",
-        model: GPT,
-        data: TEXT,
-        blocks: 5,
-        most: &[("data", 8), ("tensor", 4), ("context", 8)],
-    },
-    Subject {
-        name: "llama",
-        model: LLAMA,
-        data: TEXT,
-        blocks: 4,
-        most: &[("data", 8), ("tensor", 4), ("context", 8)],
-    },
-    Subject {
-        name: "moe",
-        model: MOE,
-        data: TEXT,
-        blocks: 4,
-        most: &[("data", 8), ("tensor", 4), ("context", 4), ("expert", 8)],
-    },
-    Subject {
-        name: "capacity",
-        model: CAPACITY,
-        data: TEXT,
-        blocks: 4,
-        most: &[("data", 4), ("tensor", 2), ("expert", 4)],
-    },
-    Subject { name: "mlp", model: MLP, data: TABLE, blocks: 4, most: &[("data", 8)] },
-    Subject { name: "cnn", model: CNN, data: IMAGES, blocks: 4, most: &[("data", 8)] },
-];
-
-/// The model whose tokens are counted.
-const COUNTED: Subject = Subject { name: "everybody", model: EVERYBODY, data: TEXT, blocks: 2, most: &[] };
-
-/// The model whose pipelines are timed.
-const TIMED: Subject = Subject { name: "deep", model: DEEP, data: TABLE, blocks: 8, most: &[] };
 
 fn owned(pins: &[(&'static str, &str)]) -> Pins {
     pins.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
@@ -167,13 +30,12 @@ fn owned(pins: &[(&'static str, &str)]) -> Pins {
 
 impl Case {
     fn of(subject: &'static Subject) -> Self {
-        Self { subject, pins: Vec::new() }
+        Self { subject, pins: Vec::new(), batch: None }
     }
 
     /// The layout called by these keys of the model called `name`.
     pub(crate) fn new(name: &str, pins: &[(&'static str, &str)]) -> Self {
-        let subject = SUBJECTS.iter().find(|subject| subject.name == name).expect("a known name");
-        Self::of(subject).with(owned(pins))
+        Self::of(subject(name)).with(owned(pins))
     }
 
     /// The same with more keys.
@@ -181,14 +43,17 @@ impl Case {
         Self { pins: self.pins.iter().cloned().chain(pins).collect(), ..self.clone() }
     }
 
+    fn value(&self, key: &str) -> Option<&str> {
+        self.pins.iter().find(|(pinned, _)| *pinned == key).map(|(_, value)| value.as_str())
+    }
+
     /// The value of a key that is a number; 1 where it is left out.
     fn number(&self, key: &str) -> u32 {
-        let pin = self.pins.iter().find(|(pinned, _)| *pinned == key);
-        pin.map_or(1, |(_, value)| value.parse().expect("a number"))
+        self.value(key).map_or(1, |value| value.parse().expect("a number"))
     }
 
     fn is(&self, key: &str, value: &str) -> bool {
-        self.pins.iter().any(|(pinned, is)| *pinned == key && is == value)
+        self.value(key) == Some(value)
     }
 
     /// Whether its name begins so: with its model, or with that and some of its layout.
@@ -208,12 +73,12 @@ impl Case {
         if chunks > 1 {
             pins.push(("chunks", chunks.to_string()));
         }
-        Self::of(&TIMED).with(pins)
+        Self::of(subject("deep")).with(pins)
     }
 
-    /// The same model and micro-batch on one rank.
+    /// The same model, batch and micro-batch on one rank.
     pub(super) fn on_one_rank(&self) -> Self {
-        Self { pins: Vec::new(), ..self.clone() }
+        Self { subject: self.subject, pins: Vec::new(), batch: Some(self.batch()) }
     }
 
     /// Number of ranks: the product of the axes.
@@ -221,21 +86,48 @@ impl Case {
         AXES.iter().map(|axis| self.number(axis)).product()
     }
 
+    /// Samples of a step: [`BATCH`], or the next number that the layout divides into whole micro-batches, and into whole
+    /// rounds of them where chunks are interleaved.
+    fn batch(&self) -> u32 {
+        let readers = match self.value("shares") {
+            Some(shares) => sum(shares),
+            None => self.number("data"),
+        };
+        let micro = self.value("micro_batch").map_or(MICRO, |_| self.number("micro_batch"));
+        let round = if self.is("schedule", "\"interleaved\"") { self.number("pipeline") } else { 1 };
+        self.batch.unwrap_or_else(|| BATCH.next_multiple_of(readers * self.number("expert") * micro * round))
+    }
+
+    /// How its ranks shard state in groups of `shard`.
+    fn sharded(&self, shard: u32) -> Arrangement {
+        let degree = |axis| NonZeroU32::new(self.number(axis)).expect("degrees start at one");
+        let [data, context, expert] = ["data", "context", "expert"].map(degree);
+        let layout = Layout { data, context, expert, ..Layout::SINGLE };
+        Arrangement { layout, shard, ..Arrangement::SINGLE }
+    }
+
     /// The recipe.
     pub(super) fn text(&self) -> String {
-        let Self { subject: Subject { model, data, .. }, pins } = self;
-        let open = AXES.iter().filter(|axis| !pins.iter().any(|(key, _)| key == *axis));
+        let Self { subject: Subject { model, data, .. }, pins, .. } = self;
+        let open = AXES.iter().filter(|axis| self.value(axis).is_none());
         let ones: String = open.map(|axis| format!("{axis} = 1\n")).collect();
-        let is_pinned = pins.iter().any(|(key, _)| *key == "micro_batch");
+        let is_pinned = self.value("micro_batch").is_some();
         let micro = if is_pinned { String::new() } else { format!("micro_batch = {MICRO}\n") };
         let pins: String = pins.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         format!(
             "[model]{model}\n[data]\n{data}\nvalid = \"10%\"\n\n[objective]\nstop = {{ steps = 20 }}\n\n\
-             [train]\nbatch = {BATCH}\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
+             [train]\nbatch = {}\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
              [layout]\n{micro}{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"cpu\"\n",
+            self.batch(),
             self.ranks()
         )
     }
+}
+
+/// The sum of a list such as `[3, 1]`.
+fn sum(list: &str) -> u32 {
+    let numbers = list.trim_matches(['[', ']']).split(',');
+    numbers.map(|number| number.trim().parse::<u32>().expect("a number")).sum()
 }
 
 impl fmt::Display for Case {
@@ -245,8 +137,15 @@ impl fmt::Display for Case {
     }
 }
 
-/// Every layout of up to eight ranks: each product of degrees with each schedule, each way to share state, each way to
-/// compute again, with and without split sequences between matrices.
+/// The layouts of up to eight ranks: every product of degrees that divides the sizes of the model, with each schedule and
+/// number of chunks, each ZeRO stage and size of shard groups, without recompute and with that of every block or every
+/// second one, with and without sequence parallelism; and replicas with unlike shares.
+///
+/// Every degree from 2 to 8 is here along every axis. Along the tensor, context and expert axes, 5 and 7 ranks are those of
+/// `fives` and `sevens`, whose sizes divide by these numbers: ranks for a second axis would make more than eight.
+/// Not here is what the planner refuses on a CPU: selective recompute, which in f32 is as none, and 16-bit precision;
+/// see `protocol/src/ability.rs`. Of what a recipe may set to any number there are two lists of shares, micro-batches of two
+/// samples, and recompute of every block or every second one.
 pub(super) fn all() -> Vec<Case> {
     let choices: [fn(&Case) -> Vec<Pins>; 5] = [degrees, schedules, shards, recomputes, sequences];
     let of = |subject| {
@@ -256,12 +155,13 @@ pub(super) fn all() -> Vec<Case> {
         })
     };
     let uneven = SUBJECTS.iter().flat_map(|subject| uneven(&Case::of(subject)));
-    SUBJECTS.iter().flat_map(of).filter(|case| case.ranks() > 1).chain(uneven).collect()
+    let all = SUBJECTS.iter().flat_map(of).chain(uneven);
+    all.filter(|case| case.subject.ranks.contains(&case.ranks())).collect()
 }
 
-/// Few of them, in which every two values that are somewhere in one layout are in one layout.
+/// Few of them, which cover what [`covered`] says.
 pub(super) fn some() -> Vec<Case> {
-    let mut waiting: Vec<_> = all().into_iter().map(|case| (pairs(&case), case)).collect();
+    let mut waiting: Vec<_> = all().into_iter().map(|case| (covered(&case), case)).collect();
     let mut chosen = Vec::new();
     loop {
         // The first of those with the most that is new.
@@ -277,62 +177,72 @@ pub(super) fn some() -> Vec<Case> {
     }
 }
 
-/// Every two of the model and the keys.
-fn pairs(case: &Case) -> BTreeSet<[String; 2]> {
-    let named = case.pins.iter().map(|(key, value)| format!("{key} = {value}"));
-    let named: Vec<_> = std::iter::once(case.subject.name.to_owned()).chain(named).collect();
-    named
-        .iter()
-        .enumerate()
-        .flat_map(|(i, a)| named[i + 1..].iter().map(|b| [a.clone(), b.clone()]))
-        .collect()
+/// What a case covers: its model, each value of a key, and every two choices. All degrees above two are one choice of an
+/// axis, and so are all sizes of shard groups that are smaller than the number of replicas.
+fn covered(case: &Case) -> BTreeSet<[String; 2]> {
+    let replicas = case.sharded(1).replicas().to_string();
+    let choice = |(key, value): &(&'static str, String)| match *key {
+        axis if AXES.contains(&axis) && value != "2" => format!("{axis} above 2"),
+        "shard" if *value == replicas => "shard all".to_owned(),
+        "shard" => "shard some".to_owned(),
+        key => format!("{key} {value}"),
+    };
+    let choices: Vec<_> =
+        std::iter::once(case.subject.kind.to_owned()).chain(case.pins.iter().map(choice)).collect();
+    let pairs =
+        choices.iter().enumerate().flat_map(|(i, a)| choices[i + 1..].iter().map(|b| [a.clone(), b.clone()]));
+    let values = case.pins.iter().map(|(key, value)| [(*key).to_owned(), value.clone()]);
+    let model = ["model".to_owned(), case.subject.name.to_owned()];
+    pairs.chain(values).chain([model]).collect()
 }
 
-/// One value of each of `values` as the only pin of `key`.
-fn each(key: &'static str, values: &[&str]) -> Vec<Pins> {
-    values.iter().map(|value| vec![(key, format!("\"{value}\""))]).collect()
-}
-
-/// Powers of two along every axis, and three stages.
+/// Degrees along every axis, at most as many ranks as the subject has.
 fn degrees(case: &Case) -> Vec<Pins> {
-    let Subject { blocks, most, .. } = case.subject;
-    let pipeline = ("pipeline", (*blocks).min(4));
-    most.iter().chain([&pipeline]).fold(vec![Vec::new()], |all, (axis, most)| {
-        let degrees = [1, 2, 3, 4, 8].into_iter().filter(|n| n <= most && (*n != 3 || *axis == "pipeline"));
-        let ranks =
+    let Subject { blocks, sizes, ranks, .. } = case.subject;
+    let most = *ranks.end();
+    let data = ("data", (1..=most).collect::<Vec<_>>());
+    let cut = sizes.iter().map(|(axis, size)| {
+        let divisors = (1..=most).filter(|degree| size.is_multiple_of(*degree));
+        (*axis, divisors.collect::<Vec<_>>())
+    });
+    let pipeline = ("pipeline", (1..=most.min(*blocks)).collect::<Vec<_>>());
+    std::iter::once(data).chain(cut).chain([pipeline]).fold(vec![Vec::new()], |all, (axis, degrees)| {
+        let product =
             |pins: &Pins| pins.iter().map(|(_, n)| n.parse::<u32>().expect("a number")).product::<u32>();
         let with = |pins: &Pins, n: u32| {
-            let own = (n > 1).then(|| (*axis, n.to_string()));
+            let own = (n > 1).then(|| (axis, n.to_string()));
             pins.iter().cloned().chain(own).collect::<Pins>()
         };
-        let all = degrees.flat_map(|n| all.iter().map(move |pins| with(pins, n)).collect::<Vec<_>>());
-        all.filter(|pins| ranks(pins) <= MOST_RANKS).collect()
+        let all = degrees.iter().flat_map(|n| all.iter().map(|pins| with(pins, *n)).collect::<Vec<_>>());
+        all.filter(|pins| product(pins) <= most).collect()
     })
 }
 
 fn schedules(case: &Case) -> Vec<Pins> {
+    let schedule = |name: &str| vec![("schedule", format!("\"{name}\""))];
     match case.number("pipeline") {
         1 => vec![Vec::new()],
-        // Two chunks for each stage.
-        stages if 2 * stages <= case.subject.blocks => {
-            each("schedule", &["gpipe", "1f1b", "interleaved", "zero_bubble"])
+        stages => {
+            // A chunk has at least one block.
+            let interleaved = (2..=case.subject.blocks / stages).map(|chunks| {
+                let chunks = ("chunks", chunks.to_string());
+                schedule("interleaved").into_iter().chain([chunks]).collect::<Pins>()
+            });
+            let others = ["gpipe", "1f1b", "zero_bubble"].map(schedule);
+            others.into_iter().chain(interleaved).collect()
         }
-        _ => each("schedule", &["gpipe", "1f1b", "zero_bubble"]),
     }
 }
 
+/// Nothing sharded, or each ZeRO stage in groups of all sizes that hold alike many of each expert.
 fn shards(case: &Case) -> Vec<Pins> {
-    let replicas = case.number("data") * case.number("context") * case.number("expert");
-    let mut all = vec![Vec::new()];
-    for zero in ["1", "2", "3"] {
-        for shard in [2, 8] {
-            // Within pairs, and over all.
-            if replicas >= shard || (shard == 8 && replicas > 2) {
-                all.push(vec![("zero", zero.to_owned()), ("shard", shard.min(replicas).to_string())]);
-            }
-        }
-    }
-    all
+    let replicas = case.sharded(1).replicas();
+    let is_possible =
+        |shard: &u32| replicas.is_multiple_of(*shard) && case.sharded(*shard).expert_shard().is_some();
+    let sharded = (2..=replicas).filter(is_possible).flat_map(|shard| {
+        ["1", "2", "3"].map(|zero| vec![("zero", zero.to_owned()), ("shard", shard.to_string())])
+    });
+    std::iter::once(Vec::new()).chain(sharded).collect()
 }
 
 fn recomputes(case: &Case) -> Vec<Pins> {
@@ -350,10 +260,11 @@ fn sequences(case: &Case) -> Vec<Pins> {
     }
 }
 
-/// Replicas of which one does three times the work of the other.
+/// Two replicas of which one does three times the work of the other, and three of which one does that of two.
 fn uneven(case: &Case) -> Vec<Case> {
-    let case = case.with(owned(&[("data", "2"), ("shares", "[3, 1]")]));
-    let zero = case.with(owned(&[("zero", "1"), ("shard", "2")]));
-    let stages = case.with(owned(&[("pipeline", "2"), ("schedule", "\"1f1b\"")]));
-    vec![case, zero, stages]
+    let two = case.with(owned(&[("data", "2"), ("shares", "[3, 1]")]));
+    let three = case.with(owned(&[("data", "3"), ("shares", "[1, 2, 1]")]));
+    let zero = |case: &Case, shard| case.with(owned(&[("zero", "1"), ("shard", shard)]));
+    let stages = two.with(owned(&[("pipeline", "2"), ("schedule", "\"1f1b\"")]));
+    vec![zero(&two, "2"), zero(&three, "3"), two, three, stages]
 }

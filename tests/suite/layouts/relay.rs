@@ -1,7 +1,7 @@
 //! A run goes on under another layout from where the last one stopped, as if it had never stopped.
 
 use super::cases::{self, Case};
-use super::world::{Trace, run_from, trace, train};
+use super::world::{Trace, run_from, saved, trace, train};
 use super::{LOSS, NORM, farthest};
 use dtrain_protocol::{Assignment, Event, ResumePoint, StepId};
 use dtrain_runner::TrialFolder;
@@ -64,24 +64,18 @@ fn relay(legs: &[Case]) -> Trace {
         all.losses.extend(told.losses);
         all.norms.extend(told.norms);
         let step = StepId(last);
-        from = Some(ResumePoint { folder: commit(case, &assignments, step, &events.concat()), step });
+        from = Some(ResumePoint { folder: commit(case, &assignments[0], step, &events), step });
     }
     all
 }
 
 /// Commits what the ranks saved after `step`, as the agent does.
-pub(super) fn commit(case: &Case, assignments: &[Assignment], step: StepId, events: &[Event]) -> PathBuf {
-    let saved = events.iter().filter_map(|event| match event {
-        Event::Saved { step: at, folder, files, .. } if *at == step => Some((folder, files.clone())),
-        _ => None,
-    });
-    let (folders, saved): (Vec<_>, Vec<_>) = saved.unzip();
-    assert_eq!(saved.len(), assignments.len(), "{case}: every rank saves");
-    let one = &assignments[0];
+pub(super) fn commit(case: &Case, one: &Assignment, step: StepId, events: &[Vec<Event>]) -> PathBuf {
+    let (folder, saved) = saved(case, step, events);
     let trial = TrialFolder::at(one.checkpoints.parent().expect("it lies in the folder of its trial"));
-    let committed = commit::check(folders[0], &saved.concat())
-        .and_then(|()| commit::contents(one, step, saved.concat()))
-        .and_then(|contents| commit::prepare(folders[0], &contents))
+    let committed = commit::check(&folder, &saved)
+        .and_then(|()| commit::contents(one, step, saved))
+        .and_then(|contents| commit::prepare(&folder, &contents))
         .and_then(|()| commit::finish(&trial, step, one.attempt));
     committed.unwrap_or_else(|error| panic!("{case}: {error}"));
     trial.checkpoint(step, one.attempt)

@@ -1,14 +1,17 @@
 //! Plans a case and trains it with ranks as threads.
 
 use super::Case;
+use super::parted::Trained;
 use super::relay::commit;
 use dtrain_planner::traffic::Traffic;
-use dtrain_planner::{Launch, PlanRequest, lower, plan};
-use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, ResumePoint, StepId, TrialId};
+use dtrain_planner::{Launch, Plan, PlanRequest, lower, plan};
+use dtrain_protocol::checkpoint::merge;
+use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, ResumePoint, SavedFile, StepId, TrialId};
 use dtrain_recipes::check::{CheckContext, check};
 use dtrain_recipes::document::Document;
 use dtrain_recipes::source::{Layer, Source};
 use dtrain_recipes::{Decoder, Model};
+use dtrain_tests::{Tensors, assembled};
 use dtrain_worker::Tempo;
 use dtrain_worker::comm::loopback;
 use dtrain_worker::session::{Orders, Tell, attempt_at_tempo};
@@ -59,6 +62,35 @@ pub(super) fn sent(case: &Case) -> Vec<String> {
 pub(super) fn train(case: &Case, steps: u64) -> Trace {
     let (_, events) = run(case, steps);
     trace(case, steps, &events)
+}
+
+/// Trains `case` for one step and, from the beginning again, for `steps` steps; the first step must come to the same bits.
+pub(super) fn trained(case: &Case, steps: u64) -> Trained {
+    let (began, first, _) = train_and_save(case, 1);
+    let (trace, last, one) = train_and_save(case, steps);
+    let is_same = (began.losses[0], began.norms[0]) == (trace.losses[0], trace.norms[0]);
+    assert!(is_same, "{case}: the first step came to {began:?}, then to {trace:?}");
+    Trained::of(&one, trace, first, last)
+}
+
+/// Trains `case` for `steps` steps: what the ranks told, what they saved at the end, and the assignment of the first.
+fn train_and_save(case: &Case, steps: u64) -> (Trace, Tensors, Assignment) {
+    let folder = tempfile::tempdir().expect("a folder for the case");
+    let (mut assignments, events) = run_from(case, None, steps, folder.path());
+    let (saved_in, files) = saved(case, StepId(steps), &events);
+    let (tensors, files) = merge(files).unwrap_or_else(|error| panic!("{case}: {error}"));
+    (trace(case, steps, &events), assembled(&saved_in, &tensors, &files), assignments.swap_remove(0))
+}
+
+/// The folder that the ranks saved to after `step`, and their files.
+pub(super) fn saved(case: &Case, step: StepId, events: &[Vec<Event>]) -> (PathBuf, Vec<SavedFile>) {
+    let saved = events.iter().flatten().filter_map(|event| match event {
+        Event::Saved { step: at, folder, files, .. } if *at == step => Some((folder.clone(), files.clone())),
+        _ => None,
+    });
+    let (mut folders, files): (Vec<_>, Vec<_>) = saved.unzip();
+    assert_eq!(files.len(), events.len(), "{case}: every rank saves after step {}", step.0);
+    (folders.swap_remove(0), files.concat())
 }
 
 /// Trains `case` for `steps` steps: what each rank was told, and what it told.
@@ -129,16 +161,28 @@ fn of_rank(events: &[Event]) -> Trace {
 /// Trains `case` for `last` steps and commits what it saved; its folder below `folder`.
 pub(crate) fn checkpoint(case: &Case, last: u64, folder: &Path) -> PathBuf {
     let (assignments, events) = run_from(case, None, last, folder);
-    commit(case, &assignments, StepId(last), &events.concat())
+    commit(case, &assignments[0], StepId(last), &events)
 }
 
-/// What every rank is to do, from a checkpoint or from the beginning.
+/// What every rank is to do until the end of step `last`, from a checkpoint or from the beginning.
 pub(crate) fn assignments(
     case: &Case,
     folder: &Path,
     from: Option<&ResumePoint>,
     last: u64,
 ) -> Vec<Assignment> {
+    let launch = Launch {
+        trial: TrialId("01TEST".into()),
+        attempt: AttemptId(1),
+        checkpoints: folder.join("trials/01TEST/checkpoints"),
+        resume: from.cloned(),
+        seconds_left: None,
+    };
+    lowered(&planned(case, folder), &launch, last)
+}
+
+/// The plan for `case`, with its data in `folder`.
+pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
     let source = Source::new("case.toml", Layer::Recipe, case.text());
     let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
     let context = CheckContext { folder: folder.to_owned(), name: "case".into() };
@@ -164,15 +208,12 @@ pub(crate) fn assignments(
         seed: 1,
         program: "test",
     };
-    let plan = plan(&request).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let launch = Launch {
-        trial: TrialId("01TEST".into()),
-        attempt: AttemptId(1),
-        checkpoints: folder.join("trials/01TEST/checkpoints"),
-        resume: from.cloned(),
-        seconds_left: None,
-    };
-    let mut assignments = lower(&plan, plan.best(), &launch);
+    plan(&request).unwrap_or_else(|error| panic!("{case}: {error}"))
+}
+
+/// What every rank of `launch` is to do until the end of step `last`: it validates every seventh step, and saves at the end.
+pub(super) fn lowered(plan: &Plan, launch: &Launch, last: u64) -> Vec<Assignment> {
+    let mut assignments = lower(plan, plan.best(), launch);
     for assignment in &mut assignments {
         assignment.until.steps = Some(StepId(last));
         assignment.validate_every = 7;
