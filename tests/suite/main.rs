@@ -1,5 +1,9 @@
 //! One test binary for everything that needs more than one crate.
 
+/// That of the program, which the layouts stand for.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod checkpoint;
 mod cluster;
 mod digits;

@@ -72,7 +72,7 @@ fn over_tls() -> LinkChoice {
     LinkChoice::Tls { bind: "127.0.0.1".into() }
 }
 
-/// Prints one line for each layout: `tests/run processes --nocapture`.
+/// Prints one line for each layout: `tests/run processes --show-output`.
 #[test]
 fn processes_train_as_one_rank_does() {
     let layouts = layouts();

@@ -15,6 +15,7 @@ use dtrain_tests::{Tensors, assembled};
 use dtrain_worker::Tempo;
 use dtrain_worker::comm::loopback;
 use dtrain_worker::session::{Orders, Tell, attempt_at_tempo};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -115,6 +116,28 @@ pub(crate) fn run_from(
 
 /// What all ranks tell until their ends.
 pub(super) fn events(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
+    std::thread::scope(|scope| {
+        let ranks = scope.spawn(|| {
+            share_one_core();
+            events_of(case, assignments, tempo)
+        });
+        ranks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Keeps this thread, and those it will start, on one of the cores it may use.
+///
+/// Ranks of so small a model mostly wake each other, and across cores that takes several times as long as the work itself.
+fn share_one_core() {
+    let allowed = sched_getaffinity(None).expect("the kernel tells where a thread may run");
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let mut one = CpuSet::new();
+    // Tests that are processes of their own are spread over the cores.
+    one.set(cores[std::process::id() as usize % cores.len()]);
+    sched_setaffinity(None, &one).expect("a core that the thread may use");
+}
+
+fn events_of(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
     let ranks = u32::try_from(assignments.len()).expect("ranks are few");
     let groups = loopback::threads(ranks, DEADLINE);
     let threads = assignments.into_iter().zip(groups).map(|(assignment, group)| {
