@@ -3,9 +3,11 @@
 mod checkpoint;
 mod cluster;
 mod digits;
+mod docs;
 mod emit;
 mod examples;
 mod failures;
+mod fences;
 mod foreign;
 mod kill;
 mod lab;
