@@ -1,4 +1,4 @@
-//! Every command and every recipe of `README.md` and of `docs/`, as a reader copies them.
+//! Every command and every recipe of `README.md`, `CONTRIBUTING.md` and `docs/`, as a reader copies them.
 //!
 //! `CONTRIBUTING.md` explains how a page marks its blocks. Each page has one house, and its blocks are taken in order.
 
@@ -25,7 +25,7 @@ stop = { steps = 1000 }
 "#;
 
 /// Programs that a block of other programs' commands may call.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     "apt-get",
     "cargo",
     "export",
@@ -35,16 +35,17 @@ const OTHERS: [&str; 9] = [
     "tests/cuda-without-driver",
     "tests/measure",
     "tests/run",
+    "tmux",
 ];
 
-/// `README.md` and the pages of `docs/`, in order.
+/// The pages of `docs/` in order, `README.md` and `CONTRIBUTING.md`.
 fn pages() -> Vec<String> {
     let entries = fs::read_dir(root().join("docs")).expect("the folder of the pages");
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
     let mut pages: Vec<_> =
         names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
     pages.sort();
-    pages.insert(0, "README.md".to_owned());
+    pages.extend(["README.md", "CONTRIBUTING.md"].map(str::to_owned));
     pages
 }
 
