@@ -3,6 +3,10 @@
 //! Nothing here reads a clock, a file or a socket, starts a thread, or walks an unordered map: the same request
 //! gives the same plan, to the last bit. A formula is a free function of values, in the file named after the
 //! quantity it computes.
+//!
+//! There are two ways to a price. dtrain's own worker is priced from measured rates (`speeds`, `compute`, `timing`, `memory`), over the
+//! worker's own list of actions and table of traffic. Other engines on GPUs that are not here are priced from data sheets and formulas
+//! (`analytic`). The two share the table of parts and the model of failures (`goodput`), nothing else; measured rates win.
 
 pub mod analytic;
 pub mod batch;

@@ -1,6 +1,8 @@
-//! The table of cuts: which dimension of which parameter is cut along which axis.
+//! The table of splits: which dimension of which parameter is divided along which axis.
 //!
-//! One truth, three readers: the worker cuts by it, the checkpoint names regions by it, the planner counts bytes.
+//! Written once, read three times: the worker splits by it, the checkpoint names regions by it, the planner counts bytes by it.
+//! The region that a rank holds is a contiguous range of each dimension of the whole tensor. So a checkpoint can be read under
+//! any layout: a reader asks for the ranges that it needs.
 
 use crate::{Axis, Coord, Layout, Rank};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,7 @@
-//! Those who connect and have not proven yet who they are: they get little time, and few of them wait.
+//! Peers that have connected and have not proven yet who they are: they get ten seconds in all, and few places.
+//!
+//! When all places are taken, the oldest peer is disconnected first, so that silent connections cannot keep out a peer with a
+//! certificate. Agents and ranks use the same code.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

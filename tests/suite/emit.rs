@@ -1,5 +1,6 @@
 //! `dtrain plan --emit`: what it writes, read by those who read it.
 
+use crate::fences::command_with;
 use dtrain_skip::{skip, skip_part};
 use dtrain_tests::{House, root};
 use serde_json::Value;
@@ -120,12 +121,9 @@ fn a_model_that_an_engine_has_not_is_refused() {
     );
 }
 
-/// The command of the README, in a house where its model was measured; what is said of the files.
-pub(super) fn the_readme_s_command_writes_a_config_of_torchtitan(house: &House) -> String {
-    let readme = fs::read_to_string(root().join("README.md")).expect("a README");
-    let command =
-        readme.lines().find(|line| line.contains("--emit torchtitan")).expect("the README shows it");
-    let mut words = command.split(' ').skip(1).map(str::to_owned).collect::<Vec<_>>();
+/// The command of `docs/other-engines.md`, in a house where its model was measured; what is said of the files.
+pub(super) fn the_page_s_command_writes_a_config_of_torchtitan(house: &House) -> String {
+    let mut words = command_with("docs/other-engines.md", "torchtitan");
     words[1] = root().join(&words[1]).to_str().expect("UTF-8").to_owned();
     house.expect(0, words);
     checked(&[&house.state().with_file_name("titan")])

@@ -1,6 +1,7 @@
 //! Every command of every example's README, as a new user would type it.
 
-use crate::emit::the_readme_s_command_writes_a_config_of_torchtitan;
+use crate::emit::the_page_s_command_writes_a_config_of_torchtitan;
+use crate::fences::{Block, Kind, blocks, command_with, redirected};
 use dtrain_protocol::{Rank, StepId};
 use dtrain_runner::ledger::History;
 use dtrain_skip::skip_large;
@@ -9,71 +10,53 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-/// Commands in the fenced blocks of a document, each split into words.
-fn commands(document: &str) -> Vec<Vec<String>> {
-    let text =
-        fs::read_to_string(root().join(document)).unwrap_or_else(|error| panic!("{document}: {error}"));
-    let fenced = text.split("```").skip(1).step_by(2);
-    let lines = fenced.flat_map(|block| block.lines().filter_map(|line| line.strip_prefix("dtrain ")));
-    lines.map(words).collect()
-}
-
-/// Words of a command line; double quotes hold words together.
-fn words(line: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut is_quoted = false;
-    for c in line.chars() {
-        match c {
-            '"' => is_quoted = !is_quoted,
-            ' ' if !is_quoted => words.push(String::new()),
-            c => words.last_mut().expect("never empty").push(c),
-        }
-    }
-    words
-}
-
-/// Runs the commands of an example in one house, with `--set` to end long training early; `codes` are the
-/// exit codes other than 0, by the number of the command. Returns the house.
-fn follow(document: &str, shorter: &[&str], codes: &[(usize, i32)]) -> House {
+/// Runs the commands of an example in one house, with `--set` to end long training early. Returns the house.
+///
+/// Blocks marked `sh parsed` are left out: what they need is not on every machine.
+fn follow(document: &str, shorter: &[&str]) -> House {
     let house = House::default();
-    let commands = commands(document);
-    assert!(!commands.is_empty(), "{document} has no command");
-    for (number, mut command) in commands.into_iter().enumerate() {
-        if let Some(redirect) = command.iter().position(|word| word == ">") {
-            command.truncate(redirect);
+    let mut count = 0;
+    for block in blocks(document) {
+        let Kind::Run { exit } = block.kind() else { continue };
+        for command in block.commands() {
+            let (mut command, _) = redirected(command);
+            if command[0] == "run" && command.iter().any(|word| word.ends_with("recipe.toml")) {
+                command.extend(shorter.iter().flat_map(|set| ["--set".to_owned(), (*set).to_owned()]));
+            }
+            let output = house
+                .dtrain(&command)
+                .current_dir(root())
+                .stdin(Stdio::null())
+                .output()
+                .expect("the program starts");
+            let error = String::from_utf8_lossy(&output.stderr);
+            let place = &block.place;
+            assert_eq!(
+                output.status.code(),
+                Some(exit.unwrap_or(0)),
+                "{place}: dtrain {}\n{error}",
+                command.join(" ")
+            );
+            count += 1;
         }
-        if command[0] == "run" && command.iter().any(|word| word.ends_with("recipe.toml")) {
-            command.extend(shorter.iter().flat_map(|set| ["--set".to_owned(), (*set).to_owned()]));
-        }
-        if command.iter().any(|word| word == "mnist.toml") {
-            continue; // needs the MNIST files, which are not ours to ship
-        }
-        let expected = codes.iter().find(|(n, _)| *n == number).map_or(0, |(_, code)| *code);
-        let output = house
-            .dtrain(&command)
-            .current_dir(root())
-            .stdin(Stdio::null())
-            .output()
-            .expect("the program starts");
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(expected), "{document}: dtrain {}\n{error}", command.join(" "));
     }
+    assert!(count > 0, "{document} has no command");
     house
 }
 
 #[test]
 fn quickstart() {
-    follow("examples/quickstart/README.md", &["objective.stop={ steps = 30 }"], &[]);
+    follow("examples/quickstart/README.md", &["objective.stop={ steps = 30 }"]);
 }
 
 #[test]
 fn digits_cnn() {
-    follow("examples/digits-cnn/README.md", &[], &[]);
+    follow("examples/digits-cnn/README.md", &[]);
 }
 
 #[test]
 fn table_mlp() {
-    let house = follow("examples/table-mlp/README.md", &[], &[]);
+    let house = follow("examples/table-mlp/README.md", &[]);
     let accuracy = house.accuracy("table-mlp-1");
     assert!(accuracy > 0.95, "only {:.2} % of the rows not seen are on the right ring", 100.0 * accuracy);
 }
@@ -86,7 +69,7 @@ fn foreign_scripts() {
         Err(reason) => return skip_large(reason),
     };
     let argv = format!("model.argv=[{:?}, \"train.py\"]", python.to_str().expect("UTF-8"));
-    let house = follow("examples/foreign/README.md", &[&argv], &[]);
+    let house = follow("examples/foreign/README.md", &[&argv]);
     let history = History::open_read_only(&house.history()).expect("a history");
     let trial = history.find("last").expect("a trial");
     let losses = history.series(&trial, "loss", Rank(0)).expect("losses");
@@ -96,7 +79,7 @@ fn foreign_scripts() {
 /// What is approximate is called so wherever a user looks, and what is not is not.
 #[test]
 fn slow_network() {
-    let house = follow("examples/slow-network/README.md", &[], &[]);
+    let house = follow("examples/slow-network/README.md", &[]);
     for trial in ["slow-network-1", "slow-network-2", "slow-network-3"] {
         assert!(house.accuracy(trial) > 0.9, "{trial}: {}", house.accuracy(trial));
     }
@@ -126,16 +109,14 @@ fn slow_network() {
 
 #[test]
 fn plan_only() {
-    let house = follow("examples/plan-only/README.md", &[], &[(1, 3)]);
-    // The README's commands are about the same model, which was measured there.
-    the_readme_s_command_draws_a_page(&house);
-    println!("{}", the_readme_s_command_writes_a_config_of_torchtitan(&house));
+    let house = follow("examples/plan-only/README.md", &[]);
+    // The pages' commands are about the same model, which was measured there.
+    the_page_s_command_draws_a_page(&house);
+    println!("{}", the_page_s_command_writes_a_config_of_torchtitan(&house));
 }
 
-fn the_readme_s_command_draws_a_page(house: &House) {
-    let readme = fs::read_to_string(root().join("README.md")).expect("a README");
-    let command = readme.lines().find(|line| line.contains("--html")).expect("the README shows it");
-    let mut words = words(command.strip_prefix("dtrain ").expect("a command"));
+fn the_page_s_command_draws_a_page(house: &House) {
+    let mut words = command_with("docs/planning.md", "--html");
     words[1] = root().join(&words[1]).to_str().expect("UTF-8").to_owned();
     let said = house.expect(0, words);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -146,17 +127,17 @@ fn the_readme_s_command_draws_a_page(house: &House) {
 
 #[test]
 fn library() {
-    follow("examples/library/README.md", &["objective.stop={ steps = 5 }"], &[]);
+    follow("examples/library/README.md", &["objective.stop={ steps = 5 }"]);
 }
 
 #[test]
 fn tune() {
-    follow("examples/tune/README.md", &["objective.stop={ steps = 60 }"], &[]);
+    follow("examples/tune/README.md", &["objective.stop={ steps = 60 }"]);
 }
 
 #[test]
 fn llama_405b() {
-    let house = follow("examples/llama-405b/README.md", &[], &[(6, 3)]);
+    let house = follow("examples/llama-405b/README.md", &[]);
     let recipe = root().join("examples/llama-405b/recipe.toml");
     let plan =
         |on| house.dtrain(["plan", recipe.to_str().expect("text"), "--on", on]).output().expect("it starts");
@@ -179,7 +160,7 @@ fn llama_405b() {
 
 #[test]
 fn published() {
-    let house = follow("examples/published/README.md", &[], &[]);
+    let house = follow("examples/published/README.md", &[]);
     let table = root().join("examples/published/rows.csv");
     let table = table.to_str().expect("text");
     let output = house.expect(0, ["estimate", table, "--json"]);
@@ -197,7 +178,8 @@ fn published() {
 #[test]
 fn resume() {
     let house = House::default();
-    let mut told = commands("examples/resume/README.md").into_iter();
+    let blocks = blocks("examples/resume/README.md");
+    let mut told = blocks.iter().flat_map(Block::commands);
     let mut next = |verb: &str| {
         let command = told.next().unwrap_or_default();
         assert_eq!(command.first().map(String::as_str), Some(verb), "the README's order");

@@ -10,8 +10,8 @@ const ROWS: usize = 43;
 /// Rows that must have a test.
 const SHOWN: usize = 38;
 
-/// All of the sources that may hold tests, in one text.
-fn sources(folder: &Path, text: &mut String) {
+/// Adds all sources below `folder` to `text`.
+pub(crate) fn sources(folder: &Path, text: &mut String) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();

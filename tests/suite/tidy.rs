@@ -112,6 +112,17 @@ fn links_in_documents_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// `ARCHITECTURE.md` is two pages; what is longer belongs into the header of a module.
+#[test]
+fn the_architecture_fits_on_two_pages() {
+    let text = read("ARCHITECTURE.md");
+    let count = text.lines().count();
+    assert!(count <= 120, "ARCHITECTURE.md has {count} lines, at most 120 are wanted");
+    let long: Vec<_> =
+        (1u32..).zip(text.lines()).filter(|(_, line)| line.chars().count() > 120).map(|(n, _)| n).collect();
+    assert!(long.is_empty(), "lines {long:?} of ARCHITECTURE.md have more than 120 characters");
+}
+
 #[test]
 fn no_source_file_is_a_house_of_its_own() {
     let mut sizes: Vec<_> = files(&root(), &["rs"])

@@ -2,6 +2,8 @@
 //!
 //! The loss is multiplied by a power of two, and gradients are divided by it when all of them are summed. Where a gradient
 //! becomes infinite by it, that step moves nothing and the scale is halved; after many good steps it is doubled.
+//!
+//! Weights, moments and gradients are f32; `precision` is that of matrix products. The scale is part of the checkpoint.
 
 use dtrain_recipes::Precision;
 use std::collections::VecDeque;

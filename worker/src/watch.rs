@@ -1,4 +1,7 @@
 //! Where the time of a step goes, without gaps: every moment is put down to one phase.
+//!
+//! Waiting for other pipeline stages is *bubble*: in an `Exchange`, and at the end of the step for the slowest stage. All other
+//! waiting, also in the middle of a pass, is *communication*.
 
 use dtrain_protocol::PhaseTimes;
 use std::time::{Duration, Instant};

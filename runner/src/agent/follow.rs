@@ -1,4 +1,7 @@
 //! The agent of a host that does not lead: it holds ranks for the leader, and lives no longer than the leader is heard of.
+//!
+//! It exchanges heartbeats with the leader four times a second. After two seconds of silence it assumes that the leader is lost and
+//! kills its ranks.
 
 use super::foreign::{Rendezvous, free_ports};
 use super::order::{AgentCard, AgentReply, FollowerOrder, Process};

@@ -1,4 +1,7 @@
 //! The other hosts of an attempt, as the agent that leads it holds them.
+//!
+//! A host that is silent for two seconds is lost: the leader ends the attempt and names the host. The next attempt starts on the
+//! hosts that answer.
 
 use super::Message;
 use super::follow::{get, show};

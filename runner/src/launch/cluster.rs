@@ -1,4 +1,9 @@
 //! Agents on several hosts: the first leads, the others follow.
+//!
+//! The controller copies its own program to each host, under a name that contains its blake3, and starts it there as
+//! `dtrain agent --stdio`. That process is a relay: it does for the controller what `LocalLauncher` does on one machine. The
+//! first host has the agent that owns the attempt, with the only spool and the only control socket. The agent of any other host
+//! holds ranks for the leader and ends with it.
 
 use super::question::{Asked, ask_all};
 use super::relay::RemoteHost;

@@ -1,4 +1,14 @@
 //! How agents are started and reached.
+//!
+//! | what | one machine | several hosts |
+//! |---|---|---|
+//! | start, reach and kill agents | `local` | `cluster` over `relay`, reached by `ssh` or by `slurm` |
+//! | who is who | user id of the socket | certificates of the attempt (`agent/identity.rs`) |
+//! | a checkpoint | files, contents, final name | each host prepares its part and a copy of its neighbour's; then each commits, the leader last |
+//! | resume | the files are there | each host fetches the files it lacks from a host that has them; every chunk is verified |
+//! | speeds | ranks side by side | the same, spread over the hosts, so that collectives cross the network |
+//!
+//! Nothing above a launcher knows about hosts.
 
 mod cluster;
 mod local;

@@ -4,6 +4,8 @@
 //! token leaves as one row for each expert that it was given: rows lie by expert, and by token inside an expert, so
 //! that what is for one rank lies side by side. Where they arrive they lie by expert again, and inside an expert by the
 //! rank that they came from: in the order of tokens over all ranks. Nothing here knows what an expert computes.
+//!
+//! Experts are not replicated along their axis, so their gradients are summed by a courier of their own.
 
 use super::Peers;
 use crate::comm::{Incoming, Outgoing};

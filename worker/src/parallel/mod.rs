@@ -1,4 +1,18 @@
-//! How ranks work together on one step: each way of cutting work is one room.
+//! How ranks work together on one step: one module for each way to divide the work.
+//!
+//! | module | divides | communicates |
+//! |---|---|---|
+//! | `bucket`, `courier` | samples among replicas | during backward, in rank order |
+//! | `shard`, `scatter`, `update` | state among a shard group (ZeRO 1, 2, 3) | during backward, and after the update |
+//! | `sync` | nothing: replicas that are equal only approximately | less than all gradients, or not in every step |
+//! | `gatherer` | weights of ZeRO 3, present while their unit computes | while the unit before computes |
+//! | `pipeline` | blocks among stages, in one or several chunks | between passes, by `Exchange` actions |
+//! | `tensor` | matrices, and in sequence mode the sequence between them | when entering and leaving split layers |
+//! | `context` | sequences: an early and a late piece for each rank | keys and values travel around a ring |
+//! | `expert` | experts; each rank reads its own samples | tokens to their experts and back |
+//! | `norm`, `noise`, `tally` | nothing | once a step: norms, noise scale, losses, and whether to stop |
+//!
+//! `partners` holds the groups of `tensor`, `context` and `expert`, which communicate in the middle of a pass.
 
 mod bucket;
 pub(crate) mod context;

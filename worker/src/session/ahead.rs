@@ -1,4 +1,9 @@
 //! How many batches are computed before the updates of earlier ones are made (stale synchronous training).
+//!
+//! With `sync.staleness` above 0 a rank computes the gradients of that many further batches before it needs the sum of the oldest.
+//! There is no parameter server: a server applies whichever gradient arrives first, so no run can be repeated, and one host carries the
+//! traffic of all. Here all replicas sum the same gradients in the same order, late. A rank that is slow for less than `staleness` steps
+//! delays nobody, and the same run gives the same bits, also after a kill. Where state is read, no batch is ahead.
 
 use super::is_due;
 use dtrain_protocol::{Assignment, StepId};

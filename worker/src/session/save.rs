@@ -5,6 +5,9 @@
 //! change, and for nothing else. At most one checkpoint is being written: a second save waits for the first. What several
 //! ranks hold alike they write in equal parts, every element exactly once. It does not commit: that is for whoever sees
 //! all ranks.
+//!
+//! Hashing and writing bypass the page cache. Memory is bounded by one copy, which the planner counts. State on a GPU, and what
+//! approximate synchronisation keeps, is copied at once.
 
 use super::{Tell, apart};
 use crate::checkpoint::{self, Held, NamedPiece};

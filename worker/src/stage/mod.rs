@@ -3,6 +3,9 @@
 //! Every part is an autodiff graph of its own; the backward pass hands the gradient from one to the next. So
 //! gradients of a part are final while earlier parts still compute, activations can be dropped and computed
 //! again, and a pipeline cuts where it likes. It sums gradients, and does not apply them.
+//!
+//! Parameters are flat tensors of our own instead of `burn-nn` layers, because the optimizer, the buckets and the checkpoints need
+//! contiguous ranges. Initial weights are a function of the seed, the name and the place in the whole tensor, never of the layout.
 
 mod parameters;
 mod pass;

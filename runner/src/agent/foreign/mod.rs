@@ -3,6 +3,9 @@
 //! A foreign program is not given a frame. Its figures come as lines of JSON such as `{"step": 10, "loss": 2.31}` through the
 //! file whose number is in `DTRAIN_EVENTS_FD`, or are read from its output where the recipe has templates for it. All that it
 //! prints goes to its log; of one that fails the last lines are kept with the failure.
+//!
+//! `environment` sets the variables of each framework's own launcher. `meeting` finds free ports; every host does so for its own
+//! ranks. The program saves its own checkpoints, so an attempt begins wherever the program says.
 
 mod environment;
 mod meeting;

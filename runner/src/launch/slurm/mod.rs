@@ -2,6 +2,12 @@
 //!
 //! A job runs the very command that was typed. Inside of it, the nodes are hosts like any other: the far end of each is started
 //! with `srun`, in a step of its own, and what it started ends with it. State lies in a folder that all nodes see.
+//!
+//! Two facts make it different from SSH. All nodes see one state folder: the state of a node is below it in `hosts/NODE`, its
+//! `checkpoints` lead to those of the trial, so each node saves its part there and the leader alone commits. And the scheduler owns
+//! the processes: an agent ends with its relay, and ranks leave SIGTERM to the agent, which saves. The script of a job is
+//! `exec "$@"`, with the arguments of the command. `slurm/JOB.trial` names the trial that a requeued job continues;
+//! `trials/ID/job` names the job that `attach` and `stop` on the login node follow.
 
 mod allocation;
 mod submission;

@@ -1,4 +1,10 @@
-//! Replicas that are kept alike approximately, for less communication: each way is one room.
+//! Replicas that are kept equal only approximately, for less communication: one module for each way.
+//!
+//! The planner never chooses this by itself. Sums are rounded to 16 bits, or only the largest values are sent, or two factors of low
+//! rank; what was not sent is added in the next step (error feedback). With `every` above 1 each replica moves its own weights, and
+//! the mean of their changes makes an outer step with momentum. The error feedback, the own weights and the outer moments of a replica
+//! belong to the checkpoint, by the number of the replica; another number of replicas begins them anew, with a notice. All of it is
+//! deterministic.
 
 mod half;
 mod largest;
