@@ -160,10 +160,10 @@ fn llama_405b() {
     let plan =
         |on| house.dtrain(["plan", recipe.to_str().expect("text"), "--on", on]).output().expect("it starts");
     for (on, what) in [
-        ("2x8 Frobnicator", "known are"),
-        ("2x8", "names no part"),
-        ("2*8 H100", "no number of hosts"),
-        ("2x8 H100 +", "names no part"),
+        ("2x8 Frobnicator", "known types"),
+        ("2x8", "names no GPU type"),
+        ("2*8 H100", "not a number of hosts"),
+        ("2x8 H100 +", "names no GPU type"),
     ] {
         let output = plan(on);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -220,7 +220,7 @@ pub enum DriveError {
         process: u32,
     },
     /// Nothing of it runs.
-    #[error("nothing of trial {0} runs")]
+    #[error("trial {0} is not running")]
     NothingRuns(TrialId),
     /// An agent neither answers nor goes.
     #[error("an agent of attempt {0} lives, does not answer and cannot be killed; see its log")]
