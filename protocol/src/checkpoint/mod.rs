@@ -227,7 +227,7 @@ impl Piece {
         };
         let (promised, found) = (self.end - self.begin, place.end - place.start);
         if promised.checked_mul(4) != Some(found) {
-            let detail = format!("{promised} elements were promised, {found} bytes lie there");
+            let detail = format!("expected {promised} elements, found {found} bytes");
             return Err((place.start, detail));
         }
         Ok(place.clone())
@@ -267,7 +267,7 @@ impl FileEntry {
         match promised {
             Some(promised) if promised == found => Ok(()),
             Some(promised) => Err(format!(
-                "the content has changed since it was written (blake3 {promised} was promised, {found} is there)"
+                "the content has changed since it was written (blake3 {found}, expected {promised})"
             )),
             None => Err(format!("there is no hash for chunk {index}")),
         }
