@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Cluster {
     /// How processes are placed.
     pub launcher: Launcher,
-    /// Ranks in all, a multiple of the hosts; `None` lets the planner choose.
+    /// Total number of ranks, a multiple of the hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
     /// Which devices train, on every host.
     pub devices: Devices,

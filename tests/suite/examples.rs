@@ -101,7 +101,7 @@ fn slow_network() {
     }
     let text = |args: &[&str]| String::from_utf8(house.expect(0, args).stdout).expect("text");
     for (trial, words) in [
-        ("slow-network-1", Some("approximate: replicas meet every 8 steps")),
+        ("slow-network-1", Some("approximate: replicas synchronise every 8 steps")),
         ("slow-network-2", None),
         ("slow-network-3", Some("approximate: gradients up to 2 steps old")),
     ] {
@@ -120,7 +120,7 @@ fn slow_network() {
     text(&["note", "slow-network-2", "--untag", "keep"]);
     assert!(!text(&["history", "--where", "tag=keep"]).contains("slow-network"), "it was taken away");
     let planned = text(&["plan", root().join("examples/slow-network/recipe.toml").to_str().expect("text")]);
-    assert!(planned.contains("approximate: replicas meet every 8 steps"), "{planned}");
+    assert!(planned.contains("approximate: replicas synchronise every 8 steps"), "{planned}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl<'a> Source<'a> {
         &self.plan.recipe.train
     }
 
-    /// The update rule.
+    /// Optimizer.
     pub(super) fn optimizer(&self) -> &'a Optimizer {
         &self.train().optimizer
     }

@@ -134,7 +134,7 @@ pub enum TransportError {
     },
     /// The program did not arrive whole; what arrived was removed.
     #[error(
-        "the upload of the program to {host} is incomplete: sent {sent} bytes, found {found} ({free} are \
+        "the upload of the program to {host} is incomplete: sent {sent}, found {found} ({free} are \
         free there){said}"
     )]
     Damaged {

@@ -168,10 +168,7 @@ fn a_lying_head_is_refused_before_anything_is_allocated_for_it() {
             r#"{"x":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551611,18446744073709551615]}}"#,
         ),
     );
-    check_head(
-        " elements, found ",
-        &with(r#"{"x":{"dtype":"F32","shape":[10],"data_offsets":[0,40]}}"#),
-    );
+    check_head(" elements, found ", &with(r#"{"x":{"dtype":"F32","shape":[10],"data_offsets":[0,40]}}"#));
 }
 
 #[test]
