@@ -127,7 +127,7 @@ fn a_format_is_found_by_its_name_only() {
     let error = Format::parse("Megatron").expect_err("names are written small");
     assert_eq!(
         error.to_string(),
-        "no format is called `Megatron`; there are torchtitan, megatron, deepspeed, fsdp, slurm, kubernetes"
+        "unknown format `Megatron`; known are torchtitan, megatron, deepspeed, fsdp, slurm, kubernetes"
     );
 }
 
