@@ -14,7 +14,8 @@ pub enum PlanError {
     },
     /// The recipe asks for another machine.
     #[error(
-        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it out), over SSH (\"ssh\") and as a Slurm job (\"slurm\") only"
+        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it \
+        out), over SSH (\"ssh\") or as a Slurm job (\"slurm\") only"
     )]
     OtherMachines {
         /// The launcher asked for.

@@ -64,7 +64,7 @@ fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<String> {
     if arrangement.zero != ZeroStage::Zero0 && arrangement.expert_shard().is_none() {
         let shard = arrangement.shard;
         return Some(format!(
-            "groups of {shard} hold unlike many of each expert (layout.shard): expert {expert}"
+            "groups of {shard} hold unequal numbers of each expert (layout.shard): expert {expert}"
         ));
     }
     None

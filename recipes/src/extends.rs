@@ -71,7 +71,7 @@ fn same_kind(above: &Document, below: &Document, name: &str) -> Result<(), Vec<P
         (Value::Text(a), Value::Text(b)) if a != b => {
             let message = format!("the model is of kind {a:?}, but {name} is for {b:?}");
             let problem = Problem::new(message).at(&wanted.origin).note_at("the other kind", &found.origin);
-            Err(vec![problem.hint(format!("extend a recipe for {a:?}, or say `kind = {b:?}`"))])
+            Err(vec![problem.hint(format!("extend a recipe for {a:?}, or set `kind = {b:?}`"))])
         }
         _ => Ok(()),
     }

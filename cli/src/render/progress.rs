@@ -244,7 +244,7 @@ impl Progress {
                 for host in away {
                     self.say(&format!("{}: {host}", self.warning()));
                 }
-                self.say(&format!("going on with {}", counted(u64::from(*hosts), "host")));
+                self.say(&format!("continuing {}", counted(u64::from(*hosts), "host")));
             }
             Status::Away { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));

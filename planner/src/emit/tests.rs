@@ -184,7 +184,7 @@ fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
     let mut uneven = gpt();
     uneven.choices[0].candidate.split = BatchSplit::of_shares(&[8, 8, 8, 16], n(8)).expect("it splits");
     for format in [Format::Megatron, Format::Deepspeed, Format::Fsdp] {
-        refused(&uneven, format, "replicas do [1, 1, 1, 2] micro-batches each; leave layout.shares out");
+        refused(&uneven, format, "replicas do [1, 1, 1, 2] micro-batches each; remove layout.shares");
     }
 }
 

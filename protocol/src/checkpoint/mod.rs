@@ -286,7 +286,7 @@ impl Tensor {
         let wrong = |detail| Uncovered { tensor: self.full_name(), detail };
         if shape.len() > DIMENSIONS {
             return Err(wrong(format!(
-                "{} dimensions were told, at most {DIMENSIONS} are read",
+                "{} dimensions found, at most {DIMENSIONS} are supported",
                 shape.len()
             )));
         }
@@ -320,7 +320,7 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
             if whole.shape != part.shape {
                 return Err(Uncovered {
                     tensor: part.name,
-                    detail: "two ranks tell different shapes".into(),
+                    detail: "two ranks report different shapes".into(),
                 });
             }
             whole.pieces.extend(part.pieces);

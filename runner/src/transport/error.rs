@@ -150,7 +150,7 @@ pub enum TransportError {
         said: String,
     },
     /// The program arrived, and does not name itself as it should; it was removed.
-    #[error("the program sent to {host} does not run there, or is another one: {said}")]
+    #[error("the program sent to {host} does not run there or has another digest: {said}")]
     Unfit {
         /// Host.
         host: String,

@@ -117,7 +117,7 @@ pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<
         let why = if found == replicas {
             "its replicas were synchronised in another way".into()
         } else {
-            format!("its replicas are {found}, those that go on {replicas}")
+            format!("it has {found} replicas, this run has {replicas}")
         };
         format!("the checkpoint has no per-replica state for this layout; it is reset: {why}")
     }))

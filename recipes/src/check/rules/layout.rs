@@ -131,11 +131,10 @@ impl Rules<'_> {
                 "the launcher \"slurm\" chooses the hosts itself, but hosts are \
                                        listed",
             );
-            self.problems.push(
-                problem
-                    .at(&first.origin)
-                    .hint("remove them; `cluster.slurm.nodes` says how many, and `cluster.slurm.options` can hold `--nodelist=…`"),
-            );
+            self.problems.push(problem.at(&first.origin).hint(
+                "remove them; `cluster.slurm.nodes` sets their number, and \
+                          `cluster.slurm.options` can hold `--nodelist=…`",
+            ));
         }
         let keys = KEYS.iter().map(|key| key.path).filter(|path| path.starts_with("cluster.slurm."));
         if let Some(said) = keys.into_iter().find(|path| !is_slurm && self.values.said(path).is_some()) {

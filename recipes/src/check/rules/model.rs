@@ -87,7 +87,9 @@ impl Rules<'_> {
                     && self.values.said("model.vocab").is_none() =>
             {
                 self.wrong(
-                    "missing `model.vocab`: token shards do not say how large their vocabulary is".to_owned(),
+                    "missing `model.vocab`: token shards do not record the size of their \
+                    vocabulary"
+                        .to_owned(),
                     &["data.train"],
                     "write for example `vocab = 50257` below `[model]` (GPT-2)",
                 );
