@@ -171,7 +171,7 @@ fn assignments(
     let mut fewer = (1..=launching.hosts).rev().filter_map(NonZeroU32::new);
     let plan = fewer.find_map(|hosts| on_hosts(task.plan, hosts, rates).ok()).ok_or_else(|| {
         let found = counted(launching.hosts.into(), "host");
-        format!("{found} of {planned} answer, and the training fits on no fewer")
+        format!("{found} of {planned} responded, and no layout fits on so few")
     })?;
     Ok(lower(&plan, plan.best(), &launch))
 }
@@ -209,15 +209,16 @@ fn expected(plan: &Plan) -> Expected {
 
 fn drive_failure(error: &DriveError, label: &str) -> Failure {
     match error {
-        DriveError::Busy { .. } => Failure::of(Exit::Usage, error)
-            .hint(format!("`dtrain logs {label} --follow` shows what its processes say")),
-        DriveError::NothingRuns(_) => Failure::new(Exit::Usage, format!("nothing of {label} runs"))
-            .hint(format!("`dtrain resume {label}` goes on from its newest checkpoint")),
+        DriveError::Busy { .. } => {
+            Failure::of(Exit::Usage, error).hint(format!("`dtrain logs {label} --follow` follows its logs"))
+        }
+        DriveError::NothingRuns(_) => Failure::new(Exit::Usage, format!("{label} is not running"))
+            .hint(format!("`dtrain resume {label}` continues from its newest checkpoint")),
         DriveError::Launched(_) => {
-            Failure::of(Exit::Usage, error).hint(format!("`dtrain resume {label}` goes on with it"))
+            Failure::of(Exit::Usage, error).hint(format!("`dtrain resume {label}` resumes it"))
         }
         DriveError::Away { .. } => Failure::of(Exit::Infrastructure, error)
-            .hint(format!("it may go on there; `dtrain attach {label}` tries again")),
+            .hint(format!("it may still be running; `dtrain attach {label}` tries again")),
         DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }
@@ -249,7 +250,7 @@ fn tell(context: &Context, history: &History, task: &Task<'_>, ending: &Ending) 
                 out.json_line("result", &result)?;
             }
             let process = agent.map_or(String::new(), |agent| format!(" (process {agent})"));
-            out.say(&format!("{label} goes on without this terminal{process}"));
+            out.say(&format!("{label} continues in the background{process}"));
             out.next(&format!("dtrain attach {label}"));
             Ok(Exit::Detached)
         }
@@ -316,13 +317,11 @@ fn in_bits(context: &Context, plan: &Plan, nats: f64) -> String {
     let bits = std::f64::consts::LOG2_E;
     let alone = unigram::entropy(context, plan);
     match (tokenizer, alone) {
-        (Tokenizer::Bytes, Some(alone)) => format!(
-            " = {:.2} bits/byte; knowing only how often each byte occurs: {:.2}",
-            nats * bits,
-            alone * bits
-        ),
+        (Tokenizer::Bytes, Some(alone)) => {
+            format!(" = {:.2} bits/byte; unigram baseline: {:.2}", nats * bits, alone * bits)
+        }
         (Tokenizer::Bpe(_), Some(alone)) => {
-            format!("; knowing only how often each token occurs: {}", loss(alone))
+            format!("; unigram baseline: {}", loss(alone))
         }
         (_, None) => String::new(),
     }
@@ -331,8 +330,8 @@ fn in_bits(context: &Context, plan: &Plan, nats: f64) -> String {
 fn verdict_words(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(StopReason::Complete) => "completed".to_owned(),
-        Verdict::Completed(StopReason::Time) => "completed: the time was up".to_owned(),
-        Verdict::Completed(StopReason::Target) => "completed: the target was reached".to_owned(),
+        Verdict::Completed(StopReason::Time) => "completed: time limit reached".to_owned(),
+        Verdict::Completed(StopReason::Target) => "completed: target reached".to_owned(),
         Verdict::Completed(StopReason::Ordered) | Verdict::Stopped => "stopped".to_owned(),
         Verdict::Pruned => "was pruned".to_owned(),
         Verdict::OutOfMemory => "ran out of memory".to_owned(),
@@ -348,7 +347,7 @@ fn ended(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) -
     let resumable = trial.checkpoints.iter().any(|saved| saved.refused.is_none());
     let failure = |message: String| {
         let failure = Failure::new(Exit::WorkerFailed, message);
-        if resumable { failure } else { failure.cause("no checkpoint was saved before it") }
+        if resumable { failure } else { failure.cause("no checkpoint was saved before the failure") }
     };
     match verdict {
         Verdict::Completed(_) | Verdict::Pruned => {
@@ -369,11 +368,11 @@ fn ended(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) -
             })
         }
         Verdict::OutOfMemory => Err(failure(format!("{label} ran out of memory"))
-            .hint("a smaller layout.micro_batch, or layout.recompute = \"full\", needs less")),
-        Verdict::Diverged => Err(failure(format!("{label} diverged: its loss is no longer a number"))
-            .hint("a smaller train.learning_rate or a longer train.warmup is calmer")),
+            .hint("try a smaller layout.micro_batch, or layout.recompute = \"full\"")),
+        Verdict::Diverged => Err(failure(format!("{label} diverged: its loss is not finite"))
+            .hint("try a smaller train.learning_rate or a longer train.warmup")),
         Verdict::Failed(reason) => Err(failure(format!("{label} failed: {reason}"))
-            .hint(format!("`dtrain logs {label}` shows what its processes said"))),
+            .hint(format!("`dtrain logs {label}` shows the logs of its processes"))),
     }
 }
 

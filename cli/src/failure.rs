@@ -23,15 +23,15 @@ pub(crate) enum Exit {
 /// Every exit code with its meaning, in order.
 pub(crate) const TABLE: &[(Exit, u8, &str)] = &[
     (Exit::Done, 0, "done"),
-    (Exit::Usage, 2, "wrong use, or a recipe that cannot be used"),
+    (Exit::Usage, 2, "usage error or invalid recipe"),
     (Exit::NothingFits, 3, "no layout fits"),
-    (Exit::Preflight, 4, "a check of the machine failed before anything was started"),
+    (Exit::Preflight, 4, "a preflight check failed; nothing was started"),
     (Exit::WorkerFailed, 5, "training failed, ran out of memory or diverged"),
-    (Exit::Infrastructure, 6, "the machinery around training failed"),
-    (Exit::Preempted, 7, "the machine was taken away; `dtrain resume` goes on"),
-    (Exit::StalePlan, 8, "the plan was made for other circumstances"),
-    (Exit::Interrupted, 130, "interrupted; state saved, `dtrain resume` goes on"),
-    (Exit::Detached, 131, "detached; training goes on, `dtrain attach` shows it"),
+    (Exit::Infrastructure, 6, "infrastructure failed: hosts, network, disk or history"),
+    (Exit::Preempted, 7, "preempted; checkpoint saved, `dtrain resume` continues"),
+    (Exit::StalePlan, 8, "the plan is stale: something it depends on has changed"),
+    (Exit::Interrupted, 130, "interrupted; checkpoint saved, `dtrain resume` continues"),
+    (Exit::Detached, 131, "detached; training continues, `dtrain attach` follows it"),
 ];
 
 impl Exit {

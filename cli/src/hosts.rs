@@ -132,5 +132,5 @@ fn refusal(unusable: &[Unusable]) -> Failure {
         failure.cause(format!("{host}: {}", in_words(error)))
     });
     let names: Vec<&str> = unusable.iter().map(|one| one.host.as_str()).collect();
-    failure.hint(format!("`dtrain doctor {}` tells more", names.join(" ")))
+    failure.hint(format!("`dtrain doctor {}` shows details", names.join(" ")))
 }

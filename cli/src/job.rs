@@ -136,14 +136,14 @@ pub(crate) fn follow(context: &Context, job: &JobId, how: How) -> Result<Exit, F
         }
         let words = match &now {
             Some(Ok(Some(JobState::Waiting { reason, restarts }))) => {
-                let words = format!("job {job} waits: {reason}");
+                let words = format!("job {job} is pending: {reason}");
                 if *restarts > 0 && reason == "BeginTime" && words != shown {
                     // It starts later by itself where this is not allowed.
                     drop(slurm::release(job));
                 }
                 words
             }
-            Some(Ok(Some(JobState::Running))) => format!("job {job} runs"),
+            Some(Ok(Some(JobState::Running))) => format!("job {job} is running"),
             Some(Ok(Some(JobState::Over { word, exit }))) => return ended(job, word, *exit),
             // Its controller may be away for a while, and jobs run on.
             Some(Err(error)) => format!("job {job}: {error}"),
@@ -160,7 +160,7 @@ pub(crate) fn follow(context: &Context, job: &JobId, how: How) -> Result<Exit, F
         match interrupts.count() {
             count if count == stopped => {}
             _ if how == How::Attach => {
-                context.out.say(&format!("job {job} goes on without this terminal"));
+                context.out.say(&format!("job {job} continues in the background"));
                 return Ok(Exit::Detached);
             }
             1 => slurm::stop(job).map_err(|error| refused(&error))?,
@@ -177,8 +177,8 @@ fn ended(job: &JobId, word: &str, (code, signal): (u8, u8)) -> Result<Exit, Fail
         ("COMPLETED", _) => Ok(Exit::Done),
         ("CANCELLED", _) => Ok(Exit::Interrupted),
         ("TIMEOUT" | "PREEMPTED" | "NODE_FAIL" | "BOOT_FAIL" | "DEADLINE" | "REVOKED", _) => {
-            Err(Failure::new(Exit::Preempted, format!("job {job} was ended by Slurm: {word}"))
-                .hint("`dtrain resume` goes on with what it trained"))
+            Err(Failure::new(Exit::Preempted, format!("Slurm ended job {job}: {word}"))
+                .hint("`dtrain resume` continues from its newest checkpoint"))
         }
         ("FAILED", Some(exit)) if signal == 0 => Ok(exit),
         _ => {
@@ -194,15 +194,15 @@ fn refused(error: &SlurmError) -> Failure {
         SlurmError::NoProgram { .. } => {
             failure.hint("the launcher \"slurm\" needs Slurm's programs on this machine; `--set cluster.launcher=local` trains here")
         }
-        SlurmError::Refused { .. } => failure.hint("`sinfo` shows what there is; `cluster.slurm` of the recipe says what is asked for"),
-        SlurmError::File { .. } => failure.hint("the state folder must be one that all nodes see"),
+        SlurmError::Refused { .. } => failure.hint("compare `sinfo` with `cluster.slurm` in the recipe"),
+        SlurmError::File { .. } => failure.hint("the state folder must be shared by all nodes"),
     }
 }
 
 /// The hosts of the job that this command runs in.
 pub(crate) fn hosts_of(context: &Context) -> Result<Vec<dtrain_runner::launch::relay::RemoteHost>, Failure> {
     let Some(allocation) = Allocation::of_environment() else {
-        return Err(Failure::new(Exit::Usage, "the nodes of Slurm are reached from inside of a job only"));
+        return Err(Failure::new(Exit::Usage, "Slurm nodes can be reached only from inside a job"));
     };
     let program = hosts::program()?;
     let nodes = allocation.hosts(&program, &context.home).map_err(|error| refused(&error))?;

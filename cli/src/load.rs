@@ -100,11 +100,11 @@ pub(crate) fn find(name: &str) -> Result<Source, Failure> {
     }
     if !name.contains('/') || name.ends_with(".toml") {
         return Err(Failure::new(Exit::Usage, format!("there is no recipe {name}"))
-            .hint("`dtrain init` writes one, `dtrain recipe list` shows those that are there"));
+            .hint("`dtrain init` writes a recipe, `dtrain recipe list` lists the available ones"));
     }
     let store = store(Path::new("."), false)?;
     sharing::read_recipe(&store, name, Layer::Recipe)
-        .map_err(|error| failure(&error).hint("`dtrain recipe list` shows the recipes that are there"))
+        .map_err(|error| failure(&error).hint("`dtrain recipe list` lists the available recipes"))
 }
 
 /// Reads a file that must be there.

@@ -141,9 +141,7 @@ pub(crate) fn picture(history: &History, plan: &Plan) -> Result<Picture, Failure
     let digest = model_digest(&plan.recipe.model);
     let rates = history.rates(&plan.host, &digest).map_err(|error| ledger(&error))?;
     let picture = dtrain_planner::picture(plan, &plan.best().candidate, rates.as_ref());
-    picture.ok_or_else(|| {
-        Failure::new(Exit::Infrastructure, "the stages of the plan wait for each other forever")
-    })
+    picture.ok_or_else(|| Failure::new(Exit::Infrastructure, "the plan's pipeline schedule deadlocks"))
 }
 
 /// Samples of the training and the validation data. Reads the data once: what cannot be trained on is told

@@ -12,7 +12,7 @@ pub(crate) fn read_history(context: &Context) -> Result<History, Failure> {
     let path = context.home.history();
     if !path.exists() {
         return Err(Failure::new(Exit::Usage, format!("there is no history at {}", path.display()))
-            .hint("`dtrain run RECIPE` trains a model and begins one"));
+            .hint("`dtrain run RECIPE` trains a model and creates one"));
     }
     History::open_read_only(&path).map_err(|error| ledger(&error))
 }

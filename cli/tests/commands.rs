@@ -290,7 +290,7 @@ fn a_foreign_command_that_fails_is_kept_with_its_code_and_its_last_words() {
     house.file("code", "7");
     let said = house.dtrain(&["run", "command.toml"]);
     assert_eq!(said.code, 0, "{}", said.stderr);
-    assert!(said.stderr.contains("exited with 7, last printing: bye"), "{}", said.stderr);
+    assert!(said.stderr.contains("exited with 7; last output: bye"), "{}", said.stderr);
     let page = house.dtrain(&["show", "foreign-1"]).stdout;
     assert!(page.contains("| step 3 loss 0.3") && page.contains("| bye"), "{page}");
 }

@@ -91,10 +91,10 @@ pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, un
         }
         (_, Some(samples), _) => {
             let bound = (samples / STEPS_LEAST).clamp(8.0, 128.0);
-            let why = "128, or less where that would leave fewer than 200 steps";
+            let why = "128, or less if that would leave fewer than 200 steps";
             (bound, why.to_string())
         }
-        (_, None, _) => (64.0, "64, as nothing says how many samples there will be".to_string()),
+        (_, None, _) => (64.0, "64, because the number of samples is unknown".to_string()),
     };
     let most = train_samples.unwrap_or(u64::MAX).max(1);
     // Never more than there are, and still a power of two.

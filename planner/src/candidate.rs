@@ -136,7 +136,7 @@ pub enum Rejection {
         available: Bytes,
     },
     /// A dimension of the model cannot be cut that many ways.
-    #[error("{what} = {size} cannot be cut {degree} ways")]
+    #[error("{what} = {size} cannot be split {degree} ways")]
     DoesNotDivide {
         /// The dimension, as its key in the recipe.
         what: String,

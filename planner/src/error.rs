@@ -14,7 +14,8 @@ pub enum PlanError {
     },
     /// The recipe asks for another machine.
     #[error(
-        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it out), over SSH (\"ssh\") and as a Slurm job (\"slurm\") only"
+        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it \
+        out), over SSH (\"ssh\") or as a Slurm job (\"slurm\") only"
     )]
     OtherMachines {
         /// The launcher asked for.
@@ -22,7 +23,8 @@ pub enum PlanError {
     },
     /// The ranks do not go evenly over the hosts.
     #[error(
-        "cluster.ranks = {ranks} does not go evenly over {hosts} hosts; name a multiple of {hosts}, or leave it out"
+        "cluster.ranks = {ranks} cannot be divided evenly over {hosts} hosts; set a multiple of {hosts}, \
+        or remove it"
     )]
     UnevenHosts {
         /// The ranks asked for.
@@ -40,7 +42,8 @@ pub enum PlanError {
     },
     /// Epochs may end the training, and nobody counted the samples.
     #[error(
-        "objective.stop.epochs needs the number of training samples, and the data has not been counted; name steps, samples, tokens or time instead"
+        "objective.stop.epochs needs the number of training samples, which is unknown; set steps, samples, \
+        tokens or time instead"
     )]
     SamplesUnknown,
     /// Nothing says when training ends.
@@ -56,16 +59,16 @@ fn nothing_fits(rejected: &[Rejected]) -> String {
     let mut groups: Vec<&Rejected> = rejected.iter().collect();
     groups.sort_by_key(|group| telling(&group.rejection));
     let Some(first) = groups.first() else {
-        return "no way to train is left: the pinned axes do not make the pinned number of ranks \
+        return "no layout is left: the product of the pinned axes does not match the pinned number of ranks \
                 (cluster.ranks must be a multiple of the product of the layout's axes)"
             .into();
     };
-    let mut text = format!("no way to train fits; the nearest is {}: {}", first.nearest, first.rejection);
+    let mut text = format!("no layout fits; the nearest is {}: {}", first.nearest, first.rejection);
     if let Some(hint) = hint(&first.rejection) {
         write!(text, "; {hint}").expect("a string takes all text");
     }
     for group in &groups[1..] {
-        write!(text, "\n  {} left out: {}", group.count, group.heading).expect("a string takes all text");
+        write!(text, "\n  {} rejected: {}", group.count, group.heading).expect("a string takes all text");
     }
     text
 }
@@ -82,7 +85,7 @@ fn telling(rejection: &Rejection) -> u8 {
 fn hint(rejection: &Rejection) -> Option<&'static str> {
     match rejection {
         Rejection::TooMuchMemory { .. } => {
-            Some("a smaller model, a shorter model.context or layout.recompute = \"full\" would need less")
+            Some("use a smaller model, a shorter model.context or layout.recompute = \"full\"")
         }
         Rejection::BatchDoesNotDivide { .. } => {
             Some("choose a train.batch that is a multiple of layout.data × layout.micro_batch")
@@ -110,9 +113,9 @@ mod tests {
         let text = PlanError::NothingFits { rejected: vec![group(worker, 90), group(memory, 7)] }.to_string();
         assert_eq!(
             text,
-            "no way to train fits; the nearest is one rank of 2 threads, micro-batch 1 × 8: it needs 3.0 GiB on \
-             each rank; 2.0 GiB are available; a smaller model, a shorter model.context or layout.recompute = \
-             \"full\" would need less\n  90 left out: the worker does not cut tensors"
+            "no layout fits; the nearest is one rank of 2 threads, micro-batch 1 × 8: it needs 3.0 GiB on each \
+             rank; 2.0 GiB are available; use a smaller model, a shorter model.context or \
+             layout.recompute = \"full\"\n  90 rejected: the worker does not cut tensors"
         );
     }
 }

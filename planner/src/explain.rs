@@ -106,7 +106,7 @@ fn host(plan: &Plan) -> String {
 fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
     let e = best.price();
     let unit = if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" };
-    row(text, "step", &format!("{}, eight in ten within {}", e.step, between(e.step_low, e.step_high)));
+    row(text, "step", &format!("{}, 80 % interval {}", e.step, between(e.step_low, e.step_high)));
     let share = |(name, seconds): (&str, f64)| {
         let percent = 100.0 * seconds / e.step.0;
         (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
@@ -120,13 +120,13 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
     let within = if e.total_low == e.total_high {
         "ended by time".into()
     } else {
-        format!("eight in ten within {}", between(e.total_low, e.total_high))
+        format!("80 % interval {}", between(e.total_low, e.total_high))
     };
     row(text, "total", &format!("{steps}{}, {within}", e.total));
     money(text, plan, best);
     let held = e.memory.categories().into_iter().filter(|(_, bytes)| bytes.0 > 0);
     let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {bytes}")).collect();
-    row(text, "memory", &format!("{} a rank of {} it may use", e.memory_peak, e.memory_available));
+    row(text, "memory", &format!("{} per rank; {} available", e.memory_peak, e.memory_available));
     row(text, "", &held.join(" · "));
     let sent: Vec<String> = e
         .traffic
@@ -136,7 +136,7 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
         .map(|(name, bytes)| format!("{name} {bytes}"))
         .collect();
     if !sent.is_empty() {
-        let told = format!("{} a step from the rank that sends most", e.traffic.total());
+        let told = format!("{} per step from the rank that sends most", e.traffic.total());
         row(text, "traffic", &told);
         row(text, "", &sent.join(" · "));
     }
@@ -194,14 +194,14 @@ fn after(every: u64, pace: &Pace) -> String {
 
 fn left_out(text: &mut String, plan: &Plan) {
     text.push('\n');
-    row(text, "considered", &format!("{} candidates priced", thousands(plan.priced)));
+    row(text, "considered", &format!("{} candidates evaluated", thousands(plan.priced)));
     for rejected in plan.rejected.iter().take(REASONS) {
-        row(text, "left out", &format!("{}: {}", thousands(rejected.count), rejected.heading));
+        row(text, "rejected", &format!("{}: {}", thousands(rejected.count), rejected.heading));
     }
     let rest = plan.rejected.iter().skip(REASONS);
     let count: u64 = rest.clone().map(|rejected| rejected.count).sum();
     if count > 0 {
-        row(text, "left out", &format!("{}: {} other reasons", thousands(count), rest.count()));
+        row(text, "rejected", &format!("{}: {} other reasons", thousands(count), rest.count()));
     }
 }
 
@@ -213,7 +213,7 @@ fn with_range(value: &str, low: String, high: String, reason: &str) -> String {
     if low == high {
         return format!("{value}: {reason}");
     }
-    format!("{value} (worth trying: {low} to {high}): {reason}")
+    format!("{value} (range to search: {low} to {high}): {reason}")
 }
 
 /// A key and its value, wrapped under itself.

@@ -25,7 +25,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 pub struct Case<'a> {
     /// The model.
     pub model: &'a Model,
-    /// The update rule.
+    /// Optimizer.
     pub optimizer: &'a Optimizer,
     /// The host.
     pub host: &'a HostFacts,

@@ -96,7 +96,7 @@ fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
             "{from} at {base_batch:.0} {unit}; {size:.0} is past the critical batch of {critical:.0}, where it no longer grows"
         )
     } else {
-        format!("{from} at {base_batch:.0} {unit}, by the root of the batch for {size:.0}")
+        format!("{from} at {base_batch:.0} {unit}, scaled by the square root of the batch to {size:.0}")
     };
     (value, reason)
 }
@@ -162,11 +162,18 @@ pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
         OptimizerKind::Adamw | OptimizerKind::Lion | OptimizerKind::Lamb => {
             let settle = (2.0 / (1.0 - optimizer.beta2)).ceil() as u64;
             let percent = (steps as f64 * 0.01).ceil() as u64;
-            (settle.max(percent), format!("2/(1−β₂) = {settle} steps, or 1 % of the run where that is more"))
+            (settle.max(percent), format!("2/(1−β₂) = {settle} steps, or 1 % of the run if that is more"))
         }
     };
     let value = wanted.clamp(1, fifth);
-    let reason = if wanted > fifth { format!("a fifth of the run, shorter than {why}") } else { why };
+    let reason = if wanted > fifth {
+        format!(
+            "a fifth of the run, which is shorter than \
+                                             {why}"
+        )
+    } else {
+        why
+    };
     Decision { value, low: (value / 2).max(1), high: (value * 2).min(fifth), reason }
 }
 

@@ -134,7 +134,8 @@ pub struct Priced {
 pub enum OutlookError {
     /// The formulas are those of a transformer.
     #[error(
-        "model.kind = \"{kind}\": only decoders can be priced from data sheets; others are measured, on the machine itself"
+        "model.kind = \"{kind}\": only decoders can be planned from data sheets; plan other models on the \
+        machine itself"
     )]
     NoDecoder {
         /// The kind of the model.
@@ -146,7 +147,7 @@ pub enum OutlookError {
     )]
     NoBatch,
     /// A decision that the space of layouts of equal devices has not.
-    #[error("layout.{key} is set: the price of a layout on other devices knows no such choice; leave it out")]
+    #[error("layout.{key} is set: the cost model for other devices does not support it; remove it")]
     Pin {
         /// The key.
         key: &'static str,

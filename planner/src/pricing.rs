@@ -92,7 +92,7 @@ impl Pricing<'_> {
             Source::Nearby(ranks) => {
                 format!("measured on this host on {day} with {ranks} ranks, carried over")
             }
-            Source::Datasheet => "data sheet, not measured: `dtrain probe` would narrow it".into(),
+            Source::Datasheet => "data sheet, not measured; `dtrain probe` measures this machine".into(),
         };
         let factors = self.judge.factors();
         if factors.observations == 0 {

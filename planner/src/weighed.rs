@@ -79,7 +79,7 @@ impl<T> Weighed<T> {
         }
         text.push('\n');
         let all = thousands(self.front.len() as u64);
-        let told = format!("{all} ways to train are bettered by none in time, memory and money at once");
+        let told = format!("{all} configurations are Pareto-optimal in time, memory and money");
         row(text, "trade-offs", &told);
         let titles = ["step", "memory", &format!("{device}s"), &hours_title(&self.choice, device), "money"];
         row(text, "", line(titles.map(str::to_owned), &self.choice).trim_end());

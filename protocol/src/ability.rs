@@ -17,7 +17,7 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
         }
     }
     if layout.context.get() > 1 && *device != DeviceKind::Cpu {
-        return Some("the worker splits sequences among CPUs only".into());
+        return Some("context parallelism runs on CPUs only".into());
     }
     if let Some(reason) = cannot_spread(arrangement, model) {
         return Some(reason);
@@ -53,18 +53,18 @@ fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<String> {
         return Some(format!("{reason}: context {context}"));
     }
     if !count.is_multiple_of(expert.get()) {
-        return Some(format!("{count} experts do not divide among {expert} ranks (model.experts)"));
+        return Some(format!("{count} experts cannot be divided evenly over {expert} ranks (model.experts)"));
     }
     if expert.get() == 1 {
         return None;
     }
     if arrangement.device != DeviceKind::Cpu {
-        return Some(format!("the worker spreads experts among CPUs only: expert {expert}"));
+        return Some(format!("expert parallelism runs on CPUs only: expert {expert}"));
     }
     if arrangement.zero != ZeroStage::Zero0 && arrangement.expert_shard().is_none() {
         let shard = arrangement.shard;
         return Some(format!(
-            "groups of {shard} hold unlike many of each expert (layout.shard): expert {expert}"
+            "groups of {shard} hold unequal numbers of each expert (layout.shard): expert {expert}"
         ));
     }
     None
@@ -77,10 +77,10 @@ fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'stat
     }
     match (model, arrangement.device) {
         (Model::Mlp(_) | Model::Cnn(_) | Model::Command(_), _) => {
-            Some("selective recompute drops the scores of attention, and this model has no attention")
+            Some("selective recompute drops attention scores, and this model has no attention")
         }
         (Model::Decoder(_), DeviceKind::Cpu) if arrangement.precision == Precision::F32 => {
-            Some("on a CPU in f32 the scores of attention are never kept (selective recompute is as none)")
+            Some("on a CPU in f32, attention scores are never kept (selective recompute saves nothing)")
         }
         (Model::Decoder(_), _) if arrangement.recompute_every > 1 => {
             Some("selective recompute drops the scores of every block (layout.recompute_every = 1)")
@@ -94,7 +94,7 @@ fn cannot_shard(arrangement: &Arrangement) -> Option<String> {
     let Arrangement { zero, shard, recompute, recompute_every, .. } = arrangement;
     let replicas = arrangement.replicas();
     if *shard == 0 || !replicas.is_multiple_of(*shard) {
-        return Some(format!("{replicas} replicas do not divide into groups of {shard} (layout.shard)"));
+        return Some(format!("{replicas} replicas cannot be divided into groups of {shard} (layout.shard)"));
     }
     if *zero == ZeroStage::Zero3 && (*recompute, *recompute_every) != (Recompute::Full, 1) {
         // A graph holds its weights: a block whose graph waits for its backward would keep them gathered.
@@ -112,9 +112,7 @@ fn cannot_approximate(arrangement: &Arrangement) -> Option<String> {
         return None;
     }
     if *zero != ZeroStage::Zero0 {
-        return Some(format!(
-            "only replicas that hold all of their state train with {sync} (layout.zero = 0)"
-        ));
+        return Some(format!("{sync} needs replicas with unsharded state (layout.zero = 0)"));
     }
     let keeps = match sync.compress {
         Compression::None | Compression::F16 | Compression::Bf16 => {
@@ -139,11 +137,11 @@ fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
     match (axis, model) {
         (Axis::Data | Axis::Pipeline, _)
         | (Axis::Tensor | Axis::Context, Model::Decoder(_) | Model::Command(_)) => None,
-        (Axis::Tensor, Model::Mlp(_) | Model::Cnn(_)) => Some("only the matrices of a decoder are cut"),
-        (Axis::Context, Model::Mlp(_) | Model::Cnn(_)) => Some("only a decoder has sequences to split"),
+        (Axis::Tensor, Model::Mlp(_) | Model::Cnn(_)) => Some("tensor parallelism needs a decoder"),
+        (Axis::Context, Model::Mlp(_) | Model::Cnn(_)) => Some("context parallelism needs a decoder"),
         (Axis::Expert, Model::Decoder(Decoder { experts: Some(_), .. }) | Model::Command(_)) => None,
         (Axis::Expert, Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_)) => {
-            Some("the model has no experts to spread")
+            Some("expert parallelism needs a model with experts")
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Arrangement {
     /// nothing.
     #[serde(default = "one")]
     pub shard: u32,
-    /// Whether tensor-parallel ranks also hold parts of the sequence where matrices are not cut.
+    /// Sequence parallelism: tensor-parallel ranks split the sequence outside of sharded matrices.
     #[serde(default)]
     pub sequence: bool,
     /// Which activations are computed again.

@@ -59,7 +59,7 @@ pub struct Training {
     pub micro_batch: u32,
     /// Forward passes of one step on this rank.
     pub micro_batches: u32,
-    /// The update rule.
+    /// Optimizer.
     pub optimizer: Optimizer,
     /// Peak learning rate.
     pub learning_rate: f64,

@@ -263,19 +263,23 @@ impl std::fmt::Display for Failure {
                 write!(f, "checkpoint {} is corrupt: {detail}", folder.display())
             }
             Self::OtherTraining { folder, detail } => {
-                write!(f, "checkpoint {} is of another training: {detail}", folder.display())
+                write!(f, "checkpoint {} belongs to another run: {detail}", folder.display())
             }
             Self::Data(detail) => write!(f, "data: {detail}"),
             Self::Exited { signal: Some(signal), .. } => write!(f, "killed by signal {signal}"),
-            Self::Exited { code: Some(code), .. } => write!(f, "exited with {code} without a word"),
-            Self::Exited { .. } => f.write_str("exited without a word"),
+            Self::Exited { code: Some(code), .. } => write!(
+                f,
+                "exited with code {code} and no error \
+            message"
+            ),
+            Self::Exited { .. } => f.write_str("exited without an error message"),
             Self::Command { code, signal, last } => {
                 match (code, signal) {
                     (_, Some(signal)) => write!(f, "killed by signal {signal}")?,
                     (Some(code), None) => write!(f, "exited with {code}")?,
                     (None, None) => f.write_str("ended")?,
                 }
-                last.last().map_or(Ok(()), |line| write!(f, ", last printing: {line}"))
+                last.last().map_or(Ok(()), |line| write!(f, "; last output: {line}"))
             }
             Self::Other(detail) => f.write_str(detail),
         }

@@ -32,7 +32,7 @@ pub enum FrameError {
     #[error("the checksum of a frame does not match")]
     Corrupt,
     /// The payload is not the expected message.
-    #[error("a frame could not be understood")]
+    #[error("a frame could not be decoded")]
     Json(#[from] serde_json::Error),
     /// The stream failed.
     #[error("the stream failed")]

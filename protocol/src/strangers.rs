@@ -31,7 +31,7 @@ impl Hurried {
     fn hurry(&self) -> io::Result<()> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not say in time who it is"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not identify itself in time"));
         }
         self.socket.set_read_timeout(Some(left))?;
         self.socket.set_write_timeout(Some(left))

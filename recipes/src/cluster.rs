@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Cluster {
     /// How processes are placed.
     pub launcher: Launcher,
-    /// Ranks in all, a multiple of the hosts; `None` lets the planner choose.
+    /// Total number of ranks, a multiple of the hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
     /// Which devices train, on every host.
     pub devices: Devices,
@@ -20,7 +20,7 @@ pub struct Cluster {
     /// Mean time between failures of one host, above 0; `None` lets the planner assume one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<Seconds>,
-    /// Time that measuring the speed of the hosts for a model may take, above 0; `None` for 12 s.
+    /// Time limit for measuring how fast the hosts train a model, above 0; `None` for 12 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Seconds>,
     /// Money for an hour of one GPU, or of one core where CPUs train, above 0; `None` where nobody counts it.

@@ -285,7 +285,7 @@ fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift: usize) -> 
 
 fn too_large(name: &str, bytes: usize) -> Problem {
     Problem::new(format!("{name} is too large for a recipe: {bytes} bytes, at most {LARGEST} are read"))
-        .hint("data belongs into files that `data.train` names")
+        .hint("put data into files and list them in `data.train`")
 }
 
 fn syntax(source: &Arc<Source>, error: &toml::de::Error) -> Problem {
@@ -302,7 +302,7 @@ fn syntax(source: &Arc<Source>, error: &toml::de::Error) -> Problem {
             problem("a text needs quotes").hint("write for example `kind = \"decoder\"`")
         }
         message if message.starts_with("duplicate key") => {
-            problem("said twice").hint("each key, and each `[section]`, can stand in a file once")
+            problem("set twice").hint("each key, and each `[section]`, can stand in a file once")
         }
         message if message.contains("escape") || message.contains("unicode") => problem(message)
             .hint("in double quotes `\\` begins an escape; write a path in single quotes, or with `/`"),

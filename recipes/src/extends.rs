@@ -34,11 +34,16 @@ pub fn extended(document: Document, resolve: Resolver<'_>) -> Result<Document, V
             source.base = folder.strip_prefix(&root).unwrap_or(&folder).to_owned();
         }
         if chain.contains(&source.name) {
-            let problem = Problem::new(format!("`extends` comes back to {}", source.name)).at(&origin);
+            let problem = Problem::new(format!(
+                "`extends` is circular: it leads back to \
+                                               {}",
+                source.name
+            ))
+            .at(&origin);
             return Err(vec![problem.note(format!("{} → {}", chain.join(" → "), source.name))]);
         }
         if chain.len() >= DEEPEST {
-            let message = format!("more than {DEEPEST} recipes extend each other");
+            let message = format!("more than {DEEPEST} levels of `extends`");
             return Err(vec![Problem::new(message).at(&origin)]);
         }
         chain.push(source.name.clone());
@@ -66,7 +71,7 @@ fn same_kind(above: &Document, below: &Document, name: &str) -> Result<(), Vec<P
         (Value::Text(a), Value::Text(b)) if a != b => {
             let message = format!("the model is of kind {a:?}, but {name} is for {b:?}");
             let problem = Problem::new(message).at(&wanted.origin).note_at("the other kind", &found.origin);
-            Err(vec![problem.hint(format!("extend a recipe for {a:?}, or say `kind = {b:?}`"))])
+            Err(vec![problem.hint(format!("extend a recipe for {a:?}, or set `kind = {b:?}`"))])
         }
         _ => Ok(()),
     }
@@ -85,7 +90,7 @@ fn found(name: &str, origin: &Origin, resolve: Resolver<'_>) -> Result<Source, P
             }
         });
     }
-    let Some(from) = origin.source() else { return Err(unknown("nothing to start from".to_owned())) };
+    let Some(from) = origin.source() else { return Err(unknown("nothing to extend".to_owned())) };
     let found = resolve(name, from).map_err(unknown)?;
     Ok(Source { layer: Layer::Extended, ..found })
 }

@@ -171,7 +171,7 @@ const AXIS: Shape = OrAuto(&Whole(1, 1_000_000));
 const AUTO_AXIS: Need = Default("auto");
 const LARGEST_WHOLE: u64 = i64::MAX as u64;
 const NO_LIMIT: &str =
-    "no limit; one of steps, samples, tokens, epochs and time must be said, except for commands";
+    "no limit; one of steps, samples, tokens, epochs and time is required, except for commands";
 
 macro_rules! keys {
     ($($path:literal, $shape:expr, $need:expr, $kinds:expr, $doc:literal;)*) => {
@@ -182,11 +182,11 @@ macro_rules! keys {
 /// Every key, in the order in which a recipe is read.
 pub const KEYS: &[Key] = keys![
     "name", Shape::Name, Default("the file's name; of FOLDER/recipe.toml the folder's"), ANY, "Name of the recipe, and of its trials";
-    "description", Shape::Text, Optional("no description"), ANY, "What the recipe is for; shown, never used";
+    "description", Shape::Text, Optional("no description"), ANY, "What the recipe is for; shown only";
     "extends", Shape::Text, Optional("nothing is extended"), ANY,
-        "Recipe whose values hold where this one says nothing: `library/NAME`, a relative path, or `PACKAGE/RECIPE` from git";
+        "Recipe that this one extends: `library/NAME`, a relative path, or `PACKAGE/RECIPE` from git";
 
-    "model.kind", OneOf(&["decoder", "mlp", "cnn", "command"]), Required, ANY, "What is trained";
+    "model.kind", OneOf(&["decoder", "mlp", "cnn", "command"]), Required, ANY, "Kind of model";
     "model.family", OneOf(&["gpt2", "llama"]), Default("\"gpt2\""), DECODER,
         "Preset of positions, norm, activation, tied, bias and ffn";
     "model.layers", Whole(1, 65_536), Required, DECODER, "Number of blocks";
@@ -195,29 +195,31 @@ pub const KEYS: &[Key] = keys![
     "model.kv_heads", Whole(1, 65_536), Default("heads"), DECODER, "Key and value heads; they divide heads";
     "model.ffn", Whole(1, 8_388_608), Default("gelu: 4 × hidden; swiglu: 8/3 × hidden, rounded up to a multiple of 64"),
         DECODER, "Feed-forward width; of each expert, where there are experts";
-    "model.experts", Whole(2, 65_536), Optional("one feed-forward layer, which every token passes"), DECODER,
-        "Feed-forward layers of each block, of which a token passes a few; without biases";
+    "model.experts", Whole(2, 65_536), Optional("one dense feed-forward layer"), DECODER,
+        "Experts (feed-forward layers without biases) in each block; each token is routed to a few";
     "model.experts_per_token", Whole(1, 65_536), Default("2, where there are experts"), DECODER,
-        "Experts that a token passes: those its router finds most likely";
+        "Experts per token: the router's top k";
     "model.capacity", OrNone(&Shape::Above(0.0, 1e6)), Default("\"none\", where there are experts"), DECODER,
-        "Tokens of a sequence that an expert takes, as a multiple of its even share; the rest passes it by";
+        "Tokens of a sequence that an expert accepts, as a multiple of its even share; the rest skip it";
     "model.balance", Shape::Below(0.0, 1e6), Default("0.01, where there are experts"), DECODER,
-        "Weight of the load-balance loss, which is not told";
-    "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; must be said for token shards"), DECODER,
+        "Weight of the load-balance loss, which is not part of the reported loss";
+    "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; required for token shards"), DECODER,
         "Vocabulary size";
     "model.context", Whole(1, 16_777_216), Required, DECODER, "Sequence length in tokens";
     "model.positions", OneOf(&["learned", "rotary"]), Default("gpt2: \"learned\"; llama: \"rotary\""), DECODER,
-        "How a token's place is encoded";
+        "Position encoding";
     "model.norm", OneOf(&["layer", "rms"]), Default("gpt2: \"layer\"; llama: \"rms\""), DECODER,
         "Normalisation before each sub-layer";
     "model.activation", OneOf(&["gelu", "swiglu"]), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
         "Feed-forward non-linearity";
     "model.tied", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether the head shares the embedding";
     "model.bias", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether linear layers have a bias";
-    "model.inputs", Whole(1, 1_048_576), Required, MLP, "Input columns; said, so that the recipe is priced without reading data";
+    "model.inputs", Whole(1, 1_048_576), Required, MLP,
+        "Input columns; set here so that planning does not read data";
     "model.hidden", Shape::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";
     "model.activation", OneOf(&["relu", "gelu"]), Default("\"relu\""), MLP, "Non-linearity between layers";
-    "model.channels", Whole(1, 4096), Required, CNN, "Channels of an image; said, so that the recipe is priced without reading data";
+    "model.channels", Whole(1, 4096), Required, CNN,
+        "Channels of an image; set here so that planning does not read data";
     "model.height", Whole(1, 65_536), Required, CNN, "Rows of an image, in pixels";
     "model.width", Whole(1, 65_536), Required, CNN, "Columns of an image, in pixels";
     "model.stages", Shape::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
@@ -225,31 +227,35 @@ pub const KEYS: &[Key] = keys![
     "model.classes", Whole(2, 1_048_576), Required, CLASSES, "Number of classes";
     "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; no shell is involved";
     "model.framework", OneOf(&["pytorch", "deepspeed", "tensorflow", "jax", "horovod"]), Default("\"pytorch\""), COMMAND,
-        "Whose environment variables the program finds";
+        "Convention for the environment variables passed to the program";
     "model.progress", Shape::Texts, Optional("JSON lines on the file DTRAIN_EVENTS_FD only"), COMMAND,
-        "Templates of the lines that tell of progress, such as `step {step} * loss {loss}`";
+        "Templates of progress lines, such as `step {step} * loss {loss}`";
 
     "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
-    "data.valid", Shape::Valid, Default("\"5%\""), OURS, "Share of the training data kept for validation, or files";
+    "data.valid", Shape::Valid, Default("\"5%\""), OURS,
+        "Share of the training data held out for validation, or files";
     "data.format", OneOf(&["text", "tokens", "idx", "csv"]),
         Default("by the first training file: .bin tokens, .csv csv, -ubyte or .idx idx, otherwise text"), OURS,
         "How files are read";
     "data.tokenizer", Shape::Tokenizer, Default("\"bytes\""), DECODER, "How text becomes tokens";
-    "data.labels", Shape::Files, Optional("must be said for idx"), CLASSES, "Label files, one for each file of train";
-    "data.valid_labels", Shape::Files, Optional("must be said when valid names idx files"), CLASSES,
+    "data.labels", Shape::Files, Optional("required for idx"), CLASSES,
+        "Label files, one for each file of train";
+    "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), CLASSES,
         "Label files, one for each file of valid";
-    "data.target", Shape::Text, Optional("must be said for csv"), CLASSES, "Name of the column with the class";
+    "data.target", Shape::Text, Optional("required for csv"), CLASSES, "Name of the column with the class";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
-    "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY, "The figure that decides";
+    "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY,
+        "Metric to optimise";
     "objective.stop.steps", Shape::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
     "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), ANY, "Stop after this many samples";
     "objective.stop.tokens", Shape::Tokens, Optional(NO_LIMIT), ANY, "Stop after this many tokens";
     "objective.stop.epochs", Shape::Epochs, Optional(NO_LIMIT), ANY, "Stop after this many passes over the training data";
-    "objective.stop.time", Shape::Time, Optional(NO_LIMIT), ANY, "Stop after this long, counted over all attempts";
+    "objective.stop.time", Shape::Time, Optional(NO_LIMIT), ANY,
+        "Stop after this much training time, over all attempts";
     "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
 
-    "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), ANY, "The update rule";
+    "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), ANY, "Optimizer";
     "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), ANY, "Decay of the first moment; momentum for sgd";
     "train.optimizer.beta2", Shape::Below(0.0, 1.0), Default("adamw: decoder 0.95, others 0.999; lamb: 0.999; lion: 0.99"), ANY,
         "Decay of the second moment";
@@ -264,7 +270,7 @@ pub const KEYS: &[Key] = keys![
     "train.final_fraction", Shape::Share, Default("0.1"), ANY, "Learning rate at the end, as a share of the peak";
     "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), ANY, "Largest global norm of the gradient";
     "train.precision", Choice(&OneOf(&["f32", "bf16", "f16"])), Default("auto"), ANY,
-        "Arithmetic of matrix products; f16 is for GPUs without bf16, and scales the loss";
+        "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling";
     "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), ANY, "Seed of weights and data order";
 
     "layout.data", AXIS, AUTO_AXIS, ANY, "Data-parallel replicas";
@@ -273,52 +279,55 @@ pub const KEYS: &[Key] = keys![
     "layout.context", AXIS, AUTO_AXIS, ANY, "Context-parallel ranks";
     "layout.expert", AXIS, AUTO_AXIS, ANY, "Expert-parallel ranks";
     "layout.zero", OrAuto(&Whole(0, 3)), Default("auto"), ANY,
-        "What replicas shard: 1 optimizer state, 2 also gradients, 3 also parameters";
+        "ZeRO stage: 1 shards optimizer state, 2 also gradients, 3 also parameters";
     "layout.micro_batch", AXIS, AUTO_AXIS, ANY, "Samples of one forward pass on one rank";
     "layout.recompute", OrAuto(&OneOf(&["none", "selective", "full"])), Default("auto"), ANY,
-        "Activations computed again in backward";
+        "Activation recomputation in the backward pass";
     "layout.recompute_every", OrAuto(&Whole(1, 4096)), Default("auto"), ANY,
-        "Of how many blocks one is computed again; 1 for every block";
+        "Recompute one block in this many; 1 recomputes every block";
     "layout.schedule", OrAuto(&OneOf(&["gpipe", "1f1b", "interleaved", "zero_bubble"])), Default("auto"), ANY,
         "Order of forward and backward passes in a pipeline";
     "layout.chunks", OrAuto(&Whole(1, 1024)), Default("auto"), ANY,
-        "Runs of blocks of one pipeline stage; more than 1 for the interleaved schedule only";
+        "Model chunks (virtual stages) per pipeline stage; more than 1 only with the interleaved schedule";
     "layout.sequence", OrAuto(&Shape::Flag), Default("auto"), ANY,
-        "Whether tensor-parallel ranks also hold parts of the sequence where matrices are not cut";
+        "Sequence parallelism: tensor-parallel ranks split the sequence outside of sharded matrices";
     "layout.shard", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
-        "Replicas among which state is sharded; groups of that many replicate it";
+        "Replicas per sharding group; state is replicated across groups (hybrid sharding)";
     "layout.shares", OrAuto(&Shape::Wholes(1, 1000)), AUTO_AXIS, OURS,
         "How much of a step each data replica does, relative to the others: `[3, 1]` gives the first three times as much";
 
     "sync.compress", OneOf(&["none", "f16", "bf16", "powersgd", "topk"]), Default("\"none\""), OURS,
-        "How the sums of replicas are made smaller on their way; all but \"none\" are approximate";
-    "sync.rank", Whole(1, 1024), Default("powersgd: 4"), OURS, "Rank of the two factors that a matrix travels as";
-    "sync.keep", Shape::Part, Default("topk: \"1%\""), OURS, "Share of the values that travel, the largest";
+        "Compression of gradient all-reduce between replicas; all but \"none\" are approximate";
+    "sync.rank", Whole(1, 1024), Default("powersgd: 4"), OURS, "Rank of the two PowerSGD factors of a matrix";
+    "sync.keep", Shape::Part, Default("topk: \"1%\""), OURS,
+        "Share of the gradient values that are sent, the largest first";
     "sync.every", Whole(1, 1_000_000), Default("1"), OURS,
         "Optimizer steps from one synchronisation of the replicas to the next; above 1 is approximate";
     "sync.outer_learning_rate", Shape::Above(0.0, 10.0), Default("every above 1: 0.7"), OURS,
-        "Learning rate of the step that the mean change of the replicas makes";
-    "sync.outer_momentum", Shape::Below(0.0, 1.0), Default("every above 1: 0.9"), OURS, "Momentum of that step";
+        "Outer learning rate, applied to the mean change of the replicas";
+    "sync.outer_momentum", Shape::Below(0.0, 1.0), Default("every above 1: 0.9"), OURS,
+        "Momentum of the outer step";
     "sync.staleness", Whole(0, 64), Default("0"), OURS,
-        "Steps by which the weights that a gradient is of may be behind those that it moves; above 0 is approximate";
+        "Steps by which gradients may be stale; above 0 is approximate";
 
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), ANY, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";
 
     "cluster.launcher", OneOf(&["local", "ssh", "slurm", "kubernetes"]), Default("\"local\""), ANY, "How processes are placed";
-    "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY, "Ranks in all, a multiple of the hosts";
+    "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
+        "Total number of ranks, a multiple of the hosts";
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
-    "cluster.mtbf", Shape::Time, Optional("154 days are assumed"), ANY,
+    "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
     "cluster.probe", Shape::Time, Optional("12 s"), ANY,
-        "Time that measuring the speed of the hosts for a model may take";
-    "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are told, and no money"), ANY,
-        "Money for an hour of one GPU, or of one core where CPUs train, in any currency";
+        "Time limit for measuring how fast the hosts train a model";
+    "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are reported, and no money"), ANY,
+        "Price per GPU hour, or per core hour on CPUs, in any currency";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
     "cluster.slurm.partition", Shape::Host, Optional("Slurm's default"), ANY, "Partition of the job";
     "cluster.slurm.account", Shape::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";
     "cluster.slurm.time", Shape::Time, Optional("the partition's limit"), ANY,
-        "Longest time of the job; shortly before it ends training is saved, and the job queued again";
+        "Time limit of the job; shortly before it, training is saved and the job is requeued";
     "cluster.slurm.options", Shape::Texts, Optional("none"), ANY,
         "More options of sbatch, such as `--gpus-per-node=8`, each with its value in one text";
     "cluster.hosts.address", Shape::Host, Required, ANY, "Name or address; `gpu-[01-04]` stands for four";

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is trained.
+/// Kind of model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Model {

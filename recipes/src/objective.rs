@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// What is to be reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
-    /// The figure that decides.
+    /// Metric to optimise.
     pub metric: Metric,
     /// When training ends; the first condition that holds. At least one of `steps`, `samples`,
     /// `tokens`, `epochs` or `time` is set, but for a foreign command, which ends by itself.

@@ -59,13 +59,13 @@ enum Part {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// A brace without its other half.
-    #[error("`{{` and `}}` stand around the name of a figure, such as `{{step}}`")]
+    #[error("`{{` and `}}` enclose the name of a metric, such as `{{step}}`")]
     Brace,
     /// A name that no figure has.
-    #[error("no figure is called `{0}`; there are {names}", names = names())]
+    #[error("unknown metric `{0}`; known are {names}", names = names())]
     Name(String),
     /// A figure that is named twice.
-    #[error("`{{{0}}}` stands in it twice")]
+    #[error("`{{{0}}}` occurs twice")]
     Twice(String),
     /// Nothing says where training is.
     #[error("it needs `{{step}}`, and `{{loss}}` or `{{valid_loss}}`")]
@@ -233,8 +233,6 @@ mod tests {
             wrong("{step loss {loss"),
             "`{` and `}` stand around the name of a figure, such as `{step}`"
         );
-        assert!(
-            wrong("{stpe} {loss}").starts_with("no figure is called `stpe`; there are step, loss, tokens")
-        );
+        assert!(wrong("{stpe} {loss}").starts_with("unknown metric `stpe`; known are step, loss, tokens"));
     }
 }

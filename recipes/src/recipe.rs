@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Recipe {
     /// Letters, digits, `-`, `_` and `.`, at most 128.
     pub name: String,
-    /// What is trained.
+    /// Kind of model.
     pub model: Model,
     /// Where samples come from; `None` only for a foreign command.
     pub data: Option<Data>,

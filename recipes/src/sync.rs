@@ -48,7 +48,7 @@ pub struct Local {
     pub every: u64,
     /// Learning rate of the step that the mean change of the weights makes.
     pub outer_learning_rate: f64,
-    /// Momentum of that step (Nesterov 1983), in [0, 1).
+    /// Momentum of the outer step (Nesterov 1983), in [0, 1).
     pub outer_momentum: f64,
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Synchronisation {
         }
         let and = if self.compress == Compression::None { "" } else { ", " };
         match (self.local, self.staleness) {
-            (Some(Local { every, .. }), _) => write!(f, "{and}replicas meet every {every} steps"),
+            (Some(Local { every, .. }), _) => write!(f, "{and}replicas synchronise every {every} steps"),
             (None, 0) => Ok(()),
             (None, 1) => write!(f, "{and}gradients up to 1 step old"),
             (None, staleness) => write!(f, "{and}gradients up to {staleness} steps old"),
@@ -122,7 +122,7 @@ mod tests {
                     staleness: 0,
                 },
                 r#"{"compress":"topk","keep":0.01,"every":8,"outer_learning_rate":0.7,"outer_momentum":0.9}"#,
-                "the largest 1 % on the wire, replicas meet every 8 steps",
+                "the largest 1 % on the wire, replicas synchronise every 8 steps",
             ),
             (
                 Synchronisation { compress: Compression::Bf16, local: None, staleness: 2 },

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// How the weights are moved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
-    /// The update rule and its constants.
+    /// Optimizer and its constants.
     pub optimizer: Optimizer,
     /// Global batch: samples in one optimizer step over all ranks.
     pub batch: Choice<Samples>,

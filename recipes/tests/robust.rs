@@ -37,7 +37,7 @@ fn a_huge_file_is_refused_without_being_read() {
     assert_eq!(
         text,
         "error: r.toml is too large for a recipe: 1048577 bytes, at most 1048576 are read\n\
-         hint: data belongs into files that `data.train` names\n"
+         hint: put data into files and list them in `data.train`\n"
     );
 }
 

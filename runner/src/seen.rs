@@ -27,7 +27,7 @@ pub enum Status {
         attempt: AttemptId,
         /// Ranks of the attempt.
         ranks: u32,
-        /// Steps completed in the checkpoint it goes on from.
+        /// Step of the checkpoint [default: all committed] it goes on from.
         from: Option<StepId>,
     },
     /// The agent answers; what it says from here on is live.

@@ -116,7 +116,7 @@ fn a_model_that_an_engine_has_not_is_refused() {
     let refused = house.expect(2, ["plan", recipe.to_str().expect("UTF-8"), "--emit", "torchtitan"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        said.contains("torchtitan cannot do what the plan says: a decoder that is not of the Llama family"),
+        said.contains("torchtitan does not support the plan: a decoder that is not of the Llama family"),
         "{said}"
     );
 }

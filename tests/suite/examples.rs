@@ -85,7 +85,7 @@ fn slow_network() {
     }
     let text = |args: &[&str]| String::from_utf8(house.expect(0, args).stdout).expect("text");
     for (trial, words) in [
-        ("slow-network-1", Some("approximate: replicas meet every 8 steps")),
+        ("slow-network-1", Some("approximate: replicas synchronise every 8 steps")),
         ("slow-network-2", None),
         ("slow-network-3", Some("approximate: gradients up to 2 steps old")),
     ] {
@@ -104,7 +104,7 @@ fn slow_network() {
     text(&["note", "slow-network-2", "--untag", "keep"]);
     assert!(!text(&["history", "--where", "tag=keep"]).contains("slow-network"), "it was taken away");
     let planned = text(&["plan", root().join("examples/slow-network/recipe.toml").to_str().expect("text")]);
-    assert!(planned.contains("approximate: replicas meet every 8 steps"), "{planned}");
+    assert!(planned.contains("approximate: replicas synchronise every 8 steps"), "{planned}");
 }
 
 #[test]
@@ -142,10 +142,10 @@ fn llama_405b() {
     let plan =
         |on| house.dtrain(["plan", recipe.to_str().expect("text"), "--on", on]).output().expect("it starts");
     for (on, what) in [
-        ("2x8 Frobnicator", "known are"),
-        ("2x8", "names no part"),
-        ("2*8 H100", "no number of hosts"),
-        ("2x8 H100 +", "names no part"),
+        ("2x8 Frobnicator", "known types"),
+        ("2x8", "names no GPU type"),
+        ("2*8 H100", "not a number of hosts"),
+        ("2x8 H100 +", "names no GPU type"),
     ] {
         let output = plan(on);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -35,7 +35,7 @@ fn trains_on_two_hosts(name: &str, module: &str) {
     let argv = format!("model.argv=[{:?}, \"train.py\"]", python.to_str().expect("UTF-8"));
     let mut run = Run::of(&lab, &[&argv]);
     kill_process(second_rank(&lab), Signal::KILL).expect("it just started");
-    let (_, words) = run.hears("trying again");
+    let (_, words) = run.hears("retrying in");
     assert!(words.contains("killed by signal 9"), "{words}");
     run.completes(100);
     nothing_is_left(&lab, &["node1", "node2"]);

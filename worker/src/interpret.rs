@@ -115,7 +115,7 @@ struct Last {
 
 /// The failure of an assignment that asks for more than the worker can.
 fn beyond(what: &str) -> Failure {
-    Failure::Other(format!("the assignment asks for {what}, which this worker cannot do; plan again"))
+    Failure::Other(format!("the assignment needs {what}, which this worker does not support; plan again"))
 }
 
 /// A step in progress.

@@ -15,7 +15,7 @@ use dtrain_recipes::{Model, Precision, Recompute};
 pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<(), Failure> {
     let other = |words: String| Failure::Other(words);
     let Model::Decoder(decoder) = &request.model else {
-        return Err(other("only a decoder writes text; this model is of another kind".into()));
+        return Err(other("only a decoder generates text; this model is of another kind".into()));
     };
     let tokenizer = tokenizer(request)?;
     let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: request.threads };
@@ -57,7 +57,7 @@ fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
     let cache = session::cache(checkpoints);
     let data = data::open(&request.data, &request.data_root, &request.model, &cache)
         .map_err(|error| Failure::Data(error.to_string()))?;
-    let without = "this model was trained on ready-made tokens; nobody here knows the words behind them";
+    let without = "this model was trained on token shards; without their tokenizer no text can be written";
     data.tokenizer.ok_or_else(|| Failure::Data(without.into()))
 }
 

@@ -7,25 +7,26 @@ use std::path::PathBuf;
 const VERIFY_EXAMPLE: &str = "Example:
   dtrain checkpoint verify last 1200
 
-What is not as it was written is named by tensor, file and byte, and the exit code is 6 when a file is nowhere as it was written.
-Without STEP every checkpoint that counts is read.";
+Damage is reported by tensor, file and byte offset. The exit code is 6 when no intact copy of a
+file is left. Without STEP, every committed checkpoint is read.";
 
 const PULL_EXAMPLE: &str = "Example:
   dtrain checkpoint pull last --to kept/newest
 
-Every part is compared with what was committed. A copy that was cut off is gone on with by the same command.";
+Every file is checked against its committed hashes. Run the same command again to resume an
+interrupted copy.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CheckpointCommand {
-    /// List the checkpoints of a trial: their size, where they lie, and whether they count
+    /// List the checkpoints of a trial: size, location, and whether they can be used
     #[command(after_help = "Example:\n  dtrain checkpoint ls last")]
     Ls(TrialArgs),
 
-    /// Read all of a checkpoint, and name what is not as it was written
+    /// Read a whole checkpoint and report any damage
     #[command(after_help = VERIFY_EXAMPLE)]
     Verify(VerifyArgs),
 
-    /// Copy a checkpoint to a folder, from whichever host has it
+    /// Copy a checkpoint to a folder from the hosts that hold it
     #[command(after_help = PULL_EXAMPLE)]
     Pull(PullArgs),
 }
@@ -35,7 +36,7 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) trial: TrialArgs,
 
-    /// Steps completed in the checkpoint
+    /// Step of the checkpoint [default: all committed]
     pub(crate) step: Option<u64>,
 }
 
@@ -44,10 +45,10 @@ pub(crate) struct PullArgs {
     #[command(flatten)]
     pub(crate) trial: TrialArgs,
 
-    /// Steps completed in the checkpoint; without it the newest that counts
+    /// Step of the checkpoint [default: the newest committed]
     pub(crate) step: Option<u64>,
 
-    /// The folder to make
+    /// Folder to create
     #[arg(long, value_name = "FOLDER")]
     pub(crate) to: PathBuf,
 }

@@ -19,19 +19,19 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-/// Trains a model as its recipe says: plans, runs, watches, and remembers.
+/// Plans and runs training from a recipe, recovers from failures, and records every trial.
 #[derive(Debug, Parser)]
 #[command(name = "dtrain", version, max_term_width = 100, after_long_help = exit_codes(), after_help = FIRST_STEPS)]
 pub(crate) struct Arguments {
-    /// Print JSON on stdout; JSON Lines while training
+    /// Print JSON to stdout; JSON Lines during training
     #[arg(long, global = true, help_heading = "Options of every command")]
     pub(crate) json: bool,
 
-    /// Say nothing on stderr but errors
+    /// Print only errors to stderr
     #[arg(long, short, global = true, help_heading = "Options of every command")]
     pub(crate) quiet: bool,
 
-    /// Folder of the history and of all trials [default: ~/.local/state/dtrain]
+    /// Folder for the history and all trials [default: ~/.local/state/dtrain]
     #[arg(
         long,
         global = true,
@@ -48,9 +48,9 @@ pub(crate) struct Arguments {
 
 const FIRST_STEPS: &str = "First steps:
   dtrain init                  write a commented recipe
-  dtrain plan recipe.toml      see how it would be trained, and how fast
+  dtrain plan recipe.toml      show how it would be trained, and how fast
   dtrain run recipe.toml       train it
-  dtrain history               see what was trained";
+  dtrain history               list past trials";
 
 const PLAN_EXAMPLE: &str = "Examples:
   dtrain plan recipe.toml --out plan.json && dtrain run plan.json
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     )]
     Init(InitArgs),
 
-    /// Check a recipe and say everything that is wrong with it
+    /// Check a recipe and report every problem in it
     #[command(after_help = "Example:\n  dtrain check recipe.toml --set train.batch=64")]
     Check(RecipeArgs),
 
@@ -80,39 +80,39 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  dtrain schema > dtrain.schema.json")]
     Schema,
 
-    /// Measure how fast this machine trains the model of a recipe
+    /// Measure how fast this machine trains a recipe's model
     #[command(after_help = "Example:\n  dtrain probe recipe.toml")]
     Probe(ProbeArgs),
 
-    /// Choose how to train, explain the choice, and optionally save it
+    /// Choose a layout and training settings, explain the choice, and optionally save it
     #[command(after_help = PLAN_EXAMPLE)]
     Plan(PlanArgs),
 
-    /// Estimate what given trainings cost, from data sheets alone, beside what was measured
+    /// Estimate the cost of given runs from data sheets and compare it with measurements
     #[command(after_help = ESTIMATE_EXAMPLE)]
     Estimate(EstimateArgs),
 
-    /// Train what a recipe or a saved plan says
+    /// Train a recipe or a saved plan
     #[command(after_help = RUN_EXAMPLE)]
     Run(RunArgs),
 
-    /// Search the learning rate, and what else is left open, over short trials
+    /// Search the learning rate and other open settings with short trials
     #[command(after_help = TUNE_EXAMPLE)]
     Tune(TuneArgs),
 
-    /// Go on with a trial that was stopped, interrupted or lost
+    /// Resume a trial that was stopped, interrupted or lost
     #[command(after_help = "Example:\n  dtrain resume last")]
     Resume(ResumeArgs),
 
-    /// Watch a trial that runs detached
-    #[command(after_help = "Example:\n  dtrain attach last\n\nCtrl-C leaves; the trial goes on.")]
+    /// Attach to a running trial and show its progress
+    #[command(after_help = "Example:\n  dtrain attach last\n\nCtrl-C detaches; the trial keeps running.")]
     Attach(TrialArgs),
 
-    /// Let a running trial finish its step, save and stop
+    /// Stop a running trial after its current step and a checkpoint
     #[command(after_help = "Example:\n  dtrain stop last")]
     Stop(TrialArgs),
 
-    /// Print what the processes of a trial wrote to their logs
+    /// Print the logs of a trial's processes
     #[command(after_help = "Example:\n  dtrain logs last --rank 0 --follow")]
     Logs(LogsArgs),
 
@@ -120,15 +120,15 @@ pub(crate) enum Command {
     #[command(after_help = HISTORY_EXAMPLE)]
     History(HistoryArgs),
 
-    /// Show one trial, or every setting of a recipe and where it was said
+    /// Show one trial, or every setting of a recipe and where it was set
     #[command(after_help = "Examples:\n  dtrain show last\n  dtrain show --resolved recipe.toml")]
     Show(ShowArgs),
 
-    /// Compare two trials: what differed, and what came of it
+    /// Compare the settings and results of two trials
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
 
-    /// Write a note to a trial, or tag it
+    /// Add a note or tags to a trial
     #[command(
         override_usage = "dtrain note [OPTIONS] <TRIAL> [TEXT]",
         after_help = "Examples:\n  dtrain note last \"the warm-up was too short\"\n  dtrain note tiny-3 --tag keep --tag figure=2\n  \
@@ -148,15 +148,15 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = "Example:\n  dtrain model sample last --prompt \"fn main\"")]
     Model(ModelCommand),
 
-    /// Check that this machine is fit to train; each failure comes with its fix
+    /// Check that this machine can train; each failed check names a fix
     #[command(after_help = "Examples:\n  dtrain doctor\n  dtrain doctor train@gpu-01 gpu-02:2222")]
     Doctor {
-        /// Check these hosts over SSH instead, each as host, user@host or user@host:port
+        /// Hosts to check over SSH instead, each as host, user@host or user@host:port
         #[arg(value_name = "HOST")]
         hosts: Vec<String>,
     },
 
-    /// Print a script that completes dtrain's commands in your shell
+    /// Print a shell completion script
     #[command(
         after_help = "Example:\n  dtrain completions bash > ~/.local/share/bash-completion/completions/dtrain"
     )]
@@ -200,32 +200,31 @@ pub(crate) enum Command {
 const HISTORY_EXAMPLE: &str = "Example:
   dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10
 
-Conditions are about recipe, study, status or tag, about batch, learning_rate, best, loss, step or
-tokens_per_second, about a key of the recipe or the plan, or about a figure, of which the smallest
-value counts.";
+A condition tests recipe, study, status or tag; batch, learning_rate, best, loss, step or
+tokens_per_second; a key of the recipe or the plan; or the smallest value of a metric.";
 
 const TUNE_EXAMPLE: &str = "Examples:
   dtrain tune recipe.toml --trials 12 --out tuned.json && dtrain run tuned.json
-  dtrain tune recipe.toml --study recipe-tune-1 --trials 20    go on with a study
+  dtrain tune recipe.toml --study recipe-tune-1 --trials 20    resume a study
 
-Each trial is a complete short training with a warm-up and a decay of its own. The rate is
-searched within the plan's range unless the recipe says `learning_rate = { log = [1e-4, 1e-2] }`;
-batch, warm-up and precision where it says `{ choices = [..] }` or `{ log = [..] }`. Ctrl-C stops
-after saving; the same command with --study goes on, to the same end.";
+Each trial is a complete short training run with its own warm-up and decay. The learning rate is
+searched within the plan's range unless the recipe sets `learning_rate = { log = [1e-4, 1e-2] }`;
+batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
+Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml
   dtrain run recipe.toml --ranks 2 --set train.seed=7 --name seven
   dtrain run plan.json --detach
 
-Ctrl-C once finishes the step, saves and stops; twice stops at once.";
+Ctrl-C finishes the step, saves a checkpoint and stops; a second Ctrl-C stops immediately.";
 
 /// Other entries of a worker.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerPart {
     /// Measures
     Probe,
-    /// Continues a text
+    /// Generates text
     Sample,
 }
 

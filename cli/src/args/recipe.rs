@@ -20,21 +20,21 @@ pub(crate) enum RecipeCommand {
         name: String,
     },
 
-    /// Take the newest version of one package, or of all
+    /// Update one package or all packages
     #[command(after_help = "Example:\n  dtrain recipe update team")]
     Update {
-        /// The package; without one, all
+        /// The package [default: all]
         package: Option<String>,
 
-        /// Fetch also from repositories on this machine
+        /// Also allow repositories on this machine
         #[arg(long)]
         allow_file: bool,
     },
 
-    /// Check that packages are what dtrain.lock says; fetch those that are missing
+    /// Check packages against dtrain.lock and fetch missing ones
     #[command(after_help = "Example:\n  dtrain recipe verify")]
     Verify {
-        /// Fetch also from repositories on this machine
+        /// Also allow repositories on this machine
         #[arg(long)]
         allow_file: bool,
     },
@@ -43,14 +43,14 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe publish recipe.toml --repository ../recipes")]
     Publish(PublishArgs),
 
-    /// Let the recipes of a package run the programs they name, and give options to sbatch
+    /// Trust a package: allow its recipes to run programs and pass options to sbatch
     #[command(after_help = "Example:\n  dtrain recipe trust team")]
     Trust {
         /// The package
         package: String,
     },
 
-    /// Print every key that a recipe may have
+    /// Print every recipe key
     #[command(after_help = "Example:\n  dtrain recipe keys")]
     Keys,
 }
@@ -68,7 +68,7 @@ pub(crate) struct AddArgs {
     #[arg(long)]
     pub(crate) rev: Option<String>,
 
-    /// Fetch also from repositories on this machine
+    /// Also allow repositories on this machine
     #[arg(long)]
     pub(crate) allow_file: bool,
 }
@@ -87,11 +87,11 @@ pub(crate) struct PublishArgs {
     #[arg(long)]
     pub(crate) branch: Option<String>,
 
-    /// Text of the commit
+    /// Commit message
     #[arg(long)]
     pub(crate) message: Option<String>,
 
-    /// Remote that the branch is pushed to, where there is one of this name
+    /// Remote to push the branch to, if it exists
     #[arg(long, default_value = "origin")]
     pub(crate) remote: String,
 

@@ -19,7 +19,7 @@ pub(crate) struct RecipeArgs {
 /// Layers over a recipe.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LayerArgs {
-    /// Set one key of the recipe; may be given again
+    /// Set one key of the recipe; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
@@ -34,7 +34,7 @@ pub(crate) struct InitArgs {
     #[arg(value_name = "FILE", default_value = "recipe.toml")]
     pub(crate) path: PathBuf,
 
-    /// What to start from; without it, a few questions are asked
+    /// Template to start from; if omitted, dtrain asks
     #[arg(long, value_name = "NAME")]
     pub(crate) template: Option<crate::commands::init::Template>,
 
@@ -52,7 +52,7 @@ pub(crate) struct ProbeArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// Measure again, even where a measurement is known
+    /// Measure again even if a measurement is stored
     #[arg(long)]
     pub(crate) fresh: bool,
 }
@@ -62,7 +62,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// Save the plan in this file
+    /// Save the plan to this file
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
@@ -70,27 +70,27 @@ pub(crate) struct PlanArgs {
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub(crate) top: usize,
 
-    /// Tell of every value of every axis that was not chosen what it would cost, by cause
+    /// Show what every value that was not chosen would cost, by cause
     #[arg(long, conflicts_with = "emit")]
     pub(crate) explain: bool,
 
-    /// Also write a page with drawings of the step, its memory and its trade-offs
+    /// Also write an HTML page with charts of step time, memory and trade-offs
     #[arg(long, value_name = "FILE", conflicts_with = "emit")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Plan for GPUs that are not here: hosts, GPUs of each and part, joined by `+`
-    #[arg(long, value_name = "HOSTSxGPUS PART", conflicts_with_all = ["out", "top", "emit"])]
+    /// Plan for other hardware: hosts, GPUs per host and GPU type; `+` joins groups
+    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top", "emit"])]
     pub(crate) on: Option<String>,
 
-    /// What would train there
+    /// Engine that would train there
     #[arg(long, requires = "on", value_enum, default_value_t = EngineStyle::Megatron)]
     pub(crate) engine: EngineStyle,
 
-    /// Gigabits a second of network for each GPU there [default: as the part is usually sold with]
+    /// Network bandwidth per GPU in Gbit/s [default: typical for the GPU type]
     #[arg(long, requires = "on", value_name = "GBIT")]
     pub(crate) network: Option<f64>,
 
-    /// Write the best choice for another engine, or a manifest that launches it, in place of the explanation
+    /// Write the plan as files for another engine or launcher instead of explaining it
     #[arg(long, value_name = "NAME", value_parser = formats())]
     pub(crate) emit: Option<Format>,
 
@@ -121,15 +121,15 @@ pub(crate) enum EngineStyle {
 
 #[derive(Args, Debug)]
 pub(crate) struct EstimateArgs {
-    /// CSV table of trainings, one a row; `-` reads stdin
+    /// CSV table of training runs, one per row; `-` reads stdin
     #[arg(value_name = "ROWS")]
     pub(crate) rows: PathBuf,
 
-    /// Ids of rows whose measured time may be looked at: they correct the other rows of their source and hardware
+    /// Ids of rows to calibrate on; they correct rows of the same source
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) calibrate_on: Vec<String>,
 
-    /// Print the summary of each source only
+    /// Print only the summary of each source
     #[arg(long, conflicts_with = "json")]
     pub(crate) summary: bool,
 }
@@ -139,23 +139,23 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// Short trials in all, those that ended before included
+    /// Total number of short trials, including those already run
     #[arg(long, default_value_t = 12, value_name = "N")]
     pub(crate) trials: u64,
 
-    /// Optimizer steps of a short trial [default: a ninth of the whole training, at least 20]
+    /// Steps of each short trial [default: a ninth of the run, at least 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) steps: Option<u64>,
 
-    /// Layouts that a new study measures first, of the fastest planned; 0 trusts the plan
+    /// Fastest planned layouts to measure first in a new study
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub(crate) layouts: usize,
 
-    /// Name of the study; one that there is goes on [default: RECIPE-tune-N]
+    /// Name of the study; an existing study is resumed [default: RECIPE-tune-N]
     #[arg(long, value_name = "NAME")]
     pub(crate) study: Option<String>,
 
-    /// Save the winner's plan in this file [default: in the state folder]
+    /// Save the best plan to this file [default: in the state folder]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -177,19 +177,19 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) name: Option<String>,
 
-    /// Processes in all, over all hosts [default: the planner chooses]
+    /// Number of ranks over all hosts [default: chosen by the planner]
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
 
-    /// After training a text model, write this many tokens with it [default: 120]
+    /// Length of the text sample after training, in tokens [default: 120]
     #[arg(long, value_name = "N", conflicts_with = "no_sample")]
     pub(crate) sample: Option<u32>,
 
-    /// Write no sample
+    /// Do not generate a sample
     #[arg(long)]
     pub(crate) no_sample: bool,
 
-    /// Run a plan although the circumstances it was made for have changed
+    /// Run a stale plan: one whose recipe, host or dtrain version has changed
     #[arg(long)]
     pub(crate) stale_ok: bool,
 }

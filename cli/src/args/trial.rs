@@ -31,7 +31,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
 
-    /// Go on printing what is written, until the trial ends
+    /// Keep printing new output until the trial ends
     #[arg(long, short)]
     pub(crate) follow: bool,
 }
@@ -42,15 +42,15 @@ pub(crate) struct HistoryArgs {
     #[arg(long = "where", value_name = "CONDITIONS")]
     pub(crate) condition: Option<String>,
 
-    /// Sort: `newest`, `best`, `fastest`, or a figure such as `valid.loss`, the smallest first
+    /// Sort by `newest`, `best`, `fastest` or a metric such as `valid.loss`
     #[arg(long, value_name = "ORDER")]
     pub(crate) by: Option<String>,
 
-    /// Trials on a page
+    /// Trials per page
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub(crate) limit: u32,
 
-    /// Which page, from 1
+    /// Page number, from 1
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) page: u32,
 
@@ -65,11 +65,11 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "TRIAL|RECIPE")]
     pub(crate) what: Option<String>,
 
-    /// Show every setting of a recipe, and where it was said
+    /// Show every setting of a recipe and where it was set
     #[arg(long)]
     pub(crate) resolved: bool,
 
-    /// Show also the parameters of a trial that nobody chose
+    /// Also show parameters that were left at their defaults
     #[arg(long, conflicts_with = "resolved")]
     pub(crate) all: bool,
 
@@ -85,15 +85,15 @@ pub(crate) struct NoteArgs {
     #[arg(value_name = "TRIAL")]
     pub(crate) trial: String,
 
-    /// What is to be remembered
+    /// Text of the note
     #[arg(value_name = "TEXT", group = "said", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) text: Option<String>,
 
-    /// Tag it, for `dtrain history --where tag=NAME`; may be given again
+    /// Add a tag, for `dtrain history --where tag=NAME`; repeatable
     #[arg(long, value_name = "NAME[=VALUE]", group = "said", value_parser = tag)]
     pub(crate) tag: Vec<(String, String)>,
 
-    /// Take a tag away; may be given again
+    /// Remove a tag; repeatable
     #[arg(long, value_name = "NAME", group = "said", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) untag: Vec<String>,
 }
@@ -106,7 +106,7 @@ fn tag(text: &str) -> Result<(String, String), String> {
         return Err(format!("a tag's name has letters, digits, `_`, `-` and `.` only, not {name:?}"));
     }
     if value.is_empty() {
-        return Err(format!("`--untag {name}` takes a tag away"));
+        return Err(format!("`--untag {name}` removes a tag"));
     }
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -116,14 +116,14 @@ pub(crate) struct CompareArgs {
     /// A trial
     pub(crate) a: String,
 
-    /// The trial it is compared with
+    /// Trial to compare with
     pub(crate) b: String,
 
-    /// Show also what is the same
+    /// Also show what is equal
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Show the difference of their code
+    /// Show the diff of their code
     #[arg(long)]
     pub(crate) code: bool,
 

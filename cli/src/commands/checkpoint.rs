@@ -127,8 +127,8 @@ fn verify(context: &Context, args: &VerifyArgs) -> Outcome {
         return Ok(Exit::Done);
     }
     let names: Vec<&str> = lost.iter().map(|found| found.name.as_str()).collect();
-    Err(Failure::new(Exit::Infrastructure, format!("{label}: {} cannot be had as written", names.join(", ")))
-        .hint(format!("`dtrain resume {label}` goes on from the newest that can be read")))
+    Err(Failure::new(Exit::Infrastructure, format!("{label}: no intact copy of {}", names.join(", ")))
+        .hint(format!("`dtrain resume {label}` continues from the newest intact checkpoint")))
 }
 
 #[derive(Serialize)]
@@ -142,7 +142,7 @@ struct Pulled<'a> {
 
 fn copy(context: &Context, args: &PullArgs) -> Outcome {
     if args.to.symlink_metadata().is_ok() {
-        return Err(Failure::new(Exit::Usage, format!("{} exists already", args.to.display()))
+        return Err(Failure::new(Exit::Usage, format!("{} already exists", args.to.display()))
             .hint("name a folder that does not exist yet"));
     }
     let mut kept = Kept::of(context, &args.trial.trial)?;
@@ -183,13 +183,13 @@ fn at<'a>(listed: &'a [Listed], step: u64, label: &str) -> Result<&'a Listed, Fa
             listed.iter().filter(|one| one.state != State::Partial).map(|one| one.step.to_string()).collect();
         let there = if steps.is_empty() { "none".to_owned() } else { steps.join(", ") };
         Failure::new(Exit::Usage, format!("{label} has no checkpoint of step {step}"))
-            .cause(format!("there are those of: {there}"))
+            .cause(format!("its checkpoints: {there}"))
     })
 }
 
 fn none(label: &str) -> Failure {
-    Failure::new(Exit::Usage, format!("{label} has no checkpoint that counts"))
-        .hint(format!("`dtrain checkpoint ls {label}` lists what there is"))
+    Failure::new(Exit::Usage, format!("{label} has no committed checkpoint"))
+        .hint(format!("`dtrain checkpoint ls {label}` lists all its checkpoints"))
 }
 
 fn unreadable(label: &str, reason: &str) -> Failure {
@@ -201,7 +201,7 @@ fn inventory(context: &Context, holders: &mut [Box<dyn Holder + '_>]) -> Result<
     let inventory = Inventory::take(holders)
         .map_err(|reason| Failure::new(Exit::Infrastructure, "nobody tells of checkpoints").cause(reason))?;
     for (holder, reason) in &inventory.away {
-        context.out.say(&format!("{holder} cannot be asked, so that what it holds is left out: {reason}"));
+        context.out.say(&format!("{holder} cannot be reached, so its files are not included: {reason}"));
     }
     Ok(inventory)
 }

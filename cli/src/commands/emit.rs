@@ -35,8 +35,8 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Forma
 fn print(context: &Context, format: Format, emitted: &Emitted) -> Result<(), Failure> {
     let [file] = emitted.files.as_slice() else {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
-        let message = format!("{} is several files: {}", format.word(), names.join(", "));
-        return Err(Failure::new(Exit::Usage, message).hint("say where they go: --emit-to FOLDER"));
+        let message = format!("{} writes several files: {}", format.word(), names.join(", "));
+        return Err(Failure::new(Exit::Usage, message).hint("choose a folder with --emit-to FOLDER"));
     };
     context.out.bytes(file.text.as_bytes())
 }
@@ -45,7 +45,7 @@ fn print(context: &Context, format: Format, emitted: &Emitted) -> Result<(), Fai
 fn write_all(folder: &Path, emitted: &Emitted) -> Result<(), Failure> {
     let there = emitted.files.iter().map(|file| folder.join(&file.name)).find(|path| path.exists());
     if let Some(path) = there {
-        let failure = Failure::new(Exit::Usage, format!("{} is there already", path.display()));
+        let failure = Failure::new(Exit::Usage, format!("{} already exists", path.display()));
         return Err(failure.hint("move it away, or name another folder with --emit-to"));
     }
     fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;

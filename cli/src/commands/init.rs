@@ -41,7 +41,7 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
         template => answers(&path, template.unwrap_or(Template::Decoder), args.name, args.data),
     };
     if !is_name(&wanted.name) {
-        return Err(Failure::new(Exit::Usage, format!("{:?} cannot name a recipe", wanted.name))
+        return Err(Failure::new(Exit::Usage, format!("{:?} is not a valid recipe name", wanted.name))
             .hint("use letters, digits, - _ and . only"));
     }
     write_new(&path, &text(&wanted))?;
@@ -92,7 +92,7 @@ fn ask(path: &Path, args: &InitArgs) -> Result<Answers, Failure> {
         "3" | "mlp" => Template::Mlp,
         "1" | "decoder" => Template::Decoder,
         other => {
-            return Err(Failure::new(Exit::Usage, format!("{other:?} is none of 1, 2 and 3")));
+            return Err(Failure::new(Exit::Usage, format!("expected 1, 2 or 3, found {other:?}")));
         }
     };
     let wanted = answers(path, template, args.name.clone(), args.data.clone());
@@ -140,7 +140,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
 
 fn text(wanted: &Answers) -> String {
     let head = format!(
-        "# Everything that is not said is decided by dtrain or has a default:\n\
+        "# Keys that are not set are chosen by dtrain or have a default:\n\
          #   dtrain show --resolved FILE   shows every value and where it came from\n\
          #   dtrain recipe keys            lists every key\n\
          name = {:?}\n",

@@ -77,7 +77,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
         return Err(Failure::new(Exit::Usage, format!("the trial has no log of rank {rank}")));
     }
     if !has_any {
-        context.out.say("the logs are empty: no process complained");
+        context.out.say("the logs are empty");
     }
     Ok(Exit::Done)
 }

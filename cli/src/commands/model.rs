@@ -64,12 +64,12 @@ pub(crate) fn request(trial: &Trial, wish: Wish) -> Result<SampleRequest, Failur
             .cause(error.to_string())
     })?;
     let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
-        return Err(Failure::new(Exit::Usage, format!("{label} is no decoder: only those write text")));
+        return Err(Failure::new(Exit::Usage, format!("{label} is not a decoder; only decoders write text")));
     };
     let kept = trial.checkpoints.iter().rev().find(|saved| saved.refused.is_none() && saved.folder.is_dir());
     let Some(checkpoint) = kept else {
         return Err(Failure::new(Exit::Usage, format!("{label} has no checkpoint"))
-            .hint(format!("`dtrain show {label}` tells how far it came")));
+            .hint(format!("`dtrain show {label}` shows how far it got")));
     };
     Ok(SampleRequest {
         model: recipe.model,

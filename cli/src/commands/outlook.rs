@@ -44,8 +44,8 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
     let said = [("--explain", args.explain), ("--html", args.html.is_some())];
     match said.into_iter().find(|(_, is_said)| *is_said) {
         None => Ok(()),
-        Some((flag, _)) => Err(Failure::new(Exit::Usage, format!("`{flag}` is for hosts that are alike"))
-            .hint("name one group in `--on`, or leave the flag out")),
+        Some((flag, _)) => Err(Failure::new(Exit::Usage, format!("`{flag}` needs identical hosts"))
+            .hint("name one group in `--on`, or omit the flag")),
     }
 }
 
@@ -59,47 +59,48 @@ fn style(engine: EngineStyle) -> Style {
     }
 }
 
-/// Groups of equal hosts from `HOSTSxGPUS PART`, with `+` between them.
+/// Groups of equal hosts from `HOSTSxGPUS TYPE`, with `+` between them.
 fn groups(on: &str, network: Option<f64>) -> Result<Vec<Cluster>, Failure> {
     let groups = on.split('+').map(|group| cluster(group, network)).collect::<Result<Vec<_>, _>>()?;
     let all = groups.iter().try_fold(0, |all: u32, group| all.checked_add(group.devices));
     match all {
         Some(_) => Ok(groups),
-        None => Err(Failure::new(Exit::Usage, format!("`--on {on:?}` is more GPUs than can be counted"))),
+        None => Err(Failure::new(Exit::Usage, format!("`--on {on:?}` is too many GPUs"))),
     }
 }
 
-/// A group from `HOSTSxGPUS PART`.
+/// A group from `HOSTSxGPUS TYPE`.
 fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
     let wrong = |what: String| {
-        Failure::new(Exit::Usage, what)
-            .hint("write it as `--on \"2048x8 H100-SXM-80GB\"`: hosts, GPUs of each, and the part; `+` joins unlike hosts")
+        Failure::new(Exit::Usage, what).hint(
+            "write `--on \"2048x8 H100-SXM-80GB\"`: hosts, GPUs per host and GPU type; `+` joins groups",
+        )
     };
     let Some((size, part)) = on.trim().split_once(' ') else {
-        return Err(wrong(format!("`--on {on:?}` names no part")));
+        return Err(wrong(format!("`--on {on:?}` names no GPU type")));
     };
     let count = |text: &str| text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
     let numbers = size.split_once(['x', '×']).and_then(|(hosts, each)| count(hosts).zip(count(each)));
     let Some((hosts, per_host)) = numbers else {
-        return Err(wrong(format!("`{size}` is no number of hosts and of GPUs of each")));
+        return Err(wrong(format!("`{size}` is not a number of hosts and GPUs per host")));
     };
     let Some(gpu) = gpu(part) else { return Err(unknown(part)) };
     if u32::checked_mul(hosts, per_host).is_none() {
-        return Err(wrong(format!("`{size}` is more GPUs than can be counted")));
+        return Err(wrong(format!("`{size}` is too many GPUs")));
     }
     let usual = Cluster::of(gpu, hosts, per_host);
     match network {
         None => Ok(usual),
         Some(gbit) if gbit.is_finite() && gbit > 0.0 => Ok(Cluster { network: gbit / 8.0 * 1e9, ..usual }),
-        Some(gbit) => Err(Failure::new(Exit::Usage, format!("`--network {gbit}` is no rate"))
-            .hint("say the gigabits a second that each GPU has, as in `--network 400`")),
+        Some(gbit) => Err(Failure::new(Exit::Usage, format!("`--network {gbit}` is not a valid bandwidth"))
+            .hint("give the Gbit/s per GPU, such as `--network 400`")),
     }
 }
 
 fn unknown(part: &str) -> Failure {
     let known: Vec<String> = gpus().iter().map(|gpu: &Gpu| gpu.words.join(" ").to_uppercase()).collect();
-    Failure::new(Exit::Usage, format!("`{part}` is no part whose data sheet is known"))
-        .hint(format!("known are {}", known.join(", ")))
+    Failure::new(Exit::Usage, format!("unknown GPU type `{part}`"))
+        .hint(format!("known types: {}", known.join(", ")))
 }
 
 fn refusal(error: &OutlookError) -> Failure {

@@ -71,7 +71,9 @@ pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool)
             context.out.say(&format!("{name} is unchanged at {}", short(&update.after.commit)));
         } else {
             let (before, after) = (short(&update.before.commit), short(&update.after.commit));
-            context.out.say(&format!("{name} went from {before} to {after}; trust in its programs is gone"));
+            context
+                .out
+                .say(&format!("{name} updated from {before} to {after}; its programs are untrusted again"));
             for change in &update.changes {
                 context.out.say(&format!("  {change}"));
             }
@@ -109,9 +111,9 @@ pub(crate) fn verify(context: &Context, allow_file: bool) -> Outcome {
         .iter()
         .map(|(locked, state)| {
             let found = match state {
-                State::Sound => "as locked".to_owned(),
+                State::Sound => "matches dtrain.lock".to_owned(),
                 State::Missing => "missing".to_owned(),
-                State::Altered(what) => format!("altered: {what}"),
+                State::Altered(what) => format!("modified: {what}"),
             };
             Verified { name: locked.name.clone(), sound: *state == State::Sound, found }
         })
@@ -127,7 +129,7 @@ pub(crate) fn verify(context: &Context, allow_file: bool) -> Outcome {
         }
     }
     if let Some(first) = broken.first() {
-        return Err(Failure::new(Exit::Usage, format!("not what the lock file says: {}", broken.join(", ")))
+        return Err(Failure::new(Exit::Usage, format!("does not match dtrain.lock: {}", broken.join(", ")))
             .hint(format!("`dtrain recipe update {first}` fetches it again")));
     }
     context.out.say(&format!("{number} checked"));
@@ -194,8 +196,6 @@ pub(crate) fn grant(context: &Context, name: &str) -> Outcome {
         context.out.json("packages", &Packages { packages: std::slice::from_ref(&shown.locked) })?;
     }
     context.out.say(&page(&shown));
-    context
-        .out
-        .say(&format!("{name} may run its programs while it stays at {}", short(&shown.locked.commit)));
+    context.out.say(&format!("{name} may run its programs at commit {}", short(&shown.locked.commit)));
     Ok(Exit::Done)
 }

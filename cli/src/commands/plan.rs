@@ -40,7 +40,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
         if let Model::Command(_) = plan.recipe.model {
             return Err(Failure::new(
                 Exit::Usage,
-                "a foreign command has no times to draw: leave out --html",
+                "--html needs predicted step times, and a foreign command has none",
             ));
         }
         let picture = rates::picture(&history, &plan)?;
@@ -120,7 +120,7 @@ fn parse(text: &str) -> Result<Plan, String> {
     let digest = stored.plan.digest();
     if digest != stored.digest {
         return Err(format!(
-            "its digest is {}, but {} was promised: it was changed",
+            "its digest is {}, expected {}: the file was modified",
             &digest[..12],
             stored.digest
         ));

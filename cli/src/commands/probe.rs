@@ -24,7 +24,7 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
     if let Model::Command(_) = model {
         return Err(Failure::new(
             Exit::Usage,
-            "a foreign command cannot be measured: only dtrain's own models can",
+            "cannot probe a foreign command: only dtrain's own models can be measured",
         ));
     }
     if let Some(exit) = job::sent(context, recipe, false)? {

@@ -113,7 +113,7 @@ fn table_of_keys(context: &Context) -> Outcome {
         .iter()
         .map(|key| {
             let (required, default) = match key.need {
-                Need::Required => (true, "must be said"),
+                Need::Required => (true, "none (required)"),
                 Need::Default(text) | Need::Optional(text) => (false, text),
             };
             Key {

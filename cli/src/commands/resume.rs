@@ -21,8 +21,8 @@ pub(crate) fn attach(context: &Context, args: &TrialArgs) -> Outcome {
     let id = trials::find(&history, &args.trial)?;
     if let Some(job) = job::elsewhere(context, &id) {
         if !trials::is_alive(context, &id) {
-            return Err(Failure::new(Exit::Usage, format!("job {job} of {} is over", args.trial))
-                .hint(format!("`dtrain resume {}` goes on from its newest checkpoint", args.trial)));
+            return Err(Failure::new(Exit::Usage, format!("job {job} of {} has ended", args.trial))
+                .hint(format!("`dtrain resume {}` continues from its newest checkpoint", args.trial)));
         }
         return job::follow(context, &job, How::Attach);
     }
@@ -36,7 +36,7 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
     let trial = trials::trial(context, &history, &args.trial)?;
     let label = &trial.row.label;
     if trial.row.status != Status::Running {
-        return Err(Failure::new(Exit::Usage, format!("{label} does not run: it is {}", trial.row.status)));
+        return Err(Failure::new(Exit::Usage, format!("{label} is not running: it is {}", trial.row.status)));
     }
     if let Some(job) = job::elsewhere(context, &trial.row.id) {
         job::follow(context, &job, How::Stop)?;
@@ -53,7 +53,7 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
                 .hint(format!("`dtrain logs {label}` shows what happened"))
         })?,
     }
-    context.out.say(&format!("{label} was asked to finish its step, save and stop"));
+    context.out.say(&format!("asked {label} to finish its step, save a checkpoint and stop"));
     // Somebody has to write down how it ends.
     drop(history);
     let mut history = trials::open_history(context)?;
@@ -87,6 +87,6 @@ pub(crate) fn plan(trial: &Trial) -> Result<Plan, Failure> {
     serde_json::from_value(trial.plan.clone()).map_err(|error| {
         Failure::new(Exit::Infrastructure, format!("the plan of {} cannot be read", trial.row.label))
             .cause(error.to_string())
-            .hint("it may be of a newer version of dtrain")
+            .hint("it may have been written by a newer version of dtrain")
     })
 }

@@ -91,9 +91,9 @@ fn refuse_layers(args: &RunArgs) -> Result<(), Failure> {
     }
     Err(Failure::new(
         Exit::Usage,
-        "a saved plan is run as it is: --set, --cluster, --name and --ranks are for recipes",
+        "--set, --cluster, --name and --ranks apply to recipes, not to saved plans",
     )
-    .hint("run the recipe with them, or plan it again"))
+    .hint("run the recipe with them, or make a new plan"))
 }
 
 fn refuse_stale(history: &History, plan: &Plan, is_allowed: bool) -> Result<(), Failure> {
@@ -107,9 +107,9 @@ fn refuse_stale(history: &History, plan: &Plan, is_allowed: bool) -> Result<(), 
     if changes.is_empty() || is_allowed {
         return Ok(());
     }
-    let failure = Failure::new(Exit::StalePlan, "the plan was made for other circumstances");
+    let failure = Failure::new(Exit::StalePlan, "the plan is stale: something it depends on has changed");
     let failure = changes.iter().fold(failure, |failure, change| failure.cause(change.to_string()));
-    Err(failure.hint("plan again, or run it as it is with --stale-ok"))
+    Err(failure.hint("plan again, or run it anyway with --stale-ok"))
 }
 
 /// Who said the values that were not in the recipe itself.
@@ -149,7 +149,7 @@ fn mention_gpu(context: &Context, plan: &Plan) {
     let wants_cpu = plan.recipe.cluster.devices == Devices::Cpu;
     if !cfg!(feature = "cuda") && !wants_cpu && doctor::has_gpu() {
         context.out.say(&format!(
-            "{}: this machine has a GPU, but this program has the CPU backend only; build it with `{}`",
+            "{}: this machine has a GPU, but this build has only the CPU backend; rebuild with `{}`",
             context.out.paint.yellow("note"),
             doctor::BUILD_WITH_CUDA
         ));

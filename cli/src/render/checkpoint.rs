@@ -67,10 +67,10 @@ pub(crate) fn findings(found: &Examined) -> String {
     let mut page = match (lost.is_empty(), damaged.is_empty()) {
         (true, true) => {
             let (tensors, files) = (counted(*tensors as u64, "tensor"), counted(*files as u64, "file"));
-            format!("{name}: as it was written ({tensors} in {files}, {} read)\n", Bytes(*bytes))
+            format!("{name}: intact ({tensors} in {files}, {} read)\n", Bytes(*bytes))
         }
-        (true, false) => format!("{name}: can be had as it was written, though not every copy is\n"),
-        (false, _) => format!("{name}: not as it was written\n"),
+        (true, false) => format!("{name}: restorable, but some copies are damaged\n"),
+        (false, _) => format!("{name}: damaged, no intact copy\n"),
     };
     for one in damaged {
         let holder = one.holder.as_ref().map(|holder| format!("{holder}: ")).unwrap_or_default();

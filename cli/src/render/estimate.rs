@@ -82,7 +82,7 @@ const SCORES: [Column; 12] = [
     column("MEDIAN", true, 7, None),
     column("P95", true, 8, None),
     column("BIAS", true, 6, None),
-    column("IN 8 OF 10", true, 8, None),
+    column("80 % RANGE", true, 8, None),
     column("ORDERED", true, 5, None),
     column("REGRET", true, 5, None),
     column("MEMORY", true, 4, None),
@@ -126,6 +126,6 @@ pub(crate) fn refused(priced: &[Priced], style: Style) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    let title = format!("{} of {} rows cannot be priced:", lines.len(), priced.len());
+    let title = format!("{} of {} rows cannot be estimated:", lines.len(), priced.len());
     format!("\n{}\n{}", painted(&title, Tone::Bad, style.paint), lines.concat())
 }

@@ -19,11 +19,11 @@ const PHASES: [Phase; 6] = [
     ("data_seconds", "samples, overhead", |b| b.overhead),
 ];
 
-/// `phase  predicted  least  median  most  deviation of the median`; the figures of a rank are means over its steps.
+/// `phase  predicted  min  median  max  deviation of the median`; the figures of a rank are means over its steps.
 /// Empty when nothing was measured.
 pub(super) fn phases(trial: &Trial) -> Vec<Vec<String>> {
     let predicted: Option<Breakdown> = predicted(trial, "breakdown");
-    let titles = ["", "predicted", "least", "median", "most"].map(str::to_owned).to_vec();
+    let titles = ["", "predicted", "min", "median", "max"].map(str::to_owned).to_vec();
     let mut lines = vec![titles];
     for (key, name, of) in PHASES {
         let figures = trial.figures.iter().filter(|summary| summary.key == key);

@@ -15,7 +15,7 @@ pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
     _ = writeln!(text, "  learning rate  {}: {}", plan.learning_rate.value, plan.learning_rate.reason);
     _ = writeln!(
         text,
-        "  predicted      {}/step ({} to {}), {} {}/s, {} a rank, {} in all",
+        "  predicted      {}/step ({} to {}), {} {}/s, {} per rank, {} in total",
         estimate.step,
         estimate.step_low,
         estimate.step_high,
@@ -46,8 +46,7 @@ pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, paint: Paint) -> Strin
         _ = writeln!(
             text,
             "\n{}",
-            paint
-                .bold(&format!("the best {shown} of {} priced (= cannot be told apart)", whole(plan.priced)))
+            paint.bold(&format!("the best {shown} of {} candidates (= a tie)", whole(plan.priced)))
         );
     }
     for (ranked, estimate) in priced.take(top) {

@@ -188,7 +188,7 @@ impl Progress {
             {
                 let from = if step.0 == 0 { String::new() } else { format!(", from step {step}") };
                 self.say(&format!(
-                    "training {} parameters on {device}; {} samples, {} held back for validation{from}",
+                    "training {} parameters on {device}; {} samples, {} held out for validation{from}",
                     whole(*parameters),
                     whole(*train_samples),
                     whole(*valid_samples)
@@ -198,7 +198,10 @@ impl Progress {
                 }
             }
             Event::SaveFailed { step, reason } => {
-                self.say(&format!("{}: the state after step {step} was not saved: {reason}", self.warning()));
+                self.say(&format!(
+                    "{}: the checkpoint at step {step} was not saved: {reason}",
+                    self.warning()
+                ));
             }
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));
@@ -218,7 +221,7 @@ impl Progress {
             Fact::CheckpointDurable { step, .. } => self.figures.saved = Some(*step),
             Fact::CheckpointRefused { step, reason, .. } => {
                 self.say(&format!(
-                    "{}: the checkpoint of step {step} cannot be used: {reason}",
+                    "{}: the checkpoint at step {step} cannot be used: {reason}",
                     self.warning()
                 ));
             }
@@ -241,40 +244,40 @@ impl Progress {
                 for host in away {
                     self.say(&format!("{}: {host}", self.warning()));
                 }
-                self.say(&format!("going on with {}", counted(u64::from(*hosts), "host")));
+                self.say(&format!("continuing {}", counted(u64::from(*hosts), "host")));
             }
             Status::Away { reason, .. } => {
-                self.say(&format!("{}: {reason}; the ranks go on without it", self.warning()));
+                self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
             }
             Status::Waiting { seconds: pause, failures: (failures, most), failure, .. } => {
                 self.say(&format!(
-                    "{}: {failure}; trying again in {} (failure {failures} of at most {most})",
+                    "{}: {failure}; retrying in {} (failure {failures} of {most})",
                     self.warning(),
                     seconds(*pause)
                 ));
             }
             Status::Stopping { .. } => {
-                self.say("stopping: the ranks finish their step and save; Ctrl-C again stops them at once");
+                self.say("stopping after this step and a checkpoint; press Ctrl-C again to stop now");
             }
-            Status::Killing { .. } => self.say("stopping at once"),
+            Status::Killing { .. } => self.say("stopping now"),
             Status::CommitFailed { step, reason } => {
                 self.say(&format!(
-                    "{}: the checkpoint of step {step} was not kept: {reason}",
+                    "{}: the checkpoint at step {step} was not kept: {reason}",
                     self.warning()
                 ));
             }
             Status::LossLeapt { step, loss: now, usual } => {
                 let (now, usual) = (loss(*now), loss(*usual));
-                self.say(&format!("{}: the loss leapt from {usual} to {now} at step {step}", self.warning()));
+                self.say(&format!("{}: loss spike at step {step}: from {usual} to {now}", self.warning()));
             }
             Status::Slow { rank, seconds: own, usual } => self.say(&format!(
-                "{}: rank {rank} computes {} a step, and those with the same work {}; all wait for it",
+                "{}: rank {rank} is a straggler: {} of compute per step, {} on ranks with the same work",
                 self.warning(),
                 seconds(*own),
                 seconds(*usual)
             )),
             Status::SpoolDamaged { spool, offset, reason } => self.say(&format!(
-                "{}: {} is damaged at byte {offset} ({reason}); what follows is not read",
+                "{}: {} is damaged at byte {offset} ({reason}); the rest is not read",
                 self.warning(),
                 spool.display()
             )),

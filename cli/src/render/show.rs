@@ -18,15 +18,15 @@ pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bo
     let parts = [
         head(trial, style),
         section("SPEED AND MEMORY", &predicted(trial), style),
-        section("A STEP ON EVERY RANK", &phases(trial), style),
-        section("MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
-        section("SENT IN A STEP BY THE BUSIEST RANK", &traffic(trial), style),
-        section("FIGURES", &figures(trial), style),
+        section("STEP TIME PER RANK", &phases(trial), style),
+        section("PEAK MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
+        section("BYTES SENT PER STEP BY THE BUSIEST RANK", &traffic(trial), style),
+        section("METRICS", &figures(trial), style),
         section("CURVES", &drawn(curves, style), style),
         section("ATTEMPTS", &attempts(trial, style), style),
         section("CHECKPOINTS", &checkpoints(trial, style), style),
         section("PARAMETERS", &parameters(trial, all), style),
-        section("MADE BY", &made_by(trial), style),
+        section("PROVENANCE", &made_by(trial), style),
         section("TAGS", &tags(trial), style),
         section("NOTES", &notes(trial, style), style),
     ];
@@ -64,7 +64,7 @@ fn head(trial: &Trial, style: Style) -> String {
         batch => format!(", batch {batch}, learning rate {}", rate(row.learning_rate)),
     };
     format!(
-        "{}  {}{ended}\n  {}\n  {}{how}, step {}, made {} ago\n",
+        "{}  {}{ended}\n  {}\n  {}{how}, step {}, created {} ago\n",
         painted(&row.label, Tone::Bold, style.paint),
         painted(&word.text, word.tone, style.paint),
         painted(&row.id.to_string(), Tone::Dim, style.paint),
@@ -78,9 +78,9 @@ fn head(trial: &Trial, style: Style) -> String {
 fn why(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(reason) => stopped(*reason).to_owned(),
-        Verdict::Pruned => "a search ended it early".to_owned(),
-        Verdict::OutOfMemory => "memory ran out".to_owned(),
-        Verdict::Diverged => "loss or gradient was not finite".to_owned(),
+        Verdict::Pruned => "ended early by the search".to_owned(),
+        Verdict::OutOfMemory => "a rank ran out of memory".to_owned(),
+        Verdict::Diverged => "the loss or gradient was not finite".to_owned(),
         Verdict::Failed(failure) => failure.to_string(),
         Verdict::Stopped => "it can be resumed".to_owned(),
     }
@@ -88,10 +88,10 @@ fn why(verdict: &Verdict) -> String {
 
 fn stopped(reason: StopReason) -> &'static str {
     match reason {
-        StopReason::Complete => "all steps were done",
-        StopReason::Time => "the time was up",
-        StopReason::Target => "the target was reached",
-        StopReason::Ordered => "it was asked to stop",
+        StopReason::Complete => "all steps completed",
+        StopReason::Time => "time limit reached",
+        StopReason::Target => "target reached",
+        StopReason::Ordered => "stopped on request",
     }
 }
 
@@ -140,7 +140,7 @@ fn figures(trial: &Trial) -> Vec<Vec<String>> {
     if let Some(scale) = trial.noise_scale {
         let [samples, low, high] = [scale.samples, scale.low, scale.high].map(count);
         let range = format!("{samples} samples ({low} to {high})");
-        lines.push(vec!["noise scale".to_owned(), range, "a batch of so many is half chance".to_owned()]);
+        lines.push(vec!["noise scale".to_owned(), range, "half noise at this batch size".to_owned()]);
     }
     lines
 }

@@ -62,7 +62,7 @@ pub struct Emitted {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
     /// No format has this name.
-    #[error("no format is called `{name}`; there are {}", Format::names())]
+    #[error("unknown format `{name}`; known are {}", Format::names())]
     Unknown {
         /// The name.
         name: String,
@@ -78,7 +78,7 @@ pub enum EmitError {
         kind: &'static str,
     },
     /// The engine has no way to say something that changes what is trained, or that cannot run without.
-    #[error("{engine} cannot do what the plan says: {what}; {instead}")]
+    #[error("{engine} does not support the plan: {what}; {instead}")]
     CannotSay {
         /// The engine.
         engine: &'static str,

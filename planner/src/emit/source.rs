@@ -38,7 +38,7 @@ impl<'a> Source<'a> {
         let shares = split.shares(arrangement.layout.expert);
         if !shares.is_empty() {
             let what = format!("replicas do {shares:?} micro-batches each");
-            return Err(source.cannot(what, "leave layout.shares out"));
+            return Err(source.cannot(what, "remove layout.shares"));
         }
         Ok(source)
     }
@@ -73,7 +73,7 @@ impl<'a> Source<'a> {
         &self.plan.recipe.train
     }
 
-    /// The update rule.
+    /// Optimizer.
     pub(super) fn optimizer(&self) -> &'a Optimizer {
         &self.train().optimizer
     }

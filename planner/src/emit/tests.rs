@@ -127,7 +127,7 @@ fn a_format_is_found_by_its_name_only() {
     let error = Format::parse("Megatron").expect_err("names are written small");
     assert_eq!(
         error.to_string(),
-        "no format is called `Megatron`; there are torchtitan, megatron, deepspeed, fsdp, slurm, kubernetes"
+        "unknown format `Megatron`; known are torchtitan, megatron, deepspeed, fsdp, slurm, kubernetes"
     );
 }
 
@@ -184,7 +184,7 @@ fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
     let mut uneven = gpt();
     uneven.choices[0].candidate.split = BatchSplit::of_shares(&[8, 8, 8, 16], n(8)).expect("it splits");
     for format in [Format::Megatron, Format::Deepspeed, Format::Fsdp] {
-        refused(&uneven, format, "replicas do [1, 1, 1, 2] micro-batches each; leave layout.shares out");
+        refused(&uneven, format, "replicas do [1, 1, 1, 2] micro-batches each; remove layout.shares");
     }
 }
 

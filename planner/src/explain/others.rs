@@ -25,15 +25,15 @@ fn runner_up(plan: &Plan) -> Option<String> {
     let why = if tight(theirs) && !tight(ours) {
         format!("it leaves less than a quarter of the memory free ({})", theirs.memory_peak)
     } else if b.layout.world() > a.layout.world() {
-        format!("it needs {} ranks in place of {}", b.layout.world(), a.layout.world())
+        format!("it needs {} ranks instead of {}", b.layout.world(), a.layout.world())
     } else if b.recompute > a.recompute {
-        "it computes more again".into()
+        "it recomputes more".into()
     } else if b.zero > a.zero {
         "it shards more".into()
     } else {
-        format!("it is less sure: up to {}", theirs.step_high)
+        format!("its estimate is less certain: up to {}", theirs.step_high)
     };
-    Some(format!("{candidate}: as fast as can be told; {why}"))
+    Some(format!("{candidate}: a tie; {why}"))
 }
 
 /// Ties first, then what every other axis value would cost.
@@ -48,7 +48,8 @@ pub(super) fn others(text: &mut String, plan: &Plan, depth: Depth) {
         let tied = plan.choices.iter().filter(|choice| choice.tie);
         let resolution = 100.0 * tied.map(|choice| choice.price().resolution).fold(0.0, f64::max);
         let told = format!(
-            "{} of the others cannot be told apart (within {resolution:.1} %); the simplest and surest was taken",
+            "{} of the others are within the error of the estimate ({resolution:.1} %); the simplest and \
+            most certain was chosen",
             ties.len()
         );
         row(text, "ties", &told);

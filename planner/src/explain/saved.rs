@@ -21,8 +21,8 @@ pub(super) fn rows(text: &mut String, plan: &Plan, best: &Ranked) {
         text,
         "goodput",
         &format!(
-            "{:.1} % of the time is useful where a host fails every {mtbf} and a restart takes {}: {} failures \
-             to be expected",
+            "{:.1} % of the time is useful if a host fails every {mtbf} and a restart takes {}: {} \
+            failures expected",
             100.0 * share,
             Seconds(RESTART_SECONDS),
             expected(failures)
@@ -31,13 +31,13 @@ pub(super) fn rows(text: &mut String, plan: &Plan, best: &Ranked) {
 }
 
 fn reason(saving: &Saving, plan: &Plan) -> String {
-    let held = format!("one holds training up for {}", Seconds(saving.hold_seconds));
+    let held = format!("each takes {}", Seconds(saving.hold_seconds));
     match saving.reason {
-        SaveReason::Said => format!("as the recipe says; {held}"),
+        SaveReason::Said => format!("set by the recipe; {held}"),
         SaveReason::Short => "the run is short".into(),
-        SaveReason::Patience => format!("{held}, and a kill loses no more"),
+        SaveReason::Patience => format!("{held}, and a killed run loses no more"),
         SaveReason::Cost => {
-            format!("{held}, and more of them would take over {:.0} % of the time", 100.0 * HOLD_SHARE)
+            format!("{held}, and more frequent ones would take over {:.0} % of the time", 100.0 * HOLD_SHARE)
         }
         SaveReason::Failures => {
             let host = plan.recipe.cluster.mtbf.unwrap_or(Seconds(crate::goodput::HOST_MTBF_SECONDS));

@@ -67,7 +67,7 @@ pub struct Held<'a> {
     pub model: &'a Model,
     /// Its parts as the largest rank of the layout holds them.
     pub parts: &'a Parts,
-    /// The update rule.
+    /// Optimizer.
     pub optimizer: &'a Optimizer,
     /// How the work is arranged.
     pub arrangement: Arrangement,

@@ -170,7 +170,7 @@ fn of_every_fourth_block_only_the_input_is_kept() {
         let arrangement = Arrangement { recompute, recompute_every, ..Arrangement::SINGLE };
         peak(&Asked { arrangement, ..held(&model, &optimizer) }).activations.0
     };
-    // All but the input of each of 3 blocks of 12; what is computed again is less than the logits were.
+    // All but the input of each of 3 blocks of 12; what is recomputed is less than the logits were.
     let rest = 4 * 1024 * (7 * 768 + 12 + 2 * 3072);
     assert_eq!(at(Recompute::None, 1) - at(Recompute::Full, 4), 3 * rest);
     assert_eq!(at(Recompute::None, 1) - at(Recompute::Full, 1), 12 * rest);

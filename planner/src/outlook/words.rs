@@ -46,13 +46,13 @@ pub fn subject(outlook: &Outlook) -> String {
 
 /// Where the figures come from.
 pub fn source(outlook: &Outlook) -> String {
-    format!("{}; engines of style {}; nothing was measured", outlook.gpu.1, outlook.style)
+    format!("{}; engine style {}; not measured", outlook.gpu.1, outlook.style)
 }
 
 fn costs(text: &mut String, outlook: &Outlook) {
     let choice = &outlook.choice;
     let (low, high) = (Seconds(choice.step_seconds_low), Seconds(choice.step_seconds_high));
-    row(text, "step", &format!("{}, eight in ten within {low} to {high}", Seconds(choice.step_seconds)));
+    row(text, "step", &format!("{}, 80 % interval {low} to {high}", Seconds(choice.step_seconds)));
     let share = |(name, seconds): &(&str, f64)| {
         let percent = 100.0 * seconds / choice.step_seconds;
         (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
@@ -63,7 +63,7 @@ fn costs(text: &mut String, outlook: &Outlook) {
         text,
         "speed",
         &format!(
-            "{each:.0} tokens a second and GPU, {:.0} % of the peak for the model's own work",
+            "{each:.0} tokens/s per GPU, {:.0} % model FLOPs utilization",
             100.0 * choice.model_flops_utilization
         ),
     );
@@ -76,7 +76,7 @@ fn costs(text: &mut String, outlook: &Outlook) {
         }
     }
     let (bytes, most) = (choice.peak_bytes / GIB, choice.peak_bytes_high / GIB);
-    row(text, "memory", &format!("{bytes:.1} GiB on the heaviest GPU, nine in ten below {most:.1} GiB"));
+    row(text, "memory", &format!("{bytes:.1} GiB on the heaviest GPU (90 % below {most:.1} GiB)"));
     let held = choice.bytes.iter().filter(|(_, bytes)| *bytes > 0.005 * choice.peak_bytes);
     let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {:.1} GiB", bytes / GIB)).collect();
     row(text, "", &held.join(" · "));
@@ -85,22 +85,22 @@ fn costs(text: &mut String, outlook: &Outlook) {
 fn failures(text: &mut String, outlook: &Outlook) {
     let found = &outlook.failures;
     let host = Seconds(found.host_mtbf_seconds);
-    let known = if found.is_said { "as the recipe says" } else { "assumed; `cluster.mtbf` says it" };
+    let known = if found.is_said { "set by the recipe" } else { "assumed; set `cluster.mtbf`" };
     let often = match found.hosts {
         1 => String::new(),
         hosts => format!(", one of {} every {}", thousands(hosts.into()), Seconds(found.mtbf_seconds)),
     };
-    let in_all = found.expected.map_or_else(String::new, |n| format!(", {} in all", expected(n)));
+    let in_all = found.expected.map_or_else(String::new, |n| format!(", {} in total", expected(n)));
     row(
         text,
         "failures",
-        &format!("a host fails every {host} ({known}){often}: {} a day{in_all}", expected(found.per_day)),
+        &format!("a host fails every {host} ({known}){often}: {} per day{in_all}", expected(found.per_day)),
     );
     row(
         text,
         "checkpoint",
         &format!(
-            "every {} steps (about {}), of {:.1} GiB, which holds training up for {}",
+            "every {} steps (about {}), of {:.1} GiB; each takes {}",
             thousands(found.checkpoint_every),
             Seconds(found.checkpoint_every_seconds),
             found.checkpoint_bytes / GIB,
@@ -111,16 +111,20 @@ fn failures(text: &mut String, outlook: &Outlook) {
         (Some(total), Some(hours)) => {
             let money =
                 outlook.price.map_or_else(String::new, |price| format!(", {}", amount(hours * price)));
-            format!("; with failures and checkpoints {} in all, {hours:.0} GPU hours{money}", Seconds(total))
+            format!(
+                "; with failures and checkpoints {} in total, {hours:.0} GPU \
+                    hours{money}",
+                Seconds(total)
+            )
         }
-        _ if outlook.steps.is_some() => "; it would never end".into(),
+        _ if outlook.steps.is_some() => "; it would never finish".into(),
         _ => String::new(),
     };
     row(
         text,
         "goodput",
         &format!(
-            "{:.1} % of the time is useful, where a restart takes {}{total}",
+            "{:.1} % of the time is useful if a restart takes {}{total}",
             100.0 * found.goodput,
             Seconds(found.restart_seconds)
         ),
@@ -156,7 +160,7 @@ fn losers(text: &mut String, outlook: &Outlook) {
         let cause = if seconds > 0.0 {
             format!("{name} takes {} longer", Seconds(seconds))
         } else {
-            "no one cause".to_owned()
+            "no single cause".to_owned()
         };
         row(text, title, &format!("{}: {:.0} % slower, {cause}", loser.value, 100.0 * loser.slower));
         told.push((loser.axis, count));
@@ -227,9 +231,9 @@ pub fn layout(cut: &Cut) -> String {
     }
     match cut.again {
         Again::Nothing => {}
-        Again::Attention => words += ", attention computed again",
-        Again::EverySecondProduct => words += ", every second product computed again",
-        Again::All => words += ", all computed again",
+        Again::Attention => words += ", selective recompute",
+        Again::EverySecondProduct => words += ", recompute every second product",
+        Again::All => words += ", full recompute",
     }
     words
 }
@@ -252,16 +256,13 @@ pub(super) fn value_of(axis: Axis, value: u32) -> String {
         Axis::Pipeline => format!("pipeline {value}"),
         Axis::Data => format!("data {value}"),
         Axis::MicroBatch => format!("micro-batch {value}"),
-        Axis::Sequence if value == 0 => "whole sequences".into(),
+        Axis::Sequence if value == 0 => "no sequence parallelism".into(),
         Axis::Sequence => "sequence parallel".into(),
-        Axis::Recompute => [
-            "nothing computed again",
-            "attention computed again",
-            "every second product computed again",
-            "all computed again",
-        ]
-        .get(value as usize)
-        .map_or_else(String::new, |words| (*words).into()),
+        Axis::Recompute => {
+            ["no recompute", "selective recompute", "recompute every second product", "full recompute"]
+                .get(value as usize)
+                .map_or_else(String::new, |words| (*words).into())
+        }
         Axis::Zero => format!("zero {value}"),
         Axis::Schedule => match value {
             0 => "zero bubble".into(),

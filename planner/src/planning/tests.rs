@@ -210,7 +210,7 @@ fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
 #[test]
 fn pins_that_cannot_be_met_are_named() {
     let expert = refused(|recipe, _| recipe.layout.expert = Some(2));
-    assert!(expert.contains("the model has no experts to spread: expert 2"), "{expert}");
+    assert!(expert.contains("expert parallelism needs a model with experts: expert 2"), "{expert}");
     let batch = refused(|recipe, _| {
         recipe.layout.data = Some(2);
         recipe.train.batch = Choice::Pinned(Samples(15));

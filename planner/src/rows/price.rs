@@ -165,7 +165,7 @@ fn told(row: &Row, estimate: &Estimated, site: Site) -> Priced {
     let within = |bytes: f64| if is_open { bytes.min(training.memory) } else { bytes };
     let mut assumptions = training.assumptions.clone();
     if is_open {
-        assumptions.push("memory would not suffice: more is computed again, or held elsewhere".to_owned());
+        assumptions.push("not enough memory: the run recomputes more or offloads".to_owned());
     }
     Priced {
         supported: true,

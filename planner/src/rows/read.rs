@@ -316,15 +316,12 @@ fn describe(training: &mut Training, row: &Row) {
         training.unknown;
     let Training { cut, engine, kernel, .. } = training;
     let said = [
-        (
-            hardware,
-            format!("`{}` is no part of the table; a middling one stands for it", row.text("hardware")),
-        ),
-        (software, format!("`{}` is taken to work as PyTorch FSDP", row.text("framework"))),
+        (hardware, format!("unknown GPU type `{}`; a mid-range one is assumed", row.text("hardware"))),
+        (software, format!("`{}` is assumed to work like PyTorch FSDP", row.text("framework"))),
         (chunks, format!("layers of a stage in runs: {}", cut.chunks)),
-        (recompute, format!("{:?} is computed again", cut.again).to_lowercase()),
+        (recompute, format!("{:?} is recomputed", cut.again).to_lowercase()),
         (attention, format!("{kernel:?} attention").to_lowercase()),
-        (network, "network as the part is usually sold with".to_owned()),
+        (network, "network typical for the GPU type".to_owned()),
         (precision && row.text("precision").is_empty(), "products of 16 bits".to_owned()),
         (zero, format!("{:?}, as engines of style {} do", cut.zero, engine.style.name()).to_lowercase()),
     ];

@@ -96,12 +96,12 @@ fn a_row_that_cannot_be_priced_says_why_and_stays_in_its_place() {
 fn what_a_row_leaves_open_is_said_and_widens_its_interval() {
     for (column, word) in [
         ("micro_batch", "micro-batch"),
-        ("recompute", "computed again"),
+        ("recompute", "recomputed"),
         ("attention", "attention"),
         ("precision", "16 bits"),
         ("zero", "zero1"),
         ("framework", "FSDP"),
-        ("hardware", "no part of the table"),
+        ("hardware", "unknown GPU type"),
     ] {
         let priced = one(&[(column, "")]);
         assert!(priced.assumptions.iter().any(|words| words.contains(word)), "{column}: {priced:?}");

@@ -68,7 +68,7 @@ impl Training {
         self.cut.again = Again::Nothing;
         if Peak::of(&self.case()).total() < ROOMY * self.memory {
             self.unknown.recompute = true;
-            self.assume("nothing is computed again, as memory suffices without");
+            self.assume("nothing is recomputed, because memory suffices");
         } else {
             self.cut.again = Again::All;
         }

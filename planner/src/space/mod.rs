@@ -63,7 +63,8 @@ pub struct Space {
 }
 
 /// Why replicas with unlike shares do not shard gradients: those meet after every micro-batch.
-const ONCE_A_STEP: &str = "replicas with unlike shares meet once a step only (layout.zero = 0 or 1)";
+const ONCE_A_STEP: &str = "replicas with unequal shares reduce gradients only once per step (layout.zero = \
+                          0 or 1)";
 
 /// What the worker can run: `None`, or why not.
 pub type Ability = fn(&Arrangement, &Model) -> Option<String>;

@@ -151,7 +151,7 @@ fn a_sequence_is_cut_into_two_pieces_a_rank() {
     let space = space(&recipe, 4, 32, everything);
     assert!(space.is_empty());
     let groups = space.left_out.groups();
-    assert_eq!(groups[0].rejection.to_string(), "model.context = 252 cannot be cut 8 ways");
+    assert_eq!(groups[0].rejection.to_string(), "model.context = 252 cannot be split 8 ways");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn uneven_replicas_share_the_batch_as_they_are_told() {
         assert_eq!(alone.candidate(Place { way: 0, micro: 0 }, 0.0), candidate);
     }
     let groups = space.left_out.groups();
-    assert!(groups.iter().any(|g| g.heading.contains("meet once a step")), "{groups:?}");
+    assert!(groups.iter().any(|g| g.heading.contains("only once per step")), "{groups:?}");
     recipe.train.batch = dtrain_recipes::Choice::Auto;
     let odd = Space::of(&recipe, &sample::host(2), None, NonZeroU64::new(30).expect("positive"), everything);
     assert!(odd.is_empty(), "30 samples have no quarter");

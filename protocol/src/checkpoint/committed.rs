@@ -14,7 +14,7 @@ impl Manifest {
         let found = blake3::hash(text).to_hex();
         if commit != found.as_bytes() {
             let promised = String::from_utf8_lossy(commit).escape_debug().to_string();
-            return Err(format!("COMMIT vouches for {promised}, but manifest.json has blake3 {found}"));
+            return Err(format!("COMMIT has blake3 {promised} for manifest.json, found {found}"));
         }
         let manifest = parse(text)?;
         let mut files = BTreeSet::new();

@@ -86,7 +86,7 @@ impl Manifest {
         match found {
             Some(found) if found == *bytes => None,
             Some(found) => {
-                let detail = format!("it has {found} bytes, {bytes} were promised");
+                let detail = format!("it has {found} bytes, expected {bytes}");
                 let mut damage = self.damage(name, places, found.min(*bytes)..*bytes, detail);
                 damage.end = found.max(*bytes);
                 Some(damage)

@@ -227,7 +227,7 @@ impl Piece {
         };
         let (promised, found) = (self.end - self.begin, place.end - place.start);
         if promised.checked_mul(4) != Some(found) {
-            let detail = format!("{promised} elements were promised, {found} bytes lie there");
+            let detail = format!("expected {promised} elements, found {found} bytes");
             return Err((place.start, detail));
         }
         Ok(place.clone())
@@ -267,7 +267,7 @@ impl FileEntry {
         match promised {
             Some(promised) if promised == found => Ok(()),
             Some(promised) => Err(format!(
-                "the content has changed since it was written (blake3 {promised} was promised, {found} is there)"
+                "the content has changed since it was written (blake3 {found}, expected {promised})"
             )),
             None => Err(format!("there is no hash for chunk {index}")),
         }
@@ -286,7 +286,7 @@ impl Tensor {
         let wrong = |detail| Uncovered { tensor: self.full_name(), detail };
         if shape.len() > DIMENSIONS {
             return Err(wrong(format!(
-                "{} dimensions were told, at most {DIMENSIONS} are read",
+                "{} dimensions found, at most {DIMENSIONS} are supported",
                 shape.len()
             )));
         }
@@ -320,7 +320,7 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
             if whole.shape != part.shape {
                 return Err(Uncovered {
                     tensor: part.name,
-                    detail: "two ranks tell different shapes".into(),
+                    detail: "two ranks report different shapes".into(),
                 });
             }
             whole.pieces.extend(part.pieces);

@@ -133,7 +133,7 @@ fn expanded(pattern: &str) -> Result<Vec<String>, String> {
         let (first, last) = (number(low)?, number(high)?);
         let width = low.trim().len();
         if first > last {
-            return Err(format!("the range {part:?} falls"));
+            return Err(format!("the range {part:?} is descending"));
         }
         if (last - first) as usize >= MOST
             || addresses.len() + (last - first + 1) as usize * tails.len() > MOST

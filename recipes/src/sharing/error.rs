@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum SharingError {
     /// The URL is not one that is fetched from.
-    #[error("{url:?} is not fetched from: {why}")]
+    #[error("refused to fetch from {url:?}: {why}")]
     Url {
         /// The URL.
         url: String,
@@ -37,7 +37,7 @@ pub enum SharingError {
     #[error("the repository is refused: {0}")]
     Refused(String),
     /// There is no such recipe in the lock file.
-    #[error("no shared recipe is called {name:?}; there are: {known}")]
+    #[error("no shared recipe is named {name:?}; known are: {known}")]
     Unknown {
         /// The name.
         name: String,
@@ -93,7 +93,7 @@ pub enum SharingError {
         source: std::io::Error,
     },
     /// The recipe to publish does not hold; the text is what a user reads.
-    #[error("the recipe does not hold:\n{0}")]
+    #[error("the recipe is invalid:\n{0}")]
     Recipe(String),
 }
 

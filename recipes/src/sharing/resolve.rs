@@ -40,7 +40,7 @@ pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<
             let path = reference.trim_start_matches("./");
             read_recipe(store, &format!("{name}/{path}"), Layer::Extended)
         }
-        (Some(_), None) => Err(SharingError::Refused("its repository is not at hand".to_owned())),
+        (Some(_), None) => Err(SharingError::Refused("its repository has not been fetched".to_owned())),
         (None, _) if is_file => read_file(&from.folder.clone().unwrap_or_default().join(reference)),
         (_, Some(store)) => read_recipe(store, reference, Layer::Extended),
         (None, None) => Err(SharingError::Unknown { name: reference.to_owned(), known: "none".to_owned() }),

@@ -30,7 +30,7 @@ fn a_repository_is_added_listed_shown_and_verified() {
     assert_eq!(verify(&store).unwrap(), [(locked, State::Sound)]);
     remove(&store, "recipes").unwrap();
     assert!(list(&store).unwrap().is_empty());
-    assert!(show(&store, "recipes").unwrap_err().to_string().contains("no shared recipe is called"));
+    assert!(show(&store, "recipes").unwrap_err().to_string().contains("no shared recipe is named"));
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl<'a> Follower<'a> {
             Message::LeaderCame(stream) if self.leader.is_none() => {
                 let inbox = self.inbox.clone();
                 let cord = Cord::start(stream, move |heard| drop(inbox.send(Message::Leader(heard))));
-                self.leader = Some(cord.map_err(|error| format!("the leader cannot be heard: {error}"))?);
+                self.leader = Some(cord.map_err(|error| format!("cannot read from the leader: {error}"))?);
             }
             Message::Leader(Heard::Said(told)) => self.carry_out(told)?,
             Message::Event(rank, Event::Saved { step, folder, files, stall_seconds }) => {
@@ -198,7 +198,7 @@ impl<'a> Follower<'a> {
             }
             Told::Discard { step } => {
                 if let Err(error) = commit::discard(&self.folder, step, self.order.attempt) {
-                    note(&format!("what was saved of step {step} cannot be removed: {error}"));
+                    note(&format!("cannot remove the partial checkpoint of step {step}: {error}"));
                 }
             }
             Told::Leave => unreachable!("it ends the loop that leads here"),
@@ -305,7 +305,7 @@ pub(super) fn get(
     files: &[(FileEntry, Vec<PeerAddress>)],
     manifest: Option<&str>,
 ) -> Result<(), NotLaunched> {
-    let folder = door::checkpoint(trial, name).ok_or_else(|| format!("{name} is no checkpoint"))?;
+    let folder = door::checkpoint(trial, name).ok_or_else(|| format!("{name} is not a checkpoint"))?;
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     for (file, from) in files {
         fetch(door, own, trial, name, file, from)?;

@@ -29,7 +29,7 @@ impl Memory {
     pub(super) fn explains(&self) -> Option<Failure> {
         (kills() > self.kills[0]).then(|| Failure::OutOfMemory {
             detail: format!(
-                "the kernel killed the rank, which held {} MiB: its host, or the limit it runs under, has no more",
+                "the kernel's OOM killer killed the rank at {} MiB: its host or memory limit has no more",
                 self.resident >> 20
             ),
         })

@@ -309,7 +309,7 @@ fn finish(supervisor: &mut Supervisor<'_>, inbox: &Receiver<Message>, socket: &P
             ExitCode::SUCCESS
         }
         Err(error) => {
-            note(&format!("the spool cannot be written, so that the ranks are killed: {error}"));
+            note(&format!("cannot write the spool, killing the ranks: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -242,7 +242,7 @@ impl RankProcess {
             (true, Some(0), false) => finished(StopReason::Complete),
             // Its end is what the agent did about another failure, and explains nothing.
             _ if self.was_killed => {
-                let detail = "it did not end by itself and was killed".into();
+                let detail = "it did not exit and was killed".into();
                 Event::Failed(Failure::PeerLost { peer: Some(rank), detail })
             }
             (true, ..) => Event::Failed(Failure::Command { code, signal, last: self.last.clone() }),
@@ -275,8 +275,7 @@ pub(super) fn look(ranks: &mut [RankProcess], heard_by: &mut Option<Instant>) ->
         if rank.is_frozen() {
             rank.kill();
             let seconds = (GLANCE * GLANCES).as_secs();
-            let failure =
-                Failure::Other(format!("it was stopped by a signal, and stood still for {seconds} s"));
+            let failure = Failure::Other(format!("it was stopped by a signal for {seconds} s"));
             changes.push(Change::Frozen { index, failure });
         }
     }

@@ -104,7 +104,10 @@ impl Supervisor<'_> {
                 if let Some(words) = garbled {
                     self.event(
                         rank,
-                        Event::Failed(Failure::Other(format!("rank {rank} is not understood: {words}"))),
+                        Event::Failed(Failure::Other(format!(
+                            "cannot decode a message from rank {rank}: \
+                        {words}"
+                        ))),
                     )?;
                 }
                 let process = &mut self.ranks[rank.0 as usize];
@@ -120,7 +123,7 @@ impl Supervisor<'_> {
         if let Some(rank) = said.rank()
             && !self.others.as_ref().is_some_and(|others| others.has(host, rank))
         {
-            return self.lose(host, &format!("it speaks for rank {rank}, which is not there"));
+            return self.lose(host, &format!("it sent a message for rank {rank}, which does not exist"));
         }
         match said {
             Said::Event { rank, event } => self.event(rank, event),
@@ -306,7 +309,7 @@ impl Supervisor<'_> {
             others.discard(step);
         }
         if let Err(error) = commit::discard(&self.folder, step, self.order.attempt) {
-            note(&format!("what was saved of step {step} cannot be removed: {error}"));
+            note(&format!("cannot remove the partial checkpoint of step {step}: {error}"));
         }
     }
 

@@ -18,7 +18,7 @@ pub fn check(partial: &Path, files: &[SavedFile]) -> Result<(), String> {
         let path = partial.join(&file.name);
         let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?.len();
         if found != file.bytes {
-            return Err(format!("{} has {found} bytes, {} were announced", path.display(), file.bytes));
+            return Err(format!("{} has {found} bytes, expected {}", path.display(), file.bytes));
         }
     }
     Ok(())

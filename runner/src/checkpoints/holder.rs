@@ -59,7 +59,7 @@ impl Here {
     /// A file of a checkpoint; `Err` for names that are none, and for links, which may lead anywhere.
     fn open(&self, folder: &str, file: &str) -> Result<File, String> {
         if parse_folder_name(folder).is_none() || !is_file_name(file) {
-            return Err(format!("{folder}/{file} is no file of a checkpoint"));
+            return Err(format!("{folder}/{file} is not a checkpoint file"));
         }
         let path = self.trial.checkpoints().join(folder).join(file);
         let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();

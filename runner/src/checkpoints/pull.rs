@@ -96,7 +96,7 @@ fn fetch(
             Err(reason) => reasons.push(format!("{}: {reason}", holder.name())),
         }
     }
-    let detail = if reasons.is_empty() { "nobody has the file".into() } else { reasons.join("; ") };
+    let detail = if reasons.is_empty() { "no host has the file".into() } else { reasons.join("; ") };
     Err(manifest.damage(&file.name, None, file.chunk(index), detail).to_string())
 }
 

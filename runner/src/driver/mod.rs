@@ -220,13 +220,13 @@ pub enum DriveError {
         process: u32,
     },
     /// Nothing of it runs.
-    #[error("nothing of trial {0} runs")]
+    #[error("trial {0} is not running")]
     NothingRuns(TrialId),
     /// An agent neither answers nor goes.
-    #[error("an agent of attempt {0} lives, does not answer and cannot be killed; see its log")]
+    #[error("the agent of attempt {0} is alive but does not respond and cannot be killed; see its log")]
     Unreachable(AttemptId),
     /// The hosts of a trial cannot be asked; it may go on there.
-    #[error("attempt {attempt} cannot be looked after: {reason}")]
+    #[error("cannot control attempt {attempt}: {reason}")]
     Away {
         /// The attempt.
         attempt: AttemptId,

@@ -98,6 +98,6 @@ impl Dial for Line {
         }
         self.transport = None;
         self.connect().map_err(io::Error::other)?;
-        self.open().ok_or_else(|| io::Error::other("the connection was lost again at once"))
+        self.open().ok_or_else(|| io::Error::other("the connection was lost immediately after it was made"))
     }
 }

@@ -72,7 +72,7 @@ pub enum Relation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
     /// It is no comparison.
-    #[error("`{0}` is no condition; expected one such as `batch >= 256` or `status = completed`")]
+    #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
     NoCondition(String),
     /// The status is unknown.
     #[error("{0}")]

@@ -33,7 +33,7 @@ impl History {
     pub fn reconcile(&mut self, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<Vec<TrialId>, LedgerError> {
         let lost: Vec<_> = self.open_attempts()?.into_iter().filter(|(trial, _)| !is_alive(trial)).collect();
         for (trial, attempt) in &lost {
-            let failure = Failure::Other("its agent is gone and left no word".into());
+            let failure = Failure::Other("its agent is gone and left no record".into());
             let fact = Fact::AttemptEnded { attempt: *attempt, ended: Ended::Lost(failure) };
             self.keep(trial, &News { facts: vec![fact], ..News::default() })?;
         }

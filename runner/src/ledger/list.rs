@@ -27,7 +27,7 @@ pub struct TrialRow {
     pub batch: u64,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// The figure that decides, such as `valid.loss`.
+    /// Metric to optimise, such as `valid.loss`.
     pub objective: String,
     /// Its best value so far.
     pub best: Option<f64>,

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     /// No trial is called so.
-    #[error("no trial is called `{name}`{}", hint(.near))]
+    #[error("no trial named `{name}`{}", hint(.near))]
     Unknown {
         /// What was typed.
         name: String,
@@ -17,7 +17,7 @@ pub enum LookupError {
         near: Vec<String>,
     },
     /// Several ids or labels begin so.
-    #[error("`{name}` may be any of {}; type more of it", .matches.join(", "))]
+    #[error("`{name}` is ambiguous: {}; type more of the name", .matches.join(", "))]
     Ambiguous {
         /// What was typed.
         name: String,
@@ -31,7 +31,7 @@ pub enum LookupError {
 
 fn hint(near: &[String]) -> String {
     if near.is_empty() {
-        return "; `dtrain history` lists all".to_owned();
+        return "; `dtrain history` lists all trials".to_owned();
     }
     format!("; did you mean {}?", near.join(", "))
 }

@@ -149,7 +149,8 @@ fn is_damage(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
 fn damaged(path: &Path, found: &str) -> Fault {
     let path = path.display();
     format!(
-        "the file is damaged ({found}); move {path}, {path}-wal and {path}-shm aside, and the next command begins a new history. \
+        "the file is damaged ({found}); move {path}, {path}-wal and {path}-shm aside, and the next command \
+        creates a new history. \
          Plans, spools and checkpoints of all trials stay below trials/"
     )
     .into()

@@ -41,7 +41,7 @@ pub(super) fn writer(path: &Path) -> Result<(Connection, Access), Fault> {
 /// Opens for reading; an `Err` where there is no file.
 pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
     if !path.exists() {
-        return Err("there is no history yet; `dtrain run` makes one".into());
+        return Err("there is no history yet; `dtrain run` creates one".into());
     }
     Ground::of(&folder(path))?.journal(path)?;
     let database = Connection::open_with_flags(
@@ -66,7 +66,8 @@ pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
 /// What to say to a write on a newer file.
 pub(super) fn too_new(version: &str) -> String {
     format!(
-        "it has schema version {version}, this dtrain {} writes version {}; use the newer dtrain that made it",
+        "it has schema version {version}, this dtrain {} writes version {}; use the newer dtrain that \
+        created it",
         env!("CARGO_PKG_VERSION"),
         migrate::CURRENT
     )

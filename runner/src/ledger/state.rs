@@ -72,7 +72,7 @@ impl std::str::FromStr for Status {
         let plain = text.replace(['-', '_'], " ").to_lowercase();
         Self::ALL.into_iter().find(|status| status.word() == plain).ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|status| status.word().replace(' ', "-")).collect();
-            format!("`{text}` is no status; expected one of {}", words.join(", "))
+            format!("`{text}` is not a status; expected one of {}", words.join(", "))
         })
     }
 }

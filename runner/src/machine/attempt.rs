@@ -96,7 +96,7 @@ impl Machine {
         match (cause, finished.values().next()) {
             (None, Some(reason)) if all => Ended::Finished(*reason),
             (Some(cause), _) => Ended::Lost(cause.clone()),
-            (None, _) => Ended::Lost(Failure::Other("the agent went away".into())),
+            (None, _) => Ended::Lost(Failure::Other("the agent is gone".into())),
         }
     }
 

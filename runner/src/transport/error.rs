@@ -120,7 +120,10 @@ pub enum TransportError {
         said: String,
     },
     /// No room for the program.
-    #[error("no room on {host}: the program needs {wanted} below ~/.cache/dtrain, and {found} are free")]
+    #[error(
+        "not enough disk space on {host}: the program needs {wanted} in ~/.cache/dtrain, {found} are \
+            free"
+    )]
     Room {
         /// Host.
         host: String,
@@ -131,7 +134,8 @@ pub enum TransportError {
     },
     /// The program did not arrive whole; what arrived was removed.
     #[error(
-        "the program did not arrive whole on {host}: sent {sent}, found {found} ({free} are free there){said}"
+        "the upload of the program to {host} is incomplete: sent {sent}, found {found} ({free} are \
+        free there){said}"
     )]
     Damaged {
         /// Host.
@@ -146,7 +150,7 @@ pub enum TransportError {
         said: String,
     },
     /// The program arrived, and does not name itself as it should; it was removed.
-    #[error("the program sent to {host} does not run there, or is another one: {said}")]
+    #[error("the program sent to {host} does not run there or has another digest: {said}")]
     Unfit {
         /// Host.
         host: String,

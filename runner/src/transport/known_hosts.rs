@@ -38,7 +38,10 @@ impl fmt::Display for Distrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "the host is not in known_hosts",
-            Self::Changed => "the host key differs from the one in known_hosts: somebody may be listening",
+            Self::Changed => {
+                "the host key differs from the one in known_hosts: possible man-in-the-middle \
+                             attack"
+            }
             Self::Revoked => "the host key is revoked in known_hosts",
         })
     }

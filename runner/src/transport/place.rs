@@ -56,7 +56,7 @@ pub(super) fn put<T: Transport + ?Sized>(
         Ok(Placed::Sent { bytes, seconds: since.elapsed().as_secs_f64() })
     } else if size == bytes {
         let it = text(&said, "digest=");
-        let it = if it.is_empty() { words(&said) } else { format!("it says it is {it}, not {digest}") };
+        let it = if it.is_empty() { words(&said) } else { format!("its digest is {it}, expected {digest}") };
         Err(TransportError::Unfit { host, said: it })
     } else {
         let (sent_bytes, free) = (Bytes(bytes), Bytes(self::free(&said)));
@@ -97,7 +97,7 @@ fn send<T: Transport + ?Sized>(
 /// The last words of a command that failed.
 fn words(output: &Output) -> String {
     match output.stderr.trim() {
-        "" => format!("it ended with status {} and said nothing", output.status),
+        "" => format!("it exited with status {} and no output", output.status),
         said => said.to_owned(),
     }
 }

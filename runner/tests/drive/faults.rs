@@ -163,7 +163,7 @@ pub(crate) fn a_rank_that_talks_nonsense_is_replaced() {
     let outcome = world.drive(driver::start).0.expect("driven");
     world.assert_completed(&outcome);
     let facts = world.facts();
-    let garbled = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::Lost(Failure::Other(words)), .. } if words.contains("rank 1 is not understood"));
+    let garbled = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::Lost(Failure::Other(words)), .. } if words.contains("cannot decode a message from rank 1"));
     assert!(facts.iter().any(garbled), "{facts:?}");
     world.assert_nothing_lives();
 }

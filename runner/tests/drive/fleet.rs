@@ -193,7 +193,7 @@ pub(crate) fn crew(words: [&str; 4]) -> ExitCode {
         dtrain_runner::Ended::Finished(reason)
     } else {
         let host = format!("node{}", attempt.0 % u64::from(hosts));
-        let failure = Failure::HostLost { host, detail: "it said nothing for 2.0 s".into() };
+        let failure = Failure::HostLost { host, detail: "no heartbeat for 2.0 s".into() };
         said.one(Rank(0), &Event::Failed(failure.clone()));
         said.all(&Event::Failed(Failure::PeerLost { peer: None, detail: "it closed the connection".into() }));
         dtrain_runner::Ended::Lost(failure)

@@ -36,7 +36,7 @@ fn checkpoints_are_listed_verified_and_pulled() {
     assert!(page.contains("STEP") && page.contains("this machine"), "{page}");
 
     let whole = text(&house.expect(0, ["checkpoint", "verify", "last"]).stdout);
-    assert_eq!(whole.matches("as it was written (").count(), 2, "both are read: {whole}");
+    assert_eq!(whole.matches(": intact (").count(), 2, "both are read: {whole}");
 
     // A bit of one tensor falls over.
     let (_, newest) = newest_checkpoint(&house.newest_trial());
@@ -73,7 +73,7 @@ fn checkpoints_are_listed_verified_and_pulled() {
         assert_eq!(fs::read(entry.path()).ok(), fs::read(copy).ok(), "{:?}", entry.file_name());
     }
     let again = text(&house.expect(2, ["checkpoint", "pull", "last", "--to", to]).stderr);
-    assert!(again.contains("exists already"), "{again}");
+    assert!(again.contains("already exists"), "{again}");
     let unknown = text(&house.expect(2, ["checkpoint", "verify", "last", "15"]).stderr);
     assert!(unknown.contains("no checkpoint of step 15") && unknown.contains("10, 20"), "{unknown}");
 }

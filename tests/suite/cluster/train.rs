@@ -141,7 +141,7 @@ fn checkpoints_of_hosts(lab: &Lab) {
     bytes[last] ^= 1;
     fs::write(&file, bytes).expect("room on disk");
     let said = says(&["checkpoint", "verify", "quickstart-1"]);
-    assert!(said.contains("though not every copy") && said.contains("node2: tensor"), "{said}");
+    assert!(said.contains("but some copies are damaged") && said.contains("node2: tensor"), "{said}");
 
     says(&["checkpoint", "pull", "quickstart-1", "--to", "pulled"]);
     let pulled = lab.home("controller").join("pulled");
@@ -199,7 +199,7 @@ fn the_others_go_on_when_the_host_that_leads_is_cut_off() {
     disturbed(
         "the leader is cut off",
         |lab| lab.cut("node1"),
-        ("trying again", "the agent went away"),
+        ("retrying in", "the agent is gone"),
         &["node2", "node3", "node4"],
     );
 }

@@ -96,7 +96,7 @@ fn a_trial_on_two_hosts_does_not_mind_strangers_and_leaves_no_key() {
     println!("{knocked} strangers knocked; agents: {before:?}, then {after:?}");
     assert!(run.wait().expect("ours").success(), "{}", words());
     assert!(
-        words().contains("completed after 100 of 100 steps") && !words().contains("trying again"),
+        words().contains("completed after 100 of 100 steps") && !words().contains("retrying in"),
         "{}",
         words()
     );

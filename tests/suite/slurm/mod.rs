@@ -119,7 +119,7 @@ fn preempted(user: &User) {
     let other = ["--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"];
     user.farm.ask("sbatch", &other);
     let said = user.completes("farm-2", child, 2..=3);
-    assert!(said.contains("waits: "), "{said}");
+    assert!(said.contains("is pending: "), "{said}");
 }
 
 /// What Slurm sends two minutes before the end of a job's time is sent now.
@@ -127,7 +127,7 @@ fn out_of_time(user: &User) {
     let child = user.begins();
     user.farm.ask("scancel", &["--batch", "--signal=USR1", &user.job()]);
     let said = user.completes("farm-3", child, 2..=2);
-    assert!(said.contains("waits: "), "{said}");
+    assert!(said.contains("is pending: "), "{said}");
 }
 
 fn without_a_node(user: &User) {

@@ -210,7 +210,7 @@ fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointErr
     }
     if about.len() != entry.bytes {
         let (found, promised) = (about.len(), entry.bytes);
-        return Err(unusable(format!("{} has {found} bytes, {promised} were promised", entry.name)));
+        return Err(unusable(format!("{} has {found} bytes, expected {promised}", entry.name)));
     }
     let file = File::open(&path).map_err(io_error("opening", &path))?;
     Ok(OpenFile { file, entry: entry.clone(), places: OnceLock::new() })

@@ -6,7 +6,7 @@ use dtrain_protocol::{Failure, Rank};
 #[derive(Debug, thiserror::Error)]
 pub enum CommError {
     /// A peer is gone.
-    #[error("rank {peer} is gone (seen in {operation}): {detail}")]
+    #[error("lost rank {peer} during {operation}: {detail}")]
     PeerLost {
         /// Which.
         peer: Rank,
@@ -16,7 +16,7 @@ pub enum CommError {
         detail: String,
     },
     /// A peer is there but silent.
-    #[error("rank {peer} was silent for {seconds:.1} s in {operation}")]
+    #[error("rank {peer} sent nothing for {seconds:.1} s during {operation}")]
     TimedOut {
         /// Which.
         peer: Rank,

@@ -138,11 +138,11 @@ impl Thread {
                 if values.len() == length {
                     return Ok(values);
                 }
-                let detail = format!("{length} values were due, {} came", values.len());
+                let detail = format!("expected {length} values, received {}", values.len());
                 return Err(CommError::OutOfStep { peer, operation, detail });
             }
             if state.gone.contains(&(self.channel, peer.0)) {
-                let detail = "the thread left the group".into();
+                let detail = "its thread left the group".into();
                 return Err(CommError::PeerLost { peer, operation, detail });
             }
             let left = end.saturating_duration_since(Instant::now());

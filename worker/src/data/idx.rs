@@ -154,8 +154,7 @@ impl Head {
         let data = lengths.iter().try_fold(1u64, |product, length| product.checked_mul(*length));
         let expected = data.and_then(|data| data.checked_add(bytes as u64));
         if data == Some(0) || expected != Some(file.bytes) {
-            let detail =
-                format!("the head tells of {lengths:?} bytes, which the file's {} are not", file.bytes);
+            let detail = format!("the header announces {lengths:?} bytes, the file has {}", file.bytes);
             return bad("byte 4", detail);
         }
         Ok(Self { lengths, bytes: bytes as u64 })

@@ -50,8 +50,8 @@ impl Segment {
         let expected = LLM_C_HEADER + tokens * width;
         if file.bytes != expected || tokens == 0 {
             let detail = format!(
-                "the llm.c header tells of {tokens} tokens of {width} bytes, a file of {expected} bytes; found {} \
-                 (was it cut short while copying?)",
+                "the llm.c header announces {tokens} tokens of {width} bytes, {expected} bytes in all; the \
+                file has {} (truncated copy?)",
                 file.bytes
             );
             return Err(DataError::content(&file.name, "byte 8", detail));

@@ -231,7 +231,7 @@ fn affordable(
     Ok(subjects)
 }
 
-/// The update rule that is timed; its learning rate is so small that the made-up samples teach nothing.
+/// Optimizer that is timed; its learning rate is so small that the made-up samples teach nothing.
 const RULE: Rule =
     Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
 

@@ -58,7 +58,7 @@ fn words(odd: &[usize], members: &[Rank], step: StepId) -> String {
     let names: Vec<String> = odd.iter().map(|index| members[*index].to_string()).collect();
     let (names, rest) = (names.join(", "), members.len() - odd.len());
     let who = match (odd.len(), rest) {
-        (_, 0) => format!("ranks {names} differ, and nobody knows which of them is right"),
+        (_, 0) => format!("ranks {names} differ, and there is no majority to tell which is right"),
         (1, _) => {
             format!("rank {names} differs from the other {rest}; its memory or its processor may be faulty")
         }

@@ -115,11 +115,11 @@ pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<
     let keeps = outer.is_some() || reduction.residual().is_some();
     Ok((keeps && begins).then(|| {
         let why = if found == replicas {
-            "its replicas were kept alike in another way".into()
+            "its replicas were synchronised in another way".into()
         } else {
-            format!("its replicas are {found}, those that go on {replicas}")
+            format!("it has {found} replicas, this run has {replicas}")
         };
-        format!("the checkpoint lacks what each replica keeps for itself, which begins afresh: {why}")
+        format!("the checkpoint has no per-replica state for this layout; it is reset: {why}")
     }))
 }
 

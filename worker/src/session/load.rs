@@ -30,7 +30,7 @@ pub(super) fn load(
     let reader = Reader::open(&point.folder).map_err(failed)?;
     let Manifest { step, cursor, .. } = *reader.manifest();
     if step != point.step {
-        return Err(corrupt(format!("it holds step {step}, step {} was to be resumed", point.step)));
+        return Err(corrupt(format!("it is for step {step}, expected step {}", point.step)));
     }
     if !cursor.is_multiple_of(step.0) {
         return Err(corrupt(format!(
@@ -54,11 +54,11 @@ fn difference(manifest: &Manifest, assignment: &Assignment) -> Option<String> {
     let settings = [("train.batch", batch, training.batch), ("train.seed", manifest.seed, training.seed)];
     let differs = settings.into_iter().filter_map(|(key, found, wanted)| {
         let found = found.filter(|found| *found != wanted)?;
-        Some(format!("it has {key} = {found}, and {wanted} is wanted"))
+        Some(format!("it has {key} = {found}, expected {wanted}"))
     });
     let differs: Vec<_> = differs.collect();
     (!differs.is_empty())
-        .then(|| format!("{}; go on with what it has, or begin a new trial", differs.join("; ")))
+        .then(|| format!("{}; resume with its settings, or start a new trial", differs.join("; ")))
 }
 
 /// Puts the weights of a checkpoint into `stage`.

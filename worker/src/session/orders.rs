@@ -25,7 +25,7 @@ impl Orders {
                 Ok(Order::Stop) => self.stop = true,
                 Err(_) => {
                     return Err(CommError::Link(
-                        "nobody is left who knows the other ranks' addresses".into(),
+                        "no agent is left that knows the addresses of the other ranks".into(),
                     ));
                 }
             }

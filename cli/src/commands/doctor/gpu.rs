@@ -11,9 +11,9 @@ pub(super) fn checks() -> Vec<Finding> {
     }
     let mut checks = Vec::new();
     checks.push(if cfg!(feature = "cuda") {
-        Finding::good("gpu", "found, and this program can use it")
+        Finding::good("gpu", "found; this build can use it")
     } else {
-        Finding::poor("gpu", "found, but this program has the CPU backend only", BUILD_WITH_CUDA)
+        Finding::poor("gpu", "found, but this build has only the CPU backend", BUILD_WITH_CUDA)
     });
     if cfg!(feature = "cuda") {
         checks.push(library("CUDA driver", "libcuda.so", "install the NVIDIA driver"));

@@ -27,11 +27,7 @@ pub(super) fn examine(hosts: &[String]) -> Vec<HostReport> {
 }
 
 fn crashed() -> Finding {
-    Finding::bad(
-        "ssh",
-        "the check itself failed",
-        "run it again with RUST_BACKTRACE=1 and report what it says",
-    )
+    Finding::bad("ssh", "the check itself failed", "run it again with RUST_BACKTRACE=1 and report the output")
 }
 
 fn checks(host: &str, user: &User, bastions: &Bastions) -> Vec<Finding> {
@@ -64,7 +60,7 @@ fn fix(error: &TransportError) -> &'static str {
         TransportError::HostKey { problem: Distrust::Unknown, .. } => {
             "compare the fingerprint with the host's own, then accept it once with `ssh`"
         }
-        TransportError::HostKey { .. } => "ask who keeps the host before you trust the new key",
+        TransportError::HostKey { .. } => "ask the host's administrator before you trust the new key",
         TransportError::Authentication { .. } => "add your key with ssh-copy-id, or load it into ssh-agent",
         TransportError::Config { .. } => "correct the SSH configuration until `ssh -G` reads it",
         TransportError::ProxyCommand { .. } => "write `ProxyJump` in the SSH configuration in its place",
@@ -76,7 +72,7 @@ fn fix(error: &TransportError) -> &'static str {
         | TransportError::Command { .. }
         | TransportError::Room { .. }
         | TransportError::Damaged { .. }
-        | TransportError::Unfit { .. } => "try `ssh` by hand; it tells more",
+        | TransportError::Unfit { .. } => "run `ssh` by hand for details",
     }
 }
 
@@ -94,14 +90,14 @@ fn findings(facts: &str, now: i64) -> Vec<Finding> {
     });
     found.push(match text("cores").parse::<u32>() {
         Ok(cores) if cores > 0 => Finding::good("cores", format!("{cores}")),
-        _ => Finding::poor("cores", "unknown", "install coreutils, which bring nproc"),
+        _ => Finding::poor("cores", "unknown", "install coreutils, which provides nproc"),
     });
     found.push(room("memory", kib("memory_kib"), 1 << 30, "a small model needs about 1 GiB"));
     found.push(room("free disk", kib("home_free_kib"), 1 << 30, "free some space in the home folder"));
     found.push(match text("clock").parse::<i64>() {
         Ok(clock) if (clock - now).abs() <= 30 => Finding::good("clock", "agrees with this machine's"),
         Ok(clock) => {
-            Finding::bad("clock", format!("{} s apart from this machine's", clock - now), "set it by NTP")
+            Finding::bad("clock", format!("{} s off this machine's", clock - now), "synchronise it with NTP")
         }
         Err(_) => Finding::poor("clock", "unknown", "check with date"),
     });

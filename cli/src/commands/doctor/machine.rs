@@ -63,13 +63,12 @@ fn file_system(path: &Path) -> Finding {
     let name = "file system";
     match Ground::of(path) {
         Ok(Ground::Local) => Finding::good(name, "local"),
-        Ok(Ground::Shared(kind)) => Finding::good(
-            name,
-            format!("{kind}, where the history keeps a journal that is safe between hosts"),
-        ),
+        Ok(Ground::Shared(kind)) => {
+            Finding::good(name, format!("{kind}; the history uses a journal mode that is safe there"))
+        }
         Ok(Ground::Unsafe(kind)) => Finding::bad(
             name,
-            format!("{} lies on {kind}, where the history would not be safe", path.display()),
+            format!("{} is on {kind}, where the history could be corrupted", path.display()),
             "name a folder on a local disk with --state FOLDER; checkpoints are kept there, too",
         ),
         Err(error) => Finding::poor(name, format!("its kind is unknown: {error}"), "use a local disk"),
@@ -94,7 +93,7 @@ fn history(path: &Path) -> Finding {
         return Finding::good(name, "none yet");
     }
     match History::open_read_only(path).and_then(|history| history.check()) {
-        Ok(()) => Finding::good(name, format!("{} is whole", path.display())),
+        Ok(()) => Finding::good(name, format!("{} is intact", path.display())),
         Err(error) => {
             let why = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
             let fix = "move the file aside; trials keep their own folders";
@@ -105,8 +104,8 @@ fn history(path: &Path) -> Finding {
 
 fn cores() -> Finding {
     match std::thread::available_parallelism() {
-        Ok(cores) => Finding::good("cores", format!("{cores} may be used")),
-        Err(error) => Finding::poor("cores", format!("unknown: {error}"), "say cluster.ranks in the recipe"),
+        Ok(cores) => Finding::good("cores", format!("{cores} available")),
+        Err(error) => Finding::poor("cores", format!("unknown: {error}"), "set cluster.ranks in the recipe"),
     }
 }
 
@@ -117,9 +116,9 @@ fn memory() -> Finding {
         return Finding::poor(name, "unknown", "check with free");
     };
     let total = meminfo(&text, "MemTotal").unwrap_or(free);
-    let found = format!("{free} of {total} are available");
+    let found = format!("{free} of {total} available");
     if free.0 < 512 << 20 {
-        return Finding::bad(name, found, "end other programs; a small model needs about 512 MiB");
+        return Finding::bad(name, found, "close other programs; a small model needs about 512 MiB");
     }
     Finding::good(name, found)
 }
@@ -135,7 +134,7 @@ fn shared_memory() -> Finding {
     let made = memfd_create(c"dtrain-doctor", MemfdFlags::CLOEXEC)
         .and_then(|file| rustix::fs::ftruncate(&file, 1 << 20));
     match made {
-        Ok(()) => Finding::good(name, "ranks of this machine can share it"),
+        Ok(()) => Finding::good(name, "available to the ranks of this machine"),
         Err(error) => Finding::bad(
             name,
             format!("cannot be made: {error}"),
@@ -172,7 +171,7 @@ fn clock() -> Finding {
     match modified.map(|built| built.elapsed()) {
         Ok(Err(ahead)) if ahead.duration().as_secs() > 60 => Finding::bad(
             "clock",
-            "it is before the time this program was built",
+            "it is earlier than the build time of this program",
             "set the clock; trials are listed by time, and certificates have a validity",
         ),
         _ => Finding::good("clock", "plausible"),

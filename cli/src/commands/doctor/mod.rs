@@ -83,10 +83,10 @@ fn over_ssh(context: &Context, hosts: &[String]) -> Outcome {
         let failed = counted(failed as u64, "check");
         return Err(Failure::new(
             Exit::Preflight,
-            format!("not every host is fit to train: {failed} failed"),
+            format!("not every host is ready to train: {failed} failed"),
         ));
     }
-    context.out.say("every host is fit to train");
+    context.out.say("every host is ready to train");
     Ok(Exit::Done)
 }
 
@@ -104,10 +104,10 @@ fn this_machine(context: &Context) -> Outcome {
         let failed = counted(failed as u64, "check");
         return Err(Failure::new(
             Exit::Preflight,
-            format!("this machine is not fit to train: {failed} failed"),
+            format!("this machine is not ready to train: {failed} failed"),
         ));
     }
-    context.out.say("this machine is fit to train");
+    context.out.say("this machine is ready to train");
     context.out.next("dtrain init");
     Ok(Exit::Done)
 }

@@ -52,18 +52,18 @@ impl Kept {
     ) -> Result<Self, Failure> {
         let format = json["format"].as_u64().unwrap_or(0);
         let cannot =
-            |why: String| Failure::new(Exit::Usage, format!("the study {name} cannot go on")).cause(why);
+            |why: String| Failure::new(Exit::Usage, format!("the study {name} cannot be resumed")).cause(why);
         if format != u64::from(FORMAT) {
             return Err(cannot(format!("it has format {format}; this version reads {FORMAT}")));
         }
         let kept: Self = serde_json::from_value(json).map_err(|error| cannot(error.to_string()))?;
         if kept.recipe != *recipe {
-            return Err(cannot("it was begun with another recipe, or other settings".to_owned())
-                .hint("say it as it was said then, or leave --study out to begin another"));
+            return Err(cannot("it was started with another recipe or other settings".to_owned())
+                .hint("use the original recipe and settings, or omit --study to start a new study"));
         }
         if let Some(steps) = steps.filter(|steps| *steps != kept.steps) {
             return Err(cannot(format!("its trials have {} steps, not {steps}", kept.steps))
-                .hint("leave --steps out to go on, or leave --study out to begin another"));
+                .hint("omit --steps to resume, or omit --study to start a new study"));
         }
         Ok(kept)
     }
@@ -82,7 +82,7 @@ pub(super) fn ended(context: &Context, history: &History, name: &str) -> Result<
 /// The values that were tried.
 pub(super) fn values(tried: &Tried) -> Result<Vec<Value>, Failure> {
     serde_json::from_value(tried.json["values"].clone()).map_err(|error| {
-        Failure::new(Exit::Infrastructure, "what a study tried cannot be read").cause(error.to_string())
+        Failure::new(Exit::Infrastructure, "the trials of the study cannot be read").cause(error.to_string())
     })
 }
 

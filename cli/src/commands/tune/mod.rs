@@ -42,7 +42,8 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
         None => history.free_study_name(&recipe.name).map_err(|error| ledger(&error))?,
     };
     let again = format!("dtrain tune {} --study {name}", loaded.name);
-    context.out.say(&format!("study {}; after a stop `{again}` goes on", context.out.paint.bold(&name)));
+    let named = context.out.paint.bold(&name);
+    context.out.say(&format!("study {named}; if interrupted, `{again}` resumes it"));
     let kept = match history.study(&name).map_err(|error| ledger(&error))? {
         Some(json) => Kept::read(json, &name, recipe, args.steps)?,
         None => match begin(context, &mut history, &loaded, args, &name)? {
@@ -64,7 +65,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     };
     let search = search.run(&mut runner);
     if let Some(failure) = runner.failure.take() {
-        return Err(failure.hint(format!("`{again}` goes on")));
+        return Err(failure.hint(format!("`{again}` resumes the study")));
     }
     if search.finish() == Some(Finish::Stopped) {
         context.out.next(&again);
@@ -90,9 +91,9 @@ fn begin(
     let plan = rates::plan(context, history, loaded)?;
     let searched = Searched::of(recipe, &plan.learning_rate);
     if searched.space().dimensions().is_empty() {
-        return Err(Failure::new(Exit::Usage, "the recipe leaves nothing to be searched").hint(
-            "leave train.learning_rate out, or say `learning_rate = { log = [1e-4, 1e-2] }`; for batch and warm-up say \
-             `{ choices = [..] }` or `{ log = [..] }`",
+        return Err(Failure::new(Exit::Usage, "nothing to search: the recipe pins every tunable key").hint(
+            "remove train.learning_rate, or set `learning_rate = { log = [1e-4, 1e-2] }`; for batch \
+             and warm-up set `{ choices = [..] }` or `{ log = [..] }`",
         ));
     }
     let steps = args.steps.unwrap_or_else(|| (plan.best().pace.schedule_steps / SHORTER).max(STEPS_LEAST));
@@ -117,7 +118,7 @@ fn finish(
     name: &str,
 ) -> Outcome {
     let Some(best) = search.study().recommend(search.ended()) else {
-        return Err(Failure::new(Exit::WorkerFailed, format!("no trial of {name} ran to its end"))
+        return Err(Failure::new(Exit::WorkerFailed, format!("no trial of {name} completed"))
             .hint("`dtrain history` shows how they ended"));
     };
     let found = kept.searched.pinned(&kept.settled, &best.values);

@@ -70,7 +70,7 @@ pub(super) fn tell(
         .map(|(dimension, value)| format!("{} {value}", dimension.name))
         .collect();
     context.out.data(&format!(
-        "{page}\n{}: {}; measured {}, believed {} (90 % within {} to {}) after {} steps",
+        "{page}\n{}: {}; measured {}, estimated {} (90 % interval: {} to {}) after {} steps",
         name,
         found.join(", "),
         loss(best.measured),

@@ -63,10 +63,10 @@ impl Runner<'_> {
         let values: Vec<String> =
             pairs.map(|(dimension, value)| format!("{} {value}", dimension.name)).collect();
         let why = match proposal.source {
-            Origin::Given => "as the plan says".to_owned(),
-            Origin::Random => "by chance".to_owned(),
-            Origin::Sobol => "to fill the space".to_owned(),
-            Origin::Model { improvement } => format!("expected to better the best by {improvement:.4}"),
+            Origin::Given => "the plan's value".to_owned(),
+            Origin::Random => "random".to_owned(),
+            Origin::Sobol => "space-filling".to_owned(),
+            Origin::Model { improvement } => format!("expected improvement {improvement:.4}"),
         };
         self.context.out.say(&format!(
             "trial {} of {}: {} ({why})",
@@ -129,8 +129,8 @@ impl Runner<'_> {
             return Ok(());
         }
         let many = counted(LOST_MOST.into(), "trial");
-        Err(Failure::new(Exit::Infrastructure, format!("{many} were lost one after the other"))
-            .cause(format!("`dtrain logs {label}` shows what the last one said")))
+        Err(Failure::new(Exit::Infrastructure, format!("{many} failed in a row"))
+            .cause(format!("`dtrain logs {label}` shows the logs of the last one")))
     }
 }
 

@@ -196,21 +196,21 @@ pub(crate) fn page(report: &Report) -> String {
     section(
         &mut page,
         "Time of a step",
-        "by cause; below it where eight steps in ten are expected",
+        "by cause; the bar below it is the 80 % interval",
         &bars::time(&report.time),
     );
     if let Some(timeline) = &report.timeline {
-        let told = "what each stage does when; idle is what waits for other stages; shares are of the time of all stages";
+        let told = "what each stage computes and when; idle time is waiting for other stages; shares are of all stages";
         section(&mut page, "One step", told, &lanes::timeline(timeline));
     }
-    let told = "of a rank of each stage at its peak; the figures below are those of the heaviest";
+    let told = "peak memory of one rank per stage; the numbers below are for the heaviest rank";
     section(&mut page, "Memory", told, &bars::memory(&report.memory, report.available));
     if let Some(front) = &report.front {
-        let told = "every way to train that no other betters in time, memory and money at once";
+        let told = "the Pareto front: every configuration that no other beats in time, memory and money";
         section(&mut page, "Trade-offs", told, &scatter::front(front));
     }
     if !report.losers.is_empty() {
-        let told = "the best of every other value, and what it would cost";
+        let told = "the best configuration for every other value, and what it would cost";
         section(&mut page, "Why the others lose", told, &losers(&report.losers));
     }
     page += "<footer>\n";

@@ -47,14 +47,14 @@ fn figures(outlook: &Outlook) -> Vec<(&'static str, String)> {
     let (low, high) = (seconds(choice.step_seconds_low), seconds(choice.step_seconds_high));
     let mut figures = vec![
         ("a step", seconds(choice.step_seconds)),
-        ("eight in ten within", format!("{low} to {high}")),
+        ("80 % interval", format!("{low} to {high}")),
         ("speed of a GPU", format!("{} tokens/s", count(choice.tokens_per_second_per_device))),
         ("of the peak", format!("{:.0} %", 100.0 * choice.model_flops_utilization)),
         ("memory of a GPU", format!("{} of {}", bytes(choice.peak_bytes), bytes(outlook.memory_bytes))),
         ("batch", outlook.batch.value.to_string()),
     ];
     if let Some(total) = outlook.failures.total_seconds.or(outlook.total_seconds) {
-        figures.push(("in all, with failures", seconds(total)));
+        figures.push(("total, with failures", seconds(total)));
     }
     if let Some(hours) = outlook.failures.device_hours.or(outlook.device_hours) {
         figures.push(("GPU hours, with failures", amount(hours)));

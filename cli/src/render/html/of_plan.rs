@@ -42,9 +42,9 @@ fn figures(plan: &Plan) -> Vec<(&'static str, String)> {
     let estimate = plan.best().price();
     let mut figures = vec![
         ("a step", estimate.step.to_string()),
-        ("eight in ten within", format!("{} to {}", estimate.step_low, estimate.step_high)),
+        ("80 % interval", format!("{} to {}", estimate.step_low, estimate.step_high)),
         ("speed", format!("{} {}/s", count(estimate.tokens_per_second), unit(plan))),
-        ("in all", estimate.total.to_string()),
+        ("total", estimate.total.to_string()),
         ("memory of a rank", format!("{} of {}", estimate.memory_peak, estimate.memory_available)),
         ("batch", plan.batch.value.to_string()),
         ("learning rate", plan.learning_rate.value.to_string()),

@@ -19,7 +19,7 @@ const SHADES: usize = 6;
 /// Time to the right, memory upwards, a shade for the number of devices; what is named has its number.
 pub(super) fn front(front: &Front) -> String {
     let (left, right, top, bottom) = FRAME;
-    let mut svg = Svg::new(WIDTH, 350.0, "time, memory and money of everything that nothing betters");
+    let mut svg = Svg::new(WIDTH, 350.0, "time, memory and money of the Pareto front");
     let all = || front.dots.iter().chain([&front.choice]);
     let least = all().map(|dot| dot.step_seconds).fold(f64::INFINITY, f64::min);
     let most = all().map(|dot| dot.step_seconds).fold(0.0, f64::max);
@@ -38,7 +38,7 @@ pub(super) fn front(front: &Front) -> String {
     }
     axis(&mut svg, across, bottom + 14.0, seconds);
     svg.text(((left + right) / 2.0, bottom + 42.0), Anchor::Middle, "small", "time of a step");
-    svg.text((4.0, 10.0), Anchor::Start, "small", "memory in use at the peak of the heaviest rank");
+    svg.text((4.0, 10.0), Anchor::Start, "small", "peak memory of the heaviest rank");
     let mut shades: Vec<u32> = all().map(|dot| dot.devices).collect();
     shades.sort_unstable();
     shades.dedup();
@@ -98,7 +98,7 @@ fn legend(shades: &[u32], front: &Front) -> String {
 /// The choice and what is named, side by side.
 fn table(front: &Front) -> String {
     let mut text = "<table>\n<thead><tr><th></th><th>step</th><th>memory</th><th>devices</th>".to_owned();
-    text += "<th>paid for</th><th>how it is trained</th></tr></thead>\n<tbody>\n";
+    text += "<th>paid for</th><th>configuration</th></tr></thead>\n<tbody>\n";
     let named = front.dots.iter().filter(|dot| dot.number.is_some());
     for dot in std::iter::once(&front.choice).chain(named) {
         let name = dot.number.map_or_else(|| "choice".to_owned(), |number| number.to_string());

@@ -27,11 +27,7 @@ fn headline(text: &mut String, outlook: &MixedOutlook) {
     let mut sources: Vec<&str> = outlook.groups.iter().map(|group| group.gpu.1).collect();
     sources.dedup();
     let style = outlook.style;
-    row(
-        text,
-        "constants",
-        &format!("{}; engines of style {style}; nothing was measured", sources.join(", ")),
-    );
+    row(text, "constants", &format!("{}; engine style {style}; not measured", sources.join(", ")));
 }
 
 /// A line for each group that works, and how many devices do not.
@@ -44,7 +40,7 @@ fn groups(text: &mut String, outlook: &MixedOutlook) {
     for on in &outlook.choice.groups {
         let part = &outlook.groups[on.group].gpu.0;
         let memory = format!(
-            "{:.1} of {:.0} GiB, nine in ten below {:.1}",
+            "{:.1} of {:.0} GiB (90 % below {:.1})",
             on.peak_bytes / GIB,
             on.memory_bytes / GIB,
             on.peak_bytes_high / GIB
@@ -77,7 +73,7 @@ fn layers(on: &OnGroup) -> String {
 fn costs(text: &mut String, outlook: &MixedOutlook) {
     let choice = &outlook.choice;
     let (low, high) = (Seconds(choice.step_seconds_low), Seconds(choice.step_seconds_high));
-    row(text, "step", &format!("{}, eight in ten within {low} to {high}", Seconds(choice.step_seconds)));
+    row(text, "step", &format!("{}, 80 % interval {low} to {high}", Seconds(choice.step_seconds)));
     let share = |(name, seconds): &(&str, f64)| {
         let percent = 100.0 * seconds / choice.step_seconds;
         (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
@@ -87,7 +83,7 @@ fn costs(text: &mut String, outlook: &MixedOutlook) {
         text,
         "speed",
         &format!(
-            "{:.0} tokens a second, {:.0} % of the peak of the GPUs that work for the model's own work",
+            "{:.0} tokens/s, {:.0} % model FLOPs utilization of the GPUs in use",
             choice.tokens_per_second,
             100.0 * choice.model_flops_utilization
         ),

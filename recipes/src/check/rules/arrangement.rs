@@ -17,7 +17,7 @@ impl Rules<'_> {
             let near = (1..=ways).rev().find(|n| length.is_multiple_of(2 * n)).unwrap_or(1);
             self.wrong(
                 format!(
-                    "`layout.context` = {ways} cuts a sequence into {} pieces, which do not divide \
+                    "`layout.context` = {ways} cuts a sequence into {} pieces, which does not divide \
                      `model.context` = {length}",
                     2 * ways
                 ),
@@ -112,7 +112,7 @@ impl Rules<'_> {
         let every = self.values.whole("layout.recompute_every").unwrap_or(1);
         if mode == Some("none") && every > 1 {
             self.wrong(
-                format!("`layout.recompute_every` = {every}, but nothing is computed again"),
+                format!("`layout.recompute_every` = {every}, but there is no recomputation"),
                 &["layout.recompute_every", "layout.recompute"],
                 "remove it, or set `layout.recompute` to \"full\"",
             );
@@ -121,7 +121,8 @@ impl Rules<'_> {
             && (mode.is_some_and(|mode| mode != "full") || every > 1)
         {
             self.wrong(
-                "`layout.zero` = 3 gathers every block again for its backward, and computes it again"
+                "`layout.zero` = 3 gathers every block again for the backward pass, and so needs \
+                recomputation"
                     .to_owned(),
                 &["layout.zero", "layout.recompute", "layout.recompute_every"],
                 "write `recompute = \"full\"`, or choose a zero of 2 or less",
@@ -179,8 +180,8 @@ impl Rules<'_> {
         }
         if is_uneven && self.values.whole("layout.zero").is_some_and(|zero| zero > 1) {
             self.wrong(
-                "replicas with unlike `layout.shares` meet once a step, but `layout.zero` above 1 reduces \
-                 gradients after every micro-batch"
+                "unequal `layout.shares` reduce gradients once a step, but `layout.zero` above 1 does so \
+                after every micro-batch"
                     .to_owned(),
                 &["layout.shares", "layout.zero"],
                 "choose a zero of 0 or 1",

@@ -33,7 +33,7 @@ impl Rules<'_> {
         ] {
             if format != owner && self.values.said(key).is_some() {
                 let message = format!("`{key}` does not apply: it is for {owner}, and the data is {format}");
-                let hint = format!("remove it, or say `format = \"{owner}\"`");
+                let hint = format!("remove it, or set `format = \"{owner}\"`");
                 self.wrong(message, &[key, "data.train", "data.format"], &hint);
             }
         }
@@ -49,7 +49,7 @@ impl Rules<'_> {
         let message = format!("a model of kind \"{name}\" reads {wanted}, but the data is {format}");
         let hint = match self.values.said("data.format") {
             Some(_) => "",
-            None => "the format was taken from the first training file's name; `data.format` says it",
+            None => "the format was inferred from the first training file's name; `data.format` sets it",
         };
         self.wrong(message, &["data.format", "data.train", "model.kind"], hint);
     }
@@ -79,7 +79,7 @@ impl Rules<'_> {
         if image_files.is_empty() {
             if !label_files.is_empty() && self.values.get(images).is_some() {
                 self.wrong(
-                    format!("`{labels}` is said, but `{images}` names no files"),
+                    format!("`{labels}` is set, but `{images}` is not"),
                     &[labels, images],
                     "remove it",
                 );

@@ -22,7 +22,7 @@ impl Rules<'_> {
         let is_flat = matches!(self.values.kind, Some(Kind::Mlp | Kind::Cnn));
         if is_flat && self.values.whole("layout.context").is_some_and(|context| context > 1) {
             self.wrong(
-                "`layout.context` splits a sequence, which this model has not".to_owned(),
+                "`layout.context` splits sequences, but this model has none".to_owned(),
                 &["layout.context", "model.kind"],
                 "remove it",
             );
@@ -80,7 +80,7 @@ impl Rules<'_> {
             );
             let mut keys = pinned;
             keys.push("cluster.ranks");
-            self.wrong(message, &keys, "leave an axis out and the planner chooses it");
+            self.wrong(message, &keys, "remove one of them and the planner chooses it");
         }
     }
 
@@ -106,11 +106,11 @@ impl Rules<'_> {
     pub(super) fn cluster(&mut self) {
         let launcher = self.values.word("cluster.launcher");
         if let (Some("local"), Some(first)) = (launcher, self.hosts.first()) {
-            let problem = Problem::new("the launcher \"local\" uses this machine only, but hosts are named")
+            let problem = Problem::new("the launcher \"local\" uses only this machine, but hosts are listed")
                 .at(&first.origin);
             let problem = match self.values.said("cluster.launcher") {
                 Some(origin) => problem.note_at("`cluster.launcher` is \"local\"", origin),
-                None => problem.note("`cluster.launcher` is \"local\" where nothing else is said"),
+                None => problem.note("`cluster.launcher` is \"local\" by default"),
             };
             self.problems
                 .push(problem.hint("write `launcher = \"ssh\"` below `[cluster]`, or remove the hosts"));
@@ -127,12 +127,14 @@ impl Rules<'_> {
 
     fn slurm(&mut self, is_slurm: bool) {
         if let (true, Some(first)) = (is_slurm, self.hosts.first()) {
-            let problem = Problem::new("the launcher \"slurm\" chooses the hosts itself, but some are named");
-            self.problems.push(
-                problem
-                    .at(&first.origin)
-                    .hint("remove them; `cluster.slurm.nodes` says how many, and `cluster.slurm.options` can hold `--nodelist=…`"),
+            let problem = Problem::new(
+                "the launcher \"slurm\" chooses the hosts itself, but hosts are \
+                                       listed",
             );
+            self.problems.push(problem.at(&first.origin).hint(
+                "remove them; `cluster.slurm.nodes` sets their number, and \
+                          `cluster.slurm.options` can hold `--nodelist=…`",
+            ));
         }
         let keys = KEYS.iter().map(|key| key.path).filter(|path| path.starts_with("cluster.slurm."));
         if let Some(said) = keys.into_iter().find(|path| !is_slurm && self.values.said(path).is_some()) {

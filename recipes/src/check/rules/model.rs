@@ -29,7 +29,13 @@ impl Rules<'_> {
         let Some(Parsed::Texts(templates)) = self.values.get(key) else { return };
         let wrong: Vec<String> = templates
             .iter()
-            .filter_map(|text| Some(format!("`{text}` is no template: {}", Template::parse(text).err()?)))
+            .filter_map(|text| {
+                Some(format!(
+                    "`{text}` is not a valid template: \
+                                            {}",
+                    Template::parse(text).err()?
+                ))
+            })
             .collect();
         for message in wrong {
             self.wrong(message, &[key], "write for example `progress = [\"step {step} * loss {loss}\"]`");
@@ -51,7 +57,7 @@ impl Rules<'_> {
             return;
         };
         if let Some(passed) = self.values.whole(per_token).filter(|passed| *passed > experts) {
-            let message = format!("a token cannot pass {passed} experts of {experts}");
+            let message = format!("a token cannot be routed to {passed} experts of {experts}");
             self.wrong(message, &[per_token, "model.experts"], &format!("the most is {experts}"));
         }
     }
@@ -81,7 +87,9 @@ impl Rules<'_> {
                     && self.values.said("model.vocab").is_none() =>
             {
                 self.wrong(
-                    "missing `model.vocab`: token shards do not say how large their vocabulary is".to_owned(),
+                    "missing `model.vocab`: token shards do not record the size of their \
+                    vocabulary"
+                        .to_owned(),
                     &["data.train"],
                     "write for example `vocab = 50257` below `[model]` (GPT-2)",
                 );

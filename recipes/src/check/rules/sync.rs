@@ -16,22 +16,24 @@ impl Rules<'_> {
         }
         for key in ["sync.outer_learning_rate", "sync.outer_momentum"] {
             if self.values.said(key).is_some() && every == 1 {
-                let message =
-                    format!("`{key}` is for replicas that move their own weights for several steps");
+                let message = format!("`{key}` is for replicas that take several local steps");
                 self.wrong(message, &[key, "sync.every"], "remove it, or set `sync.every` to 2 or more");
             }
         }
         let is_stale = self.values.whole("sync.staleness").is_some_and(|staleness| staleness > 0);
         if is_stale && every > 1 {
             self.wrong(
-                format!("replicas that meet every {every} steps send no gradients that could be stale"),
+                format!(
+                    "replicas that synchronise every {every} steps exchange no gradients that could be \
+                        stale"
+                ),
                 &["sync.staleness", "sync.every"],
                 "remove one of them",
             );
         }
         if is_stale && compress == "powersgd" {
             self.wrong(
-                "the factors of \"powersgd\" are made in two turns, which no step can go on without".into(),
+                "\"powersgd\" needs two rounds of all-reduce, which cannot be delayed to a later step".into(),
                 &["sync.staleness", "sync.compress"],
                 "remove one of them, or use another compression",
             );
@@ -46,7 +48,10 @@ impl Rules<'_> {
             && shares.iter().any(|share| *share != shares[0])
         {
             self.wrong(
-                format!("replicas that meet every {every} steps count alike, but `layout.shares` are unlike"),
+                format!(
+                    "replicas that synchronise every {every} steps have equal weight, but \
+                        `layout.shares` are unequal"
+                ),
                 &["sync.every", "layout.shares"],
                 "remove one of them",
             );
@@ -58,14 +63,14 @@ impl Rules<'_> {
     fn replicas_alone(&mut self, key: &str, keeps: bool) {
         if self.values.whole("layout.data") == Some(1) {
             self.wrong(
-                format!("`{key}` is about what replicas send each other, and there is one"),
+                format!("`{key}` is for several replicas, and there is one"),
                 &[key, "layout.data"],
                 "remove it, or set `layout.data` to 2 or more",
             );
         }
         if let Some(zero) = self.values.whole("layout.zero").filter(|zero| *zero > 0) {
             self.wrong(
-                format!("`{key}` needs replicas that hold all of their state, but `layout.zero` is {zero}"),
+                format!("`{key}` needs unsharded replicas, but `layout.zero` is {zero}"),
                 &[key, "layout.zero"],
                 "remove one of them",
             );

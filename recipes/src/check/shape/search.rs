@@ -50,6 +50,6 @@ fn bounds(path: &str, node: &Node, values: Vec<Parsed>) -> Result<Parsed, Proble
     if is_rising {
         return Ok(Parsed::Log(Box::new(low), Box::new(high)));
     }
-    let message = format!("the bounds of `{path}.log` fall: {low} is above {high}");
+    let message = format!("the bounds of `{path}.log` are descending: {low} is above {high}");
     Err(Problem::new(message).at(&node.origin).hint(format!("write {{ log = [{high}, {low}] }}")))
 }

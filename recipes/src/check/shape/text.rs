@@ -55,7 +55,7 @@ pub(super) fn host(path: &str, node: &Node) -> Result<Parsed, Problem> {
         None if found.len() <= 1024 => Ok(Parsed::Text(found)),
         None => Err(wrong(path, "at most 1024 characters long", node)),
         Some(odd) => {
-            Err(wrong(path, "a name or an address", node).note(format!("{odd:?} cannot be part of it")))
+            Err(wrong(path, "a name or an address", node).note(format!("{odd:?} is not allowed in it")))
         }
     }
 }

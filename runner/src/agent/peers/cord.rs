@@ -115,7 +115,7 @@ impl End {
             }
             let silent = self.heard_at.elapsed();
             if silent > SILENCE {
-                break format!("it said nothing for {:.1} s", silent.as_secs_f64());
+                break format!("no heartbeat for {:.1} s", silent.as_secs_f64());
             }
             if let Err(error) = self.sleep() {
                 break words(&error);
@@ -187,7 +187,7 @@ impl End {
             match frame::read::<Option<T>>(&mut rest) {
                 Ok(Some(message)) => hear(Heard::Said(message)),
                 Ok(None) => {}
-                Err(FrameError::Json(error)) => return Err(format!("it is not understood: {error}")),
+                Err(FrameError::Json(error)) => return Err(format!("cannot decode its message: {error}")),
                 Err(error) => return Err(error.to_string()),
             }
         }

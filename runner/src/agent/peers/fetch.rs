@@ -44,7 +44,7 @@ pub(in crate::agent) fn fetch(
     from: &[PeerAddress],
 ) -> Result<(), NotLaunched> {
     let path = place(trial, folder, &file.name)
-        .ok_or_else(|| format!("{folder}/{} is no file of a checkpoint", file.name))?;
+        .ok_or_else(|| format!("{folder}/{} is not a checkpoint file", file.name))?;
     if fs::metadata(&path).is_ok_and(|found| found.len() == file.bytes) {
         return Ok(());
     }
@@ -56,7 +56,7 @@ pub(in crate::agent) fn fetch(
     let mut peers: Vec<&PeerAddress> = from.iter().collect();
     let first = own as usize % peers.len().max(1);
     peers.rotate_left(first);
-    let words = |reasons: &str| format!("{folder}/{} cannot be had: {reasons}", file.name);
+    let words = |reasons: &str| format!("cannot fetch {folder}/{}: {reasons}", file.name);
     let (mut reasons, mut is_of_checkpoint) = (Vec::new(), true);
     let until = Instant::now() + TOO_BUSY;
     while !peers.is_empty() {

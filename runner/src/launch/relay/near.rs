@@ -191,7 +191,7 @@ fn converse(stream: &UnixStream, request: &Request) -> Result<Reply, String> {
 pub(super) fn unexpected(reply: &Reply) -> String {
     match reply {
         Reply::Failed { reason } => reason.clone(),
-        other => format!("it answers something else than it was asked: {other:?}"),
+        other => format!("unexpected answer: {other:?}"),
     }
 }
 

@@ -129,7 +129,7 @@ impl<'a> Mail<'a> {
         let (piece, taken) = (self.piece(), self.counter(TAKEN).load(Ordering::Relaxed));
         let left = self.counter(LENGTH + 8 * (taken % 2)).load(Ordering::Relaxed);
         if left != (self.length - piece.start) as u64 {
-            return Err(format!("{} values were due, {left} came", self.length - piece.start));
+            return Err(format!("expected {} values, received {left}", self.length - piece.start));
         }
         // SAFETY: the sender does not write this mail until it is taken.
         let mail = unsafe { self.mapping.values(self.offset(taken), piece.len()) };

@@ -43,7 +43,7 @@ impl Mapping {
                 }
             }
             if joined != seat.attempt.0 + 1 {
-                let detail = format!("attempt {} was due, {} came", seat.attempt, joined - 1);
+                let detail = format!("expected attempt {}, received {}", seat.attempt, joined - 1);
                 return Err(CommError::OutOfStep { peer: Rank(rank), operation: "joining", detail });
             }
             let process = self.counter(field(rank, PROCESS)).load(Ordering::Relaxed);

@@ -44,7 +44,7 @@ impl SharedMemory {
             return Ok(());
         }
         let peer = Rank(self.members[other as usize]);
-        let detail = format!("{} was due, {} came", describe(operation.tag(length)), describe(tag));
+        let detail = format!("expected {}, received {}", describe(operation.tag(length)), describe(tag));
         Err(CommError::OutOfStep { peer, operation: operation.name(), detail })
     }
 

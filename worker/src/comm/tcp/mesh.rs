@@ -129,7 +129,7 @@ impl Mesh {
                 let socket = stream.sock.into_inner();
                 Peer::new(Connection::Client(stream.conn), socket, peer, self.seat.attempt)
             }
-            _ => Err(io::Error::other("it answers in another language; is it of this version?")),
+            _ => Err(io::Error::other("it uses another protocol; is it the same version of dtrain?")),
         }
     }
 
@@ -199,7 +199,7 @@ impl Mesh {
         let [magic, attempt, channel, rank] = words;
         let due = self.seat.attempt.0;
         if magic != MAGIC || attempt != due {
-            return Err(io::Error::other(format!("it greets for attempt {attempt}, this is attempt {due}")));
+            return Err(io::Error::other(format!("it belongs to attempt {attempt}, expected attempt {due}")));
         }
         let key = u8::try_from(channel).ok().zip(u32::try_from(rank).ok());
         let key = key.filter(|(_, rank)| *rank < self.seat.rank.0);
@@ -223,9 +223,13 @@ impl Mesh {
 
     fn not_come(&self, missing: Rank, last_refusal: Option<String>) -> CommError {
         match last_refusal {
-            Some(detail) => {
-                CommError::Refused { peer: format!("somebody, while rank {missing} was awaited"), detail }
-            }
+            Some(detail) => CommError::Refused {
+                peer: format!(
+                    "an unknown peer, while waiting for rank \
+                                                   {missing}"
+                ),
+                detail,
+            },
             None => self.timed_out(missing),
         }
     }

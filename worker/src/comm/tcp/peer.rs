@@ -267,5 +267,5 @@ fn check(found: &[u8; HEAD], due: &[u8; HEAD]) -> Result<(), PullError> {
         let [attempt, sequence, bytes] = [0, 1, 2].map(|i| u64::from_le_bytes(head.as_chunks().0[i]));
         format!("message {sequence} of attempt {attempt} with {bytes} bytes")
     };
-    Err(PullError::OutOfStep(format!("{} was due, {} came", words(due), words(found))))
+    Err(PullError::OutOfStep(format!("expected {}, received {}", words(due), words(found))))
 }

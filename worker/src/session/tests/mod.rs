@@ -213,12 +213,12 @@ fn a_checkpoint_of_another_training_tells_what_differs() {
     };
     check(
         |training| training.seed = 7,
-        "it has train.seed = 3, and 7 is wanted; go on with what it has, or begin a new trial",
+        "it has train.seed = 3, expected 7; resume with its settings, or start a new trial",
     );
     check(
         |training| (training.batch, training.seed) = (16, 7),
-        "it has train.batch = 8, and 16 is wanted; it has train.seed = 3, and 7 is wanted; \
-         go on with what it has, or begin a new trial",
+        "it has train.batch = 8, expected 16; it has train.seed = 3, expected 7; resume with its settings, \
+        or start a new trial",
     );
 }
 

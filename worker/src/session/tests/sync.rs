@@ -134,7 +134,7 @@ fn other_replicas_go_on_and_say_what_begins_afresh() {
         let saved = commit(&world(4, sync).steps(80).stop_at(40).run(), StepId(40));
         let ended = world(2, sync).steps(80).resume(&saved, StepId(40)).run();
         let told = notice(&ended[0]).expect("something begins afresh");
-        assert!(told.contains("replicas are 4, those that go on 2"), "{told}");
+        assert!(told.contains("it has 4 replicas, this run has 2"), "{told}");
         let (loss, _) = result(&ended);
         assert!(loss < 1.1 * exact, "{sync}: {loss}, not {exact}");
         let ended = world(2, Synchronisation::EXACT).steps(44).resume(&saved, StepId(40)).run();

@@ -156,7 +156,7 @@ fn a_cut_in_either_direction_or_both_is_noticed_at_both_ends() {
                 pair.cable.set(ways);
                 let (after, words) = pair.lost_after(Instant::now());
                 // Who still hears learns it from the other, who closes the connection.
-                assert!(words.contains("said nothing") || words.contains("closed"), "{words}");
+                assert!(words.contains("no heartbeat for") || words.contains("closed"), "{words}");
                 lost.lock().expect("whole").extend(after);
             });
         }
