@@ -71,7 +71,7 @@ fn peak(house: &House, recipe: &str, pins: &[(&str, &str)]) -> Peak {
 }
 
 #[test]
-#[ignore = "takes minutes: tests/run --ignored every_way_to_hold_less"]
+#[ignore = "on request: it takes ten minutes"]
 fn every_way_to_hold_less_holds_as_little_as_predicted() {
     let house = House::default();
     let line = |i: usize| format!("{} and {} are {}\n", i % 131, i % 77, i % 131 + i % 77);

@@ -18,7 +18,7 @@ const STEPS: u64 = 4;
 
 /// `tests/run --ignored stages_stand_still`
 #[test]
-#[ignore = "it measures time, so it needs a quiet machine"]
+#[ignore = "on request: it measures time and needs an idle machine"]
 fn stages_stand_still_as_the_schedule_says() {
     let compare = |(schedule, chunks, micros)| {
         let case = Case::of_four_stages(schedule, chunks, micros);
