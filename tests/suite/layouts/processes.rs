@@ -210,7 +210,7 @@ fn some_at_a_time<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
         }
     };
     let mut done: Vec<(usize, R)> = thread::scope(|scope| {
-        let threads = [(); AT_A_TIME].map(|()| scope.spawn(&work_on));
+        let threads = [(); AT_A_TIME].map(|()| scope.spawn(work_on));
         threads.into_iter().flat_map(|thread| thread.join().expect("it said why it panicked")).collect()
     });
     done.sort_unstable_by_key(|(index, _)| *index);
