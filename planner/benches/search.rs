@@ -5,10 +5,14 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
 
+#[path = "../../tests/benches/shared/measured.rs"]
+mod measured;
+
 use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::{Cluster, Found, Question, search, search_all};
 use dtrain_planner::analytic::{Engine, Kernel, Products, Style, Transformer};
 use dtrain_recipes::LayoutPins;
+use measured::{Better, Row};
 use std::time::Instant;
 
 /// Configurations that Calculon prices in a second of a CPU, at best.
@@ -18,12 +22,12 @@ fn main() {
     for devices in [1024, 16_384] {
         let question = llama_405b(devices);
         println!("Llama 3.1 405B on {devices} H100s, global batch {}", question.batch);
-        line("with a bound", &question, search);
-        line("every layout", &question, search_all);
+        line(devices, "with a bound", &question, search);
+        line(devices, "without a bound", &question, search_all);
     }
 }
 
-fn line(name: &str, question: &Question, search: fn(&Question, usize) -> Found) {
+fn line(devices: u32, name: &str, question: &Question, search: fn(&Question, usize) -> Found) {
     let mut times: Vec<f64> = (0..5)
         .map(|_| {
             let begun = Instant::now();
@@ -43,6 +47,19 @@ fn line(name: &str, question: &Question, search: fn(&Question, usize) -> Found) 
         rate,
         rate / CALCULON,
     );
+    Row {
+        section: "Search",
+        what: format!("every layout of Llama 3.1 405B on {devices} H100s, {name}"),
+        unit: "s",
+        better: Better::Lower,
+        ours: times.clone(),
+        peer: None,
+        note: format!(
+            "{} layouts, {:.0} a second on one thread; Calculon publishes {CALCULON} a second (Isaev et al. 2023), not measured here",
+            found.layouts, rate
+        ),
+    }
+    .print();
     if let Some(best) = found.best.first() {
         println!(
             "                 best {:.2} s, {:.1} GiB: {:?}",

@@ -1,120 +1,242 @@
-//! How long an all-reduce takes between ranks of this host, beside a plain copy of the same bytes.
+//! How long collectives take between two processes of this machine, beside Open MPI and Gloo.
 //!
-//! `cargo bench --workspace --bench collectives [-- SECONDS]` prints the median time of one all-reduce and the bytes
-//! per second it comes to (length over time), for shared memory and for mutual TLS over loopback. Each rank is a
-//! thread with a mapping or socket of its own. Run it on an idle machine; `SECONDS` (1 by default) are spent on each line.
+//! `cargo bench --workspace --bench collectives [-- seconds=1]` starts itself twice for shared memory and twice for mutual TLS over
+//! loopback, then the peers, one after the other, and prints medians. All-reduce, reduce-scatter and all-gather of 4 B to 256 MB of
+//! f32, where the length is that of the whole buffer; `seconds` are spent on each line. Run it on an idle machine.
 
 #![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
 
-use dtrain_protocol::{AttemptId, Rank, TlsIdentity, TrialId, mapping};
-use dtrain_worker::comm::shared_memory::SharedMemory;
-use dtrain_worker::comm::tcp::Listener;
-use dtrain_worker::comm::{DEADLINE, Group, Seat};
+#[path = "../../tests/benches/shared/measured.rs"]
+mod measured;
+
+use dtrain_protocol::{AttemptId, Link, Rank, TlsIdentity, TrialId, mapping};
+use dtrain_worker::comm::{CommError, DEADLINE, Group, Seat, join};
+use measured::{Better, Row};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use std::fs::File;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const LENGTHS: [usize; 6] = [1, 256, 16 << 10, 256 << 10, 4 << 20, 32 << 20];
+/// Numbers of f32 values.
+const LENGTHS: [usize; 8] = [1, 16, 256, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 
-type Maker = Box<dyn FnOnce() -> Box<dyn Group> + Send>;
+const RANKS: u32 = 2;
+
+/// Seconds of each call, by operation and bytes.
+type Times = BTreeMap<(String, u64), Vec<f64>>;
 
 fn main() {
-    let seconds = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(1.0);
-    let budget = Duration::from_secs_f64(seconds);
-    println!("{:<16} {:>5} {:>12} {:>14} {:>12}", "link", "ranks", "bytes", "median", "bytes/time");
-    for length in LENGTHS {
-        let (from, mut to) = (vec![1.0f32; length], vec![0.0f32; length]);
-        let times = repeat(budget, || to.copy_from_slice(std::hint::black_box(&from)));
-        print_line("copy", 1, length, times);
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let [first, rank, seconds] = words.as_slice()
+        && first == "rank"
+    {
+        return be_a_rank(rank.parse().expect("a rank"), seconds.parse().expect("seconds"));
     }
-    for ranks in [2, 4] {
-        for length in LENGTHS {
-            print_line("shared memory", ranks, length, all_reduce(shared_memory(ranks), length, budget));
+    let said = words.iter().find_map(|word| word.strip_prefix("seconds="));
+    let seconds: f64 = said.map_or(1.0, |text| text.parse().expect("a number follows the sign"));
+    let file = rustix::fs::memfd_create("bench", rustix::fs::MemfdFlags::empty()).expect("memory");
+    rustix::fs::ftruncate(&file, mapping::bytes(RANKS)).expect("length");
+    let shared = Link::SharedMemory { descriptor: file.as_raw_fd(), bytes: mapping::bytes(RANKS) };
+    let shared = ours("shared memory", &vec![shared; RANKS as usize], seconds);
+    let tls = ours("mutual TLS", &tls(), seconds);
+    let mpi = open_mpi(seconds);
+    let gloo = gloo(seconds);
+    rows("shared memory", &shared, "Open MPI", &mpi);
+    rows("shared memory", &shared, "Gloo", &gloo);
+    rows("mutual TLS over loopback", &tls, "Gloo", &gloo);
+}
+
+/// Prints the rows of one link beside one peer.
+fn rows(link: &str, ours: &Times, name: &'static str, theirs: &Result<Times, String>) {
+    for ((operation, bytes), seconds) in ours {
+        let micro = |seconds: &Vec<f64>| vec![1e6 * median(seconds)];
+        let found = theirs.as_ref().ok().and_then(|theirs| theirs.get(&(operation.clone(), *bytes)));
+        let note = match theirs {
+            Err(reason) => reason.clone(),
+            Ok(_) if found.is_none() => format!("{name} has no {operation}"),
+            Ok(_) => String::new(),
+        };
+        Row {
+            section: "Collectives",
+            what: format!("{operation} of {}, {RANKS} processes, {link}", size(*bytes)),
+            unit: "µs",
+            better: Better::Lower,
+            ours: micro(seconds),
+            peer: Some((name, found.map(micro).unwrap_or_default())),
+            note,
         }
-        for length in LENGTHS {
-            print_line("mutual TLS", ranks, length, all_reduce(tls(ranks), length, budget));
-        }
+        .print();
     }
 }
 
-fn print_line(link: &str, ranks: u32, length: usize, mut times: Vec<Duration>) {
-    times.sort();
-    let (median, bytes) = (times[times.len() / 2], 4 * length);
-    let rate = bytes as f64 / median.as_secs_f64() / 1e9;
-    println!("{link:<16} {ranks:>5} {bytes:>12} {:>11.1} µs {rate:>7.3} GB/s", median.as_secs_f64() * 1e6);
+/// Bytes as people write them.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
 }
 
-/// Times of `work`, repeated for `budget` and at least five times, after two that do not count.
-fn repeat(budget: Duration, mut work: impl FnMut()) -> Vec<Duration> {
-    (0..2).for_each(|_| work());
-    let begun = Instant::now();
-    let mut times = Vec::new();
-    while times.len() < 5 || begun.elapsed() < budget {
-        let begun = Instant::now();
-        work();
-        times.push(begun.elapsed());
+fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// What rank 0 of two processes of this program measures.
+fn ours(name: &str, links: &[Link], seconds: f64) -> Times {
+    let program = std::env::current_exe().expect("a program knows where it is");
+    let mut ranks: Vec<(Child, ChildStdin)> = links
+        .iter()
+        .enumerate()
+        .map(|(rank, link)| {
+            let mut command = Command::new(&program);
+            command.args(["rank".to_owned(), rank.to_string(), seconds.to_string()]);
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+            let mut to = child.stdin.take().expect("it is piped");
+            writeln!(to, "{}", serde_json::to_string(link).expect("a link is JSON")).expect("it reads");
+            (child, to)
+        })
+        .collect();
+    let mut from: Vec<_> = ranks
+        .iter_mut()
+        .map(|(child, _)| BufReader::new(child.stdout.take().expect("it is piped")).lines())
+        .collect();
+    if matches!(links[0], Link::Tls { .. }) {
+        let addresses: Vec<String> =
+            from.iter_mut().map(|lines| lines.next().expect("its address").expect("UTF-8")).collect();
+        for (_, to) in &mut ranks {
+            writeln!(to, "{}", serde_json::to_string(&addresses).expect("JSON")).expect("it reads");
+        }
+    }
+    let times = read(name, from.swap_remove(0).map_while(Result::ok));
+    for (mut child, _) in ranks {
+        assert!(child.wait().expect("it is ours").success(), "{name}: a rank failed");
     }
     times
 }
 
-/// Times of rank 0. All ranks repeat as often, which the first round tells them.
-fn all_reduce(ranks: Vec<Maker>, length: usize, budget: Duration) -> Vec<Duration> {
-    std::thread::scope(|scope| {
-        let run = |make: Maker| {
-            let mut group = make();
-            let mut values = vec![0.0; length];
-            let mut once = |group: &mut Box<dyn Group>| {
-                let begun = Instant::now();
-                group.all_reduce(&mut values).expect("the others are there");
-                begun.elapsed()
-            };
-            let warm = (0..3).map(|_| once(&mut group)).min().expect("three").max(Duration::from_nanos(100));
-            let mut repeats = [(budget.as_secs_f64() / warm.as_secs_f64()).clamp(5.0, 100_000.0) as f32];
-            group.broadcast(0, &mut repeats).expect("the others are there");
-            (0..repeats[0] as usize).map(|_| once(&mut group)).collect::<Vec<_>>()
-        };
-        let running: Vec<_> = ranks.into_iter().map(|make| scope.spawn(move || run(make))).collect();
-        let mut all: Vec<_> = running.into_iter().map(|rank| rank.join().expect("no panic")).collect();
-        all.swap_remove(0)
-    })
+/// The figures of lines of JSON, printed as they come.
+fn read(name: &str, lines: impl Iterator<Item = String>) -> Times {
+    let mut times = Times::new();
+    for line in lines {
+        let value: Value = serde_json::from_str(&line).expect("a line of JSON");
+        let operation = value["operation"].as_str().expect("an operation").to_owned();
+        let bytes = value["bytes"].as_u64().expect("bytes");
+        let seconds: Vec<f64> = serde_json::from_value(value["seconds"].clone()).expect("seconds");
+        println!("{name:14} {operation:15} {:>8} {:>12.1} µs", size(bytes), 1e6 * median(&seconds));
+        times.insert((operation, bytes), seconds);
+    }
+    times
 }
 
-fn seat(rank: u32, ranks: u32) -> Seat {
-    Seat { trial: TrialId("bench".into()), attempt: AttemptId(1), rank: Rank(rank), ranks }
-}
-
-fn shared_memory(ranks: u32) -> Vec<Maker> {
-    let file =
-        File::from(rustix::fs::memfd_create("bench", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
-    file.set_len(mapping::bytes(ranks)).expect("length");
-    let make = |rank| {
-        let file = file.try_clone().expect("a second handle");
-        Box::new(move || {
-            let joined = SharedMemory::open(&file, mapping::bytes(ranks), &seat(rank, ranks), DEADLINE);
-            Box::new(joined.expect("joined")) as Box<dyn Group>
-        }) as Maker
+/// A rank: its link is the first line of its input; rank 0 prints what it measures.
+fn be_a_rank(rank: u32, seconds: f64) {
+    let mut lines = std::io::stdin().lines().map_while(Result::ok);
+    let link: Link = serde_json::from_str(&lines.next().expect("a link")).expect("a link");
+    let seat = Seat { trial: TrialId("bench".into()), attempt: AttemptId(1), rank: Rank(rank), ranks: RANKS };
+    let announce = |address: &str| -> Result<Vec<String>, CommError> {
+        println!("{address}");
+        Ok(serde_json::from_str(&lines.next().expect("addresses")).expect("addresses"))
     };
-    (0..ranks).map(make).collect()
+    let mut group = join(&link, &seat, DEADLINE, announce).expect("the other is there");
+    for length in LENGTHS {
+        let mut values = vec![0.0f32; length];
+        type Operation = fn(&mut dyn Group, &mut [f32]);
+        let operations: [(&str, Operation); 3] = [
+            ("all-reduce", |group, values| group.all_reduce(values).expect("the other is there")),
+            ("reduce-scatter", |group, values| {
+                drop(group.reduce_scatter(values).expect("the other is there"))
+            }),
+            ("all-gather", |group, values| group.all_gather(values).expect("the other is there")),
+        ];
+        for (name, operation) in operations {
+            let times = repeat(&mut *group, &mut values, seconds, operation);
+            if rank == 0 {
+                println!("{}", json!({ "operation": name, "bytes": 4 * length, "seconds": times }));
+            }
+        }
+    }
 }
 
-fn tls(ranks: u32) -> Vec<Maker> {
+/// Seconds of each call; all ranks repeat as often, which rank 0 decides by the first calls.
+fn repeat(
+    group: &mut dyn Group,
+    values: &mut [f32],
+    seconds: f64,
+    operation: fn(&mut dyn Group, &mut [f32]),
+) -> Vec<f64> {
+    let mut once = |group: &mut dyn Group| {
+        let begun = Instant::now();
+        operation(group, values);
+        begun.elapsed().as_secs_f64()
+    };
+    let warm = (0..3).map(|_| once(group)).fold(f64::INFINITY, f64::min).max(1e-7);
+    let mut repeats = [(seconds / warm).clamp(5.0, 20_000.0) as f32];
+    group.broadcast(0, &mut repeats).expect("the other is there");
+    (0..repeats[0] as usize).map(|_| once(group)).collect()
+}
+
+/// The links of ranks that reach each other by mutual TLS.
+fn tls() -> Vec<Link> {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");
     let authority = params.self_signed(&key).expect("a certificate").pem();
     let issuer = Issuer::new(params, key);
-    let (listeners, peers): (Vec<_>, Vec<_>) =
-        (0..ranks).map(|_| Listener::bind("127.0.0.1").expect("bound")).unzip();
-    let make = |(rank, listener): (u32, Listener)| {
-        let (seat, peers) = (seat(rank, ranks), peers.clone());
+    let link = |rank| {
         let key = KeyPair::generate().expect("a key");
-        let name = TlsIdentity::name(&seat.trial, seat.attempt, seat.rank);
+        let name = TlsIdentity::name(&TrialId("bench".into()), AttemptId(1), Rank(rank));
         let params = CertificateParams::new(vec![name]).expect("a valid name");
         let certificate = params.signed_by(&key, &issuer).expect("a certificate").pem();
         let identity = TlsIdentity { authority: authority.clone(), certificate, key: key.serialize_pem() };
-        Box::new(move || {
-            Box::new(listener.connect(&seat, &peers, &identity, DEADLINE).expect("joined")) as Box<dyn Group>
-        }) as Maker
+        Link::Tls { bind: "127.0.0.1".into(), identity }
     };
-    (0..ranks).zip(listeners).map(make).collect()
+    (0..RANKS).map(link).collect()
+}
+
+/// A file of this folder, or below `target`.
+fn place(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches").join(name)
+}
+
+/// What a command prints as lines of JSON; `Err` says why there is nothing.
+fn peer(name: &str, command: &mut Command) -> Result<Times, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {program}: {error}"))?;
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        return Err(format!("{name}: {}", error.lines().last().unwrap_or("it failed")));
+    }
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(read(name, printed.lines().filter(|line| line.starts_with('{')).map(str::to_owned)))
+}
+
+fn open_mpi(seconds: f64) -> Result<Times, String> {
+    let program = std::env::temp_dir().join(format!("dtrain-collectives-mpi-{}", std::process::id()));
+    let compiled =
+        Command::new("mpicc").args(["-O2", "-o"]).arg(&program).arg(place("collectives_mpi.c")).output();
+    let compiled = compiled.map_err(|error| format!("Open MPI: mpicc: {error}"))?;
+    if !compiled.status.success() {
+        return Err(format!("Open MPI: {}", String::from_utf8_lossy(&compiled.stderr)));
+    }
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "core", "-n", &RANKS.to_string()]);
+    let times = peer("Open MPI", command.arg(&program).arg(seconds.to_string()));
+    std::fs::remove_file(&program).ok();
+    times
+}
+
+fn gloo(seconds: f64) -> Result<Times, String> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/foreign/bin/python");
+    if !python.exists() {
+        return Err(format!("Gloo: there is no {}; `tests/measure` makes it", python.display()));
+    }
+    peer("Gloo", Command::new(python).arg(place("collectives_gloo.py")).arg(seconds.to_string()))
 }

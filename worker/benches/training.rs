@@ -1,6 +1,10 @@
-//! Tokens a second of training steps of a small decoder: `cargo bench --workspace --bench training`.
+//! Tokens a second of whole training steps of small decoders, beside PyTorch: `cargo bench --workspace --bench training [-- rounds=3]`.
 //!
-//! The numbers go to stderr; `DTRAIN_BENCH_THREADS` sets the threads (1).
+//! dtrain, PyTorch eager, compiled and under autocast to bf16 take turns, each round with one thread and with two. A step is forward,
+//! backward, clipping and AdamW. PyTorch is that of target/foreign, where `tests/measure` installs it.
+
+#[path = "../../tests/benches/shared/measured.rs"]
+mod measured;
 
 use dtrain_protocol::{DeviceKind, Pass, Placement};
 use dtrain_recipes::{
@@ -8,6 +12,9 @@ use dtrain_recipes::{
 };
 use dtrain_worker::optimizer::Optimizer;
 use dtrain_worker::stage::{Flow, Samples, Stage};
+use measured::{Better, Row};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 #[global_allocator]
@@ -16,48 +23,126 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The only pass of a step.
 const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
+/// Steps that count in a round, after [`WARM`] that do not.
+const STEPS: usize = 8;
+const WARM: usize = 4;
+
+/// Tokens of a step: 8 samples of 256.
+const TOKENS: usize = 8 * 256;
+
+/// Ways of PyTorch: the argument of the script, and what a reader knows it by.
+const WAYS: [(&str, &str); 3] =
+    [("eager", "PyTorch eager"), ("compile", "PyTorch compiled"), ("bf16", "PyTorch, autocast to bf16")];
+
 fn main() {
-    let threads = std::env::var("DTRAIN_BENCH_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads };
-    let device = dtrain_worker::device::open(&placement).expect("the processor is there");
-    for (name, model) in [("gpt", gpt()), ("llama", llama())] {
-        let model = Model::Decoder(model);
-        let mut stage = Stage::build(&model, 0..model.blocks(), 1, Precision::F32, Recompute::None, &device)
-            .expect("a stage");
-        let rule =
-            Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
-        let mut optimizer = Optimizer::new(&rule, stage.parameters());
-        let tokens: Vec<u32> = (0..8 * 256).map(|i: u32| i.wrapping_mul(2_654_435_761) % 512).collect();
-        let samples = Samples::Tokens { inputs: &tokens, targets: &tokens, samples: 8, length: 256 };
-        let mut times = Vec::new();
-        let mut loss = 0.0;
-        for t in 1..=12 {
-            let begin = Instant::now();
-            stage.gradients().clear();
-            if let Flow::Loss { loss_sum, count, .. } = stage.forward(PASS, None, &samples) {
-                loss = loss_sum / count as f64;
-            }
-            let forward = begin.elapsed().as_secs_f64();
-            stage.backward(PASS, None, 1.0, &mut |_, _| {});
-            let backward = begin.elapsed().as_secs_f64() - forward;
-            let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);
-            optimizer.step(&mut stage, 1e-3, scale as f32, t);
-            times.push([begin.elapsed().as_secs_f64(), forward, backward]);
+    // Threads of dtrain are those that a process begins with, so each measurement is a process of its own.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let [first, model, threads] = words.as_slice()
+        && first == "train"
+    {
+        let rates = train(if model == "gpt" { gpt() } else { llama() }, threads.parse().expect("threads"));
+        return say(&serde_json::to_string(&rates).expect("numbers"));
+    }
+    let rounds = words.iter().find_map(|word| word.strip_prefix("rounds="));
+    let rounds: usize = rounds.map_or(3, |text| text.parse().expect("a whole number follows the sign"));
+    for model in ["gpt", "llama"] {
+        for threads in ["1", "2"] {
+            beside(model, threads, rounds);
         }
-        times.sort_by(|a, b| a[0].total_cmp(&b[0]));
-        report(name, threads, times[0], times[times.len() / 2], loss);
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the report of a bench")]
-fn report(name: &str, threads: u32, best: [f64; 3], median: [f64; 3], loss: f64) {
-    let rate = |seconds: f64| 2048.0 / seconds;
-    let [step, forward, backward] = best.map(|seconds| seconds * 1e3);
-    eprintln!(
-        "{name}, {threads} threads: best {:.0} tokens/s, median {:.0} ({step:.0} ms: forward {forward:.0}, backward {backward:.0}), loss {loss:.4}",
-        rate(best[0]),
-        rate(median[0]),
-    );
+/// Measures one model with so many threads, in turn with PyTorch, and prints a row for each way.
+fn beside(model: &str, threads: &str, rounds: usize) {
+    let program = std::env::current_exe().expect("a program knows where it is");
+    let (mut ours, mut theirs) = (Vec::new(), [const { Vec::new() }; WAYS.len()]);
+    let mut missing = [const { String::new() }; WAYS.len()];
+    for round in 1..=rounds {
+        let rates =
+            rates_of(Command::new(&program).args(["train", model, threads])).expect("it is this program");
+        say(&format!("{model}, {threads} threads, round {round}: dtrain {:.0} tokens/s", median(&rates)));
+        ours.push(median(&rates));
+        for (way, (argument, name)) in WAYS.iter().enumerate() {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let mut command = Command::new(root.join("../target/foreign/bin/python"));
+            command.arg(root.join("benches/training_torch.py")).args([model, argument, threads]);
+            match rates_of(command.arg(STEPS.to_string())) {
+                Ok(rates) => {
+                    say(&format!(
+                        "{model}, {threads} threads, round {round}: {name} {:.0} tokens/s",
+                        median(&rates)
+                    ));
+                    theirs[way].push(median(&rates));
+                }
+                Err(reason) => missing[way] = reason,
+            }
+        }
+    }
+    for (way, (argument, name)) in WAYS.iter().enumerate() {
+        let is_half = *argument == "bf16";
+        let note =
+            if is_half { "dtrain has no 16-bit arithmetic on CPUs; its value is that of f32" } else { "" };
+        Row {
+            section: "Training",
+            what: format!("{model} of 4 layers, hidden 256, context 256, batch 8; threads: {threads}"),
+            unit: "tokens/s",
+            better: Better::Higher,
+            ours: ours.clone(),
+            peer: Some((name, theirs[way].clone())),
+            note: if missing[way].is_empty() { note.to_owned() } else { missing[way].clone() },
+        }
+        .print();
+    }
+}
+
+/// The rates that a command prints; `Err` says why there are none.
+fn rates_of(command: &mut Command) -> Result<Vec<f64>, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        return Err(error.lines().last().unwrap_or("it failed").to_owned());
+    }
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = printed.lines().last().unwrap_or_default();
+    serde_json::from_str(line).map_err(|error| format!("{program} printed {line:?}: {error}"))
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// Tokens a second of every step that counts.
+fn train(model: Decoder, threads: u32) -> Vec<f64> {
+    let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads };
+    let device = dtrain_worker::device::open(&placement).expect("the processor is there");
+    let model = Model::Decoder(model);
+    let mut stage = Stage::build(&model, 0..model.blocks(), 1, Precision::F32, Recompute::None, &device)
+        .expect("a stage");
+    let rule = Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    let mut optimizer = Optimizer::new(&rule, stage.parameters());
+    let tokens: Vec<u32> = (0..TOKENS as u32).map(|i| i.wrapping_mul(2_654_435_761) % 512).collect();
+    let samples = Samples::Tokens { inputs: &tokens, targets: &tokens, samples: 8, length: 256 };
+    let steps = (1..=WARM + STEPS).map(|t| {
+        let begun = Instant::now();
+        stage.gradients().clear();
+        let Flow::Loss { loss_sum, .. } = stage.forward(PASS, None, &samples) else {
+            unreachable!("one stage")
+        };
+        assert!(loss_sum.is_finite(), "it trains");
+        stage.backward(PASS, None, 1.0, &mut |_, _| {});
+        let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);
+        optimizer.step(&mut stage, 1e-3, scale as f32, t as u64);
+        TOKENS as f64 / begun.elapsed().as_secs_f64()
+    });
+    steps.collect::<Vec<_>>().split_off(WARM)
+}
+
+#[expect(clippy::print_stdout, reason = "the report of a bench")]
+fn say(line: &str) {
+    println!("{line}");
 }
 
 fn gpt() -> Decoder {

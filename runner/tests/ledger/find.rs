@@ -198,23 +198,7 @@ fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     let validated = stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: 0.9 });
     let all = (0..30).map(|n| step(n, n + 1)).chain([validated]).collect();
     history.keep(&trial.id, &events(all)).expect("kept");
-    // Copied inside the database: ten thousand durable commits would measure the disk.
-    let raw = Connection::open(&path).expect("opens");
-    raw.execute_batch(
-        "CREATE TEMP TABLE n AS WITH RECURSIVE c(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < 10000) SELECT i FROM c;
-         CREATE TEMP TABLE one AS SELECT * FROM trial;
-         BEGIN;
-         INSERT INTO trial SELECT i, uid || i, recipe || '-' || i, recipe, search, state, verdict, objective, layout, batch,
-             learning_rate, config_hash, host_digest, model_digest, predicted_step_seconds,
-             predicted_tokens_per_second, predicted_memory_bytes, measured_step_seconds, measured_step_spread,
-             measured_tokens_per_second, created_ms + i, started_ms, ended_ms, git_revision, git_dirty, patch_hash,
-             environment_hash, program FROM one, n;
-         CREATE TEMP TABLE lines AS SELECT * FROM summary;
-         INSERT INTO summary SELECT i, key, rank, points, finite, sum, last, last_step, last_attempt, min + i, min_step,
-             max, max_step FROM lines, n;
-         COMMIT;",
-    )
-    .expect("copied");
+    copy_the_trial(&path, 10_000);
     let timed = |what: &str, filter: &Filter, sort: &Sort, page: Page| {
         let begun = Instant::now();
         let found = history.trials(filter, sort, page, &nobody).expect("listed");

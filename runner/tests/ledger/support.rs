@@ -7,6 +7,7 @@ use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::{Created, NewTrial, Predicted, Source, host_digest};
 use dtrain_runner::provenance::{Git, Provenance};
 use dtrain_runner::{Fact, History, News};
+use rusqlite::Connection;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -120,4 +121,24 @@ pub(crate) fn losses(history: &History, trial: &TrialId) -> Vec<(u64, f64)> {
 
 pub(crate) fn nobody(_: &TrialId) -> bool {
     false
+}
+
+/// Copies the only trial of a history until there are `trials`, inside the database: as many durable commits would measure the disk.
+pub(crate) fn copy_the_trial(path: &Path, trials: u32) {
+    let raw = Connection::open(path).expect("opens");
+    raw.execute_batch(&format!(
+        "CREATE TEMP TABLE n AS WITH RECURSIVE c(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < {trials}) SELECT i FROM c;
+         CREATE TEMP TABLE one AS SELECT * FROM trial;
+         BEGIN;
+         INSERT INTO trial SELECT i, uid || i, recipe || '-' || i, recipe, search, state, verdict, objective, layout, batch,
+             learning_rate, config_hash, host_digest, model_digest, predicted_step_seconds,
+             predicted_tokens_per_second, predicted_memory_bytes, measured_step_seconds, measured_step_spread,
+             measured_tokens_per_second, created_ms + i, started_ms, ended_ms, git_revision, git_dirty, patch_hash,
+             environment_hash, program FROM one, n;
+         CREATE TEMP TABLE lines AS SELECT * FROM summary;
+         INSERT INTO summary SELECT i, key, rank, points, finite, sum, last, last_step, last_attempt, min + i, min_step,
+             max, max_step FROM lines, n;
+         COMMIT;"
+    ))
+    .expect("copied");
 }

@@ -19,6 +19,7 @@ mod shared;
 use dtrain_protocol::Event;
 use dtrain_runner::Seen;
 use dtrain_tests::House;
+use shared::measured::{Better, Row};
 use shared::{Words, say, seen};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -86,7 +87,8 @@ impl Figures {
             .extend(stalls.iter().filter(|(n, _)| **n > EVERY && Some(**n) != last).map(|(_, stall)| *stall));
     }
 
-    fn words(&self) -> String {
+    /// Percent that ten steps with a checkpoint take longer than ten without, and the milliseconds of a step without.
+    fn overhead(&self) -> (f64, f64) {
         let typical: BTreeMap<u64, f64> =
             self.places.iter().map(|(place, took)| (*place, quantile(took, 0.5))).collect();
         let quiet: Vec<f64> = typical.range(QUIET..).map(|(_, took)| *took).collect();
@@ -94,6 +96,11 @@ impl Figures {
         let more: f64 = typical.values().map(|took| took - base).sum();
         #[expect(clippy::cast_precision_loss, reason = "ten")]
         let overhead = 100.0 * more / (base * EVERY as f64);
+        (overhead, base)
+    }
+
+    fn words(&self) -> String {
+        let (overhead, base) = self.overhead();
         format!(
             "{:9.1} {:9.1} {:9.1}   {overhead:8.2} %   {base:7.0} ms   {}",
             1e3 * quantile(&self.stalls, 0.5),
@@ -133,6 +140,25 @@ fn main() {
         writeln!(table, "{way:16} {}", figures.words()).expect("a string grows");
     }
     say(table.trim_end());
+    let (ours, theirs) = all.split_first().expect("dtrain is the first");
+    for (way, figures) in theirs {
+        let missing = || python.as_ref().err().cloned().unwrap_or_default();
+        let row = |what: &str, unit, values: fn(&Figures) -> Vec<f64>| Row {
+            section: "Checkpoints",
+            what: what.to_owned(),
+            unit,
+            better: Better::Lower,
+            ours: values(&ours.1),
+            peer: Some((way, if figures.places.is_empty() { Vec::new() } else { values(figures) })),
+            note: missing(),
+        };
+        row("training stands still for a checkpoint", "ms", |figures| {
+            figures.stalls.iter().map(|seconds| 1e3 * seconds).collect()
+        })
+        .print();
+        row("ten steps with a checkpoint over ten without", "% more", |figures| vec![figures.overhead().0])
+            .print();
+    }
 }
 
 /// Trains with dtrain.

@@ -13,6 +13,7 @@ mod shared;
 
 use dtrain_runner::{Seen, Status};
 use lab::{Lab, Options};
+use shared::measured::{Better, Row};
 use shared::{Words, heard, now_ms, say, seen};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -39,9 +40,18 @@ fn main() {
     let cluster = format!("[cluster]\nlauncher = \"ssh\"\nhosts = [\"node[1-{hosts}]\"]\n");
     lab.put("controller", "recipe.toml", RECIPE);
     lab.put("controller", "hosts.toml", cluster);
+    let (mut examined, mut started) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
-        say(&format!("doctor {round}: {:.2} s", doctor(&lab, hosts)));
-        say(&format!("run {round}: {}", run(&lab, count)));
+        examined.push(doctor(&lab, hosts));
+        say(&format!("doctor {round}: {:.2} s", examined[examined.len() - 1]));
+        let (seconds, words) = run(&lab, count);
+        say(&format!("run {round}: {words}"));
+        started.push(seconds);
+    }
+    for (what, ours) in [("`dtrain doctor` of", examined), ("first word of every rank on", started)] {
+        let what = format!("{what} {hosts} hosts over SSH");
+        let note = "all hosts are namespaces of one machine".to_owned();
+        Row { section: "Fan-out", what, unit: "s", better: Better::Lower, ours, peer: None, note }.print();
     }
 }
 
@@ -58,8 +68,8 @@ fn doctor(lab: &Lab, hosts: u64) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// When the agents were started, and when the ranks of the hosts had their first say.
-fn run(lab: &Lab, hosts: usize) -> String {
+/// Seconds until every rank had its first say, and in words also when the agents were started.
+fn run(lab: &Lab, hosts: usize) -> (f64, String) {
     let mut command = lab.command("dtrain");
     command.args(["run", "recipe.toml", "--cluster", "hosts.toml", "--json"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -87,8 +97,8 @@ fn run(lab: &Lab, hosts: usize) -> String {
     assert_eq!(first.len(), hosts, "every rank has its say");
     let (least, middle, most) = (first[0], first[hosts / 2], first[hosts - 1]);
     let end = since(now_ms());
-    words
-        + &format!(
-            "; first word of a rank {least:.2} s, of half {middle:.2} s, of all {most:.2} s; over after {end:.2} s"
-        )
+    words += &format!(
+        "; first word of a rank {least:.2} s, of half {middle:.2} s, of all {most:.2} s; over after {end:.2} s"
+    );
+    (most, words)
 }

@@ -21,6 +21,7 @@ mod training;
 
 use lab::{Lab, Options};
 use rustix::process::Signal;
+use shared::measured::{Better, Row};
 use shared::{Words, now_ms, say};
 use std::time::Duration;
 use training::{Recovery, Training};
@@ -120,8 +121,34 @@ fn main() {
             theirs.rounds.push(recovery);
         }
         table += &format!("{name:28} {:44} {}\n", ours.words(limit), theirs.words(limit));
+        row(name, &ours, &python.as_ref().map(|_| theirs).map_err(Clone::clone), limit).print();
     }
     say(table.trim_end());
+}
+
+/// The row of a fault. Rounds without a next step within the limit are told in the note.
+fn row<'a>(fault: &str, ours: &Column, theirs: &Result<Column, String>, limit: Duration) -> Row<'a> {
+    let seconds =
+        |column: &Column| column.rounds.iter().flatten().map(|one| one.seconds).collect::<Vec<f64>>();
+    let late = |name: &str, column: &Column| match column.rounds.iter().filter(|one| one.is_none()).count() {
+        0 => String::new(),
+        count => {
+            format!("{name}: no step within {} s in {count} of {}. ", limit.as_secs(), column.rounds.len())
+        }
+    };
+    let (values, note) = match theirs {
+        Ok(theirs) => (seconds(theirs), late("torchrun", theirs)),
+        Err(reason) => (Vec::new(), reason.clone()),
+    };
+    Row {
+        section: "Recovery",
+        what: format!("{fault}: until the next step"),
+        unit: "s",
+        better: Better::Lower,
+        ours: seconds(ours),
+        peer: Some(("torchrun", values)),
+        note: late("dtrain", ours) + &note,
+    }
 }
 
 fn told(recovery: Option<Recovery>) -> String {

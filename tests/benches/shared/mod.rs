@@ -1,5 +1,6 @@
 //! What benches of trainings share: the perceptron that they train, the steps that are heard of it, and how they are told what to do.
 
+pub(crate) mod measured;
 pub(crate) mod perceptron;
 mod steps;
 mod words;

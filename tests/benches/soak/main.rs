@@ -24,6 +24,7 @@ use dtrain_protocol::Manifest;
 use dtrain_tests::{House, digest, newest_checkpoint};
 use fault::{Drawn, Kind, slow};
 use lab::{Lab, Options};
+use shared::measured::{Better, Row};
 use shared::perceptron::rows;
 use shared::{Words, now_ms, say};
 use std::collections::BTreeMap;
@@ -66,6 +67,24 @@ fn main() -> ExitCode {
     trial.stop(PATIENCE);
     report(&account, &counts);
     let is_same = compared(&lab);
+    Row {
+        section: "Soak",
+        what: format!(
+            "share of the time in steps that count; a fault every {} s for {} minutes on four hosts",
+            every.as_secs(),
+            whole.as_secs() / 60
+        ),
+        unit: "%",
+        better: Better::Higher,
+        ours: vec![100.0 * account.share()],
+        peer: None,
+        note: format!(
+            "{} faults; final weights {} those of an undisturbed run to the last bit",
+            counts.kinds.values().sum::<u32>(),
+            if is_same { "equal" } else { "differ from" }
+        ),
+    }
+    .print();
     let left: Vec<_> = HOSTS.iter().flat_map(|host| lab.processes(host)).collect();
     if !left.is_empty() {
         say(&format!("left on the hosts: {left:?}"));

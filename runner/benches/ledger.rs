@@ -1,0 +1,177 @@
+//! What the history costs, beside MLflow: `cargo bench --workspace --bench ledger [-- trials=10000 points=200000]`.
+//!
+//! Points are kept in batches of about a thousand, each durable before the next. Bytes written are those that the process passed to
+//! `write`, to the write-ahead log and to the file; MLflow's are counted the same way. MLflow runs as a library on SQLite, which is its
+//! fastest way; it is taken from target/foreign, where `tests/measure` installs it.
+
+#![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
+
+#[path = "../../tests/benches/shared/measured.rs"]
+mod measured;
+#[expect(dead_code, reason = "the tests ask for more")]
+#[path = "../tests/ledger/support.rs"]
+mod support;
+
+use dtrain_runner::ledger::{Filter, Page, Sort};
+use dtrain_runner::{History, Ledger};
+use measured::{Better, Row};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use support::{events, nobody, place, started, step, with_trial};
+
+/// Steps of a batch: about a thousand points.
+const BATCH: u64 = 100;
+
+/// How often everything is measured.
+const ROUNDS: usize = 3;
+
+/// What one round measured.
+#[derive(Default)]
+struct Figures {
+    points_a_second: Vec<f64>,
+    bytes_a_point: Vec<f64>,
+    written_a_point: Vec<f64>,
+    listing_ms: Vec<f64>,
+}
+
+fn main() {
+    let number = |name: &str, usual: u64| {
+        let said =
+            std::env::args().find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
+        said.map_or(usual, |text| text.parse().expect("a whole number follows the sign"))
+    };
+    let (trials, points) = (number("trials", 10_000), number("points", 200_000));
+    let (mut ours, mut theirs, mut missing) = (Figures::default(), Figures::default(), String::new());
+    for round in 1..=ROUNDS {
+        keep(&mut ours, points);
+        list(&mut ours, u32::try_from(trials).expect("some thousands"));
+        println!(
+            "round {round}, dtrain: {:.0} points/s, {:.1} bytes a point, {:.1} written, {trials} trials in {:.1} ms",
+            ours.points_a_second[round - 1],
+            ours.bytes_a_point[round - 1],
+            ours.written_a_point[round - 1],
+            ours.listing_ms[round - 1],
+        );
+        match mlflow(points.min(50_000), trials.min(1000)) {
+            Ok(value) => {
+                println!("round {round}, MLflow: {value}");
+                let of = |key: &str| value[key].as_f64().expect("the script prints numbers");
+                theirs.points_a_second.push(of("points_a_second"));
+                theirs.bytes_a_point.push(of("bytes_a_point"));
+                theirs.written_a_point.push(of("written_a_point"));
+                theirs.listing_ms.push(of("listing_ms"));
+            }
+            Err(reason) => missing = reason,
+        }
+    }
+    let row = |what: String, unit, better, ours: &[f64], theirs: &[f64], note: &str| {
+        let note = if theirs.is_empty() && !missing.is_empty() { missing.clone() } else { note.to_owned() };
+        let (ours, peer) = (ours.to_vec(), Some(("MLflow", theirs.to_vec())));
+        Row { section: "Ledger", what, unit, better, ours, peer, note }.print();
+    };
+    let (few, many) = ("MLflow was given 50,000 points", "each of its batches is durable");
+    row(
+        "points a second, durable".into(),
+        "points/s",
+        Better::Higher,
+        &ours.points_a_second,
+        &theirs.points_a_second,
+        many,
+    );
+    row(
+        "a point in the file".into(),
+        "bytes",
+        Better::Lower,
+        &ours.bytes_a_point,
+        &theirs.bytes_a_point,
+        few,
+    );
+    row(
+        "written for a point, log and file".into(),
+        "bytes",
+        Better::Lower,
+        &ours.written_a_point,
+        &theirs.written_a_point,
+        few,
+    );
+    row(format!("list {trials} trials"), "ms", Better::Lower, &ours.listing_ms, &[], "");
+    if theirs.listing_ms.is_empty() {
+        return;
+    }
+    let mut smaller = Figures::default();
+    (0..ROUNDS).for_each(|_| list(&mut smaller, 1000));
+    row("list 1000 trials".into(), "ms", Better::Lower, &smaller.listing_ms, &theirs.listing_ms, "");
+}
+
+/// Keeps about so many points of one trial.
+fn keep(figures: &mut Figures, points: u64) {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    history.keep(&trial.id, &support::facts(vec![started(1)])).expect("kept");
+    let kept = |history: &History| -> u64 {
+        history.summaries(&trial.id).expect("read").iter().map(|summary| summary.points).sum()
+    };
+    let (size, wrote, begun) = (bytes(&path), written(), Instant::now());
+    let mut steps = 0;
+    let mut each = 1;
+    while steps * each < points {
+        let batch = (steps..steps + BATCH).map(|n| step(n, n + 1)).collect();
+        history.keep(&trial.id, &events(batch)).expect("kept");
+        steps += BATCH;
+        if steps == BATCH {
+            each = kept(&history) / BATCH;
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let wrote = written() - wrote;
+    let points = kept(&history) as f64;
+    // The last connection moves what the log has into the file.
+    drop(history);
+    figures.points_a_second.push(points / seconds);
+    figures.written_a_point.push(wrote as f64 / points);
+    figures.bytes_a_point.push((bytes(&path) - size) as f64 / points);
+}
+
+/// Lists so many trials.
+fn list(figures: &mut Figures, trials: u32) {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    history.keep(&trial.id, &events((0..30).map(|n| step(n, n + 1)).collect())).expect("kept");
+    support::copy_the_trial(&path, trials);
+    let begun = Instant::now();
+    let found = history.trials(&Filter::default(), &Sort::Newest, Page::default(), &nobody).expect("listed");
+    figures.listing_ms.push(1e3 * begun.elapsed().as_secs_f64());
+    assert_eq!(found.len(), trials as usize, "all are listed");
+}
+
+/// Size of a history, with what stands in its log.
+fn bytes(path: &Path) -> u64 {
+    let size = |path: PathBuf| fs::metadata(path).map_or(0, |file| file.len());
+    size(path.to_owned()) + size(path.with_extension("db-wal"))
+}
+
+/// Bytes that this process has passed to `write`.
+fn written() -> u64 {
+    let text = fs::read_to_string("/proc/self/io").expect("Linux counts them");
+    let line = text.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("it is there");
+    line.parse().expect("a number")
+}
+
+/// The same with MLflow; `Err` says why not.
+fn mlflow(points: u64, runs: u64) -> Result<Value, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let python = root.join("target/foreign/bin/python");
+    let script = root.join("runner/benches/ledger_mlflow.py");
+    let mut command = Command::new(&python);
+    let output = command.arg(script).args([points, runs].map(|number| number.to_string())).output();
+    let output =
+        output.map_err(|error| format!("{}: {error}; `tests/measure` makes it", python.display()))?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("MLflow: {}", error.lines().last().unwrap_or("it failed")));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("MLflow: {error}"))
+}
