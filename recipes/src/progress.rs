@@ -228,10 +228,10 @@ mod tests {
         let wrong = |text: &str| Template::parse(text).expect_err(text).to_string();
         assert_eq!(wrong("loss {loss}"), "it needs `{step}`, and `{loss}` or `{valid_loss}`");
         assert_eq!(wrong("step {step}"), wrong("loss {loss}"));
-        assert_eq!(wrong("{step} {step} {loss}"), "`{step}` stands in it twice");
+        assert_eq!(wrong("{step} {step} {loss}"), "`{step}` occurs twice");
         assert_eq!(
             wrong("{step loss {loss"),
-            "`{` and `}` stand around the name of a figure, such as `{step}`"
+            "`{` and `}` enclose the name of a metric, such as `{step}`"
         );
         assert!(wrong("{stpe} {loss}").starts_with("unknown metric `stpe`; known are step, loss, tokens"));
     }

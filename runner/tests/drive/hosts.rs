@@ -57,7 +57,7 @@ pub(crate) fn a_host_that_freezes_is_lost() {
         let (outcome, lost) = disturbed(&world, host, freeze);
         world.assert_completed(&outcome);
         if host > 0 {
-            let words = "said nothing";
+            let words = "no heartbeat";
             assert!(matches!(&lost, Failure::HostLost { detail, .. } if detail.contains(words)), "{lost:?}");
         }
         world.assert_nothing_lives();
