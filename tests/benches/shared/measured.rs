@@ -3,6 +3,7 @@
 use serde_json::json;
 
 /// Which of two values is the better one.
+#[allow(dead_code, reason = "most benches measure rates or times, not both")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Better {
     /// The higher, as of rates.
