@@ -240,7 +240,9 @@ mod tests {
         let split = asked(Layout { context: n(2), ..Layout::SINGLE }, Some(1.0));
         assert!(split.is_some_and(|why| why.contains("capacity") && why.contains("context 2")));
         let dense = Arrangement { layout: spread(2), ..Arrangement::SINGLE };
-        assert!(cannot_run(&dense, &decoder(None)).is_some_and(|why| why.contains("needs a model with experts")));
+        assert!(
+            cannot_run(&dense, &decoder(None)).is_some_and(|why| why.contains("needs a model with experts"))
+        );
     }
 
     #[test]

@@ -229,10 +229,7 @@ mod tests {
         assert_eq!(wrong("loss {loss}"), "it needs `{step}`, and `{loss}` or `{valid_loss}`");
         assert_eq!(wrong("step {step}"), wrong("loss {loss}"));
         assert_eq!(wrong("{step} {step} {loss}"), "`{step}` occurs twice");
-        assert_eq!(
-            wrong("{step loss {loss"),
-            "`{` and `}` enclose the name of a metric, such as `{step}`"
-        );
+        assert_eq!(wrong("{step loss {loss"), "`{` and `}` enclose the name of a metric, such as `{step}`");
         assert!(wrong("{stpe} {loss}").starts_with("unknown metric `stpe`; known are step, loss, tokens"));
     }
 }

@@ -19,7 +19,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Numbers of f32 values.
 const LENGTHS: [usize; 8] = [1, 16, 256, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
@@ -151,7 +151,7 @@ fn be_a_rank(rank: u32, seconds: f64) {
         let operations: [(&str, Operation); 3] = [
             ("all-reduce", |group, values| group.all_reduce(values).expect("the other is there")),
             ("reduce-scatter", |group, values| {
-                drop(group.reduce_scatter(values).expect("the other is there"))
+                group.reduce_scatter(values).expect("the other is there");
             }),
             ("all-gather", |group, values| group.all_gather(values).expect("the other is there")),
         ];
