@@ -107,7 +107,7 @@ def main():
         loss.backward()
         nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
         optimizer.step()
-        float(loss)
+        float(loss.detach())
         if step >= WARM:
             rates.append(BATCH * CONTEXT / (time.perf_counter() - begun))
     print(json.dumps(rates))
