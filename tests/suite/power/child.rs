@@ -141,6 +141,13 @@ fn assignment(work: &Work) -> Result<Assignment, Box<dyn Error>> {
     Ok(Assignment { attempt: AttemptId(work.attempt), checkpoints: work.trial().checkpoints(), ..one })
 }
 
+/// Makes one checkpoint on the disk of `work`.
+pub(super) fn commit_once(work: &Work, step: StepId) -> Result<(), Box<dyn Error>> {
+    let trial = work.trial();
+    trial.create()?;
+    checkpoint(&trial, &assignment(work)?, step)
+}
+
 /// Saves as two ranks do, and commits as their agent does.
 fn checkpoint(trial: &TrialFolder, one: &Assignment, step: StepId) -> Result<(), Box<dyn Error>> {
     let partial = trial.partial_checkpoint(step, one.attempt);
@@ -217,8 +224,13 @@ fn figures(attempt: AttemptId, step: u64) -> Stamped {
 
 /// A library that makes a process believe that it flushed, compiled into `folder`. `Err` where there is no C compiler.
 pub(super) fn forgetting(folder: &Path) -> Result<PathBuf, String> {
-    let library = folder.join("forget.so");
-    let source = dtrain_tests::root().join("tests/data/forget.c");
+    compiled(folder, "forget")
+}
+
+/// The library `tests/data/<name>.c`, compiled into `folder`. `Err` where there is no C compiler.
+pub(super) fn compiled(folder: &Path, name: &str) -> Result<PathBuf, String> {
+    let library = folder.join(name).with_extension("so");
+    let source = dtrain_tests::root().join("tests/data").join(name).with_extension("c");
     let output =
         Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).output();
     let output = output.map_err(|error| format!("cc: {error}"))?;

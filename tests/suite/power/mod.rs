@@ -5,6 +5,7 @@
 
 mod child;
 mod disk;
+mod flushes;
 mod program;
 
 use crate::checkpoint::examined;
