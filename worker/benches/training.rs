@@ -61,7 +61,7 @@ fn beside(model: &str, threads: &str, rounds: usize) {
         let rates =
             rates_of(Command::new(&program).args(["train", model, threads])).expect("it is this program");
         say(&format!("{model}, {threads} threads, round {round}: dtrain {:.0} tokens/s", median(&rates)));
-        ours.push(median(&rates));
+        ours.extend(rates);
         for (way, (argument, name)) in WAYS.iter().enumerate() {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));
             let mut command = Command::new(root.join("../target/foreign/bin/python"));
@@ -72,7 +72,7 @@ fn beside(model: &str, threads: &str, rounds: usize) {
                         "{model}, {threads} threads, round {round}: {name} {:.0} tokens/s",
                         median(&rates)
                     ));
-                    theirs[way].push(median(&rates));
+                    theirs[way].extend(rates);
                 }
                 Err(reason) => missing[way] = reason,
             }
