@@ -2,13 +2,15 @@
 //! `tests/run foreign` for PyTorch, then `cargo bench --workspace --bench checkpoint`.
 //!
 //! Everybody trains the same perceptron on two ranks and saves every ten steps. Printed are
-//! * the *stall*: how long a rank's training stood still for a checkpoint, as it tells itself, and
+//! * the *stall*: how long a rank's training stood still for a checkpoint, as it tells itself,
+//! * the time until the checkpoint is *complete*: from the end of its step until all of it is written, of dtrain also recorded by
+//!   the controller, and
 //! * the *overhead*: how much longer ten steps with a checkpoint take than ten without. Each of the ten places between two
 //!   checkpoints has its median over all of them; what they have more than the last four, when all is written, is the overhead.
 //!
 //! On CPUs a checkpoint competes with training: what copies, hashes and writes it has the same cores as the steps. So the overhead
-//! falls with longer steps (`batch=`) and the stall does not. On the file system of `target/` dtrain's are synced, those of
-//! PyTorch's functions as they are.
+//! falls with longer steps (`batch=`) and the stall does not. All write to the folder for temporary files.
+//! dtrain and the distributed checkpoints sync their files to the disk, `torch.save` does not.
 //!
 //! Words that follow `--`: `width=2048`, `batch=2048`, `steps=110`, `rounds=1`.
 
@@ -17,10 +19,10 @@
 mod shared;
 
 use dtrain_protocol::Event;
-use dtrain_runner::Seen;
+use dtrain_runner::{Fact, Seen};
 use dtrain_tests::House;
 use shared::measured::{Better, Row};
-use shared::{Words, say, seen};
+use shared::{Words, now_ms, say, seen};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -42,6 +44,8 @@ enum Told {
     Step { number: u64, at_ms: u64 },
     /// A rank's training stood still for a checkpoint.
     Saved { number: u64, stall: f64 },
+    /// The checkpoint after a step was complete at a millisecond.
+    Complete { number: u64, at_ms: u64 },
 }
 
 /// What is trained.
@@ -57,6 +61,8 @@ struct Size {
 struct Figures {
     /// The longest stall over the ranks, of each checkpoint, in seconds.
     stalls: Vec<f64>,
+    /// From the end of its step until each checkpoint was complete, in milliseconds.
+    complete: Vec<f64>,
     /// Milliseconds of the steps at each place after a checkpoint, from 1.
     places: BTreeMap<u64, Vec<f64>>,
 }
@@ -64,6 +70,7 @@ struct Figures {
 impl Figures {
     fn add(&mut self, told: Vec<Told>) {
         let (mut last, mut stalls) = (None, BTreeMap::<u64, f64>::new());
+        let (mut ended, mut complete) = (BTreeMap::new(), BTreeMap::<u64, u64>::new());
         for told in told {
             match told {
                 Told::Step { number, at_ms } => {
@@ -74,17 +81,28 @@ impl Figures {
                         self.places.entry((number - 1) % EVERY + 1).or_default().push(took);
                     }
                     last = Some(at_ms);
+                    ended.insert(number, at_ms);
                 }
                 Told::Saved { number, stall } => {
                     let longest = stalls.entry(number).or_default();
                     *longest = longest.max(stall);
                 }
+                Told::Complete { number, at_ms } => {
+                    let latest = complete.entry(number).or_default();
+                    *latest = at_ms.max(*latest);
+                }
             }
         }
         // The first checkpoint takes the memory that all others use again, and the last has no step after it.
         let last = stalls.keys().max().copied();
-        self.stalls
-            .extend(stalls.iter().filter(|(n, _)| **n > EVERY && Some(**n) != last).map(|(_, stall)| *stall));
+        let counts = |number: u64| number > EVERY && Some(number) != last;
+        self.stalls.extend(stalls.iter().filter(|(number, _)| counts(**number)).map(|(_, stall)| *stall));
+        for (number, at_ms) in complete.into_iter().filter(|(number, _)| counts(*number)) {
+            if let Some(ended) = ended.get(&number) {
+                #[expect(clippy::cast_precision_loss, reason = "some seconds")]
+                self.complete.push(at_ms.saturating_sub(*ended) as f64);
+            }
+        }
     }
 
     /// Percent that ten steps with a checkpoint take longer than ten without, and the milliseconds of a step without.
@@ -142,7 +160,13 @@ fn main() {
     say(table.trim_end());
     let (ours, theirs) = all.split_first().expect("dtrain is the first");
     for (way, figures) in theirs {
-        let missing = || python.as_ref().err().cloned().unwrap_or_default();
+        let note = match &python {
+            Ok(_) if *way == "torch.save" => {
+                "`torch.save` does not sync its file to the disk; the others do".to_owned()
+            }
+            Ok(_) => String::new(),
+            Err(reason) => reason.clone(),
+        };
         let row = |what: &str, unit, values: fn(&Figures) -> Vec<f64>| Row {
             section: "Checkpoints",
             what: what.to_owned(),
@@ -150,12 +174,14 @@ fn main() {
             better: Better::Lower,
             ours: values(&ours.1),
             peer: Some((way, if figures.places.is_empty() { Vec::new() } else { values(figures) })),
-            note: missing(),
+            note: note.clone(),
         };
         row("training stands still for a checkpoint", "ms", |figures| {
             figures.stalls.iter().map(|seconds| 1e3 * seconds).collect()
         })
         .print();
+        row("a checkpoint is complete, after the end of its step", "ms", |figures| figures.complete.clone())
+            .print();
         row("ten steps with a checkpoint over ten without", "% more", |figures| vec![figures.overhead().0])
             .print();
     }
@@ -175,7 +201,13 @@ fn ours(Size { width, batch, steps }: Size) -> Vec<Told> {
     house.file("rows.csv", dtrain_tests::random_rows(4096));
     let mut command = house.dtrain(["run", "--no-sample", "--json"]);
     told(command.arg(recipe), |line| {
-        let Seen::Event(said) = seen(line)? else { return None };
+        let said = match seen(line)? {
+            Seen::Event(said) => said,
+            Seen::Fact(Fact::CheckpointDurable { step, .. }) => {
+                return Some(Told::Complete { number: step.0, at_ms: now_ms() });
+            }
+            Seen::Fact(_) | Seen::Status(_) => return None,
+        };
         match said.event {
             Event::Step(figures) if said.rank.0 == 0 => {
                 Some(Told::Step { number: figures.step.0, at_ms: said.at_ms })
@@ -204,6 +236,9 @@ fn theirs(python: &Path, way: &str, Size { width, batch, steps }: Size) -> Vec<T
         match words.as_slice() {
             ["step", "0", number, at_ms] => {
                 Some(Told::Step { number: number.parse().ok()?, at_ms: at_ms.parse().ok()? })
+            }
+            ["complete", _, number, at_ms] => {
+                Some(Told::Complete { number: number.parse().ok()?, at_ms: at_ms.parse().ok()? })
             }
             ["saved", _, number, stall] => {
                 Some(Told::Saved { number: number.parse().ok()?, stall: stall.parse().ok()? })

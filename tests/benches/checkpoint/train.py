@@ -3,7 +3,8 @@
     torchrun --standalone --nproc-per-node 2 train.py FOLDER WAY WIDTH BATCH STEPS
 
 WAY is one of `torch.save`, `dcp.save` and `dcp.async_save`. After every step each rank prints `step RANK STEPS MILLISECONDS`, and
-after every call that saves, `saved RANK STEPS SECONDS` with the time that it took from training.
+after every call that saves, `saved RANK STEPS SECONDS` with the time that it took from training. When its part of a checkpoint is
+written, it prints `complete RANK STEPS MILLISECONDS`.
 """
 import os
 import sys
@@ -17,6 +18,15 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 INPUTS, CLASSES, SAMPLES = 64, 10, 4096
+
+
+def tell(line):
+    # One write for each line, as two threads of two processes have lines for the same pipe.
+    os.write(1, f"{line}\n".encode())
+
+
+def complete(rank, step):
+    tell(f"complete {rank} {step} {time.time_ns() // 1_000_000}")
 
 
 def main():
@@ -40,7 +50,7 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        print(f"step {rank} {step} {time.time_ns() // 1_000_000}", flush=True)
+        tell(f"step {rank} {step} {time.time_ns() // 1_000_000}")
         if step % 10:
             continue
         began, path = time.monotonic(), os.path.join(folder, f"step-{step}")
@@ -59,7 +69,10 @@ def main():
                 dcp.save(state, checkpoint_id=path)
             else:
                 writing = dcp.async_save(state, checkpoint_id=path, process_group=group)
-        print(f"saved {rank} {step} {time.monotonic() - began}", flush=True)
+                writing.add_done_callback(lambda _, step=step: complete(rank, step))
+        tell(f"saved {rank} {step} {time.monotonic() - began}")
+        if way != "dcp.async_save":
+            complete(rank, step)
     if writing is not None:
         writing.result()
     dist.destroy_process_group()
