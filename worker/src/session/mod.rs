@@ -193,7 +193,11 @@ fn ready(
     }
 }
 
-/// Steps until one of the conditions of the assignment holds.
+/// Trains until one of the conditions of the assignment holds, and reports the last checkpoint before the end.
+///
+/// A checkpoint that is still being written when all ranks fail alike, such as by a loss that is not finite, is finished
+/// first: training can resume from it. After the loss of a peer it is not, as its part of the checkpoint may be missing
+/// and the other ranks must not wait.
 fn train(
     assignment: &Assignment,
     replica: &mut Replica<'_>,
@@ -202,10 +206,29 @@ fn train(
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
+    let mut saver = Saver::new(assignment);
+    let ended = steps(assignment, replica, stream, valid, &mut saver, orders, tell);
+    if !matches!(ended, Err(Failure::PeerLost { .. })) {
+        saver.wait();
+    }
+    let (step, reason) = ended?;
+    tell(Event::Finished { step, reason });
+    Ok(())
+}
+
+/// Steps until one of the conditions of the assignment holds: the last step, and which condition.
+fn steps(
+    assignment: &Assignment,
+    replica: &mut Replica<'_>,
+    stream: &mut Stream,
+    valid: &dyn Source,
+    saver: &mut Saver,
+    orders: &mut Orders,
+    tell: &Tell,
+) -> Result<(StepId, StopReason), Failure> {
     let until = &assignment.until;
     let is_complete = |step: StepId| until.steps.is_some_and(|last| step >= last);
     let clock = Instant::now();
-    let mut saver = Saver::new(assignment);
     let mut step = beginning(assignment);
     let mut compared = step;
     let mut ahead = Ahead::of(assignment, replica.mesh.replicas().ranks());
@@ -260,10 +283,7 @@ fn train(
             saver.save(replica, step, tell);
         }
     }
-    saver.wait();
-    let reason = reason.expect("the loop ends with a reason");
-    tell(Event::Finished { step, reason });
-    Ok(())
+    Ok((step, reason.expect("the loop ends with a reason")))
 }
 
 /// What is trained to its end is what the replicas have in common, so they meet once more.
