@@ -24,6 +24,11 @@ pub(crate) fn own(recipe: &Recipe) -> Option<Allocation> {
     Allocation::of_environment().filter(|_| recipe.cluster.launcher == Launcher::Slurm)
 }
 
+/// The trial of the job that this command runs in, where Slurm has started the job again.
+pub(crate) fn again(context: &Context, recipe: &Recipe) -> Option<String> {
+    own(recipe).filter(|job| job.is_restarted).and_then(|job| job.trial(&context.home))
+}
+
 /// Sends this very command into a job where the recipe wants one and this is none, and follows it; `None` when it is to be carried
 /// out here.
 pub(crate) fn sent(context: &Context, recipe: &Recipe, detach: bool) -> Result<Option<Exit>, Failure> {

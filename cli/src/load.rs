@@ -19,6 +19,8 @@ pub(crate) struct Loaded {
     pub(crate) checked: Checked,
     /// Folder that relative data paths start from, absolute.
     pub(crate) folder: PathBuf,
+    /// The tokenizer of the checkpoint that training begins with, as JSON.
+    pub(crate) tokenizer: Option<Vec<u8>>,
 }
 
 /// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
@@ -48,7 +50,7 @@ pub(crate) fn describe(name: &str, layers: &LayerArgs, extra: &[(&str, String)])
     let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
     let document = lay(&source, layers, extra)?;
     let checked = check(&document, &checking)?;
-    Ok(Loaded { name: name.to_owned(), checked, folder })
+    Ok(Loaded { name: name.to_owned(), checked, folder, tokenizer: None })
 }
 
 fn named(source: &Source, typed: &str) -> CheckContext {
@@ -82,6 +84,18 @@ fn lay(source: &Source, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<
         let flag = format!("--{}", key.rsplit('.').next().unwrap_or(key));
         all =
             all.over(Layer::Assignment, Document::from_assignment(Layer::Assignment, &flag, key, value)?)?;
+    }
+    all.resolve()
+}
+
+/// A recipe under the layers that the user gave, and no others.
+pub(crate) fn layered(recipe: Document, layers: &LayerArgs) -> Result<Document, Failure> {
+    let mut all = Layers::default().over(Layer::Recipe, recipe)?;
+    if let Some(path) = &layers.cluster {
+        all = all.over(Layer::Cluster, Document::parse(&read(path, Layer::Cluster)?)?)?;
+    }
+    for text in &layers.set {
+        all = all.over(Layer::Assignment, assignment(text)?)?;
     }
     all.resolve()
 }

@@ -7,7 +7,7 @@ use crate::load::Loaded;
 use crate::render::number::counted;
 use crate::trials::ledger;
 use dtrain_planner::{Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest};
-use dtrain_protocol::{HostFacts, Rates};
+use dtrain_protocol::{HostFacts, Inputs, Rates};
 use dtrain_recipes::{Model, Recipe, Seconds};
 use dtrain_runner::agent::Program;
 use dtrain_runner::launch::relay::RemoteHost;
@@ -133,7 +133,8 @@ fn request(
         seed: recipe.train.seed,
         program: PROGRAM,
     };
-    dtrain_planner::plan(&request).map_err(|error| refusal(&error))
+    let plan = dtrain_planner::plan(&request).map_err(|error| refusal(&error))?;
+    Ok(Plan { settings: loaded.checked.settings(), ..plan })
 }
 
 /// One step of the best candidate of a plan, stage by stage, from the rates it was made from.
@@ -144,15 +145,21 @@ pub(crate) fn picture(history: &History, plan: &Plan) -> Result<Picture, Failure
     picture.ok_or_else(|| Failure::new(Exit::Infrastructure, "the plan's pipeline schedule deadlocks"))
 }
 
-/// Samples of the training and the validation data. Reads the data once: what cannot be trained on is told
-/// before anything is measured.
+/// Samples of the training and the validation data.
 pub(crate) fn count(context: &Context, loaded: &Loaded) -> Result<Option<(u64, u64)>, Failure> {
+    Ok(inputs(context, loaded)?.map(|inputs| (inputs.train_samples, inputs.valid_samples)))
+}
+
+/// The data of a recipe; `None` for a command, which reads its own. Reads the data once: what cannot be trained on
+/// is reported before anything is measured.
+pub(crate) fn inputs(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>, Failure> {
     let recipe = &loaded.checked.recipe;
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
-    let opened = dtrain_worker::data::open(data, &loaded.folder, &recipe.model, &cache)
+    let tokenizer = loaded.tokenizer.as_deref();
+    let opened = dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer)
         .map_err(|error| Failure::of(Exit::Usage, &error))?;
-    Ok(Some((opened.train.len(), opened.valid.len())))
+    Ok(Some(opened.inputs()))
 }
 
 /// How earlier trials of this model went on this host against what was predicted for them.

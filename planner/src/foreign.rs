@@ -6,6 +6,7 @@ use crate::learning_rate::Decision;
 use crate::plan::{FORMAT, Plan, PlanRequest, Ranked};
 use crate::{BatchSplit, Candidate, Pace, space};
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout};
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
 /// The only choice: as many ranks as the recipe says, otherwise one for each GPU of the hosts, or for each host.
@@ -35,6 +36,7 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     Ok(Plan {
         format: FORMAT,
         recipe: recipe.clone(),
+        settings: BTreeMap::new(),
         data_root: request.data_root.clone(),
         host: host.clone(),
         rates: None,

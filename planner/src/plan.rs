@@ -10,6 +10,7 @@ use crate::weighed::Weighed;
 use dtrain_protocol::{HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Version of the format of a stored plan; a newer one is refused.
@@ -45,6 +46,9 @@ pub struct Plan {
     pub format: u32,
     /// What is trained.
     pub recipe: Recipe,
+    /// The values of the recipe that are not defaults, by dotted path, as TOML; nothing in a plan of an older program.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
     /// Folder that relative data paths start from.
     pub data_root: PathBuf,
     /// The host it was made for.

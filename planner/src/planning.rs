@@ -16,6 +16,7 @@ use crate::space::{self, Place, Space};
 use dtrain_protocol::ability::cannot_run;
 use dtrain_protocol::{DeviceKind, HostFacts};
 use dtrain_recipes::{Launcher, Model, Recipe, Stop};
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 /// Candidates kept in a plan.
@@ -62,6 +63,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     Ok(Plan {
         format: FORMAT,
         recipe: recipe.clone(),
+        settings: BTreeMap::new(),
         data_root: request.data_root.clone(),
         host: host.clone(),
         rates: request

@@ -60,12 +60,15 @@ pub enum Event {
         /// Seconds training stood still for it.
         stall_seconds: f64,
     },
-    /// A checkpoint could not be written; training goes on.
+    /// This rank's part of a checkpoint could not be written.
     SaveFailed {
         /// Steps completed.
         step: StepId,
         /// What went wrong.
         reason: String,
+        /// Training is over: the rank keeps the state and tries again until it is saved. Otherwise training continues.
+        #[serde(default)]
+        retries: bool,
     },
     /// The rank did all it was told and exits with 0.
     Finished {
@@ -231,6 +234,13 @@ pub enum Failure {
         /// The last lines that it printed.
         last: Vec<String>,
     },
+    /// Training is over, and the state could not be saved before the rank was told to stop.
+    Unsaved {
+        /// Steps completed.
+        step: StepId,
+        /// Why it could not be saved.
+        reason: String,
+    },
     /// Anything else.
     Other(String),
 }
@@ -280,6 +290,9 @@ impl std::fmt::Display for Failure {
                     (None, None) => f.write_str("ended")?,
                 }
                 last.last().map_or(Ok(()), |line| write!(f, "; last output: {line}"))
+            }
+            Self::Unsaved { step, reason } => {
+                write!(f, "the state after step {step} was not saved: {reason}")
             }
             Self::Other(detail) => f.write_str(detail),
         }

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod event;
 pub mod frame;
 pub mod ids;
+pub mod inputs;
 pub mod layout;
 pub mod link;
 pub mod mapping;
@@ -34,6 +35,7 @@ pub use event::{
     Event, Failure, GradientNoise, HeldBytes, Order, PhaseTimes, Stamped, StepFigures, StopReason,
 };
 pub use ids::{AttemptId, Rank, StepId, TrialId};
+pub use inputs::{InputFile, Inputs};
 pub use layout::{Axis, Channel, Coord, Layout};
 pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
 pub use sample::{SampleRequest, Sampled};

@@ -139,6 +139,26 @@ impl Document {
         Ok(document)
     }
 
+    /// The document that has these settings: values as TOML by dotted path, those of hosts by
+    /// `cluster.hosts[INDEX].KEY`. `name` is what messages call it.
+    pub fn of_settings(name: &str, settings: &BTreeMap<String, String>) -> Result<Self, Vec<Problem>> {
+        let mut text = String::new();
+        let mut hosts: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+        for (path, value) in settings {
+            let host = path.strip_prefix("cluster.hosts[").and_then(|rest| rest.split_once("]."));
+            match host.and_then(|(index, key)| Some((index.parse().ok()?, key))) {
+                Some((index, key)) => hosts.entry(index).or_default().push(format!("{key} = {value}")),
+                None => text.push_str(&format!("{path} = {value}\n")),
+            }
+        }
+        if !hosts.is_empty() {
+            let hosts: Vec<String> =
+                hosts.values().map(|keys| format!("{{ {} }}", keys.join(", "))).collect();
+            text.push_str(&format!("cluster.hosts = [{}]\n", hosts.join(", ")));
+        }
+        Self::parse(&Source::new(name, Layer::Recipe, text))
+    }
+
     /// This document over another: sections are merged key by key, any other value replaces what lies below.
     #[must_use]
     pub fn layer_over(self, below: Self) -> Self {

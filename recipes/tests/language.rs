@@ -39,13 +39,25 @@ fn samples(folder: &str) -> Vec<(String, String)> {
     samples
 }
 
+/// The recipe that its settings make again.
+fn from_settings(checked: &Checked) -> Checked {
+    let context = CheckContext { folder: "/elsewhere".into(), name: checked.recipe.name.clone() };
+    let document = Document::of_settings("settings", &checked.settings());
+    document
+        .and_then(|document| check(&document, &context))
+        .unwrap_or_else(|problems| panic!("{:?}\n{}", checked.settings(), render_all(&problems, false)))
+}
+
 #[test]
 fn every_valid_sample_resolves() {
     let samples = samples("valid");
     assert!(samples.len() >= 6, "found {}", samples.len());
     for (name, text) in samples {
         match read(&format!("{name}.toml"), &text) {
-            Ok(checked) => insta::assert_snapshot!(format!("valid_{name}"), resolved(&checked)),
+            Ok(checked) => {
+                insta::assert_snapshot!(format!("valid_{name}"), resolved(&checked));
+                assert_eq!(from_settings(&checked).recipe, checked.recipe, "{name}");
+            }
             Err(problems) => panic!("{name}:\n{}", render_all(&problems, false)),
         }
     }
@@ -69,6 +81,7 @@ fn every_library_recipe_holds() {
         let source = dtrain_recipes::library::get(name).unwrap();
         let checked = read(&format!("{name}.toml"), &source.text);
         let checked = checked.unwrap_or_else(|problems| panic!("{}", render_all(&problems, false)));
+        assert_eq!(from_settings(&checked).recipe, checked.recipe, "{name}");
         insta::assert_snapshot!(
             format!("library_{name}"),
             format!("parameters: {}\n{}", checked.recipe.model.parameters(), resolved(&checked))

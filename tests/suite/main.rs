@@ -6,6 +6,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod broken;
 mod checkpoint;
+mod children;
 mod cluster;
 mod digits;
 mod docs;
@@ -14,6 +15,7 @@ mod examples;
 mod failures;
 mod fences;
 mod foreign;
+mod inputs;
 mod kill;
 mod lab;
 mod layouts;

@@ -58,8 +58,10 @@ fn beside(model: &str, threads: &str, rounds: usize) {
     let (mut ours, mut theirs) = (Vec::new(), [const { Vec::new() }; WAYS.len()]);
     let mut missing = [const { String::new() }; WAYS.len()];
     for round in 1..=rounds {
-        let rates =
-            rates_of(Command::new(&program).args(["train", model, threads])).expect("it is this program");
+        let rates = rates_of(
+            Command::new(&program).args(["train", model, threads]).env("MIMALLOC_PURGE_DELAY", "-1"),
+        )
+        .expect("it is this program");
         say(&format!("{model}, {threads} threads, round {round}: dtrain {:.0} tokens/s", median(&rates)));
         ours.extend(rates);
         for (way, (argument, name)) in WAYS.iter().enumerate() {

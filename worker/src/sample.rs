@@ -7,9 +7,10 @@ use crate::data::{self, TextTokenizer};
 use crate::device;
 use crate::session;
 use crate::stage::Stage;
+use dtrain_protocol::inputs::TOKENIZER;
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{DeviceKind, Failure, Placement, SampleRequest};
-use dtrain_recipes::{Model, Precision, Recompute};
+use dtrain_recipes::{DataFormat, Model, Precision, Recompute, Tokenizer};
 
 /// Continues the prompt of `request`; hands over the text piece by piece.
 pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<(), Failure> {
@@ -17,7 +18,6 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
     let Model::Decoder(decoder) = &request.model else {
         return Err(other("only a decoder generates text; this model is of another kind".into()));
     };
-    let tokenizer = tokenizer(request)?;
     let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: request.threads };
     let device = device::open(&placement).map_err(|error| other(error.to_string()))?;
     let mut stage =
@@ -29,6 +29,10 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
     };
     let reader = Reader::open(&request.checkpoint).map_err(corrupt)?;
     session::weights(&reader, &mut stage).map_err(corrupt)?;
+    let tokenizer = match reader.file(TOKENIZER).map_err(corrupt)? {
+        Some(json) => TextTokenizer::parse(&json).map_err(|error| Failure::Data(error.to_string()))?,
+        None => tokenizer(request)?,
+    };
 
     // A model continues something: without a prompt, a new line.
     let prompt = if request.prompt.is_empty() { "\n" } else { &request.prompt };
@@ -52,7 +56,11 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
     Ok(())
 }
 
+/// The tokenizer where the checkpoint has none: no tokenizer was trained, or an older program wrote the checkpoint.
 fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
+    if let DataFormat::Text { tokenizer: Tokenizer::Bytes } = &request.data.format {
+        return Ok(TextTokenizer::Bytes);
+    }
     let checkpoints = request.checkpoint.parent().unwrap_or(&request.checkpoint);
     let cache = session::cache(checkpoints);
     let data = data::open(&request.data, &request.data_root, &request.model, &cache)

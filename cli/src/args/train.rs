@@ -181,6 +181,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
 
+    /// Begin with the weights of this trial: its newest checkpoint, or that of a step
+    #[arg(long, value_name = "TRIAL[@STEP]")]
+    pub(crate) from: Option<String>,
+
     /// Length of the text sample after training, in tokens [default: 120]
     #[arg(long, value_name = "N", conflicts_with = "no_sample")]
     pub(crate) sample: Option<u32>,

@@ -14,8 +14,17 @@ pub(crate) struct TrialArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ResumeArgs {
+    /// A trial: its name, the beginning of its id, or `last`; TRIAL@STEP continues from that checkpoint, as a new trial
     #[command(flatten)]
     pub(crate) trial: TrialArgs,
+
+    /// Settings that differ: training continues as a new trial
+    #[command(flatten)]
+    pub(crate) layers: LayerArgs,
+
+    /// Continue although the data has changed, with the data as it is now, as a new trial
+    #[arg(long)]
+    pub(crate) accept_data: bool,
 
     /// Return as soon as training has started, with exit code 131
     #[arg(long)]

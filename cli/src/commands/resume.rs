@@ -4,14 +4,22 @@ use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::{job, trials};
+use crate::{child, job, trials};
 use dtrain_planner::Plan;
 use dtrain_recipes::Launcher;
 use dtrain_runner::DriveError;
 use dtrain_runner::ledger::{Status, Trial};
 
-/// Goes on with a trial.
+/// Continues a trial; with other settings or other data as a new one.
 pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
+    let layers = &args.layers;
+    if !layers.set.is_empty()
+        || layers.cluster.is_some()
+        || args.accept_data
+        || args.trial.trial.contains('@')
+    {
+        return child::resume(context, args);
+    }
     take_up(context, &args.trial.trial, How::Resume, args.detach)
 }
 
@@ -65,7 +73,7 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
 }
 
 /// Goes on with a trial, or watches it.
-pub(super) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> Outcome {
+pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> Outcome {
     // Asked for before it is opened for writing, so that a missing history is not made.
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
@@ -78,6 +86,9 @@ pub(super) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
     }
     job::remember(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());
+    if let Some(parent) = trial.parent.as_ref().filter(|_| trial.checkpoints.is_empty()) {
+        child::adopt(context, &mut history, id, parent)?;
+    }
     let how = if trial.row.status == Status::Created && how == How::Resume { How::Start } else { how };
     drive(context, &mut history, &Task { trial: id, label, plan: &plan, how, detach, sample: 0 })
 }

@@ -1,6 +1,7 @@
 //! `dtrain run`.
 
 use crate::args::RunArgs;
+use crate::child::Origin;
 use crate::commands::{doctor, plan, resume};
 use crate::context::Context;
 use crate::drive::{How, Task, drive};
@@ -8,10 +9,10 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
 use crate::render::plan::short;
 use crate::trials::ledger;
-use crate::{job, rates, trials};
+use crate::{child, job, rates, trials};
 use dtrain_planner::{Plan, model_digest};
 use dtrain_recipes::{Devices, Launcher, Layer};
-use dtrain_runner::ledger::{History, NewTrial, Source};
+use dtrain_runner::ledger::{History, NewTrial, Parent, Source};
 use dtrain_runner::provenance::Provenance;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,12 +33,11 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     if let Some(exit) = job::sent(context, recipe, args.detach)? {
         return Ok(exit);
     }
-    if let Some(trial) =
-        job::own(recipe).filter(|job| job.is_restarted).and_then(|job| job.trial(&context.home))
-    {
+    if let Some(trial) = job::again(context, recipe) {
         return resume::take_up(context, &trial, How::Resume, false);
     }
     let mut history = trials::open_history(context)?;
+    let origin = args.from.as_ref().map(|from| Origin::find(context, &history, from)).transpose()?;
     let (plan, sources, folder) = match what {
         What::Plan(plan) => {
             refuse_layers(args)?;
@@ -45,29 +45,56 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
             let folder = plan.data_root.clone();
             (plan, BTreeMap::new(), folder)
         }
-        What::Recipe(loaded) => {
+        What::Recipe(mut loaded) => {
+            loaded.tokenizer = origin.as_ref().and_then(Origin::tokenizer);
             let plan = rates::plan(context, &mut history, &loaded)?;
             let sources = sources(&loaded);
             (plan, sources, loaded.folder)
         }
     };
-    context.out.say(short(&plan, context.out.paint).trim_end());
-    mention_gpu(context, &plan);
-    let new = new_trial(&plan, sources, &folder);
+    let parent = origin.map(|origin| origin.weights_for(&plan.recipe)).transpose()?;
+    let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
+    let begin = Begin { plan: &plan, sources, folder: &folder, parent, detach: args.detach, sample };
+    self::begin(context, &mut history, begin)
+}
+
+/// A trial that is to be recorded and launched.
+pub(crate) struct Begin<'a> {
+    pub(crate) plan: &'a Plan,
+    /// Who said the values of the recipe.
+    pub(crate) sources: BTreeMap<String, Source>,
+    /// The folder whose git revision is recorded.
+    pub(crate) folder: &'a Path,
+    /// The checkpoint it begins with.
+    pub(crate) parent: Option<Parent>,
+    pub(crate) detach: bool,
+    /// Tokens of the sample at the end.
+    pub(crate) sample: u32,
+}
+
+/// Records a trial, and drives it to its end.
+pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) -> Outcome {
+    let Begin { plan, sources, folder, parent, detach, sample } = begin;
+    context.out.say(short(plan, context.out.paint).trim_end());
+    mention_gpu(context, plan);
+    let new = NewTrial { parent, ..new_trial(plan, sources, folder) };
     let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
-    keep_plan(context, &created.id, &plan)?;
+    keep_plan(context, &created.id, plan)?;
     job::remember(context, &plan.recipe, &created.id)?;
     context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));
-    let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
-    let task = Task {
-        trial: &created.id,
-        label: &created.label,
-        plan: &plan,
-        how: How::Start,
-        detach: args.detach,
-        sample,
-    };
-    drive(context, &mut history, &task)
+    if let Some(parent) = &new.parent {
+        child::adopt(context, history, &created.id, parent)?;
+        say_parent(context, parent);
+    }
+    let task = Task { trial: &created.id, label: &created.label, plan, how: How::Start, detach, sample };
+    drive(context, history, &task)
+}
+
+fn say_parent(context: &Context, parent: &Parent) {
+    let Parent { label, step, weights_only, changes, .. } = parent;
+    let how = if *weights_only { "begins with the weights of" } else { "continues" };
+    context.out.say(&format!("it {how} {label} at step {step}"));
+    changes.iter().for_each(|change| context.out.say(&format!("  {change}")));
 }
 
 /// What is to be trained.

@@ -197,11 +197,16 @@ impl Progress {
                     self.say(&format!("{}: {notice}", self.warning()));
                 }
             }
-            Event::SaveFailed { step, reason } => {
-                self.say(&format!(
-                    "{}: the checkpoint at step {step} was not saved: {reason}",
-                    self.warning()
-                ));
+            Event::SaveFailed { step, reason, retries } => {
+                let words = if *retries {
+                    format!(
+                        "the last checkpoint, at step {step}, cannot be saved yet: {reason}; \
+                         the weights stay in memory until it can be; stopping the trial drops them"
+                    )
+                } else {
+                    format!("the checkpoint at step {step} was not saved: {reason}")
+                };
+                self.say(&format!("{}: {words}", self.warning()));
             }
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));

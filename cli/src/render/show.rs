@@ -6,7 +6,7 @@ use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
 use dtrain_protocol::{Failure, StopReason};
-use dtrain_runner::ledger::{Attempt, Source, Trial};
+use dtrain_runner::ledger::{Attempt, Parent, Source, Trial};
 use dtrain_runner::{Ended, Verdict};
 
 /// Checkpoints that are shown, the newest.
@@ -71,7 +71,15 @@ fn head(trial: &Trial, style: Style) -> String {
         row.layout,
         row.step,
         age(row.created_ms, style.now_ms),
-    )
+    ) + &begins_with(trial)
+}
+
+/// The checkpoint of another trial that it begins with, and what differs.
+fn begins_with(trial: &Trial) -> String {
+    let Some(Parent { label, step, weights_only, changes, .. }) = &trial.parent else { return String::new() };
+    let how = if *weights_only { "begins with the weights of" } else { "continues" };
+    let changes: String = changes.iter().map(|change| format!("    {change}\n")).collect();
+    format!("  {how} {label} at step {step}\n{changes}")
 }
 
 /// Why a trial ended, in words.
@@ -319,6 +327,7 @@ mod tests {
                 param("train.seed", json!(7), Source::Default),
                 param("plan.zero", json!("1"), Source::Planner),
             ],
+            parent: None,
             predicted: Predicted {
                 step_seconds: Some(0.2),
                 tokens_per_second: Some(40_000.0),

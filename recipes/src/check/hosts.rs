@@ -150,8 +150,9 @@ fn expanded(pattern: &str) -> Result<Vec<String>, String> {
 pub(super) fn resolved(hosts: &[Named]) -> Vec<Resolved> {
     let of = |(index, named): (usize, &Named)| {
         let host = &named.host;
-        let optional =
-            |text: &Option<String>| text.as_ref().map_or("not set".to_owned(), |text| format!("{text:?}"));
+        let optional = |text: &Option<String>| {
+            text.as_ref().map_or(super::NOT_SET.to_owned(), |text| format!("{text:?}"))
+        };
         let values = [
             ("address", format!("{:?}", host.address)),
             ("port", host.port.to_string()),

@@ -17,7 +17,8 @@ mod walk;
 use crate::document::Document;
 use crate::problem::{Problem, sorted};
 use crate::recipe::Recipe;
-use crate::source::Origin;
+use crate::source::{Layer, Origin};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub(crate) use shape::is_name;
@@ -43,6 +44,9 @@ impl CheckContext {
     }
 }
 
+/// What stands for a value that nobody set.
+pub(crate) const NOT_SET: &str = "not set";
+
 /// A recipe that holds, and where each of its values comes from.
 #[derive(Clone, Debug)]
 pub struct Checked {
@@ -59,10 +63,18 @@ pub struct Checked {
 pub struct Resolved {
     /// Dotted path; hosts are `cluster.hosts[0].address`.
     pub path: String,
-    /// As it would be written in a recipe, or `not set`.
+    /// As it would be written in a recipe, or [`NOT_SET`].
     pub value: String,
     /// Who said it.
     pub origin: Origin,
+}
+
+impl Checked {
+    /// The values that are not defaults, by dotted path, as TOML. [`Document::of_settings`] makes the same recipe of them.
+    pub fn settings(&self) -> BTreeMap<String, String> {
+        let is_said = |value: &&Resolved| value.origin.layer() != Layer::Default && value.value != NOT_SET;
+        self.resolved.iter().filter(is_said).map(|value| (value.path.clone(), value.value.clone())).collect()
+    }
 }
 
 /// A file or glob pattern that a recipe names.

@@ -60,7 +60,7 @@ impl Parsed {
 impl fmt::Display for Parsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unset => f.write_str("not set"),
+            Self::Unset => f.write_str(super::NOT_SET),
             Self::Auto => f.write_str("\"auto\""),
             Self::None => f.write_str("\"none\""),
             Self::Text(text) => write!(f, "{text:?}"),

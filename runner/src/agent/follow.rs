@@ -130,7 +130,7 @@ impl<'a> Follower<'a> {
             Message::Event(rank, Event::Saved { step, folder, files, stall_seconds }) => {
                 let event = match commit::check(&folder, &files) {
                     Ok(()) => Event::Saved { step, folder, files, stall_seconds },
-                    Err(reason) => Event::SaveFailed { step, reason },
+                    Err(reason) => Event::SaveFailed { step, reason, retries: false },
                 };
                 self.say(&Said::Event { rank, event });
             }

@@ -7,7 +7,7 @@ use super::peers::Told;
 use super::peers::cord::Cord;
 use super::{Message, foreign};
 use crate::home::TrialFolder;
-use crate::process::bind_to_this_thread;
+use crate::process::{bind_to_this_thread, for_compute};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank, StepId, StopReason};
 use dtrain_recipes::Model;
@@ -107,9 +107,7 @@ impl RankProcess {
                     .stdout(Stdio::piped())
                     .stderr(Stdio::from(log))
                     .process_group(0);
-                for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
-                    command.env(variable, assignment.placement.threads.to_string());
-                }
+                for_compute(&mut command, assignment.placement.threads);
                 bind_to_this_thread(&mut command, mapping);
                 let mut child = command.spawn()?;
                 let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

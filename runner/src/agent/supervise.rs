@@ -211,6 +211,8 @@ impl Supervisor<'_> {
                 self.saved.entry(step).or_default().insert(rank, Some(files));
                 self.commit_when_whole(step)?;
             }
+            // The rank tries again, and what the others saved stays.
+            Event::SaveFailed { retries: true, .. } => {}
             Event::SaveFailed { step, .. } => {
                 self.saved.entry(step).or_default().insert(rank, None);
                 self.commit_when_whole(step)?;

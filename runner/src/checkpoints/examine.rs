@@ -115,8 +115,10 @@ fn copy(
     read: &mut dyn FnMut(u64),
 ) -> Result<Vec<Damage>, String> {
     // As long as nothing is known of the file, its head may tell wrong names, but no more than that.
-    let places = places(holder, folder, file, manifest);
-    let known = places.as_ref().ok();
+    let holds_tensors =
+        manifest.tensors.iter().any(|tensor| tensor.pieces.iter().any(|p| p.file == file.name));
+    let places = if holds_tensors { places(holder, folder, file, manifest) } else { Ok(Places::default()) };
+    let known = places.as_ref().ok().filter(|_| holds_tensors);
     if let Some(damage) = manifest.wrong_length(file, folder.files.get(&file.name).copied(), known) {
         return Ok(vec![damage]);
     }

@@ -1,5 +1,6 @@
 //! Checkpoints on disk: which there are, how they are committed, and whether they are what was committed.
 
+mod adopt;
 pub mod commit;
 mod examine;
 mod holder;
@@ -9,6 +10,7 @@ mod pull;
 #[cfg(test)]
 mod tests;
 
+pub use adopt::{ADOPTED, Adoption, adopt};
 pub use examine::{Damaged, Examined, examine};
 pub use holder::{Folder, Here, Holder};
 pub use inventory::{Inventory, Listed, Place, State};

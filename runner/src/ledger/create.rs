@@ -4,12 +4,13 @@ use super::{Fault, History, now_ms, stored};
 use crate::fact::LedgerError;
 use crate::provenance::Provenance;
 use dtrain_planner::{Plan, Ranked};
-use dtrain_protocol::TrialId;
+use dtrain_protocol::{Inputs, StepId, TrialId};
 use dtrain_recipes::Recipe;
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// What is known of a trial before it is launched.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct NewTrial {
     pub model_digest: String,
     /// The study it belongs to.
     pub study: Option<String>,
+    /// The trial whose checkpoint it begins with.
+    pub parent: Option<Parent>,
     /// Where parameters came from, by path such as `train.batch`; those not named came from the recipe.
     pub sources: BTreeMap<String, Source>,
     /// What produced it.
@@ -49,6 +52,26 @@ pub struct Predicted {
     pub tokens_per_second: Option<f64>,
     /// Peak bytes of the rank that needs most.
     pub memory_bytes: Option<u64>,
+}
+
+/// The checkpoint of another trial that a trial begins with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parent {
+    /// The other trial.
+    pub trial: TrialId,
+    /// What it is called.
+    pub label: String,
+    /// Steps completed in the checkpoint.
+    pub step: StepId,
+    /// The folder of the checkpoint.
+    pub folder: PathBuf,
+    /// Whether training begins at step 0 with its weights, and does not continue.
+    pub weights_only: bool,
+    /// Settings that differ from those of the other trial, as the user gave them, and the data where that differs.
+    pub changes: Vec<String>,
+    /// The data that was accepted although it differs from that of the checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Inputs>,
 }
 
 /// Where the value of a parameter came from.
@@ -106,6 +129,7 @@ impl NewTrial {
             host_digest: super::host_digest(&plan.host),
             model_digest: dtrain_planner::model_digest(&plan.recipe.model),
             study: None,
+            parent: None,
             sources: BTreeMap::new(),
             provenance,
         }
@@ -193,6 +217,12 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
         transaction.execute(
             "INSERT INTO document(trial, kind, json) VALUES (?1, ?2, ?3)",
             params![trial, kind, json.to_string()],
+        )?;
+    }
+    if let Some(parent) = &new.parent {
+        transaction.execute(
+            "INSERT INTO document(trial, kind, json) VALUES (?1, 'parent', ?2)",
+            params![trial, serde_json::to_string(parent)?],
         )?;
     }
     let mut values = flatten("", &recipe, Source::Recipe);

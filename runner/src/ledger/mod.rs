@@ -21,7 +21,7 @@ mod show;
 mod state;
 mod study;
 
-pub use create::{Created, NewTrial, Param, Predicted, Source, flatten};
+pub use create::{Created, NewTrial, Param, Parent, Predicted, Source, flatten};
 pub use export::Format;
 pub use figures::{Measured, Summary};
 pub use filter::{Condition, ConditionError, Filter, Page, Relation, Sort};

@@ -1,13 +1,13 @@
 //! Everything about one trial, and what a user may add to or take from it.
 
 use super::{
-    Fault, History, NoiseScale, Param, Predicted, Source, Status, Summary, TrialRow, figures, keep, list,
-    noise, now_ms, unstored,
+    Fault, History, NoiseScale, Param, Parent, Predicted, Source, Status, Summary, TrialRow, figures, keep,
+    list, noise, now_ms, unstored,
 };
 use crate::fact::{Ended, LedgerError, Verdict};
 use crate::provenance::Provenance;
 use dtrain_protocol::{AttemptId, StepId, TrialId};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -38,6 +38,9 @@ pub struct Trial {
     pub figures: Vec<Summary>,
     /// From how large a batch on more samples teach little more, where replicas could tell.
     pub noise_scale: Option<NoiseScale>,
+    /// The checkpoint of another trial that it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
     /// What produced it.
     pub provenance: Provenance,
     /// What the user wrote, oldest first.
@@ -177,6 +180,7 @@ fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
         checkpoints: checkpoints(database, trial)?,
         figures: figures::summaries(database, trial)?,
         noise_scale: noise::of_trial(database, trial)?,
+        parent: parent(database, trial)?,
         provenance: provenance(database, trial)?,
         notes: rows(
             database,
@@ -268,6 +272,15 @@ fn checkpoints(database: &Connection, trial: i64) -> Result<Vec<Checkpoint>, Fau
             refused: row.get(4)?,
         })
     })
+}
+
+fn parent(database: &Connection, trial: i64) -> Result<Option<Parent>, Fault> {
+    let json: Option<String> = database
+        .query_row("SELECT json FROM document WHERE trial = ?1 AND kind = 'parent'", [trial], |row| {
+            row.get(0)
+        })
+        .optional()?;
+    Ok(json.map(|json| serde_json::from_str(&json)).transpose()?)
 }
 
 /// What produced a trial, with the patch and the environment it shares with others.

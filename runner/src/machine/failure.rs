@@ -16,7 +16,7 @@ fn weight(failure: &Failure) -> u8 {
     match failure {
         Failure::PeerLost { .. } => 0,
         Failure::Exited { .. } => 1,
-        Failure::Other(_) | Failure::Command { .. } => 2,
+        Failure::Other(_) | Failure::Command { .. } | Failure::Unsaved { .. } => 2,
         Failure::HostLost { .. } => 3,
         Failure::Data(_) => 4,
         Failure::OtherTraining { .. } => 5,
@@ -42,6 +42,7 @@ pub(super) fn verdict_of(ended: &Ended) -> Option<Verdict> {
             | Failure::CorruptCheckpoint { .. }
             | Failure::Exited { .. }
             | Failure::Command { .. }
+            | Failure::Unsaved { .. }
             | Failure::Other(_) => None,
         },
         Ended::NotLaunched(_) => None,

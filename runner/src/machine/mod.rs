@@ -19,10 +19,12 @@ mod simulate;
 pub use failure::graver;
 pub use io::{Effect, Input, Moment};
 
+use crate::checkpoints::ADOPTED;
 use crate::fact::{Ended, Fact, Verdict};
 use attempt::Heard;
-use dtrain_protocol::{AttemptId, ResumePoint, StepId};
+use dtrain_protocol::{AttemptId, Failure, ResumePoint, StepId};
 use promise::Promise;
+use std::path::PathBuf;
 
 /// Attempts without progress after which a trial has failed. A durable checkpoint and a step that no earlier
 /// attempt reached are progress.
@@ -36,6 +38,8 @@ pub struct Machine {
     phase: Phase,
     /// Durable checkpoints that were not refused, oldest first.
     checkpoints: Vec<(AttemptId, ResumePoint)>,
+    /// The checkpoint of another trial that this one begins with.
+    adopted: Option<PathBuf>,
     /// Attempts lost since the last progress.
     failures: u32,
     /// The newest attempt found its checkpoint unreadable: its loss is not held against the trial.
@@ -98,6 +102,7 @@ impl Machine {
             attempt: AttemptId(0),
             phase: Phase::Idle,
             checkpoints: Vec::new(),
+            adopted: None,
             failures: 0,
             excused: false,
             reached: StepId(0),
@@ -227,6 +232,12 @@ impl Machine {
 
     fn launch(&mut self, effects: &mut Vec<Effect>) {
         let from = self.newest().cloned();
+        if let (None, Some(folder)) = (&from, &self.adopted) {
+            // To begin without it would be another training than was asked for.
+            let detail = "the trial begins with it, and it can no longer be read".to_owned();
+            let failure = Failure::CorruptCheckpoint { folder: folder.clone(), detail };
+            return self.end(Verdict::Failed(failure), effects);
+        }
         let attempt = AttemptId(self.attempt.0 + 1);
         let launch = Effect::Launch { attempt, from: from.clone() };
         if self.breaks(Promise::RecordBeforeLaunch) {
@@ -258,6 +269,9 @@ impl Machine {
                 self.heard = Heard::default();
             }
             Fact::CheckpointDurable { attempt, step, folder } => {
+                if *attempt == ADOPTED {
+                    self.adopted = Some(folder.clone());
+                }
                 let point = ResumePoint { folder: folder.clone(), step: *step };
                 self.checkpoints.push((*attempt, point));
                 self.reached = self.reached.max(*step);

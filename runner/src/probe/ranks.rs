@@ -3,7 +3,7 @@
 use super::{Probe, ProbeError};
 use crate::agent::{identities, mapping};
 use crate::launch::relay::RemoteHost;
-use crate::process::bind_to_this_thread;
+use crate::process::{bind_to_this_thread, for_compute};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
     AttemptId, DeviceKind, Event, Layout, Link, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
@@ -107,9 +107,7 @@ fn here(
 ) -> Result<Station, String> {
     let mut command = Command::new(&probe.worker.path);
     command.args(&probe.worker.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
-        command.env(variable, threads.to_string());
-    }
+    for_compute(&mut command, threads);
     bind_to_this_thread(&mut command, mapping);
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", probe.worker.path.display()))?;
     let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());

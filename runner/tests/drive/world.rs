@@ -363,6 +363,7 @@ fn new_trial() -> NewTrial {
         host_digest: String::new(),
         model_digest: String::new(),
         study: None,
+        parent: None,
         sources: BTreeMap::new(),
         provenance: Provenance::default(),
     }

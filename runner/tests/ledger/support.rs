@@ -60,6 +60,7 @@ pub(crate) fn new_trial(name: &str) -> NewTrial {
         host_digest: host_digest(&host()),
         model_digest: "m".into(),
         study: None,
+        parent: None,
         sources: BTreeMap::from([("train.seed".to_owned(), Source::Default)]),
         provenance: Provenance {
             git: Some(Git { revision: "a1b2c3d4".into(), patch: Some("+x\n".into()), ..Git::default() }),

@@ -260,6 +260,7 @@ fn new_trial() -> NewTrial {
         host_digest: host_digest(&host),
         model_digest: "m".into(),
         study: None,
+        parent: None,
         sources: BTreeMap::new(),
         provenance: Provenance {
             git: None,

@@ -13,7 +13,7 @@ mod tests;
 
 pub use reader::Reader;
 pub use share::{Held, shares};
-pub use writer::{NamedPiece, save};
+pub use writer::{NamedPiece, save, save_file};
 
 use std::path::PathBuf;
 

@@ -77,6 +77,19 @@ impl Reader {
         &self.folder
     }
 
+    /// The content of the file called `name`, if it is one of the checkpoint.
+    ///
+    /// `Err` when it is not what was written.
+    pub fn file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
+        let Some(file) = self.files.get(name) else { return Ok(None) };
+        let mut bytes = vec![0; index(file.entry.bytes)];
+        self.read_bytes(file, 0, &mut bytes).map_err(|(offset, detail)| CheckpointError::Unusable {
+            folder: self.folder.clone(),
+            detail: format!("{name} at byte {offset}: {detail}"),
+        })?;
+        Ok(Some(bytes))
+    }
+
     /// The tensor called `name`, if there is one of this kind.
     pub fn tensor(&self, name: &str, kind: TensorKind) -> Option<&Tensor> {
         self.tensors.get(&(name.to_owned(), kind)).map(|stored| &self.manifest.tensors[stored.index])

@@ -71,6 +71,19 @@ pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<Sav
     Ok(SavedFile { file: FileEntry { name, ..file }, tensors })
 }
 
+/// Writes a file of a checkpoint that holds no tensor; it is durable under its name once [`save`] has written beside it.
+pub fn save_file(partial: &Path, name: &str, content: &[u8]) -> Result<SavedFile, CheckpointError> {
+    make_folder(partial)?;
+    let path = partial.join(name);
+    let write = || {
+        let mut chunks = Chunks::create(&path)?;
+        chunks.push(content)?;
+        chunks.finish()
+    };
+    let file = write().map_err(io_error("writing", &path))?;
+    Ok(SavedFile { file: FileEntry { name: name.to_owned(), ..file }, tensors: Vec::new() })
+}
+
 fn make_folder(folder: &Path) -> Result<(), CheckpointError> {
     use std::os::unix::fs::DirBuilderExt;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);

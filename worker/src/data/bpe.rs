@@ -7,6 +7,7 @@
 use super::DataError;
 use super::files::{self, DataFile};
 use super::tokens::{Segment, Tokens};
+use dtrain_protocol::inputs::fingerprint;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -28,7 +29,7 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// Pieces that are tokenized side by side.
 const PIECES: usize = 32;
 
-/// A trained tokenizer and where its tokens are kept.
+/// A trained tokenizer and where its tokens are cached.
 pub(super) struct Bpe {
     pub(super) tokenizer: tokenizers::Tokenizer,
     vocab: u32,
@@ -51,9 +52,21 @@ impl Bpe {
             let json = train(files, vocab)?.to_string(false).map_err(failed("writing the tokenizer"))?;
             write_whole(&path, |to| to.write_all(json.as_bytes()).map_err(kept("writing", &path)))?;
         }
-        let tokenizer = tokenizers::Tokenizer::from_file(&path).map_err(|error| {
-            DataError::Tokenizer(format!("{} cannot be read: {error}; remove it", path.display()))
-        })?;
+        let json = fs::read(&path).map_err(kept("reading", &path))?;
+        Self::parse(&json, vocab, cache)
+            .map_err(|error| DataError::Tokenizer(format!("{}: {error}; remove it", path.display())))
+    }
+
+    /// A tokenizer that was trained before.
+    pub(super) fn parse(json: &[u8], vocab: u32, cache: &Path) -> Result<Self, DataError> {
+        let tokenizer = parse(json)?;
+        let found = tokenizer.get_vocab_size(true);
+        if found > vocab as usize {
+            return Err(DataError::Tokenizer(format!("it has {found} tokens, expected at most {vocab}")));
+        }
+        fs::create_dir_all(cache).map_err(kept("making", cache))?;
+        let json = tokenizer.to_string(false).map_err(failed("writing"))?;
+        let key = blake3::hash(json.as_bytes()).to_hex()[..32].to_owned();
         Ok(Self { tokenizer, vocab, key, cache: cache.to_owned() })
     }
 
@@ -88,6 +101,11 @@ impl Bpe {
             }
         }
     }
+}
+
+/// A tokenizer from its JSON.
+pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, DataError> {
+    tokenizers::Tokenizer::from_bytes(json).map_err(failed("reading"))
 }
 
 fn train(files: &[Arc<DataFile>], vocab: u32) -> Result<tokenizers::Tokenizer, DataError> {
@@ -154,11 +172,11 @@ impl Pieces<'_> {
 
 /// A name for what is made from `files` by `method`.
 ///
-/// Of a long file the fingerprint sees only a sample, so its time of change counts too.
+/// Of a long file only blocks are hashed, so its time of change counts too.
 fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(method.as_bytes());
-    hasher.update(files::fingerprint(files)?.as_bytes());
+    hasher.update(fingerprint(&files::recorded(files)?).as_bytes());
     for file in files.iter().filter(|file| file.bytes > files::WHOLE_BYTES) {
         hasher.update(&file.modified.to_le_bytes());
     }

@@ -59,7 +59,7 @@ pub(super) fn open(data: &Data, target: &str, root: &Path, model: &Model) -> Res
     let train = table(train, &scale, &names, classes)?;
     let valid = valid.map(|raw| table(raw, &scale, &names, classes)).transpose()?;
     let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
-    Ok(DataSet { train, valid, fingerprint: files::fingerprint(&all)?, tokenizer: None })
+    Ok(DataSet { train, valid, files: files::recorded(&all)?, tokenizer: None })
 }
 
 fn read(files: &[Arc<DataFile>], target: &str) -> Result<Raw, DataError> {

@@ -1,15 +1,16 @@
-//! Finds data files, reads at any offset, and fingerprints them.
+//! Finds data files, reads at any offset, and hashes them.
 
 use super::DataError;
+use dtrain_protocol::InputFile;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Up to this length all of a file goes into the fingerprint.
+/// Up to this length all of a file is hashed.
 pub(super) const WHOLE_BYTES: u64 = 64 << 20;
 
-/// Blocks of a longer file that go into the fingerprint, evenly spread, the first and the last among them.
+/// Blocks of a longer file that are hashed, evenly spread, the first and the last among them.
 const BLOCKS: u64 = 64;
 
 /// Bytes of such a block.
@@ -100,23 +101,22 @@ impl DataFile {
     }
 }
 
-/// blake3 over names, lengths and contents, in hex; of a long file [`BLOCKS`] blocks.
-pub(super) fn fingerprint<'a>(
+/// Names, lengths and hashes of files; of a long file [`BLOCKS`] blocks are hashed.
+pub(super) fn recorded<'a>(
     files: impl IntoIterator<Item = &'a Arc<DataFile>>,
-) -> Result<String, DataError> {
-    let mut hasher = blake3::Hasher::new();
-    for file in files {
-        hasher.update(&(file.name.len() as u64).to_le_bytes());
-        hasher.update(file.name.as_bytes());
-        hasher.update(&file.bytes.to_le_bytes());
+) -> Result<Vec<InputFile>, DataError> {
+    let record = |file: &Arc<DataFile>| {
+        let mut hasher = blake3::Hasher::new();
         for (offset, length) in blocks(file.bytes) {
             hasher.update(&file.read_up_to(offset, length)?);
         }
-    }
-    Ok(hasher.finalize().to_hex().to_string())
+        let blake3 = hasher.finalize().to_hex().to_string();
+        Ok(InputFile { name: file.name.clone(), bytes: file.bytes, blake3 })
+    };
+    files.into_iter().map(record).collect()
 }
 
-/// Offsets and lengths of what goes into the fingerprint of a file of `bytes`.
+/// Offsets and lengths of what is hashed of a file of `bytes`.
 fn blocks(bytes: u64) -> Vec<(u64, u64)> {
     if bytes <= WHOLE_BYTES {
         return (0..bytes).step_by(BLOCK_BYTES as usize).map(|offset| (offset, BLOCK_BYTES)).collect();

@@ -38,7 +38,7 @@ pub(super) fn open(
         Valid::Files(patterns) => (Some(Images::open(patterns, valid_labels, root, model, &mut all)?), None),
     };
     let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
-    Ok(DataSet { train, valid, fingerprint: files::fingerprint(&all)?, tokenizer: None })
+    Ok(DataSet { train, valid, files: files::recorded(&all)?, tokenizer: None })
 }
 
 impl Images {

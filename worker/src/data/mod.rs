@@ -22,6 +22,7 @@ pub use error::DataError;
 pub use prefetch::Prefetch;
 pub use tokenizer::TextTokenizer;
 
+use dtrain_protocol::{InputFile, Inputs};
 use dtrain_recipes::{Data, DataFormat, Model};
 use std::path::Path;
 
@@ -31,8 +32,8 @@ pub struct DataSet {
     pub train: Box<dyn Source>,
     /// Samples that are never trained on.
     pub valid: Box<dyn Source>,
-    /// blake3 over names, lengths and contents of the files, in hex; of a file over 64 MiB a sample of the contents.
-    pub fingerprint: String,
+    /// The files, in the order in which they are read.
+    pub files: Vec<InputFile>,
     /// How text becomes tokens and back, when the data is text.
     pub tokenizer: Option<TextTokenizer>,
 }
@@ -88,6 +89,12 @@ impl Batch {
 }
 
 impl DataSet {
+    /// What a checkpoint records of it.
+    pub fn inputs(&self) -> Inputs {
+        let (train_samples, valid_samples) = (self.train.len(), self.valid.len());
+        Inputs { train_samples, valid_samples, files: self.files.clone() }
+    }
+
     /// Fails when the training data has fewer samples than one optimizer step takes.
     pub fn fill_a_batch(&self, batch: u64) -> Result<(), DataError> {
         let found = self.train.len();
@@ -102,10 +109,21 @@ impl DataSet {
 /// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
 /// tokenizer and its tokens) is kept in `cache`, and several ranks may call this at once.
 pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<DataSet, DataError> {
+    open_with(data, root, model, cache, None)
+}
+
+/// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
+pub fn open_with(
+    data: &Data,
+    root: &Path,
+    model: &Model,
+    cache: &Path,
+    trained: Option<&[u8]>,
+) -> Result<DataSet, DataError> {
     match (&data.format, model) {
         (_, Model::Command(_)) => Err(DataError::Unfit("a foreign command reads its own data".into())),
         (DataFormat::Text { tokenizer }, Model::Decoder(model)) => {
-            tokenizer::open(data, tokenizer, root, model, cache)
+            tokenizer::open(data, tokenizer, root, model, cache, trained)
         }
         (DataFormat::Tokens, Model::Decoder(model)) => tokens::open(data, root, model),
         (DataFormat::Idx { labels, valid_labels }, Model::Mlp(_) | Model::Cnn(_)) => {

@@ -16,6 +16,19 @@ pub enum TextTokenizer {
 }
 
 impl TextTokenizer {
+    /// The tokenizer that a checkpoint has, from its JSON.
+    pub fn parse(json: &[u8]) -> Result<Self, DataError> {
+        Ok(Self::Bpe(Box::new(bpe::parse(json)?)))
+    }
+
+    /// Its JSON, in the format of Hugging Face tokenizers; `None` where bytes are the tokens.
+    pub fn json(&self) -> Option<String> {
+        match self {
+            Self::Bytes => None,
+            Self::Bpe(bpe) => Some(bpe.to_string(false).expect("a tokenizer can be written as JSON")),
+        }
+    }
+
     /// The tokens of `text`.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         match self {
@@ -40,13 +53,14 @@ impl TextTokenizer {
     }
 }
 
-/// Opens text files.
+/// Opens text files; `trained` is the tokenizer of a checkpoint, in place of one that is trained on them.
 pub(super) fn open(
     data: &Data,
     tokenizer: &Tokenizer,
     root: &Path,
     model: &Decoder,
     cache: &Path,
+    trained: Option<&[u8]>,
 ) -> Result<DataSet, DataError> {
     let train_files = files::find(&data.train, root)?;
     let valid_files = match &data.valid {
@@ -69,12 +83,15 @@ pub(super) fn open(
             return Err(DataError::Unfit(detail));
         }
         Tokenizer::Bpe(vocab) => {
-            let bpe = bpe::Bpe::of(&train_files, *vocab, cache)?;
+            let bpe = match trained {
+                Some(json) => bpe::Bpe::parse(json, *vocab, cache)?,
+                None => bpe::Bpe::of(&train_files, *vocab, cache)?,
+            };
             let valid = valid_files.as_ref().map(|files| bpe.tokens(files)).transpose()?;
             (bpe.tokens(&train_files)?, valid, TextTokenizer::Bpe(Box::new(bpe.tokenizer)))
         }
     };
     let (train, valid) = tokens::cut(data, train, valid, model)?;
-    let fingerprint = files::fingerprint(train_files.iter().chain(valid_files.iter().flatten()))?;
-    Ok(DataSet { train, valid, fingerprint, tokenizer: Some(tokenizer) })
+    let files = files::recorded(train_files.iter().chain(valid_files.iter().flatten()))?;
+    Ok(DataSet { train, valid, files, tokenizer: Some(tokenizer) })
 }

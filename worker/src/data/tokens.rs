@@ -170,7 +170,7 @@ pub(super) fn open(data: &Data, root: &Path, model: &Decoder) -> Result<DataSet,
         }
     };
     let (train, valid) = cut(data, train, valid, model)?;
-    Ok(DataSet { train, valid, fingerprint: files::fingerprint(&files)?, tokenizer: None })
+    Ok(DataSet { train, valid, files: files::recorded(&files)?, tokenizer: None })
 }
 
 /// Cuts tokens into training and validation samples.

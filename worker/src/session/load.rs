@@ -3,32 +3,22 @@
 
 use super::apart;
 use crate::checkpoint::{CheckpointError, Reader};
+use crate::data::DataSet;
 use crate::interpret::Replica;
 use crate::optimizer::Optimizer;
 use crate::stage::{Parameter, Stage};
-use dtrain_protocol::{Assignment, Failure, Manifest, ResumePoint, Slice, TensorKind};
+use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
+use dtrain_protocol::{Assignment, Failure, Inputs, Manifest, ResumePoint, Slice, StepId, TensorKind};
 use std::ops::Range;
+use std::path::Path;
 
-/// Puts the state of `point` into `replica`; gives what of it could not be taken up, in words.
+/// Opens the checkpoint at `point`.
 ///
-/// `Err` when anything is not as it was written, lacks, or has another shape, or when the checkpoint is of another
-/// training; then the replica is unusable.
-pub(super) fn load(
-    point: &ResumePoint,
-    assignment: &Assignment,
-    replica: &mut Replica<'_>,
-) -> Result<Option<String>, Failure> {
-    let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: point.folder.clone(), detail };
-    // A disk that lost it is to blame; files, rights or memory that the system refuses say nothing of the checkpoint.
-    let failed = |error: CheckpointError| {
-        if error.is_of_this_process() {
-            Failure::Other(error.to_string())
-        } else {
-            corrupt(error.to_string())
-        }
-    };
-    let reader = Reader::open(&point.folder).map_err(failed)?;
+/// `Err` unless it is what was committed after that step.
+pub(super) fn open(point: &ResumePoint) -> Result<Reader, Failure> {
+    let reader = Reader::open(&point.folder).map_err(|error| failure(&point.folder, &error))?;
     let Manifest { step, cursor, .. } = *reader.manifest();
+    let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: point.folder.clone(), detail };
     if step != point.step {
         return Err(corrupt(format!("it is for step {step}, expected step {}", point.step)));
     }
@@ -37,14 +27,79 @@ pub(super) fn load(
             "its next sample is {cursor}, which is within a batch after {step} steps"
         )));
     }
+    Ok(reader)
+}
+
+/// The tokenizer that a checkpoint has, as JSON.
+pub(super) fn tokenizer(reader: &Reader) -> Result<Option<Vec<u8>>, Failure> {
+    reader.file(TOKENIZER).map_err(|error| failure(reader.folder(), &error))
+}
+
+/// Puts the state of a checkpoint into `replica`; gives what of it could not be taken up, in words.
+///
+/// A checkpoint of step 0 has the weights to begin with, and nothing else.
+///
+/// `Err` when anything is not as it was written, lacks, or has another shape, or when the checkpoint is of another
+/// training or of other data; then the replica is unusable.
+pub(super) fn load(
+    reader: &Reader,
+    assignment: &Assignment,
+    data: &DataSet,
+    replica: &mut Replica<'_>,
+) -> Result<Option<String>, Failure> {
+    let folder = reader.folder();
+    let failed = |error: CheckpointError| failure(folder, &error);
+    let other = |detail| Failure::OtherTraining { folder: folder.to_owned(), detail };
+    if reader.manifest().step == StepId(0) {
+        return weights(reader, &mut replica.stage).map_err(failed).map(|()| None);
+    }
     if let Some(detail) = difference(reader.manifest(), assignment) {
-        return Err(Failure::OtherTraining { folder: point.folder.clone(), detail });
+        return Err(other(detail));
+    }
+    let recorded = inputs(reader)?;
+    if let Some(detail) = recorded.as_ref().and_then(|then| changed_data(then, data)) {
+        return Err(other(detail));
     }
     let Replica { stage, optimizer, .. } = &mut *replica;
-    let loaded = weights(&reader, stage)
-        .and_then(|()| moments(&reader, stage.parameters(), optimizer))
-        .and_then(|()| apart::load(&reader, replica));
-    loaded.map_err(failed)
+    let notice = weights(reader, stage)
+        .and_then(|()| moments(reader, stage.parameters(), optimizer))
+        .and_then(|()| apart::load(reader, replica))
+        .map_err(failed)?;
+    let unknown = "the checkpoint does not record its data, so that the data was not compared";
+    Ok(notice.or_else(|| recorded.is_none().then(|| unknown.to_owned())))
+}
+
+/// What becomes of a rank that cannot read a checkpoint.
+fn failure(folder: &Path, error: &CheckpointError) -> Failure {
+    // A disk that lost it is to blame; files, rights or memory that the system refuses say nothing of the checkpoint.
+    if error.is_of_this_process() {
+        Failure::Other(error.to_string())
+    } else {
+        Failure::CorruptCheckpoint { folder: folder.to_owned(), detail: error.to_string() }
+    }
+}
+
+/// The data that a checkpoint was trained on; `None` where an older program wrote it.
+fn inputs(reader: &Reader) -> Result<Option<Inputs>, Failure> {
+    let json = reader.file(INPUTS).map_err(|error| failure(reader.folder(), &error))?;
+    let parse = |json: Vec<u8>| {
+        serde_json::from_slice(&json).map_err(|error| Failure::CorruptCheckpoint {
+            folder: reader.folder().to_owned(),
+            detail: format!("{INPUTS}: {error}"),
+        })
+    };
+    json.map(parse).transpose()
+}
+
+/// How the data differs from that of the checkpoint, and what to do about it.
+fn changed_data(then: &Inputs, data: &DataSet) -> Option<String> {
+    let differences = then.differences(&data.inputs());
+    (!differences.is_empty()).then(|| {
+        format!(
+            "its data has changed: {}; restore the data, or accept it as it is now with `dtrain resume --accept-data`",
+            differences.join("; ")
+        )
+    })
 }
 
 /// Which settings of the checkpoint give other samples than those of the assignment, and what to do about it.

@@ -20,6 +20,7 @@ pub use orders::Orders;
 pub(crate) use save::Copying;
 pub(crate) use stream::Stream;
 
+use crate::checkpoint::Reader;
 use crate::comm::{self, Group, Seat};
 use crate::data::{self, DataSet, Source};
 use crate::device;
@@ -35,7 +36,7 @@ use crate::watch::Tempo;
 use ahead::Ahead;
 use dtrain_protocol::{Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, cannot_run};
 use dtrain_recipes::{Metric, ZeroStage};
-use save::Saver;
+use save::{OnFailure, Saver};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -95,7 +96,8 @@ fn attempt_with(
 ) -> Result<(), Failure> {
     let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
     let mesh = join(orders)?;
-    let data = open_data(assignment)?;
+    let saved = assignment.resume.as_ref().map(load::open).transpose()?;
+    let data = open_data(assignment, saved.as_ref())?;
     let Assignment { model, chunks, training, arrangement, rank, .. } = assignment;
     let partners = mesh.partners().clone();
     let holding =
@@ -124,16 +126,18 @@ fn attempt_with(
         tempo,
         copying: None,
     };
-    let notice = match &assignment.resume {
-        Some(point) => load::load(point, assignment, &mut replica)?,
+    let notice = match &saved {
+        Some(saved) => load::load(saved, assignment, &data, &mut replica)?,
         None => None,
     };
     // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
     replica.mesh.world().barrier()?;
     let begin = beginning(assignment);
     tell(ready(assignment, &replica, &data, begin, notice));
+    let inputs = data.inputs();
     let mut stream = Stream::new(assignment, Arc::from(data.train), begin);
-    train(assignment, &mut replica, &mut stream, data.valid.as_ref(), orders, tell)
+    let mut saver = Saver::new(assignment, save::inputs(&inputs, data.tokenizer.as_ref()));
+    train(assignment, &mut replica, &mut stream, data.valid.as_ref(), &mut saver, orders, tell)
 }
 
 fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
@@ -155,10 +159,15 @@ fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Mes
     group.and_then(|group| Mesh::of(group, arrangement, *rank)).map_err(|error| error.failure())
 }
 
-fn open_data(assignment: &Assignment) -> Result<DataSet, Failure> {
+/// Opens the data, with the tokenizer that `saved` has.
+fn open_data(assignment: &Assignment, saved: Option<&Reader>) -> Result<DataSet, Failure> {
     let Assignment { data, data_root, model, training, checkpoints, .. } = assignment;
     let data = data.as_ref().ok_or_else(|| Failure::Data("the assignment names none".into()))?;
-    let opened = data::open(data, data_root, model, &cache(checkpoints))
+    let tokenizer = match saved {
+        Some(saved) => load::tokenizer(saved)?,
+        None => None,
+    };
+    let opened = data::open_with(data, data_root, model, &cache(checkpoints), tokenizer.as_deref())
         .and_then(|opened| opened.fill_a_batch(training.batch).map(|()| opened));
     opened.map_err(|error| Failure::Data(error.to_string()))
 }
@@ -188,7 +197,7 @@ fn ready(
         device: device::words(&assignment.placement),
         train_samples: data.train.len(),
         valid_samples: data.valid.len(),
-        data_fingerprint: data.fingerprint.clone(),
+        data_fingerprint: data.inputs().fingerprint(),
         notice,
     }
 }
@@ -203,15 +212,16 @@ fn train(
     replica: &mut Replica<'_>,
     stream: &mut Stream,
     valid: &dyn Source,
+    saver: &mut Saver,
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
-    let mut saver = Saver::new(assignment);
-    let ended = steps(assignment, replica, stream, valid, &mut saver, orders, tell);
+    let ended = steps(assignment, replica, stream, valid, saver, orders, tell);
     if !matches!(ended, Err(Failure::PeerLost { .. })) {
         saver.wait();
     }
     let (step, reason) = ended?;
+    saver.insist(replica, (step, reason), orders, tell)?;
     tell(Event::Finished { step, reason });
     Ok(())
 }
@@ -280,7 +290,8 @@ fn steps(
         // What is sent for something else than steps is not counted.
         sent = replica.mesh.sent();
         if is_saved {
-            saver.save(replica, step, tell);
+            let on_failure = if reason.is_some() { OnFailure::Retry } else { OnFailure::Continue };
+            saver.save(replica, step, on_failure, tell);
         }
     }
     Ok((step, reason.expect("the loop ends with a reason")))

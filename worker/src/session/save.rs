@@ -9,18 +9,25 @@
 //! Hashing and writing bypass the page cache. Memory is bounded by one copy, which the planner counts. State on a GPU, and what
 //! approximate synchronisation keeps, is copied at once.
 
-use super::{Tell, apart};
-use crate::checkpoint::{self, Held, NamedPiece};
+use super::{Orders, Tell, apart};
+use crate::checkpoint::{self, CheckpointError, Held, NamedPiece};
+use crate::data::TextTokenizer;
 use crate::frozen::Frozen;
 use crate::interpret::Replica;
 use crate::stage::Parameter;
 use crate::watch::Tempo;
 use dtrain_protocol::checkpoint::folder_name;
-use dtrain_protocol::{Arrangement, Assignment, Event, Rank, Slice, StepId, TensorKind};
-use std::path::PathBuf;
+use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
+use dtrain_protocol::{
+    Arrangement, Assignment, Event, Failure, Inputs, Rank, SavedFile, Slice, StepId, StopReason, TensorKind,
+};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// How long after a last save that failed the next try begins.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Where a rank's checkpoints go.
 #[derive(Debug)]
@@ -29,10 +36,36 @@ pub(super) struct Saver {
     attempt: dtrain_protocol::AttemptId,
     rank: Rank,
     arrangement: Arrangement,
-    /// Gives back the memory that it copied into.
-    writing: Option<JoinHandle<Vec<Vec<f32>>>>,
+    /// Files that say what was trained on; rank 0 writes them.
+    inputs: Arc<[(&'static str, Vec<u8>)]>,
+    /// Gives back the memory that it copied into, and why it could not write.
+    writing: Option<JoinHandle<(Vec<Vec<f32>>, Option<String>)>>,
+    /// Why the last save failed.
+    failure: Option<String>,
     /// Memory of the last copy, for the next one.
     room: Vec<Vec<f32>>,
+}
+
+/// What follows where a checkpoint cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnFailure {
+    /// Training continues without it.
+    Continue,
+    /// Training is over: [`Saver::insist`] tries again.
+    Retry,
+    /// The same, and it was reported.
+    RetrySilently,
+}
+
+impl OnFailure {
+    /// What `SaveFailed` says of it; `None` where it is not reported.
+    fn retries(self) -> Option<bool> {
+        match self {
+            Self::Continue => Some(false),
+            Self::Retry => Some(true),
+            Self::RetrySilently => None,
+        }
+    }
 }
 
 /// Some elements of one tensor, as they were after a step.
@@ -45,16 +78,33 @@ pub(super) struct Taken {
 }
 
 impl Saver {
-    pub(super) fn new(assignment: &Assignment) -> Self {
+    pub(super) fn new(assignment: &Assignment, inputs: Vec<(&'static str, Vec<u8>)>) -> Self {
         let Assignment { checkpoints, attempt, rank, arrangement, .. } = assignment;
         let (folder, arrangement) = (checkpoints.clone(), *arrangement);
-        Self { folder, attempt: *attempt, rank: *rank, arrangement, writing: None, room: Vec::new() }
+        let inputs = if rank.0 == 0 { inputs.into() } else { Arc::default() };
+        Self {
+            folder,
+            attempt: *attempt,
+            rank: *rank,
+            arrangement,
+            inputs,
+            writing: None,
+            failure: None,
+            room: Vec::new(),
+        }
     }
 
-    /// Takes the state after `step` and begins to write it; `Saved` or `SaveFailed` follows in its time.
-    pub(super) fn save(&mut self, replica: &mut Replica<'_>, step: StepId, tell: &Tell) {
+    /// Takes the state after `step` and begins to write it; `Saved` or `SaveFailed` is reported when it is done.
+    pub(super) fn save(
+        &mut self,
+        replica: &mut Replica<'_>,
+        step: StepId,
+        on_failure: OnFailure,
+        tell: &Tell,
+    ) {
         let began = Instant::now();
         self.wait();
+        self.failure = None;
         let taken = take(replica, self.rank, &self.arrangement);
         let copying = Arc::new(Copying::default());
         replica.copying = Some(Arc::clone(&copying));
@@ -62,6 +112,7 @@ impl Saver {
         let folder = self.folder.join(format!("{}.partial", folder_name(step, self.attempt)));
         let (rank, tell, tempo) = (self.rank, tell.clone(), replica.tempo);
         let room = std::mem::take(&mut self.room);
+        let inputs = Arc::clone(&self.inputs);
         let write = move || {
             let began = Instant::now();
             let ends = Ends(&copying);
@@ -70,22 +121,78 @@ impl Saver {
             drop(ends);
             let stall_seconds = (stalled + copying.stalled()).as_secs_f64();
             let pieces: Vec<_> = copied.iter().map(Taken::piece).collect();
-            tell(match checkpoint::save(&folder, rank, &pieces) {
-                Ok(file) => Event::Saved { step, folder, files: vec![file], stall_seconds },
-                Err(error) => Event::SaveFailed { step, reason: error.to_string() },
-            });
-            copied.into_iter().filter_map(|taken| taken.values.give_back()).collect()
+            let reason = match write_files(&folder, rank, &pieces, &inputs) {
+                Ok(files) => {
+                    tell(Event::Saved { step, folder, files, stall_seconds });
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            if let (Some(reason), Some(retries)) = (&reason, on_failure.retries()) {
+                tell(Event::SaveFailed { step, reason: reason.clone(), retries });
+            }
+            (copied.into_iter().filter_map(|taken| taken.values.give_back()).collect(), reason)
         };
         let thread = std::thread::Builder::new().name("save".into()).spawn(write);
         self.writing = Some(thread.expect("a process may start a thread"));
     }
 
-    /// Waits until the last save is told. A panic of its thread was told on standard error already.
+    /// Waits until the last save is done and reported. A panic of its thread was reported on standard error already.
     pub(super) fn wait(&mut self) {
         if let Some(writing) = self.writing.take() {
-            self.room = writing.join().unwrap_or_default();
+            let panicked = |_| (Vec::new(), Some("the thread that saves panicked".to_owned()));
+            (self.room, self.failure) = writing.join().unwrap_or_else(panicked);
         }
     }
+
+    /// Waits until the state after `step`, the last one, is saved, and tries again while it cannot be: what was learned
+    /// is not dropped because a disk is full.
+    ///
+    /// `Err` when a stop is ordered meanwhile.
+    pub(super) fn insist(
+        &mut self,
+        replica: &mut Replica<'_>,
+        (step, reason): (StepId, StopReason),
+        orders: &mut Orders,
+        tell: &Tell,
+    ) -> Result<(), Failure> {
+        // The stop that ended training does not mean this.
+        let was_stopped = reason == StopReason::Ordered;
+        self.wait();
+        while let Some(reason) = self.failure.take() {
+            let until = Instant::now() + RETRY;
+            while Instant::now() < until {
+                if !was_stopped && orders.stop() {
+                    return Err(Failure::Unsaved { step, reason });
+                }
+                std::thread::sleep(RETRY / 20);
+            }
+            self.save(replica, step, OnFailure::RetrySilently, tell);
+            self.wait();
+        }
+        Ok(())
+    }
+}
+
+/// What a checkpoint says of the data, as files: [`INPUTS`], and [`TOKENIZER`] where one was trained.
+pub(super) fn inputs(inputs: &Inputs, tokenizer: Option<&TextTokenizer>) -> Vec<(&'static str, Vec<u8>)> {
+    let json = serde_json::to_vec(inputs).expect("inputs have string keys only");
+    let tokenizer = tokenizer.and_then(TextTokenizer::json);
+    let tokenizer = tokenizer.map(|json| (TOKENIZER, json.into_bytes()));
+    std::iter::once((INPUTS, json)).chain(tokenizer).collect()
+}
+
+/// Writes what a rank has of a checkpoint; the file with its tensors is the first.
+fn write_files(
+    folder: &Path,
+    rank: Rank,
+    pieces: &[NamedPiece<'_>],
+    inputs: &[(&'static str, Vec<u8>)],
+) -> Result<Vec<SavedFile>, CheckpointError> {
+    let others = inputs.iter().map(|(name, content)| checkpoint::save_file(folder, name, content));
+    let others = others.collect::<Result<Vec<_>, _>>()?;
+    let tensors = checkpoint::save(folder, rank, pieces)?;
+    Ok(std::iter::once(tensors).chain(others).collect())
 }
 
 impl Taken {

@@ -10,12 +10,13 @@ use crate::render::number::counted;
 use crate::trials::ledger;
 use crate::{rates, trials};
 use dtrain_planner::Plan;
-use dtrain_planner::tune::{Failure as Why, Outcome, Proposal, Source as Origin, Trials, shortened};
+use dtrain_planner::tune::{Failure as Why, Outcome, Proposal, Source as Origin, Trials, Value, shortened};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Recipe;
 use dtrain_runner::driver::Outcome as Ending;
 use dtrain_runner::ledger::{History, Source, Status, Tried};
 use serde_json::json;
+use std::collections::BTreeMap;
 
 /// Trials in a row that the machines may lose before the study stops: something is wrong with them.
 const LOST_MOST: u32 = 3;
@@ -106,6 +107,8 @@ impl Runner<'_> {
             }
             Err(failure) => return Err(failure),
         };
+        let settings = self.settings(&plan, proposal);
+        let plan = Plan { settings, ..plan };
         let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder);
         new.study = Some(self.name.to_owned());
         for dimension in self.kept.study.space.dimensions() {
@@ -115,6 +118,26 @@ impl Runner<'_> {
         self.keep(&Tried { number, json, trial: Some(created.id.clone()), refused: None })?;
         run::keep_plan(self.context, &created.id, &plan)?;
         Ok(Ok((created.id, created.label, plan, How::Start)))
+    }
+
+    /// The settings of the study's recipe, with the proposed values and the length of a trial.
+    fn settings(&self, plan: &Plan, proposal: &Proposal) -> BTreeMap<String, String> {
+        let mut settings = plan.settings.clone();
+        settings.retain(|path, _| !path.starts_with("objective.stop"));
+        if let Some(steps) = plan.recipe.objective.stop.steps {
+            settings.insert("objective.stop.steps".into(), steps.to_string());
+        }
+        let dimensions = self.kept.study.space.dimensions().iter().zip(&proposal.values);
+        settings.extend(dimensions.map(|(dimension, value)| {
+            let value = match value {
+                Value::Whole(steps) if dimension.name == "train.warmup" => format!("\"{steps} steps\""),
+                Value::Whole(count) => count.to_string(),
+                Value::Real(number) => format!("{number:?}"),
+                Value::Word(word) => format!("{word:?}"),
+            };
+            (dimension.name.clone(), value)
+        }));
+        settings
     }
 
     fn keep(&mut self, tried: &Tried) -> Result<(), Failure> {

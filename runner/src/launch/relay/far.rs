@@ -6,7 +6,7 @@ use crate::agent::{AgentOrder, FollowerOrder, Program};
 use crate::checkpoints::{Here, Holder};
 use crate::driver::{Programs, logs};
 use crate::home::{Home, TrialFolder};
-use crate::process::bind_to_this_thread;
+use crate::process::{bind_to_this_thread, for_compute};
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -209,9 +209,7 @@ fn towards(other: &str) -> Option<IpAddr> {
 fn probing(worker: &Program, threads: u32) -> io::Result<Child> {
     let mut command = Command::new(&worker.path);
     command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::piped());
-    for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
-        command.env(variable, threads.to_string());
-    }
+    for_compute(&mut command, threads);
     bind_to_this_thread(&mut command, None);
     command.spawn()
 }

@@ -26,7 +26,8 @@ fn the_fingerprint_depends_on_names_and_contents_only() {
         let root = folder(contents);
         opened(&root, &data(text(), &[pattern], Valid::Fraction(0.5)), &decoder(2, 256))
             .expect("opened")
-            .fingerprint
+            .inputs()
+            .fingerprint()
     };
     let one = print(&[("a", b"0123456789")], "a");
     assert_eq!(one, print(&[("a", b"0123456789"), ("b", b"x")], "a"), "another folder, the same data");
@@ -47,7 +48,7 @@ fn of_a_long_file_the_fingerprint_reads_both_ends() {
     file.set_len(80 << 20).expect("length");
     let print = || {
         let file = files::DataFile::open(&path, root.path()).expect("opened");
-        files::fingerprint(&[Arc::new(file)]).expect("read")
+        files::recorded(&[Arc::new(file)]).expect("read")
     };
     use std::os::unix::fs::FileExt;
     let zeros = print();

@@ -35,15 +35,19 @@ pub(super) fn max16(values: &[f32]) -> f32 {
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.3, 88.3);
-    // Adding and subtracting 1.5 · 2^23 rounds to the nearest whole number.
-    let n = (x * std::f32::consts::LOG2_E + 12_582_912.0) - 12_582_912.0;
+    // Adding 1.5 · 2^23 rounds to the nearest whole number n, which the low bits of the sum then are. A conversion of n
+    // to an integer would saturate, and such a conversion has no vector instruction.
+    let sum = x * std::f32::consts::LOG2_E + 12_582_912.0;
+    let n = sum - 12_582_912.0;
     let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
     let p = ((((1.987_569_1e-4 * r + 1.398_2e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2) * r
         + 1.666_666_5e-1)
         * r
         + 0.5;
     let y = p * r * r + r + 1.0;
-    f32::from_bits((y.to_bits() as i32).wrapping_add((n as i32) << 23) as u32)
+    let scaled = f32::from_bits(y.to_bits().wrapping_add(sum.to_bits() << 23));
+    // The low bits of a NaN may be anything.
+    if y.is_nan() { y } else { scaled }
 }
 
 /// The error function of `x`, given `e^(-x²)`, after Abramowitz and Stegun 7.1.26; absolute error below 6e-7.
@@ -83,6 +87,7 @@ mod tests {
             let error = (f64::from(exp(x)) / f64::from(x).exp() - 1.0).abs();
             assert!(error < 3e-7, "exp({x}) is off by {error}");
         }
+        assert!(exp(f32::NAN).is_nan() && exp(f32::from_bits(0x7fc0_0001)).is_nan());
         assert!(exp(-1e9) < 2e-38 && exp(f32::MIN) >= 0.0 && exp(1e9).is_finite());
         assert!(erf(9.0, exp(-81.0)) == 1.0 && erf(-9.0, exp(-81.0)) == -1.0);
     }

@@ -6,8 +6,10 @@ pub(super) mod world;
 mod zero;
 
 use crate::watch::Tempo;
-use dtrain_protocol::{Event, Failure, HeldBytes, SampleRequest, StepId, StopReason, Training};
+use dtrain_protocol::{Event, Failure, HeldBytes, Order, SampleRequest, StepId, StopReason, Training};
 use dtrain_recipes::{Metric, OptimizerKind, ZeroStage};
+use std::path::Path;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 use world::{Ended, World, commit, losses, norms};
 
@@ -122,11 +124,26 @@ fn every_step_that_is_due_is_saved_once() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_written_does_not_end_training() {
-    let ended = World::new(2).steps(3).edit(|a| a.checkpoints = "/proc/no/room".into()).run();
+fn a_checkpoint_that_cannot_be_written_does_not_end_training_and_the_last_state_waits_for_room() {
+    let make_room = |_: &Sender<Order>, full: &Path| drop(std::fs::remove_file(full));
+    let ended = World::new(1).steps(3).edit(|a| a.save_every = 2).without_room(make_room).run();
     for rank in &ended {
-        assert!(rank.events.iter().any(|event| matches!(event, Event::SaveFailed { step: StepId(3), .. })));
+        let failed = |step, again| {
+            let of = |event: &&Event| matches!(event, Event::SaveFailed { step: at, retries, .. } if *at == StepId(step) && *retries == again);
+            rank.events.iter().filter(of).count()
+        };
+        assert_eq!((failed(2, false), failed(3, true)), (1, 1), "each is reported once: {:?}", rank.events);
+        assert!(rank.events.iter().any(|event| matches!(event, Event::Saved { step: StepId(3), .. })));
         assert_eq!(rank.finished(), (StepId(3), StopReason::Complete));
+    }
+}
+
+#[test]
+fn a_last_state_that_cannot_be_saved_is_given_up_on_order_only() {
+    let ended = World::new(2).steps(3).without_room(|orders, _| orders.send(Order::Stop).unwrap()).run();
+    for rank in &ended {
+        let Err(Failure::Unsaved { step, reason }) = &rank.result else { panic!("{:?}", rank.result) };
+        assert!(*step == StepId(3) && reason.contains("full"), "{step}: {reason}");
     }
 }
 

@@ -16,7 +16,7 @@ use dtrain_recipes::{
 use std::num::NonZeroU32;
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -30,6 +30,8 @@ pub(super) struct World {
     folder: Arc<TempDir>,
     stop_at: Option<u64>,
     tempo: Tempo,
+    /// What happens once a rank cannot save its last state.
+    on_unsaved: fn(&Sender<Order>, &Path),
 }
 
 /// How a rank ended.
@@ -47,7 +49,7 @@ impl World {
             (0..400).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
         std::fs::write(folder.path().join("text.txt"), text).unwrap();
         let assignments = (0..ranks).map(|rank| assignment(rank, ranks, folder.path())).collect();
-        Self { assignments, folder, stop_at: None, tempo: Tempo::default() }
+        Self { assignments, folder, stop_at: None, tempo: Tempo::default(), on_unsaved: |_, _| () }
     }
 
     pub(super) fn edit<T>(mut self, change: impl Fn(&mut Assignment) -> T) -> Self {
@@ -90,6 +92,14 @@ impl World {
         self
     }
 
+    /// Lets ranks save below a file, which is no folder, until `then` is called with it.
+    pub(super) fn without_room(mut self, then: fn(&Sender<Order>, &Path)) -> Self {
+        std::fs::write(self.folder.path().join("full"), "no folder").unwrap();
+        let below = self.folder.path().join("full/checkpoints");
+        self.on_unsaved = then;
+        self.edit(|assignment| assignment.checkpoints.clone_from(&below))
+    }
+
     /// Slows down what the ranks do.
     pub(super) fn tempo(mut self, tempo: Tempo) -> Self {
         self.tempo = tempo;
@@ -115,6 +125,7 @@ impl World {
         let run = |(assignment, group): (Assignment, loopback::Thread)| {
             let (folder, stop_at, tempo) = (Arc::clone(&self.folder), self.stop_at, self.tempo);
             let is_last = assignment.rank.0 + 1 == ranks;
+            let (on_unsaved, full) = (self.on_unsaved, self.folder.path().join("full"));
             std::thread::spawn(move || {
                 let (orders, inbox) = channel();
                 let events = Arc::new(Mutex::new(Vec::new()));
@@ -125,6 +136,9 @@ impl World {
                         |stop: u64| matches!(&event, Event::Step(figures) if figures.step.0 + 1 == stop);
                     if is_last && stop_at.is_some_and(before) {
                         orders.send(Order::Stop).unwrap();
+                    }
+                    if matches!(event, Event::SaveFailed { retries: true, .. }) {
+                        on_unsaved(&orders, &full);
                     }
                     told.lock().unwrap().push(as_the_agent_reads(&event));
                 });

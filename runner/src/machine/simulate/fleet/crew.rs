@@ -146,7 +146,7 @@ impl Fleet<'_> {
             let event = if full == Some(self.members[rank]) {
                 is_whole = false;
                 self.world.reached.note("disk full");
-                Event::SaveFailed { step, reason: "no room".into() }
+                Event::SaveFailed { step, reason: "no room".into(), retries: false }
             } else {
                 self.world.saved.insert((attempt, step, Rank(rank as u32)));
                 Event::Saved { step, folder: at.clone(), files: Vec::new(), stall_seconds: 0.0 }
