@@ -109,6 +109,8 @@ pub(crate) fn plan_of(
         return request(loaded, recipe, &host, None, &[], None);
     }
     let train_samples = samples.map(|(train, _)| train);
+    // What does not fit by the formula is not worth measuring, and measuring it would not end well.
+    request(loaded, recipe, &host, None, &[], samples)?;
     let rates = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let observations = observations(history, &host, &recipe.model)?;
     request(loaded, recipe, &host, Some(&rates), &observations, samples)
@@ -183,8 +185,11 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
     match error {
         E::NothingFits { .. } => Failure::of(Exit::NothingFits, error),
         E::NoGpu { .. } => Failure::of(Exit::Preflight, error),
-        E::OtherMachines { .. } | E::UnevenHosts { .. } | E::SamplesUnknown | E::NoEnd | E::EmptyBatch => {
-            Failure::of(Exit::Usage, error)
-        }
+        E::OtherMachines { .. }
+        | E::UnevenHosts { .. }
+        | E::SamplesUnknown
+        | E::NoEnd
+        | E::EmptyBatch
+        | E::BatchBeyondData { .. } => Failure::of(Exit::Usage, error),
     }
 }

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Range;
 
+/// Most micro-batches of a rank in a step: a rank is told each of its passes.
+pub const MOST_MICRO_BATCHES: u64 = 1 << 16;
+
 /// How the global batch is split: every reader does passes of the same micro-batch, as many as make its share. A value
 /// that exists keeps `micro · (passes of all readers) = global`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,8 +44,13 @@ impl BatchSplit {
         if !global.get().is_multiple_of(round) {
             return Err(uneven());
         }
-        let micro_batches =
-            u32::try_from(global.get() / round).ok().and_then(NonZeroU32::new).ok_or_else(uneven)?;
+        let passes = global.get() / round;
+        if passes > MOST_MICRO_BATCHES {
+            let reason =
+                format!("a rank would do {passes} micro-batches a step, of at most {MOST_MICRO_BATCHES}");
+            return Err(Rejection::CannotRun(reason));
+        }
+        let micro_batches = u32::try_from(passes).ok().and_then(NonZeroU32::new).ok_or_else(uneven)?;
         Ok(Self { micro, micro_batches, replicas, uneven: Vec::new() })
     }
 

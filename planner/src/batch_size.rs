@@ -18,6 +18,11 @@ pub fn optimal_tokens(tokens: f64) -> f64 {
 /// Fewest steps a run should have: fewer leave too little for warm-up and decay.
 const STEPS_LEAST: f64 = 200.0;
 
+/// How often a decoder sees each sample at most, where the recipe says only the steps and leaves the batch open. Up to 4 epochs
+/// of repeated text are almost worth new text, and beyond 16 nearly nothing is gained (Muennighoff et al. 2023, arXiv
+/// 2305.16264).
+pub const EPOCHS_MOST: f64 = 16.0;
+
 /// What is known about the length of a run before the batch is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budget {
@@ -82,12 +87,23 @@ pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, un
             (best.min(bound) / sequence, why)
         }
         (Model::Decoder(_), None, Some(steps)) => {
-            // The batch whose own budget of steps · batch it is best for.
-            let best = (2048.0 * 0.0306 * steps.powf(0.383)).powf(1.0 / (1.0 - 0.383));
-            (
-                best / sequence,
-                format!("the best batch for the tokens of {steps:.0} steps is near {best:.0} tokens"),
-            )
+            // The batch whose own budget of steps · batch it is best for. Steps alone do not bound the data: a larger batch
+            // would be more of it for free, and soon the same samples again and again.
+            let best = (2048.0 * 0.0306 * steps.powf(0.383)).powf(1.0 / (1.0 - 0.383)) / sequence;
+            match train_samples.map(|samples| EPOCHS_MOST * samples as f64 / steps) {
+                Some(bound) if bound < best => {
+                    (bound, format!("{steps:.0} steps of it see each sample at most {EPOCHS_MOST:.0} times"))
+                }
+                _ => {
+                    let tokens = best * sequence;
+                    (
+                        best,
+                        format!(
+                            "the best batch for the tokens of {steps:.0} steps is near {tokens:.0} tokens"
+                        ),
+                    )
+                }
+            }
         }
         (_, Some(samples), _) => {
             let bound = (samples / STEPS_LEAST).clamp(8.0, 128.0);
@@ -178,14 +194,19 @@ mod tests {
     }
 
     #[test]
-    fn steps_alone_give_a_batch_too() {
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    fn steps_alone_give_a_batch_that_does_not_repeat_the_data_for_ever() {
         let budget = Budget { samples: None, steps: Some(200.0) };
         let batch = recommended(&sample::llama(), budget, None, 1);
         assert_eq!(batch.value, 64, "{}", batch.reason);
         for samples in [1, 20, 23, 31, 40] {
-            let few = recommended(&sample::llama(), budget, Some(samples), 1).value;
-            assert!(few <= samples && 2 * few > samples, "{few} of {samples}");
+            let few = recommended(&sample::llama(), budget, Some(samples), 1);
+            let wanted = EPOCHS_MOST * samples as f64 / 200.0;
+            assert!(few.value as f64 <= (1.42 * wanted).max(1.0), "{} of {samples}", few.value);
+            assert!(few.reason.contains("at most 16 times"), "{}", few.reason);
         }
+        let many = recommended(&sample::llama(), budget, Some(1_000_000), 1).value;
+        assert_eq!(many, 64, "enough data does not change it");
     }
 
     proptest! {

@@ -49,6 +49,16 @@ pub enum PlanError {
     /// Nothing says when training ends.
     #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]
     NoEnd,
+    /// The data has fewer samples than one step takes.
+    #[error(
+        "train.batch is {batch}, and the data has {samples} samples to train on; use a smaller batch, or more data"
+    )]
+    BatchBeyondData {
+        /// Samples of one step.
+        batch: u64,
+        /// Samples of the training data.
+        samples: u64,
+    },
     /// The batch is zero.
     #[error("train.batch must be at least 1")]
     EmptyBatch,

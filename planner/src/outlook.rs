@@ -314,13 +314,22 @@ fn products(recipe: &Recipe) -> Products {
     }
 }
 
-/// The layout to train with, and those that tie with it: first those that leave memory, then fewer axes that cut the model,
-/// fewer tensor-parallel ranks, the simpler schedule, less computed again, and the faster.
+/// The layout to train with, and those that tie with it. They are within [`TIE`] of the fastest, and no other layout is both
+/// faster and smaller. First come those that leave memory, then those with fewer axes that cut the model, fewer
+/// tensor-parallel ranks, the simpler schedule, less recompute, and last the faster.
 fn preferred(question: &Question, found: &Found) -> Result<(Choice, Vec<Choice>), OutlookError> {
     let Some(fastest) = found.best.first() else { return Err(refusal(question, found)) };
     let within = (1.0 + TIE) * fastest.seconds;
+    let near = |choice: &&Choice| choice.seconds <= within;
+    let is_bettered = |choice: &Choice| {
+        let betters = |other: &Choice| {
+            (other.seconds < choice.seconds && other.bytes <= choice.bytes)
+                || (other.seconds <= choice.seconds && other.bytes < choice.bytes)
+        };
+        found.best.iter().any(betters)
+    };
     let mut ties: Vec<Choice> =
-        found.best.iter().filter(|choice| choice.seconds <= within).copied().collect();
+        found.best.iter().filter(near).filter(|choice| !is_bettered(choice)).copied().collect();
     let order = |choice: &Choice| {
         let cut = &choice.cut;
         let is_tight = choice.bytes > TIGHT * question.cluster.memory;

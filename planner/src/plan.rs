@@ -147,6 +147,17 @@ impl Plan {
         Ok(serde_json::from_str(text)?)
     }
 
+    /// How often the training sees each sample of its data, as far as steps and samples are known.
+    pub fn epochs(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+        let ratio = |seen: u64, samples: u64| seen as f64 / samples as f64;
+        let pace = &self.best().pace;
+        let steps = pace.steps.unwrap_or(pace.schedule_steps);
+        self.train_samples
+            .filter(|samples| *samples > 0)
+            .map(|samples| ratio(steps * self.batch.value, samples))
+    }
+
     /// blake3 of the plan in canonical JSON, in hex.
     pub fn digest(&self) -> String {
         digest(self)

@@ -34,6 +34,9 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     }
     let batch = batch(request)?;
     let global = NonZeroU64::new(batch.value).ok_or(PlanError::EmptyBatch)?;
+    if let Some(samples) = request.train_samples.filter(|samples| *samples < batch.value) {
+        return Err(PlanError::BatchBeyondData { batch: batch.value, samples });
+    }
     let space = Space::of(recipe, host, request.rates, global, cannot_run);
     let case = Case {
         model: &recipe.model,

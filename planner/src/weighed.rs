@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A choice beside everything that nothing betters in time, memory and money at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Weighed<T> {
-    /// The choice. It need not be of the front itself: it may be simpler than what it ties with.
+    /// The choice.
     pub choice: Compromise<T>,
     /// What nothing betters, fastest first.
     pub front: Vec<Compromise<T>>,

@@ -45,9 +45,10 @@ pub enum Event {
         /// Steps completed.
         step: StepId,
         /// Mean cross-entropy in nats.
+        #[serde(with = "crate::number")]
         loss: f64,
-        /// Share of samples (tokens, for a decoder) whose most likely class was right.
-        accuracy: f64,
+        /// Share of samples (tokens, for a decoder) whose most likely class was right; `None` where a program does not tell it.
+        accuracy: Option<f64>,
     },
     /// This rank's part of the checkpoint is durable under the `.partial` folder.
     Saved {
@@ -87,11 +88,13 @@ pub struct StepFigures {
     /// Steps completed, this one included.
     pub step: StepId,
     /// Mean loss over the global batch, in nats.
+    #[serde(with = "crate::number")]
     pub loss: f64,
     /// Global gradient norm before clipping; none when gradients overflowed under a loss scale and nothing moved.
     #[serde(default)]
     pub gradient_norm: Option<f64>,
     /// Learning rate that was applied.
+    #[serde(with = "crate::number")]
     pub learning_rate: f64,
     /// What the gradients of the step before this one tell, where whole replicas can be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,6 +15,7 @@ pub mod inputs;
 pub mod layout;
 pub mod link;
 pub mod mapping;
+pub mod number;
 pub mod order;
 pub mod rate;
 pub mod rates;

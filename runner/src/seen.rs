@@ -97,6 +97,13 @@ pub enum Status {
         /// Seconds that the middle one of them does.
         usual: f64,
     },
+    /// A record of an attempt is as it was written, and cannot be understood.
+    RecordSkipped {
+        /// Where in the spool, in bytes.
+        at: u64,
+        /// Why not.
+        reason: String,
+    },
     /// The spool of an attempt is damaged before its end; what follows the damage is not read.
     SpoolDamaged {
         /// The file.

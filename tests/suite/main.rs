@@ -14,6 +14,7 @@ mod emit;
 mod examples;
 mod failures;
 mod fences;
+mod first_hour;
 mod foreign;
 mod inputs;
 mod kill;

@@ -4,7 +4,7 @@
 
 use super::number::{count, counted, loss, seconds, whole};
 use crate::output::Output;
-use dtrain_protocol::{Event, Rank, Stamped, StepFigures, StepId};
+use dtrain_protocol::{Event, Failure, Rank, Stamped, StepFigures, StepId};
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(crate) struct Figures {
     /// The newest step.
     pub(crate) step: Option<StepFigures>,
     /// The newest validation: step, loss, accuracy.
-    pub(crate) valid: Option<(StepId, f64, f64)>,
+    pub(crate) valid: Option<(StepId, f64, Option<f64>)>,
     /// The best validation loss and its step.
     pub(crate) best: Option<(StepId, f64)>,
     /// The newest durable checkpoint.
@@ -208,6 +208,11 @@ impl Progress {
                 };
                 self.say(&format!("{}: {words}", self.warning()));
             }
+            Event::Failed(Failure::Command { code, signal, last }) => {
+                let how = Failure::Command { code: *code, signal: *signal, last: Vec::new() };
+                let printed: String = last.iter().map(|line| format!("\n  | {line}")).collect();
+                self.say(&format!("{}: rank {}: {how}{printed}", self.warning(), said.rank));
+            }
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));
             }
@@ -280,6 +285,10 @@ impl Progress {
                 self.warning(),
                 seconds(*own),
                 seconds(*usual)
+            )),
+            Status::RecordSkipped { at, reason } => self.say(&format!(
+                "{}: a record of the ranks at byte {at} cannot be read and is skipped: {reason}",
+                self.warning()
             )),
             Status::SpoolDamaged { spool, offset, reason } => self.say(&format!(
                 "{}: {} is damaged at byte {offset} ({reason}); the rest is not read",
@@ -375,7 +384,7 @@ mod tests {
     fn a_line_tells_step_loss_speed_prediction_and_time_left() {
         let mut figures = Figures::default();
         figures.take(&said(0, step(50, 0.11)));
-        figures.take(&said(0, Event::Validated { step: StepId(50), loss: 2.75, accuracy: 0.3 }));
+        figures.take(&said(0, Event::Validated { step: StepId(50), loss: 2.75, accuracy: Some(0.3) }));
         assert_eq!(
             figures.line(&expected()),
             "step 50/100   loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms   5.5 s left"
@@ -393,9 +402,9 @@ mod tests {
     fn the_best_validation_is_remembered() {
         let mut figures = Figures::default();
         for (number, loss) in [(10, 3.0), (20, 2.0), (30, 2.5)] {
-            figures.take(&said(0, Event::Validated { step: StepId(number), loss, accuracy: 0.0 }));
+            figures.take(&said(0, Event::Validated { step: StepId(number), loss, accuracy: None }));
         }
         assert_eq!(figures.best, Some((StepId(20), 2.0)));
-        assert_eq!(figures.valid, Some((StepId(30), 2.5, 0.0)));
+        assert_eq!(figures.valid, Some((StepId(30), 2.5, None)));
     }
 }

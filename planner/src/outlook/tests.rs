@@ -72,6 +72,23 @@ fn what_loses_is_not_faster_than_the_fastest_and_says_why() {
     assert!(!found.losers.iter().any(|loser| loser.axis == Axis::Data && loser.value == format!("data {}", found.choice.cut.data)));
 }
 
+/// A large model ties between layouts of many axes; the simplest of them used to be chosen even where a faster one needed less memory.
+#[test]
+fn no_layout_is_faster_than_the_choice_and_needs_less_memory() {
+    let mut recipe = recipe();
+    let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
+    *decoder = Decoder { layers: 126, hidden: 16_384, heads: 128, ffn: 53_248, ..*decoder };
+    recipe.train.batch = Wanted::Pinned(Samples(2048));
+    let found = of(&recipe, on("H100", 2048 * 8), Style::Modern).expect("it fits");
+    let chosen = found.weighed.choice.cost;
+    let better = found.weighed.front.iter().find(|point| {
+        point.cost.seconds < chosen.seconds
+            && point.cost.memory_full < chosen.memory_full
+            && point.devices <= found.weighed.choice.devices
+    });
+    assert!(better.is_none(), "{chosen:?} is bettered by {better:?}");
+}
+
 #[test]
 fn more_devices_take_less_time_and_more_hours() {
     let (few, many) = (on("H100", 64), on("H100", 512));

@@ -63,7 +63,7 @@ pub struct Checked {
 pub struct Resolved {
     /// Dotted path; hosts are `cluster.hosts[0].address`.
     pub path: String,
-    /// As it would be written in a recipe, or [`NOT_SET`].
+    /// As it would be written in a recipe, or "not set".
     pub value: String,
     /// Who said it.
     pub origin: Origin,

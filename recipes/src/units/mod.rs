@@ -50,9 +50,12 @@ impl fmt::Display for Seconds {
         } else if s < 120.0 {
             write!(f, "{s:.1} s")
         } else if s < 7200.0 {
+            // Rounded before it is divided: 179.6 s are 3 min 00 s, not 2 min 60 s.
+            let s = s.round();
             write!(f, "{:.0} min {:02.0} s", (s / 60.0).floor(), s % 60.0)
         } else if s < 172_800.0 {
-            write!(f, "{:.0} h {:02.0} min", (s / 3600.0).floor(), (s % 3600.0) / 60.0)
+            let minutes = (s / 60.0).round();
+            write!(f, "{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
         } else {
             write!(f, "{:.1} days", s / 86_400.0)
         }
@@ -82,4 +85,20 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_rounded_before_it_is_divided() {
+        let check = |seconds: f64, text: &str| assert_eq!(Seconds(seconds).to_string(), text, "{seconds}");
+        check(179.4, "2 min 59 s");
+        check(179.6, "3 min 00 s");
+        check(3599.6, "60 min 00 s");
+        check(7199.9, "120 min 00 s");
+        check(10_799.0, "3 h 00 min");
+        check(10_740.0, "2 h 59 min");
+    }
 }

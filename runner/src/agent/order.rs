@@ -191,6 +191,13 @@ pub enum SpoolRecord {
         /// Why not.
         reason: String,
     },
+    /// Stands for a record that is as it was written, and cannot be understood. Never written.
+    Unreadable {
+        /// Where it begins, in bytes.
+        at: u64,
+        /// Why not.
+        reason: String,
+    },
     /// No process of any rank lives. Always the last.
     Over {
         /// The attempt.
@@ -205,7 +212,7 @@ impl SpoolRecord {
     pub fn is_momentous(&self) -> bool {
         match self {
             Self::Began { .. } | Self::Committed { .. } | Self::Over { .. } => true,
-            Self::CommitFailed { .. } => false,
+            Self::CommitFailed { .. } | Self::Unreadable { .. } => false,
             Self::Event(stamped) => match stamped.event {
                 Event::Saved { .. } | Event::Finished { .. } | Event::Failed(_) => true,
                 Event::Listening(_)

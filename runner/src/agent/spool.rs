@@ -119,6 +119,12 @@ impl<R: Read> SpoolReader<R> {
                 self.offset += counted.read;
                 Ok(record)
             }
+            // It is as it was written, and another version, or a program, wrote what this one does not understand.
+            Err(FrameError::Json(error)) if counted.read > 8 => {
+                let (at, reason) = (self.offset, error.to_string());
+                self.offset += counted.read;
+                Ok(SpoolRecord::Unreadable { at, reason })
+            }
             Err(FrameError::Closed | FrameError::Torn) => Err(SpoolEnd::End),
             Err(error) => Err(SpoolEnd::Damaged(error)),
         }

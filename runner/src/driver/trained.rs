@@ -67,7 +67,7 @@ mod tests {
                     data_fingerprint: String::new(),
                     notice: None,
                 },
-                false => Event::Validated { step: StepId(1), loss: 1.0, accuracy: 0.0 },
+                false => Event::Validated { step: StepId(1), loss: 1.0, accuracy: None },
             };
             trained.note(&Stamped { attempt: AttemptId(1), rank: Rank(0), sequence: 0, at_ms, event });
             trained.seconds()

@@ -127,7 +127,9 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
             points
         }
         Event::Validated { step, loss, accuracy } if is_first => {
-            vec![point("valid.loss", step.0, *loss), point("valid.accuracy", step.0, *accuracy)]
+            let loss = point("valid.loss", step.0, *loss);
+            let accuracy = accuracy.map(|accuracy| point("valid.accuracy", step.0, accuracy));
+            std::iter::once(loss).chain(accuracy).collect()
         }
         Event::Saved { step, stall_seconds, .. } => vec![point("save.stall_seconds", step.0, *stall_seconds)],
         Event::Listening(_)

@@ -141,6 +141,12 @@ impl Machine {
         verdict_of(ended).or_else(|| match ended {
             Ended::Finished(_) => None,
             _ if self.stops > 0 => Some(Verdict::Stopped),
+            // Twice without a new step between: it will come again.
+            Ended::Lost(failure @ Failure::Command { code: Some(_), signal: None, .. })
+                if self.failures >= 2 =>
+            {
+                Some(Verdict::Failed(failure.clone()))
+            }
             Ended::Lost(failure) => given_up.then(|| Verdict::Failed(failure.clone())),
             Ended::NotLaunched(reason) => given_up.then(|| Verdict::Failed(Failure::Other(reason.clone()))),
         })

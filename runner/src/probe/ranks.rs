@@ -8,6 +8,7 @@ use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
     AttemptId, DeviceKind, Event, Layout, Link, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
 };
+use dtrain_recipes::Bytes;
 use rustix::fd::OwnedFd;
 use std::io::{Read, Write};
 use std::num::NonZeroU32;
@@ -17,9 +18,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Seconds beyond its share of the budget that a measurement may take before it is given up: a large model on a busy
-/// machine takes minutes for a pass.
-const GRACE_SECONDS: f64 = 300.0;
+/// Seconds beyond its share of the budget that a measurement may take before it is given up: at least one pass of every kind of
+/// block is measured, whatever it takes.
+const GRACE_SECONDS: f64 = 60.0;
+
+/// What is said of it then.
+const NO_ANSWER: &str =
+    "measuring took a minute longer than `cluster.probe` allows and was given up; is the machine busy?";
 
 /// A rank that measures, wherever it runs.
 struct Station {
@@ -151,10 +156,23 @@ fn attend(station: Station, request: ProbeRequest, answers: Sender<Answer>) -> S
         let heard = converse();
         drop(to);
         drop(from);
-        let heard = heard.map_err(|error| format!("rank {rank}: {error}: {}", complaint().trim()));
+        let heard = heard.map_err(|error| format!("rank {rank}: {error}: {}", reason(&complaint())));
         drop(answers.send(Answer::Rates(heard)));
     });
     tell
+}
+
+/// What the standard error of a rank says, without a backtrace.
+fn reason(complaint: &str) -> String {
+    let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let asked = lines
+        .iter()
+        .find_map(|line| line.strip_prefix("memory allocation of ")?.split(' ').next()?.parse::<u64>().ok());
+    match asked {
+        Some(bytes) => format!("out of memory: there was no room for {}", Bytes(bytes)),
+        None => lines.join("; "),
+    }
 }
 
 /// Hands addresses around, and waits for what every rank measured.
@@ -167,7 +185,7 @@ fn collect(
     let mut measured = Vec::new();
     while measured.len() < tell.len() {
         let left = until.saturating_duration_since(Instant::now());
-        match answers.recv_timeout(left).map_err(|_| "no answer in time")? {
+        match answers.recv_timeout(left).map_err(|_| NO_ANSWER)? {
             Answer::Rates(rates) => measured.push(rates?),
             Answer::Listening(rank, address) => {
                 addresses[rank.0 as usize] = Some(address);

@@ -19,7 +19,7 @@ use crate::watch::Tempo;
 use dtrain_protocol::{
     Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, TrialId,
 };
-use dtrain_recipes::{Optimizer as Rule, OptimizerKind, Precision, Recompute};
+use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute};
 use samples::Synthetic;
 use std::time::Instant;
 
@@ -65,7 +65,8 @@ pub fn rates(
     let mesh = group.and_then(|group| Mesh::of(group, &arrangement, request.rank));
     let mesh = mesh.map_err(|error| error.failure())?;
     let baseline_bytes = memory::resident_bytes();
-    let model = &request.model;
+    let (model, is_whole) = measured(&request.model);
+    let model = &model;
     let stage = Stage::build(model, 0..model.blocks(), 0, Precision::F32, Recompute::None, &device)
         .map_err(|error| Failure::Other(error.to_string()))?;
     let optimizer = Optimizer::new(&RULE, stage.parameters());
@@ -92,6 +93,7 @@ pub fn rates(
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
     let left = |share: f64| request.budget_seconds * share - began.elapsed().as_secs_f64();
+    let request = &ProbeRequest { model: model.clone(), ..request.clone() };
     let mut subjects = affordable(&mut bench, request, &|| left(1.0 - TOGETHER))?;
     let one: f64 = subjects.iter().map(|subject| subject.seconds).sum();
     // A large model is visited once, and its pages are warm by now: every pass takes seconds.
@@ -114,7 +116,7 @@ pub fn rates(
         }
     }
     let seconds = request.budget_seconds * WHOLE;
-    let whole_step = whole::measure(&mut bench, model, fastest, seconds)?;
+    let whole_step = if is_whole { whole::measure(&mut bench, model, fastest, seconds)? } else { None };
     let parameters: usize =
         bench.replica.stage.parameters().iter().map(|parameter| parameter.range.len()).sum();
     Ok(RankRates {
@@ -129,6 +131,17 @@ pub fn rates(
         baseline_bytes,
         whole_step,
     })
+}
+
+/// What is measured of a model, and whether that is all of it. The blocks of a decoder are alike: of one that would take long to
+/// build, one block is measured with the embedding and the head.
+fn measured(model: &Model) -> (Model, bool) {
+    match model {
+        Model::Decoder(decoder) if model.parameters() > WHOLE_PARAMETERS && decoder.layers > 1 => {
+            (Model::Decoder(Decoder { layers: 1, ..decoder.clone() }), false)
+        }
+        Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => (model.clone(), true),
+    }
 }
 
 fn of(subjects: &[Subject], part: impl Fn(&Subject) -> f64) -> Vec<f64> {
@@ -230,6 +243,9 @@ fn affordable(
     }
     Ok(subjects)
 }
+
+/// Parameters up to which a model is measured whole: 1 GiB of weights, gradients and moments in f32.
+const WHOLE_PARAMETERS: u64 = 64 << 20;
 
 /// Optimizer that is timed; its learning rate is so small that the made-up samples teach nothing.
 const RULE: Rule =

@@ -277,7 +277,7 @@ fn steps(
         if is_last || is_due(step, assignment.validate_every) {
             let tally = validate(replica, valid, assignment.validate_samples, step)?;
             if let Some(tally) = tally {
-                tell(Event::Validated { step, loss: tally.loss(), accuracy: tally.accuracy() });
+                tell(Event::Validated { step, loss: tally.loss(), accuracy: Some(tally.accuracy()) });
                 let is_reached = until.target.is_some_and(|target| reaches(target, &tally));
                 reason = reason.or(is_reached.then_some(StopReason::Target));
             }

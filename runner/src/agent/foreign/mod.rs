@@ -60,6 +60,7 @@ pub(super) fn start(
     let writer = Arc::new(OwnedFd::from(writer));
     let mut command = Command::new(program);
     command.args(arguments).current_dir(&assignment.data_root).stdin(Stdio::null()).process_group(0);
+    let complaint = log.try_clone()?;
     let output = if progress.reads_output() {
         let (output, printed) = io::pipe()?;
         command.stdout(Stdio::from(printed.try_clone()?)).stderr(Stdio::from(printed));
@@ -85,10 +86,26 @@ pub(super) fn start(
     environment::put(&mut command, foreign.framework, &seat);
     command.env("DTRAIN_RUN_DIR", folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
     bind_to_this_thread(&mut command, Some(writer));
-    let started = command.spawn();
+    let missing = |code, reason: &str| stand_in(complaint, code, &format!("{program}: {reason}"));
+    let started = match command.spawn() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing(127, "not found"),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => missing(126, "not executable"),
+        started => started,
+    };
+    // With it goes the end of the pipes that only the program may hold.
+    drop(command);
     started
         .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
         .map(|child| (child, Voice { events, output, log: path, progress }))
+}
+
+/// A process in place of a program that cannot be started. As a shell does it, it says so in the log and ends with `code`.
+fn stand_in(log: File, code: u8, words: &str) -> io::Result<Child> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo \"$1\" >&2; exit \"$2\"", "sh", words, &code.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log)).process_group(0);
+    bind_to_this_thread(&mut command, None);
+    command.spawn()
 }
 
 /// Listens in threads of its own until the program, and whatever it left behind, has closed its files.

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Lines that are kept of a program that failed …
-const LAST_LINES: usize = 8;
+const LAST_LINES: usize = 40;
 
 /// … and where in its log they are looked for, in bytes from the end.
-const LAST_BYTES: u64 = 4096;
+const LAST_BYTES: u64 = 16 << 10;
 
 /// Longest line that is looked at whole, in bytes; a longer one is looked at in parts.
 const LINE: u64 = 64 << 10;
@@ -65,11 +65,23 @@ fn each_line(from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()> {
 pub(super) fn read_events(from: impl Read, say: &impl Fn(Event)) -> io::Result<()> {
     let mut clock = Clock::default();
     each_line(from, |line| {
-        if let Ok(line) = serde_json::from_slice::<Line>(line) {
+        if let Ok(line) = serde_json::from_slice::<Line>(line).or_else(|_| with_names(line)) {
             said(&line, &mut clock, say);
         }
     })
 }
+
+/// A line with `NaN`, `Infinity` or `-Infinity`, which Python writes and JSON does not have.
+fn with_names(line: &[u8]) -> serde_json::Result<Line> {
+    let text = String::from_utf8_lossy(line);
+    let named =
+        text.replace("-Infinity", "\"-inf\"").replace("Infinity", "\"inf\"").replace("NaN", "\"NaN\"");
+    serde_json::from_str(&named)
+}
+
+/// A figure that may be infinite or not a number.
+#[derive(Deserialize)]
+struct Number(#[serde(with = "dtrain_protocol::number")] f64);
 
 /// The last lines of a log.
 pub(super) fn last_lines(log: &Path) -> Vec<String> {
@@ -93,16 +105,15 @@ pub(super) fn last_lines(log: &Path) -> Vec<String> {
 #[derive(Default, Deserialize)]
 struct Line {
     step: u64,
-    loss: Option<f64>,
+    loss: Option<Number>,
     #[serde(default)]
     learning_rate: f64,
-    gradient_norm: Option<f64>,
+    gradient_norm: Option<Number>,
     #[serde(default)]
     tokens: u64,
     seconds: Option<f64>,
-    valid_loss: Option<f64>,
-    #[serde(default)]
-    valid_accuracy: f64,
+    valid_loss: Option<Number>,
+    valid_accuracy: Option<f64>,
 }
 
 fn of_figures(found: &[(Figure, f64)]) -> Line {
@@ -115,13 +126,13 @@ fn of_figures(found: &[(Figure, f64)]) -> Line {
     for (figure, value) in found {
         match figure {
             Figure::Step => line.step = *value as u64,
-            Figure::Loss => line.loss = Some(*value),
+            Figure::Loss => line.loss = Some(Number(*value)),
             Figure::Tokens => line.tokens = *value as u64,
-            Figure::Seconds => line.seconds = Some(*value),
+            Figure::Seconds => line.seconds = value.is_finite().then_some(*value),
             Figure::LearningRate => line.learning_rate = *value,
-            Figure::GradientNorm => line.gradient_norm = Some(*value),
-            Figure::ValidLoss => line.valid_loss = Some(*value),
-            Figure::ValidAccuracy => line.valid_accuracy = *value,
+            Figure::GradientNorm => line.gradient_norm = Some(Number(*value)),
+            Figure::ValidLoss => line.valid_loss = Some(Number(*value)),
+            Figure::ValidAccuracy => line.valid_accuracy = Some(*value),
         }
     }
     line
@@ -146,12 +157,12 @@ impl Clock {
 
 fn said(line: &Line, clock: &mut Clock, say: &impl Fn(Event)) {
     let step = StepId(line.step);
-    if let Some(loss) = line.loss {
+    if let Some(Number(loss)) = line.loss {
         let measured = clock.seconds(line.step);
         say(Event::Step(StepFigures {
             step,
             loss,
-            gradient_norm: line.gradient_norm,
+            gradient_norm: line.gradient_norm.as_ref().map(|norm| norm.0),
             learning_rate: line.learning_rate,
             noise: None,
             tokens: line.tokens,
@@ -161,7 +172,7 @@ fn said(line: &Line, clock: &mut Clock, say: &impl Fn(Event)) {
             held: HeldBytes::default(),
         }));
     }
-    if let Some(loss) = line.valid_loss {
+    if let Some(Number(loss)) = line.valid_loss {
         say(Event::Validated { step, loss, accuracy: line.valid_accuracy });
     }
 }
@@ -175,14 +186,17 @@ mod tests {
     fn lines_become_events_and_others_are_skipped() {
         // What is not understood may be of any bytes and of any length.
         let strange = [b"hello \xff\n".as_slice(), &vec![b'x'; 3 * LINE as usize]].concat();
-        let told = b"\n{\"step\": 3, \"loss\": 0.5, \"tokens\": 8}\n{\"step\": 4, \"valid_loss\": 0.25}\n";
+        let told = b"\n{\"step\": 3, \"loss\": 0.5, \"tokens\": 8}\n{\"step\": 4, \"valid_loss\": 0.25}\n\
+            {\"step\": 5, \"loss\": NaN}\n{\"step\": 6, \"loss\": -Infinity}\n";
         let text = [strange.as_slice(), told].concat();
         let said = RefCell::new(Vec::new());
         read_events(text.as_slice(), &|event| said.borrow_mut().push(event)).expect("text can be read");
         let said = said.into_inner();
         assert!(matches!(&said[0], Event::Step(f) if f.step == StepId(3) && f.tokens == 8));
         assert!(matches!(said[1], Event::Validated { step: StepId(4), loss, .. } if loss == 0.25));
-        assert_eq!(said.len(), 2);
+        assert!(matches!(&said[2], Event::Step(f) if f.step == StepId(5) && f.loss.is_nan()));
+        assert!(matches!(&said[3], Event::Step(f) if f.loss == f64::NEG_INFINITY));
+        assert_eq!(said.len(), 4);
     }
 
     #[test]
@@ -214,7 +228,7 @@ mod tests {
         let text: String = (0..1000).map(|line| format!("line {line}\n\n")).collect();
         std::fs::write(&log, text).expect("room on disk");
         let last = last_lines(&log);
-        assert_eq!((last.len(), last[0].as_str(), last[7].as_str()), (8, "line 992", "line 999"));
+        assert_eq!((last.len(), last[0].as_str(), last[39].as_str()), (40, "line 960", "line 999"));
         assert!(last_lines(&folder.path().join("none")).is_empty());
     }
 }

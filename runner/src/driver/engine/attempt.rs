@@ -208,6 +208,10 @@ impl Engine<'_> {
                 }
                 Input::CommitFailed { attempt, step }
             }
+            SpoolRecord::Unreadable { at, reason } => {
+                self.note(Seen::Status(Status::RecordSkipped { at, reason }));
+                return Ok(());
+            }
             SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
         };
         self.tell(input)

@@ -94,7 +94,7 @@ fn time_and_target_end_a_run() {
 fn all_ranks_tell_the_same_validation() {
     let validated = |ended: &Ended| -> Vec<_> {
         let figures = ended.events.iter().filter_map(|event| match event {
-            Event::Validated { step, loss, accuracy } => Some((*step, *loss, *accuracy)),
+            Event::Validated { step, loss, accuracy } => Some((*step, *loss, accuracy.expect("it is told"))),
             _ => None,
         });
         figures.collect()
