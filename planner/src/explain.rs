@@ -123,6 +123,9 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
         format!("80 % interval {}", between(e.total_low, e.total_high))
     };
     row(text, "total", &format!("{steps}{}, {within}", e.total));
+    if let Some(epochs) = plan.epochs() {
+        row(text, "data", &epochs.to_string());
+    }
     money(text, plan, best);
     let held = e.memory.categories().into_iter().filter(|(_, bytes)| bytes.0 > 0);
     let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {bytes}")).collect();

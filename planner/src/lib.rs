@@ -66,7 +66,7 @@ pub use lower::{Launch, lower};
 pub use memory::Memory;
 pub use pace::Pace;
 pub use picture::{Picture, picture};
-pub use plan::{Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest};
+pub use plan::{Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest};
 pub use planning::plan;
 pub use probing::micro_batches_to_measure;
 pub use stale::Staleness;

@@ -8,9 +8,10 @@ use crate::learning_rate::Decision;
 use crate::pace::Pace;
 use crate::weighed::Weighed;
 use dtrain_protocol::{HostFacts, Rates};
-use dtrain_recipes::{Model, Recipe};
+use dtrain_recipes::{Model, Recipe, Samples};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Version of the format of a stored plan; a newer one is refused.
@@ -82,6 +83,21 @@ pub struct Plan {
     pub rejected: Vec<Rejected>,
 }
 
+/// How often a training sees its data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Epochs {
+    /// Times that each sample is seen.
+    pub passes: f64,
+    /// Samples of the training data.
+    pub samples: u64,
+}
+
+impl fmt::Display for Epochs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} epochs of {}", self.passes, Samples(self.samples))
+    }
+}
+
 /// Why a stored plan cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -147,15 +163,14 @@ impl Plan {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// How often the training sees each sample of its data, as far as steps and samples are known.
-    pub fn epochs(&self) -> Option<f64> {
+    /// How often the training sees each sample of its data, where steps and samples are known.
+    pub fn epochs(&self) -> Option<Epochs> {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let ratio = |seen: u64, samples: u64| seen as f64 / samples as f64;
         let pace = &self.best().pace;
         let steps = pace.steps.unwrap_or(pace.schedule_steps);
-        self.train_samples
-            .filter(|samples| *samples > 0)
-            .map(|samples| ratio(steps * self.batch.value, samples))
+        let samples = self.train_samples.filter(|samples| *samples > 0)?;
+        Some(Epochs { passes: ratio(steps * self.batch.value, samples), samples })
     }
 
     /// blake3 of the plan in canonical JSON, in hex.

@@ -13,9 +13,7 @@ pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
     let mut text = format!("{} {}\n", paint.bold("plan:"), best.candidate);
     _ = writeln!(text, "  batch          {}: {}", samples(plan.batch.value), plan.batch.reason);
     if let Some(epochs) = plan.epochs() {
-        let samples =
-            plan.train_samples.map_or(String::new(), |samples| format!(" of {}", self::samples(samples)));
-        _ = writeln!(text, "  data           {epochs:.1} epochs{samples}");
+        _ = writeln!(text, "  data           {epochs}");
     }
     _ = writeln!(text, "  learning rate  {}: {}", plan.learning_rate.value, plan.learning_rate.reason);
     _ = writeln!(

@@ -82,7 +82,7 @@ fn no_layout_is_faster_than_the_choice_and_needs_less_memory() {
     let found = of(&recipe, on("H100", 2048 * 8), Style::Modern).expect("it fits");
     let chosen = found.weighed.choice.cost;
     let better = found.weighed.front.iter().find(|point| {
-        point.cost.seconds < chosen.seconds
+        point.cost.step_seconds < chosen.step_seconds
             && point.cost.memory_full < chosen.memory_full
             && point.devices <= found.weighed.choice.devices
     });
