@@ -7,6 +7,7 @@ mod child;
 mod commands;
 mod context;
 mod drive;
+mod ending;
 mod failure;
 mod hosts;
 mod job;
@@ -20,6 +21,7 @@ mod settings;
 mod signals;
 mod trials;
 mod unigram;
+mod viewer;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -116,20 +116,25 @@ fn hazard(recipe: &Recipe) -> Hazard {
     let host = cluster.mtbf.map_or(HOST_MTBF_SECONDS, |mtbf| mtbf.0);
     Hazard {
         mtbf_seconds: job_mtbf_seconds(host, cluster.host_count()),
-        hold_seconds: HOLD_LEAST + state_bytes(recipe) / HOLD_BYTES_PER_SECOND,
+        hold_seconds: HOLD_LEAST + state(recipe) / HOLD_BYTES_PER_SECOND,
         restart_seconds: RESTART_SECONDS + write_seconds(recipe),
     }
 }
 
 /// Seconds until a checkpoint is durable.
 fn write_seconds(recipe: &Recipe) -> f64 {
-    state_bytes(recipe) / WRITE_BYTES_PER_SECOND
+    state(recipe) / WRITE_BYTES_PER_SECOND
 }
 
 /// Bytes of a checkpoint: weights and moments in 32 bits, once, whatever the layout.
-pub fn state_bytes(recipe: &Recipe) -> f64 {
+pub fn state_bytes(recipe: &Recipe) -> u64 {
+    4 * (1 + moments(&recipe.train.optimizer)) * recipe.model.parameters()
+}
+
+/// The same for formulas.
+pub(crate) fn state(recipe: &Recipe) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
-    let bytes = (4 * (1 + moments(&recipe.train.optimizer)) * recipe.model.parameters()) as f64;
+    let bytes = state_bytes(recipe) as f64;
     bytes
 }
 

@@ -29,3 +29,4 @@ mod slurm;
 mod ssh;
 mod tidy;
 mod tune;
+mod viewers;

@@ -2,9 +2,12 @@
 
 use crate::args::LogsArgs;
 use crate::context::Context;
+use crate::drive::expected;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::render::progress::Progress;
 use crate::{hosts, trials};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
+use dtrain_runner::driver::Viewer;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::slurm;
 use dtrain_runner::ledger::Status;
@@ -51,6 +54,11 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let mut readers: Vec<Reader> = Vec::new();
     let mut shown: Option<String> = None;
     let mut has_any = false;
+    // What the ranks report: the logs of a native model hold complaints only.
+    let plan = super::resume::plan(&known)?;
+    let mut viewer = Viewer::after(&context.home, &trial, AttemptId(0));
+    let mut progress = Progress::in_lines(context.out, &trial, expected(&plan));
+    let has_reports = args.rank.is_none_or(|rank| rank == 0);
     loop {
         // Asked before reading, so that what was written last is still printed.
         let runs =
@@ -62,10 +70,17 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
                 readers.push(reader);
             }
         }
+        if has_reports {
+            viewer.show_news(&mut progress).map_err(|error| unreadable("the reports", &error.to_string()))?;
+            for line in progress.take_lines() {
+                has_any = true;
+                print(context, None, "progress", &line, &mut shown)?;
+            }
+        }
         for reader in &mut readers {
             for line in reader.news(&trial, &mut hosts, !goes_on)? {
                 has_any = true;
-                print(context, reader, &line, &mut shown)?;
+                print(context, reader.of, &reader.title(), &line, &mut shown)?;
             }
         }
         if !goes_on {
@@ -120,6 +135,13 @@ fn words(of: Option<(AttemptId, Rank)>) -> String {
 }
 
 impl Reader {
+    fn title(&self) -> String {
+        match self.place {
+            Place::Here(_) => format!("{} ({})", words(self.of), self.name),
+            Place::There(_) => self.name.clone(),
+        }
+    }
+
     /// The bytes written since the last call.
     fn bytes(&mut self, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<u8>, Failure> {
         let read = match &self.place {
@@ -159,19 +181,20 @@ impl Reader {
     }
 }
 
-fn print(context: &Context, reader: &Reader, line: &str, shown: &mut Option<String>) -> Result<(), Failure> {
-    let of = reader.of;
+fn print(
+    context: &Context,
+    of: Option<(AttemptId, Rank)>,
+    title: &str,
+    line: &str,
+    shown: &mut Option<String>,
+) -> Result<(), Failure> {
     if context.out.json {
         let line = Line { attempt: of.map(|(attempt, _)| attempt.0), rank: of.map(|(_, rank)| rank.0), line };
         return context.out.json_line("log", &line);
     }
-    if shown.as_ref() != Some(&reader.name) {
-        *shown = Some(reader.name.clone());
-        let title = match reader.place {
-            Place::Here(_) => format!("{} ({})", words(of), reader.name),
-            Place::There(_) => reader.name.clone(),
-        };
-        context.out.data(&context.out.paint_data.bold(&title))?;
+    if shown.as_deref() != Some(title) {
+        *shown = Some(title.to_owned());
+        context.out.data(&context.out.paint_data.bold(title))?;
     }
     context.out.data(&super::model::visible(line))
 }

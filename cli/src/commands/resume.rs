@@ -2,7 +2,7 @@
 
 use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
-use crate::drive::{How, Task, catch_up, drive, watch_stopping};
+use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{child, job, trials};
 use dtrain_planner::Plan;
@@ -90,7 +90,12 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
         child::adopt(context, &mut history, id, parent)?;
     }
     let how = if trial.row.status == Status::Created && how == How::Resume { How::Start } else { how };
-    drive(context, &mut history, &Task { trial: id, label, plan: &plan, how, detach, sample: 0 })
+    let task = Task { trial: id, label, plan: &plan, how, detach, sample: 0 };
+    if how == How::Attach {
+        attach_to(context, &mut history, &task)
+    } else {
+        drive(context, &mut history, &task)
+    }
 }
 
 /// The plan that a trial carries out.

@@ -10,8 +10,8 @@ use crate::load::{Loaded, load};
 use crate::render::plan::short;
 use crate::trials::ledger;
 use crate::{child, job, rates, trials};
-use dtrain_planner::{Plan, model_digest};
-use dtrain_recipes::{Devices, Launcher, Layer};
+use dtrain_planner::{Plan, model_digest, saving};
+use dtrain_recipes::{Bytes, Devices, Launcher, Layer, Model};
 use dtrain_runner::ledger::{History, NewTrial, Parent, Source};
 use dtrain_runner::provenance::Provenance;
 use std::collections::BTreeMap;
@@ -77,6 +77,7 @@ pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) 
     let Begin { plan, sources, folder, parent, detach, sample } = begin;
     context.out.say(short(plan, context.out.paint).trim_end());
     mention_gpu(context, plan);
+    refuse_full_disk(context, plan)?;
     let new = NewTrial { parent, ..new_trial(plan, sources, folder) };
     let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
     keep_plan(context, &created.id, plan)?;
@@ -137,6 +138,26 @@ fn refuse_stale(history: &History, plan: &Plan, is_allowed: bool) -> Result<(), 
     let failure = Failure::new(Exit::StalePlan, "the plan is stale: something it depends on has changed");
     let failure = changes.iter().fold(failure, |failure, change| failure.cause(change.to_string()));
     Err(failure.hint("plan again, or run it anyway with --stale-ok"))
+}
+
+/// Refuses to train what could never be saved: the disk of the state folder has no room for one checkpoint.
+fn refuse_full_disk(context: &Context, plan: &Plan) -> Result<(), Failure> {
+    /// Bytes that stay free beside what a rank writes, so that the history has room.
+    const RESERVE: u64 = 16 << 20;
+    let recipe = &plan.recipe;
+    if recipe.cluster.launcher != Launcher::Local || matches!(recipe.model, Model::Command(_)) {
+        return Ok(());
+    }
+    let path = context.home.path();
+    let Ok(disk) = rustix::fs::statvfs(path) else { return Ok(()) };
+    let free = Bytes(disk.f_bavail.saturating_mul(disk.f_frsize));
+    let needed = Bytes(saving::state_bytes(recipe).saturating_add(RESERVE));
+    if free >= needed {
+        return Ok(());
+    }
+    let message = format!("a checkpoint needs {needed}, and {} has {free} free", path.display());
+    Err(Failure::new(Exit::Preflight, message)
+        .hint("free some space there, or name another folder with --state FOLDER"))
 }
 
 /// Who said the values that were not in the recipe itself.

@@ -3,6 +3,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod estimate;
+pub(crate) mod figures;
 pub(crate) mod history;
 pub(crate) mod html;
 pub(crate) mod number;

@@ -1,175 +1,73 @@
-//! What a person, or a program, sees of a trial while it trains.
-//!
-//! [`Figures`] gathers what was seen and knows no terminal; [`Progress`] draws it. It decides nothing.
+//! What a person, or a program, sees of a trial while it trains. It decides nothing.
 
-use super::number::{count, counted, loss, seconds, whole};
+use super::figures::{Expected, Figures};
+use super::number::{counted, loss, seconds, whole};
 use crate::output::Output;
-use dtrain_protocol::{Event, Failure, Rank, Stamped, StepFigures, StepId};
+use dtrain_protocol::{Event, Failure, Rank, Stamped, TrialId};
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::time::{Duration, Instant};
-
-/// What the plan promised.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Expected {
-    /// Optimizer steps of the whole training; 0 when nobody said.
-    pub(crate) steps: u64,
-    /// Seconds of one step.
-    pub(crate) step_seconds: Option<f64>,
-    /// What is counted in a step: `tokens` for a model with sequences, otherwise `samples`.
-    pub(crate) unit: &'static str,
-}
-
-/// What was seen so far.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Figures {
-    /// The newest step.
-    pub(crate) step: Option<StepFigures>,
-    /// The newest validation: step, loss, accuracy.
-    pub(crate) valid: Option<(StepId, f64, Option<f64>)>,
-    /// The best validation loss and its step.
-    pub(crate) best: Option<(StepId, f64)>,
-    /// The newest durable checkpoint.
-    pub(crate) saved: Option<StepId>,
-    /// Seconds of a step and tokens per second, each a moving average of about twenty steps.
-    pub(crate) pace: Option<(f64, f64)>,
-    /// Largest memory of any rank in bytes.
-    pub(crate) memory_bytes: u64,
-}
-
-impl Figures {
-    /// Takes note of an event; the steps of rank 0 speak for all.
-    pub(crate) fn take(&mut self, said: &Stamped) {
-        match &said.event {
-            Event::Step(figures) => {
-                self.memory_bytes = self.memory_bytes.max(figures.memory_bytes);
-                if said.rank == Rank(0) {
-                    self.pace(figures);
-                    self.step = Some(figures.clone());
-                }
-            }
-            Event::Validated { step, loss, accuracy } if said.rank == Rank(0) => {
-                self.valid = Some((*step, *loss, *accuracy));
-                if self.best.is_none_or(|(_, best)| *loss < best) {
-                    self.best = Some((*step, *loss));
-                }
-            }
-            Event::Validated { .. }
-            | Event::Listening(_)
-            | Event::Ready { .. }
-            | Event::Saved { .. }
-            | Event::SaveFailed { .. }
-            | Event::Finished { .. }
-            | Event::Failed(_) => {}
-        }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "an average for display")]
-    fn pace(&mut self, figures: &StepFigures) {
-        if figures.times.step == 0.0 {
-            return; // the first word of a foreign program, which tells no times
-        }
-        let step = figures.times.step.max(1e-9);
-        let rate = figures.tokens as f64 / step;
-        self.pace = Some(match self.pace {
-            // The first step pays for caches and page faults.
-            Some(_) if self.step.as_ref().is_some_and(|last| figures.step.0 <= last.step.0) => (step, rate),
-            Some((old_step, old_rate)) => {
-                (old_step + (step - old_step) * 0.1, old_rate + (rate - old_rate) * 0.1)
-            }
-            None => (step, rate),
-        });
-    }
-
-    /// Seconds left at the present pace.
-    #[expect(clippy::cast_precision_loss, reason = "an estimate for display")]
-    pub(crate) fn seconds_left(&self, expected: &Expected) -> Option<f64> {
-        let done = self.step.as_ref()?.step.0;
-        let left = expected.steps.checked_sub(done).filter(|_| expected.steps > 0)?;
-        Some(left as f64 * self.pace?.0)
-    }
-
-    /// `loss 2.3140   valid 2.4021   12.3 k tokens/s`, as far as known.
-    pub(crate) fn results(&self, expected: &Expected) -> String {
-        let mut parts = Vec::new();
-        parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
-        parts.extend(self.valid.map(|(_, value, _)| format!("valid {}", loss(value))));
-        parts.extend(self.pace.map(|(_, rate)| format!("{} {}/s", count(rate), expected.unit)));
-        parts.join("   ")
-    }
-
-    /// `81.0 ms/step, predicted 79.0 ms`, as far as known.
-    pub(crate) fn speed(&self, expected: &Expected) -> String {
-        match (self.pace, expected.step_seconds) {
-            (Some((step, _)), Some(predicted)) => {
-                format!("{}/step, predicted {}", seconds(step), seconds(predicted))
-            }
-            (Some((step, _)), None) => format!("{}/step", seconds(step)),
-            (None, _) => String::new(),
-        }
-    }
-
-    /// `1 min 52 s left`, as far as known.
-    fn left(&self, expected: &Expected) -> Option<String> {
-        self.seconds_left(expected).map(|left| format!("{} left", seconds(left)))
-    }
-
-    /// One line for a log.
-    pub(crate) fn line(&self, expected: &Expected) -> String {
-        let done = self.step.as_ref().map_or(0, |step| step.step.0);
-        let progress = match expected.steps {
-            0 => format!("step {done}"),
-            steps => format!("step {done}/{steps}"),
-        };
-        let parts =
-            [Some(progress), Some(self.results(expected)), Some(self.speed(expected)), self.left(expected)];
-        parts.into_iter().flatten().collect::<Vec<_>>().join("   ")
-    }
-}
+use std::cell::RefCell;
 
 /// Shows a trial.
 pub(crate) struct Progress {
     out: Output,
+    /// The trial, which lines of JSON name.
+    trial: TrialId,
     expected: Expected,
     /// What was seen.
     pub(crate) figures: Figures,
     /// On a terminal.
     bar: Option<ProgressBar>,
-    /// When the last line was written, where there is no terminal.
-    last_line: Option<Instant>,
-    begun: Instant,
+    /// Lines that the caller prints; `None` where they go to standard error.
+    lines: Option<RefCell<Vec<String>>>,
+    /// When the first and the last line about a step were due, in milliseconds since the epoch, where there is no bar.
+    steps_shown: Option<(u64, u64)>,
     /// Whoever read our JSON is gone.
     pub(crate) is_unheard: bool,
 }
 
-/// Between two lines of a log, while somebody may be looking …
-const LINE_EVERY: Duration = Duration::from_secs(2);
+/// Milliseconds between two lines about steps, while somebody may be looking …
+const LINE_EVERY: u64 = 2_000;
 
 /// … which is for so long …
-const CHATTY: Duration = Duration::from_secs(120);
+const CHATTY: u64 = 120_000;
 
 /// … and after that.
-const LINE_EVERY_LATER: Duration = Duration::from_secs(20);
+const LINE_EVERY_LATER: u64 = 20_000;
 
 impl Progress {
-    pub(crate) fn new(out: Output, expected: Expected) -> Self {
+    /// On standard error: a bar on a terminal, otherwise lines. With `--json`, all that is seen as lines on standard output.
+    pub(crate) fn new(out: Output, trial: &TrialId, expected: Expected) -> Self {
         let bar = out.draws().then(|| bar(expected.steps));
         Self {
             out,
+            trial: trial.clone(),
             expected,
             figures: Figures::default(),
             bar,
-            last_line: None,
-            begun: Instant::now(),
+            lines: None,
+            steps_shown: None,
             is_unheard: false,
         }
     }
 
+    /// As lines that the caller prints.
+    pub(crate) fn in_lines(out: Output, trial: &TrialId, expected: Expected) -> Self {
+        let out = Output { json: false, quiet: true, ..out };
+        Self { lines: Some(RefCell::default()), ..Self::new(out, trial, expected) }
+    }
+
+    /// The lines since the last call.
+    pub(crate) fn take_lines(&self) -> Vec<String> {
+        self.lines.as_ref().map(RefCell::take).unwrap_or_default()
+    }
+
     /// Says something without tearing the bar.
     pub(crate) fn say(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| self.out.say(text)),
-            None => self.out.say(text),
+        match (&self.lines, &self.bar) {
+            (Some(lines), _) => lines.borrow_mut().push(text.to_owned()),
+            (None, Some(bar)) => bar.suspend(|| self.out.say(text)),
+            (None, None) => self.out.say(text),
         }
     }
 
@@ -216,7 +114,7 @@ impl Progress {
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));
             }
-            Event::Step(_) | Event::Validated { .. } if said.rank == Rank(0) => self.draw(),
+            Event::Step(_) | Event::Validated { .. } if said.rank == Rank(0) => self.draw(said.at_ms),
             Event::Step(_)
             | Event::Validated { .. }
             | Event::Ready { .. }
@@ -228,7 +126,12 @@ impl Progress {
 
     fn fact(&mut self, fact: &Fact) {
         match fact {
-            Fact::CheckpointDurable { step, .. } => self.figures.saved = Some(*step),
+            Fact::CheckpointDurable { step, .. } => {
+                self.figures.saved = Some(*step);
+                if self.lines.is_some() {
+                    self.say(&format!("checkpoint at step {step} saved"));
+                }
+            }
             Fact::CheckpointRefused { step, reason, .. } => {
                 self.say(&format!(
                     "{}: the checkpoint at step {step} cannot be used: {reason}",
@@ -302,8 +205,8 @@ impl Progress {
         self.out.paint.yellow("warning")
     }
 
-    fn draw(&mut self) {
-        let Some(bar) = &self.bar else { return self.draw_line() };
+    fn draw(&mut self, at_ms: u64) {
+        let Some(bar) = &self.bar else { return self.draw_line(at_ms) };
         let done = self.figures.step.as_ref().map_or(0, |step| step.step.0);
         bar.set_position(done);
         bar.set_prefix(self.figures.left(&self.expected).unwrap_or_default());
@@ -314,12 +217,14 @@ impl Progress {
         ));
     }
 
-    fn draw_line(&mut self) {
-        let pause = if self.begun.elapsed() < CHATTY { LINE_EVERY } else { LINE_EVERY_LATER };
-        let is_due = self.last_line.is_none_or(|last| last.elapsed() >= pause);
+    fn draw_line(&mut self, at_ms: u64) {
+        let (first, last) = self.steps_shown.unwrap_or((at_ms, 0));
+        let pause = if at_ms.saturating_sub(first) < CHATTY { LINE_EVERY } else { LINE_EVERY_LATER };
+        // A clock that was set back does not silence it.
+        let is_due = at_ms.checked_sub(last).is_none_or(|passed| passed >= pause);
         if is_due && !self.out.json {
-            self.last_line = Some(Instant::now());
-            self.out.say(&self.figures.line(&self.expected));
+            self.steps_shown = Some((first, at_ms));
+            self.say(&self.figures.line(&self.expected));
         }
     }
 }
@@ -327,7 +232,7 @@ impl Progress {
 impl Observer for Progress {
     fn observe(&mut self, seen: &Seen) {
         if self.out.json && !self.is_unheard {
-            self.is_unheard = self.out.json_line("seen", &SeenLine { seen }).is_err();
+            self.is_unheard = self.out.json_line("seen", &SeenLine { trial: &self.trial, seen }).is_err();
         }
         match seen {
             Seen::Fact(fact) => self.fact(fact),
@@ -337,9 +242,10 @@ impl Observer for Progress {
     }
 }
 
-/// One line of `--json`: `{"format": "dtrain.seen/1", "seen": {"event": …}}`.
+/// One line of `--json`: `{"format": "dtrain.seen/1", "trial": …, "seen": {"event": …}}`.
 #[derive(serde::Serialize)]
 struct SeenLine<'a> {
+    trial: &'a TrialId,
     seen: &'a Seen,
 }
 
@@ -350,61 +256,4 @@ fn bar(steps: u64) -> ProgressBar {
         .progress_chars("━━╌");
     let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(8));
     bar.with_style(style)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dtrain_protocol::{AttemptId, PhaseTimes};
-
-    fn expected() -> Expected {
-        Expected { steps: 100, step_seconds: Some(0.1), unit: "tokens" }
-    }
-
-    fn said(rank: u32, event: Event) -> Stamped {
-        Stamped { attempt: AttemptId(1), rank: Rank(rank), sequence: 0, at_ms: 0, event }
-    }
-
-    fn step(number: u64, seconds: f64) -> Event {
-        Event::Step(StepFigures {
-            step: StepId(number),
-            loss: 2.5,
-            gradient_norm: Some(1.0),
-            learning_rate: 1e-3,
-            noise: None,
-            tokens: 1000,
-            times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
-            memory_bytes: 1 << 20,
-            sent_bytes: 0,
-            held: dtrain_protocol::HeldBytes::default(),
-        })
-    }
-
-    #[test]
-    fn a_line_tells_step_loss_speed_prediction_and_time_left() {
-        let mut figures = Figures::default();
-        figures.take(&said(0, step(50, 0.11)));
-        figures.take(&said(0, Event::Validated { step: StepId(50), loss: 2.75, accuracy: Some(0.3) }));
-        assert_eq!(
-            figures.line(&expected()),
-            "step 50/100   loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms   5.5 s left"
-        );
-    }
-
-    #[test]
-    fn other_ranks_count_for_memory_only() {
-        let mut figures = Figures::default();
-        figures.take(&said(1, step(50, 0.11)));
-        assert_eq!((figures.step, figures.memory_bytes), (None, 1 << 20));
-    }
-
-    #[test]
-    fn the_best_validation_is_remembered() {
-        let mut figures = Figures::default();
-        for (number, loss) in [(10, 3.0), (20, 2.0), (30, 2.5)] {
-            figures.take(&said(0, Event::Validated { step: StepId(number), loss, accuracy: None }));
-        }
-        assert_eq!(figures.best, Some((StepId(20), 2.0)));
-        assert_eq!(figures.valid, Some((StepId(30), 2.5, None)));
-    }
 }

@@ -2,7 +2,7 @@
 
 use crate::goodput::{self, HOST_MTBF_SECONDS, Hazard, RESTART_SECONDS};
 use crate::pace::nearest_steps;
-use crate::saving::state_bytes;
+use crate::saving::state;
 use dtrain_recipes::{Recipe, SaveEvery};
 use serde::Serialize;
 
@@ -54,7 +54,7 @@ pub(super) fn failures(
     let seconds = |steps: u64| steps as f64 * step_seconds;
     let hosts = devices.div_ceil(per_host.max(1));
     let host = recipe.cluster.mtbf.map_or(HOST_MTBF_SECONDS, |mtbf| mtbf.0);
-    let bytes = state_bytes(recipe);
+    let bytes = state(recipe);
     let hazard = Hazard {
         mtbf_seconds: goodput::job_mtbf_seconds(host, hosts),
         hold_seconds: bytes / f64::from(hosts) / STORAGE_BYTES_PER_SECOND,

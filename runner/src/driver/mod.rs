@@ -7,7 +7,10 @@ mod engine;
 mod link;
 mod lock;
 mod trained;
+mod viewer;
 mod watch;
+
+pub use viewer::{Viewer, ended};
 
 use crate::agent::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};

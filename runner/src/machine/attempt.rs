@@ -20,6 +20,8 @@ pub(super) struct Heard {
     pub(super) saved: BTreeMap<StepId, BTreeSet<Rank>>,
     /// Who did all it was told.
     finished: BTreeMap<Rank, StopReason>,
+    /// The newest step whose checkpoint was saved by every rank and could not be committed.
+    pub(super) uncommitted: Option<StepId>,
     /// The gravest failure.
     cause: Option<Failure>,
     /// When the attempt is killed unless it has ended.
@@ -100,7 +102,19 @@ impl Machine {
         }
     }
 
+    /// An attempt that finished and whose last state is in no checkpoint is lost: what it learned cannot be read.
+    fn unless_unsaved(&self, ended: Ended) -> Ended {
+        match (ended, self.heard.uncommitted) {
+            (Ended::Finished(_), Some(step)) if step >= self.reached && !self.is_durable(step) => {
+                let reason = "its checkpoint could not be committed".to_owned();
+                Ended::Lost(Failure::Unsaved { step, reason })
+            }
+            (ended, _) => ended,
+        }
+    }
+
     pub(super) fn attempt_ended(&mut self, now: Moment, ended: Ended, effects: &mut Vec<Effect>) {
+        let ended = self.unless_unsaved(ended);
         if let Ended::Lost(Failure::CorruptCheckpoint { folder, detail }) = &ended {
             self.refuse(folder, detail, effects);
         }

@@ -157,6 +157,7 @@ impl Machine {
             }
             Input::CommitFailed { attempt, step } if self.listens_to(attempt) => {
                 self.heard.saved.remove(&step);
+                self.heard.uncommitted = self.heard.uncommitted.max(Some(step));
             }
             Input::Over { attempt, ended } if self.listens_to(attempt) => {
                 self.attempt_ended(now, ended, &mut effects);

@@ -170,7 +170,7 @@ pub(crate) fn a_rank_that_talks_nonsense_is_replaced() {
 
 pub(crate) fn what_cannot_be_started_is_tried_again() {
     let mut world = World::new();
-    world.command = Some(vec!["/nowhere/to/be/found".into()]);
+    world.command = Some(vec!["no\0program".into()]);
     thread::scope(|scope| {
         let driving = scope.spawn(|| world.drive(driver::start));
         // Stopping while the next attempt is waited for ends the trial at once.

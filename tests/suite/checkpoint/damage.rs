@@ -166,7 +166,12 @@ fn a_thousand_damages_are_refused_with_file_and_tensor() {
     let root = tempfile::tempdir().expect("a folder");
     let folder = checkpoint(&Case::new("gpt", &[("data", "2"), ("tensor", "2")]), 1, root.path());
     let files = files(&folder);
-    assert_eq!(files.len(), 6, "four ranks, the table of contents and COMMIT: {:?}", files.keys());
+    assert_eq!(
+        files.len(),
+        7,
+        "four ranks, the table of contents, the inputs and COMMIT: {:?}",
+        files.keys()
+    );
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
     for seed in 0..SEEDS {
         let damage = Damage::of(seed, &files);

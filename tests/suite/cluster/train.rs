@@ -146,7 +146,7 @@ fn checkpoints_of_hosts(lab: &Lab) {
     says(&["checkpoint", "pull", "quickstart-1", "--to", "pulled"]);
     let pulled = lab.home("controller").join("pulled");
     let files = fs::read_dir(&pulled).expect("a checkpoint").count();
-    assert_eq!(files, 6, "four ranks, the table of contents and COMMIT");
+    assert_eq!(files, 7, "four ranks, the table of contents, the inputs and COMMIT");
     assert_ne!(fs::read(&file).ok(), fs::read(pulled.join("rank-00001.safetensors")).ok(), "of another host");
     dtrain_runner::checkpoints::verify(&pulled).expect("it is a checkpoint");
 }

@@ -115,6 +115,11 @@ impl Memory {
     pub(super) fn path(&self) -> PathBuf {
         self.folder.path().to_owned()
     }
+
+    /// Changes its size, in bytes.
+    pub(super) fn resize(&self, bytes: u64) -> Result<(), String> {
+        run("mount", &["-o", &format!("remount,size={bytes}"), text(self.folder.path())])
+    }
 }
 
 impl Drop for Memory {

@@ -3,9 +3,11 @@
 use super::disk::{Disk, Memory};
 use super::with_disks;
 use dtrain_tests::{House, digest, newest_checkpoint, root};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -56,24 +58,79 @@ fn folders(state: &Path) -> Vec<String> {
     names
 }
 
+/// Steps of a training that has room for two of its five checkpoints: weights and moments of 0.82 M parameters are 9.9 MB,
+/// and 16 MiB stay free.
+const ROOM: u64 = 38 << 20;
+const LARGER: [&str; 3] = ["model.hidden=128", "model.layers=4", "checkpoint.keep=2"];
+
+/// Starts a training on a disk with too little room, and waits until its last state cannot be saved. Also what it said until
+/// then.
+fn without_room(house: &House, memory: &Memory) -> (Child, BufReader<ChildStderr>, String) {
+    let mut run = dtrain(house, &memory.path(), &strs(&arguments(25, 5, &LARGER)));
+    let mut run = run.stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(run.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.contains("cannot be saved yet") {
+        assert!(lines.read_line(&mut said).expect("UTF-8") > 0, "{said}");
+    }
+    (run, lines, said)
+}
+
 #[test]
-fn training_goes_on_where_the_disk_is_full_and_the_user_is_told() {
+fn training_goes_on_where_the_disk_is_full_and_the_last_state_waits_for_room() {
     with_disks(|| {
-        // Weights and moments of 0.82 M parameters are 9.9 MB, and 16 MiB stay free: there is room for two checkpoints.
-        let memory = Memory::new(38 << 20).expect("one was made before");
+        let memory = Memory::new(ROOM).expect("one was made before");
         let house = House::default();
-        let settings = ["model.hidden=128", "model.layers=4", "checkpoint.keep=2"];
-        let output = dtrain(&house, &memory.path(), &strs(&arguments(25, 5, &settings))).output();
-        let output = output.expect("the program starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        assert!(said.contains("completed after 25 of 25 steps"), "{said}");
+        let (mut run, mut lines, mut said) = without_room(&house, &memory);
         assert!(said.contains("was not saved") && said.contains("bytes free"), "the user is told: {said}");
         let (step, newest) = newest_checkpoint(&newest_trial(&memory.path()));
         assert!(crate::checkpoint::examined(&newest).is_ok_and(|found| found.damaged.is_empty()));
         assert!((5..25).contains(&step.0), "the last that had room is kept: {step}");
+        sleep(Duration::from_millis(500));
+        assert!(run.try_wait().expect("it is ours").is_none(), "it waits: {said}");
+        memory.resize(4 * ROOM).expect("there is memory");
+        lines.read_to_string(&mut said).expect("UTF-8");
+        assert_eq!(run.wait().expect("it ends").code(), Some(0), "{said}");
+        assert!(said.contains("completed after 25 of 25 steps"), "{said}");
+        let (step, newest) = newest_checkpoint(&newest_trial(&memory.path()));
+        assert!(crate::checkpoint::examined(&newest).is_ok_and(|found| found.damaged.is_empty()));
+        assert_eq!(step.0, 25, "completed means that the last state can be read");
         let left = folders(&memory.path());
         assert!(left.iter().all(|name| !name.ends_with(".partial")), "what failed takes no room: {left:?}");
+    });
+}
+
+#[test]
+fn a_training_that_is_stopped_before_its_last_state_had_room_is_not_completed() {
+    with_disks(|| {
+        let memory = Memory::new(ROOM).expect("one was made before");
+        let house = House::default();
+        let (mut run, mut lines, mut said) = without_room(&house, &memory);
+        // A third terminal may take it up meanwhile, and waits with it.
+        let id = i32::try_from(run.id()).ok().and_then(Pid::from_raw).expect("it runs");
+        kill_process(id, Signal::INT).expect("it is ours");
+        lines.read_to_string(&mut said).expect("UTF-8");
+        assert_eq!(run.wait().expect("it ends").code(), Some(130), "{said}");
+        assert!(said.contains("the state after step 25 was not saved"), "{said}");
+        assert!(!said.contains("completed"), "{said}");
+        memory.resize(4 * ROOM).expect("there is memory");
+        let resumed = dtrain(&house, &memory.path(), &["resume", "last"]).output().expect("it starts");
+        assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+        assert_eq!(newest_checkpoint(&newest_trial(&memory.path())).0.0, 25);
+    });
+}
+
+#[test]
+fn a_training_without_room_for_one_checkpoint_is_refused_before_it_starts() {
+    with_disks(|| {
+        let memory = Memory::new(18 << 20).expect("one was made before");
+        let house = House::default();
+        let run = dtrain(&house, &memory.path(), &strs(&arguments(25, 5, &LARGER))).output();
+        let run = run.expect("the program starts");
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(4), "{said}");
+        assert!(said.contains("a checkpoint needs") && said.contains("free some space"), "{said}");
+        assert!(!memory.path().join("trials").exists(), "nothing was recorded");
     });
 }
 

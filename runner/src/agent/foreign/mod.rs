@@ -23,7 +23,7 @@ use environment::Seat;
 use progress::Progress;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::fs::{self, File};
-use std::io::{self, PipeReader};
+use std::io::{self, PipeReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -99,10 +99,12 @@ pub(super) fn start(
         .map(|child| (child, Voice { events, output, log: path, progress }))
 }
 
-/// A process in place of a program that cannot be started. As a shell does it, it says so in the log and ends with `code`.
-fn stand_in(log: File, code: u8, words: &str) -> io::Result<Child> {
+/// A process in place of a program that cannot be started: the log says so, and it ends with `code`, as a shell would.
+fn stand_in(mut log: File, code: u8, words: &str) -> io::Result<Child> {
+    // Written here: the log is read as soon as the pipes are closed.
+    writeln!(log, "{words}")?;
     let mut command = Command::new("sh");
-    command.args(["-c", "echo \"$1\" >&2; exit \"$2\"", "sh", words, &code.to_string()]);
+    command.args(["-c", "exit \"$1\"", "sh", &code.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log)).process_group(0);
     bind_to_this_thread(&mut command, None);
     command.spawn()

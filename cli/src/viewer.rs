@@ -1,0 +1,129 @@
+//! Shows a trial that another process controls.
+
+use crate::context::Context;
+use crate::drive::{Task, expected};
+use crate::failure::{Exit, Failure};
+use crate::render::progress::Progress;
+use crate::signals;
+use crate::trials::ledger;
+use dtrain_protocol::{AttemptId, Event, HeldBytes, PhaseTimes, Rank, Stamped, StepFigures, StepId, TrialId};
+use dtrain_runner::driver::{self, Outcome as Ending, Viewer};
+use dtrain_runner::ledger::History;
+use dtrain_runner::{LedgerError, Observer, Seen};
+use std::time::Duration;
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Why a viewer stopped looking.
+pub(crate) enum Viewed {
+    /// The trial is over.
+    Ended(Ending),
+    /// The user left.
+    Left,
+    /// No process controls the trial any more.
+    Unled,
+}
+
+/// Shows the progress of a trial that `process` controls, until one of the three. Changes nothing.
+pub(crate) fn view(
+    context: &Context,
+    history: &History,
+    task: &Task<'_>,
+    process: u32,
+) -> Result<Viewed, Failure> {
+    let interrupts = signals::listen()?;
+    let (home, trial, label) = (&context.home, task.trial, task.label);
+    let mut progress = Progress::new(context.out, trial, expected(task.plan));
+    progress.say(&format!("showing {label}, which process {process} controls; Ctrl-C leaves it running"));
+    let mut viewer = Viewer::after(home, trial, AttemptId(0));
+    let mut recorded = Recorded::default();
+    let is_elsewhere = home.trial(trial).elsewhere().exists();
+    let viewed = loop {
+        // Asked before the last news are shown.
+        let is_led = viewer.controller().is_some();
+        let ended = driver::ended(history, trial).map_err(|error| ledger(&error))?;
+        if is_elsewhere {
+            recorded.show_news(history, trial, &mut progress).map_err(|error| ledger(&error))?;
+        } else {
+            viewer.show_news(&mut progress).map_err(|error| unreadable(label, &error))?;
+        }
+        if let Some(ending) = ended {
+            break Viewed::Ended(ending);
+        }
+        if interrupts.count() > 0 {
+            break Viewed::Left;
+        }
+        if !is_led {
+            break Viewed::Unled;
+        }
+        std::thread::sleep(PAUSE);
+    };
+    progress.finish();
+    if matches!(viewed, Viewed::Left) {
+        context.out.say(&format!("{label} continues"));
+    }
+    Ok(viewed)
+}
+
+pub(crate) fn unreadable(label: &str, error: &std::io::Error) -> Failure {
+    Failure::new(Exit::Infrastructure, format!("cannot read what the ranks of {label} report"))
+        .cause(error.to_string())
+}
+
+/// Progress as the history has it, for a trial that reports to another host.
+#[derive(Default)]
+struct Recorded {
+    step: u64,
+    validated: u64,
+}
+
+impl Recorded {
+    fn show_news(
+        &mut self,
+        history: &History,
+        trial: &TrialId,
+        observer: &mut dyn Observer,
+    ) -> Result<(), LedgerError> {
+        let summaries = history.summaries(trial)?;
+        let newest = |key: &str| {
+            summaries
+                .iter()
+                .find(|summary| summary.key == key && summary.rank == Rank(0))
+                .map(|summary| (summary.last_step, summary.last.unwrap_or(f64::NAN)))
+        };
+        let mut show = |event| {
+            let at_ms = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
+            let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
+            let (attempt, rank) = (AttemptId(0), Rank(0));
+            observer.observe(&Seen::Event(Stamped { attempt, rank, sequence: 0, at_ms, event }));
+        };
+        if let Some((step, loss)) = newest("valid.loss").filter(|(step, _)| *step > self.validated) {
+            self.validated = step;
+            let accuracy = newest("valid.accuracy").map(|(_, accuracy)| accuracy);
+            show(Event::Validated { step: StepId(step), loss, accuracy });
+        }
+        if let Some((step, loss)) = newest("loss").filter(|(step, _)| *step > self.step) {
+            self.step = step;
+            let value = |key: &str| newest(key).map_or(0.0, |(_, value)| value);
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count for display"
+            )]
+            show(Event::Step(StepFigures {
+                step: StepId(step),
+                loss,
+                gradient_norm: None,
+                learning_rate: value("learning_rate"),
+                noise: None,
+                tokens: (value("tokens_per_second") * value("step_seconds")).round() as u64,
+                times: PhaseTimes { step: value("step_seconds"), ..PhaseTimes::default() },
+                memory_bytes: value("memory_bytes") as u64,
+                sent_bytes: 0,
+                held: HeldBytes::default(),
+            }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Follows a trial without driving it: reads the spools on this machine, and changes nothing.
+
+use super::{Outcome, lock};
+use crate::agent::SpoolRecord;
+use crate::agent::spool::{SpoolEnd, SpoolReader};
+use crate::fact::{Fact, Ledger, LedgerError};
+use crate::home::{Home, TrialFolder};
+use crate::machine::Machine;
+use crate::seen::{Observer, Seen, Status};
+use dtrain_protocol::{AttemptId, TrialId};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Seek, SeekFrom};
+
+/// A reader of the spools of a trial. Any number of them may follow one trial.
+pub struct Viewer {
+    folder: TrialFolder,
+    /// The spool that is read, how many of its bytes were, and whether the rest is damaged.
+    attempt: AttemptId,
+    offset: u64,
+    is_damaged: bool,
+}
+
+impl Viewer {
+    /// Follows `trial` from the beginning of the attempt after `attempt`; attempt 0 is before all others.
+    pub fn after(home: &Home, trial: &TrialId, attempt: AttemptId) -> Self {
+        Self { folder: home.trial(trial), attempt, offset: 0, is_damaged: false }
+    }
+
+    /// Shows what was written since the last call. Nothing is here of a trial whose agent is on another host.
+    pub fn show_news(&mut self, observer: &mut dyn Observer) -> io::Result<()> {
+        loop {
+            if !self.is_damaged {
+                self.read(observer)?;
+            }
+            let Some(next) = self.next()? else { return Ok(()) };
+            (self.attempt, self.offset, self.is_damaged) = (next, 0, false);
+        }
+    }
+
+    /// Process id of the controller; `None` when nothing drives the trial.
+    pub fn controller(&self) -> Option<u32> {
+        lock::holder(&self.folder)
+    }
+
+    fn read(&mut self, observer: &mut dyn Observer) -> io::Result<()> {
+        let path = self.folder.spool(self.attempt);
+        let mut spool = match File::open(&path) {
+            Ok(spool) => spool,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        spool.seek(SeekFrom::Start(self.offset))?;
+        let mut reader = SpoolReader::at(self.offset, BufReader::new(spool));
+        loop {
+            match reader.next() {
+                Ok(record) => observer.observe(&seen(record)),
+                Err(SpoolEnd::End) => break,
+                Err(SpoolEnd::Damaged(error)) => {
+                    let (offset, reason) = (reader.offset(), error.to_string());
+                    observer.observe(&Seen::Status(Status::SpoolDamaged { spool: path, offset, reason }));
+                    self.is_damaged = true;
+                    break;
+                }
+            }
+        }
+        self.offset = reader.offset();
+        Ok(())
+    }
+
+    /// The first attempt with a spool after the one that is read.
+    fn next(&self) -> io::Result<Option<AttemptId>> {
+        let folder = self.folder.spool(self.attempt);
+        let entries = match folder.parent().map(fs::read_dir) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Some(Ok(entries)) => entries,
+            Some(Err(_)) | None => return Ok(None),
+        };
+        let mut next = None;
+        for entry in entries {
+            let name = entry?.file_name();
+            let number = name
+                .to_str()
+                .and_then(|name| name.strip_prefix("attempt-")?.strip_suffix(".spool")?.parse().ok());
+            let later = number.map(AttemptId).filter(|attempt| *attempt > self.attempt);
+            next = next.into_iter().chain(later).min();
+        }
+        Ok(next)
+    }
+}
+
+fn seen(record: SpoolRecord) -> Seen {
+    match record {
+        SpoolRecord::Began { attempt, ranks } => {
+            Seen::Status(Status::Launching { attempt, ranks, from: None })
+        }
+        SpoolRecord::Event(stamped) => Seen::Event(stamped),
+        SpoolRecord::Committed { attempt, step, folder } => {
+            Seen::Fact(Fact::CheckpointDurable { attempt, step, folder })
+        }
+        SpoolRecord::CommitFailed { step, reason, .. } => Seen::Status(Status::CommitFailed { step, reason }),
+        SpoolRecord::Unreadable { at, reason } => Seen::Status(Status::RecordSkipped { at, reason }),
+        SpoolRecord::Over { attempt, ended } => Seen::Fact(Fact::AttemptEnded { attempt, ended }),
+    }
+}
+
+/// How a trial ended, by its facts; `None` while it goes on, and of one that was lost.
+pub fn ended(ledger: &dyn Ledger, trial: &TrialId) -> Result<Option<Outcome>, LedgerError> {
+    let (machine, _) = Machine::replay(&ledger.facts(trial)?);
+    let verdict = machine.verdict().filter(|_| machine.open().is_none()).cloned();
+    Ok(verdict.map(|verdict| Outcome::Ended {
+        verdict,
+        checkpoint: machine.newest().cloned(),
+        attempts: machine.attempt().0,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::StepId;
+    use dtrain_protocol::frame;
+    use std::io::Write;
+
+    fn all(viewer: &mut Viewer) -> Vec<Seen> {
+        let mut found = Vec::new();
+        viewer.show_news(&mut |seen: &Seen| found.push(seen.clone())).expect("readable");
+        found
+    }
+
+    fn failed(attempt: u64, step: u64) -> SpoolRecord {
+        SpoolRecord::CommitFailed { attempt: AttemptId(attempt), step: StepId(step), reason: String::new() }
+    }
+
+    #[test]
+    fn news_are_shown_once_over_all_attempts_and_a_torn_record_when_it_is_whole() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let (home, trial) = (Home::at(root.path()), TrialId("01J".into()));
+        let folder = home.trial(&trial);
+        let mut viewer = Viewer::after(&home, &trial, AttemptId(0));
+        assert_eq!(all(&mut viewer), [], "there is no folder yet");
+        folder.create().expect("a folder");
+        let bytes = frame::encode(&failed(2, 1));
+        let mut spool = File::create(folder.spool(AttemptId(2))).expect("a spool");
+        spool.write_all(&[&bytes[..], &bytes[..5]].concat()).expect("room");
+        assert_eq!(all(&mut viewer), [seen(failed(2, 1))], "attempt 1 was never launched");
+        assert_eq!(all(&mut viewer), []);
+        spool.write_all(&bytes[5..]).expect("room");
+        std::fs::write(folder.spool(AttemptId(10)), frame::encode(&failed(10, 2))).expect("room");
+        assert_eq!(all(&mut viewer), [seen(failed(2, 1)), seen(failed(10, 2))]);
+        assert_eq!(viewer.controller(), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Any number of terminals watch one trial.
+
+use dtrain_protocol::TrialId;
+use dtrain_runner::ledger::History;
+use dtrain_tests::{House, root};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long anything may take that must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A run of the tiny recipe that lasts for some seconds.
+fn run(house: &House) -> Child {
+    let recipe = root().join("tests/data/tiny/recipe.toml");
+    let mut command = house.dtrain(["run", recipe.to_str().expect("UTF-8"), "--no-sample"]);
+    for setting in [
+        "objective.stop={ steps = 1500 }",
+        "cluster.ranks=2",
+        "layout.data=2",
+        "checkpoint.every=\"100 steps\"",
+    ] {
+        command.args(["--set", setting]);
+    }
+    let child = piped(command);
+    let begun = Instant::now();
+    while trial(house).is_none_or(|(_, step)| step == 0) {
+        assert!(begun.elapsed() < PATIENCE, "it should train");
+        sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+fn piped(mut command: Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+/// The trial and its last recorded step.
+fn trial(house: &House) -> Option<(TrialId, u64)> {
+    let history = History::open_read_only(&house.history()).ok()?;
+    let trial = history.find("last").ok()?;
+    let step = history.trial(&trial, &|_| false).ok()?.row.step;
+    Some((trial, step))
+}
+
+/// Exit code, standard output and standard error.
+fn ended(mut child: Child) -> (Option<i32>, String, String) {
+    let mut errors = child.stderr.take().expect("a pipe");
+    let said = std::thread::spawn(move || {
+        let mut text = String::new();
+        errors.read_to_string(&mut text).map(|_| text)
+    });
+    let mut printed = String::new();
+    child.stdout.take().expect("a pipe").read_to_string(&mut printed).expect("UTF-8");
+    let said = said.join().expect("no panic").expect("UTF-8");
+    (child.wait().expect("it ends").code(), printed, said)
+}
+
+#[test]
+fn viewers_follow_a_trial_that_another_terminal_runs() {
+    let house = House::default();
+    let run = run(&house);
+    let attach = || piped(house.dtrain(["attach", "last"]));
+    let viewers = [attach(), attach()];
+    let json = piped(house.dtrain(["attach", "last", "--json"]));
+    let logs = piped(house.dtrain(["logs", "last", "--follow"]));
+    let (code, _, said) = ended(run);
+    assert_eq!(code, Some(0), "{said}");
+    for viewer in viewers {
+        let (code, _, said) = ended(viewer);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("which process") && said.contains("training "), "{said}");
+        assert!(said.contains("step ") && said.contains("/1500") && said.contains("loss "), "{said}");
+        assert!(said.contains("completed after 1500 of 1500 steps"), "{said}");
+    }
+    let (id, _) = trial(&house).expect("a trial");
+    let (code, printed, said) = ended(json);
+    assert_eq!(code, Some(0), "{said}");
+    let lines = printed.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let lines: Vec<_> = lines.collect();
+    assert!(lines.len() > 1500 && lines.iter().all(|line| line["trial"] == id.0), "{printed}");
+    let (code, printed, said) = ended(logs);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        printed.contains("/1500   loss ") && printed.contains("checkpoint at step 1500 saved"),
+        "{printed}"
+    );
+    // What is over can still be read.
+    let output = house.expect(0, ["logs", "last"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("checkpoint at step 1500 saved"));
+}
+
+#[test]
+fn a_viewer_takes_over_when_the_controller_is_killed() {
+    let house = House::default();
+    let mut run = run(&house);
+    let viewer = piped(house.dtrain(["attach", "last"]));
+    sleep(Duration::from_millis(300));
+    run.kill().expect("it runs");
+    run.wait().expect("it ends");
+    let (code, _, said) = ended(viewer);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("which process"), "it was not the first: {said}");
+    assert!(said.contains("completed after 1500 of 1500 steps"), "{said}");
+}
