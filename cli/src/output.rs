@@ -32,6 +32,11 @@ impl Output {
         !self.quiet && !self.json && io::stderr().is_terminal() && !is_dumb()
     }
 
+    /// Columns of the terminal on stderr; 80 when it does not tell.
+    pub(crate) fn columns(&self) -> usize {
+        columns(&io::stderr()).unwrap_or(80)
+    }
+
     /// How a page on stdout is drawn now.
     pub(crate) fn style(&self) -> Style {
         let stdout = io::stdout();
@@ -147,6 +152,11 @@ fn wrapped_line(line: &str, width: usize) -> String {
     out
 }
 
+/// Steers the terminal on stderr.
+pub(crate) fn steer(sequence: &str) {
+    drop(io::stderr().lock().write_all(sequence.as_bytes()));
+}
+
 /// Writes to stderr. Whether anybody reads it is not our business.
 pub(crate) fn complain(text: &str) {
     drop(io::stderr().lock().write_all(tame(text).as_bytes()));
@@ -248,6 +258,10 @@ impl Paint {
 
     pub(crate) fn yellow(self, text: &str) -> String {
         self.with("33", text)
+    }
+
+    pub(crate) fn cyan(self, text: &str) -> String {
+        self.with("36", text)
     }
 
     pub(crate) fn blue(self, text: &str) -> String {

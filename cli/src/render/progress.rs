@@ -1,11 +1,11 @@
 //! What a person, or a program, sees of a trial while it trains. It decides nothing.
 
+use super::bar::Bar;
 use super::figures::{Expected, Figures};
 use super::number::{counted, loss, seconds, whole};
 use crate::output::Output;
 use dtrain_protocol::{Event, Failure, Rank, Stamped, TrialId};
 use dtrain_runner::{Fact, Observer, Seen, Status};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 
 /// Shows a trial.
@@ -17,7 +17,7 @@ pub(crate) struct Progress {
     /// What was seen.
     pub(crate) figures: Figures,
     /// On a terminal.
-    bar: Option<ProgressBar>,
+    bar: Option<Bar>,
     /// Lines that the caller prints; `None` where they go to standard error.
     lines: Option<RefCell<Vec<String>>>,
     /// When the first and the last line about a step were due, in milliseconds since the epoch, where there is no bar.
@@ -38,7 +38,7 @@ const LINE_EVERY_LATER: u64 = 20_000;
 impl Progress {
     /// On standard error: a bar on a terminal, otherwise lines. With `--json`, all that is seen as lines on standard output.
     pub(crate) fn new(out: Output, trial: &TrialId, expected: Expected) -> Self {
-        let bar = out.draws().then(|| bar(expected.steps));
+        let bar = out.draws().then(|| Bar::new(out, expected.steps));
         Self {
             out,
             trial: trial.clone(),
@@ -74,7 +74,7 @@ impl Progress {
     /// Takes the bar away; what is said next stands in its place.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+            bar.finish();
         }
     }
 
@@ -208,13 +208,10 @@ impl Progress {
     fn draw(&mut self, at_ms: u64) {
         let Some(bar) = &self.bar else { return self.draw_line(at_ms) };
         let done = self.figures.step.as_ref().map_or(0, |step| step.step.0);
-        bar.set_position(done);
-        bar.set_prefix(self.figures.left(&self.expected).unwrap_or_default());
-        bar.set_message(format!(
-            "{}   {}",
-            self.figures.results(&self.expected),
-            self.figures.speed(&self.expected)
-        ));
+        let left = self.figures.left(&self.expected).unwrap_or_default();
+        let figures =
+            format!("{}   {}", self.figures.results(&self.expected), self.figures.speed(&self.expected));
+        bar.set(done, &left, &figures);
     }
 
     fn draw_line(&mut self, at_ms: u64) {
@@ -247,13 +244,4 @@ impl Observer for Progress {
 struct SeenLine<'a> {
     trial: &'a TrialId,
     seen: &'a Seen,
-}
-
-fn bar(steps: u64) -> ProgressBar {
-    let template = "{bar:30.cyan/dim} {percent:>3}%   step {pos}/{len}   {prefix}\n{wide_msg}";
-    let style = ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("━━╌");
-    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(8));
-    bar.with_style(style)
 }

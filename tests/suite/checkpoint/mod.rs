@@ -5,6 +5,7 @@ mod damage;
 mod golden;
 
 use dtrain_protocol::Slice;
+use dtrain_protocol::inputs::INPUTS;
 use dtrain_runner::TrialFolder;
 use dtrain_runner::checkpoints::{Examined, Here, Holder, Inventory, examine};
 use dtrain_worker::checkpoint::{CheckpointError, Reader};
@@ -22,6 +23,7 @@ pub(crate) fn examined(folder: &Path) -> Result<Examined, String> {
 /// Reads every tensor of a checkpoint, as ranks do.
 fn read(folder: &Path) -> Result<(), CheckpointError> {
     let reader = Reader::open(folder)?;
+    reader.file(INPUTS)?;
     for tensor in &reader.manifest().tensors {
         let whole = Slice::whole(&tensor.shape);
         let mut room = vec![0.0; usize::try_from(whole.elements()).expect("it is small")];
