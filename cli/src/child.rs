@@ -114,7 +114,8 @@ impl Origin {
         let checked = check(&document, &checking)?;
         let changes = changes(&before, &checked.settings());
         let tokenizer = self.tokenizer();
-        Ok((Loaded { name, checked, folder, tokenizer }, changes))
+        let project = folder.clone();
+        Ok((Loaded { name, checked, folder, project, tokenizer }, changes))
     }
 }
 

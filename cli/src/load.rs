@@ -17,8 +17,10 @@ pub(crate) struct Loaded {
     pub(crate) name: String,
     /// The recipe, and where each value was said.
     pub(crate) checked: Checked,
-    /// Folder that relative data paths start from, absolute.
+    /// Folder that relative data paths start from and that a command runs in, absolute.
     pub(crate) folder: PathBuf,
+    /// Folder of the user's lock file: that of the recipe, or for a package's recipe the working folder.
+    pub(crate) project: PathBuf,
     /// The tokenizer of the checkpoint that training begins with, as JSON.
     pub(crate) tokenizer: Option<Vec<u8>>,
 }
@@ -26,7 +28,7 @@ pub(crate) struct Loaded {
 /// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
 pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
     let loaded = describe(name, layers, extra)?;
-    let Loaded { checked, folder, .. } = &loaded;
+    let Loaded { checked, folder, project, .. } = &loaded;
     let missing: Vec<Problem> = checked
         .files
         .iter()
@@ -36,7 +38,7 @@ pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> 
     if !missing.is_empty() {
         return Err(missing.into());
     }
-    sharing::trust::permit(&store(folder, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
+    sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
     Ok(loaded)
 }
 
@@ -47,10 +49,23 @@ pub(crate) fn describe(name: &str, layers: &LayerArgs, extra: &[(&str, String)])
         Some(folder) => absolute(folder)?,
         None => absolute(Path::new("."))?,
     };
+    let project = match &source.folder {
+        Some(_) if source.shared.is_none() => folder.clone(),
+        Some(_) | None => absolute(Path::new("."))?,
+    };
     let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
-    let document = lay(&source, layers, extra)?;
+    let document = lay(&source, &project, layers, extra)?;
     let checked = check(&document, &checking)?;
-    Ok(Loaded { name: name.to_owned(), checked, folder, tokenizer: None })
+    let folder = package_of_command(&checked).unwrap_or(folder);
+    Ok(Loaded { name: name.to_owned(), checked, folder, project, tokenizer: None })
+}
+
+/// The folder of the package that a command comes from, also where the user's recipe only extends the package's: what was
+/// trusted is what runs.
+fn package_of_command(checked: &Checked) -> Option<PathBuf> {
+    let argv = checked.resolved.iter().find(|value| value.path == "model.argv")?;
+    let source = argv.origin.source().filter(|source| source.shared.is_some())?;
+    source.folder.clone()
 }
 
 fn named(source: &Source, typed: &str) -> CheckContext {
@@ -61,12 +76,19 @@ fn named(source: &Source, typed: &str) -> CheckContext {
 }
 
 /// All layers as one document.
-fn lay(source: &Source, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Document, Failure> {
+fn lay(
+    source: &Source,
+    project: &Path,
+    layers: &LayerArgs,
+    extra: &[(&str, String)],
+) -> Result<Document, Failure> {
+    // The user cannot see the folder of a package: what is said over its recipe starts from the working folder.
+    let base = if source.shared.is_some() { project } else { Path::new("") };
     let mut all = Layers::default();
     if let Some(document) = optional(&settings_file()?, Layer::Settings)? {
         all = all.over(Layer::Settings, document)?;
     }
-    let packages = store(source.folder.as_deref().unwrap_or(Path::new(".")), false)?;
+    let packages = store(project, false)?;
     let recipe = extended(Document::parse(source)?, &sharing::resolver(Some(&packages)))?;
     all = all.over(Layer::Recipe, recipe)?;
     if let Some(path) = &layers.cluster {
@@ -74,11 +96,11 @@ fn lay(source: &Source, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<
     }
     for (variable, (key, value)) in environment(std::env::vars_os()) {
         let name = format!("environment variable {variable}");
-        let document = Document::from_assignment(Layer::Environment, &name, &key, &value)?;
+        let document = Document::from_assignment_in(base, Layer::Environment, &name, &key, &value)?;
         all = all.over(Layer::Environment, document)?;
     }
     for text in &layers.set {
-        all = all.over(Layer::Assignment, assignment(text)?)?;
+        all = all.over(Layer::Assignment, assignment(text, base)?)?;
     }
     for (key, value) in extra {
         let flag = format!("--{}", key.rsplit('.').next().unwrap_or(key));
@@ -95,7 +117,7 @@ pub(crate) fn layered(recipe: Document, layers: &LayerArgs) -> Result<Document, 
         all = all.over(Layer::Cluster, Document::parse(&read(path, Layer::Cluster)?)?)?;
     }
     for text in &layers.set {
-        all = all.over(Layer::Assignment, assignment(text)?)?;
+        all = all.over(Layer::Assignment, assignment(text, Path::new(""))?)?;
     }
     all.resolve()
 }

@@ -11,6 +11,7 @@ use figment::value::{Dict, Map, Value as Tree};
 use figment::{Figment, Metadata, Profile, Provider};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Settings in layers.
 #[derive(Default)]
@@ -142,12 +143,12 @@ pub(crate) fn environment(
 }
 
 /// The document of one `--set key=value`.
-pub(crate) fn assignment(text: &str) -> Result<Document, Failure> {
+pub(crate) fn assignment(text: &str, base: &Path) -> Result<Document, Failure> {
     let Some((key, value)) = text.split_once('=') else {
         return Err(Failure::new(Exit::Usage, format!("--set wants key=value, found {text:?}"))
             .hint("write, for example, --set train.seed=7"));
     };
-    Ok(Document::from_assignment(Layer::Assignment, "--set", key.trim(), value.trim())?)
+    Ok(Document::from_assignment_in(base, Layer::Assignment, "--set", key.trim(), value.trim())?)
 }
 
 #[cfg(test)]
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_assignment_without_a_value_is_refused_with_an_example() {
-        let failure = assignment("train.seed").expect_err("no equals sign");
+        let failure = assignment("train.seed", Path::new("")).expect_err("no equals sign");
         assert!(failure.render(crate::output::Paint::plain()).contains("--set train.seed=7"));
     }
 }

@@ -4,6 +4,7 @@
 //! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
 
 mod advice;
+mod as_plan;
 mod drawn;
 mod failures;
 mod losers;
@@ -15,6 +16,7 @@ mod words;
 mod tests;
 
 pub use advice::Advice;
+pub use as_plan::as_plan;
 pub use failures::{Failures, STORAGE_BYTES_PER_SECOND};
 pub use losers::Loser;
 pub use mixed::{Alone, MixedOutlook, MixedPriced, OnGroup, explain_mixed, mixed_outlook};

@@ -150,6 +150,11 @@ impl Plan {
         self.choices.first().expect("a plan has at least one choice")
     }
 
+    /// Whether it was made for hosts that are only known from a data sheet.
+    pub(crate) fn is_estimated(&self) -> bool {
+        self.host.cores == 0
+    }
+
     /// Reads a stored plan. `Err` when a newer program wrote it, or when it is not a plan.
     pub fn parse(text: &str) -> Result<Self, ReadError> {
         #[derive(Deserialize)]

@@ -5,6 +5,7 @@
 use crate::problem::Problem;
 use crate::source::{LARGEST, Layer, Origin, Source};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -113,7 +114,19 @@ impl Document {
     ///
     /// `name` is what messages call it: `--set`, `environment variable DTRAIN_TRAIN__SEED`.
     pub fn from_assignment(layer: Layer, name: &str, key: &str, value: &str) -> Result<Self, Vec<Problem>> {
-        let source = Arc::new(Source::new(name, layer, format!("{key}={value}")));
+        Self::from_assignment_in(Path::new(""), layer, name, key, value)
+    }
+
+    /// The same where relative data paths in the value start from `folder`, not from the folder of the recipe.
+    pub fn from_assignment_in(
+        folder: &Path,
+        layer: Layer,
+        name: &str,
+        key: &str,
+        value: &str,
+    ) -> Result<Self, Vec<Problem>> {
+        let source = Source::new(name, layer, format!("{key}={value}"));
+        let source = Arc::new(Source { base: folder.to_owned(), ..source });
         let start = key.len() + 1;
         let whole = Origin::of(&source, 0..key.len());
         if key.len() + value.len() >= LARGEST {

@@ -50,7 +50,7 @@ pub struct Source {
     pub layer: Layer,
     /// TOML.
     pub text: String,
-    /// Folder of the file, which a relative `extends` in it starts from; `None` where there is no file.
+    /// Folder of the file, which relative paths in it start from; `None` where there is no file.
     pub folder: Option<PathBuf>,
     /// Name under which the lock file knows the git repository this text came from.
     pub shared: Option<String>,

@@ -118,3 +118,95 @@ fn steps_alone_do_not_make_hundreds_of_epochs_and_epochs_are_told() {
     let samples = plan["train_samples"].as_u64().expect("counted");
     assert!(seen <= 23 * samples, "{seen} of {samples}");
 }
+
+#[test]
+fn a_plan_for_gpus_that_are_not_here_is_written_for_another_engine() {
+    let house = House::default();
+    let recipe = root().join("examples/llama-405b/recipe.toml");
+    let recipe = recipe.to_str().expect("UTF-8");
+    let plan = |format| house.expect(0, ["plan", recipe, "--on", "2048x8 H100", "--emit", format]);
+    let output = plan("megatron");
+    let script = String::from_utf8_lossy(&output.stdout);
+    let outlook = house.expect(0, ["plan", recipe, "--on", "2048x8 H100", "--json"]);
+    let outlook: serde_json::Value = serde_json::from_slice(&outlook.stdout).expect("JSON");
+    let cut = &outlook["choice"]["cut"];
+    for (option, key) in
+        [("--tensor-model-parallel-size", "tensor"), ("--pipeline-model-parallel-size", "pipeline")]
+    {
+        let wanted = format!("{option} {}", cut[key].as_f64().expect("a number"));
+        assert!(script.contains(&wanted), "{wanted}: {script}");
+    }
+    assert!(words(&output).contains("an estimate for 2048x8 H100"), "{}", words(&output));
+    let slurm = plan("slurm");
+    let slurm = String::from_utf8_lossy(&slurm.stdout);
+    assert!(slurm.contains("--nodes=2048\n") && slurm.contains("--gpus-per-node=8\n"), "{slurm}");
+}
+
+/// A git repository with these files, and the house that has added it as `pack`.
+fn with_package(files: &[(&str, &str)]) -> House {
+    let house = House::default();
+    let folder = house.file("origin/README", "recipes\n").parent().expect("a folder").to_owned();
+    for (name, text) in files {
+        house.file(&format!("origin/{name}"), text);
+    }
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.arg("-C").arg(&folder).args(["-c", "user.name=a", "-c", "user.email=a@example.org"]);
+        let output = command.args(arguments).output().expect("git starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    git(&["init", "-q"]);
+    git(&["add", "."]);
+    git(&["commit", "-q", "-m", "recipes"]);
+    let url = format!("file://{}", folder.display());
+    house.expect(0, ["recipe", "add", &url, "--name", "pack", "--allow-file"]);
+    house.expect(0, ["recipe", "trust", "pack"]);
+    house
+}
+
+#[test]
+fn a_package_runs_its_own_script() {
+    let command = "[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\"]\nprogress = [\"step {step} loss {loss}\"]\n\
+        [objective]\nstop = { steps = 1 }\n[cluster]\nranks = 1\n";
+    let script =
+        "open('cache', 'w').write('own')\nprint('step 1 loss 1')\nprint('the script of the package')\n";
+    let house = with_package(&[("deep/cmd.toml", command), ("deep/train.py", script)]);
+    house.file("train.py", "print('the script of whoever stands here')\nprint('step 1 loss 2')\n");
+    let run = |name: &str| {
+        house.expect(0, ["run", name]);
+        String::from_utf8_lossy(&house.expect(0, ["logs", "last"]).stdout).into_owned()
+    };
+    for _ in 0..2 {
+        // What a script writes does not make the package another.
+        let logs = run("pack/deep/cmd");
+        assert!(logs.contains("the script of the package") && !logs.contains("whoever"), "{logs}");
+    }
+    // Also where the user's own recipe extends it, and after the copy was changed.
+    let mine = house.file("mine.toml", "name = \"mine\"\nextends = \"pack/deep/cmd\"\n");
+    let pack = house.file("data/dtrain/recipes/pack/note", "");
+    let entries = std::fs::read_dir(pack.parent().expect("a folder")).expect("a folder").flatten();
+    let copies = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("run-"));
+    for copy in copies {
+        std::fs::write(copy.path().join("deep/train.py"), "print('changed')\n").expect("room on disk");
+    }
+    let logs = run(mine.to_str().expect("UTF-8"));
+    assert!(logs.contains("the script of the package") && !logs.contains("changed"), "{logs}");
+}
+
+#[test]
+fn a_package_reads_its_own_data_and_a_user_may_name_other() {
+    let model = "[model]\nkind = \"decoder\"\nlayers = 1\nhidden = 32\nheads = 2\ncontext = 32\n\
+        [data]\ntrain = \"text.txt\"\n[objective]\nstop = { steps = 2 }\n[train]\nbatch = 4\n[cluster]\nranks = 1\n";
+    let text = "the text of the package\n".repeat(200);
+    let house = with_package(&[("own.toml", model), ("text.txt", &text)]);
+    house.file("text.txt", "x");
+    house.file("other.txt", "another text\n".repeat(100));
+    let samples = |more: &[&str]| {
+        house.expect(0, ["run", "pack/own", "--no-sample"].iter().chain(more));
+        let shown = house.expect(0, ["show", "last", "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+        shown["trial"]["plan"]["train_samples"].as_u64().expect("counted")
+    };
+    assert!(samples(&[]) > 100, "4,800 bytes in samples of 32");
+    assert!(samples(&["--set", "data.train=other.txt"]) < 50, "1,300 bytes in samples of 32");
+}

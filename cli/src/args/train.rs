@@ -79,12 +79,12 @@ pub(crate) struct PlanArgs {
     pub(crate) html: Option<PathBuf>,
 
     /// Plan for other hardware: hosts, GPUs per host and GPU type; `+` joins groups
-    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top", "emit"])]
+    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top"])]
     pub(crate) on: Option<String>,
 
-    /// Engine that would train there
-    #[arg(long, requires = "on", value_enum, default_value_t = EngineStyle::Megatron)]
-    pub(crate) engine: EngineStyle,
+    /// Engine that would train there [default: that of --emit, otherwise megatron]
+    #[arg(long, requires = "on", value_enum)]
+    pub(crate) engine: Option<EngineStyle>,
 
     /// Network bandwidth per GPU in Gbit/s [default: typical for the GPU type]
     #[arg(long, requires = "on", value_name = "GBIT")]

@@ -1,20 +1,25 @@
 //! `dtrain plan --on`: what a recipe would cost on GPUs that are not here.
 
+use super::emit;
 use super::plan::{depth, save};
 use crate::args::{EngineStyle, PlanArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
+use crate::rates;
 use crate::render::html::{of_outlook, page};
 use dtrain_planner::analytic::hardware::{gpu, gpus};
 use dtrain_planner::analytic::search::Cluster;
 use dtrain_planner::analytic::{Gpu, Style};
-use dtrain_planner::outlook::{OutlookError, OutlookRequest, explain, explain_mixed, mixed_outlook, outlook};
+use dtrain_planner::emit::Format;
+use dtrain_planner::outlook::{
+    OutlookError, OutlookRequest, as_plan, explain, explain_mixed, mixed_outlook, outlook,
+};
 
 /// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let loaded = describe(&args.recipe.recipe, &args.recipe.layers, &[])?;
-    let (recipe, style) = (&loaded.checked.recipe, style(args.engine));
+    let (recipe, style) = (&loaded.checked.recipe, style(args));
     let groups = groups(on, args.network)?;
     let [cluster] = groups[..] else {
         refuse_what_is_for_equal_hosts(args)?;
@@ -28,6 +33,15 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     };
     let request = OutlookRequest { recipe, cluster, style };
     let found = outlook(&request).map_err(|error| refusal(&error))?;
+    if let Some(format) = args.emit {
+        let plan = as_plan(&request, &found, (loaded.folder.clone(), rates::PROGRAM));
+        let plan = plan.map_err(|error| {
+            Failure::new(Exit::Usage, format!("the choice cannot be written for {}", format.word()))
+                .cause(error.to_string())
+        })?;
+        emit::run(context, args, &plan, format)?;
+        return Ok(Exit::Done);
+    }
     if let Some(path) = &args.html {
         save(path, &page(&of_outlook(&found)))?;
         context.out.say(&format!("drawn in {}", path.display()));
@@ -41,7 +55,8 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
 }
 
 fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
-    let said = [("--explain", args.explain), ("--html", args.html.is_some())];
+    let said =
+        [("--explain", args.explain), ("--html", args.html.is_some()), ("--emit", args.emit.is_some())];
     match said.into_iter().find(|(_, is_said)| *is_said) {
         None => Ok(()),
         Some((flag, _)) => Err(Failure::new(Exit::Usage, format!("`{flag}` needs identical hosts"))
@@ -49,8 +64,15 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
     }
 }
 
-fn style(engine: EngineStyle) -> Style {
-    match engine {
+/// The style of the engine that the user named, or of the one that the plan is written for.
+fn style(args: &PlanArgs) -> Style {
+    let of_format = match args.emit {
+        Some(Format::Torchtitan) => EngineStyle::Torchtitan,
+        Some(Format::Deepspeed) => EngineStyle::MegatronDeepspeed,
+        Some(Format::Fsdp) => EngineStyle::Fsdp,
+        Some(Format::Megatron | Format::Slurm | Format::Kubernetes) | None => EngineStyle::Megatron,
+    };
+    match args.engine.unwrap_or(of_format) {
         EngineStyle::Megatron => Style::Modern,
         EngineStyle::MegatronDeepspeed => Style::Research,
         EngineStyle::Fsdp => Style::Fsdp,

@@ -15,6 +15,9 @@ pub(super) fn emit(plan: &Plan) -> Emitted {
     if arrangement.device == DeviceKind::Cpu {
         notes.push("the plan was made for CPUs: no GPU is asked for".into());
     }
+    if plan.is_estimated() {
+        notes.push("the cores of the hosts are not known: one is asked for with each GPU".into());
+    }
     let gpus = match arrangement.device {
         DeviceKind::Cpu => String::new(),
         DeviceKind::Cuda => format!("#SBATCH --gpus-per-node={each}\n"),

@@ -127,6 +127,12 @@ impl<'a> Source<'a> {
                 self.plan.host.name
             ));
         }
+        if self.plan.is_estimated() {
+            notes.push(format!(
+                "the plan is an estimate for {}, from data sheets: nothing was measured there",
+                self.plan.host.name
+            ));
+        }
         let stop = &self.plan.recipe.objective.stop;
         if self.plan.best().pace.steps.is_none() || stop.time.is_some() {
             let steps = self.steps();

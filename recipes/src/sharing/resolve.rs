@@ -1,13 +1,13 @@
 //! Finding the recipe that `extends`, or the user, names.
 
-use super::store::{Store, find, sound};
+use super::store::{Store, checkout, find, sound};
 use super::{SharingError, tree};
 use crate::source::{LARGEST, Layer, Source};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A recipe of a shared repository: `PACKAGE/RECIPE`, with or without `.toml`. The text is taken from bytes whose
-/// hash is the locked one.
+/// hash is the locked one. Its folder, from which its data paths start and in which its command runs, holds the same files.
 pub fn read_recipe(store: &Store, reference: &str, layer: Layer) -> Result<Source, SharingError> {
     let wanted = "the name of a shared recipe, PACKAGE/RECIPE";
     let wrong = || SharingError::Name { text: reference.to_owned(), wanted };
@@ -28,7 +28,9 @@ pub fn read_recipe(store: &Store, reference: &str, layer: Layer) -> Result<Sourc
         .map_err(|_| SharingError::Refused(format!("{reference} is not UTF-8 text")))?;
     let shown = locked.commit.get(..12).unwrap_or(&locked.commit);
     let source = Source::new(format!("{name}/{path}@{shown}"), layer, text);
-    Ok(Source { shared: Some(locked.name), ..source })
+    let folder = checkout(store, &locked, &tree)?;
+    let folder = folder.join(Path::new(&path).parent().unwrap_or(Path::new("")));
+    Ok(Source { shared: Some(locked.name), folder: Some(folder), ..source })
 }
 
 /// Finds what `extends` names in a source: a file beside it, or `PACKAGE/RECIPE` from git. A shared recipe reaches

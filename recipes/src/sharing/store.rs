@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Where shared recipes are kept.
 ///
-/// Below `folder`, each repository has `NAME/git` (bare, without history) and `NAME/COMMIT` (its files).
+/// Below `folder`, each repository has `NAME/git` (bare, without history), `NAME/COMMIT` (its files) and `NAME/run-COMMIT` (a
+/// copy in which its programs run).
 #[derive(Clone, Debug)]
 pub struct Store {
     /// Folder of the repositories, for example `~/.local/share/dtrain/recipes`.
@@ -163,6 +164,14 @@ pub(super) fn sound(store: &Store, locked: &Locked) -> Result<Tree, SharingError
         return Ok(tree);
     }
     Err(SharingError::Altered { name: locked.name.clone(), found, locked: locked.tree.clone() })
+}
+
+/// Puts the checked files of a repository where its programs may run and its data is read, and returns that folder. A file
+/// that was changed there is replaced. Others, such as what a program wrote, stay.
+pub(super) fn checkout(store: &Store, locked: &Locked, tree: &Tree) -> Result<PathBuf, SharingError> {
+    let folder = store.folder.join(&locked.name).join(format!("run-{}", locked.commit));
+    tree::lay(tree, &folder)?;
+    Ok(folder)
 }
 
 fn state(store: &Store, locked: &Locked) -> State {

@@ -126,18 +126,46 @@ pub(super) fn write(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     clear(&partial)?;
     clear(folder)?;
     for (path, file) in tree {
-        let place = partial.join(path);
-        if let Some(parent) = place.parent() {
-            private_folder(parent)?;
-        }
-        let mode = if file.is_executable { 0o700 } else { 0o600 };
-        let mut options = fs::OpenOptions::new();
-        let opened = options.write(true).create_new(true).mode(mode).open(&place);
-        let mut opened = opened.map_err(SharingError::io(&place))?;
-        std::io::Write::write_all(&mut opened, &file.bytes).map_err(SharingError::io(&place))?;
+        file.write(&partial.join(path))?;
     }
     private_folder(&partial)?;
     fs::rename(&partial, folder).map_err(SharingError::io(folder))
+}
+
+/// Makes every file in a folder that may exist already as it is in the tree. Other files in it stay.
+pub(super) fn lay(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
+    private_folder(folder)?;
+    for (path, file) in tree {
+        let place = folder.join(path);
+        if !file.is_at(&place) {
+            let partial = folder.join(format!("{path}.partial-{}", std::process::id()));
+            file.write(&partial)?;
+            fs::rename(&partial, &place).map_err(SharingError::io(&place))?;
+        }
+    }
+    Ok(())
+}
+
+impl File {
+    /// Writes it where nothing is yet.
+    fn write(&self, place: &Path) -> Result<(), SharingError> {
+        if let Some(parent) = place.parent() {
+            private_folder(parent)?;
+        }
+        let mode = if self.is_executable { 0o700 } else { 0o600 };
+        let mut options = fs::OpenOptions::new();
+        let opened = options.write(true).create_new(true).mode(mode).open(place);
+        let mut opened = opened.map_err(SharingError::io(place))?;
+        std::io::Write::write_all(&mut opened, &self.bytes).map_err(SharingError::io(place))
+    }
+
+    /// Whether the file at `place` is this one.
+    fn is_at(&self, place: &Path) -> bool {
+        let is_plain = fs::symlink_metadata(place).is_ok_and(|facts| {
+            facts.is_file() && (facts.permissions().mode() & 0o100 != 0) == self.is_executable
+        });
+        is_plain && fs::read(place).is_ok_and(|bytes| bytes == self.bytes)
+    }
 }
 
 /// Reads the files of a folder back. `Err` for anything that `write` would not have written.
