@@ -12,7 +12,9 @@ pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
-pub(crate) use trial::{CompareArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, ShowArgs, TrialArgs};
+pub(crate) use trial::{
+    CompareArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, ShowArgs, TrialArgs,
+};
 
 use crate::failure::exit_codes;
 use clap::{Parser, Subcommand};

@@ -1,8 +1,8 @@
 //! Found again, listed, shown, deleted.
 
 use crate::support::*;
-use dtrain_protocol::{Event, HostFacts, RankRates, Rates, StepId, StopReason};
-use dtrain_runner::ledger::{Filter, Format, LookupError, Page, Sort, Source, host_digest};
+use dtrain_protocol::{AttemptId, Event, HostFacts, RankRates, Rates, StepId, StopReason};
+use dtrain_runner::ledger::{Filter, Format, LookupError, NewTrial, Page, Parent, Sort, Source, host_digest};
 use dtrain_runner::{Ended, Fact, History, Ledger, News};
 use rusqlite::Connection;
 use serde_json::json;
