@@ -31,6 +31,15 @@ pub(crate) enum RecipeCommand {
         allow_file: bool,
     },
 
+    /// Remove a package from dtrain.lock, and the permission to run its programs
+    #[command(
+        after_help = "Example:\n  dtrain recipe remove team\n\nThe downloaded copy goes as well, unless another dtrain.lock names it."
+    )]
+    Remove {
+        /// The package
+        package: String,
+    },
+
     /// Check packages against dtrain.lock and fetch missing ones
     #[command(after_help = "Example:\n  dtrain recipe verify")]
     Verify {

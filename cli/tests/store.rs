@@ -1,0 +1,75 @@
+//! Removing trials and packages, errors as JSON, and what shells are offered: with commands of others, which train nothing and are fast.
+
+mod house;
+
+use house::{House, Said, said};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A foreign program that says a step, and ends when it may.
+const COMMAND: &str = r#"
+name = "quick"
+[model]
+kind = "command"
+argv = ["sh", "-c", "echo step 1 loss 0.5; while [ ! -e go ]; do sleep 0.02; done; echo step 2 loss 0.4"]
+progress = ["step {step} loss {loss}"]
+"#;
+
+/// A house with so many trials, `quick-1` and so on.
+fn trials(number: usize) -> House {
+    let house = House::new();
+    house.file("command.toml", COMMAND);
+    house.file("go", "");
+    for _ in 0..number {
+        let run = house.dtrain(&["run", "command.toml"]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+    }
+    house
+}
+
+/// The one document on stdout.
+fn json(said: &Said) -> Value {
+    serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {}", said.stdout))
+}
+
+fn folders(house: &House) -> Vec<PathBuf> {
+    let entries = fs::read_dir(house.path().join("state/trials")).expect("a state folder");
+    entries.map(|entry| entry.expect("an entry").path()).collect()
+}
+
+#[test]
+fn a_package_that_is_removed_leaves_the_lock_file_the_trust_and_the_store() {
+    let house = House::new();
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(["-C", "team", "-c", "user.name=t", "-c", "user.email=t@example.org"]).args(arguments);
+        command.current_dir(house.path()).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        assert!(command.output().expect("git").status.success(), "{arguments:?}");
+    };
+    house.file("team/cmd.toml", COMMAND);
+    git(&["init", "-q"]);
+    git(&["add", "-A"]);
+    git(&["commit", "-q", "-m", "recipes"]);
+    let url = house.path().join("team").display().to_string();
+    for arguments in [&["recipe", "add", &url, "--allow-file"][..], &["recipe", "trust", "team"]] {
+        let said = house.dtrain(arguments);
+        assert_eq!(said.code, 0, "{}", said.stderr);
+    }
+    let trust = || fs::read_to_string(house.path().join(".config/dtrain/trust.toml")).expect("it is there");
+    assert!(trust().contains("team"));
+    let removed = house.dtrain(&["recipe", "remove", "team", "--json"]);
+    assert_eq!(removed.code, 0, "{}", removed.stderr);
+    let report = json(&removed);
+    assert_eq!(
+        (&report["format"], &report["was_trusted"]),
+        (&"dtrain.package_removed/1".into(), &true.into())
+    );
+    assert!(!trust().contains("team"), "{}", trust());
+    assert!(!house.path().join(".local/share/dtrain/recipes/team").exists());
+    let again = house.dtrain(&["recipe", "remove", "team"]);
+    assert_eq!(again.code, 2);
+    assert!(again.stderr.contains("known are: none"), "{}", again.stderr);
+}
+
