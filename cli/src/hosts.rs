@@ -41,6 +41,20 @@ pub(crate) fn of_trial(context: &Context, trial: &Trial) -> Result<Vec<RemoteHos
     that_answer(context, &plan(trial)?.recipe)
 }
 
+/// The same, and those that do not answer now, each with why not.
+pub(crate) fn of_trial_and_silent(
+    context: &Context,
+    trial: &Trial,
+) -> Result<(Vec<RemoteHost>, Vec<(String, String)>), Failure> {
+    let folder = context.home.trial(&trial.row.id);
+    if !folder.elsewhere().exists() || folder.job().exists() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let (mut hosts, unusable) = reached(context, &plan(trial)?.recipe)?;
+    hosts.retain(|host| unusable.iter().all(|silent| silent.host != host.name));
+    Ok((hosts, unusable.iter().map(|one| (one.host.clone(), in_words(&one.error))).collect()))
+}
+
 fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {
     match recipe.cluster.launcher {
         Launcher::Ssh => {}

@@ -5,6 +5,7 @@
 mod args;
 mod child;
 mod commands;
+mod confirm;
 mod context;
 mod drive;
 mod ending;

@@ -40,6 +40,54 @@ fn folders(house: &House) -> Vec<PathBuf> {
 }
 
 #[test]
+fn a_trial_that_is_removed_is_gone_from_history_and_disk() {
+    let house = trials(3);
+    let refused = house.dtrain(&["rm", "quick-1"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--yes"), "{}", refused.stderr);
+    assert_eq!(folders(&house).len(), 3, "nobody was asked");
+
+    let unknown = house.dtrain(&["rm", "quick-1", "quickk-9", "--yes"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.stderr.contains("did you mean"), "{}", unknown.stderr);
+    assert_eq!(folders(&house).len(), 3, "all or none");
+
+    let removed = house.dtrain(&["rm", "quick-1", "last", "quick-1", "--yes", "--json"]);
+    assert_eq!(removed.code, 0, "{}", removed.stderr);
+    let report = json(&removed);
+    assert_eq!(report["format"], "dtrain.removed/1");
+    let labels: Vec<&Value> =
+        report["trials"].as_array().expect("trials").iter().map(|one| &one["label"]).collect();
+    assert_eq!(labels, ["quick-1", "quick-3"]);
+    assert!(report["bytes"].as_u64().expect("bytes") > 0);
+    assert_eq!(folders(&house).len(), 1);
+    assert_eq!(house.dtrain(&["show", "quick-1"]).code, 2);
+    assert_eq!(house.dtrain(&["show", "quick-2"]).code, 0);
+    house.dtrain(&["run", "command.toml"]);
+    assert_eq!(house.dtrain(&["show", "quick-4"]).code, 0, "numbers are not given again");
+}
+
+#[test]
+fn a_running_trial_is_not_removed_and_its_process_is_named() {
+    let house = trials(0);
+    fs::remove_file(house.path().join("go")).expect("it is there");
+    assert_eq!(house.dtrain(&["run", "command.toml", "--detach"]).code, 131);
+    let refused = house.dtrain(&["rm", "last", "--yes"]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    let agent = fs::read_to_string(folders(&house)[0].join("agent.json")).expect("an agent");
+    let agent: Value = serde_json::from_str(&agent).expect("JSON");
+    let process = format!("process {}", agent["agent"]["id"]);
+    assert!(
+        refused.stderr.contains(&process) && refused.stderr.contains("dtrain stop quick-1"),
+        "{}",
+        refused.stderr
+    );
+    house.file("go", "");
+    assert_eq!(house.dtrain(&["attach", "last"]).code, 0);
+    assert_eq!(house.dtrain(&["rm", "last", "--yes"]).code, 0);
+}
+
+#[test]
 fn a_package_that_is_removed_leaves_the_lock_file_the_trust_and_the_store() {
     let house = House::new();
     let git = |arguments: &[&str]| {

@@ -27,6 +27,7 @@ mod security;
 mod signals;
 mod slurm;
 mod ssh;
+mod store;
 mod tidy;
 mod tune;
 mod viewers;

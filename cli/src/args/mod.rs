@@ -13,7 +13,7 @@ pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    CompareArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, ShowArgs, TrialArgs,
+    CompareArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
 };
 
 use crate::failure::exit_codes;
@@ -138,6 +138,10 @@ pub(crate) enum Command {
     )]
     Note(NoteArgs),
 
+    /// Remove trials: their history, logs and checkpoints
+    #[command(after_help = RM_EXAMPLE)]
+    Rm(RmArgs),
+
     /// List, verify and copy checkpoints
     #[command(subcommand, after_help = "Example:\n  dtrain checkpoint ls last")]
     Checkpoint(CheckpointCommand),
@@ -213,6 +217,13 @@ Each trial is a complete short training run with its own warm-up and decay. The 
 searched within the plan's range unless the recipe sets `learning_rate = { log = [1e-4, 1e-2] }`;
 batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
 Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
+
+const RM_EXAMPLE: &str = "Examples:
+  dtrain rm tiny-1 tiny-2
+  dtrain rm last --yes
+
+Removes what the history knows of a trial, and its folder and checkpoints here and on its hosts.
+Its number is not given again. A trial that began with one of its checkpoints keeps that.";
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml

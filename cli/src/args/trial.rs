@@ -46,6 +46,17 @@ pub(crate) struct LogsArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct RmArgs {
+    /// Trials: their names, the beginnings of their ids, or `last`
+    #[arg(value_name = "TRIAL", required = true)]
+    pub(crate) trials: Vec<String>,
+
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
     /// Only trials that meet these conditions, joined by `and`, such as `status=completed and batch>=32`
     #[arg(long = "where", value_name = "CONDITIONS")]

@@ -20,6 +20,7 @@ pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod recipe;
 pub(crate) mod resume;
+pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod show;
@@ -73,6 +74,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Compare(args) => compare::run(context, &args),
         Command::Show(args) => show::run(context, &args),
         Command::Note(args) => note::run(context, &args),
+        Command::Rm(args) => rm::run(context, &args),
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),

@@ -12,6 +12,8 @@ mod watch;
 
 pub use viewer::{Viewer, ended};
 
+pub(crate) use lock::{Lock, take as take_lock};
+
 use crate::agent::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
@@ -186,6 +188,14 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
 pub fn is_running(home: &Home, trial: &TrialId) -> bool {
     let folder = home.trial(trial);
     folder.elsewhere().exists() || LocalLauncher::new(&folder).is_running()
+}
+
+/// Process ids of the controller and the agent of a trial, as far as they live on this machine and are not this process.
+pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
+    let folder = home.trial(trial);
+    let agent = LocalLauncher::new(&folder).agent();
+    let all = lock::holder(&folder).into_iter().chain(agent);
+    all.filter(|process| *process != std::process::id()).collect()
 }
 
 /// All logs of a trial, by attempt and rank; that of the agents is last.

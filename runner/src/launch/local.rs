@@ -59,6 +59,12 @@ impl LocalLauncher {
         self.is_locked()
     }
 
+    /// Process id of the newest agent, where it lives.
+    pub fn agent(&self) -> Option<u32> {
+        let card = self.card().filter(|card| self.is_locked() && card.agent.is_alive())?;
+        Some(card.agent.id)
+    }
+
     /// Asks the newest agent to stop its ranks; tells whether it could be asked.
     pub fn ask_to_stop(&mut self) -> bool {
         let Some(card) = self.card() else { return false };

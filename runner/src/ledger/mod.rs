@@ -3,6 +3,7 @@
 //! Only controllers and readers open it; ranks and agents never do. It keeps what it is told and answers
 //! questions; it does not decide what a fact is, and it does not look whether a process lives.
 
+mod children;
 mod chunk;
 mod create;
 mod export;
@@ -21,6 +22,7 @@ mod show;
 mod state;
 mod study;
 
+pub use children::Child;
 pub use create::{Created, NewTrial, Param, Parent, Predicted, Source, flatten};
 pub use export::Format;
 pub use figures::{Measured, Summary};

@@ -55,12 +55,16 @@ impl World {
 
     /// Hosts that are processes with a state folder of their own.
     pub(crate) fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
-        let shared = self.is_shared.then(|| self.home.path().to_owned());
-        let far = |index| Far { folder: self.host(index), shared: shared.clone() };
-        let host = |index| RemoteHost::new(format!("node{index}"), Box::new(far(index)));
         let folder = self.home.trial(&self.trial);
-        let launcher = ClusterLauncher::new(&self.trial, &folder, (0..hosts).map(host).collect());
+        let hosts = (0..hosts).map(|index| self.remote(index)).collect();
+        let launcher = ClusterLauncher::new(&self.trial, &folder, hosts);
         Box::new(if self.is_shared { launcher.sharing(&self.home) } else { launcher })
+    }
+
+    /// A host as a controller asks it.
+    pub(crate) fn remote(&self, index: u32) -> RemoteHost {
+        let shared = self.is_shared.then(|| self.home.path().to_owned());
+        RemoteHost::new(format!("node{index}"), Box::new(Far { folder: self.host(index), shared }))
     }
 
     /// The folder of a host.

@@ -37,7 +37,8 @@ use hosts::{
     a_checkpoint_on_a_host_that_is_away_is_waited_for, a_controller_that_is_cut_off_waits,
     a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
     a_host_that_was_just_lost_is_not_waited_for, a_host_without_ranks_lends_what_it_has,
-    checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
+    a_removed_trial_leaves_its_hosts, checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once,
+    hosts_train_what_one_machine_does,
 };
 use rare::{
     a_controller_that_slept_goes_on, a_history_without_room_stops_nobody_else, a_launch_needs_enough_files,
@@ -120,6 +121,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_controller_that_is_cut_off_waits", a_controller_that_is_cut_off_waits),
         ("hosts_that_share_a_folder_save_there_once", hosts_that_share_a_folder_save_there_once),
         ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),
+        ("a_removed_trial_leaves_its_hosts", a_removed_trial_leaves_its_hosts),
         ("a_rank_that_hangs_is_replaced", a_rank_that_hangs_is_replaced),
         ("a_rank_killed_for_memory_ends_the_trial", a_rank_killed_for_memory_ends_the_trial),
         ("a_controller_that_slept_goes_on", a_controller_that_slept_goes_on),

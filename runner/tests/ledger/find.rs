@@ -98,6 +98,27 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
         assert_eq!(found.len(), expected, "{condition}");
     }
 
+    let parent = Parent {
+        trial: trial.id.clone(),
+        label: trial.label.clone(),
+        step: StepId(20),
+        folder: "c/20".into(),
+        weights_only: true,
+        changes: Vec::new(),
+        inputs: None,
+    };
+    let child = history.create_trial(&NewTrial { parent: Some(parent), ..new_trial("c") }).expect("created");
+    let is_independent = |history: &History| {
+        let children = history.children(&trial.id).expect("read");
+        assert_eq!((children.len(), &children[0].trial, &children[0].label), (1, &child.id, &child.label));
+        children[0].is_independent
+    };
+    assert!(!is_independent(&history), "it would begin with a checkpoint of its parent");
+    let adopted = Fact::CheckpointDurable { attempt: AttemptId(0), step: StepId(0), folder: "own".into() };
+    history.keep(&child.id, &facts(vec![adopted])).expect("kept");
+    assert!(is_independent(&history) && history.children(&child.id).expect("read").is_empty());
+    history.delete(&child.id, &nobody).expect("deleted");
+
     let mut csv = Vec::new();
     history.export(&trial.id, Format::Csv, &mut csv).expect("exported");
     let csv = String::from_utf8(csv).expect("text");

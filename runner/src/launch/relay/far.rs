@@ -7,6 +7,7 @@ use crate::checkpoints::{Here, Holder};
 use crate::driver::{Programs, logs};
 use crate::home::{Home, TrialFolder};
 use crate::process::{bind_to_this_thread, for_compute};
+use crate::store;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -119,6 +120,9 @@ pub fn run(
                     Reply::Failed { reason: format!("{}: {error}", programs.worker.path.display()) }
                 }
             },
+            Request::Remove { trial } => {
+                answer(store::remove_folder(home, &trial), |bytes| Reply::Removed { bytes })
+            }
             Request::Kill { trial, attempt } => Reply::Killed { is_gone: starting(&trial).kill(attempt) },
         };
         frame::write(&mut stdout, &reply)?;

@@ -46,6 +46,8 @@ enum Request {
     Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
+    /// Remove what is there of a trial that does not run.
+    Remove { trial: TrialId },
     /// Kill what lives of an attempt.
     Kill { trial: TrialId, attempt: AttemptId },
 }
@@ -77,6 +79,10 @@ enum Reply {
     /// The stream is the rank's from here on.
     Measuring,
     Alive(bool),
+    /// So many bytes are free now.
+    Removed {
+        bytes: u64,
+    },
     /// The checkpoint that was to be gone on from cannot be had.
     NoCheckpoint {
         reason: String,

@@ -147,6 +147,14 @@ impl RemoteHost {
         }
     }
 
+    /// Removes what is there of a trial that does not run; bytes that are free now.
+    pub fn remove(&mut self, trial: &TrialId) -> Result<u64, String> {
+        match self.ask(&Request::Remove { trial: trial.clone() })? {
+            Reply::Removed { bytes } => Ok(bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     pub(in crate::launch) fn is_alive(
         &mut self,
         trial: &TrialId,
