@@ -88,6 +88,72 @@ fn a_running_trial_is_not_removed_and_its_process_is_named() {
 }
 
 #[test]
+fn what_an_interrupted_removal_left_is_collected_and_what_is_unknown_stays() {
+    let house = trials(1);
+    let known = folders(&house);
+    let trial = house.path().join("state/trials");
+    for (name, file) in [("01REMOVED", "removed"), ("01UNKNOWN", "plan.json")] {
+        house.file(&format!("state/trials/{name}/{file}"), "");
+        house.file(&format!("state/trials/{name}/checkpoints/step-000000001.a1/COMMIT"), "0123456789");
+    }
+    let dry = house.dtrain(&["gc", "--dry-run", "--json"]);
+    assert_eq!(dry.code, 0, "{}", dry.stderr);
+    let report = json(&dry);
+    let kinds: Vec<(&str, u64)> = report["kinds"]
+        .as_array()
+        .expect("kinds")
+        .iter()
+        .map(|sum| (sum["kind"].as_str().expect("a word"), sum["bytes"].as_u64().expect("bytes")))
+        .collect();
+    assert_eq!(kinds, [("removed_trial", 10)], "{report}");
+    assert!(report["kept"][0]["reason"].as_str().expect("words").contains("--orphans"), "{report}");
+    assert!(trial.join("01REMOVED").exists(), "nothing was removed");
+
+    let collected = house.dtrain(&["gc"]);
+    assert_eq!(collected.code, 0, "{}", collected.stderr);
+    assert!(collected.stdout.contains("FREED") && collected.stdout.contains("total"), "{}", collected.stdout);
+    assert!(!trial.join("01REMOVED").exists() && trial.join("01UNKNOWN").exists());
+    assert_eq!(house.dtrain(&["gc", "--orphans"]).code, 2, "nobody can be asked");
+    assert!(trial.join("01UNKNOWN").exists());
+    assert_eq!(house.dtrain(&["gc", "--orphans", "--yes"]).code, 0);
+    assert_eq!(folders(&house), known);
+    assert!(house.dtrain(&["gc"]).stderr.contains("everything is needed"));
+}
+
+#[test]
+fn reports_that_the_history_has_are_collected_but_for_the_newest() {
+    let house = trials(2);
+    let spools =
+        || folders(&house).iter().filter(|folder| folder.join("spool/attempt-1.spool").exists()).count();
+    house.dtrain(&["gc"]);
+    assert_eq!(spools(), 2, "the newest ten stay");
+    house.dtrain(&["gc", "--keep-last", "1"]);
+    assert_eq!(spools(), 1);
+    assert!(house.dtrain(&["logs", "quick-2"]).stdout.contains("step 2"), "the newest stays");
+    assert!(house.dtrain(&["show", "quick-1"]).stdout.contains("0.4000"), "the history has the figures");
+    house.dtrain(&["gc", "--keep-last", "0"]);
+    assert_eq!((spools(), folders(&house).len()), (0, 2));
+    assert_eq!(house.dtrain(&["resume", "quick-1"]).code, 0, "it is completed as before");
+}
+
+#[test]
+fn copies_of_other_versions_are_collected_but_for_those_that_run() {
+    let house = trials(1);
+    let copy = |digest: &str| format!(".cache/dtrain/bin/{}/dtrain", digest.repeat(64));
+    house.file(&copy("a"), "another version");
+    let running = house.file(&copy("b"), "");
+    fs::copy("/bin/sleep", &running).expect("a program");
+    let mut child = Command::new(&running).arg("60").spawn().expect("it starts");
+    let collected = house.dtrain(&["gc", "--json"]);
+    assert_eq!(collected.code, 0, "{}", collected.stderr);
+    let (other, used) = (house.path().join(copy("a")), running.exists());
+    child.kill().and_then(|()| child.wait()).expect("it runs");
+    assert!(!other.exists() && used, "{}", collected.stdout);
+    house.dtrain(&["gc"]);
+    assert!(!running.exists());
+}
+
+#[test]
 fn a_package_that_is_removed_leaves_the_lock_file_the_trust_and_the_store() {
     let house = House::new();
     let git = |arguments: &[&str]| {

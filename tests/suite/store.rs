@@ -90,3 +90,68 @@ fn both_a_parent_and_the_child_that_needs_it_can_be_removed() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// Files of the cache but for locks.
+fn cached(house: &House) -> Vec<PathBuf> {
+    let entries = fs::read_dir(house.state().join("cache")).expect("a cache");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_none_or(|ending| ending != "lock"));
+    paths.sort();
+    paths
+}
+
+#[test]
+fn partial_checkpoints_and_tokens_that_no_trial_reads_are_collected() {
+    let house = House::default();
+    let text = house.file("text.txt", numbered_lines());
+    let data = format!("data.train={}", text.display());
+    let settings = ["--set", &data, "--set", "data.tokenizer={ bpe = 300 }", "--set", "model.vocab=300"];
+    train(&house, "bpe", &settings);
+    train(&house, "bpe", &settings);
+    let (first, used) = (trial(&house, "bpe-1"), cached(&house));
+    assert_eq!(used.len(), 2, "a tokenizer and its tokens: {used:?}");
+    let folder = Home::at(house.state()).trial(&first.row.id);
+    let steps: Vec<PathBuf> = first.checkpoints.iter().map(|saved| saved.folder.clone()).collect();
+    for (step, file) in [(13, "rank-00000.safetensors"), (14, "COMMIT")] {
+        let partial = folder.partial_checkpoint(dtrain_protocol::StepId(step), AttemptId(1));
+        fs::create_dir(&partial).expect("a folder");
+        fs::write(partial.join(file), "half of it").expect("a file");
+    }
+    let foreign = house.state().join("cache").join(format!("bpe-{0}-{0}.tokens", "0".repeat(32)));
+    let torn = house.state().join("cache").join(format!("bpe-{}.new-4294967294", "0".repeat(32)));
+    fs::write(&foreign, [0; 100]).expect("a file");
+    fs::write(&torn, [0; 11]).expect("a file");
+    let digest = ProgramDigest::of(&program()).expect("the program").to_string();
+    let own = house.file(&format!("home/.cache/dtrain/bin/{digest}/dtrain"), "this version");
+
+    let report = json(&house, 0, &["gc"]);
+    let sums: Vec<(&str, u64)> = report["kinds"]
+        .as_array()
+        .expect("kinds")
+        .iter()
+        .map(|sum| (sum["kind"].as_str().expect("a word"), sum["bytes"].as_u64().expect("bytes")))
+        .collect();
+    assert_eq!(sums, [("partial_checkpoint", 10), ("tokens", 111)], "{report}");
+    assert_eq!(report["bytes"], 121);
+    assert!(!folder.partial_checkpoint(dtrain_protocol::StepId(13), AttemptId(1)).exists());
+    assert!(
+        folder.partial_checkpoint(dtrain_protocol::StepId(14), AttemptId(1)).exists(),
+        "it may be the only copy"
+    );
+    assert!(steps.iter().all(|step| step.exists()) && own.exists());
+    assert_eq!(cached(&house), used, "trials read them");
+
+    // Data that cannot be read may come back: all tokens stay, with the reason.
+    fs::rename(&text, text.with_extension("away")).expect("renamed");
+    fs::write(&foreign, [0; 100]).expect("a file");
+    let report = json(&house, 0, &["gc"]);
+    assert!(report["kept"][0]["reason"].as_str().expect("words").contains("the data of bpe-2"), "{report}");
+    assert!(foreign.exists());
+    fs::rename(text.with_extension("away"), &text).expect("renamed");
+
+    json(&house, 0, &["rm", "bpe-1", "--yes"]);
+    json(&house, 0, &["gc"]);
+    assert_eq!(cached(&house), used, "the other trial reads them");
+    json(&house, 0, &["rm", "bpe-2", "--yes"]);
+    json(&house, 0, &["gc"]);
+    assert_eq!(cached(&house), Vec::<PathBuf>::new());
+}

@@ -13,7 +13,7 @@ pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    CompareArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
+    CompareArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
 };
 
 use crate::failure::exit_codes;
@@ -142,6 +142,10 @@ pub(crate) enum Command {
     #[command(after_help = RM_EXAMPLE)]
     Rm(RmArgs),
 
+    /// Remove what nothing needs any more
+    #[command(after_help = GC_EXAMPLE)]
+    Gc(GcArgs),
+
     /// List, verify and copy checkpoints
     #[command(subcommand, after_help = "Example:\n  dtrain checkpoint ls last")]
     Checkpoint(CheckpointCommand),
@@ -224,6 +228,13 @@ const RM_EXAMPLE: &str = "Examples:
 
 Removes what the history knows of a trial, and its folder and checkpoints here and on its hosts.
 Its number is not given again. A trial that began with one of its checkpoints keeps that.";
+
+const GC_EXAMPLE: &str = "Example:
+  dtrain gc --dry-run
+
+Removes checkpoints that were never completed, reports of completed trials that the history has
+already, what an interrupted `dtrain rm` left, unused copies of other versions of dtrain, and
+tokens of data that no trial uses. Keeps every trial and every checkpoint that can be used.";
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml

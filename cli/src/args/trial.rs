@@ -57,6 +57,25 @@ pub(crate) struct RmArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct GcArgs {
+    /// Show what would be removed, and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Keep what `dtrain logs` prints of the newest N trials
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) keep_last: usize,
+
+    /// Also remove folders of trials that the history does not know; they may be the only copy of their checkpoints
+    #[arg(long)]
+    pub(crate) orphans: bool,
+
+    /// Do not ask
+    #[arg(long, short, requires = "orphans")]
+    pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
     /// Only trials that meet these conditions, joined by `and`, such as `status=completed and batch>=32`
     #[arg(long = "where", value_name = "CONDITIONS")]

@@ -8,6 +8,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 mod emit;
 pub(crate) mod estimate;
+pub(crate) mod gc;
 pub(crate) mod history;
 pub(crate) mod init;
 pub(crate) mod logs;
@@ -75,6 +76,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Show(args) => show::run(context, &args),
         Command::Note(args) => note::run(context, &args),
         Command::Rm(args) => rm::run(context, &args),
+        Command::Gc(args) => gc::run(context, &args),
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),

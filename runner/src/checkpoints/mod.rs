@@ -31,6 +31,11 @@ pub const COMMIT: &str = "COMMIT";
 /// What the name of a folder ends with until it is committed.
 const PARTIAL: &str = ".partial";
 
+/// Whether a folder of this name holds a checkpoint that is not committed.
+pub(crate) fn is_partial(name: &str) -> bool {
+    name.ends_with(PARTIAL) && parse_folder_name(name).is_some()
+}
+
 /// The committed checkpoints in a trial's folder of checkpoints, oldest first: by attempt, then by step.
 pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
     let mut found = Vec::new();
