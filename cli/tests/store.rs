@@ -187,3 +187,41 @@ fn a_package_that_is_removed_leaves_the_lock_file_the_trust_and_the_store() {
     assert!(again.stderr.contains("known are: none"), "{}", again.stderr);
 }
 
+#[test]
+fn a_command_that_fails_says_so_in_json_too() {
+    let house = trials(1);
+    house.file("bad.toml", "[model]\nkind = \"decodr\"\n");
+    for (arguments, message) in [
+        (&["show", "quickk-1", "--json"][..], "did you mean quick-1"),
+        (&["plan", "bad.toml", "--json"], "decodr"),
+        (&["runn", "--json"], "unrecognized subcommand 'runn'"),
+        (&["--json", "history", "--limit", "x"], "invalid value 'x'"),
+        (&["history", "--json", "--where", "statuss=completed"], "`status`"),
+    ] {
+        let said = house.dtrain(arguments);
+        let error = json(&said);
+        assert_eq!((said.code, &error["format"]), (2, &"dtrain.error/1".into()), "{arguments:?}");
+        assert_eq!((&error["exit"], &error["meaning"]), (&2.into(), &"usage error or invalid recipe".into()));
+        assert!(error["message"].as_str().expect("words").contains(message), "{error}");
+        assert!(said.stderr.contains("error"), "the text stays: {}", said.stderr);
+        assert_eq!(
+            house
+                .dtrain(&arguments.iter().copied().filter(|word| *word != "--json").collect::<Vec<_>>())
+                .stdout,
+            ""
+        );
+    }
+    let problem = &json(&house.dtrain(&["plan", "bad.toml", "--json"]))["problems"][0];
+    assert_eq!((&problem["line"], &problem["column"]), (&2.into(), &8.into()), "as `check` has it");
+    let checked = json(&house.dtrain(&["check", "bad.toml", "--json"]));
+    assert_eq!((&checked["format"], &checked["problems"][0]), (&"dtrain.check/1".into(), problem));
+    let hint = json(&house.dtrain(&["runn", "--json"]));
+    assert!(hint["hint"].as_str().expect("a tip").contains("'run'"), "{hint}");
+
+    let said = house.dtrain(&["run", "bad.toml", "--json"]);
+    assert_eq!(said.stdout.lines().count(), 1, "one line: {}", said.stdout);
+    assert_eq!(json(&said)["format"], "dtrain.error/1");
+    let said = house.dtrain(&["run", "--json", "--rank", "2"]);
+    assert_eq!((said.stdout.lines().count(), said.code), (1, 2), "{}", said.stdout);
+}
+

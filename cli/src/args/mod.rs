@@ -17,7 +17,7 @@ pub(crate) use trial::{
 };
 
 use crate::failure::exit_codes;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
@@ -207,6 +207,35 @@ pub(crate) enum Command {
     },
 }
 
+/// Commands whose JSON is a line for each thing that happens.
+const OF_LINES: [&str; 7] = ["run", "resume", "attach", "stop", "tune", "logs", "estimate"];
+
+impl Command {
+    /// Whether its JSON is JSON Lines.
+    pub(crate) fn prints_lines(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_)
+                | Self::Resume(_)
+                | Self::Attach(_)
+                | Self::Stop(_)
+                | Self::Tune(_)
+                | Self::Logs(_)
+                | Self::Estimate(_)
+        )
+    }
+}
+
+/// Whether the words of a command line ask for JSON, and whether for JSON Lines, where clap could not read them.
+pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -> (bool, bool) {
+    let words: Vec<&std::ffi::OsStr> = words.take_while(|word| *word != "--").collect();
+    let is_lines = words.iter().find_map(|word| {
+        let word = word.to_str()?;
+        Arguments::command().find_subcommand(word).map(|_| OF_LINES.contains(&word))
+    });
+    (words.iter().any(|word| *word == "--json"), is_lines.unwrap_or(false))
+}
+
 const HISTORY_EXAMPLE: &str = "Example:
   dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10
 
@@ -255,11 +284,32 @@ pub(crate) enum WorkerPart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_asked_for_by_words_that_clap_cannot_read() {
+        let asked = |line: &str| json_asked(line.split(' ').map(std::ffi::OsStr::new));
+        assert_eq!(asked("runn --json"), (true, false));
+        assert_eq!(asked("--json run --rank x"), (true, true));
+        assert_eq!(asked("--quiet show -- --json"), (false, false));
+    }
+
+    #[test]
+    fn commands_of_lines_are_those_that_are_listed() {
+        let lines = |words: &str| {
+            let words = std::iter::once("dtrain").chain(words.split(' '));
+            Arguments::try_parse_from(words).map(|args| args.command.prints_lines())
+        };
+        assert_eq!(lines("estimate rows.csv").ok(), Some(true));
+        for sub in Arguments::command().get_subcommands() {
+            if let Ok(is_lines) = lines(sub.get_name()) {
+                assert_eq!(is_lines, OF_LINES.contains(&sub.get_name()), "{}", sub.get_name());
+            }
+        }
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use crate::args::RecipeArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Outcome, ProblemJson};
 use crate::load::load;
 use crate::output::word;
 use crate::render::number::whole;
-use dtrain_recipes::{Model, Problem, Recipe};
+use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
 /// Checks a recipe and the files it names.
@@ -25,7 +25,7 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
             Ok(Exit::Done)
         }
         Err(failure) if context.out.json && !failure.recipe_problems().is_empty() => {
-            let problems = failure.recipe_problems().iter().map(Wrong::of).collect();
+            let problems = failure.recipe_problems().iter().map(ProblemJson::of).collect();
             context.out.json("check", &Report { valid: false, digest: None, problems })?;
             Ok(Exit::Usage)
         }
@@ -49,32 +49,5 @@ struct Report {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    problems: Vec<Wrong>,
-}
-
-/// A problem as JSON.
-#[derive(Serialize)]
-struct Wrong {
-    message: String,
-    /// `recipe.toml:12:9`, `--set`, …
-    #[serde(rename = "where")]
-    place: Option<String>,
-    line: Option<usize>,
-    column: Option<usize>,
-    notes: Vec<String>,
-    hint: Option<String>,
-}
-
-impl Wrong {
-    fn of(problem: &Problem) -> Self {
-        let position = problem.origin.as_ref().and_then(dtrain_recipes::Origin::position);
-        Self {
-            message: problem.message.clone(),
-            place: problem.origin.as_ref().map(ToString::to_string),
-            line: position.map(|(line, _)| line),
-            column: position.map(|(_, column)| column),
-            notes: problem.notes.iter().map(|(note, _)| note.clone()).collect(),
-            hint: problem.hint.clone(),
-        }
-    }
+    problems: Vec<ProblemJson>,
 }

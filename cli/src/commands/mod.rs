@@ -48,10 +48,14 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         _ => {}
     }
     let out = Output::new(arguments.json, arguments.quiet);
+    let is_lines = arguments.command.prints_lines();
     let outcome =
         Context::new(out, arguments.state).and_then(|context| dispatch(&context, arguments.command));
     let exit = outcome.unwrap_or_else(|failure| {
         complain(&failure.render(out.paint));
+        if let Some(error) = failure.json() {
+            out.json_error(&error, is_lines);
+        }
         failure.exit()
     });
     ExitCode::from(exit.code())
