@@ -225,3 +225,24 @@ fn a_command_that_fails_says_so_in_json_too() {
     assert_eq!((said.stdout.lines().count(), said.code), (1, 2), "{}", said.stdout);
 }
 
+#[test]
+fn every_line_of_a_run_names_its_trial_and_its_attempt() {
+    let house = trials(0);
+    house.file("failing.toml", &COMMAND.replace("step 2 loss 0.4", "step 2 loss 0.4; exit 3"));
+    let run = house.dtrain(&["run", "failing.toml", "--json"]);
+    assert_eq!(run.code, 5, "{}", run.stderr);
+    let lines: Vec<Value> =
+        run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let (error, rest) = lines.split_last().expect("lines");
+    let (result, seen) = rest.split_last().expect("lines");
+    assert_eq!((&error["format"], &error["exit"]), (&"dtrain.error/1".into(), &5.into()));
+    assert_eq!(result["format"], "dtrain.result/1");
+    let id = result["trial"].as_str().expect("an id");
+    assert!(!seen.is_empty() && seen.iter().all(|line| line["trial"] == id), "{}", run.stdout);
+    for line in seen {
+        let is_of_the_trial =
+            line["seen"]["fact"].get("trial_ended").is_some() || line["seen"]["fact"] == "resumed";
+        assert_eq!(line["attempt"].is_u64(), !is_of_the_trial, "{line}");
+    }
+}
+

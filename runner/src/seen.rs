@@ -115,6 +115,51 @@ pub enum Status {
     },
 }
 
+impl Seen {
+    /// The attempt that it is about; `None` for what it does not name, such as the end of the trial.
+    pub fn attempt(&self) -> Option<AttemptId> {
+        match self {
+            Self::Event(stamped) => Some(stamped.attempt),
+            Self::Fact(
+                Fact::AttemptStarted { attempt, .. }
+                | Fact::AttemptEnded { attempt, .. }
+                | Fact::CheckpointDurable { attempt, .. },
+            )
+            | Self::Status(
+                Status::Launching { attempt, .. }
+                | Status::Attached { attempt, .. }
+                | Status::Away { attempt, .. }
+                | Status::Waiting { attempt, .. }
+                | Status::Stopping { attempt }
+                | Status::Killing { attempt },
+            ) => Some(*attempt),
+            Self::Fact(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)
+            | Self::Status(
+                Status::HostsAway { .. }
+                | Status::CommitFailed { .. }
+                | Status::LossLeapt { .. }
+                | Status::Slow { .. }
+                | Status::RecordSkipped { .. }
+                | Status::SpoolDamaged { .. },
+            ) => None,
+        }
+    }
+
+    /// Whether it is about the attempt that was named last, without naming it.
+    pub fn is_of_the_same_attempt(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(
+                Status::CommitFailed { .. }
+                    | Status::LossLeapt { .. }
+                    | Status::Slow { .. }
+                    | Status::RecordSkipped { .. }
+                    | Status::SpoolDamaged { .. }
+            )
+        )
+    }
+}
+
 /// Somebody who watches a trial.
 pub trait Observer {
     /// Takes note of one thing seen. Called from the thread that drives the trial: it should return soon.
