@@ -246,3 +246,27 @@ fn every_line_of_a_run_names_its_trial_and_its_attempt() {
     }
 }
 
+#[test]
+fn unknown_names_in_conditions_are_refused_with_a_suggestion() {
+    let house = trials(1);
+    let history = |arguments: &[&str]| house.dtrain(&[&["history"], arguments].concat());
+    for (condition, words) in [
+        ("statuss=completed", "trials have no `statuss`; did you mean `status`?"),
+        ("sede=7", "`train.seed`"),
+        ("foo>1", "a recorded figure"),
+        ("status=fine", "expected one of"),
+    ] {
+        let said = history(&["--where", condition]);
+        assert_eq!(said.code, 2, "{condition}");
+        assert!(said.stderr.contains(words), "{condition}: {}", said.stderr);
+    }
+    assert!(history(&["--by", "foo"]).stderr.contains("`foo` is nothing to sort by"));
+    for condition in ["status=done", "STATUS=done and loss<1", "TOK/S>=0 and train.seed>=0", "model.layers=3"]
+    {
+        let said = history(&["--where", condition]);
+        assert_eq!(said.code, 0, "{condition}: {}", said.stderr);
+    }
+    assert!(history(&["--where", "status=done"]).stdout.contains("quick-1"));
+    assert_eq!(history(&["--by", "RATE"]).code, 0);
+}
+

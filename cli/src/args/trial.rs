@@ -81,7 +81,7 @@ pub(crate) struct HistoryArgs {
     #[arg(long = "where", value_name = "CONDITIONS")]
     pub(crate) condition: Option<String>,
 
-    /// Sort by `newest`, `best`, `fastest` or a metric such as `valid.loss`
+    /// Sort by `newest`, `best`, `fastest`, or a number that --where compares, such as `valid.loss`
     #[arg(long, value_name = "ORDER")]
     pub(crate) by: Option<String>,
 

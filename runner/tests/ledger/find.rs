@@ -119,6 +119,20 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     assert!(is_independent(&history) && history.children(&child.id).expect("read").is_empty());
     history.delete(&child.id, &nobody).expect("deleted");
 
+    let names = history.names().expect("read");
+    assert!(
+        Filter::parse("plan.micro_batch>3 and save.stall_seconds<1", &names).is_err(),
+        "nothing was saved"
+    );
+    assert!(Filter::parse("plan.micro_batch>3 and TOK/S>1 and status=done", &names).is_ok());
+    let second = history.create_trial(&new_trial("r")).expect("created");
+    for (order, first) in [("valid.loss", &trial.id), ("train.seed", &trial.id), ("newest", &second.id)] {
+        let sort = Sort::parse(order, &names).expect("an order");
+        let found = history.trials(&Filter::default(), &sort, Page::default(), &nobody).expect("listed");
+        assert_eq!((found.len(), &found[0].id), (2, first), "{order}");
+    }
+    history.delete(&second.id, &nobody).expect("deleted");
+
     let mut csv = Vec::new();
     history.export(&trial.id, Format::Csv, &mut csv).expect("exported");
     let csv = String::from_utf8(csv).expect("text");
