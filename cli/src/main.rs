@@ -5,6 +5,7 @@
 mod args;
 mod child;
 mod commands;
+mod completion;
 mod confirm;
 mod context;
 mod drive;
@@ -32,6 +33,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     no_core_files();
+    if std::env::var_os(completion::VARIABLE).is_some() {
+        completion::answer(args::visible);
+    }
     let arguments = match args::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

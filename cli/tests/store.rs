@@ -270,3 +270,54 @@ fn unknown_names_in_conditions_are_refused_with_a_suggestion() {
     assert_eq!(history(&["--by", "RATE"]).code, 0);
 }
 
+/// What bash offers for the last word of a line, with the script that dtrain prints.
+fn offered(house: &House, line: &str) -> Vec<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    let script = format!(
+        "source <(dtrain completions bash); COMP_WORDS=({}); COMP_CWORD={}; COMP_TYPE=9; \
+         _clap_complete_dtrain dtrain '{}' x; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        quoted.join(" "),
+        words.len() - 1,
+        words.last().expect("a word"),
+    );
+    let program = Path::new(env!("CARGO_BIN_EXE_dtrain")).parent().expect("a folder");
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default());
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).current_dir(house.path()).env_clear();
+    bash.env("HOME", house.path()).env("PATH", path).env("DTRAIN_STATE", house.path().join("state"));
+    let said = said(bash.output().expect("bash"));
+    assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{line}: {}", said.stdout);
+    said.stdout.lines().filter(|word| !word.is_empty()).map(|word| word.trim_end().to_owned()).collect()
+}
+
+#[test]
+fn bash_completes_trials_recipes_and_keys() {
+    let house = trials(2);
+    assert_eq!(offered(&house, "dtrain show qu"), ["quick-2", "quick-1"]);
+    assert_eq!(offered(&house, "dtrain rm quick-1 la"), ["last"]);
+    assert_eq!(offered(&house, "dtrain run library/char"), ["library/char-gpt"]);
+    assert!(offered(&house, "dtrain run comm").contains(&"command.toml".to_owned()));
+    assert_eq!(offered(&house, "dtrain plan --set train.see"), ["train.seed="]);
+    assert!(offered(&house, "dtrain ").contains(&"doctor".to_owned()));
+    assert!(offered(&house, "dtrain age").is_empty(), "hidden commands are not offered");
+    let elsewhere = format!("dtrain --state {} show qu", house.path().join("nowhere").display());
+    assert!(offered(&house, &elsewhere).is_empty(), "another state folder has no history");
+    assert!(!house.path().join("nowhere").exists(), "a question makes no folder");
+}
+
+#[test]
+fn a_shell_that_asks_is_answered_without_a_script() {
+    let house = trials(1);
+    let asked = |words: &[&str]| {
+        let mut command = house.command(&["--", "dtrain"]);
+        command.args(words).env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+        said(command.output().expect("it starts")).stdout
+    };
+    assert_eq!(asked(&["show", "qu"]), "quick-1");
+    assert_eq!(asked(&["checkpoint", "ls", "qu"]), "quick-1");
+    assert_eq!(asked(&["tune", "--study", "qu"]), "");
+    house.recipe();
+    let run = house.dtrain(&["history"]);
+    assert_eq!(run.code, 0, "without the variable it is a command");
+}

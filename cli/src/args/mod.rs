@@ -168,7 +168,7 @@ pub(crate) enum Command {
 
     /// Print a shell completion script
     #[command(
-        after_help = "Example:\n  dtrain completions bash > ~/.local/share/bash-completion/completions/dtrain"
+        after_help = "Example:\n  dtrain completions bash > ~/.local/share/bash-completion/completions/dtrain\n\nThe script asks dtrain for trials, studies, recipes, packages and keys."
     )]
     Completions {
         /// The shell
@@ -224,6 +224,16 @@ impl Command {
                 | Self::Estimate(_)
         )
     }
+}
+
+/// The command line without the commands that only dtrain itself types.
+pub(crate) fn visible() -> clap::Command {
+    let all = Arguments::command();
+    let shown = all.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned();
+    clap::Command::new("dtrain")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(shown)
 }
 
 /// Whether the words of a command line ask for JSON, and whether for JSON Lines, where clap could not read them.

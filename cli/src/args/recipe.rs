@@ -1,5 +1,6 @@
 //! Arguments of commands that find and share recipes.
 
+use crate::completion;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -17,6 +18,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe show library/tiny-llama > recipe.toml")]
     Show {
         /// `library/NAME` or `PACKAGE/RECIPE`
+        #[arg(add = completion::recipe_name())]
         name: String,
     },
 
@@ -24,6 +26,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe update team")]
     Update {
         /// The package [default: all]
+        #[arg(add = completion::package())]
         package: Option<String>,
 
         /// Also allow repositories on this machine
@@ -37,6 +40,7 @@ pub(crate) enum RecipeCommand {
     )]
     Remove {
         /// The package
+        #[arg(add = completion::package())]
         package: String,
     },
 
@@ -56,6 +60,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe trust team")]
     Trust {
         /// The package
+        #[arg(add = completion::package())]
         package: String,
     },
 

@@ -9,6 +9,7 @@ mod create;
 mod export;
 mod figures;
 mod filter;
+pub mod glance;
 mod ground;
 mod keep;
 mod list;
