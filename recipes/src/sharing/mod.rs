@@ -22,6 +22,6 @@ pub use lock::Locked;
 pub use publish::{Publication, Published, publish};
 pub use remove::{Removal, remove};
 pub use resolve::{read_recipe, resolve, resolver};
-pub use store::{Shown, State, Store, Update, add, list, restore, show, update, verify};
+pub use store::{Shown, State, Store, Update, add, list, repair_checkout, restore, show, update, verify};
 pub use trust::{Capability, Trust, capabilities};
 pub use url::check_url;

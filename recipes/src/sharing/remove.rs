@@ -2,7 +2,7 @@
 
 use super::SharingError;
 use super::lock::{self, Locked};
-use super::store::{Store, find};
+use super::store::{RUN, Store, find};
 use super::tree;
 use std::fs;
 use std::io;
@@ -46,7 +46,7 @@ pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
     let mut removal = Removal { locked: gone, users: Vec::new(), removed: Vec::new(), kept: Vec::new() };
     for path in entries(&folder)? {
         let commit = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        let commit = commit.strip_prefix("run-").unwrap_or(&commit);
+        let commit = commit.strip_prefix(RUN).unwrap_or(&commit);
         let user = users.iter().find(|(_, locked)| locked.commit == commit);
         if let Some((user, _)) = user {
             removal.kept.push((path, format!("{} names it", user.display())));
@@ -76,7 +76,7 @@ pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
 
 /// Whether a folder in which programs run holds anything but the files of the package.
 fn has_more(path: &Path, package: &Path) -> bool {
-    let is_run = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("run-"));
+    let is_run = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RUN));
     is_run && !matches!((tree::read(path), tree::read(package)), (Ok(run), Ok(package)) if run == package)
 }
 

@@ -102,7 +102,8 @@ fn partial_checkpoints(
     folder: &TrialFolder,
     row: &TrialRow,
 ) -> Result<Vec<Leftover>, LedgerError> {
-    if matches!(row.status, Status::Running | Status::Created) {
+    // What lies here of a trial on hosts is being copied from them.
+    if matches!(row.status, Status::Running | Status::Created) || folder.elsewhere().exists() {
         return Ok(Vec::new());
     }
     let entries = fs::read_dir(folder.checkpoints()).into_iter().flatten().flatten();
