@@ -74,7 +74,7 @@ fn nothing_fits(rejected: &[Rejected]) -> String {
             .into();
     };
     let mut text = format!("no layout fits; the nearest is {}: {}", first.nearest, first.rejection);
-    if let Some(hint) = hint(&first.rejection) {
+    if let Some(hint) = hint(first) {
         write!(text, "; {hint}").expect("a string takes all text");
     }
     for group in &groups[1..] {
@@ -92,8 +92,12 @@ fn telling(rejection: &Rejection) -> u8 {
     }
 }
 
-fn hint(rejection: &Rejection) -> Option<&'static str> {
-    match rejection {
+fn hint(group: &Rejected) -> Option<&'static str> {
+    match &group.rejection {
+        // All of it is computed again already.
+        Rejection::TooMuchMemory { .. } if group.nearest.contains("full recompute") => {
+            Some("use a smaller model, a shorter model.context, or more or larger devices")
+        }
         Rejection::TooMuchMemory { .. } => {
             Some("use a smaller model, a shorter model.context or layout.recompute = \"full\"")
         }
@@ -120,6 +124,13 @@ mod tests {
         };
         let memory = Rejection::TooMuchMemory { needed: Bytes(3 << 30), available: Bytes(2 << 30) };
         let worker = Rejection::CannotRun("the worker does not cut tensors".into());
+        let full = Rejected {
+            nearest: "one GPU, 1 micro-batch of 1, full recompute".into(),
+            ..group(memory.clone(), 7)
+        };
+        let text = PlanError::NothingFits { rejected: vec![full] }.to_string();
+        assert!(text.contains("full recompute: it needs 3.0 GiB"), "{text}");
+        assert!(!text.contains("layout.recompute"), "nothing is advised that is done already: {text}");
         let text = PlanError::NothingFits { rejected: vec![group(worker, 90), group(memory, 7)] }.to_string();
         assert_eq!(
             text,
