@@ -14,6 +14,7 @@ mod job;
 mod load;
 mod output;
 mod packages;
+mod precheck;
 mod rates;
 mod render;
 mod sampler;

@@ -12,15 +12,6 @@ pub enum PlanError {
         /// The reasons, with counts and the nearest candidate of each; the most frequent first.
         rejected: Vec<Rejected>,
     },
-    /// The recipe asks for another machine.
-    #[error(
-        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it \
-        out), over SSH (\"ssh\") or as a Slurm job (\"slurm\") only"
-    )]
-    OtherMachines {
-        /// The launcher asked for.
-        launcher: &'static str,
-    },
     /// The ranks do not go evenly over the hosts.
     #[error(
         "cluster.ranks = {ranks} cannot be divided evenly over {hosts} hosts; set a multiple of {hosts}, \
@@ -58,6 +49,22 @@ pub enum PlanError {
         batch: u64,
         /// Samples of the training data.
         samples: u64,
+    },
+    /// A step has more micro-batches on a rank than are sent to one.
+    #[error(
+        "train.batch is {batch}, which is {passes} micro-batches of {micro} on each of {replicas} replicas; \
+        at most {} are run in one step: use a larger layout.micro_batch, or a smaller batch",
+        crate::precheck::MICRO_BATCHES
+    )]
+    TooManyMicroBatches {
+        /// Samples of one step.
+        batch: u64,
+        /// Samples of one forward pass.
+        micro: u32,
+        /// Replicas at the most.
+        replicas: u32,
+        /// Forward passes of one rank.
+        passes: u64,
     },
     /// The batch is zero.
     #[error("train.batch must be at least 1")]

@@ -173,6 +173,12 @@ const LARGEST_WHOLE: u64 = i64::MAX as u64;
 const NO_LIMIT: &str =
     "no limit; one of steps, samples, tokens, epochs and time is required, except for commands";
 
+/// Most ranks on one host.
+pub(crate) const RANKS_OF_A_HOST: u64 = 1024;
+
+/// Most parameters of a model: a thousand times those of the largest that were trained.
+pub(crate) const MOST_PARAMETERS: u64 = 1_000_000_000_000_000;
+
 macro_rules! keys {
     ($($path:literal, $shape:expr, $need:expr, $kinds:expr, $doc:literal;)*) => {
         &[$(Key { path: $path, shape: $shape, need: $need, kinds: $kinds, doc: $doc }),*]
@@ -189,8 +195,8 @@ pub const KEYS: &[Key] = keys![
     "model.kind", OneOf(&["decoder", "mlp", "cnn", "command"]), Required, ANY, "Kind of model";
     "model.family", OneOf(&["gpt2", "llama"]), Default("\"gpt2\""), DECODER,
         "Preset of positions, norm, activation, tied, bias and ffn";
-    "model.layers", Whole(1, 65_536), Required, DECODER, "Number of blocks";
-    "model.hidden", Whole(1, 1_048_576), Required, DECODER, "Hidden size";
+    "model.layers", Whole(1, 16_384), Required, DECODER, "Number of blocks";
+    "model.hidden", Whole(1, 262_144), Required, DECODER, "Hidden size";
     "model.heads", Whole(1, 65_536), Required, DECODER, "Query heads; they divide hidden";
     "model.kv_heads", Whole(1, 65_536), Default("heads"), DECODER, "Key and value heads; they divide heads";
     "model.ffn", Whole(1, 8_388_608), Default("gelu: 4 × hidden; swiglu: 8/3 × hidden, rounded up to a multiple of 64"),
@@ -313,9 +319,9 @@ pub const KEYS: &[Key] = keys![
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 
-    "cluster.launcher", OneOf(&["local", "ssh", "slurm", "kubernetes"]), Default("\"local\""), ANY, "How processes are placed";
+    "cluster.launcher", OneOf(&["local", "ssh", "slurm"]), Default("\"local\""), ANY, "How processes are placed";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
-        "Total number of ranks, a multiple of the hosts";
+        "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
     "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
