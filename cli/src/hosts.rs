@@ -59,7 +59,7 @@ fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<U
     match recipe.cluster.launcher {
         Launcher::Ssh => {}
         Launcher::Slurm => return job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
-        Launcher::Local | Launcher::Kubernetes => return Ok((Vec::new(), Vec::new())),
+        Launcher::Local => return Ok((Vec::new(), Vec::new())),
     }
     let program = program()?;
     let reached = reach_all(&recipe.cluster.hosts, &user(), &program).map_err(no_program)?;

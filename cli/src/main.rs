@@ -17,6 +17,7 @@ mod job;
 mod load;
 mod output;
 mod packages;
+mod precheck;
 mod rates;
 mod render;
 mod sampler;

@@ -97,14 +97,14 @@ pub enum Status {
         /// Seconds that the middle one of them does.
         usual: f64,
     },
-    /// A record of an attempt is as it was written, and cannot be understood.
+    /// A record of an attempt is damaged, or cannot be understood.
     RecordSkipped {
         /// Where in the spool, in bytes.
         at: u64,
         /// Why not.
         reason: String,
     },
-    /// The spool of an attempt is damaged before its end; what follows the damage is not read.
+    /// The spool of an attempt is damaged before its end, so that the next record cannot be found; what follows is not read.
     SpoolDamaged {
         /// The file.
         spool: PathBuf,

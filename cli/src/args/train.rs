@@ -80,7 +80,7 @@ pub(crate) struct PlanArgs {
     pub(crate) html: Option<PathBuf>,
 
     /// Plan for other hardware: hosts, GPUs per host and GPU type; `+` joins groups
-    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top"])]
+    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top"], allow_hyphen_values = true)]
     pub(crate) on: Option<String>,
 
     /// Engine that would train there [default: that of --emit, otherwise megatron]

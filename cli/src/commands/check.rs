@@ -5,20 +5,26 @@ use crate::context::Context;
 use crate::failure::{Exit, Outcome, ProblemJson};
 use crate::load::load;
 use crate::output::word;
+use crate::precheck;
 use crate::render::number::whole;
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
 /// Checks a recipe and the files it names.
 pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
-    match load(&args.recipe, &args.layers, &[]) {
-        Ok(loaded) => {
+    let looked = load(&args.recipe, &args.layers, &[])
+        .and_then(|loaded| precheck::look(context, &loaded).map(|warnings| (loaded, warnings)));
+    match looked {
+        Ok((loaded, warnings)) => {
             let recipe = &loaded.checked.recipe;
             if context.out.json {
                 let digest = dtrain_recipes::canonical::digest(recipe);
-                context
-                    .out
-                    .json("check", &Report { valid: true, digest: Some(digest), problems: Vec::new() })?;
+                let warnings = warnings.iter().map(ProblemJson::of).collect();
+                let report = Report { valid: true, digest: Some(digest), problems: Vec::new(), warnings };
+                context.out.json("check", &report)?;
+            }
+            for warning in &warnings {
+                context.out.say(&precheck::words(context.out.paint, warning));
             }
             context.out.say(&format!("{} is a valid recipe: {}", args.recipe, summary(recipe)));
             context.out.next(&format!("dtrain plan {}", word(&args.recipe)));
@@ -26,7 +32,8 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
         }
         Err(failure) if context.out.json && !failure.recipe_problems().is_empty() => {
             let problems = failure.recipe_problems().iter().map(ProblemJson::of).collect();
-            context.out.json("check", &Report { valid: false, digest: None, problems })?;
+            let report = Report { valid: false, digest: None, problems, warnings: Vec::new() };
+            context.out.json("check", &report)?;
             Ok(Exit::Usage)
         }
         Err(failure) => Err(failure),
@@ -49,5 +56,8 @@ struct Report {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
+    /// What `run` refuses.
     problems: Vec<ProblemJson>,
+    /// What `run` may refuse on other hosts.
+    warnings: Vec<ProblemJson>,
 }

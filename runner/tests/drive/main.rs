@@ -25,9 +25,10 @@ use dtrain_protocol::TrialId;
 use dtrain_runner::launch::relay;
 use dtrain_runner::{DriveError, Home, Seen, agent, driver, probe};
 use faults::{
-    a_damaged_checkpoint_is_refused_by_name, a_frozen_rank_is_replaced, a_killed_agent_is_replaced,
-    a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
-    out_of_memory_and_divergence_are_verdicts, what_cannot_be_started_is_tried_again, whatever_is_killed,
+    a_damaged_checkpoint_is_refused_by_name, a_damaged_record_is_skipped_and_told, a_frozen_rank_is_replaced,
+    a_killed_agent_is_replaced, a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
+    a_spool_that_cannot_be_read_further_is_told_once, out_of_memory_and_divergence_are_verdicts,
+    what_cannot_be_started_is_tried_again, whatever_is_killed,
 };
 use foreign::{
     a_failed_foreign_command_is_recorded_with_its_last_words, a_foreign_command_is_run_once_for_each_rank,
@@ -98,6 +99,11 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_damaged_checkpoint_is_refused_by_name", a_damaged_checkpoint_is_refused_by_name),
         ("out_of_memory_and_divergence_are_verdicts", out_of_memory_and_divergence_are_verdicts),
         ("a_rank_that_talks_nonsense_is_replaced", a_rank_that_talks_nonsense_is_replaced),
+        ("a_damaged_record_is_skipped_and_told", a_damaged_record_is_skipped_and_told),
+        (
+            "a_spool_that_cannot_be_read_further_is_told_once",
+            a_spool_that_cannot_be_read_further_is_told_once,
+        ),
         ("what_cannot_be_started_is_tried_again_until_the_user_stops", what_cannot_be_started_is_tried_again),
         ("a_second_controller_is_refused", a_second_controller_is_refused),
         ("only_the_newest_checkpoints_are_kept", only_the_newest_checkpoints_are_kept),

@@ -9,6 +9,7 @@ use crate::driver::{DriveError, Launching};
 use crate::launch::{NotLaunched, Reached, Usable};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Input};
 use crate::seen::{Seen, Status};
+use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -142,13 +143,34 @@ impl Engine<'_> {
         Ok(())
     }
 
+    /// Says once that the spool cannot be read further.
     fn mention_damage(&mut self, attempt: AttemptId, end: &SpoolEnd) -> Result<(), DriveError> {
         match end {
             SpoolEnd::End => Ok(()),
+            SpoolEnd::Damaged(_) if self.is_deaf(attempt) => Ok(()),
             SpoolEnd::Damaged(error) => {
                 let (spool, reason) = (self.folder.spool(attempt), error.to_string());
+                self.damaged = Some((attempt, self.read));
                 self.show(Status::SpoolDamaged { spool, offset: self.read, reason })
             }
+        }
+    }
+
+    /// Whether what the agent says next is damaged on its disk: hearing it again would tell nothing.
+    fn is_deaf(&self, attempt: AttemptId) -> bool {
+        self.damaged == Some((attempt, self.read))
+    }
+
+    /// Waits for the end of an agent that cannot be heard any more.
+    fn wait_out(&mut self, attempt: AttemptId, patience: Duration) -> Result<(), DriveError> {
+        thread::sleep(patience);
+        if self.heard_at.elapsed() < QUIET {
+            return Ok(());
+        }
+        self.heard_at = Instant::now();
+        match self.launcher.reach(attempt, self.read) {
+            Reached::Gone => self.bury(attempt),
+            Reached::Connected(_) | Reached::Away(_) | Reached::Silent => Ok(()),
         }
     }
 
@@ -162,6 +184,9 @@ impl Engine<'_> {
             return Ok(());
         };
         let attempt = link.attempt;
+        if self.is_deaf(attempt) {
+            return self.wait_out(attempt, patience);
+        }
         match link.heard.recv_timeout(patience) {
             Ok(Ok((offset, record))) => {
                 self.heard_at = Instant::now();
@@ -176,7 +201,12 @@ impl Engine<'_> {
                 self.heard_at = Instant::now();
                 if self.launcher.answers(attempt) { Ok(()) } else { self.listen(attempt) }
             }
-            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => self.listen(attempt),
+            Ok(Err(SpoolEnd::Damaged(FrameError::Io(_)) | SpoolEnd::End))
+            | Err(RecvTimeoutError::Disconnected) => self.listen(attempt),
+            Ok(Err(damage)) => {
+                self.heard_at = Instant::now();
+                self.mention_damage(attempt, &damage)
+            }
         }
     }
 

@@ -44,6 +44,8 @@ pub(super) struct Engine<'a> {
     /// How far the open attempt's spool was read, and how far the ledger had it when this controller came.
     read: u64,
     kept: u64,
+    /// Where the spool of an attempt cannot be read any further.
+    damaged: Option<(AttemptId, u64)>,
     trained: Trained,
     watch: Watch,
     interrupts: u32,
@@ -78,6 +80,7 @@ impl<'a> Engine<'a> {
             heard_at: Instant::now(),
             read: 0,
             kept: 0,
+            damaged: None,
             trained: Trained::default(),
             watch: Watch::default(),
             done: None,
