@@ -7,7 +7,7 @@
 
 use super::question::{Asked, ask_all};
 use super::relay::RemoteHost;
-use super::{Launcher, LocalLauncher, NotLaunched, Reached, Usable};
+use super::{Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
 use crate::agent::{
     AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
 };
@@ -15,7 +15,7 @@ use crate::home::{Home, TrialFolder};
 use crate::{checkpoints, durable};
 use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
 use std::fs;
-use std::io::{self, Read};
+use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -188,7 +188,7 @@ impl Launcher for ClusterLauncher {
         let is_alive = move |host: &mut RemoteHost| host.is_alive(&trial, attempt);
         let followers = self.ask_all(&self.active[1..], TO_ANSWER, is_alive);
         if followers.contains(&Ok(false)) {
-            return Reached::Gone;
+            return Reached::GoneWithItsHost(reason);
         }
         // There was little patience with a leader in doubt, and it may only be slow.
         asked.answer(TO_ANSWER).unwrap_or(Reached::Away(reason))
@@ -203,8 +203,7 @@ impl Launcher for ClusterLauncher {
         asked.answer(TO_ANSWER_AGAIN) == Ok(true)
     }
 
-    /// What lies on a host that does not answer is not waited for.
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
         if let Some(home) = &self.shared {
             // The host that led may be none of those there are now.
             let known = fs::read_to_string(self.folder.elsewhere()).unwrap_or_default();
@@ -212,9 +211,11 @@ impl Launcher for ClusterLauncher {
             return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
         }
         let trial = self.trial.clone();
-        let patience = self.leader().patience(TO_ANSWER_AGAIN);
+        // Of the spool only its length is waited for here; it comes as it is read.
+        let patience = self.leader().patience(TO_ANSWER);
         let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from));
-        Ok(Box::new(io::Cursor::new(asked.answer(patience).unwrap_or_default())))
+        let leftover = asked.answer(patience).map_err(Unread::Away)?;
+        Ok(Box::new(BufReader::new(leftover)))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {

@@ -1,6 +1,6 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
-use super::{Connection, Launcher, NotLaunched, Reached};
+use super::{Connection, Launcher, NotLaunched, Reached, Unread};
 use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
 };
@@ -74,6 +74,22 @@ impl LocalLauncher {
                 Err("the agent answers as if it led".into())
             }
         }
+    }
+
+    /// The spool of an attempt whose agent is gone, from `from` on, and its length from there. `None` when there is none: an attempt
+    /// that was recorded and never launched left nothing.
+    pub(super) fn left(&self, attempt: AttemptId, from: u64) -> io::Result<Option<(File, u64)>> {
+        if self.is_locked() && self.card().is_some_and(|card| card.attempt == attempt) {
+            return Err(io::Error::other(format!("the agent of attempt {attempt} still writes it")));
+        }
+        let mut spool = match File::open(self.folder.spool(attempt)) {
+            Ok(spool) => spool,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        spool.seek(SeekFrom::Start(from))?;
+        let length = spool.metadata()?.len();
+        Ok(Some((spool, length.saturating_sub(from))))
     }
 
     /// Whether the agent of `attempt` lives, and was not stopped by a signal.
@@ -206,16 +222,11 @@ impl Launcher for LocalLauncher {
         }
     }
 
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
-        match File::open(self.folder.spool(attempt)) {
-            Ok(mut spool) => {
-                spool.seek(SeekFrom::Start(from))?;
-                Ok(Box::new(io::BufReader::new(spool)))
-            }
-            // An attempt that was recorded and never launched left nothing.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(io::empty())),
-            Err(error) => Err(error),
-        }
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
+        Ok(match self.left(attempt, from).map_err(Unread::Failed)? {
+            Some((spool, _)) => Box::new(io::BufReader::new(spool)),
+            None => Box::new(io::empty()),
+        })
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {

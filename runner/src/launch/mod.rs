@@ -51,8 +51,9 @@ pub trait Launcher {
         true
     }
 
-    /// What the attempt left behind, from `from` on; to be asked for when its agent is gone.
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>>;
+    /// What the attempt left behind, from `from` on; to be asked for when its agent is gone. Its end is the end of what was left:
+    /// where the rest cannot be had now, reading fails.
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread>;
 
     /// Kills whatever lives of the attempt; tells whether nothing does any more.
     fn kill(&mut self, attempt: AttemptId) -> bool;
@@ -120,6 +121,17 @@ pub enum Reached {
     Away(String),
     /// Neither it nor any of its ranks lives.
     Gone,
+    /// The same by the word of the other hosts of the attempt, while the one that led cannot be asked, for the reason given.
+    GoneWithItsHost(String),
+}
+
+/// Why what an attempt left behind cannot be read. It may have left something all the same.
+#[derive(Debug)]
+pub enum Unread {
+    /// Its host cannot be asked now, for the reason given.
+    Away(String),
+    /// The file on this machine cannot be read.
+    Failed(io::Error),
 }
 
 /// A connection to an agent.

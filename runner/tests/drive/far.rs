@@ -6,14 +6,23 @@ use dtrain_runner::agent::{AgentCard, Process};
 use dtrain_runner::launch::relay::{Dial, RemoteHost};
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// Ending of a file beside a host's folder that makes it unreachable.
 const DOWN: &str = "down";
+
+/// The same that lets what the host says come in small pieces, with a pause after each.
+const SLOW: &str = "slow";
+
+/// Most bytes of a piece, and the pause.
+const PIECE: (usize, Duration) = (64 << 10, Duration::from_millis(10));
 
 /// A host: this program in a process of its own.
 struct Far {
@@ -28,6 +37,7 @@ impl Dial for Far {
             return Err(io::Error::other("it is switched off"));
         }
         let (near, far) = UnixStream::pair()?;
+        let near = if self.folder.with_extension(SLOW).exists() { slow(near)? } else { near };
         let far = OwnedFd::from(far);
         Command::new(std::env::current_exe()?)
             .arg("relay")
@@ -38,6 +48,27 @@ impl Dial for Far {
             .spawn()
             .map(|_| near)
     }
+}
+
+/// The near end of a way to a host whose words come slowly.
+fn slow(far: UnixStream) -> io::Result<UnixStream> {
+    let (near, here) = UnixStream::pair()?;
+    let (mut from, mut to) = (here.try_clone()?, far.try_clone()?);
+    thread::spawn(move || {
+        drop(io::copy(&mut from, &mut to));
+        drop(to.shutdown(Shutdown::Write));
+    });
+    thread::spawn(move || {
+        let mut room = vec![0; PIECE.0];
+        while let Ok(length @ 1..) = (&far).read(&mut room) {
+            if (&here).write_all(&room[..length]).is_err() {
+                break;
+            }
+            thread::sleep(PIECE.1);
+        }
+        drop(here.shutdown(Shutdown::Both));
+    });
+    Ok(near)
 }
 
 impl World {
@@ -85,6 +116,11 @@ impl World {
                 kill(&process);
             }
         }
+    }
+
+    /// Lets what a host says come slowly from the next connection on.
+    pub(crate) fn slow_down(&self, host: u32) {
+        fs::write(self.host(host).with_extension(SLOW), "").expect("room on disk");
     }
 
     /// The newest agent on a host and its ranks, once it has started them.

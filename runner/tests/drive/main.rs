@@ -14,6 +14,7 @@ mod hosts;
 mod rare;
 mod toy;
 mod undisturbed;
+mod unseen;
 mod world;
 
 use control::{
@@ -127,6 +128,14 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
+        (
+            "what_ended_unseen_is_read_however_long_it_takes",
+            unseen::what_ended_unseen_is_read_however_long_it_takes,
+        ),
+        (
+            "what_ended_on_a_host_that_is_away_is_not_taken_for_lost",
+            unseen::what_ended_on_a_host_that_is_away_is_not_taken_for_lost,
+        ),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
     let options: Vec<&str> = filters.iter().copied().filter(|filter| filter.starts_with("--")).collect();

@@ -6,9 +6,10 @@ use crate::agent::{AgentOrder, SpoolRecord};
 use crate::driver::link::Link;
 use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
-use crate::launch::{NotLaunched, Reached, Usable};
+use crate::launch::{NotLaunched, Reached, Unread, Usable};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Input};
 use crate::seen::{Seen, Status};
+use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -87,11 +88,12 @@ impl Engine<'_> {
         self.link = None;
         let mut silent_until = Instant::now() + SILENCE;
         let (mut killed, mut is_told) = (false, false);
+        let mut unread: Option<(u64, Instant)> = None;
         loop {
             match self.launcher.reach(attempt, self.read) {
                 Reached::Connected(connection) => {
                     let agent = connection.agent;
-                    self.heard_at = Instant::now();
+                    (self.heard_at, self.followed) = (Instant::now(), Some(attempt));
                     self.link = Some(Link::of(attempt, self.read, connection, self.folder.path()));
                     return self.show(Status::Attached { attempt, agent });
                 }
@@ -113,43 +115,67 @@ impl Engine<'_> {
                     self.launcher.kill(attempt);
                     (silent_until, killed) = (Instant::now() + SILENCE, true);
                 }
-                Reached::Gone => return self.bury(attempt),
+                reached @ (Reached::Gone | Reached::GoneWithItsHost(_)) => {
+                    let Err(reason) = self.bury(attempt)? else { return Ok(()) };
+                    // What this controller did not hear of an attempt that it followed is little, and the other hosts wait.
+                    let is_little =
+                        matches!(reached, Reached::GoneWithItsHost(_)) && self.followed == Some(attempt);
+                    let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
+                    let begun = unread.filter(|(read, _)| *read == self.read);
+                    let (_, since) = *unread.insert(begun.unwrap_or((self.read, Instant::now())));
+                    let is_over = since.elapsed() >= patience;
+                    if is_over && self.may_give_up {
+                        self.inputs.push_back(Input::Gone { attempt });
+                        return self.show(Status::RecordLost { attempt, reason });
+                    }
+                    if is_over || self.drive.interrupts.count() > self.interrupts {
+                        self.keep()?;
+                        return Err(DriveError::Unread { attempt, reason });
+                    }
+                    if begun.is_none() {
+                        let seconds = patience.as_secs_f64();
+                        self.show(Status::RecordAway { attempt, reason, seconds })?;
+                    }
+                    thread::sleep(AWAY);
+                }
             }
         }
     }
 
-    /// Reads what an attempt left behind, then tells the machine that nothing of it lives.
-    fn bury(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
+    /// Reads what an attempt left behind to its end, then tells the machine that nothing of it lives. The inner `Err` says why the
+    /// rest cannot be read now; the machine is not told then.
+    fn bury(&mut self, attempt: AttemptId) -> Result<Result<(), String>, DriveError> {
         let path = self.folder.spool(attempt);
-        let leftover = self.launcher.leftover(attempt, self.read);
-        let leftover = leftover.map_err(|source| DriveError::Folder { doing: "read", path, source })?;
+        let leftover = match self.launcher.leftover(attempt, self.read) {
+            Ok(leftover) => leftover,
+            Err(Unread::Away(reason)) => return Ok(Err(reason)),
+            Err(Unread::Failed(source)) => return Err(DriveError::Folder { doing: "read", path, source }),
+        };
         let mut reader = SpoolReader::at(self.read, leftover);
         loop {
             match reader.next() {
                 Ok(record) => {
                     self.take_in(attempt, reader.offset(), record)?;
                     if self.machine.open() != Some(attempt) {
-                        return Ok(());
+                        return Ok(Ok(()));
                     }
+                    // There may be more of it than memory.
+                    self.keep_if_due()?;
                 }
-                Err(end) => {
-                    self.mention_damage(attempt, &end)?;
+                Err(SpoolEnd::Damaged(FrameError::Io(error))) => return Ok(Err(error.to_string())),
+                Err(SpoolEnd::Damaged(error)) => {
+                    let reason = error.to_string();
+                    self.show(Status::SpoolDamaged { spool: path, offset: self.read, reason })?;
                     break;
                 }
+                Err(SpoolEnd::End) => break,
+            }
+            if self.drive.interrupts.count() > self.interrupts {
+                return Ok(Err("interrupted while it was read".into()));
             }
         }
         self.inputs.push_back(Input::Gone { attempt });
-        Ok(())
-    }
-
-    fn mention_damage(&mut self, attempt: AttemptId, end: &SpoolEnd) -> Result<(), DriveError> {
-        match end {
-            SpoolEnd::End => Ok(()),
-            SpoolEnd::Damaged(error) => {
-                let (spool, reason) = (self.folder.spool(attempt), error.to_string());
-                self.show(Status::SpoolDamaged { spool, offset: self.read, reason })
-            }
-        }
+        Ok(Ok(()))
     }
 
     /// Waits for what the agent says next, at most until something else is due.

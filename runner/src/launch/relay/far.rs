@@ -72,11 +72,12 @@ pub fn run(
                 Err(Reached::Gone) => Reply::Gone,
                 Err(_) => Reply::Silent,
             },
-            Request::Leftover { trial, attempt, from } => match starting(&trial).leftover(attempt, from) {
-                Ok(mut leftover) => {
-                    give(&mut stdout, &mut leftover)?;
+            Request::Leftover { trial, attempt, from } => match starting(&trial).left(attempt, from) {
+                Ok(Some((mut spool, bytes))) => {
+                    pour(&mut stdout, &mut spool, bytes)?;
                     continue;
                 }
+                Ok(None) => Reply::Bytes { bytes: 0 },
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
             Request::Logs { trial } => match logs(home, &trial) {
@@ -140,6 +141,16 @@ fn give(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
     from.read_to_end(&mut bytes)?;
     frame::write(to, &Reply::Bytes { bytes: bytes.len() as u64 })?;
     to.write_all(&bytes)?;
+    to.flush()
+}
+
+/// Answers with so many bytes, which need not fit into memory. `Err` too when there are fewer: then this process ends, and with it
+/// the answer.
+fn pour(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Result<()> {
+    frame::write(to, &Reply::Bytes { bytes })?;
+    if io::copy(&mut from.take(bytes), to)? < bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     to.flush()
 }
 

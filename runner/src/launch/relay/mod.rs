@@ -5,6 +5,7 @@
 
 mod far;
 mod holder;
+mod leftover;
 mod near;
 
 pub use far::run;
@@ -28,7 +29,7 @@ enum Request {
     Follow(Box<FollowerOrder>),
     /// Connect this stream with an agent that leads.
     Reach { trial: TrialId, attempt: AttemptId, from: u64 },
-    /// What an agent that is gone left behind.
+    /// What an agent that is gone left behind, all of it: it may be far more than the near end keeps at once.
     Leftover { trial: TrialId, attempt: AttemptId, from: u64 },
     /// What the planner must know of the host.
     Facts,

@@ -1,6 +1,7 @@
 //! The near end: a host as the controller asks it.
 
 use super::super::{Connection, NotLaunched, Reached};
+use super::leftover::{Leftover, STALLED};
 use super::{Reply, Request};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
@@ -105,13 +106,24 @@ impl RemoteHost {
         })
     }
 
+    /// What an agent that is gone left behind. `Err` when the host cannot be asked, or cannot read it.
     pub(in crate::launch) fn leftover(
         &mut self,
         trial: &TrialId,
         attempt: AttemptId,
         from: u64,
-    ) -> Result<Vec<u8>, String> {
-        self.bytes(&Request::Leftover { trial: trial.clone(), attempt, from })
+    ) -> Result<Leftover, String> {
+        let reply = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from })?;
+        match (reply, self.stream.take()) {
+            // The stream is the reader's: what is asked next comes over another one.
+            (Reply::Bytes { bytes }, Some(stream)) => {
+                Leftover::new(stream, bytes, STALLED).map_err(|error| error.to_string())
+            }
+            (other, stream) => {
+                self.stream = stream;
+                Err(unexpected(&other))
+            }
+        }
     }
 
     /// Whose logs of a trial lie there: of a rank in an attempt, or of the agents.
