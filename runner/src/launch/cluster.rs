@@ -157,7 +157,8 @@ impl Launcher for ClusterLauncher {
         let lends = is_resumed && self.shared.is_none();
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
         let led = self.lead(order, &ranks, &lenders);
-        if led.is_err() {
+        // What may live is left alone: it is found out next.
+        if matches!(&led, Err(NotLaunched::Checkpoint(_) | NotLaunched::Other(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);

@@ -1,6 +1,7 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
 use super::{Connection, Launcher, NotLaunched, Reached, Unread};
+use crate::agent::spool::SpoolWriter;
 use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
 };
@@ -113,12 +114,30 @@ impl LocalLauncher {
     ) -> Result<(AgentCard, UnixStream), Reached> {
         self.reap();
         if !self.is_locked() {
-            return Err(if self.kill(attempt) { Reached::Gone } else { Reached::Silent });
+            return Err(match self.bury(attempt) {
+                Ok(true) => Reached::Gone,
+                Ok(false) => Reached::Silent,
+                Err(reason) => Reached::Away(reason),
+            });
         }
         let card = self.card().filter(|card| card.attempt == attempt).ok_or(Reached::Silent)?;
         let mut stream = connect(&card).ok_or(Reached::Silent)?;
         frame::write(&mut stream, &AgentRequest::Follow { from }).map_err(|_| Reached::Silent)?;
         Ok((card, stream))
+    }
+
+    /// Kills what lives of an attempt, and sees to it that none of it ever lives again: from now on it has a spool, and an agent
+    /// begins with making one. So a launch that is still on its way comes too late. Tells whether nothing lives.
+    ///
+    /// `Err` when there is no spool and none can be made.
+    pub(super) fn bury(&mut self, attempt: AttemptId) -> Result<bool, String> {
+        if !self.kill(attempt) {
+            return Ok(false);
+        }
+        let path = self.folder.spool(attempt);
+        SpoolWriter::bar(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        // An agent that was faster made it.
+        Ok(!self.is_locked())
     }
 
     /// Starts an agent and gives its answer, unless it refuses.

@@ -28,7 +28,8 @@ use std::path::Path;
 
 /// Starts the agents of one trial, reaches them, and ends them.
 pub trait Launcher {
-    /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives.
+    /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives, nor will, unless that is
+    /// [`NotLaunched::Unknown`].
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched>;
 
     /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
@@ -75,6 +76,8 @@ pub enum NotLaunched {
     Checkpoint(String),
     /// Anything else.
     Other(String),
+    /// It was asked for, and the answer was lost: it may live. [`Launcher::reach`] finds out.
+    Unknown(String),
 }
 
 impl NotLaunched {
@@ -88,13 +91,14 @@ impl NotLaunched {
         match self {
             Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
             Self::Other(reason) => Self::Other(format!("{host}: {reason}")),
+            Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
         }
     }
 }
 
 impl fmt::Display for NotLaunched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Checkpoint(reason) | Self::Other(reason)) = self;
+        let (Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason)) = self;
         f.write_str(reason)
     }
 }
@@ -119,7 +123,7 @@ pub enum Reached {
     Silent,
     /// Its host cannot be asked, for the reason given; it may live.
     Away(String),
-    /// Neither it nor any of its ranks lives.
+    /// Neither it nor any of its ranks lives, nor ever will: a launch that is still on its way is refused.
     Gone,
     /// The same by the word of the other hosts of the attempt, while the one that led cannot be asked, for the reason given.
     GoneWithItsHost(String),

@@ -50,12 +50,12 @@ pub enum Input {
         /// How it ended.
         ended: Ended,
     },
-    /// No process of the attempt lives, and all it left behind was told.
+    /// No process of the attempt lives, nor ever will, and all it left behind was told, but for what lies on a host that was given up.
     Gone {
         /// The attempt.
         attempt: AttemptId,
     },
-    /// The attempt could not be launched; none of its processes lives.
+    /// The attempt could not be launched; none of its processes lives, nor ever will.
     LaunchFailed {
         /// The attempt.
         attempt: AttemptId,

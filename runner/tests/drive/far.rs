@@ -21,6 +21,9 @@ const DOWN: &str = "down";
 /// The same that lets what the host says come in small pieces, with a pause after each.
 const SLOW: &str = "slow";
 
+/// The same that keeps its answers to a launch from getting through.
+const LOST: &str = "lost";
+
 /// Most bytes of a piece, and the pause.
 const PIECE: (usize, Duration) = (64 << 10, Duration::from_millis(10));
 
@@ -37,7 +40,8 @@ impl Dial for Far {
             return Err(io::Error::other("it is switched off"));
         }
         let (near, far) = UnixStream::pair()?;
-        let near = if self.folder.with_extension(SLOW).exists() { slow(near)? } else { near };
+        let is = |ending| self.folder.with_extension(ending).exists();
+        let near = if is(SLOW) || is(LOST) { bad_way(near, is(LOST))? } else { near };
         let far = OwnedFd::from(far);
         Command::new(std::env::current_exe()?)
             .arg("relay")
@@ -50,8 +54,8 @@ impl Dial for Far {
     }
 }
 
-/// The near end of a way to a host whose words come slowly.
-fn slow(far: UnixStream) -> io::Result<UnixStream> {
+/// The near end of a way to a host whose words come slowly, or but for its answer to a launch.
+fn bad_way(far: UnixStream, loses: bool) -> io::Result<UnixStream> {
     let (near, here) = UnixStream::pair()?;
     let (mut from, mut to) = (here.try_clone()?, far.try_clone()?);
     thread::spawn(move || {
@@ -61,6 +65,10 @@ fn slow(far: UnixStream) -> io::Result<UnixStream> {
     thread::spawn(move || {
         let mut room = vec![0; PIECE.0];
         while let Ok(length @ 1..) = (&far).read(&mut room) {
+            let is_launched = room[..length].windows(9).any(|word| word == b"\"leading\"");
+            if loses && is_launched {
+                continue;
+            }
             if (&here).write_all(&room[..length]).is_err() {
                 break;
             }
@@ -116,6 +124,13 @@ impl World {
                 kill(&process);
             }
         }
+    }
+
+    /// Keeps the answers of a host to a launch from getting through, or no longer, from the next connection on.
+    pub(crate) fn lose_answers(&self, host: u32, are_lost: bool) {
+        let file = self.host(host).with_extension(LOST);
+        let done = if are_lost { fs::write(file, "") } else { fs::remove_file(file) };
+        done.expect("room on disk");
     }
 
     /// Lets what a host says come slowly from the next connection on.

@@ -11,6 +11,7 @@ mod faults;
 mod fleet;
 mod foreign;
 mod hosts;
+mod launches;
 mod rare;
 mod toy;
 mod undisturbed;
@@ -128,6 +129,11 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
+        ("a_launch_whose_answer_is_lost_is_found_out", launches::a_launch_whose_answer_is_lost_is_found_out),
+        (
+            "a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused",
+            launches::a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused,
+        ),
         (
             "what_ended_unseen_is_read_however_long_it_takes",
             unseen::what_ended_unseen_is_read_however_long_it_takes,

@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(2);
 
 impl Engine<'_> {
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
-        (self.link, self.read, self.kept) = (None, 0, 0);
+        (self.link, self.read, self.kept, self.unlaunched) = (None, 0, 0, None);
         let unreadable = from.as_ref().and_then(|point| {
             let detail = self.launcher.verify(&point.folder).err()?;
             Some(Failure::CorruptCheckpoint { folder: point.folder.clone(), detail })
@@ -68,14 +68,16 @@ impl Engine<'_> {
         };
         match self.launcher.launch(&order) {
             Ok(_) => self.listen(attempt),
+            Err(NotLaunched::Unknown(reason)) => {
+                self.unlaunched = Some(reason);
+                self.listen(attempt)
+            }
             Err(not_launched) => {
                 let failure = match (not_launched, from) {
                     (NotLaunched::Checkpoint(detail), Some(point)) if !may_come_back => {
                         Failure::CorruptCheckpoint { folder: point.folder, detail }
                     }
-                    (NotLaunched::Checkpoint(reason) | NotLaunched::Other(reason), _) => {
-                        Failure::Other(format!("the attempt could not be launched: {reason}"))
-                    }
+                    (not_launched, _) => unlaunched(&not_launched.to_string()),
                 };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 Ok(())
@@ -125,7 +127,7 @@ impl Engine<'_> {
                     let (_, since) = *unread.insert(begun.unwrap_or((self.read, Instant::now())));
                     let is_over = since.elapsed() >= patience;
                     if is_over && self.may_give_up {
-                        self.inputs.push_back(Input::Gone { attempt });
+                        self.is_gone(attempt);
                         return self.show(Status::RecordLost { attempt, reason });
                     }
                     if is_over || self.drive.interrupts.count() > self.interrupts {
@@ -174,8 +176,16 @@ impl Engine<'_> {
                 return Ok(Err("interrupted while it was read".into()));
             }
         }
-        self.inputs.push_back(Input::Gone { attempt });
+        self.is_gone(attempt);
         Ok(Ok(()))
+    }
+
+    /// Nothing of an attempt lives, and all it left behind that can be read was.
+    fn is_gone(&mut self, attempt: AttemptId) {
+        self.inputs.push_back(match self.unlaunched.take().filter(|_| self.read == 0) {
+            Some(reason) => Input::LaunchFailed { attempt, failure: unlaunched(&reason) },
+            None => Input::Gone { attempt },
+        });
     }
 
     /// Waits for what the agent says next, at most until something else is due.
@@ -242,4 +252,8 @@ impl Engine<'_> {
         };
         self.tell(input)
     }
+}
+
+fn unlaunched(reason: &str) -> Failure {
+    Failure::Other(format!("the attempt could not be launched: {reason}"))
 }

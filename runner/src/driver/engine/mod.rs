@@ -41,6 +41,8 @@ pub(super) struct Engine<'a> {
     link: Option<Link>,
     /// When the attempt was last heard of.
     heard_at: Instant,
+    /// Why nobody knows whether the open attempt was launched.
+    unlaunched: Option<String>,
     /// The newest attempt whose agent this controller was connected with.
     followed: Option<AttemptId>,
     /// Whether a host may be given up for the trial to go on.
@@ -81,6 +83,7 @@ impl<'a> Engine<'a> {
             news_since: None,
             link: None,
             heard_at: Instant::now(),
+            unlaunched: None,
             followed: None,
             may_give_up: false,
             read: 0,

@@ -70,6 +70,7 @@ pub fn run(
                     return pass_on(stream, to);
                 }
                 Err(Reached::Gone) => Reply::Gone,
+                Err(Reached::Away(reason)) => Reply::Failed { reason },
                 Err(_) => Reply::Silent,
             },
             Request::Leftover { trial, attempt, from } => match starting(&trial).left(attempt, from) {
@@ -120,7 +121,9 @@ pub fn run(
                     Reply::Failed { reason: format!("{}: {error}", programs.worker.path.display()) }
                 }
             },
-            Request::Kill { trial, attempt } => Reply::Killed { is_gone: starting(&trial).kill(attempt) },
+            Request::Kill { trial, attempt } => {
+                answer(starting(&trial).bury(attempt), |is_gone| Reply::Killed { is_gone })
+            }
         };
         frame::write(&mut stdout, &reply)?;
     }
@@ -165,7 +168,7 @@ fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Res
 fn failed(not_launched: NotLaunched) -> Reply {
     match not_launched {
         NotLaunched::Checkpoint(reason) => Reply::NoCheckpoint { reason },
-        NotLaunched::Other(reason) => Reply::Failed { reason },
+        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => Reply::Failed { reason },
     }
 }
 

@@ -47,7 +47,7 @@ enum Request {
     Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
-    /// Kill what lives of an attempt.
+    /// Kill what lives of an attempt, and let none of it live again.
     Kill { trial: TrialId, attempt: AttemptId },
 }
 
