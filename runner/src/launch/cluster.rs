@@ -6,14 +6,16 @@
 //! holds ranks for the leader and ends with it.
 
 use super::question::{Asked, ask_all};
-use super::relay::RemoteHost;
+use super::relay::{RemoteHost, There};
 use super::{Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
 use crate::agent::{
     AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
 };
+use crate::checkpoints::{self, Folder, Holder, Inventory, table};
+use crate::durable;
 use crate::home::{Home, TrialFolder};
-use crate::{checkpoints, durable};
-use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{AttemptId, StepId, TlsIdentity, TrialId};
 use std::fs;
 use std::io::{BufReader, Read};
 use std::ops::Range;
@@ -26,6 +28,9 @@ const TO_ANSWER: Duration = Duration::from_secs(3);
 
 /// The same for hosts that have answered before.
 const TO_ANSWER_AGAIN: Duration = Duration::from_millis(1500);
+
+/// How long a host may take to give the table of contents of a checkpoint.
+const TO_READ: Duration = Duration::from_secs(30);
 
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
@@ -170,6 +175,26 @@ impl Launcher for ClusterLauncher {
     /// Hosts with a folder of their own see for themselves, when they bring their parts together.
     fn verify(&mut self, folder: &Path) -> Result<(), String> {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
+    }
+
+    fn found(&mut self, is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+        if let Some(home) = &self.shared {
+            return LocalLauncher::new(&home.trial(&self.trial)).found(is_wanted);
+        }
+        let trial = self.trial.clone();
+        let folders = self.ask_all(&self.usable, TO_ANSWER, move |host| There::new(host, &trial).folders());
+        let inventory = Inventory::of(folders.into_iter().map(Result::unwrap_or_default).collect());
+        let contents = |index: usize, folder: &Folder| {
+            let (trial, folder) = (self.trial.clone(), folder.clone());
+            let read = move |host: &mut RemoteHost| table(&mut There::new(host, &trial), &folder);
+            Ok(self.hosts[self.usable[index]].ask(read).answer(TO_READ)?.1)
+        };
+        let found = inventory.names().into_iter().filter_map(|name| {
+            let (step, attempt) = parse_folder_name(&name)?;
+            (is_wanted(attempt, step) && inventory.is_whole(&name, contents).is_ok())
+                .then_some((attempt, step))
+        });
+        found.collect()
     }
 
     fn doubt(&mut self, host: &str) {

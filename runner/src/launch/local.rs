@@ -8,7 +8,8 @@ use crate::agent::{
 use crate::checkpoints;
 use crate::home::TrialFolder;
 use crate::process::{bind_to_this_thread, kill_group};
-use dtrain_protocol::{AttemptId, frame};
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -219,6 +220,16 @@ impl Launcher for LocalLauncher {
                 Err("the agent answers as if it followed".into())
             }
         }
+    }
+
+    fn found(&mut self, is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+        let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
+        let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
+        let found = committed.into_iter().filter_map(|point| {
+            let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
+            (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
+        });
+        found.collect()
     }
 
     fn verify(&mut self, folder: &Path) -> Result<(), String> {

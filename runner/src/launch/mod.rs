@@ -21,7 +21,7 @@ pub use cluster::ClusterLauncher;
 pub use local::LocalLauncher;
 
 use crate::agent::{AgentCard, AgentOrder};
-use dtrain_protocol::AttemptId;
+use dtrain_protocol::{AttemptId, StepId};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -35,6 +35,12 @@ pub trait Launcher {
     /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
     fn usable(&mut self) -> Usable {
         Usable { hosts: 1, away: Vec::new() }
+    }
+
+    /// The checkpoints that were committed and of which the hosts that answered last have every file, oldest first, of those that
+    /// `is_wanted`.
+    fn found(&mut self, _is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+        Vec::new()
     }
 
     /// Takes in that `host` is said to be lost: until it answers again, it is not waited for as others are.

@@ -135,6 +135,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
             launches::a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused,
         ),
         (
+            "what_a_lost_leader_committed_is_found_on_the_others",
+            unseen::what_a_lost_leader_committed_is_found_on_the_others,
+        ),
+        (
             "what_ended_unseen_is_read_however_long_it_takes",
             unseen::what_ended_unseen_is_read_however_long_it_takes,
         ),

@@ -1,12 +1,13 @@
 //! Trials on hosts of their own that end while no controller looks.
 
-use crate::world::{RANKS, World, wait};
-use dtrain_protocol::{AttemptId, Event, frame};
+use crate::world::{RANKS, World, kill, wait};
+use dtrain_protocol::{AttemptId, Event, StepId, frame};
 use dtrain_runner::agent::SpoolRecord;
-use dtrain_runner::{DriveError, Fact, Home, Outcome, Status, driver};
+use dtrain_runner::{DriveError, Fact, Home, Outcome, Status, checkpoints, driver};
 use std::fs;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// A trial on hosts that ended after its controller had left.
 fn ended_unseen() -> World {
@@ -68,4 +69,38 @@ pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     let outcome = world.drive(driver::attach).0.expect("now it is read");
     assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
+}
+
+pub(crate) fn what_a_lost_leader_committed_is_found_on_the_others() {
+    let mut world = World::new().on_hosts(RANKS);
+    world.pace = 0.05;
+    world.options.detach = true;
+    world.drive(driver::start).0.expect("driven");
+    let disk = |host| Home::at(world.host(host)).trial(&world.trial).checkpoints();
+    let newest = |host| {
+        let found = checkpoints::committed(&disk(host)).unwrap_or_default();
+        found.last().map_or(0, |point| point.step.0)
+    };
+    wait("checkpoints on the other host", || newest(1) >= 30);
+    // The host that leads is lost with its disk, and with the only record.
+    let leader = world.card_of(0).expect("it runs").agent;
+    world.switch(0, false);
+    kill(&leader);
+    world.assert_nothing_lives();
+    fs::remove_dir_all(world.host(0)).expect("nobody writes there any more");
+    let is_checkpoint = |fact: &Fact| matches!(fact, Fact::CheckpointDurable { .. });
+    assert!(!world.facts().iter().any(is_checkpoint), "nobody told of one");
+    let known = newest(1);
+    world.options.detach = false;
+    world.options.patience = Duration::from_millis(1);
+    let outcome = world.drive(driver::resume).0.expect("driven");
+    world.assert_completed(&outcome);
+    let from = world.facts().into_iter().find_map(|fact| match fact {
+        Fact::AttemptStarted { attempt: AttemptId(2), from } => Some(from),
+        _ => None,
+    });
+    assert_eq!(from, Some(Some(StepId(known))), "what the other host has is gone on from");
+    let is_lost = |seen: &Status| matches!(seen, Status::RecordLost { .. });
+    assert!(world.seen().iter().any(is_lost), "it is said that the record is lost");
+    world.assert_nothing_lives();
 }

@@ -22,6 +22,19 @@ const AWAY: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Engine<'_> {
+    /// Looks at the disks of the hosts that answer for checkpoints that no record told of.
+    pub(super) fn look(&mut self) {
+        self.usable = Some(self.launcher.usable());
+        let folder = |attempt, step| self.folder.checkpoint(step, attempt);
+        let is_wanted = |attempt, step| self.machine.would_adopt(attempt, step, &folder(attempt, step));
+        let found = self.launcher.found(&is_wanted).into_iter();
+        let found =
+            found.map(|(attempt, step)| Input::Found { attempt, step, folder: folder(attempt, step) });
+        self.inputs.retain(|input| !input.is_of_a_look());
+        self.inputs.extend(found);
+        self.inputs.push_back(Input::Looked);
+    }
+
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
         (self.link, self.read, self.kept, self.unlaunched) = (None, 0, 0, None);
         let unreadable = from.as_ref().and_then(|point| {
@@ -36,7 +49,7 @@ impl Engine<'_> {
         let checkpoints = self.folder.checkpoints();
         let spent_seconds = self.trained.seconds();
         let step = from.as_ref().map(|point| point.step);
-        let Usable { hosts, away } = self.launcher.usable();
+        let Usable { hosts, away } = self.usable.take().unwrap_or_else(|| self.launcher.usable());
         // What cannot be had may lie on a host that comes back, until this is the last attempt.
         let may_come_back = !away.is_empty() && self.machine.failures() + 1 < ATTEMPTS_WITHOUT_PROGRESS;
         if !away.is_empty() {

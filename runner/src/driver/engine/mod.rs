@@ -9,7 +9,7 @@ use super::watch::Watch;
 use super::{Drive, DriveError, OnInterrupt, Outcome};
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
-use crate::launch::{Launcher, LocalLauncher};
+use crate::launch::{Launcher, LocalLauncher, Usable};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
@@ -41,6 +41,8 @@ pub(super) struct Engine<'a> {
     link: Option<Link>,
     /// When the attempt was last heard of.
     heard_at: Instant,
+    /// The hosts that answered when the disks were looked at.
+    usable: Option<Usable>,
     /// Why nobody knows whether the open attempt was launched.
     unlaunched: Option<String>,
     /// The newest attempt whose agent this controller was connected with.
@@ -83,6 +85,7 @@ impl<'a> Engine<'a> {
             news_since: None,
             link: None,
             heard_at: Instant::now(),
+            usable: None,
             unlaunched: None,
             followed: None,
             may_give_up: false,
@@ -221,6 +224,10 @@ impl<'a> Engine<'a> {
                     if let Some(failure) = failure.take() {
                         self.mention_wait(moment, failure);
                     }
+                }
+                Effect::Look => {
+                    self.keep()?;
+                    self.look();
                 }
                 Effect::Launch { attempt, from } => {
                     self.keep()?;
