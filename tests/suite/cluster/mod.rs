@@ -3,3 +3,4 @@
 mod doctor;
 mod lab;
 pub(crate) mod train;
+mod unseen;
