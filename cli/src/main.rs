@@ -9,6 +9,7 @@ mod context;
 mod drive;
 mod ending;
 mod failure;
+mod holders;
 mod hosts;
 mod job;
 mod load;

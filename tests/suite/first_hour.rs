@@ -194,6 +194,34 @@ fn a_package_runs_its_own_script() {
 }
 
 #[test]
+fn a_resumed_script_of_a_package_is_the_one_that_was_trusted() {
+    let command = "[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\"]\nprogress = [\"step {step} loss {loss}\"]\n\
+        [objective]\nstop = { steps = 1 }\n[cluster]\nranks = 1\n";
+    let script = "import os\nprint('the script of the package')\n\
+        if not os.path.exists('ready'): raise ValueError('not yet')\nprint('step 1 loss 1')\n";
+    let house = with_package(&[("cmd.toml", command), ("train.py", script)]);
+    house.expect(5, ["run", "pack/cmd"]);
+    let shown = house.expect(0, ["show", "last", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    let copy = std::path::PathBuf::from(shown["trial"]["plan"]["data_root"].as_str().expect("a folder"));
+    std::fs::write(copy.join("train.py"), "print('changed')\nprint('step 1 loss 1')\n")
+        .expect("room on disk");
+    std::fs::write(copy.join("ready"), "").expect("room on disk");
+    house.expect(0, ["resume", "last"]);
+    let logs = String::from_utf8_lossy(&house.expect(0, ["logs", "last"]).stdout).into_owned();
+    assert!(logs.contains("the script of the package") && !logs.contains("changed"), "{logs}");
+    // The stored files from which the copy is made are compared with what was trusted.
+    let stored = copy.to_str().expect("UTF-8").replace("/run-", "/");
+    std::fs::write(std::path::Path::new(&stored).join("train.py"), "print('changed')\n")
+        .expect("room on disk");
+    std::fs::remove_file(copy.join("ready")).expect("it was there");
+    house.expect(2, ["run", "pack/cmd"]);
+    let refused = house.expect(2, ["resume", "last"]);
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(words.contains("not those of a trusted commit"), "{words}");
+}
+
+#[test]
 fn a_package_reads_its_own_data_and_a_user_may_name_other() {
     let model = "[model]\nkind = \"decoder\"\nlayers = 1\nhidden = 32\nheads = 2\ncontext = 32\n\
         [data]\ntrain = \"text.txt\"\n[objective]\nstop = { steps = 2 }\n[train]\nbatch = 4\n[cluster]\nranks = 1\n";

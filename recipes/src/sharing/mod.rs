@@ -20,6 +20,8 @@ pub use error::SharingError;
 pub use lock::Locked;
 pub use publish::{Publication, Published, publish};
 pub use resolve::{read_recipe, resolve, resolver};
-pub use store::{Shown, State, Store, Update, add, list, remove, restore, show, update, verify};
+pub use store::{
+    Shown, State, Store, Update, add, list, remove, repair_checkout, restore, show, update, verify,
+};
 pub use trust::{Capability, Trust, capabilities};
 pub use url::check_url;

@@ -5,7 +5,7 @@ use super::git::Git;
 use super::lock::{self, Locked};
 use super::tree::{self, MOST_BYTES, Tree};
 use super::url::{check_rev, check_url, name_of};
-use super::{Capability, SharingError, trust};
+use super::{Capability, SharingError, Trust, trust};
 use crate::check::is_name;
 use std::path::{Path, PathBuf};
 
@@ -169,10 +169,34 @@ pub(super) fn sound(store: &Store, locked: &Locked) -> Result<Tree, SharingError
 /// Puts the checked files of a repository where its programs may run and its data is read, and returns that folder. A file
 /// that was changed there is replaced. Others, such as what a program wrote, stay.
 pub(super) fn checkout(store: &Store, locked: &Locked, tree: &Tree) -> Result<PathBuf, SharingError> {
-    let folder = store.folder.join(&locked.name).join(format!("run-{}", locked.commit));
+    let folder = store.folder.join(&locked.name).join(format!("{RUN}{}", locked.commit));
     tree::lay(tree, &folder)?;
     Ok(folder)
 }
+
+/// Puts the files back that a program of a package runs from, where `folder` lies in a copy that the store made for that: as they
+/// were trusted. Does nothing for any other folder.
+///
+/// `Err` where the package is no longer stored or trusted, or its stored files have changed.
+pub fn repair_checkout(store: &Store, trust: &Trust, folder: &Path) -> Result<(), SharingError> {
+    let Ok(inside) = folder.strip_prefix(&store.folder) else { return Ok(()) };
+    let mut parts = inside.iter().filter_map(|part| part.to_str());
+    let (Some(name), Some(commit)) = (parts.next(), parts.next().and_then(|part| part.strip_prefix(RUN)))
+    else {
+        return Ok(());
+    };
+    let tree = tree::read(&store.folder.join(name).join(commit))?;
+    if !trust.holds_tree(commit, &tree::hash(&tree)) {
+        let detail = format!(
+            "the files of {name} are not those of a trusted commit; `dtrain recipe verify` checks them, `dtrain recipe trust {name}` trusts them"
+        );
+        return Err(SharingError::File { path: folder.to_owned(), detail });
+    }
+    tree::lay(&tree, &store.folder.join(name).join(format!("{RUN}{commit}")))
+}
+
+/// What the folders begin with in which the programs of packages run; the commit follows.
+const RUN: &str = "run-";
 
 fn state(store: &Store, locked: &Locked) -> State {
     match sound(store, locked) {

@@ -216,7 +216,7 @@ fn start_ranks(
     let address = order.seat.as_ref().map_or("127.0.0.1", |seat| seat.bind.as_str());
     let rendezvous = meeting(address, &assignments, others.as_deref_mut(), inbox)?;
     let elsewhere = match &mut others {
-        Some(others) => others.start(&assignments, resume.as_deref(), &rendezvous, inbox)?,
+        Some(others) => others.start(&assignments, &rendezvous, inbox)?,
         None => Vec::new(),
     };
     let here = &assignments[..assignments.len() - elsewhere.len()];
@@ -280,7 +280,16 @@ fn links(order: &AgentOrder, world: u32) -> Result<(Vec<Link>, Option<Arc<OwnedF
         Ok((identities.into_iter().map(link).collect(), None))
     };
     match (&order.seat, &order.link) {
-        (Some(seat), _) if order.others.iter().any(|other| !other.only_lends()) => tls(&seat.bind),
+        // The controller made the certificates, so that the key of a rank is on its own host only.
+        (Some(seat), _) if order.others.iter().any(|other| !other.only_lends()) => {
+            let link = |assignment: &Assignment| match &assignment.link {
+                Link::Tls { identity, .. } => {
+                    Link::Tls { bind: seat.bind.clone(), identity: identity.clone() }
+                }
+                other => other.clone(),
+            };
+            Ok((order.assignments.iter().map(link).collect(), None))
+        }
         (_, LinkChoice::Tls { bind }) => tls(bind),
         (_, LinkChoice::SharedMemory) => {
             let (file, link) = mapping::shared(world).map_err(|error| format!("shared memory: {error}"))?;

@@ -9,13 +9,13 @@ use super::question::{Asked, ask_all};
 use super::relay::{RemoteHost, There};
 use super::{Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
 use crate::agent::{
-    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
+    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities, identities,
 };
 use crate::checkpoints::{self, Folder, Holder, Inventory, table};
 use crate::durable;
 use crate::home::{Home, TrialFolder};
 use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::{AttemptId, StepId, TlsIdentity, TrialId};
+use dtrain_protocol::{AttemptId, Link, StepId, TlsIdentity, TrialId};
 use std::fs;
 use std::io::{BufReader, Read};
 use std::ops::Range;
@@ -84,10 +84,12 @@ impl ClusterLauncher {
         &self.hosts[host].name
     }
 
-    /// Lets every host but the first have an agent at its door; the seats of all, with the address of the door.
+    /// Lets every host but the first have an agent at its door, which knows the assignments of its ranks; the seats of all, with the
+    /// address of the door.
     fn seat(
         &self,
         order: &AgentOrder,
+        ranks: &[Range<u32>],
         hosts: &[usize],
         identities: &[TlsIdentity],
     ) -> Vec<Result<(Seat, Option<String>), NotLaunched>> {
@@ -101,8 +103,10 @@ impl ClusterLauncher {
             }
             let (trial, attempt) = (order.trial.clone(), order.attempt);
             let worker = Program::new(PathBuf::new(), []);
-            let follower =
-                FollowerOrder { trial, attempt, folder: PathBuf::new(), worker, seat: seat.clone() };
+            let ranks = ranks.get(host as usize).cloned().unwrap_or_default();
+            let assignments = order.assignments[ranks.start as usize..ranks.end as usize].to_vec();
+            let (folder, own) = (PathBuf::new(), seat.clone());
+            let follower = FollowerOrder { trial, attempt, folder, worker, seat: own, assignments };
             Ok((seat, Some(remote.follow(follower)?)))
         };
         let seat = &seat;
@@ -113,6 +117,19 @@ impl ClusterLauncher {
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
         })
+    }
+
+    /// Puts the checkpoint that the ranks go on from on the host that leads, where it lies on this machine: such is one that
+    /// was taken over from another trial. The other hosts get it from there.
+    fn put_checkpoint(&self, order: &AgentOrder) -> Result<(), NotLaunched> {
+        let point = order.assignments.first().and_then(|assignment| assignment.resume.as_ref());
+        let name = point.and_then(|point| point.folder.file_name());
+        let Some(own) = name.map(|name| self.folder.checkpoints().join(name)) else { return Ok(()) };
+        if self.shared.is_some() || checkpoints::verify(&own).is_err() {
+            return Ok(());
+        }
+        let mut leader = self.leader().lock();
+        leader.put_checkpoint(&self.trial, &own).map_err(|reason| NotLaunched::Other(reason).on(&leader.name))
     }
 
     /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
@@ -126,7 +143,8 @@ impl ClusterLauncher {
         let hosts = u32::try_from(all.len()).map_err(|_| "too many hosts")?;
         let identities = agent_identities(&order.trial, order.attempt, hosts)
             .map_err(|error| format!("certificates: {error}"))?;
-        let mut seats = self.seat(order, &all, &identities);
+        let order = &with_certificates(order, ranks)?;
+        let mut seats = self.seat(order, ranks, &all, &identities);
         let lent = seats.split_off(self.active.len());
         let mut seats = seats.into_iter().collect::<Result<Vec<_>, NotLaunched>>()?;
         seats.extend(lent.into_iter().flatten());
@@ -135,7 +153,12 @@ impl ClusterLauncher {
             let peer = PeerAddress { host: seat.host, name, address: address.clone()? };
             Some(OtherHost { peer, ranks: ranks.get(seat.host as usize).cloned().unwrap_or_default() })
         });
-        let order = AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
+        let mut order =
+            AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
+        // The keys of other hosts' ranks are no business of the host that leads.
+        for assignment in order.assignments.iter_mut().skip(ranks[0].end as usize) {
+            assignment.link = Link::Alone;
+        }
         let mut leader = self.leader().lock();
         leader.lead(order).map_err(|error| error.on(&leader.name))
     }
@@ -161,7 +184,7 @@ impl Launcher for ClusterLauncher {
         let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
         let lends = is_resumed && self.shared.is_none();
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
-        let led = self.lead(order, &ranks, &lenders);
+        let led = self.put_checkpoint(order).and_then(|()| self.lead(order, &ranks, &lenders));
         // What may live is left alone: it is found out next.
         if matches!(&led, Err(NotLaunched::Checkpoint(_) | NotLaunched::Other(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
@@ -249,6 +272,20 @@ impl Launcher for ClusterLauncher {
         let killed = self.ask_all(&self.active, TO_ANSWER, move |host| host.kill(&trial, attempt));
         killed.iter().all(|gone| *gone == Ok(true))
     }
+}
+
+/// The order with a certificate for each rank, where ranks are on several hosts. Each host binds an address of its own.
+fn with_certificates(order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentOrder, String> {
+    let mut order = order.clone();
+    if ranks.len() > 1 {
+        let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
+        let identities = identities(&order.trial, order.attempt, world);
+        let identities = identities.map_err(|error| format!("certificates: {error}"))?;
+        for (assignment, identity) in order.assignments.iter_mut().zip(identities) {
+            assignment.link = Link::Tls { bind: String::new(), identity };
+        }
+    }
+    Ok(order)
 }
 
 /// The ranks of each host, which are neighbours, for the first of `hosts` hosts.

@@ -1,5 +1,6 @@
 //! Whatever needs several hosts, in a lab of them; `tests/run cluster` runs these alone.
 
+mod children;
 mod doctor;
 mod lab;
 pub(crate) mod train;

@@ -1,6 +1,7 @@
 //! The far end: does on its host what it is asked.
 
 use super::super::{Launcher, LocalLauncher, NotLaunched, Reached};
+use super::put::Copy;
 use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
 use crate::checkpoints::{Here, Holder};
@@ -104,6 +105,17 @@ pub fn run(
             }
             Request::Hashes { trial, folder, file, first, count } => {
                 answer(here(home, &trial).hashes(&folder, &file, first, count), Reply::Hashes)
+            }
+            Request::Put { trial, folder, file, from, bytes } => {
+                let stored = made(&trial)
+                    .map_err(|error| error.to_string())
+                    .and_then(|()| Copy::of(&home.trial(&trial), &folder)?.write(&file, from, &bytes));
+                answer(stored, |()| Reply::Stored)
+            }
+            Request::CommitPut { trial, folder, manifest } => {
+                let trial = home.trial(&trial);
+                let stored = Copy::of(&trial, &folder).and_then(|copy| copy.commit(&manifest));
+                answer(stored, |()| Reply::Stored)
             }
             Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),

@@ -7,6 +7,7 @@ mod far;
 mod holder;
 mod leftover;
 mod near;
+mod put;
 
 pub use far::run;
 pub use holder::There;
@@ -45,6 +46,10 @@ enum Request {
     Piece { trial: TrialId, folder: String, file: String, from: u64 },
     /// The hashes of chunks of a file of a checkpoint.
     Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
+    /// Write bytes, in base64, into a file of a checkpoint that is not committed yet.
+    Put { trial: TrialId, folder: String, file: String, from: u64, bytes: String },
+    /// Verify a checkpoint that was put here, and commit it with this table of contents.
+    CommitPut { trial: TrialId, folder: String, manifest: String },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
     /// Kill what lives of an attempt, and let none of it live again.
@@ -71,6 +76,8 @@ enum Reply {
     Logs(Vec<Option<(AttemptId, Rank)>>),
     Checkpoints(Vec<Folder>),
     Hashes(Vec<Result<String, String>>),
+    /// What was put here is on disk.
+    Stored,
     Killed {
         is_gone: bool,
     },
