@@ -51,6 +51,22 @@ pub enum Status {
         /// Why they cannot.
         reason: String,
     },
+    /// Nothing of the attempt lives, and what it left behind cannot be read now; it is tried again.
+    RecordAway {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why it cannot.
+        reason: String,
+        /// After how many seconds its host is given up.
+        seconds: f64,
+    },
+    /// The host that has what the attempt left behind was given up; what was not read by now is not known.
+    RecordLost {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why it could not be read.
+        reason: String,
+    },
     /// The attempt was lost; the next follows after a pause.
     Waiting {
         /// The attempt that was lost.

@@ -165,6 +165,15 @@ impl Progress {
             Status::Away { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
             }
+            Status::RecordAway { attempt, reason, seconds: left } => self.say(&format!(
+                "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",
+                self.warning(),
+                seconds(*left)
+            )),
+            Status::RecordLost { attempt, reason } => self.say(&format!(
+                "{}: the rest of the record of attempt {attempt} is lost: {reason}",
+                self.warning()
+            )),
             Status::Waiting { seconds: pause, failures: (failures, most), failure, .. } => {
                 self.say(&format!(
                     "{}: {failure}; retrying in {} (failure {failures} of {most})",

@@ -103,7 +103,7 @@ pub fn run() -> ExitCode {
 fn refuse(not_launched: NotLaunched) -> ExitCode {
     let (reason, is_of_checkpoint) = match not_launched {
         NotLaunched::Checkpoint(reason) => (reason, true),
-        NotLaunched::Other(reason) => (reason, false),
+        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => (reason, false),
     };
     note(&reason);
     drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason, is_of_checkpoint }));
@@ -132,7 +132,6 @@ fn begin<'a>(
     let peers = if order.others.is_empty() && order.link == LinkChoice::SharedMemory { 0 } else { world };
     files::suffice(world.saturating_sub(elsewhere), order.others.len(), peers)?;
     folder.create().map_err(words("the trial's folder"))?;
-    commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
     let agent = Process::of(std::process::id()).ok_or_else(|| "this process is not in /proc".to_owned())?;
     let (listener, socket) = socket::bind(&folder, order.attempt).map_err(words("the socket"))?;
     let mut card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket };
@@ -211,6 +210,9 @@ fn start_ranks(
         }
         others.part_with_lenders();
     }
+    // Not before: a part of what an earlier attempt did not commit everywhere may lie under that name alone.
+    commit::remove_partial(&folder.checkpoints(), order.attempt)
+        .map_err(|error| format!("old checkpoints: {error}"))?;
     let address = order.seat.as_ref().map_or("127.0.0.1", |seat| seat.bind.as_str());
     let rendezvous = meeting(address, &assignments, others.as_deref_mut(), inbox)?;
     let elsewhere = match &mut others {

@@ -2,9 +2,9 @@
 
 use super::SpoolRecord;
 use dtrain_protocol::frame::{self, FrameError};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The end of a spool that is written to.
-pub(super) struct SpoolWriter {
+pub(crate) struct SpoolWriter {
     file: File,
     length: u64,
     synced: Instant,
@@ -26,6 +26,16 @@ impl SpoolWriter {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
         Ok(Self { file, length: 0, synced: Instant::now(), dirty: false })
+    }
+
+    /// Sees to it that no spool can be created at `path` any more: there is one, if only an empty one.
+    pub(crate) fn bar(path: &Path) -> io::Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        match Self::create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Appends a record; returns the length of the spool. A momentous record is on disk when this returns.

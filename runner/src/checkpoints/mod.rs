@@ -16,6 +16,8 @@ pub use holder::{Folder, Here, Holder};
 pub use inventory::{Inventory, Listed, Place, State};
 pub use pull::pull;
 
+pub(crate) use inventory::table;
+
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{Manifest, ResumePoint};
 use std::fs;

@@ -11,9 +11,11 @@ mod faults;
 mod fleet;
 mod foreign;
 mod hosts;
+mod launches;
 mod rare;
 mod toy;
 mod undisturbed;
+mod unseen;
 mod world;
 
 use control::{
@@ -135,6 +137,23 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
+        ("a_launch_whose_answer_is_lost_is_found_out", launches::a_launch_whose_answer_is_lost_is_found_out),
+        (
+            "a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused",
+            launches::a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused,
+        ),
+        (
+            "what_a_lost_leader_committed_is_found_on_the_others",
+            unseen::what_a_lost_leader_committed_is_found_on_the_others,
+        ),
+        (
+            "what_ended_unseen_is_read_however_long_it_takes",
+            unseen::what_ended_unseen_is_read_however_long_it_takes,
+        ),
+        (
+            "what_ended_on_a_host_that_is_away_is_not_taken_for_lost",
+            unseen::what_ended_on_a_host_that_is_away_is_not_taken_for_lost,
+        ),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
     let options: Vec<&str> = filters.iter().copied().filter(|filter| filter.starts_with("--")).collect();
