@@ -145,6 +145,8 @@ impl Seen {
                 Status::Launching { attempt, .. }
                 | Status::Attached { attempt, .. }
                 | Status::Away { attempt, .. }
+                | Status::RecordAway { attempt, .. }
+                | Status::RecordLost { attempt, .. }
                 | Status::Waiting { attempt, .. }
                 | Status::Stopping { attempt }
                 | Status::Killing { attempt },
