@@ -159,8 +159,10 @@ pub(crate) fn inputs(context: &Context, loaded: &Loaded) -> Result<Option<Inputs
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
     let tokenizer = loaded.tokenizer.as_deref();
-    let opened = dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer)
-        .map_err(|error| Failure::of(Exit::Usage, &error))?;
+    let progress = dtrain_worker::comm::Progress::default();
+    let opened =
+        dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer, &progress)
+            .map_err(|error| Failure::of(Exit::Usage, &error))?;
     Ok(Some(opened.inputs()))
 }
 

@@ -112,6 +112,7 @@ fn assignment() -> Assignment {
             bind: "10.0.0.1".into(),
             identity: TlsIdentity { authority: "a".into(), certificate: "b".into(), key: "c".into() },
         },
+        waits: WaitLimits::for_steps_of(Some(2.1)),
         validate_every: 5,
         validate_samples: 1,
         save_every: 10,
