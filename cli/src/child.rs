@@ -5,9 +5,10 @@ use crate::commands::resume;
 use crate::commands::run::{self, Begin};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::holders::checkpoint_here;
 use crate::load::{Loaded, layered};
 use crate::trials::ledger;
-use crate::{hosts, job, rates, trials};
+use crate::{job, rates, trials};
 use dtrain_planner::Plan;
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
 use dtrain_protocol::{Inputs, StepId, TrialId};
@@ -30,22 +31,7 @@ impl Origin {
     pub(crate) fn find(context: &Context, history: &History, typed: &str) -> Result<Self, Failure> {
         let (name, step) = named_step(typed)?;
         let trial = trials::trial(context, history, name)?;
-        let label = &trial.row.label;
-        if !hosts::of_trial(context, &trial)?.is_empty() {
-            let what = format!("the checkpoints of {label} are on other hosts");
-            return Err(Failure::new(Exit::Usage, what)
-                .hint("a trial can begin with a checkpoint on this machine, or in a state folder that all hosts share"));
-        }
-        let is_there = |saved: &&Checkpoint| {
-            saved.refused.is_none()
-                && step.is_none_or(|step| saved.step == step)
-                && checkpoints::verify(&saved.folder).is_ok()
-        };
-        let Some(checkpoint) = trial.checkpoints.iter().rev().find(is_there).cloned() else {
-            let of = step.map_or(String::new(), |step| format!(" of step {step}"));
-            return Err(Failure::new(Exit::Usage, format!("{label} has no checkpoint{of}"))
-                .hint(format!("`dtrain checkpoint ls {label}` lists what there is")));
-        };
+        let checkpoint = checkpoint_here(context, &trial, step)?;
         let plan = resume::plan(&trial)?;
         Ok(Self { trial, plan, checkpoint })
     }

@@ -13,7 +13,7 @@ use dtrain_protocol::{StopReason, TrialId};
 use dtrain_recipes::{DataFormat, Model, Tokenizer};
 use dtrain_runner::Verdict;
 use dtrain_runner::driver::Outcome as Ending;
-use dtrain_runner::ledger::{History, Trial};
+use dtrain_runner::ledger::{Checkpoint, History, Trial};
 use serde::Serialize;
 
 /// The last document of `--json`.
@@ -177,7 +177,10 @@ fn show_sample(context: &Context, task: &Task<'_>, trial: &Trial) -> Result<(), 
         return Ok(());
     }
     let wish = Wish { prompt: String::new(), tokens: task.sample, temperature: 0.8, top_k: None, seed: 0 };
-    let Ok(request) = request(trial, wish) else { return Ok(()) };
+    // Not worth copying a checkpoint from another host.
+    let is_here = |saved: &&Checkpoint| saved.refused.is_none() && saved.folder.is_dir();
+    let Some(newest) = trial.checkpoints.iter().rev().find(is_here) else { return Ok(()) };
+    let Ok(request) = request(trial, wish, || Ok(newest.folder.clone())) else { return Ok(()) };
     debug_assert_eq!(data_root(trial), task.plan.data_root, "plan and history name one folder");
     out.say("  sample:");
     let written = sampler::write(&request, &mut |more| out.bytes(visible(more).as_bytes()));

@@ -75,6 +75,29 @@ fn a_loss_that_is_not_a_number_is_recorded_as_such() {
 }
 
 #[test]
+fn a_setting_that_does_not_reach_a_command_is_refused_wherever_it_is_said() {
+    let house = House::default();
+    let recipe = script(&house, "print('step 1 loss 2', flush=True)\n");
+    for (setting, hint) in [
+        ("train.learning_rate=0.1", "--learning-rate=…"),
+        ("objective.stop.time='1 min'", "the program ends by itself"),
+        ("layout.tensor=2", "`cluster.ranks` sets how many"),
+        ("checkpoint.keep=5", "DTRAIN_RUN_DIR"),
+    ] {
+        let words = words(&house.expect(2, ["run", &recipe, "--set", setting]));
+        let key = setting.split('=').next().expect("a key");
+        assert!(words.contains(&format!("`{key}` does not apply to a model of kind \"command\"")), "{words}");
+        assert!(words.contains("--> --set") && words.contains(hint), "{words}");
+    }
+    house.file("base.toml", "[train]\nseed = 7\n");
+    let text = std::fs::read_to_string(&recipe).expect("just written");
+    let child = house.file("child.toml", format!("extends = \"base.toml\"\n{text}"));
+    let words = words(&house.expect(2, ["check", child.to_str().expect("UTF-8")]));
+    assert!(words.contains("base.toml:2:1") && words.contains("a recipe that this one extends"), "{words}");
+    assert!(!house.state().join("trials").exists(), "nothing was recorded");
+}
+
+#[test]
 fn a_batch_that_the_data_cannot_fill_is_refused_before_a_trial_is_recorded() {
     let house = House::default();
     let recipe = root().join("tests/data/tiny/recipe.toml");
@@ -191,6 +214,34 @@ fn a_package_runs_its_own_script() {
     }
     let logs = run(mine.to_str().expect("UTF-8"));
     assert!(logs.contains("the script of the package") && !logs.contains("changed"), "{logs}");
+}
+
+#[test]
+fn a_resumed_script_of_a_package_is_the_one_that_was_trusted() {
+    let command = "[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\"]\nprogress = [\"step {step} loss {loss}\"]\n\
+        [objective]\nstop = { steps = 1 }\n[cluster]\nranks = 1\n";
+    let script = "import os\nprint('the script of the package')\n\
+        if not os.path.exists('ready'): raise ValueError('not yet')\nprint('step 1 loss 1')\n";
+    let house = with_package(&[("cmd.toml", command), ("train.py", script)]);
+    house.expect(5, ["run", "pack/cmd"]);
+    let shown = house.expect(0, ["show", "last", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    let copy = std::path::PathBuf::from(shown["trial"]["plan"]["data_root"].as_str().expect("a folder"));
+    std::fs::write(copy.join("train.py"), "print('changed')\nprint('step 1 loss 1')\n")
+        .expect("room on disk");
+    std::fs::write(copy.join("ready"), "").expect("room on disk");
+    house.expect(0, ["resume", "last"]);
+    let logs = String::from_utf8_lossy(&house.expect(0, ["logs", "last"]).stdout).into_owned();
+    assert!(logs.contains("the script of the package") && !logs.contains("changed"), "{logs}");
+    // The stored files from which the copy is made are compared with what was trusted.
+    let stored = copy.to_str().expect("UTF-8").replace("/run-", "/");
+    std::fs::write(std::path::Path::new(&stored).join("train.py"), "print('changed')\n")
+        .expect("room on disk");
+    std::fs::remove_file(copy.join("ready")).expect("it was there");
+    house.expect(2, ["run", "pack/cmd"]);
+    let refused = house.expect(2, ["resume", "last"]);
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(words.contains("not those of a trusted commit"), "{words}");
 }
 
 #[test]

@@ -2,6 +2,9 @@
 //!
 //! dtrain, PyTorch eager, compiled and under autocast to bf16 take turns, each round with one thread and with two. A step is forward,
 //! backward, clipping and AdamW. PyTorch is that of target/foreign, where `tests/measure` installs it.
+//!
+//! `hidden=256,512` measures models of these widths. `beside=PROGRAM` compares with this bench of another build, a program in its
+//! `target/release/deps`, instead of PyTorch.
 
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
@@ -37,38 +40,79 @@ const WAYS: [(&str, &str); 3] =
 fn main() {
     // Threads of dtrain are those that a process begins with, so each measurement is a process of its own.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    if let [first, model, threads] = words.as_slice()
+    if let [first, model, hidden, threads] = words.as_slice()
         && first == "train"
     {
-        let rates = train(if model == "gpt" { gpt() } else { llama() }, threads.parse().expect("threads"));
+        let hidden = hidden.parse().expect("a width");
+        let model = if model == "gpt" { gpt(hidden) } else { llama(hidden) };
+        let rates = train(model, threads.parse().expect("threads"));
         return say(&serde_json::to_string(&rates).expect("numbers"));
     }
-    let rounds = words.iter().find_map(|word| word.strip_prefix("rounds="));
-    let rounds: usize = rounds.map_or(3, |text| text.parse().expect("a whole number follows the sign"));
-    for model in ["gpt", "llama"] {
-        for threads in ["1", "2"] {
-            beside(model, threads, rounds);
+    let said = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
+    let rounds: usize =
+        said("rounds=").map_or(3, |text| text.parse().expect("a whole number follows the sign"));
+    for hidden in said("hidden=").unwrap_or("256").split(',') {
+        for model in ["gpt", "llama"] {
+            for threads in ["1", "2"] {
+                match said("beside=") {
+                    Some(program) => beside_build(program, model, hidden, threads, rounds),
+                    None => beside_torch(model, hidden, threads, rounds),
+                }
+            }
         }
     }
 }
 
-/// Measures one model with so many threads, in turn with PyTorch, and prints a row for each way.
-fn beside(model: &str, threads: &str, rounds: usize) {
+/// What is measured, for a reader.
+fn words_of(model: &str, hidden: &str, threads: &str) -> String {
+    format!("{model} of 4 layers, hidden {hidden}, context 256, batch 8; threads: {threads}")
+}
+
+/// The rates of this build, run as the runner runs a worker.
+fn rates_of_dtrain(model: &str, hidden: &str, threads: &str) -> Vec<f64> {
     let program = std::env::current_exe().expect("a program knows where it is");
+    let mut command = Command::new(program);
+    rates_of(command.args(["train", model, hidden, threads]).env("MIMALLOC_PURGE_DELAY", "-1"))
+        .expect("it is this program")
+}
+
+/// Measures one model in turn with another build of this bench, which is run without settings of its allocator.
+fn beside_build(program: &str, model: &str, hidden: &str, threads: &str, rounds: usize) {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        ours.extend(rates_of_dtrain(model, hidden, threads));
+        let other = rates_of(Command::new(program).args(["train", model, hidden, threads]));
+        theirs.extend(other.expect("it is this bench of another build"));
+        let (ours, theirs) = (median(&ours), median(&theirs));
+        say(&format!(
+            "{model} {hidden}, {threads} threads, round {round}: {ours:.0} and {theirs:.0} tokens/s"
+        ));
+    }
+    Row {
+        section: "Training",
+        what: words_of(model, hidden, threads),
+        unit: "tokens/s",
+        better: Better::Higher,
+        ours,
+        peer: Some(("another build", theirs)),
+        note: String::new(),
+    }
+    .print();
+}
+
+/// Measures one model with so many threads, in turn with PyTorch, and prints a row for each way.
+fn beside_torch(model: &str, hidden: &str, threads: &str, rounds: usize) {
     let (mut ours, mut theirs) = (Vec::new(), [const { Vec::new() }; WAYS.len()]);
     let mut missing = [const { String::new() }; WAYS.len()];
     for round in 1..=rounds {
-        let rates = rates_of(
-            Command::new(&program).args(["train", model, threads]).env("MIMALLOC_PURGE_DELAY", "-1"),
-        )
-        .expect("it is this program");
+        let rates = rates_of_dtrain(model, hidden, threads);
         say(&format!("{model}, {threads} threads, round {round}: dtrain {:.0} tokens/s", median(&rates)));
         ours.extend(rates);
         for (way, (argument, name)) in WAYS.iter().enumerate() {
             let root = Path::new(env!("CARGO_MANIFEST_DIR"));
             let mut command = Command::new(root.join("../target/foreign/bin/python"));
             command.arg(root.join("benches/training_torch.py")).args([model, argument, threads]);
-            match rates_of(command.arg(STEPS.to_string())) {
+            match rates_of(command.args([&STEPS.to_string(), hidden])) {
                 Ok(rates) => {
                     say(&format!(
                         "{model}, {threads} threads, round {round}: {name} {:.0} tokens/s",
@@ -86,7 +130,7 @@ fn beside(model: &str, threads: &str, rounds: usize) {
             if is_half { "dtrain has no 16-bit arithmetic on CPUs; its value is that of f32" } else { "" };
         Row {
             section: "Training",
-            what: format!("{model} of 4 layers, hidden 256, context 256, batch 8; threads: {threads}"),
+            what: words_of(model, hidden, threads),
             unit: "tokens/s",
             better: Better::Higher,
             ours: ours.clone(),
@@ -147,13 +191,13 @@ fn say(line: &str) {
     println!("{line}");
 }
 
-fn gpt() -> Decoder {
+fn gpt(hidden: u32) -> Decoder {
     Decoder {
         layers: 4,
-        hidden: 256,
+        hidden,
         heads: 8,
         kv_heads: 8,
-        ffn: 1024,
+        ffn: 4 * hidden,
         vocab: 512,
         context: 256,
         positions: Positions::Learned,
@@ -165,14 +209,15 @@ fn gpt() -> Decoder {
     }
 }
 
-fn llama() -> Decoder {
+fn llama(hidden: u32) -> Decoder {
     Decoder {
         kv_heads: 4,
-        ffn: 683,
+        // Two thirds of four times the width: as many parameters as a network with two matrices.
+        ffn: (8 * hidden).div_ceil(3),
         positions: Positions::Rotary,
         norm: Norm::Rms,
         activation: Activation::Swiglu,
         bias: false,
-        ..gpt()
+        ..gpt(hidden)
     }
 }

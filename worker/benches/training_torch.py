@@ -1,4 +1,4 @@
-"""Trains the models of training.rs with PyTorch: python training_torch.py MODEL MODE THREADS STEPS.
+"""Trains the models of training.rs with PyTorch: python training_torch.py MODEL MODE THREADS STEPS HIDDEN.
 
 MODEL is gpt or llama, MODE eager, compile or bf16 (eager under autocast). Prints the tokens a second of every step after the warm-up
 as one JSON array.
@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-BATCH, CONTEXT, VOCABULARY, LAYERS, HIDDEN, HEADS = 8, 256, 512, 4, 256, 8
+BATCH, CONTEXT, VOCABULARY, LAYERS, HEADS = 8, 256, 512, 4, 8
+HIDDEN = int(sys.argv[5])
 WARM = 4
 
 
@@ -63,10 +64,10 @@ class Block(nn.Module):
         self.first, self.second = norm(HIDDEN), norm(HIDDEN)
         if model == "gpt":
             self.attention = Attention(HEADS, True, False)
-            self.ffn = nn.Sequential(nn.Linear(HIDDEN, 1024), nn.GELU(approximate="tanh"), nn.Linear(1024, HIDDEN))
+            self.ffn = nn.Sequential(nn.Linear(HIDDEN, 4 * HIDDEN), nn.GELU(approximate="tanh"), nn.Linear(4 * HIDDEN, HIDDEN))
         else:
             self.attention = Attention(4, False, True)
-            self.ffn = Gated(683)
+            self.ffn = Gated(-(-8 * HIDDEN // 3))
 
     def forward(self, x):
         x = x + self.attention(self.first(x))

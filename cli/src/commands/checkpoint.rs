@@ -3,14 +3,10 @@
 use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::holders::{Kept, inventory};
 use crate::render::checkpoint::{Transfer, checkpoints, findings};
-use crate::{hosts, trials};
-use dtrain_protocol::TrialId;
-use dtrain_runner::checkpoints::{Examined, Here, Holder, Inventory, Listed, State, examine, pull};
-use dtrain_runner::launch::relay::{RemoteHost, There};
-use dtrain_runner::ledger::Trial;
+use dtrain_runner::checkpoints::{Examined, Listed, State, examine, pull};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Lists, verifies and copies checkpoints.
@@ -19,41 +15,6 @@ pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> Outcome {
         CheckpointCommand::Ls(args) => ls(context, args),
         CheckpointCommand::Verify(args) => verify(context, args),
         CheckpointCommand::Pull(args) => copy(context, args),
-    }
-}
-
-/// A trial, and who holds its checkpoints.
-struct Kept {
-    trial: Trial,
-    /// Those of a trial on hosts; none when it is on this machine.
-    hosts: Vec<RemoteHost>,
-}
-
-impl Kept {
-    fn of(context: &Context, name: &str) -> Result<Self, Failure> {
-        let history = trials::read_history(context)?;
-        let trial = trials::trial(context, &history, name)?;
-        let hosts = hosts::of_trial(context, &trial)?;
-        Ok(Self { trial, hosts })
-    }
-
-    fn id(&self) -> TrialId {
-        self.trial.row.id.clone()
-    }
-
-    fn holders(&mut self, context: &Context) -> Vec<Box<dyn Holder + '_>> {
-        let id = self.id();
-        if self.hosts.is_empty() {
-            return vec![Box::new(Here::new(context.home.trial(&id)))];
-        }
-        self.hosts.iter_mut().map(|host| Box::new(There::new(host, &id)) as Box<dyn Holder>).collect()
-    }
-
-    /// The checkpoints that no longer count, by the name of their folder, each with why not.
-    fn refused(&self) -> BTreeMap<String, String> {
-        let name = |folder: &PathBuf| Some(folder.file_name()?.to_str()?.to_owned());
-        let refused = self.trial.checkpoints.iter();
-        refused.filter_map(|known| Some((name(&known.folder)?, known.refused.clone()?))).collect()
     }
 }
 
@@ -194,14 +155,4 @@ fn none(label: &str) -> Failure {
 
 fn unreadable(label: &str, reason: &str) -> Failure {
     Failure::new(Exit::Infrastructure, format!("the checkpoints of {label} cannot be read")).cause(reason)
-}
-
-/// Asks all holders what they have; says which could not be asked.
-fn inventory(context: &Context, holders: &mut [Box<dyn Holder + '_>]) -> Result<Inventory, Failure> {
-    let inventory = Inventory::take(holders)
-        .map_err(|reason| Failure::new(Exit::Infrastructure, "nobody tells of checkpoints").cause(reason))?;
-    for (holder, reason) in &inventory.away {
-        context.out.say(&format!("{holder} cannot be reached, so its files are not included: {reason}"));
-    }
-    Ok(inventory)
 }

@@ -3,6 +3,7 @@
 use crate::args::SampleArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::holders::checkpoint_here;
 use crate::{sampler, trials};
 use dtrain_protocol::SampleRequest;
 use dtrain_recipes::{Model, Recipe};
@@ -28,7 +29,7 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
         top_k: args.top_k,
         seed: args.seed,
     };
-    let request = request(&trial, asked)?;
+    let request = request(&trial, asked, || Ok(checkpoint_here(context, &trial, None)?.folder))?;
     let mut text = String::new();
     if !context.out.json {
         context.out.bytes(args.prompt.as_bytes())?;
@@ -56,8 +57,12 @@ pub(crate) struct Wish {
     pub(crate) seed: u64,
 }
 
-/// The request for the newest checkpoint of a trial that still lies on disk.
-pub(crate) fn request(trial: &Trial, wish: Wish) -> Result<SampleRequest, Failure> {
+/// The request for a checkpoint of a trial, which is asked for once the trial is known to be one that writes text.
+pub(crate) fn request(
+    trial: &Trial,
+    wish: Wish,
+    checkpoint: impl FnOnce() -> Result<PathBuf, Failure>,
+) -> Result<SampleRequest, Failure> {
     let label = &trial.row.label;
     let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).map_err(|error| {
         Failure::new(Exit::Infrastructure, format!("the recipe of {label} cannot be read"))
@@ -66,16 +71,11 @@ pub(crate) fn request(trial: &Trial, wish: Wish) -> Result<SampleRequest, Failur
     let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
         return Err(Failure::new(Exit::Usage, format!("{label} is not a decoder; only decoders write text")));
     };
-    let kept = trial.checkpoints.iter().rev().find(|saved| saved.refused.is_none() && saved.folder.is_dir());
-    let Some(checkpoint) = kept else {
-        return Err(Failure::new(Exit::Usage, format!("{label} has no checkpoint"))
-            .hint(format!("`dtrain show {label}` shows how far it got")));
-    };
     Ok(SampleRequest {
         model: recipe.model,
         data,
         data_root: data_root(trial),
-        checkpoint: checkpoint.folder.clone(),
+        checkpoint: checkpoint()?,
         prompt: wish.prompt,
         tokens: wish.tokens,
         temperature: wish.temperature,

@@ -4,9 +4,10 @@ use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::{child, job, trials};
+use crate::{child, job, packages, trials};
 use dtrain_planner::Plan;
-use dtrain_recipes::Launcher;
+use dtrain_recipes::sharing::repair_checkout;
+use dtrain_recipes::{Launcher, Model};
 use dtrain_runner::DriveError;
 use dtrain_runner::ledger::{Status, Trial};
 
@@ -83,6 +84,11 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
         && let Some(exit) = job::sent_again(context, &plan.recipe, &trial.row.id, detach)?
     {
         return Ok(exit);
+    }
+    if how == How::Resume && matches!(plan.recipe.model, Model::Command(_)) {
+        let store = packages::store(&plan.data_root, false)?;
+        repair_checkout(&store, &packages::trust()?, &plan.data_root)
+            .map_err(|error| packages::failure(&error))?;
     }
     job::remember(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());

@@ -3,16 +3,17 @@
 use super::change::{Change, between};
 use super::git::Git;
 use super::lock::{self, Locked};
+use super::remove::note_user;
 use super::tree::{self, MOST_BYTES, Tree};
 use super::url::{check_rev, check_url, name_of};
-use super::{Capability, SharingError, trust};
+use super::{Capability, SharingError, Trust, trust};
 use crate::check::is_name;
 use std::path::{Path, PathBuf};
 
 /// Where shared recipes are kept.
 ///
-/// Below `folder`, each repository has `NAME/git` (bare, without history), `NAME/COMMIT` (its files) and `NAME/run-COMMIT` (a
-/// copy in which its programs run).
+/// Below `folder`, each repository has `NAME/git` (bare, without history), `NAME/COMMIT` (its files), `NAME/run-COMMIT` (a
+/// copy in which its programs run) and `NAME/used-by` (the lock files that name it).
 #[derive(Clone, Debug)]
 pub struct Store {
     /// Folder of the repositories, for example `~/.local/share/dtrain/recipes`.
@@ -116,6 +117,7 @@ pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
     let mut restored = Vec::new();
     for locked in lock::read(&store.lock)? {
         if state(store, &locked) != State::Missing {
+            note_user(store, &locked.name)?;
             continue;
         }
         let (found, _) = fetched(store, &locked.name, &locked.url, &locked.rev, &locked.commit)?;
@@ -131,15 +133,6 @@ pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
 pub fn verify(store: &Store) -> Result<Vec<(Locked, State)>, SharingError> {
     let locked = lock::read(&store.lock)?;
     Ok(locked.into_iter().map(|locked| (locked.clone(), state(store, &locked))).collect())
-}
-
-/// Takes a repository out of the lock file. Its files stay in the store, where other lock files may name them.
-pub fn remove(store: &Store, name: &str) -> Result<Locked, SharingError> {
-    let gone = find(store, name)?;
-    let mut locked = lock::read(&store.lock)?;
-    locked.retain(|other| other.name != name);
-    lock::write(&store.lock, locked)?;
-    Ok(gone)
 }
 
 /// What the lock file says about a name.
@@ -169,10 +162,34 @@ pub(super) fn sound(store: &Store, locked: &Locked) -> Result<Tree, SharingError
 /// Puts the checked files of a repository where its programs may run and its data is read, and returns that folder. A file
 /// that was changed there is replaced. Others, such as what a program wrote, stay.
 pub(super) fn checkout(store: &Store, locked: &Locked, tree: &Tree) -> Result<PathBuf, SharingError> {
-    let folder = store.folder.join(&locked.name).join(format!("run-{}", locked.commit));
+    let folder = store.folder.join(&locked.name).join(format!("{RUN}{}", locked.commit));
     tree::lay(tree, &folder)?;
     Ok(folder)
 }
+
+/// Puts the files back that a program of a package runs from, where `folder` lies in a copy that the store made for that: as they
+/// were trusted. Does nothing for any other folder.
+///
+/// `Err` where the package is no longer stored or trusted, or its stored files have changed.
+pub fn repair_checkout(store: &Store, trust: &Trust, folder: &Path) -> Result<(), SharingError> {
+    let Ok(inside) = folder.strip_prefix(&store.folder) else { return Ok(()) };
+    let mut parts = inside.iter().filter_map(|part| part.to_str());
+    let (Some(name), Some(commit)) = (parts.next(), parts.next().and_then(|part| part.strip_prefix(RUN)))
+    else {
+        return Ok(());
+    };
+    let tree = tree::read(&store.folder.join(name).join(commit))?;
+    if !trust.holds_tree(commit, &tree::hash(&tree)) {
+        let detail = format!(
+            "the files of {name} are not those of a trusted commit; `dtrain recipe verify` checks them, `dtrain recipe trust {name}` trusts them"
+        );
+        return Err(SharingError::File { path: folder.to_owned(), detail });
+    }
+    tree::lay(&tree, &store.folder.join(name).join(format!("{RUN}{commit}")))
+}
+
+/// What the folders begin with in which the programs of packages run; the commit follows.
+pub(super) const RUN: &str = "run-";
 
 fn state(store: &Store, locked: &Locked) -> State {
     match sound(store, locked) {
@@ -211,6 +228,7 @@ fn fetched(
         commit,
     };
     tree::write(&tree, &place(store, &locked))?;
+    note_user(store, name)?;
     Ok((locked, tree))
 }
 

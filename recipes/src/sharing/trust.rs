@@ -150,6 +150,11 @@ impl Trust {
         self.trusted.contains(&record(locked))
     }
 
+    /// Whether this commit with files of this hash is trusted, whatever its URL.
+    pub(super) fn holds_tree(&self, commit: &str, tree: &str) -> bool {
+        self.trusted.iter().any(|trusted| trusted.commit == commit && trusted.tree == tree)
+    }
+
     /// Trusts this commit with these files.
     pub fn grant(&mut self, locked: &Locked) {
         if !self.holds(locked) {
@@ -157,9 +162,11 @@ impl Trust {
         }
     }
 
-    /// Trusts nothing from this URL any more.
-    pub fn revoke(&mut self, url: &str) {
+    /// Trusts nothing from this URL any more; tells whether anything was.
+    pub fn revoke(&mut self, url: &str) -> bool {
+        let before = self.trusted.len();
         self.trusted.retain(|trusted| trusted.url != url);
+        self.trusted.len() < before
     }
 }
 

@@ -11,12 +11,12 @@ use super::peers::fetch::fetch;
 use super::peers::{Names, PeerAddress, Said, Told};
 use super::rank::{Change, Ground, RankProcess};
 use super::supervise::note;
-use super::{Message, refuse, signals, write_card};
+use super::{Message, refuse, resumed, signals, write_card};
 use crate::checkpoints::{self, commit};
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
-use dtrain_protocol::{Assignment, Event, FileEntry, Link, Rank, frame};
+use dtrain_protocol::{Event, FileEntry, Link, Rank, frame};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +39,10 @@ pub(super) fn run(order: &FollowerOrder) -> ExitCode {
         Ok(follower) => follower,
         Err(words) => return refuse(words.into()),
     };
+    let address = follower.door.address.clone();
+    if let Err(error) = frame::write(&mut io::stdout(), &AgentReply::Listening { address }) {
+        return refuse(format!("the answer: {error}").into());
+    }
     let end = follower.serve(&inbox);
     follower.ranks.iter_mut().for_each(RankProcess::kill);
     follower.ranks.iter().for_each(RankProcess::kill_leftovers);
@@ -81,11 +85,9 @@ impl<'a> Follower<'a> {
         let door = Door::bind(&order.seat, names, &folder)?;
         let came = inbox.clone();
         let door = door.open(move |stream| drop(came.send(Message::LeaderCame(stream))));
-        let address = door.address.clone();
-        let reply = AgentReply::Listening { address };
-        frame::write(&mut io::stdout(), &reply).map_err(words("the answer"))?;
-        let (inbox, first) = (inbox.clone(), Rank(0));
-        let (leader, ranks, heard_by, resumed) = (None, Vec::new(), None, None);
+        let (inbox, first) = (inbox.clone(), order.assignments.first().map_or(Rank(0), |one| one.rank));
+        let (leader, ranks, heard_by) = (None, Vec::new(), None);
+        let resumed = resumed(&order.assignments);
         Ok(Self { order, folder, door, card, inbox, leader, ranks, first, resumed, heard_by, terminated })
     }
 
@@ -169,15 +171,15 @@ impl<'a> Follower<'a> {
                     }
                 });
             }
-            Told::Start { assignments, rendezvous, resume } => {
-                let said = match self.start(assignments, resume, &rendezvous) {
+            Told::Start { rendezvous } => {
+                let said = match self.start(&rendezvous) {
                     Ok(()) => Said::Started,
                     Err(reason) => Said::CouldNot { reason, is_of_checkpoint: false },
                 };
                 self.say(&said);
             }
-            Told::Order { rank, order } => self.of(rank).tell(&order),
-            Told::Kill { rank } => self.of(rank).kill(),
+            Told::Order { rank, order } => self.of(rank)?.tell(&order),
+            Told::Kill { rank } => self.of(rank)?.kill(),
             Told::Prepare { step, manifest, copies } => {
                 let partial = self.folder.partial_checkpoint(step, self.order.attempt);
                 let name = folder_name(step, self.order.attempt);
@@ -213,23 +215,25 @@ impl<'a> Follower<'a> {
         thread::spawn(move || drop(inbox.send(Message::Did(work(&door, own, &trial)))));
     }
 
-    fn of(&mut self, rank: Rank) -> &mut RankProcess {
-        &mut self.ranks[(rank.0 - self.first.0) as usize]
+    /// A rank that was started here.
+    fn of(&mut self, rank: Rank) -> Result<&mut RankProcess, String> {
+        let index = rank.0.checked_sub(self.first.0).map(|index| index as usize);
+        index
+            .and_then(|index| self.ranks.get_mut(index))
+            .ok_or_else(|| format!("the leader gives an order to rank {rank}, which was not started here"))
     }
 
-    fn start(
-        &mut self,
-        assignments: Vec<Assignment>,
-        resume: Option<String>,
-        rendezvous: &Rendezvous,
-    ) -> Result<(), String> {
+    /// Starts the ranks that the controller ordered, once.
+    fn start(&mut self, rendezvous: &Rendezvous) -> Result<(), String> {
+        if !self.ranks.is_empty() {
+            return Err("the ranks are started already".into());
+        }
+        let assignments = &self.order.assignments;
         let checkpoints = self.folder.checkpoints();
         if !self.order.seat.is_shared {
             commit::remove_partial(&checkpoints, self.order.attempt)
                 .map_err(|error| format!("old checkpoints: {error}"))?;
         }
-        self.first = assignments.first().map_or(Rank(0), |one| one.rank);
-        self.resumed.clone_from(&resume);
         let peers = assignments.first().map_or(0, |one| one.arrangement.layout.world());
         super::files::suffice(assignments.len(), 0, peers as usize)?;
         let ground = Ground {
@@ -241,9 +245,10 @@ impl<'a> Follower<'a> {
             first: self.first,
             ranks: u32::try_from(assignments.len()).unwrap_or(u32::MAX),
         };
-        for mut assignment in assignments {
+        for assignment in assignments {
+            let mut assignment = assignment.clone();
             assignment.checkpoints.clone_from(&checkpoints);
-            if let (Some(point), Some(name)) = (&mut assignment.resume, &resume) {
+            if let (Some(point), Some(name)) = (&mut assignment.resume, &self.resumed) {
                 point.folder = checkpoints.join(name);
             }
             if let Link::Tls { bind, .. } = &mut assignment.link {
@@ -318,3 +323,6 @@ pub(super) fn get(
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,15 +177,10 @@ impl Others {
     pub(super) fn start(
         &mut self,
         assignments: &[Assignment],
-        resume: Option<&str>,
         rendezvous: &Rendezvous,
         inbox: &Receiver<Message>,
     ) -> Result<Vec<RankProcess>, String> {
-        self.tell_all(|other| Told::Start {
-            assignments: assignments[other.ranks.start as usize..other.ranks.end as usize].to_vec(),
-            rendezvous: rendezvous.clone(),
-            resume: resume.map(str::to_owned),
-        });
+        self.tell_all(|_| Told::Start { rendezvous: rendezvous.clone() });
         for (host, said) in self.answers(inbox, TO_START, |_| true)? {
             if let Said::CouldNot { reason, .. } = said {
                 return Err(format!("{}: {reason}", self.peer(host).name));

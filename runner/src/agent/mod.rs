@@ -103,7 +103,7 @@ pub fn run() -> ExitCode {
 fn refuse(not_launched: NotLaunched) -> ExitCode {
     let (reason, is_of_checkpoint) = match not_launched {
         NotLaunched::Checkpoint(reason) => (reason, true),
-        NotLaunched::Other(reason) => (reason, false),
+        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => (reason, false),
     };
     note(&reason);
     drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason, is_of_checkpoint }));
@@ -133,7 +133,6 @@ fn begin<'a>(
     let peers = if order.others.is_empty() && order.link == LinkChoice::SharedMemory { 0 } else { world };
     files::suffice(world.saturating_sub(elsewhere), order.others.len(), peers)?;
     folder.create().map_err(words("the trial's folder"))?;
-    commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
     let agent = Process::of(std::process::id()).ok_or_else(|| "this process is not in /proc".to_owned())?;
     let (listener, socket) = socket::bind(&folder, order.attempt).map_err(words("the socket"))?;
     let mut card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket };
@@ -212,10 +211,13 @@ fn start_ranks(
         }
         others.part_with_lenders();
     }
+    // Not before: a part of what an earlier attempt did not commit everywhere may lie under that name alone.
+    commit::remove_partial(&folder.checkpoints(), order.attempt)
+        .map_err(|error| format!("old checkpoints: {error}"))?;
     let address = order.seat.as_ref().map_or("127.0.0.1", |seat| seat.bind.as_str());
     let rendezvous = meeting(address, &assignments, others.as_deref_mut(), inbox)?;
     let elsewhere = match &mut others {
-        Some(others) => others.start(&assignments, resume.as_deref(), &rendezvous, inbox)?,
+        Some(others) => others.start(&assignments, &rendezvous, inbox)?,
         None => Vec::new(),
     };
     let here = &assignments[..assignments.len() - elsewhere.len()];
@@ -279,7 +281,16 @@ fn links(order: &AgentOrder, world: u32) -> Result<(Vec<Link>, Option<Arc<OwnedF
         Ok((identities.into_iter().map(link).collect(), None))
     };
     match (&order.seat, &order.link) {
-        (Some(seat), _) if order.others.iter().any(|other| !other.only_lends()) => tls(&seat.bind),
+        // The controller made the certificates, so that the key of a rank is on its own host only.
+        (Some(seat), _) if order.others.iter().any(|other| !other.only_lends()) => {
+            let link = |assignment: &Assignment| match &assignment.link {
+                Link::Tls { identity, .. } => {
+                    Link::Tls { bind: seat.bind.clone(), identity: identity.clone() }
+                }
+                other => other.clone(),
+            };
+            Ok((order.assignments.iter().map(link).collect(), None))
+        }
         (_, LinkChoice::Tls { bind }) => tls(bind),
         (_, LinkChoice::SharedMemory) => {
             let (file, link) = mapping::shared(world).map_err(|error| format!("shared memory: {error}"))?;

@@ -44,7 +44,8 @@ pub struct AgentOrder {
     pub folder: PathBuf,
     /// What is started for each rank; its first frame on standard input is the rank's assignment.
     pub worker: Program,
-    /// One for each rank, in order. Their links are replaced by what [`AgentOrder::link`] asks for.
+    /// One for each rank, in order. Where all ranks are here, their links are replaced by what [`AgentOrder::link`] asks for;
+    /// otherwise those of this host have their certificates, and the rest is in the [`FollowerOrder`] of its host.
     pub assignments: Vec<Assignment>,
     /// How the ranks reach each other; one rank is always alone.
     pub link: LinkChoice,
@@ -74,7 +75,9 @@ impl OtherHost {
     }
 }
 
-/// All the agent of a host that does not lead must know; the rest its leader tells.
+/// All the agent of a host that does not lead must know.
+///
+/// It comes from the controller and decides what runs on the host. The leader only says when: it can name no program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FollowerOrder {
     /// The trial.
@@ -87,6 +90,9 @@ pub struct FollowerOrder {
     pub worker: Program,
     /// Who this agent is.
     pub seat: Seat,
+    /// One for each rank of this host, in order, with the certificate of the rank; none on a host that only lends what it has
+    /// of a checkpoint. Folders and addresses in them become those of this host.
+    pub assignments: Vec<Assignment>,
 }
 
 /// How the ranks of a host reach each other.

@@ -62,7 +62,8 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
 /// went on from, whose folder is called `resumed`, and those before.
 ///
 /// A later attempt's checkpoint is newer even when it holds fewer steps: the attempt went back because what came
-/// after could not be read, and what cannot be read does not count. `Err` is the first that could not be removed; all others are.
+/// after could not be read, and what cannot be read does not count. But the last one of an earlier attempt stays until this attempt
+/// has more steps: perhaps it was only out of reach. `Err` is the first that could not be removed; all others are.
 pub fn retain(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
     let committed = committed(checkpoints)?;
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
@@ -75,6 +76,15 @@ pub fn retain(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option
         return Ok(());
     };
     let superfluous = committed.iter().take_while(|point| point.folder != oldest.folder);
+    let of =
+        |point: &ResumePoint| age(&point.folder.file_name()?.to_string_lossy()).map(|(attempt, _)| attempt);
+    let reached = committed.iter().filter(|point| of(point) == Some(attempt)).map(|point| point.step).max();
+    let is_last_of_its =
+        |point: &ResumePoint| committed.iter().rfind(|other| of(other) == of(point)) == Some(point);
+    let is_unsurpassed = |point: &ResumePoint| {
+        of(point) != Some(attempt) && reached <= Some(point.step) && is_last_of_its(point)
+    };
+    let superfluous = superfluous.filter(|point| !is_unsurpassed(point));
     superfluous.map(|point| fs::remove_dir_all(&point.folder)).fold(Ok(()), Result::and)
 }
 
@@ -128,5 +138,25 @@ mod tests {
         }
         assert!(retain(root.path(), 2, OURS, None).is_err(), "it is told");
         assert!(!left(root.path()).contains("step-000000020.a2"));
+    }
+
+    #[test]
+    fn what_an_earlier_attempt_ended_with_stays_until_there_are_more_steps() {
+        let root = tempfile::tempdir().expect("a folder");
+        let make = |step: u64, attempt: u64| {
+            fs::create_dir(root.path().join(format!("step-{step:09}.a{attempt}"))).expect("a folder");
+        };
+        // The second attempt began again, as if nobody had known of the first one's.
+        [(90, 1), (100, 1), (10, 2), (20, 2), (30, 2)].iter().for_each(|(step, of)| make(*step, *of));
+        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        let kept = ["step-000000100.a1", "step-000000020.a2", "step-000000030.a2"].map(str::to_owned);
+        assert_eq!(left(root.path()), kept.into(), "the last of the first attempt, and two");
+        make(100, 2);
+        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        assert!(left(root.path()).contains("step-000000100.a1"), "as many steps are not more");
+        make(110, 2);
+        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        let kept = ["step-000000100.a2", "step-000000110.a2"].map(str::to_owned);
+        assert_eq!(left(root.path()), kept.into());
     }
 }

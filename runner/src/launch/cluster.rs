@@ -6,16 +6,18 @@
 //! holds ranks for the leader and ends with it.
 
 use super::question::{Asked, ask_all};
-use super::relay::RemoteHost;
-use super::{Launcher, LocalLauncher, NotLaunched, Reached, Usable};
+use super::relay::{RemoteHost, There};
+use super::{Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
 use crate::agent::{
-    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
+    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities, identities,
 };
+use crate::checkpoints::{self, Folder, Holder, Inventory, table};
+use crate::durable;
 use crate::home::{Home, TrialFolder};
-use crate::{checkpoints, durable};
-use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{AttemptId, Link, StepId, TlsIdentity, TrialId};
 use std::fs;
-use std::io::{self, Read};
+use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -26,6 +28,9 @@ const TO_ANSWER: Duration = Duration::from_secs(3);
 
 /// The same for hosts that have answered before.
 const TO_ANSWER_AGAIN: Duration = Duration::from_millis(1500);
+
+/// How long a host may take to give the table of contents of a checkpoint.
+const TO_READ: Duration = Duration::from_secs(30);
 
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
@@ -79,10 +84,12 @@ impl ClusterLauncher {
         &self.hosts[host].name
     }
 
-    /// Lets every host but the first have an agent at its door; the seats of all, with the address of the door.
+    /// Lets every host but the first have an agent at its door, which knows the assignments of its ranks; the seats of all, with the
+    /// address of the door.
     fn seat(
         &self,
         order: &AgentOrder,
+        ranks: &[Range<u32>],
         hosts: &[usize],
         identities: &[TlsIdentity],
     ) -> Vec<Result<(Seat, Option<String>), NotLaunched>> {
@@ -96,8 +103,10 @@ impl ClusterLauncher {
             }
             let (trial, attempt) = (order.trial.clone(), order.attempt);
             let worker = Program::new(PathBuf::new(), []);
-            let follower =
-                FollowerOrder { trial, attempt, folder: PathBuf::new(), worker, seat: seat.clone() };
+            let ranks = ranks.get(host as usize).cloned().unwrap_or_default();
+            let assignments = order.assignments[ranks.start as usize..ranks.end as usize].to_vec();
+            let (folder, own) = (PathBuf::new(), seat.clone());
+            let follower = FollowerOrder { trial, attempt, folder, worker, seat: own, assignments };
             Ok((seat, Some(remote.follow(follower)?)))
         };
         let seat = &seat;
@@ -108,6 +117,19 @@ impl ClusterLauncher {
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
         })
+    }
+
+    /// Puts the checkpoint that the ranks go on from on the host that leads, where it lies on this machine: such is one that
+    /// was taken over from another trial. The other hosts get it from there.
+    fn put_checkpoint(&self, order: &AgentOrder) -> Result<(), NotLaunched> {
+        let point = order.assignments.first().and_then(|assignment| assignment.resume.as_ref());
+        let name = point.and_then(|point| point.folder.file_name());
+        let Some(own) = name.map(|name| self.folder.checkpoints().join(name)) else { return Ok(()) };
+        if self.shared.is_some() || checkpoints::verify(&own).is_err() {
+            return Ok(());
+        }
+        let mut leader = self.leader().lock();
+        leader.put_checkpoint(&self.trial, &own).map_err(|reason| NotLaunched::Other(reason).on(&leader.name))
     }
 
     /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
@@ -121,7 +143,8 @@ impl ClusterLauncher {
         let hosts = u32::try_from(all.len()).map_err(|_| "too many hosts")?;
         let identities = agent_identities(&order.trial, order.attempt, hosts)
             .map_err(|error| format!("certificates: {error}"))?;
-        let mut seats = self.seat(order, &all, &identities);
+        let order = &with_certificates(order, ranks)?;
+        let mut seats = self.seat(order, ranks, &all, &identities);
         let lent = seats.split_off(self.active.len());
         let mut seats = seats.into_iter().collect::<Result<Vec<_>, NotLaunched>>()?;
         seats.extend(lent.into_iter().flatten());
@@ -130,7 +153,12 @@ impl ClusterLauncher {
             let peer = PeerAddress { host: seat.host, name, address: address.clone()? };
             Some(OtherHost { peer, ranks: ranks.get(seat.host as usize).cloned().unwrap_or_default() })
         });
-        let order = AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
+        let mut order =
+            AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
+        // The keys of other hosts' ranks are no business of the host that leads.
+        for assignment in order.assignments.iter_mut().skip(ranks[0].end as usize) {
+            assignment.link = Link::Alone;
+        }
         let mut leader = self.leader().lock();
         leader.lead(order).map_err(|error| error.on(&leader.name))
     }
@@ -156,8 +184,9 @@ impl Launcher for ClusterLauncher {
         let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
         let lends = is_resumed && self.shared.is_none();
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
-        let led = self.lead(order, &ranks, &lenders);
-        if led.is_err() {
+        let led = self.put_checkpoint(order).and_then(|()| self.lead(order, &ranks, &lenders));
+        // What may live is left alone: it is found out next.
+        if matches!(&led, Err(NotLaunched::Checkpoint(_) | NotLaunched::Other(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);
@@ -169,6 +198,26 @@ impl Launcher for ClusterLauncher {
     /// Hosts with a folder of their own see for themselves, when they bring their parts together.
     fn verify(&mut self, folder: &Path) -> Result<(), String> {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
+    }
+
+    fn found(&mut self, is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+        if let Some(home) = &self.shared {
+            return LocalLauncher::new(&home.trial(&self.trial)).found(is_wanted);
+        }
+        let trial = self.trial.clone();
+        let folders = self.ask_all(&self.usable, TO_ANSWER, move |host| There::new(host, &trial).folders());
+        let inventory = Inventory::of(folders.into_iter().map(Result::unwrap_or_default).collect());
+        let contents = |index: usize, folder: &Folder| {
+            let (trial, folder) = (self.trial.clone(), folder.clone());
+            let read = move |host: &mut RemoteHost| table(&mut There::new(host, &trial), &folder);
+            Ok(self.hosts[self.usable[index]].ask(read).answer(TO_READ)?.1)
+        };
+        let found = inventory.names().into_iter().filter_map(|name| {
+            let (step, attempt) = parse_folder_name(&name)?;
+            (is_wanted(attempt, step) && inventory.is_whole(&name, contents).is_ok())
+                .then_some((attempt, step))
+        });
+        found.collect()
     }
 
     fn doubt(&mut self, host: &str) {
@@ -188,7 +237,7 @@ impl Launcher for ClusterLauncher {
         let is_alive = move |host: &mut RemoteHost| host.is_alive(&trial, attempt);
         let followers = self.ask_all(&self.active[1..], TO_ANSWER, is_alive);
         if followers.contains(&Ok(false)) {
-            return Reached::Gone;
+            return Reached::GoneWithItsHost(reason);
         }
         // There was little patience with a leader in doubt, and it may only be slow.
         asked.answer(TO_ANSWER).unwrap_or(Reached::Away(reason))
@@ -203,8 +252,7 @@ impl Launcher for ClusterLauncher {
         asked.answer(TO_ANSWER_AGAIN) == Ok(true)
     }
 
-    /// What lies on a host that does not answer is not waited for.
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
         if let Some(home) = &self.shared {
             // The host that led may be none of those there are now.
             let known = fs::read_to_string(self.folder.elsewhere()).unwrap_or_default();
@@ -212,9 +260,11 @@ impl Launcher for ClusterLauncher {
             return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
         }
         let trial = self.trial.clone();
-        let patience = self.leader().patience(TO_ANSWER_AGAIN);
+        // Of the spool only its length is waited for here; it comes as it is read.
+        let patience = self.leader().patience(TO_ANSWER);
         let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from));
-        Ok(Box::new(io::Cursor::new(asked.answer(patience).unwrap_or_default())))
+        let leftover = asked.answer(patience).map_err(Unread::Away)?;
+        Ok(Box::new(BufReader::new(leftover)))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {
@@ -222,6 +272,20 @@ impl Launcher for ClusterLauncher {
         let killed = self.ask_all(&self.active, TO_ANSWER, move |host| host.kill(&trial, attempt));
         killed.iter().all(|gone| *gone == Ok(true))
     }
+}
+
+/// The order with a certificate for each rank, where ranks are on several hosts. Each host binds an address of its own.
+fn with_certificates(order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentOrder, String> {
+    let mut order = order.clone();
+    if ranks.len() > 1 {
+        let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
+        let identities = identities(&order.trial, order.attempt, world);
+        let identities = identities.map_err(|error| format!("certificates: {error}"))?;
+        for (assignment, identity) in order.assignments.iter_mut().zip(identities) {
+            assignment.link = Link::Tls { bind: String::new(), identity };
+        }
+    }
+    Ok(order)
 }
 
 /// The ranks of each host, which are neighbours, for the first of `hosts` hosts.

@@ -1,5 +1,7 @@
 //! Whatever needs several hosts, in a lab of them; `tests/run cluster` runs these alone.
 
+mod children;
 mod doctor;
 mod lab;
 pub(crate) mod train;
+mod unseen;

@@ -11,7 +11,7 @@ pub(super) mod fetch;
 use super::foreign::Rendezvous;
 use dtrain_protocol::strangers::Hurried;
 use dtrain_protocol::tls::Tls;
-use dtrain_protocol::{Assignment, AttemptId, Event, FileEntry, Order, Rank, StepId, TlsIdentity, TrialId};
+use dtrain_protocol::{AttemptId, Event, FileEntry, Order, Rank, StepId, TlsIdentity, TrialId};
 use rustls::{Connection, StreamOwned};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -100,8 +100,11 @@ pub(super) enum Greeting {
 }
 
 /// What the leader tells a follower.
+///
+/// It cannot say what a rank runs: that is in the [`super::FollowerOrder`] of the controller. A message with anything unknown in
+/// it ends the connection.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Told {
     /// Say what you have of a checkpoint.
     Show {
@@ -122,14 +125,10 @@ pub(super) enum Told {
         /// How many.
         ranks: u32,
     },
-    /// Start these ranks.
+    /// Start the ranks of your order.
     Start {
-        /// One for each; they listen on an address of the follower's.
-        assignments: Vec<Assignment>,
         /// Where foreign ranks meet.
         rendezvous: Rendezvous,
-        /// Name of the checkpoint's folder that they go on from.
-        resume: Option<String>,
     },
     /// Hand an order on.
     Order {

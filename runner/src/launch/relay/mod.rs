@@ -5,7 +5,9 @@
 
 mod far;
 mod holder;
+mod leftover;
 mod near;
+mod put;
 
 pub use far::run;
 pub use holder::There;
@@ -28,7 +30,7 @@ enum Request {
     Follow(Box<FollowerOrder>),
     /// Connect this stream with an agent that leads.
     Reach { trial: TrialId, attempt: AttemptId, from: u64 },
-    /// What an agent that is gone left behind.
+    /// What an agent that is gone left behind, all of it: it may be far more than the near end keeps at once.
     Leftover { trial: TrialId, attempt: AttemptId, from: u64 },
     /// What the planner must know of the host.
     Facts,
@@ -44,9 +46,15 @@ enum Request {
     Piece { trial: TrialId, folder: String, file: String, from: u64 },
     /// The hashes of chunks of a file of a checkpoint.
     Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
+    /// Write bytes, in base64, into a file of a checkpoint that is not committed yet.
+    Put { trial: TrialId, folder: String, file: String, from: u64, bytes: String },
+    /// Verify a checkpoint that was put here, and commit it with this table of contents.
+    CommitPut { trial: TrialId, folder: String, manifest: String },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
-    /// Kill what lives of an attempt.
+    /// Remove what is there of a trial that does not run.
+    Remove { trial: TrialId },
+    /// Kill what lives of an attempt, and let none of it live again.
     Kill { trial: TrialId, attempt: AttemptId },
 }
 
@@ -70,6 +78,8 @@ enum Reply {
     Logs(Vec<Option<(AttemptId, Rank)>>),
     Checkpoints(Vec<Folder>),
     Hashes(Vec<Result<String, String>>),
+    /// What was put here is on disk.
+    Stored,
     Killed {
         is_gone: bool,
     },
@@ -77,6 +87,10 @@ enum Reply {
     /// The stream is the rank's from here on.
     Measuring,
     Alive(bool),
+    /// So many bytes are free now.
+    Removed {
+        bytes: u64,
+    },
     /// The checkpoint that was to be gone on from cannot be had.
     NoCheckpoint {
         reason: String,

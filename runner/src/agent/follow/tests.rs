@@ -1,0 +1,153 @@
+//! What a host does for the leader, and what it refuses.
+
+use super::super::peers::{Greeting, Seat, knock};
+use super::*;
+use crate::agent::{Program, agent_identities};
+use dtrain_protocol::tls::Tls;
+use dtrain_protocol::{
+    Arrangement, Assignment, AttemptId, DeviceKind, Placement, RunUntil, StepId, Training, TrialId,
+    WaitLimits,
+};
+use dtrain_recipes::{Command, Framework, Model, Optimizer, OptimizerKind, Schedule};
+use serde_json::{Value, json};
+use std::path::Path;
+
+fn names() -> Names {
+    Names { trial: TrialId("01JZX0000000000000000000AB".into()), attempt: AttemptId(1) }
+}
+
+/// A rank that runs `script` in `folder`.
+fn assignment(folder: &Path, script: &str) -> Assignment {
+    let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
+    let command = Command { argv, framework: Framework::Pytorch, progress: Vec::new() };
+    let optimizer =
+        Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };
+    let Names { trial, attempt } = names();
+    Assignment {
+        trial,
+        attempt,
+        rank: Rank(1),
+        arrangement: Arrangement::SINGLE,
+        model: Model::Command(command),
+        chunks: Vec::new(),
+        data: None,
+        data_root: folder.into(),
+        training: Training {
+            batch: 1,
+            share: 0..1,
+            micro_batch: 1,
+            micro_batches: 1,
+            optimizer,
+            learning_rate: 1e-3,
+            warmup_steps: 0,
+            schedule_steps: 1,
+            schedule: Schedule::Constant,
+            final_fraction: 1.0,
+            clip: None,
+            seed: 7,
+        },
+        until: RunUntil { steps: Some(StepId(1)), seconds: None, target: None },
+        step: Vec::new(),
+        placement: Placement { host: 1, device: DeviceKind::Cpu, index: 0, threads: 1 },
+        link: Link::Alone,
+        waits: WaitLimits::for_steps_of(None),
+        validate_every: 1,
+        validate_samples: 1,
+        save_every: 1,
+        checkpoints: folder.join("checkpoints"),
+        resume: None,
+    }
+}
+
+/// A host whose controller ordered one rank, and the connection of its leader.
+struct Host {
+    root: tempfile::TempDir,
+    leader: Cord,
+    heard: Receiver<Heard<Said>>,
+    ended: thread::JoinHandle<Result<(), String>>,
+}
+
+impl Host {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let identities = agent_identities(&names().trial, names().attempt, 2).expect("keys");
+        let identity = identities[1].clone();
+        let order = FollowerOrder {
+            trial: names().trial,
+            attempt: names().attempt,
+            folder: root.path().join("trial"),
+            worker: Program::new("worker", []),
+            seat: Seat { host: 1, bind: "127.0.0.1".into(), identity, is_shared: false },
+            assignments: vec![assignment(root.path(), "echo ordered > ran")],
+        };
+        let (to, door) = channel();
+        let ended = thread::spawn(move || {
+            let (sender, inbox) = channel();
+            let mut follower = Follower::at_its_door(&order, &sender)?;
+            drop(to.send(follower.door.address.clone()));
+            let end = follower.serve(&inbox);
+            follower.ranks.iter_mut().for_each(RankProcess::kill);
+            end
+        });
+        let peer = PeerAddress { host: 1, name: "node1".into(), address: door.recv().expect("a door") };
+        let tls = Tls::new(&identities[0]).expect("an identity");
+        let stream = knock(&tls, &names(), &peer, &Greeting::Lead).expect("the leader is let in");
+        let (to, heard) = channel();
+        let leader = Cord::start(stream, move |said| drop(to.send(said))).expect("a thread");
+        Self { root, leader, heard, ended }
+    }
+
+    /// The connection has ended.
+    fn is_refused(&self) {
+        let lost = |said: Heard<Said>| matches!(said, Heard::Lost(_));
+        assert!(self.heard.iter().any(lost), "the follower ends the connection");
+    }
+
+    /// The files that ranks wrote.
+    fn written(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.root.path()).expect("a folder").flatten();
+        let files = entries.filter(|entry| entry.path().is_file());
+        files.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+fn start() -> Value {
+    json!({ "start": { "rendezvous": { "address": "127.0.0.1", "port": 1, "hosts": 2, "peers": ["a:1", "b:2"] } } })
+}
+
+#[test]
+fn the_leader_starts_what_the_controller_ordered() {
+    let host = Host::new();
+    host.leader.tell(&start());
+    let ran = host.root.path().join("ran");
+    while !ran.exists() {
+        assert!(!host.ended.is_finished(), "{:?}", host.ended.join());
+        thread::sleep(Duration::from_millis(10));
+    }
+    host.leader.tell(&json!("leave"));
+    assert_eq!(host.ended.join().expect("no panic"), Ok(()));
+}
+
+#[test]
+fn a_leader_that_orders_another_program_is_refused() {
+    let host = Host::new();
+    let other = assignment(host.root.path(), "echo stolen > stolen");
+    let mut order = start();
+    order["start"]["assignments"] = json!([other]);
+    host.leader.tell(&order);
+    host.is_refused();
+    assert_eq!(host.written(), Vec::<String>::new());
+    let reason = host.ended.join().expect("no panic").expect_err("it was refused");
+    assert!(reason.contains("unknown field `assignments`"), "{reason}");
+}
+
+#[test]
+fn a_leader_that_speaks_for_ranks_of_others_is_refused() {
+    for order in [json!({ "kill": { "rank": 0 } }), json!({ "order": { "rank": 7, "order": "stop" } })] {
+        let host = Host::new();
+        host.leader.tell(&order);
+        host.is_refused();
+        let reason = host.ended.join().expect("no panic").expect_err("it was refused");
+        assert!(reason.contains("not started here"), "{reason}");
+    }
+}
