@@ -165,7 +165,9 @@ pub(crate) fn open(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>,
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
     let tokenizer = loaded.tokenizer.as_deref();
-    let opened = dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer)?;
+    let progress = dtrain_worker::comm::Progress::default();
+    let opened =
+        dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer, &progress)?;
     Ok(Some(opened.inputs()))
 }
 

@@ -5,7 +5,7 @@ use crate::plan::{Plan, Ranked};
 use crate::schedule::{self, chunks_of};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Training, TrialId,
+    Training, TrialId, WaitLimits,
 };
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -66,6 +66,7 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         step: steps[stage as usize].clone(),
         placement: placement(plan, choice, rank),
         link: Link::Alone,
+        waits: WaitLimits::for_steps_of(choice.estimate.as_ref().map(|estimate| estimate.step.0)),
         validate_every: pace.validate_every,
         validate_samples: pace.validate_samples,
         save_every: pace.save_every,

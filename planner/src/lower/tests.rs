@@ -36,6 +36,8 @@ fn every_rank_is_told_everything_and_the_shares_make_the_batch() {
             let training = &assignment.training;
             assert_eq!(assignment.rank, Rank(rank));
             assert_eq!(assignment.placement.index, rank);
+            let step = plan.best().price().step.0;
+            assert_eq!(assignment.waits, WaitLimits::for_steps_of(Some(step)));
             assert_eq!(assignment.chunks, std::slice::from_ref(&(0..4)));
             assert_eq!(assignment.data_root, PathBuf::from("/data"));
             assert_eq!(assignment.until.seconds, Some(12.5));

@@ -115,7 +115,8 @@ fn detach() -> Result<AgentTask, String> {
     crate::process::close_inherited_files().map_err(|error| format!("inherited files: {error}"))?;
     // Fails only when the process leads a session already.
     let _ = rustix::process::setsid();
-    frame::read(&mut io::stdin()).map_err(|error| format!("the order cannot be read: {error}"))
+    frame::read_within(&mut io::stdin(), frame::MAX_IN_PIECES)
+        .map_err(|error| format!("the order cannot be read: {error}"))
 }
 
 /// Everything up to the start of the last rank. On `Err` the process is about to end, and the ranks with it.

@@ -7,7 +7,7 @@
 mod samples;
 mod whole;
 
-use crate::comm::{self, CommError, Seat};
+use crate::comm::{self, CommError, Seat, Waits};
 use crate::device;
 use crate::interpret::Replica;
 use crate::memory;
@@ -17,7 +17,7 @@ use crate::parallel::{Ballot, Courier, Mesh, NoiseGauge, Reduction, tally};
 use crate::stage::Stage;
 use crate::watch::Tempo;
 use dtrain_protocol::{
-    Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, TrialId,
+    Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute};
 use samples::Synthetic;
@@ -61,7 +61,8 @@ pub fn rates(
     };
     let arrangement =
         Arrangement { layout: request.layout, device: request.placement.device, ..Arrangement::SINGLE };
-    let group = comm::join(&request.link, &seat, comm::DEADLINE, announce);
+    let waits = Waits::new(WaitLimits::for_steps_of(None));
+    let group = comm::join(&request.link, &seat, &waits, announce);
     let mesh = group.and_then(|group| Mesh::of(group, &arrangement, request.rank));
     let mesh = mesh.map_err(|error| error.failure())?;
     let baseline_bytes = memory::resident_bytes();

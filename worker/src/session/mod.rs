@@ -21,7 +21,7 @@ pub(crate) use save::Copying;
 pub(crate) use stream::Stream;
 
 use crate::checkpoint::Reader;
-use crate::comm::{self, Group, Seat};
+use crate::comm::{self, Group, Progress, Seat, Waits};
 use crate::data::{self, DataSet, Source};
 use crate::device;
 use crate::interpret::{self, Replica, StepOutcome};
@@ -48,8 +48,9 @@ pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 /// Does what `assignment` says; the last event told is `Finished`. An `Err` is told by the caller.
 pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<(), Failure> {
     check_ability(assignment)?;
-    let join = |orders: &mut Orders| join(assignment, orders, tell);
-    attempt_with(assignment, join, Tempo::default(), orders, tell)
+    let waits = Waits::new(assignment.waits);
+    let join = |orders: &mut Orders| join(assignment, &waits, orders, tell);
+    attempt_with(assignment, join, &waits.progress, Tempo::default(), orders, tell)
 }
 
 /// As [`attempt`], among ranks that are joined already: `group` has all of them.
@@ -83,13 +84,14 @@ fn attempt_anyway(
     tell: &Tell,
 ) -> Result<(), Failure> {
     let mesh = Mesh::of(group, &assignment.arrangement, assignment.rank).map_err(|error| error.failure());
-    attempt_with(assignment, |_| mesh, tempo, orders, tell)
+    attempt_with(assignment, |_| mesh, &Progress::default(), tempo, orders, tell)
 }
 
-/// As [`attempt`], with the ranks joined by `join`.
+/// As [`attempt`], with the ranks joined by `join`, to which `progress` is shown.
 fn attempt_with(
     assignment: &Assignment,
     join: impl FnOnce(&mut Orders) -> Result<Mesh, Failure>,
+    progress: &Progress,
     tempo: Tempo,
     orders: &mut Orders,
     tell: &Tell,
@@ -97,7 +99,7 @@ fn attempt_with(
     let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
     let mesh = join(orders)?;
     let saved = assignment.resume.as_ref().map(load::open).transpose()?;
-    let data = open_data(assignment, saved.as_ref())?;
+    let data = open_data(assignment, saved.as_ref(), progress)?;
     let Assignment { model, chunks, training, arrangement, rank, .. } = assignment;
     let partners = mesh.partners().clone();
     let holding =
@@ -147,7 +149,7 @@ fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
     }
 }
 
-fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Mesh, Failure> {
+fn join(assignment: &Assignment, waits: &Waits, orders: &mut Orders, tell: &Tell) -> Result<Mesh, Failure> {
     let Assignment { trial, attempt, rank, arrangement, link, .. } = assignment;
     let seat =
         Seat { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: arrangement.layout.world() };
@@ -155,19 +157,23 @@ fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Mes
         tell(Event::Listening(address.to_owned()));
         orders.peers()
     };
-    let group = comm::join(link, &seat, comm::DEADLINE, announce);
+    let group = comm::join(link, &seat, waits, announce);
     group.and_then(|group| Mesh::of(group, arrangement, *rank)).map_err(|error| error.failure())
 }
 
 /// Opens the data, with the tokenizer that `saved` has.
-fn open_data(assignment: &Assignment, saved: Option<&Reader>) -> Result<DataSet, Failure> {
+fn open_data(
+    assignment: &Assignment,
+    saved: Option<&Reader>,
+    progress: &Progress,
+) -> Result<DataSet, Failure> {
     let Assignment { data, data_root, model, training, checkpoints, .. } = assignment;
     let data = data.as_ref().ok_or_else(|| Failure::Data("the assignment names none".into()))?;
     let tokenizer = match saved {
         Some(saved) => load::tokenizer(saved)?,
         None => None,
     };
-    let opened = data::open_with(data, data_root, model, &cache(checkpoints), tokenizer.as_deref())
+    let opened = data::open_with(data, data_root, model, &cache(checkpoints), tokenizer.as_deref(), progress)
         .and_then(|opened| opened.fill_a_batch(training.batch).map(|()| opened));
     opened.map_err(|error| Failure::Data(error.to_string()))
 }
