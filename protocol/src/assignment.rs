@@ -67,7 +67,7 @@ pub struct Training {
     pub learning_rate: f64,
     /// Warm-up in steps.
     pub warmup_steps: u64,
-    /// Steps the schedule is stretched over.
+    /// Steps the schedule is stretched over; with a time limit, as many as are expected within it.
     pub schedule_steps: u64,
     /// Shape after warm-up.
     pub schedule: Schedule,
@@ -81,12 +81,15 @@ pub struct Training {
 
 /// When the attempt is over: the first condition that holds. All ranks decide alike, because the decision
 /// travels with the reduced loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunUntil {
     /// The step after which training is complete; `None` when only time or target ends it.
     pub steps: Option<StepId>,
     /// Seconds of training left for this attempt.
     pub seconds: Option<f64>,
+    /// Seconds of the same limit that earlier attempts trained.
+    #[serde(default)]
+    pub spent_seconds: f64,
     /// Metric and value at which training is complete.
     pub target: Option<(Metric, f64)>,
 }
@@ -185,6 +188,14 @@ impl WaitLimits {
     pub fn for_steps_of(step_seconds: Option<f64>) -> Self {
         let idle_seconds = Self::LEAST_IDLE_SECONDS.max(Self::IDLE_STEPS * step_seconds.unwrap_or(0.0));
         Self { silence_seconds: Self::SILENCE_SECONDS, idle_seconds, step_seconds }
+    }
+}
+
+impl RunUntil {
+    /// Share of the time limit that has passed after this attempt trained for `seconds`, 0 to 1; `None` without a limit.
+    pub fn elapsed(&self, seconds: f64) -> Option<f64> {
+        let left = self.seconds?;
+        Some(if seconds < left { (self.spent_seconds + seconds) / (self.spent_seconds + left) } else { 1.0 })
     }
 }
 

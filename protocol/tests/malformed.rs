@@ -105,7 +105,7 @@ fn assignment() -> Assignment {
             clip: Some(1.0),
             seed: 7,
         },
-        until: RunUntil { steps: Some(StepId(9)), seconds: None, target: None },
+        until: RunUntil { steps: Some(StepId(9)), seconds: None, spent_seconds: 0.0, target: None },
         step: vec![Action::Forward(Pass { micro: 0, chunk: 0 }), Action::UpdateWeights],
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Tls {
@@ -146,6 +146,7 @@ fn samples() -> Vec<Value> {
         loss: 1.5,
         gradient_norm: Some(0.5),
         learning_rate: 1e-3,
+        elapsed: Some(0.5),
         noise: Some(GradientNoise { signal: 1.0, noise: 2.0 }),
         tokens: 64,
         times: PhaseTimes::default(),

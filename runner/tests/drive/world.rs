@@ -214,7 +214,7 @@ impl World {
                 clip: None,
                 seed: 7,
             },
-            until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, target: None },
+            until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, spent_seconds: 0.0, target: None },
             step: Vec::new(),
             placement: Placement {
                 host: rank.0 * launching.hosts / RANKS,

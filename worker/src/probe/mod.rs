@@ -17,7 +17,8 @@ use crate::parallel::{Ballot, Courier, Mesh, NoiseGauge, Reduction, tally};
 use crate::stage::Stage;
 use crate::watch::Tempo;
 use dtrain_protocol::{
-    Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, TrialId, WaitLimits,
+    Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId,
+    WaitLimits,
 };
 use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute};
 use samples::Synthetic;
@@ -77,9 +78,10 @@ pub fn rates(
     let tempo = Tempo::default();
     let noise = NoiseGauge::of(&training, &arrangement, &mesh);
     let (outer, loss_scale) = (None, None);
-    let training = &training;
+    let (training, until) = (&training, &RunUntil::default());
     let replica = Replica {
         training,
+        until,
         stage,
         optimizer,
         reduction,

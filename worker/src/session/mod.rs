@@ -100,7 +100,7 @@ fn attempt_with(
     let mesh = join(orders)?;
     let saved = assignment.resume.as_ref().map(load::open).transpose()?;
     let data = open_data(assignment, saved.as_ref(), progress)?;
-    let Assignment { model, chunks, training, arrangement, rank, .. } = assignment;
+    let Assignment { model, chunks, training, until, arrangement, rank, .. } = assignment;
     let partners = mesh.partners().clone();
     let holding =
         Holding { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
@@ -117,6 +117,7 @@ fn attempt_with(
         (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
     let mut replica = Replica {
         training,
+        until,
         stage,
         optimizer,
         reduction,
@@ -251,12 +252,9 @@ fn steps(
     let mut reason = is_complete(step).then_some(StopReason::Complete);
     let mut sent = replica.mesh.sent();
     while reason.is_none() || !ahead.is_level() {
-        let flags = Ballot {
-            ordered: orders.stop(),
-            late: until.seconds.is_some_and(|seconds| clock.elapsed().as_secs_f64() >= seconds)
-                && assignment.rank.0 == 0,
-            ..Ballot::default()
-        };
+        // Rank 0's clock counts for all: for the end, and for the learning rate on the way there.
+        let passed = until.elapsed(clock.elapsed().as_secs_f64()).filter(|_| assignment.rank.0 == 0);
+        let flags = Ballot { ordered: orders.stop(), elapsed: passed.unwrap_or(0.0), ..Ballot::default() };
         let fresh = ahead.advance(assignment, step, reason.is_some());
         let outcome = interpret::step(replica, &assignment.step, stream, (step, fresh), flags)?;
         let sent_bytes = replica.mesh.sent() - sent;
@@ -271,7 +269,7 @@ fn steps(
         } else if outcome.tally.ordered || reason == Some(StopReason::Ordered) {
             Some(StopReason::Ordered)
         } else {
-            reason.or(outcome.tally.late.then_some(StopReason::Time))
+            reason.or((outcome.tally.elapsed >= 1.0).then_some(StopReason::Time))
         };
         if !ahead.is_level() {
             continue;
@@ -347,6 +345,7 @@ fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> Step
         loss: outcome.tally.loss(),
         gradient_norm: outcome.gradient_norm,
         learning_rate: outcome.learning_rate,
+        elapsed: assignment.until.seconds.map(|_| outcome.tally.elapsed),
         noise: outcome.noise,
         tokens: assignment.training.batch * assignment.model.sample_tokens(),
         times: outcome.times,

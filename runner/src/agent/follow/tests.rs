@@ -46,7 +46,7 @@ fn assignment(folder: &Path, script: &str) -> Assignment {
             clip: None,
             seed: 7,
         },
-        until: RunUntil { steps: Some(StepId(1)), seconds: None, target: None },
+        until: RunUntil { steps: Some(StepId(1)), ..RunUntil::default() },
         step: Vec::new(),
         placement: Placement { host: 1, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,

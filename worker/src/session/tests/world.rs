@@ -261,7 +261,7 @@ pub(in crate::session) fn assignment(rank: u32, ranks: u32, folder: &Path) -> As
         }),
         data_root: folder.to_owned(),
         training: training(batch, rank, micro_batch, micro_batches),
-        until: RunUntil { steps: None, seconds: None, target: None },
+        until: RunUntil::default(),
         step,
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,
