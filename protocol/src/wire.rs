@@ -1,5 +1,7 @@
-//! How much of a sum travels, where replicas are kept alike approximately: the worker sends by it, and the planner
-//! counts by it.
+//! How much travels: the worker sends by it, and the planner counts by it.
+
+/// Values (`f32`) of one rank's row in the table of losses, counts and flags that all ranks exchange in a step.
+pub const ROW_VALUES: u64 = 11;
 
 /// Values (`f32`) of the block that each of `ranks` ranks gives each other, when `values` are summed in 16 bits: its
 /// scale, and two values in the room of one.

@@ -29,7 +29,13 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
         top_k: args.top_k,
         seed: args.seed,
     };
-    let request = request(&trial, asked, || Ok(checkpoint_here(context, &trial, None)?.folder))?;
+    let newest =
+        trial.checkpoints.iter().rev().find(|saved| saved.refused.is_none() && saved.folder.is_dir());
+    let request = request(&trial, asked, || match newest {
+        // What is wrong with it is told by whoever reads it.
+        Some(newest) => Ok(newest.folder.clone()),
+        None => Ok(checkpoint_here(context, &trial, None)?.folder),
+    })?;
     let mut text = String::new();
     if !context.out.json {
         context.out.bytes(args.prompt.as_bytes())?;

@@ -11,6 +11,7 @@ mod state;
 mod tests;
 
 use crate::parameters::{Parts, share};
+use dtrain_protocol::wire::ROW_VALUES;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Rank};
 use dtrain_recipes::{Bytes, Model, ZeroStage};
 use serde::{Deserialize, Serialize};
@@ -20,9 +21,6 @@ const SMALL_VALUES: u64 = 4 << 10;
 
 /// Values of one bucket of gradients, as the worker cuts them.
 const BUCKET_VALUES: u64 = 256 << 10;
-
-/// Values of one rank's row in the table of losses, counts and flags.
-const FIGURES: u64 = 10;
 
 /// What bytes are sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -190,7 +188,7 @@ impl<'a> Sender<'a> {
             kind: Kind::AllGather,
             channel: Channel::World,
             ranks,
-            values: FIGURES * u64::from(ranks),
+            values: ROW_VALUES * u64::from(ranks),
             times: if is_alike { 1 } else { 2 },
         });
     }

@@ -21,7 +21,7 @@ fn sent(model: &Model, arrangement: &Arrangement, split: (u32, u32)) -> Traffic 
 
 /// Weights of GPT-2 124M, and one row of figures on each of two ranks.
 const GPT2: u64 = 124_439_808;
-const ROW: u64 = 4 * FIGURES;
+const ROW: u64 = 4 * ROW_VALUES;
 
 #[test]
 fn one_rank_sends_nothing() {

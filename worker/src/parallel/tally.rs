@@ -5,9 +5,10 @@
 
 use super::Courier;
 use dtrain_protocol::Failure;
+use dtrain_protocol::wire::ROW_VALUES;
 
 /// `f32` slots of one row: loss (2), hits (2), count (2), square (2), elapsed (2), ordered.
-const SLOTS: usize = 11;
+const SLOTS: usize = ROW_VALUES as usize;
 
 /// One rank's row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

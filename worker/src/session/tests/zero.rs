@@ -5,6 +5,7 @@ use super::world::{World, commit, losses, norms};
 use crate::parallel::Shards;
 use crate::stage::Stage;
 use burn::tensor::Device;
+use dtrain_protocol::wire::ROW_VALUES;
 use dtrain_protocol::{Assignment, Event, Rank, StepId};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, ZeroStage};
 
@@ -135,7 +136,7 @@ fn ranks_send_what_the_formula_says() {
             // All but the head are gathered twice, and the tied embedding once more for the head.
             ZeroStage::Zero3 => micro_batches * (all + 2 * all - head + embedding),
         };
-        // The loss and the norm: a row of ten values each.
-        assert_eq!(sent, values + 2 * 40, "{zero:?}");
+        // A row for the loss, and one for the norm.
+        assert_eq!(sent, values + 2 * 4 * ROW_VALUES, "{zero:?}");
     }
 }
