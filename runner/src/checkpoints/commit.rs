@@ -6,7 +6,7 @@
 use super::{COMMIT, MANIFEST, committed};
 use crate::durable;
 use crate::home::TrialFolder;
-use dtrain_protocol::checkpoint::{merge, parse_folder_name};
+use dtrain_protocol::checkpoint::{folder_name, merge, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, Manifest, ResumePoint, SavedFile, StepId};
 use std::fs;
 use std::io;
@@ -64,18 +64,26 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
 /// A later attempt's checkpoint is newer even when it holds fewer steps: the attempt went back because what came
 /// after could not be read, and what cannot be read does not count. `Err` is the first that could not be removed; all others are.
 pub fn retain(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
-    let committed = committed(checkpoints)?;
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
-    let resumed = resumed.and_then(age);
-    let counts = |point: &&ResumePoint| {
-        let age = point.folder.file_name().and_then(|name| age(&name.to_string_lossy()));
-        age.is_some_and(|age| age.0 == attempt || resumed.is_some_and(|resumed| age <= resumed))
+    let age_of = |point: &ResumePoint| age(&point.folder.file_name()?.to_string_lossy());
+    let all: Vec<_> = committed(checkpoints)?.iter().filter_map(age_of).collect();
+    let superfluous = superfluous(&all, keep, attempt, resumed.and_then(age));
+    let remove = |(attempt, step)| fs::remove_dir_all(checkpoints.join(folder_name(step, attempt)));
+    superfluous.into_iter().map(remove).fold(Ok(()), Result::and)
+}
+
+/// Which of the committed checkpoints `all`, the oldest first, [`retain`] removes.
+pub(crate) fn superfluous(
+    all: &[(AttemptId, StepId)],
+    keep: u32,
+    attempt: AttemptId,
+    resumed: Option<(AttemptId, StepId)>,
+) -> Vec<(AttemptId, StepId)> {
+    let counts = |name: &&(AttemptId, StepId)| {
+        name.0 == attempt || resumed.is_some_and(|resumed| **name <= resumed)
     };
-    let Some(oldest) = committed.iter().rev().filter(counts).nth(keep.max(2) as usize - 1) else {
-        return Ok(());
-    };
-    let superfluous = committed.iter().take_while(|point| point.folder != oldest.folder);
-    superfluous.map(|point| fs::remove_dir_all(&point.folder)).fold(Ok(()), Result::and)
+    let oldest = all.iter().rev().filter(counts).nth(keep.max(2) as usize - 1);
+    oldest.map_or_else(Vec::new, |oldest| all.iter().take_while(|name| *name != oldest).copied().collect())
 }
 
 /// Removes what attempts before `attempt` left half-written.
