@@ -235,6 +235,9 @@ fn drive_failure(error: &DriveError, label: &str) -> Failure {
         }
         DriveError::Away { .. } => Failure::of(Exit::Infrastructure, error)
             .hint(format!("it may still be running; `dtrain attach {label}` tries again")),
+        DriveError::Unread { .. } => Failure::of(Exit::Infrastructure, error).hint(format!(
+            "`dtrain attach {label}` tries again; `dtrain resume {label}` gives that host up after a while"
+        )),
         DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }

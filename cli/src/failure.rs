@@ -2,6 +2,7 @@
 
 use crate::output::Paint;
 use dtrain_recipes::problem::{Problem, render_all};
+use serde::Serialize;
 use std::error::Error;
 use std::fmt::Write as _;
 
@@ -110,6 +111,23 @@ impl Failure {
         self.exit
     }
 
+    /// As `dtrain.error/1` has it; `None` when there is nothing to say.
+    pub(crate) fn json(&self) -> Option<ErrorJson> {
+        let problems: Vec<ProblemJson> = self.problems.iter().map(ProblemJson::of).collect();
+        let message = match (self.message.as_str(), &problems[..]) {
+            ("", []) => return None,
+            ("", [only]) => only.message.clone(),
+            ("", several) => format!("{} problems", several.len()),
+            (message, _) => message.to_owned(),
+        };
+        Some(ErrorJson {
+            causes: self.causes.clone(),
+            hint: self.hint.clone(),
+            problems,
+            ..ErrorJson::new(self.exit, message)
+        })
+    }
+
     /// What is wrong with a recipe; empty for any other failure.
     pub(crate) fn recipe_problems(&self) -> &[Problem] {
         &self.problems
@@ -133,6 +151,72 @@ impl Failure {
     }
 }
 
+/// A failure as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct ErrorJson {
+    /// The exit code, and what it means.
+    exit: u8,
+    meaning: &'static str,
+    pub(crate) message: String,
+    pub(crate) causes: Vec<String>,
+    pub(crate) hint: Option<String>,
+    /// What is wrong with a recipe; empty for any other failure.
+    problems: Vec<ProblemJson>,
+}
+
+impl ErrorJson {
+    pub(crate) fn new(exit: Exit, message: String) -> Self {
+        let meaning = TABLE.iter().find(|(known, ..)| *known == exit).map_or("", |(_, _, meaning)| *meaning);
+        let (causes, problems) = (Vec::new(), Vec::new());
+        Self { exit: exit.code(), meaning, message, causes, hint: None, problems }
+    }
+}
+
+impl ErrorJson {
+    /// What clap says: the error, tips, the usage, and where to read more.
+    pub(crate) fn of_usage(text: &str) -> Self {
+        let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+        let first = parts.next().unwrap_or_default();
+        let message = first.strip_prefix("error: ").unwrap_or(&first).to_owned();
+        let mut error = Self::new(Exit::Usage, message);
+        for part in parts {
+            if let Some(tip) = part.strip_prefix("tip: ") {
+                error.hint = Some(tip.to_owned());
+            } else if part.starts_with("Usage: ") {
+                error.causes.push(part);
+            }
+        }
+        error
+    }
+}
+
+/// A problem of a recipe as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct ProblemJson {
+    message: String,
+    /// `recipe.toml:12:9`, `--set`, …
+    #[serde(rename = "where")]
+    place: Option<String>,
+    line: Option<usize>,
+    column: Option<usize>,
+    notes: Vec<String>,
+    hint: Option<String>,
+}
+
+impl ProblemJson {
+    pub(crate) fn of(problem: &Problem) -> Self {
+        let position = problem.origin.as_ref().and_then(dtrain_recipes::Origin::position);
+        Self {
+            message: problem.message.clone(),
+            place: problem.origin.as_ref().map(ToString::to_string),
+            line: position.map(|(line, _)| line),
+            column: position.map(|(_, column)| column),
+            notes: problem.notes.iter().map(|(note, _)| note.clone()).collect(),
+            hint: problem.hint.clone(),
+        }
+    }
+}
+
 impl From<Vec<Problem>> for Failure {
     fn from(problems: Vec<Problem>) -> Self {
         Self::problems(problems)
@@ -153,6 +237,16 @@ mod tests {
             })
             .collect();
         assert_eq!(codes, [0, 2, 3, 4, 5, 6, 7, 8, 130, 131]);
+    }
+
+    #[test]
+    fn usage_errors_are_taken_apart() {
+        let text = "error: the following required arguments were not provided:\n  <TRIAL>...\n\n  tip: some\n  words\n\n\
+                    Usage: dtrain rm <TRIAL>...\n\nFor more information, try '--help'.\n";
+        let error = ErrorJson::of_usage(text);
+        assert_eq!(error.message, "the following required arguments were not provided: <TRIAL>...");
+        assert_eq!(error.hint.as_deref(), Some("some words"));
+        assert_eq!(error.causes, ["Usage: dtrain rm <TRIAL>..."]);
     }
 
     #[test]

@@ -41,11 +41,25 @@ pub(crate) fn of_trial(context: &Context, trial: &Trial) -> Result<Vec<RemoteHos
     that_answer(context, &plan(trial)?.recipe)
 }
 
+/// The same, and those that do not answer now, each with why not.
+pub(crate) fn of_trial_and_silent(
+    context: &Context,
+    trial: &Trial,
+) -> Result<(Vec<RemoteHost>, Vec<(String, String)>), Failure> {
+    let folder = context.home.trial(&trial.row.id);
+    if !folder.elsewhere().exists() || folder.job().exists() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let (mut hosts, unusable) = reached(context, &plan(trial)?.recipe)?;
+    hosts.retain(|host| unusable.iter().all(|silent| silent.host != host.name));
+    Ok((hosts, unusable.iter().map(|one| (one.host.clone(), in_words(&one.error))).collect()))
+}
+
 fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {
     match recipe.cluster.launcher {
         Launcher::Ssh => {}
         Launcher::Slurm => return job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
-        Launcher::Local | Launcher::Kubernetes => return Ok((Vec::new(), Vec::new())),
+        Launcher::Local => return Ok((Vec::new(), Vec::new())),
     }
     let program = program()?;
     let reached = reach_all(&recipe.cluster.hosts, &user(), &program).map_err(no_program)?;

@@ -29,14 +29,10 @@ pub(crate) struct Loaded {
 pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
     let loaded = describe(name, layers, extra)?;
     let Loaded { checked, folder, project, .. } = &loaded;
-    let missing: Vec<Problem> = checked
-        .files
-        .iter()
-        .filter(|pattern| !is_there(pattern, folder))
-        .map(|pattern| pattern.missing(folder))
-        .collect();
-    if !missing.is_empty() {
-        return Err(missing.into());
+    let unusable: Vec<Problem> =
+        checked.files.iter().filter_map(|pattern| unusable(pattern, folder)).collect();
+    if !unusable.is_empty() {
+        return Err(unusable.into());
     }
     sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
     Ok(loaded)
@@ -168,13 +164,29 @@ fn optional(path: &Path, layer: Layer) -> Result<Option<Document>, Failure> {
     Ok(Some(Document::parse(&read(path, layer)?)?))
 }
 
-fn is_there(pattern: &FilePattern, folder: &Path) -> bool {
+/// What is wrong with a pattern that names no file.
+fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
     let full = folder.join(&pattern.pattern);
-    full.is_file()
-        || full
-            .to_str()
-            .and_then(|text| glob::glob(text).ok())
-            .is_some_and(|mut found| found.any(|path| path.is_ok()))
+    if full.is_file() {
+        return None;
+    }
+    if full.is_dir() {
+        return Some(pattern.is_folder(folder));
+    }
+    if found(pattern, folder).next().is_some() {
+        return None;
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    Some(pattern.missing(folder, home.as_deref()))
+}
+
+/// The files that a pattern names.
+pub(crate) fn found(pattern: &FilePattern, folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let full = folder.join(&pattern.pattern);
+    let is_literal = full.is_file();
+    let matching = full.to_str().filter(|_| !is_literal).and_then(|text| glob::glob(text).ok());
+    let literal = is_literal.then_some(full);
+    literal.into_iter().chain(matching.into_iter().flatten().flatten()).filter(|path| path.is_file())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

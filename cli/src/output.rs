@@ -1,11 +1,15 @@
 //! Where words go: data to stdout, everything for people to stderr.
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{ErrorJson, Exit, Failure};
 use crate::render::table::Style;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether this program has written a JSON document to stdout that is not one of JSON Lines.
+static HAS_DOCUMENT: AtomicBool = AtomicBool::new(false);
 
 /// How a command may speak.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +82,18 @@ impl Output {
 
     /// Writes one JSON document: `{"format": "dtrain.<kind>/1", …}` and the fields of `value`.
     pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), Failure> {
+        HAS_DOCUMENT.store(true, Ordering::Relaxed);
         self.line(&document(kind, value, true)?)
+    }
+
+    /// Tells a failure to a program that reads JSON, as the last line where the command writes JSON Lines. A command that has written
+    /// its document has said there what is wrong: whoever reads one document gets one.
+    pub(crate) fn json_error(&self, error: &ErrorJson, is_lines: bool) {
+        if !self.json || (!is_lines && HAS_DOCUMENT.load(Ordering::Relaxed)) {
+            return;
+        }
+        // Nothing can be told to a reader that is gone.
+        drop(document("error", error, !is_lines).and_then(|text| self.line(&text)));
     }
 
     /// The same on one line.

@@ -32,6 +32,7 @@ pub(crate) fn failure(error: &SharingError) -> Failure {
         SharingError::NoGit(_) => Exit::Preflight,
         SharingError::Git { .. } | SharingError::Io { .. } => Exit::Infrastructure,
         SharingError::Url { .. }
+        | SharingError::Push { .. }
         | SharingError::Name { .. }
         | SharingError::Refused(_)
         | SharingError::Unknown { .. }

@@ -13,6 +13,7 @@ use dtrain_runner::agent::Program;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
 use dtrain_runner::probe::{Probe, host_facts, rates};
+use dtrain_worker::data::DataError;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
@@ -155,12 +156,16 @@ pub(crate) fn count(context: &Context, loaded: &Loaded) -> Result<Option<(u64, u
 /// The data of a recipe; `None` for a command, which reads its own. Reads the data once: what cannot be trained on
 /// is reported before anything is measured.
 pub(crate) fn inputs(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>, Failure> {
+    open(context, loaded).map_err(|error| Failure::of(Exit::Usage, &error))
+}
+
+/// The same, with what is wrong with the data.
+pub(crate) fn open(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>, DataError> {
     let recipe = &loaded.checked.recipe;
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
     let tokenizer = loaded.tokenizer.as_deref();
-    let opened = dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer)
-        .map_err(|error| Failure::of(Exit::Usage, &error))?;
+    let opened = dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer)?;
     Ok(Some(opened.inputs()))
 }
 
@@ -185,8 +190,8 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
     match error {
         E::NothingFits { .. } => Failure::of(Exit::NothingFits, error),
         E::NoGpu { .. } => Failure::of(Exit::Preflight, error),
-        E::OtherMachines { .. }
-        | E::UnevenHosts { .. }
+        E::UnevenHosts { .. }
+        | E::TooManyMicroBatches { .. }
         | E::SamplesUnknown
         | E::NoEnd
         | E::EmptyBatch

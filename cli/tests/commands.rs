@@ -130,11 +130,15 @@ fn an_unknown_key_of_the_environment_is_an_error_that_names_the_variable() {
 #[test]
 fn init_writes_recipes_that_hold_and_never_overwrites() {
     let house = House::new();
-    for template in ["decoder", "cnn", "mlp"] {
+    let images = [&[0, 0, 8, 3, 0, 0, 0, 9, 0, 0, 0, 28, 0, 0, 0, 28][..], &[0; 9 * 28 * 28]].concat();
+    house.file("text.bin", &"to be or not to be\n".repeat(200));
+    std::fs::write(house.path().join("images.bin"), images).expect("room on disk");
+    std::fs::write(house.path().join("labels.bin"), [0, 0, 8, 1, 0, 0, 0, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8])
+        .expect("room on disk");
+    house.file("table.bin", &format!("a,b,c,d,class\n{}", "1,2,3,4,0\n1,2,3,5,1\n1,2,3,6,2\n".repeat(9)));
+    for (template, data) in [("decoder", "text.bin"), ("cnn", "images.bin"), ("mlp", "table.bin")] {
         let file = format!("{template}.toml");
-        house.file("data.bin", "x");
-        house.file("labels.bin", "x");
-        let written = house.dtrain(&["init", &file, "--template", template, "--data", "data.bin"]);
+        let written = house.dtrain(&["init", &file, "--template", template, "--data", data]);
         assert_eq!(written.code, 0, "{}", written.stderr);
         let checked = house.dtrain(&["check", &file]);
         assert_eq!(checked.code, 0, "{template}: {}", checked.stderr);
@@ -197,7 +201,7 @@ fn shells_and_man_get_their_pages() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let said = house.dtrain(&["completions", shell]);
         assert!(
-            said.code == 0 && said.stdout.contains("dtrain") && said.stdout.contains("doctor"),
+            said.code == 0 && said.stdout.contains("dtrain") && said.stdout.contains("COMPLETE"),
             "{shell}"
         );
         assert!(!said.stdout.contains("agent"), "{shell} completes a hidden command");
@@ -253,8 +257,33 @@ fn a_sick_state_folder_fails_the_doctor_with_a_fix() {
 fn another_launcher_is_refused_with_the_reason() {
     let house = House::new();
     house.recipe();
-    let other = house.dtrain(&["plan", "--set", "cluster.launcher=kubernetes"]);
-    assert_eq!(other.code, 2, "{}", other.stderr);
+    for command in ["check", "plan", "run"] {
+        let other = house.dtrain(&[command, "recipe.toml", "--set", "cluster.launcher=kubernetes"]);
+        assert_eq!(other.code, 2, "{}", other.stderr);
+        assert!(other.stderr.contains("--emit kubernetes"), "{}", other.stderr);
+    }
+}
+
+#[test]
+fn cuda_on_other_hosts_is_a_warning_where_this_build_has_no_backend_for_it() {
+    let house = House::new();
+    house.recipe();
+    house
+        .file("hosts.toml", "[cluster]\nlauncher = \"ssh\"\nhosts = [\"gpu-[01-04]\"]\ndevices = \"cuda\"\n");
+    let said = house.dtrain(&["check", "recipe.toml", "--cluster", "hosts.toml", "--json"]);
+    let json: Value = serde_json::from_str(&said.stdout).expect("one document");
+    assert_eq!((said.code, &json["valid"]), (0, &true.into()), "{json}");
+    let warnings = json["warnings"].as_array().expect("a list");
+    if cfg!(feature = "cuda") {
+        assert!(warnings.is_empty(), "only the hosts know: {json}");
+        return;
+    }
+    assert_eq!((warnings.len(), &warnings[0]["line"]), (1, &4.into()), "{json}");
+    let said = house.dtrain(&["check", "recipe.toml", "--cluster", "hosts.toml"]).stderr;
+    assert!(
+        said.contains("warning: `cluster.devices` is \"cuda\"") && said.contains("hosts.toml:4:"),
+        "{said}"
+    );
 }
 
 /// A foreign program that prints its progress, and fails once when it is told to.
@@ -281,6 +310,7 @@ fn a_foreign_command_is_run_and_what_it_prints_is_its_progress() {
     let tune = house.dtrain(&["tune", "command.toml"]);
     assert_eq!(tune.code, 2, "{}", tune.stderr);
     assert!(tune.stderr.contains("kind = \"command\""), "{}", tune.stderr);
+    assert!(!tune.stderr.contains("study"), "no study begins: {}", tune.stderr);
 }
 
 #[test]

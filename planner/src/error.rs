@@ -12,15 +12,6 @@ pub enum PlanError {
         /// The reasons, with counts and the nearest candidate of each; the most frequent first.
         rejected: Vec<Rejected>,
     },
-    /// The recipe asks for another machine.
-    #[error(
-        "cluster.launcher = \"{launcher}\": this version launches on this machine (\"local\", or leave it \
-        out), over SSH (\"ssh\") or as a Slurm job (\"slurm\") only"
-    )]
-    OtherMachines {
-        /// The launcher asked for.
-        launcher: &'static str,
-    },
     /// The ranks do not go evenly over the hosts.
     #[error(
         "cluster.ranks = {ranks} cannot be divided evenly over {hosts} hosts; set a multiple of {hosts}, \
@@ -59,6 +50,22 @@ pub enum PlanError {
         /// Samples of the training data.
         samples: u64,
     },
+    /// A step has more micro-batches on a rank than are sent to one.
+    #[error(
+        "train.batch is {batch}, which is {passes} micro-batches of {micro} on each of {replicas} replicas; \
+        at most {} are run in one step: use a larger layout.micro_batch, or a smaller batch",
+        crate::precheck::MICRO_BATCHES
+    )]
+    TooManyMicroBatches {
+        /// Samples of one step.
+        batch: u64,
+        /// Samples of one forward pass.
+        micro: u32,
+        /// Replicas at the most.
+        replicas: u32,
+        /// Forward passes of one rank.
+        passes: u64,
+    },
     /// The batch is zero.
     #[error("train.batch must be at least 1")]
     EmptyBatch,
@@ -74,7 +81,7 @@ fn nothing_fits(rejected: &[Rejected]) -> String {
             .into();
     };
     let mut text = format!("no layout fits; the nearest is {}: {}", first.nearest, first.rejection);
-    if let Some(hint) = hint(&first.rejection) {
+    if let Some(hint) = hint(first) {
         write!(text, "; {hint}").expect("a string takes all text");
     }
     for group in &groups[1..] {
@@ -92,8 +99,12 @@ fn telling(rejection: &Rejection) -> u8 {
     }
 }
 
-fn hint(rejection: &Rejection) -> Option<&'static str> {
-    match rejection {
+fn hint(group: &Rejected) -> Option<&'static str> {
+    match &group.rejection {
+        // All of it is computed again already.
+        Rejection::TooMuchMemory { .. } if group.nearest.contains("full recompute") => {
+            Some("use a smaller model, a shorter model.context, or more or larger devices")
+        }
         Rejection::TooMuchMemory { .. } => {
             Some("use a smaller model, a shorter model.context or layout.recompute = \"full\"")
         }
@@ -120,6 +131,13 @@ mod tests {
         };
         let memory = Rejection::TooMuchMemory { needed: Bytes(3 << 30), available: Bytes(2 << 30) };
         let worker = Rejection::CannotRun("the worker does not cut tensors".into());
+        let full = Rejected {
+            nearest: "one GPU, 1 micro-batch of 1, full recompute".into(),
+            ..group(memory.clone(), 7)
+        };
+        let text = PlanError::NothingFits { rejected: vec![full] }.to_string();
+        assert!(text.contains("full recompute: it needs 3.0 GiB"), "{text}");
+        assert!(!text.contains("layout.recompute"), "nothing is advised that is done already: {text}");
         let text = PlanError::NothingFits { rejected: vec![group(worker, 90), group(memory, 7)] }.to_string();
         assert_eq!(
             text,

@@ -10,12 +10,12 @@ use crate::judge::{Case, Judge};
 use crate::learning_rate::{self, Decision};
 use crate::pace::pace;
 use crate::plan::{FORMAT, Plan, PlanRequest, Ranked, RatesStamp, rates_digest};
+use crate::precheck::{fills, precheck};
 use crate::pricing::Pricing;
 use crate::search::{self, Ranking};
 use crate::space::{self, Place, Space};
 use dtrain_protocol::ability::cannot_run;
-use dtrain_protocol::{DeviceKind, HostFacts};
-use dtrain_recipes::{Launcher, Model, Recipe, Stop};
+use dtrain_recipes::{Model, Stop};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
@@ -25,7 +25,7 @@ pub const CHOICES: usize = 20;
 /// Searches and prices everything the recipe leaves open, and puts it in order.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let (recipe, host) = (request.recipe, request.host);
-    refuse_what_cannot_be_planned(recipe, host)?;
+    precheck(recipe, Some(host), request.train_samples)?;
     if let Model::Command(_) = recipe.model {
         return foreign::plan(request);
     }
@@ -34,9 +34,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     }
     let batch = batch(request)?;
     let global = NonZeroU64::new(batch.value).ok_or(PlanError::EmptyBatch)?;
-    if let Some(samples) = request.train_samples.filter(|samples| *samples < batch.value) {
-        return Err(PlanError::BatchBeyondData { batch: batch.value, samples });
-    }
+    fills(batch.value, request.train_samples)?;
     let space = Space::of(recipe, host, request.rates, global, cannot_run);
     let case = Case {
         model: &recipe.model,
@@ -85,20 +83,6 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         alternatives,
         rejected,
     })
-}
-
-fn refuse_what_cannot_be_planned(recipe: &Recipe, host: &HostFacts) -> Result<(), PlanError> {
-    match recipe.cluster.launcher {
-        Launcher::Local | Launcher::Ssh | Launcher::Slurm => {}
-        Launcher::Kubernetes => return Err(PlanError::OtherMachines { launcher: "kubernetes" }),
-    }
-    if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(host.hosts.get())) {
-        return Err(PlanError::UnevenHosts { ranks, hosts: host.hosts.get() });
-    }
-    if space::device(recipe, host) == DeviceKind::Cuda && host.gpus.is_empty() {
-        return Err(PlanError::NoGpu { host: host.name.clone() });
-    }
-    Ok(())
 }
 
 /// Whether anything but a target ends the training.

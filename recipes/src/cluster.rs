@@ -46,8 +46,6 @@ pub enum Launcher {
     Ssh,
     /// As a Slurm job.
     Slurm,
-    /// As a Kubernetes job.
-    Kubernetes,
 }
 
 /// Which devices train.

@@ -173,6 +173,12 @@ const LARGEST_WHOLE: u64 = i64::MAX as u64;
 const NO_LIMIT: &str =
     "no limit; one of steps, samples, tokens, epochs and time is required, except for commands";
 
+/// Most ranks on one host.
+pub(crate) const RANKS_OF_A_HOST: u64 = 1024;
+
+/// Most parameters of a model: a thousand times those of the largest that were trained.
+pub(crate) const MOST_PARAMETERS: u64 = 1_000_000_000_000_000;
+
 macro_rules! keys {
     ($($path:literal, $shape:expr, $need:expr, $kinds:expr, $doc:literal;)*) => {
         &[$(Key { path: $path, shape: $shape, need: $need, kinds: $kinds, doc: $doc }),*]
@@ -189,8 +195,8 @@ pub const KEYS: &[Key] = keys![
     "model.kind", OneOf(&["decoder", "mlp", "cnn", "command"]), Required, ANY, "Kind of model";
     "model.family", OneOf(&["gpt2", "llama"]), Default("\"gpt2\""), DECODER,
         "Preset of positions, norm, activation, tied, bias and ffn";
-    "model.layers", Whole(1, 65_536), Required, DECODER, "Number of blocks";
-    "model.hidden", Whole(1, 1_048_576), Required, DECODER, "Hidden size";
+    "model.layers", Whole(1, 16_384), Required, DECODER, "Number of blocks";
+    "model.hidden", Whole(1, 262_144), Required, DECODER, "Hidden size";
     "model.heads", Whole(1, 65_536), Required, DECODER, "Query heads; they divide hidden";
     "model.kv_heads", Whole(1, 65_536), Default("heads"), DECODER, "Key and value heads; they divide heads";
     "model.ffn", Whole(1, 8_388_608), Default("gelu: 4 × hidden; swiglu: 8/3 × hidden, rounded up to a multiple of 64"),
@@ -248,50 +254,50 @@ pub const KEYS: &[Key] = keys![
     "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY,
         "Metric to optimise";
     "objective.stop.steps", Shape::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
-    "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), ANY, "Stop after this many samples";
-    "objective.stop.tokens", Shape::Tokens, Optional(NO_LIMIT), ANY, "Stop after this many tokens";
-    "objective.stop.epochs", Shape::Epochs, Optional(NO_LIMIT), ANY, "Stop after this many passes over the training data";
-    "objective.stop.time", Shape::Time, Optional(NO_LIMIT), ANY,
+    "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), OURS, "Stop after this many samples";
+    "objective.stop.tokens", Shape::Tokens, Optional(NO_LIMIT), OURS, "Stop after this many tokens";
+    "objective.stop.epochs", Shape::Epochs, Optional(NO_LIMIT), OURS, "Stop after this many passes over the training data";
+    "objective.stop.time", Shape::Time, Optional(NO_LIMIT), OURS,
         "Stop after this much training time, over all attempts";
-    "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
+    "objective.stop.target", Shape::Level, Optional("no target"), OURS, "Stop when the metric reaches this value";
 
-    "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), ANY, "Optimizer";
-    "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), ANY, "Decay of the first moment; momentum for sgd";
-    "train.optimizer.beta2", Shape::Below(0.0, 1.0), Default("adamw: decoder 0.95, others 0.999; lamb: 0.999; lion: 0.99"), ANY,
+    "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), OURS, "Optimizer";
+    "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), OURS, "Decay of the first moment; momentum for sgd";
+    "train.optimizer.beta2", Shape::Below(0.0, 1.0), Default("adamw: decoder 0.95, others 0.999; lamb: 0.999; lion: 0.99"), OURS,
         "Decay of the second moment";
-    "train.optimizer.epsilon", Shape::Above(0.0, 1.0), Default("adamw: 1e-8; lamb: 1e-6"), ANY, "Added to the root of the second moment";
-    "train.optimizer.weight_decay", Shape::Below(0.0, 100.0), Default("sgd: 0; otherwise decoder 0.1, others 0.01"), ANY,
+    "train.optimizer.epsilon", Shape::Above(0.0, 1.0), Default("adamw: 1e-8; lamb: 1e-6"), OURS, "Added to the root of the second moment";
+    "train.optimizer.weight_decay", Shape::Below(0.0, 100.0), Default("sgd: 0; otherwise decoder 0.1, others 0.01"), OURS,
         "Decoupled weight decay of matrices";
-    "train.batch", Choice(&Shape::Samples(1_000_000_000)), Default("auto"), ANY, "Samples in one optimizer step over all ranks";
-    "train.learning_rate", Choice(&Shape::Above(0.0, 1000.0)), Default("auto"), ANY, "Peak learning rate";
-    "train.warmup", Choice(&Shape::Warmup), Default("auto"), ANY, "Linear warm-up from zero, in steps or tokens";
-    "train.schedule", OneOf(&["cosine", "linear", "constant"]), Default("\"cosine\""), ANY,
+    "train.batch", Choice(&Shape::Samples(1_000_000_000)), Default("auto"), OURS, "Samples in one optimizer step over all ranks";
+    "train.learning_rate", Choice(&Shape::Above(0.0, 1000.0)), Default("auto"), OURS, "Peak learning rate";
+    "train.warmup", Choice(&Shape::Warmup), Default("auto"), OURS, "Linear warm-up from zero, in steps or tokens";
+    "train.schedule", OneOf(&["cosine", "linear", "constant"]), Default("\"cosine\""), OURS,
         "How the learning rate falls after warm-up";
-    "train.final_fraction", Shape::Share, Default("0.1"), ANY, "Learning rate at the end, as a share of the peak";
-    "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), ANY, "Largest global norm of the gradient";
-    "train.precision", Choice(&OneOf(&["f32", "bf16", "f16"])), Default("auto"), ANY,
+    "train.final_fraction", Shape::Share, Default("0.1"), OURS, "Learning rate at the end, as a share of the peak";
+    "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), OURS, "Largest global norm of the gradient";
+    "train.precision", Choice(&OneOf(&["f32", "bf16", "f16"])), Default("auto"), OURS,
         "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling";
-    "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), ANY, "Seed of weights and data order";
+    "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), OURS, "Seed of weights and data order";
 
-    "layout.data", AXIS, AUTO_AXIS, ANY, "Data-parallel replicas";
-    "layout.tensor", AXIS, AUTO_AXIS, ANY, "Tensor-parallel ranks";
-    "layout.pipeline", AXIS, AUTO_AXIS, ANY, "Pipeline stages";
-    "layout.context", AXIS, AUTO_AXIS, ANY, "Context-parallel ranks";
-    "layout.expert", AXIS, AUTO_AXIS, ANY, "Expert-parallel ranks";
-    "layout.zero", OrAuto(&Whole(0, 3)), Default("auto"), ANY,
+    "layout.data", AXIS, AUTO_AXIS, OURS, "Data-parallel replicas";
+    "layout.tensor", AXIS, AUTO_AXIS, OURS, "Tensor-parallel ranks";
+    "layout.pipeline", AXIS, AUTO_AXIS, OURS, "Pipeline stages";
+    "layout.context", AXIS, AUTO_AXIS, OURS, "Context-parallel ranks";
+    "layout.expert", AXIS, AUTO_AXIS, OURS, "Expert-parallel ranks";
+    "layout.zero", OrAuto(&Whole(0, 3)), Default("auto"), OURS,
         "ZeRO stage: 1 shards optimizer state, 2 also gradients, 3 also parameters";
-    "layout.micro_batch", AXIS, AUTO_AXIS, ANY, "Samples of one forward pass on one rank";
-    "layout.recompute", OrAuto(&OneOf(&["none", "selective", "full"])), Default("auto"), ANY,
+    "layout.micro_batch", AXIS, AUTO_AXIS, OURS, "Samples of one forward pass on one rank";
+    "layout.recompute", OrAuto(&OneOf(&["none", "selective", "full"])), Default("auto"), OURS,
         "Activation recomputation in the backward pass";
-    "layout.recompute_every", OrAuto(&Whole(1, 4096)), Default("auto"), ANY,
+    "layout.recompute_every", OrAuto(&Whole(1, 4096)), Default("auto"), OURS,
         "Recompute one block in this many; 1 recomputes every block";
-    "layout.schedule", OrAuto(&OneOf(&["gpipe", "1f1b", "interleaved", "zero_bubble"])), Default("auto"), ANY,
+    "layout.schedule", OrAuto(&OneOf(&["gpipe", "1f1b", "interleaved", "zero_bubble"])), Default("auto"), OURS,
         "Order of forward and backward passes in a pipeline";
-    "layout.chunks", OrAuto(&Whole(1, 1024)), Default("auto"), ANY,
+    "layout.chunks", OrAuto(&Whole(1, 1024)), Default("auto"), OURS,
         "Model chunks (virtual stages) per pipeline stage; more than 1 only with the interleaved schedule";
-    "layout.sequence", OrAuto(&Shape::Flag), Default("auto"), ANY,
+    "layout.sequence", OrAuto(&Shape::Flag), Default("auto"), OURS,
         "Sequence parallelism: tensor-parallel ranks split the sequence outside of sharded matrices";
-    "layout.shard", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
+    "layout.shard", OrAuto(&Whole(1, 1_000_000)), Default("auto"), OURS,
         "Replicas per sharding group; state is replicated across groups (hybrid sharding)";
     "layout.shares", OrAuto(&Shape::Wholes(1, 1000)), AUTO_AXIS, OURS,
         "How much of a step each data replica does, relative to the others: `[3, 1]` gives the first three times as much";
@@ -310,12 +316,12 @@ pub const KEYS: &[Key] = keys![
     "sync.staleness", Whole(0, 64), Default("0"), OURS,
         "Steps by which gradients may be stale; above 0 is approximate";
 
-    "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), ANY, "How often state is saved, in steps or time";
-    "checkpoint.keep", Whole(2, 1000), Default("3"), ANY, "Newest checkpoints that are kept";
+    "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
+    "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 
-    "cluster.launcher", OneOf(&["local", "ssh", "slurm", "kubernetes"]), Default("\"local\""), ANY, "How processes are placed";
+    "cluster.launcher", OneOf(&["local", "ssh", "slurm"]), Default("\"local\""), ANY, "How processes are placed";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
-        "Total number of ranks, a multiple of the hosts";
+        "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
     "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";

@@ -198,10 +198,14 @@ impl Decoder {
         let attention_bias = (h + 2 * kv) + h;
         let matrices = up * h * f + f * h;
         let (feed_forward, bias) = match self.experts {
-            Some(all) => (h * u64::from(all.count) + u64::from(experts) * matrices, attention_bias),
+            Some(all) => {
+                let routed = u64::from(experts).saturating_mul(matrices);
+                (routed.saturating_add(h * u64::from(all.count)), attention_bias)
+            }
             None => (matrices, attention_bias + up * f + h),
         };
-        attention + feed_forward + if self.bias { bias } else { 0 } + 2 * self.norm_parameters()
+        let outside = attention + if self.bias { bias } else { 0 } + 2 * self.norm_parameters();
+        feed_forward.saturating_add(outside)
     }
 
     /// Parameters of one normalisation.
@@ -235,10 +239,12 @@ impl Mlp {
 }
 
 impl Model {
-    /// Trainable parameters, each counted once. Zero for a foreign command, which nobody here can count.
+    /// Trainable parameters, each counted once; of an absurd model [`u64::MAX`]. Zero for a foreign command, which nobody here can count.
     pub fn parameters(&self) -> u64 {
         match self {
-            Self::Decoder(d) => u64::from(d.layers) * d.block_parameters() + d.outer_parameters(),
+            Self::Decoder(d) => {
+                u64::from(d.layers).saturating_mul(d.block_parameters()).saturating_add(d.outer_parameters())
+            }
             Self::Mlp(m) => m.widths().windows(2).map(|w| (u64::from(w[0]) + 1) * u64::from(w[1])).sum(),
             Self::Cnn(c) => c.parameters(),
             Self::Command(_) => 0,

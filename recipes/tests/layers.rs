@@ -101,7 +101,7 @@ fn a_wrong_assignment_is_drawn_without_a_line() {
 fn a_missing_file_is_reported_where_it_is_named() {
     let checked =
         checked(&document("extends = \"library/tiny-llama\"\n[data]\ntrain = [\"a.txt\", \"b/*.txt\"]\n"));
-    let problems: Vec<_> = checked.files.iter().map(|file| file.missing(Path::new("here"))).collect();
+    let problems: Vec<_> = checked.files.iter().map(|file| file.missing(Path::new("here"), None)).collect();
     insta::assert_snapshot!(render_all(&problems, false));
 }
 

@@ -110,6 +110,14 @@ pub struct Point {
     pub value: f64,
 }
 
+/// Between two moments of an attempt nobody trains for longer, in milliseconds: the clock was set, or the machine slept.
+const LONGEST: u64 = 600_000;
+
+/// Milliseconds of training between two moments of an attempt, by a clock that may have been set; both since the epoch.
+pub(crate) fn passed(before: u64, after: u64) -> u64 {
+    after.checked_sub(before).filter(|passed| *passed <= LONGEST).unwrap_or(0)
+}
+
 /// The place facts are kept in. When a call returns `Ok`, what it was given survives a power cut.
 pub trait Ledger {
     /// Keeps one batch, whole or not at all. Events and facts already kept change nothing.
@@ -117,6 +125,9 @@ pub trait Ledger {
 
     /// All facts of a trial, in order.
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError>;
+
+    /// How long each attempt trained, in milliseconds, as far as the figures of its steps tell.
+    fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError>;
 
     /// How far the attempt's spool is kept, in bytes; 0 when nothing is.
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError>;

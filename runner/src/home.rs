@@ -1,4 +1,4 @@
-//! Where things lie on disk: the state folder and the folder of one trial. Names only; nothing is read here.
+//! Where things lie on disk: the state folder and the folder of one trial. Hardly more than names.
 
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Rank, StepId, TrialId};
@@ -81,6 +81,19 @@ impl TrialFolder {
     /// What the ranks of `attempt` said, in order.
     pub fn spool(&self, attempt: AttemptId) -> PathBuf {
         self.0.join("spool").join(format!("attempt-{attempt}.spool"))
+    }
+
+    /// The spools of all attempts that lie there, in the order of the attempts.
+    pub fn spools(&self) -> Vec<(AttemptId, PathBuf)> {
+        let entries = fs::read_dir(self.0.join("spool")).into_iter().flatten().flatten();
+        let spool = |entry: fs::DirEntry| {
+            let name = entry.file_name();
+            let number = name.to_str()?.strip_prefix("attempt-")?.strip_suffix(".spool")?;
+            Some((AttemptId(number.parse().ok()?), entry.path()))
+        };
+        let mut spools: Vec<_> = entries.filter_map(spool).collect();
+        spools.sort();
+        spools
     }
 
     /// The folder of all logs.

@@ -15,6 +15,7 @@ pub mod probe;
 mod process;
 pub mod provenance;
 pub mod seen;
+pub mod store;
 pub mod system;
 pub mod transport;
 

@@ -51,6 +51,22 @@ pub enum Status {
         /// Why they cannot.
         reason: String,
     },
+    /// Nothing of the attempt lives, and what it left behind cannot be read now; it is tried again.
+    RecordAway {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why it cannot.
+        reason: String,
+        /// After how many seconds its host is given up.
+        seconds: f64,
+    },
+    /// The host that has what the attempt left behind was given up; what was not read by now is not known.
+    RecordLost {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why it could not be read.
+        reason: String,
+    },
     /// The attempt was lost; the next follows after a pause.
     Waiting {
         /// The attempt that was lost.
@@ -97,14 +113,14 @@ pub enum Status {
         /// Seconds that the middle one of them does.
         usual: f64,
     },
-    /// A record of an attempt is as it was written, and cannot be understood.
+    /// A record of an attempt is damaged, or cannot be understood.
     RecordSkipped {
         /// Where in the spool, in bytes.
         at: u64,
         /// Why not.
         reason: String,
     },
-    /// The spool of an attempt is damaged before its end; what follows the damage is not read.
+    /// The spool of an attempt is damaged before its end, so that the next record cannot be found; what follows is not read.
     SpoolDamaged {
         /// The file.
         spool: PathBuf,
@@ -113,6 +129,53 @@ pub enum Status {
         /// What is wrong there.
         reason: String,
     },
+}
+
+impl Seen {
+    /// The attempt that it is about; `None` for what it does not name, such as the end of the trial.
+    pub fn attempt(&self) -> Option<AttemptId> {
+        match self {
+            Self::Event(stamped) => Some(stamped.attempt),
+            Self::Fact(
+                Fact::AttemptStarted { attempt, .. }
+                | Fact::AttemptEnded { attempt, .. }
+                | Fact::CheckpointDurable { attempt, .. },
+            )
+            | Self::Status(
+                Status::Launching { attempt, .. }
+                | Status::Attached { attempt, .. }
+                | Status::Away { attempt, .. }
+                | Status::RecordAway { attempt, .. }
+                | Status::RecordLost { attempt, .. }
+                | Status::Waiting { attempt, .. }
+                | Status::Stopping { attempt }
+                | Status::Killing { attempt },
+            ) => Some(*attempt),
+            Self::Fact(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)
+            | Self::Status(
+                Status::HostsAway { .. }
+                | Status::CommitFailed { .. }
+                | Status::LossLeapt { .. }
+                | Status::Slow { .. }
+                | Status::RecordSkipped { .. }
+                | Status::SpoolDamaged { .. },
+            ) => None,
+        }
+    }
+
+    /// Whether it is about the attempt that was named last, without naming it.
+    pub fn is_of_the_same_attempt(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(
+                Status::CommitFailed { .. }
+                    | Status::LossLeapt { .. }
+                    | Status::Slow { .. }
+                    | Status::RecordSkipped { .. }
+                    | Status::SpoolDamaged { .. }
+            )
+        )
+    }
 }
 
 /// Somebody who watches a trial.

@@ -54,12 +54,24 @@ fn house() -> House {
     let house = House::default();
     house.file("base.toml", BASE);
     house.file("corpus/one.txt", numbered_lines());
-    for name in ["tokens/train.bin", "tokens/valid.bin", "images.idx", "labels.idx", "measurements.csv"] {
-        house.file(name, "");
+    for name in ["tokens/train.bin", "tokens/valid.bin"] {
+        house.file(name, [1, 0].repeat(4096));
     }
+    house.file("images.idx", idx(&[100, 28, 28]));
+    house.file("labels.idx", idx(&[100]));
+    let rows = (0..100).map(|row| format!("{row},{},0.5,1,{}\n", row % 7, row % 3));
+    house.file("measurements.csv", format!("a,b,c,d,class\n{}", rows.collect::<String>()));
     let examples = house.state().with_file_name("examples");
     std::os::unix::fs::symlink(root().join("examples"), examples).expect("a link to the examples");
     house
+}
+
+/// A file as MNIST's, of these dimensions and full of zeros.
+fn idx(dimensions: &[u32]) -> Vec<u8> {
+    let mut file = vec![0, 0, 8, u8::try_from(dimensions.len()).expect("few")];
+    file.extend(dimensions.iter().flat_map(|size| size.to_be_bytes()));
+    file.resize(file.len() + dimensions.iter().product::<u32>() as usize, 0);
+    file
 }
 
 /// What was done with the blocks of pages.

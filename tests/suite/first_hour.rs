@@ -75,6 +75,29 @@ fn a_loss_that_is_not_a_number_is_recorded_as_such() {
 }
 
 #[test]
+fn a_setting_that_does_not_reach_a_command_is_refused_wherever_it_is_said() {
+    let house = House::default();
+    let recipe = script(&house, "print('step 1 loss 2', flush=True)\n");
+    for (setting, hint) in [
+        ("train.learning_rate=0.1", "--learning-rate=…"),
+        ("objective.stop.time='1 min'", "the program ends by itself"),
+        ("layout.tensor=2", "`cluster.ranks` sets how many"),
+        ("checkpoint.keep=5", "DTRAIN_RUN_DIR"),
+    ] {
+        let words = words(&house.expect(2, ["run", &recipe, "--set", setting]));
+        let key = setting.split('=').next().expect("a key");
+        assert!(words.contains(&format!("`{key}` does not apply to a model of kind \"command\"")), "{words}");
+        assert!(words.contains("--> --set") && words.contains(hint), "{words}");
+    }
+    house.file("base.toml", "[train]\nseed = 7\n");
+    let text = std::fs::read_to_string(&recipe).expect("just written");
+    let child = house.file("child.toml", format!("extends = \"base.toml\"\n{text}"));
+    let words = words(&house.expect(2, ["check", child.to_str().expect("UTF-8")]));
+    assert!(words.contains("base.toml:2:1") && words.contains("a recipe that this one extends"), "{words}");
+    assert!(!house.state().join("trials").exists(), "nothing was recorded");
+}
+
+#[test]
 fn a_batch_that_the_data_cannot_fill_is_refused_before_a_trial_is_recorded() {
     let house = House::default();
     let recipe = root().join("tests/data/tiny/recipe.toml");

@@ -5,6 +5,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod broken;
+mod check;
 mod checkpoint;
 mod children;
 mod cluster;
@@ -27,6 +28,7 @@ mod security;
 mod signals;
 mod slurm;
 mod ssh;
+mod store;
 mod tidy;
 mod tune;
 mod viewers;

@@ -64,7 +64,7 @@ fn arguments<'a>(recipe: &'a str, trials: &'a str) -> Vec<&'a str> {
 fn tuned(house: &House, recipe: &str, trials: &str) -> Value {
     let output = house.expect(0, arguments(recipe, trials));
     let text = String::from_utf8(output.stdout).expect("text");
-    let last = text.find("{\n").map_or(text.as_str(), |at| &text[at..]);
+    let last = text.lines().last().expect("a line");
     serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 

@@ -12,10 +12,12 @@ pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
-pub(crate) use trial::{CompareArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, ShowArgs, TrialArgs};
+pub(crate) use trial::{
+    CompareArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
+};
 
 use crate::failure::exit_codes;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
@@ -136,6 +138,14 @@ pub(crate) enum Command {
     )]
     Note(NoteArgs),
 
+    /// Remove trials: their history, logs and checkpoints
+    #[command(after_help = RM_EXAMPLE)]
+    Rm(RmArgs),
+
+    /// Remove what nothing needs any more
+    #[command(after_help = GC_EXAMPLE)]
+    Gc(GcArgs),
+
     /// List, verify and copy checkpoints
     #[command(subcommand, after_help = "Example:\n  dtrain checkpoint ls last")]
     Checkpoint(CheckpointCommand),
@@ -158,7 +168,7 @@ pub(crate) enum Command {
 
     /// Print a shell completion script
     #[command(
-        after_help = "Example:\n  dtrain completions bash > ~/.local/share/bash-completion/completions/dtrain"
+        after_help = "Example:\n  dtrain completions bash > ~/.local/share/bash-completion/completions/dtrain\n\nThe script asks dtrain for trials, studies, recipes, packages and keys."
     )]
     Completions {
         /// The shell
@@ -197,6 +207,45 @@ pub(crate) enum Command {
     },
 }
 
+/// Commands whose JSON is a line for each thing that happens.
+const OF_LINES: [&str; 7] = ["run", "resume", "attach", "stop", "tune", "logs", "estimate"];
+
+impl Command {
+    /// Whether its JSON is JSON Lines.
+    pub(crate) fn prints_lines(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_)
+                | Self::Resume(_)
+                | Self::Attach(_)
+                | Self::Stop(_)
+                | Self::Tune(_)
+                | Self::Logs(_)
+                | Self::Estimate(_)
+        )
+    }
+}
+
+/// The command line without the commands that only dtrain itself types.
+pub(crate) fn visible() -> clap::Command {
+    let all = Arguments::command();
+    let shown = all.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned();
+    clap::Command::new("dtrain")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(shown)
+}
+
+/// Whether the words of a command line ask for JSON, and whether for JSON Lines, where clap could not read them.
+pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -> (bool, bool) {
+    let words: Vec<&std::ffi::OsStr> = words.take_while(|word| *word != "--").collect();
+    let is_lines = words.iter().find_map(|word| {
+        let word = word.to_str()?;
+        Arguments::command().find_subcommand(word).map(|_| OF_LINES.contains(&word))
+    });
+    (words.iter().any(|word| *word == "--json"), is_lines.unwrap_or(false))
+}
+
 const HISTORY_EXAMPLE: &str = "Example:
   dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10
 
@@ -211,6 +260,20 @@ Each trial is a complete short training run with its own warm-up and decay. The 
 searched within the plan's range unless the recipe sets `learning_rate = { log = [1e-4, 1e-2] }`;
 batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
 Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
+
+const RM_EXAMPLE: &str = "Examples:
+  dtrain rm tiny-1 tiny-2
+  dtrain rm last --yes
+
+Removes what the history knows of a trial, and its folder and checkpoints here and on its hosts.
+Its number is not given again. A trial that began with one of its checkpoints keeps that.";
+
+const GC_EXAMPLE: &str = "Example:
+  dtrain gc --dry-run
+
+Removes checkpoints that were never completed, reports of completed trials that the history has
+already, what an interrupted `dtrain rm` left, unused copies of other versions of dtrain, and
+tokens of data that no trial uses. Keeps every trial and every checkpoint that can be used.";
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml
@@ -231,11 +294,32 @@ pub(crate) enum WorkerPart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_asked_for_by_words_that_clap_cannot_read() {
+        let asked = |line: &str| json_asked(line.split(' ').map(std::ffi::OsStr::new));
+        assert_eq!(asked("runn --json"), (true, false));
+        assert_eq!(asked("--json run --rank x"), (true, true));
+        assert_eq!(asked("--quiet show -- --json"), (false, false));
+    }
+
+    #[test]
+    fn commands_of_lines_are_those_that_are_listed() {
+        let lines = |words: &str| {
+            let words = std::iter::once("dtrain").chain(words.split(' '));
+            Arguments::try_parse_from(words).map(|args| args.command.prints_lines())
+        };
+        assert_eq!(lines("estimate rows.csv").ok(), Some(true));
+        for sub in Arguments::command().get_subcommands() {
+            if let Ok(is_lines) = lines(sub.get_name()) {
+                assert_eq!(is_lines, OF_LINES.contains(&sub.get_name()), "{}", sub.get_name());
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Arguments of commands that find and share recipes.
 
+use crate::completion;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -17,6 +18,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe show library/tiny-llama > recipe.toml")]
     Show {
         /// `library/NAME` or `PACKAGE/RECIPE`
+        #[arg(add = completion::recipe_name())]
         name: String,
     },
 
@@ -24,11 +26,22 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe update team")]
     Update {
         /// The package [default: all]
+        #[arg(add = completion::package())]
         package: Option<String>,
 
         /// Also allow repositories on this machine
         #[arg(long)]
         allow_file: bool,
+    },
+
+    /// Remove a package from dtrain.lock, and the permission to run its programs
+    #[command(
+        after_help = "Example:\n  dtrain recipe remove team\n\nThe downloaded copy goes as well, unless another dtrain.lock names it."
+    )]
+    Remove {
+        /// The package
+        #[arg(add = completion::package())]
+        package: String,
     },
 
     /// Check packages against dtrain.lock and fetch missing ones
@@ -47,6 +60,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe trust team")]
     Trust {
         /// The package
+        #[arg(add = completion::package())]
         package: String,
     },
 

@@ -1,5 +1,6 @@
 //! Arguments of commands that take a recipe.
 
+use crate::completion;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use dtrain_planner::emit::{EmitError, Format};
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecipeArgs {
     /// A recipe: a file, `library/NAME`, or `PACKAGE/RECIPE` of an added package
-    #[arg(value_name = "RECIPE", default_value = "recipe.toml")]
+    #[arg(value_name = "RECIPE", default_value = "recipe.toml", add = completion::recipe())]
     pub(crate) recipe: String,
 
     #[command(flatten)]
@@ -20,7 +21,7 @@ pub(crate) struct RecipeArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LayerArgs {
     /// Set one key of the recipe; repeatable
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", value_name = "KEY=VALUE", add = completion::setting())]
     pub(crate) set: Vec<String>,
 
     /// File with the cluster section
@@ -79,7 +80,7 @@ pub(crate) struct PlanArgs {
     pub(crate) html: Option<PathBuf>,
 
     /// Plan for other hardware: hosts, GPUs per host and GPU type; `+` joins groups
-    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top"])]
+    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top"], allow_hyphen_values = true)]
     pub(crate) on: Option<String>,
 
     /// Engine that would train there [default: that of --emit, otherwise megatron]
@@ -152,7 +153,7 @@ pub(crate) struct TuneArgs {
     pub(crate) layouts: usize,
 
     /// Name of the study; an existing study is resumed [default: RECIPE-tune-N]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = completion::study())]
     pub(crate) study: Option<String>,
 
     /// Save the best plan to this file [default: in the state folder]
@@ -163,7 +164,7 @@ pub(crate) struct TuneArgs {
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// A recipe (a file, `library/NAME`, or `PACKAGE/RECIPE`), or a plan saved by `dtrain plan --out`
-    #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml")]
+    #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml", add = completion::recipe())]
     pub(crate) target: String,
 
     #[command(flatten)]
@@ -182,7 +183,7 @@ pub(crate) struct RunArgs {
     pub(crate) ranks: Option<u32>,
 
     /// Begin with the weights of this trial: its newest checkpoint, or that of a step
-    #[arg(long, value_name = "TRIAL[@STEP]")]
+    #[arg(long, value_name = "TRIAL[@STEP]", add = completion::trial())]
     pub(crate) from: Option<String>,
 
     /// Length of the text sample after training, in tokens [default: 120]

@@ -1,6 +1,7 @@
 //! Arguments of commands that take trials.
 
 use super::LayerArgs;
+use crate::completion;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
@@ -8,7 +9,7 @@ use clap::builder::NonEmptyStringValueParser;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TrialArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", default_value = "last")]
+    #[arg(value_name = "TRIAL", default_value = "last", add = completion::trial())]
     pub(crate) trial: String,
 }
 
@@ -46,12 +47,42 @@ pub(crate) struct LogsArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct RmArgs {
+    /// Trials: their names, the beginnings of their ids, or `last`
+    #[arg(value_name = "TRIAL", required = true, add = completion::trial())]
+    pub(crate) trials: Vec<String>,
+
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GcArgs {
+    /// Show what would be removed, and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Keep what `dtrain logs` prints of the newest N trials
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) keep_last: usize,
+
+    /// Also remove folders of trials that the history does not know; they may be the only copy of their checkpoints
+    #[arg(long)]
+    pub(crate) orphans: bool,
+
+    /// Do not ask
+    #[arg(long, short, requires = "orphans")]
+    pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct HistoryArgs {
     /// Only trials that meet these conditions, joined by `and`, such as `status=completed and batch>=32`
     #[arg(long = "where", value_name = "CONDITIONS")]
     pub(crate) condition: Option<String>,
 
-    /// Sort by `newest`, `best`, `fastest` or a metric such as `valid.loss`
+    /// Sort by `newest`, `best`, `fastest`, or a number that --where compares, such as `valid.loss`
     #[arg(long, value_name = "ORDER")]
     pub(crate) by: Option<String>,
 
@@ -71,7 +102,7 @@ pub(crate) struct HistoryArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// A trial: its name, the beginning of its id, or `last`; with --resolved a recipe
-    #[arg(value_name = "TRIAL|RECIPE")]
+    #[arg(value_name = "TRIAL|RECIPE", add = completion::trial_or_recipe())]
     pub(crate) what: Option<String>,
 
     /// Show every setting of a recipe and where it was set
@@ -91,7 +122,7 @@ pub(crate) struct ShowArgs {
 #[command(group = clap::ArgGroup::new("said").required(true).multiple(true))]
 pub(crate) struct NoteArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL")]
+    #[arg(value_name = "TRIAL", add = completion::trial())]
     pub(crate) trial: String,
 
     /// Text of the note
@@ -123,9 +154,11 @@ fn tag(text: &str) -> Result<(String, String), String> {
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
     /// A trial
+    #[arg(add = completion::trial())]
     pub(crate) a: String,
 
     /// Trial to compare with
+    #[arg(add = completion::trial())]
     pub(crate) b: String,
 
     /// Also show what is equal

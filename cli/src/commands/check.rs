@@ -2,31 +2,38 @@
 
 use crate::args::RecipeArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Outcome, ProblemJson};
 use crate::load::load;
 use crate::output::word;
+use crate::precheck;
 use crate::render::number::whole;
-use dtrain_recipes::{Model, Problem, Recipe};
+use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
 /// Checks a recipe and the files it names.
 pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
-    match load(&args.recipe, &args.layers, &[]) {
-        Ok(loaded) => {
+    let looked = load(&args.recipe, &args.layers, &[])
+        .and_then(|loaded| precheck::look(context, &loaded).map(|warnings| (loaded, warnings)));
+    match looked {
+        Ok((loaded, warnings)) => {
             let recipe = &loaded.checked.recipe;
             if context.out.json {
                 let digest = dtrain_recipes::canonical::digest(recipe);
-                context
-                    .out
-                    .json("check", &Report { valid: true, digest: Some(digest), problems: Vec::new() })?;
+                let warnings = warnings.iter().map(ProblemJson::of).collect();
+                let report = Report { valid: true, digest: Some(digest), problems: Vec::new(), warnings };
+                context.out.json("check", &report)?;
+            }
+            for warning in &warnings {
+                context.out.say(&precheck::words(context.out.paint, warning));
             }
             context.out.say(&format!("{} is a valid recipe: {}", args.recipe, summary(recipe)));
             context.out.next(&format!("dtrain plan {}", word(&args.recipe)));
             Ok(Exit::Done)
         }
         Err(failure) if context.out.json && !failure.recipe_problems().is_empty() => {
-            let problems = failure.recipe_problems().iter().map(Wrong::of).collect();
-            context.out.json("check", &Report { valid: false, digest: None, problems })?;
+            let problems = failure.recipe_problems().iter().map(ProblemJson::of).collect();
+            let report = Report { valid: false, digest: None, problems, warnings: Vec::new() };
+            context.out.json("check", &report)?;
             Ok(Exit::Usage)
         }
         Err(failure) => Err(failure),
@@ -49,32 +56,8 @@ struct Report {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    problems: Vec<Wrong>,
-}
-
-/// A problem as JSON.
-#[derive(Serialize)]
-struct Wrong {
-    message: String,
-    /// `recipe.toml:12:9`, `--set`, …
-    #[serde(rename = "where")]
-    place: Option<String>,
-    line: Option<usize>,
-    column: Option<usize>,
-    notes: Vec<String>,
-    hint: Option<String>,
-}
-
-impl Wrong {
-    fn of(problem: &Problem) -> Self {
-        let position = problem.origin.as_ref().and_then(dtrain_recipes::Origin::position);
-        Self {
-            message: problem.message.clone(),
-            place: problem.origin.as_ref().map(ToString::to_string),
-            line: position.map(|(line, _)| line),
-            column: position.map(|(_, column)| column),
-            notes: problem.notes.iter().map(|(note, _)| note.clone()).collect(),
-            hint: problem.hint.clone(),
-        }
-    }
+    /// What `run` refuses.
+    problems: Vec<ProblemJson>,
+    /// What `run` may refuse on other hosts.
+    warnings: Vec<ProblemJson>,
 }

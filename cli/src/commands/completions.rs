@@ -1,25 +1,23 @@
 //! `dtrain completions`.
 
-use crate::args::Arguments;
+use crate::completion::VARIABLE;
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
-use clap::{Command, CommandFactory};
+use crate::failure::{Exit, Failure, Outcome};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 
-/// Prints the script.
+/// Prints the script that lets a shell ask this program.
 pub(crate) fn run(context: &Context, shell: Shell) -> Outcome {
+    let name = shell.to_string();
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut visible(), "dtrain", &mut script);
+    let written = match Shells::builtins().completer(&name) {
+        Some(shell) => shell.write_registration(VARIABLE, "dtrain", "dtrain", "dtrain", &mut script),
+        None => Err(std::io::Error::other("the shell is unknown")),
+    };
+    written.map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("cannot write the script for {name}"))
+            .cause(error.to_string())
+    })?;
     context.out.bytes(&script)?;
     Ok(Exit::Done)
-}
-
-/// The command line without the commands that only dtrain itself types.
-fn visible() -> Command {
-    let all = Arguments::command();
-    let shown = all.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned();
-    Command::new("dtrain")
-        .version(env!("CARGO_PKG_VERSION"))
-        .args(all.get_arguments().cloned())
-        .subcommands(shown)
 }

@@ -21,11 +21,15 @@ const PAGE_CURVE: usize = 48;
 pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     catch_up(context);
     let history = trials::read_history(context)?;
+    let names = history.names().map_err(|error| ledger(&error))?;
     let filter = match &args.condition {
-        Some(text) => Filter::parse(text).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        Some(text) => Filter::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
         None => Filter::default(),
     };
-    let sort = args.by.as_deref().map_or(Sort::Newest, Sort::parse);
+    let sort = match &args.by {
+        Some(text) => Sort::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        None => Sort::Newest,
+    };
     let limit = u64::from(args.limit.max(1));
     let page = Page { skip: u64::from(args.page.max(1) - 1) * limit, limit: limit + 1 };
     let mut rows = history

@@ -8,6 +8,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 mod emit;
 pub(crate) mod estimate;
+pub(crate) mod gc;
 pub(crate) mod history;
 pub(crate) mod init;
 pub(crate) mod logs;
@@ -20,6 +21,7 @@ pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod recipe;
 pub(crate) mod resume;
+pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod show;
@@ -46,10 +48,14 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         _ => {}
     }
     let out = Output::new(arguments.json, arguments.quiet);
+    let is_lines = arguments.command.prints_lines();
     let outcome =
         Context::new(out, arguments.state).and_then(|context| dispatch(&context, arguments.command));
     let exit = outcome.unwrap_or_else(|failure| {
         complain(&failure.render(out.paint));
+        if let Some(error) = failure.json() {
+            out.json_error(&error, is_lines);
+        }
         failure.exit()
     });
     ExitCode::from(exit.code())
@@ -73,6 +79,8 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Compare(args) => compare::run(context, &args),
         Command::Show(args) => show::run(context, &args),
         Command::Note(args) => note::run(context, &args),
+        Command::Rm(args) => rm::run(context, &args),
+        Command::Gc(args) => gc::run(context, &args),
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),

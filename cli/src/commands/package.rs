@@ -1,4 +1,4 @@
-//! `dtrain recipe add`, `update`, `verify`, `publish`, `trust`: recipes that are shared through git.
+//! `dtrain recipe add`, `update`, `remove`, `verify`, `publish`, `trust`: recipes that are shared through git.
 
 use crate::args::{AddArgs, PublishArgs};
 use crate::context::Context;
@@ -174,6 +174,58 @@ pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
     ));
     for command in &published.commands {
         context.out.next(command);
+    }
+    Ok(Exit::Done)
+}
+
+#[derive(Serialize)]
+struct RemovedJson<'a> {
+    package: &'a Locked,
+    removed: &'a [std::path::PathBuf],
+    kept: Vec<KeptJson<'a>>,
+    /// Other lock files that name the package.
+    users: &'a [std::path::PathBuf],
+    was_trusted: bool,
+}
+
+#[derive(Serialize)]
+struct KeptJson<'a> {
+    path: &'a Path,
+    reason: &'a str,
+}
+
+/// Takes a package out of the lock file, its programs out of those that may run, and its copy out of the store.
+pub(crate) fn remove(context: &Context, name: &str) -> Outcome {
+    let store = store(Path::new("."), false)?;
+    let known = sharing::list(&store).map_err(|error| failure(&error))?;
+    let mut trusted = trust()?;
+    let was_trusted = known.iter().any(|locked| locked.name == name && trusted.holds(locked));
+    // Before the lock file forgets the address. Without it nothing would run anyway.
+    if let Some(locked) = known.iter().find(|locked| locked.name == name)
+        && trusted.revoke(&locked.url)
+    {
+        trusted.write(&trust_file()?).map_err(|error| failure(&error))?;
+    }
+    let removal = sharing::remove(&store, name).map_err(|error| failure(&error))?;
+    if context.out.json {
+        let kept =
+            removal.kept.iter().map(|(path, reason)| KeptJson { path, reason: reason.as_str() }).collect();
+        let (removed, users) = (&removal.removed[..], &removal.users[..]);
+        let json = RemovedJson { package: &removal.locked, removed, kept, users, was_trusted };
+        context.out.json("package_removed", &json)?;
+    }
+    context.out.say(&format!("{name} is no longer in {}", store.lock.display()));
+    if was_trusted {
+        context.out.say("its programs may no longer run");
+    }
+    for user in removal.users.iter().filter(|_| was_trusted) {
+        context.out.say(&format!(
+            "{} names it too: `dtrain recipe trust {name}` there allows its programs again",
+            user.display()
+        ));
+    }
+    for (path, reason) in &removal.kept {
+        context.out.say(&format!("kept: {}: {reason}", path.display()));
     }
     Ok(Exit::Done)
 }

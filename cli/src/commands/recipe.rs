@@ -20,6 +20,7 @@ pub(crate) fn run(context: &Context, command: RecipeCommand) -> Outcome {
         RecipeCommand::Update { package, allow_file } => {
             package::update(context, package.as_deref(), allow_file)
         }
+        RecipeCommand::Remove { package } => package::remove(context, &package),
         RecipeCommand::Verify { allow_file } => package::verify(context, allow_file),
         RecipeCommand::Publish(args) => package::publish(context, &args),
         RecipeCommand::Trust { package } => package::grant(context, &package),

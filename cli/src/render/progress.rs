@@ -4,7 +4,7 @@ use super::bar::Bar;
 use super::figures::{Expected, Figures};
 use super::number::{counted, loss, seconds, whole};
 use crate::output::Output;
-use dtrain_protocol::{Event, Failure, Rank, Stamped, TrialId};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, TrialId};
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use std::cell::RefCell;
 
@@ -13,6 +13,8 @@ pub(crate) struct Progress {
     out: Output,
     /// The trial, which lines of JSON name.
     trial: TrialId,
+    /// The attempt that was named last.
+    attempt: Option<AttemptId>,
     expected: Expected,
     /// What was seen.
     pub(crate) figures: Figures,
@@ -42,6 +44,7 @@ impl Progress {
         Self {
             out,
             trial: trial.clone(),
+            attempt: None,
             expected,
             figures: Figures::default(),
             bar,
@@ -162,6 +165,15 @@ impl Progress {
             Status::Away { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
             }
+            Status::RecordAway { attempt, reason, seconds: left } => self.say(&format!(
+                "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",
+                self.warning(),
+                seconds(*left)
+            )),
+            Status::RecordLost { attempt, reason } => self.say(&format!(
+                "{}: the rest of the record of attempt {attempt} is lost: {reason}",
+                self.warning()
+            )),
             Status::Waiting { seconds: pause, failures: (failures, most), failure, .. } => {
                 self.say(&format!(
                     "{}: {failure}; retrying in {} (failure {failures} of {most})",
@@ -229,7 +241,11 @@ impl Progress {
 impl Observer for Progress {
     fn observe(&mut self, seen: &Seen) {
         if self.out.json && !self.is_unheard {
-            self.is_unheard = self.out.json_line("seen", &SeenLine { trial: &self.trial, seen }).is_err();
+            let named = seen.attempt().filter(|attempt| *attempt != AttemptId(0));
+            self.attempt = named.or(self.attempt);
+            let attempt = if seen.is_of_the_same_attempt() { self.attempt } else { named };
+            let line = SeenLine { trial: &self.trial, attempt, seen };
+            self.is_unheard = self.out.json_line("seen", &line).is_err();
         }
         match seen {
             Seen::Fact(fact) => self.fact(fact),
@@ -239,9 +255,11 @@ impl Observer for Progress {
     }
 }
 
-/// One line of `--json`: `{"format": "dtrain.seen/1", "trial": …, "seen": {"event": …}}`.
+/// One line of `--json`: `{"format": "dtrain.seen/1", "trial": …, "attempt": …, "seen": {"event": …}}`.
 #[derive(serde::Serialize)]
 struct SeenLine<'a> {
     trial: &'a TrialId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<AttemptId>,
     seen: &'a Seen,
 }

@@ -8,6 +8,7 @@ mod tests;
 
 use crate::batch::divisors;
 use crate::candidate::where_it_runs;
+use crate::precheck::MICRO_BATCHES;
 use crate::{BatchSplit, Candidate, Rejection};
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
@@ -108,7 +109,17 @@ impl Space {
             return;
         }
         let shares = reader_shares(self.batch, &layout, &self.shares);
-        let micros = micros(&shares, recipe.layout.micro_batch);
+        let mut micros = micros(&shares, recipe.layout.micro_batch);
+        let is_none = micros.is_empty();
+        let most = shares.iter().copied().max().unwrap_or(0);
+        micros.retain(|micro| most / u64::from(micro.get()) <= MICRO_BATCHES);
+        if micros.is_empty() && !is_none {
+            let rejection = Rejection::CannotRun(format!(
+                "{most} samples of a step on one rank are more than {MICRO_BATCHES} micro-batches"
+            ));
+            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
+            return;
+        }
         if micros.is_empty() {
             let rejection = Rejection::BatchDoesNotDivide {
                 batch: self.batch.get(),

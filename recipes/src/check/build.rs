@@ -283,7 +283,6 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
     let launcher = match values.word("cluster.launcher")? {
         "ssh" => Launcher::Ssh,
         "slurm" => Launcher::Slurm,
-        "kubernetes" => Launcher::Kubernetes,
         _ => Launcher::Local,
     };
     Some(Cluster {

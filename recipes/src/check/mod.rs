@@ -89,14 +89,37 @@ pub struct FilePattern {
 }
 
 impl FilePattern {
-    /// The problem to report when nothing matches the pattern in a folder.
-    pub fn missing(&self, folder: &Path) -> Problem {
+    /// The problem to report when nothing matches the pattern in a folder. `home` is the user's.
+    pub fn missing(&self, folder: &Path, home: Option<&Path>) -> Problem {
+        if let Some(problem) = self.of_home(home) {
+            return problem;
+        }
         let place = folder.join(&self.pattern);
         let is_glob = self.pattern.contains(['*', '?', '[']);
         let message = if is_glob { "no file matches" } else { "no such file:" };
         Problem::new(format!("`{}`: {message} {}", self.key, place.display()))
             .at(&self.origin)
             .hint("paths start from the folder of the recipe that names them")
+    }
+
+    /// The problem of a pattern that begins with `~`, which only a shell understands.
+    fn of_home(&self, home: Option<&Path>) -> Option<Problem> {
+        let at = self.pattern.rfind("~/").filter(|at| *at == 0 || self.pattern[..*at].ends_with('/'))?;
+        let (said, below) = (&self.pattern[at..], &self.pattern[at + 2..]);
+        let problem =
+            Problem::new(format!("`{}`: `~` is not expanded in {said:?}", self.key)).at(&self.origin);
+        Some(match home {
+            Some(home) => problem.hint(format!("write the absolute path {}", home.join(below).display())),
+            None => problem.hint("write the absolute path"),
+        })
+    }
+
+    /// The problem to report when the pattern names a folder.
+    pub fn is_folder(&self, folder: &Path) -> Problem {
+        let (place, name) = (folder.join(&self.pattern), self.pattern.trim_end_matches('/'));
+        Problem::new(format!("`{}`: {} is a folder", self.key, place.display()))
+            .at(&self.origin)
+            .hint(format!("name the files in it, for example \"{name}/*.txt\""))
     }
 }
 
@@ -117,6 +140,9 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<Checked, Vec
         return Err(sorted(problems));
     }
     let recipe = build::recipe(&values, &hosts).ok_or_else(|| vec![incomplete()])?;
+    if let Some(problem) = rules::too_large(&document, &values, &recipe.model) {
+        return Err(vec![problem]);
+    }
     let mut resolved = values.resolved();
     resolved.extend(hosts::resolved(&hosts));
     Ok(Checked { recipe, resolved, files: values.files() })

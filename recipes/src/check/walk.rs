@@ -5,9 +5,9 @@ use super::shape::{kind_of, parse};
 use super::suggest;
 use super::values::Values;
 use crate::document::{Document, Entry, Node, Table, Value};
-use crate::keys::{KEYS, Kind, Need, find, is_section};
+use crate::keys::{KEYS, Key, Kind, Need, find, is_section};
 use crate::problem::Problem;
-use crate::source::Origin;
+use crate::source::{Layer, Origin};
 
 /// Replaces short forms by what they stand for: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
 pub(super) fn spell_out(document: &mut Document) {
@@ -143,13 +143,45 @@ fn unknown(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
 }
 
 fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
+    let found = kind.map_or("this", Kind::name);
+    let problem = Problem::new(format!("`{path}` does not apply to a model of kind \"{found}\""));
+    let problem = match entry.key.layer() {
+        Layer::Settings => problem.note("it stands in your settings, which hold for every recipe"),
+        Layer::Extended => problem.note("it stands in a recipe that this one extends"),
+        Layer::Cluster => problem.note("it stands in the cluster file"),
+        Layer::Default | Layer::Recipe | Layer::Environment | Layer::Assignment => problem,
+    };
+    if kind == Some(Kind::Command) {
+        return of_no_command(path, problem).at(&entry.key);
+    }
     let kinds: Vec<&str> =
         KEYS.iter().filter(|key| key.path == path).flat_map(|key| key.kinds).map(|k| k.name()).collect();
-    let found = kind.map_or("this", Kind::name);
-    Problem::new(format!("`{path}` does not apply to a model of kind \"{found}\""))
-        .at(&entry.key)
-        .note(format!("it is for {}", kinds.join(" and ")))
-        .hint("remove the key")
+    problem.at(&entry.key).note(format!("it is for {}", kinds.join(" and "))).hint("remove the key")
+}
+
+/// A foreign program is given its arguments and its environment, and nothing else of the recipe.
+fn of_no_command(path: &str, problem: Problem) -> Problem {
+    let reads = |key: &&Key| {
+        let section = key.path.split('.').next();
+        key.kinds.contains(&Kind::Command) && matches!(section, Some("model" | "objective"))
+    };
+    let mut read: Vec<String> = KEYS.iter().filter(reads).map(|key| format!("`{}`", key.path)).collect();
+    read.push("`[cluster]`".to_owned());
+    let hint = match path.split('.').next().unwrap_or(path) {
+        "train" => {
+            let named = path.strip_suffix(".kind").unwrap_or(path);
+            let last = named.rsplit('.').next().unwrap_or(named).replace('_', "-");
+            format!("pass it as an argument, for example argv = [\"python3\", \"train.py\", \"--{last}=…\"]")
+        }
+        "objective" => "the program ends by itself; pass a limit as an argument in `model.argv`".to_owned(),
+        "layout" => "remove it; `cluster.ranks` sets how many copies of the program start".to_owned(),
+        "checkpoint" => {
+            "remove it; the program saves its own checkpoints, in the folder DTRAIN_RUN_DIR".to_owned()
+        }
+        "data" => "remove it; the program reads its own data".to_owned(),
+        _ => "remove the key".to_owned(),
+    };
+    problem.note(format!("a command reads {}", read.join(", "))).hint(hint)
 }
 
 /// Required keys that nobody said. A key that was said wrongly has its own problem already.

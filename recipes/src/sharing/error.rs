@@ -14,6 +14,14 @@ pub enum SharingError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The remote is not one that is pushed to.
+    #[error("refused to push to {url:?}: {why}")]
+    Push {
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A name or a revision has characters that are not allowed, or is too long.
     #[error("{text:?} is not {wanted}")]
     Name {

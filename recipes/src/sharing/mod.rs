@@ -9,6 +9,7 @@ mod error;
 mod git;
 pub mod lock;
 mod publish;
+mod remove;
 mod resolve;
 mod store;
 mod tree;
@@ -19,9 +20,8 @@ pub use change::{Change, ChangeKind};
 pub use error::SharingError;
 pub use lock::Locked;
 pub use publish::{Publication, Published, publish};
+pub use remove::{Removal, remove};
 pub use resolve::{read_recipe, resolve, resolver};
-pub use store::{
-    Shown, State, Store, Update, add, list, remove, repair_checkout, restore, show, update, verify,
-};
+pub use store::{Shown, State, Store, Update, add, list, repair_checkout, restore, show, update, verify};
 pub use trust::{Capability, Trust, capabilities};
 pub use url::check_url;

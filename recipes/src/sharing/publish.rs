@@ -3,7 +3,7 @@
 use super::SharingError;
 use super::git::Git;
 use super::store::Store;
-use super::url::check_rev;
+use super::url::{check_push, check_rev};
 use crate::check::{CheckContext, check};
 use crate::document::Document;
 use crate::extends::extended;
@@ -56,9 +56,14 @@ pub fn publish(publication: &Publication<'_>, store: Option<&Store>) -> Result<P
     let message =
         publication.message.map_or_else(|| format!("{name}: publish the recipe"), ToOwned::to_owned);
     let git = Git::new(publication.repository, publication.allow_file);
-    let commit = committed(git, &branch, &path, &text, &message)?;
     let remotes = git.line(&["remote"])?;
     let has_remote = remotes.lines().any(|remote| remote == publication.remote);
+    if has_remote {
+        // Before anything is written: a commit that cannot be pushed would stay on the branch.
+        let urls = git.line(&["remote", "get-url", "--push", "--all", "--", publication.remote])?;
+        urls.lines().try_for_each(|url| check_push(url, publication.allow_file))?;
+    }
+    let commit = committed(git, &branch, &path, &text, &message)?;
     let reference = format!("refs/heads/{branch}:refs/heads/{branch}");
     let folder = publication.repository.display();
     if !has_remote {

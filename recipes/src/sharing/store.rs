@@ -3,6 +3,7 @@
 use super::change::{Change, between};
 use super::git::Git;
 use super::lock::{self, Locked};
+use super::remove::note_user;
 use super::tree::{self, MOST_BYTES, Tree};
 use super::url::{check_rev, check_url, name_of};
 use super::{Capability, SharingError, Trust, trust};
@@ -11,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Where shared recipes are kept.
 ///
-/// Below `folder`, each repository has `NAME/git` (bare, without history), `NAME/COMMIT` (its files) and `NAME/run-COMMIT` (a
-/// copy in which its programs run).
+/// Below `folder`, each repository has `NAME/git` (bare, without history), `NAME/COMMIT` (its files), `NAME/run-COMMIT` (a
+/// copy in which its programs run) and `NAME/used-by` (the lock files that name it).
 #[derive(Clone, Debug)]
 pub struct Store {
     /// Folder of the repositories, for example `~/.local/share/dtrain/recipes`.
@@ -116,6 +117,7 @@ pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
     let mut restored = Vec::new();
     for locked in lock::read(&store.lock)? {
         if state(store, &locked) != State::Missing {
+            note_user(store, &locked.name)?;
             continue;
         }
         let (found, _) = fetched(store, &locked.name, &locked.url, &locked.rev, &locked.commit)?;
@@ -131,15 +133,6 @@ pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
 pub fn verify(store: &Store) -> Result<Vec<(Locked, State)>, SharingError> {
     let locked = lock::read(&store.lock)?;
     Ok(locked.into_iter().map(|locked| (locked.clone(), state(store, &locked))).collect())
-}
-
-/// Takes a repository out of the lock file. Its files stay in the store, where other lock files may name them.
-pub fn remove(store: &Store, name: &str) -> Result<Locked, SharingError> {
-    let gone = find(store, name)?;
-    let mut locked = lock::read(&store.lock)?;
-    locked.retain(|other| other.name != name);
-    lock::write(&store.lock, locked)?;
-    Ok(gone)
 }
 
 /// What the lock file says about a name.
@@ -196,7 +189,7 @@ pub fn repair_checkout(store: &Store, trust: &Trust, folder: &Path) -> Result<()
 }
 
 /// What the folders begin with in which the programs of packages run; the commit follows.
-const RUN: &str = "run-";
+pub(super) const RUN: &str = "run-";
 
 fn state(store: &Store, locked: &Locked) -> State {
     match sound(store, locked) {
@@ -235,6 +228,7 @@ fn fetched(
         commit,
     };
     tree::write(&tree, &place(store, &locked))?;
+    note_user(store, name)?;
     Ok((locked, tree))
 }
 

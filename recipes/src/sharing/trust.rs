@@ -162,9 +162,11 @@ impl Trust {
         }
     }
 
-    /// Trusts nothing from this URL any more.
-    pub fn revoke(&mut self, url: &str) {
+    /// Trusts nothing from this URL any more; tells whether anything was.
+    pub fn revoke(&mut self, url: &str) -> bool {
+        let before = self.trusted.len();
         self.trusted.retain(|trusted| trusted.url != url);
+        self.trusted.len() < before
     }
 }
 

@@ -47,6 +47,20 @@ pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
     }
 }
 
+/// `Err` unless the URL of a remote is reached over https or ssh, or is on this machine where that is allowed.
+pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError> {
+    let refuse = |why| Err(SharingError::Push { url: without_secrets(url), why });
+    let is_local = match url.split_once("://") {
+        Some(("https" | "ssh", _)) => false,
+        Some(("file", _)) => true,
+        Some(_) => return refuse("only https and ssh are used"),
+        None if url.contains("::") => return refuse("remote helpers run programs"),
+        // As git reads it: a colon before any slash ends the name of a host.
+        None => !url.split('/').next().unwrap_or("").contains(':'),
+    };
+    if is_local && !allow_file { refuse("local repositories need `--allow-file`") } else { Ok(()) }
+}
+
 /// `[user@]host[:port]` without anything that ssh would read as an option.
 fn is_ssh_host(text: &str) -> bool {
     let (user, host) = text.rsplit_once('@').map_or((None, text), |(user, host)| (Some(user), host));
@@ -126,6 +140,22 @@ mod tests {
             assert!(!refused.contains("secret"), "{refused}");
         }
         assert!(check_url("file:///a", true).is_ok() && check_url("/a", true).is_ok());
+    }
+
+    #[test]
+    fn a_remote_is_pushed_to_by_known_transports() {
+        for url in ["https://example.org/a", "ssh://git@example.org/a", "git@example.org:a", "host:a/b"] {
+            assert!(check_push(url, false).is_ok(), "{url}");
+        }
+        for url in ["/a", "../a:b/c", "./a:b", "a", "file:///a"] {
+            assert!(check_push(url, true).is_ok(), "{url}");
+            let refused = check_push(url, false).expect_err(url).to_string();
+            assert!(refused.contains("--allow-file"), "{refused}");
+        }
+        for url in ["http://user:secret@example.org/a", "git://a/b", "ext::sh -c id"] {
+            let refused = check_push(url, true).expect_err(url).to_string();
+            assert!(!refused.contains("secret"), "{refused}");
+        }
     }
 
     #[test]

@@ -43,17 +43,17 @@ impl fmt::Display for Bytes {
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self.0;
-        if s < 1e-3 {
+        // The unit is that of the rounded figure: 999.96 ms are 1.0 s, and 179.6 s are 3 min 00 s, not 2 min 60 s.
+        if s < 0.999_95e-3 {
             write!(f, "{:.1} µs", s * 1e6)
-        } else if s < 1.0 {
+        } else if s < 0.999_95 {
             write!(f, "{:.1} ms", s * 1e3)
-        } else if s < 120.0 {
+        } else if s < 119.95 {
             write!(f, "{s:.1} s")
-        } else if s < 7200.0 {
-            // Rounded before it is divided: 179.6 s are 3 min 00 s, not 2 min 60 s.
+        } else if s.round() < 7200.0 {
             let s = s.round();
             write!(f, "{:.0} min {:02.0} s", (s / 60.0).floor(), s % 60.0)
-        } else if s < 172_800.0 {
+        } else if (s / 60.0).round() < 2880.0 {
             let minutes = (s / 60.0).round();
             write!(f, "{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
         } else {
@@ -90,6 +90,22 @@ pub fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_duration_has_sixty_seconds_or_minutes(exponent in -7.0f64..9.0, shift in -1.0f64..1.0) {
+            // Anywhere, and just below each whole minute and hour.
+            let any = 10f64.powf(exponent);
+            let near = |unit: f64| (any / unit).round() * unit;
+            for seconds in [any, near(1.0) + shift / 1e4, near(60.0) + shift, near(3600.0) + shift] {
+                let text = Seconds(seconds.max(0.0)).to_string();
+                for wrong in [" 60 s", " 60 min", "1000.0 ms", "1000.0 µs", "120.0 s", "120 min", "48 h"] {
+                    prop_assert!(!text.contains(wrong), "{seconds}: {text}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_duration_is_rounded_before_it_is_divided() {
@@ -97,7 +113,7 @@ mod tests {
         check(179.4, "2 min 59 s");
         check(179.6, "3 min 00 s");
         check(3599.6, "60 min 00 s");
-        check(7199.9, "120 min 00 s");
+        check(7199.9, "2 h 00 min");
         check(10_799.0, "3 h 00 min");
         check(10_740.0, "2 h 59 min");
     }

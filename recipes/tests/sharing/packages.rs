@@ -2,7 +2,8 @@
 
 use crate::place::{PROGRAM, Place, RECIPE};
 use dtrain_recipes::sharing::{
-    ChangeKind, SharingError, State, add, list, read_recipe, remove, resolver, restore, show, update, verify,
+    ChangeKind, SharingError, State, Store, add, list, read_recipe, remove, resolver, restore, show, update,
+    verify,
 };
 use dtrain_recipes::{Document, Layer, extended, render_all};
 use std::fs;
@@ -31,6 +32,48 @@ fn a_repository_is_added_listed_shown_and_verified() {
     remove(&store, "recipes").unwrap();
     assert!(list(&store).unwrap().is_empty());
     assert!(show(&store, "recipes").unwrap_err().to_string().contains("no shared recipe is named"));
+}
+
+#[test]
+fn a_repository_that_no_lock_file_names_leaves_the_store() {
+    let place = Place::new();
+    let commit = place.commit(&[("a.toml", RECIPE), ("p.toml", PROGRAM)]);
+    let (store, other) = (place.store(), Store { lock: place.path("other/dtrain.lock"), ..place.store() });
+    fs::create_dir(place.path("other")).unwrap();
+    place.add().unwrap();
+    add(&other, &place.url(), None, None).unwrap();
+    let copy = place.path("store/recipes").join(&commit);
+    let first = remove(&store, "recipes").unwrap();
+    assert_eq!(first.users, std::slice::from_ref(&other.lock));
+    assert!(first.kept.iter().any(|(path, why)| *path == copy && why.contains("other/dtrain.lock")));
+    assert_eq!(verify(&other).unwrap()[0].1, State::Sound);
+    assert!(remove(&store, "recipes").unwrap_err().to_string().contains("no shared recipe is named"));
+
+    // What a program of the package wrote is not in any repository.
+    let run = place.path("store/recipes").join(format!("run-{commit}"));
+    fs::create_dir(&run).unwrap();
+    fs::write(run.join("model.bin"), "weights").unwrap();
+    let second = remove(&other, "recipes").unwrap();
+    assert!(second.users.is_empty() && second.removed.contains(&copy), "{second:?}");
+    assert_eq!(second.kept.len(), 1, "{:?}", second.kept);
+    assert!(run.join("model.bin").exists() && !copy.exists());
+
+    fs::remove_dir_all(&run).unwrap();
+    place.add().unwrap();
+    assert!(remove(&store, "recipes").unwrap().kept.is_empty());
+    assert!(!place.path("store/recipes").exists());
+}
+
+#[test]
+fn a_lock_file_that_came_from_elsewhere_counts_once_it_was_verified() {
+    let place = Place::new();
+    place.commit(&[("a.toml", RECIPE)]);
+    place.add().unwrap();
+    fs::create_dir(place.path("clone")).unwrap();
+    let clone = Store { lock: place.path("clone/dtrain.lock"), ..place.store() };
+    fs::copy(place.path("dtrain.lock"), &clone.lock).unwrap();
+    assert!(restore(&clone).unwrap().is_empty());
+    assert_eq!(remove(&place.store(), "recipes").unwrap().users, [clone.lock]);
 }
 
 #[test]

@@ -45,6 +45,11 @@ fn publishing_makes_a_commit_that_others_can_add() {
     place.git(&["init", "-q", "--bare", &remote.display().to_string()]);
     place.git(&["remote", "add", "origin", &remote.display().to_string()]);
     fs::write(&recipe, RECIPE.replace("layers = 2", "layers = 3")).unwrap();
+    let before = place.git(&["for-each-ref"]);
+    let strict = Publication { allow_file: false, ..publication.clone() };
+    let refused = publish(&strict, None).unwrap_err().to_string();
+    assert!(refused.contains("refused to push") && refused.contains("--allow-file"), "{refused}");
+    assert_eq!(place.git(&["for-each-ref"]), before, "nothing is committed that cannot be pushed");
     let again = publish(&publication, None).unwrap();
     assert_eq!(place.git(&["rev-parse", "recipes/mine^"]), published.commit, "one commit over the other");
     assert_eq!(again.pushed.as_deref(), Some(remote.to_str().unwrap()));

@@ -11,7 +11,6 @@ use super::peers::door::Door;
 use super::peers::link::{Heard, PeerLink, Pulses};
 use super::peers::{Names, Secure};
 use super::{BEAT, Message, files, note, refuse, signals, write_card};
-use crate::checkpoints::commit;
 use crate::home::TrialFolder;
 use dtrain_protocol::frame;
 use std::io;
@@ -62,9 +61,6 @@ impl<'a> Following<'a> {
         folder.create().map_err(words("the trial's folder"))?;
         let peers = order.assignments.first().map_or(0, |one| one.arrangement.layout.world());
         files::suffice(order.assignments.len(), 0, peers as usize)?;
-        if !order.seat.is_shared {
-            commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
-        }
         let agent = Process::of(std::process::id()).ok_or("this process is not in /proc")?;
         let card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket: PathBuf::new() };
         write_card(&folder, &card).map_err(words("agent.json"))?;

@@ -138,6 +138,12 @@ impl<'a> HostDriver<'a> {
     fn start(&mut self, rendezvous: &Rendezvous) -> Result<(), String> {
         let assignments = &self.order.assignments;
         let checkpoints = self.folder.checkpoints();
+        // Not before: a part of what an earlier attempt did not commit on all hosts may lie under that name alone. Where all hosts
+        // see one folder, the leader's host is enough.
+        if !self.order.seat.is_shared || self.order.seat.host == 0 {
+            commit::remove_partial(&checkpoints, self.order.attempt)
+                .map_err(|error| format!("old checkpoints: {error}"))?;
+        }
         let (first, resume) = (assignments.first().map_or(Rank(0), |one| one.rank), resumed(assignments));
         let ground = Ground {
             attempt: self.order.attempt,

@@ -13,7 +13,6 @@ use super::peers::{Greeting, Names, PeerAddress, Secure, knock};
 use super::socket::Shared;
 use super::spool::{Published, SpoolWriter};
 use super::{BEAT, Message, files, links, note, refuse, resumed, signals, socket, write_card};
-use crate::checkpoints::commit;
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use crate::machine::Moment;
@@ -123,7 +122,6 @@ impl<'a> Leading<'a> {
         let is_alone = order.others.is_empty() && order.link == LinkChoice::SharedMemory;
         files::suffice(here, order.others.len(), if is_alone { 0 } else { world })?;
         folder.create().map_err(words("the trial's folder"))?;
-        commit::remove_partial(&folder.checkpoints(), order.attempt).map_err(words("old checkpoints"))?;
         let agent = Process::of(std::process::id()).ok_or("this process is not in /proc")?;
         let (listener, socket) = socket::bind(&folder, order.attempt).map_err(words("the socket"))?;
         let card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket };

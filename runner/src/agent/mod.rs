@@ -96,7 +96,7 @@ pub fn run() -> ExitCode {
 fn refuse(not_launched: NotLaunched) -> ExitCode {
     let (reason, is_of_checkpoint) = match not_launched {
         NotLaunched::Checkpoint(reason) => (reason, true),
-        NotLaunched::Other(reason) => (reason, false),
+        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => (reason, false),
     };
     note(&reason);
     drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason, is_of_checkpoint }));

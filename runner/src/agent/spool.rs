@@ -2,9 +2,9 @@
 
 use super::SpoolRecord;
 use dtrain_protocol::frame::{self, FrameError};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The end of a spool that is written to.
-pub(super) struct SpoolWriter {
+pub(crate) struct SpoolWriter {
     file: File,
     length: u64,
     synced: Instant,
@@ -26,6 +26,16 @@ impl SpoolWriter {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
         Ok(Self { file, length: 0, synced: Instant::now(), dirty: false })
+    }
+
+    /// Sees to it that no spool can be created at `path` any more: there is one, if only an empty one.
+    pub(crate) fn bar(path: &Path) -> io::Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        match Self::create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Appends a record, which is on disk after the next [`SpoolWriter::sync`].
@@ -122,9 +132,14 @@ impl<R: Read> SpoolReader<R> {
                 self.offset += counted.read;
                 Ok(record)
             }
-            // It is as it was written, and another version, or a program, wrote what this one does not understand.
-            Err(FrameError::Json(error)) if counted.read > 8 => {
-                let (at, reason) = (self.offset, error.to_string());
+            // It is as it was written, and another version, or a program, wrote what this one does not understand; or a bit of it
+            // flipped, and its length leads to the next.
+            Err(error @ (FrameError::Json(_) | FrameError::Corrupt)) if counted.read > HEADER => {
+                let reason = match &error {
+                    FrameError::Json(detail) => detail.to_string(),
+                    error => error.to_string(),
+                };
+                let at = self.offset;
                 self.offset += counted.read;
                 Ok(SpoolRecord::Unreadable { at, reason })
             }
@@ -133,6 +148,9 @@ impl<R: Read> SpoolReader<R> {
         }
     }
 }
+
+/// Length of what stands before a record, in bytes.
+const HEADER: u64 = frame::HEADER as u64;
 
 /// Counts the bytes that pass.
 struct Counted<R> {
@@ -194,18 +212,35 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_damage_and_not_an_end() {
+    fn a_record_with_a_flipped_bit_is_skipped_and_named() {
+        let records = records();
+        let bytes: Vec<u8> = records.iter().flat_map(frame::encode).collect();
+        let (second, third) =
+            (frame::encode(&records[0]).len(), bytes.len() - frame::encode(&records[2]).len());
+        for place in second + 4..third {
+            let mut bytes = bytes.clone();
+            bytes[place] ^= 1;
+            let (found, offset, end) = read_all(&bytes);
+            let reason = "the checksum of a frame does not match".to_owned();
+            let skipped = SpoolRecord::Unreadable { at: second as u64, reason };
+            assert_eq!(found, [records[0].clone(), skipped, records[2].clone()], "{place}");
+            assert_eq!((offset, matches!(end, SpoolEnd::End)), (bytes.len() as u64, true), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_length_is_damage_and_not_an_end() {
         let mut bytes: Vec<u8> = records().iter().flat_map(frame::encode).collect();
-        let last = bytes.len() - 1;
-        bytes[last] ^= 1;
-        let (found, _, end) = read_all(&bytes);
-        assert_eq!(found.len(), 2);
-        assert!(matches!(end, SpoolEnd::Damaged(FrameError::Corrupt)));
+        let second = frame::encode(&records()[0]).len();
+        bytes[second + 3] ^= 0x80;
+        let (found, offset, end) = read_all(&bytes);
+        assert_eq!((found.len(), offset), (1, second as u64));
+        assert!(matches!(end, SpoolEnd::Damaged(FrameError::TooLong(..))), "{end:?}");
     }
 
     proptest! {
         #[test]
-        fn any_spool_is_read_up_to_its_last_right_record(
+        fn of_any_spool_only_what_was_written_is_read(
             noise in prop::collection::vec(any::<u8>(), 0..40),
             at in any::<prop::sample::Index>(),
         ) {
@@ -213,10 +248,17 @@ mod tests {
             let cut = at.index(right.len() + 1);
             let bytes = [&right[..cut], &noise, &right[cut..]].concat();
             let (found, offset, _) = read_all(&bytes);
-            let whole = found.iter().map(|record| frame::encode(record).len() as u64).sum::<u64>();
-            prop_assert_eq!(offset, whole);
-            let begin = found.iter().zip(records()).take_while(|(found, record)| **found == *record).count();
-            prop_assert!(begin == found.len() || noise.is_empty(), "{:?}", found);
+            prop_assert!(offset <= bytes.len() as u64);
+            let is_read = |record: &&SpoolRecord| !matches!(record, SpoolRecord::Unreadable { .. });
+            let read: Vec<_> = found.iter().filter(is_read).collect();
+            // Records before the noise are read as they are, and nothing is read that was not written.
+            let (mut ends, mut whole) = (0, 0);
+            for record in records() {
+                ends += frame::encode(&record).len();
+                whole += usize::from(ends <= cut);
+            }
+            prop_assert!(read.len() >= whole && read.iter().all(|record| records().contains(record)), "{:?}", found);
+            prop_assert!(read.iter().zip(records()).take(whole).all(|(read, record)| **read == record));
         }
     }
 

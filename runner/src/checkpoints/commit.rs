@@ -62,7 +62,8 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
 /// went on from, whose folder is called `resumed`, and those before.
 ///
 /// A later attempt's checkpoint is newer even when it holds fewer steps: the attempt went back because what came
-/// after could not be read, and what cannot be read does not count. `Err` is the first that could not be removed; all others are.
+/// after could not be read, and what cannot be read does not count. But the last one of an earlier attempt stays until this attempt
+/// has more steps: perhaps it was only out of reach. `Err` is the first that could not be removed; all others are.
 pub fn retain(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
     let age_of = |point: &ResumePoint| age(&point.folder.file_name()?.to_string_lossy());
@@ -82,8 +83,16 @@ pub(crate) fn superfluous(
     let counts = |name: &&(AttemptId, StepId)| {
         name.0 == attempt || resumed.is_some_and(|resumed| **name <= resumed)
     };
-    let oldest = all.iter().rev().filter(counts).nth(keep.max(2) as usize - 1);
-    oldest.map_or_else(Vec::new, |oldest| all.iter().take_while(|name| *name != oldest).copied().collect())
+    let Some(oldest) = all.iter().rev().filter(counts).nth(keep.max(2) as usize - 1) else {
+        return Vec::new();
+    };
+    let reached = all.iter().filter(|(of, _)| *of == attempt).map(|(_, step)| *step).max();
+    let is_unsurpassed = |name: &(AttemptId, StepId)| {
+        let last_of_its = all.iter().rfind(|(of, _)| *of == name.0);
+        name.0 != attempt && reached <= Some(name.1) && last_of_its == Some(name)
+    };
+    let older = all.iter().take_while(|name| *name != oldest);
+    older.filter(|name| !is_unsurpassed(name)).copied().collect()
 }
 
 /// Removes what attempts before `attempt` left half-written.
@@ -136,5 +145,25 @@ mod tests {
         }
         assert!(retain(root.path(), 2, OURS, None).is_err(), "it is told");
         assert!(!left(root.path()).contains("step-000000020.a2"));
+    }
+
+    #[test]
+    fn what_an_earlier_attempt_ended_with_stays_until_there_are_more_steps() {
+        let root = tempfile::tempdir().expect("a folder");
+        let make = |step: u64, attempt: u64| {
+            fs::create_dir(root.path().join(format!("step-{step:09}.a{attempt}"))).expect("a folder");
+        };
+        // The second attempt began again, as if nobody had known of the first one's.
+        [(90, 1), (100, 1), (10, 2), (20, 2), (30, 2)].iter().for_each(|(step, of)| make(*step, *of));
+        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        let kept = ["step-000000100.a1", "step-000000020.a2", "step-000000030.a2"].map(str::to_owned);
+        assert_eq!(left(root.path()), kept.into(), "the last of the first attempt, and two");
+        make(100, 2);
+        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        assert!(left(root.path()).contains("step-000000100.a1"), "as many steps are not more");
+        make(110, 2);
+        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        let kept = ["step-000000100.a2", "step-000000110.a2"].map(str::to_owned);
+        assert_eq!(left(root.path()), kept.into());
     }
 }

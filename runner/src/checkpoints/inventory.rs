@@ -83,6 +83,25 @@ impl Inventory {
         Ok(Self { folders, away })
     }
 
+    /// Of the folders of each holder; none of one that could not be asked.
+    pub(crate) fn of(folders: Vec<Vec<Folder>>) -> Self {
+        Self { folders, away: Vec::new() }
+    }
+
+    /// `Err` unless a checkpoint was committed and every file of it lies somewhere in its length; `table` gives the table of contents
+    /// that a holder, by its index, has in a folder.
+    pub(crate) fn is_whole(
+        &self,
+        name: &str,
+        table: impl Fn(usize, &Folder) -> Result<Manifest, String>,
+    ) -> Result<(), String> {
+        if self.is_committed(name) {
+            is_all_there(&self.held(name), table)
+        } else {
+            Err(format!("{name} was not committed"))
+        }
+    }
+
     /// The names of all checkpoints, oldest first: by attempt, then by step.
     pub fn names(&self) -> Vec<String> {
         let names: BTreeSet<&str> = self.folders.iter().flatten().map(checkpoint).collect();
@@ -132,7 +151,11 @@ impl Inventory {
         let (state, reason) = match refused {
             Some(reason) => (State::Refused, Some(reason)),
             None if !self.is_committed(name) => (State::Partial, None),
-            None => match is_all_there(holders, &held) {
+            None => match is_all_there(&held, |index, folder| {
+                let holder = &mut holders[index];
+                let found = table(&mut **holder, folder);
+                found.map(|(_, manifest)| manifest).map_err(|reason| format!("{}: {reason}", holder.name()))
+            }) {
                 Ok(()) => (State::Committed, None),
                 Err(reason) => (State::Damaged, Some(reason)),
             },
@@ -158,12 +181,15 @@ fn checkpoint(folder: &Folder) -> &str {
 }
 
 /// `Err` unless somebody has the table of contents, and every file lies somewhere in its length.
-fn is_all_there(holders: &mut [Box<dyn Holder + '_>], held: &[(usize, Folder)]) -> Result<(), String> {
+fn is_all_there(
+    held: &[(usize, Folder)],
+    mut table: impl FnMut(usize, &Folder) -> Result<Manifest, String>,
+) -> Result<(), String> {
     let mut reasons = Vec::new();
     for (index, folder) in held {
-        match table(&mut *holders[*index], folder) {
-            Ok((_, manifest)) => return every_file(&manifest, held),
-            Err(reason) => reasons.push(format!("{}: {reason}", holders[*index].name())),
+        match table(*index, folder) {
+            Ok(manifest) => return every_file(&manifest, held),
+            Err(reason) => reasons.push(reason),
         }
     }
     Err(reasons.join("; "))
@@ -182,7 +208,7 @@ fn every_file(manifest: &Manifest, held: &[(usize, Folder)]) -> Result<(), Strin
 }
 
 /// The table of contents of a checkpoint at a holder, as text too, if it is what was committed.
-pub(super) fn table(holder: &mut dyn Holder, folder: &Folder) -> Result<(Vec<u8>, Manifest), String> {
+pub(crate) fn table(holder: &mut dyn Holder, folder: &Folder) -> Result<(Vec<u8>, Manifest), String> {
     let text = whole(holder, folder, MANIFEST, MAX_MANIFEST)?;
     let commit = whole(holder, folder, COMMIT, 1024)?;
     let manifest = Manifest::committed(&text, &commit)?;

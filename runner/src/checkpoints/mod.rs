@@ -16,6 +16,8 @@ pub use holder::{Folder, Here, Holder};
 pub use inventory::{Inventory, Listed, Place, State};
 pub use pull::pull;
 
+pub(crate) use inventory::table;
+
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{Manifest, ResumePoint};
 use std::fs;
@@ -30,6 +32,11 @@ pub const COMMIT: &str = "COMMIT";
 
 /// What the name of a folder ends with until it is committed.
 const PARTIAL: &str = ".partial";
+
+/// Whether a folder of this name holds a checkpoint that is not committed.
+pub(crate) fn is_partial(name: &str) -> bool {
+    name.ends_with(PARTIAL) && parse_folder_name(name).is_some()
+}
 
 /// The committed checkpoints in a trial's folder of checkpoints, oldest first: by attempt, then by step.
 pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 const AFTER_ITS_END: Duration = Duration::from_secs(1);
 
 /// Held by the controller; ends with its process, however that ends.
-pub(super) struct Lock {
+pub(crate) struct Lock {
     _file: File,
 }
 
 /// Becomes the controller of a trial.
-pub(super) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveError> {
+pub(crate) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveError> {
     let path = folder.lock();
     let wrong = |source| DriveError::Folder { doing: "lock", path: path.clone(), source };
     let mut file =

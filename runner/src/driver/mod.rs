@@ -12,6 +12,8 @@ mod watch;
 
 pub use viewer::{Viewer, ended};
 
+pub(crate) use lock::{Lock, take as take_lock};
+
 use crate::agent::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
@@ -26,6 +28,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One trial and all that its driver needs.
 pub struct Drive<'a> {
@@ -94,6 +97,8 @@ pub struct Options {
     pub keep: u32,
     /// How the ranks reach each other.
     pub link: LinkChoice,
+    /// How long what an attempt left behind may be out of reach, with no byte of it coming, before its host is given up.
+    pub patience: Duration,
 }
 
 /// What an interrupt means.
@@ -108,7 +113,9 @@ pub enum OnInterrupt {
 impl Default for Options {
     fn default() -> Self {
         let (detach, stop) = (false, false);
-        Self { detach, on_interrupt: OnInterrupt::Stop, stop, keep: 3, link: LinkChoice::SharedMemory }
+        let (on_interrupt, link, patience) =
+            (OnInterrupt::Stop, LinkChoice::SharedMemory, Duration::from_secs(30));
+        Self { detach, on_interrupt, stop, keep: 3, link, patience }
     }
 }
 
@@ -145,7 +152,7 @@ pub fn start(drive: Drive<'_>) -> Result<Outcome, DriveError> {
 /// otherwise launches from the newest durable checkpoint. A completed trial is returned as it ended.
 pub fn resume(drive: Drive<'_>) -> Result<Outcome, DriveError> {
     let mut engine = Engine::take(drive)?;
-    engine.settle()?;
+    engine.settle(true)?;
     engine.tell(Input::Resume)?;
     engine.run()
 }
@@ -159,7 +166,7 @@ pub fn attach(drive: Drive<'_>) -> Result<Outcome, DriveError> {
     if !engine.may_run() {
         return Err(DriveError::NothingRuns(engine.trial()));
     }
-    engine.settle()?;
+    engine.settle(false)?;
     if is_to_stop {
         engine.tell(Input::Stop)?;
     }
@@ -186,6 +193,14 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
 pub fn is_running(home: &Home, trial: &TrialId) -> bool {
     let folder = home.trial(trial);
     folder.elsewhere().exists() || LocalLauncher::new(&folder).is_running()
+}
+
+/// Process ids of the controller and the agent of a trial, as far as they live on this machine and are not this process.
+pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
+    let folder = home.trial(trial);
+    let agent = LocalLauncher::new(&folder).agent();
+    let all = lock::holder(&folder).into_iter().chain(agent);
+    all.filter(|process| *process != std::process::id()).collect()
 }
 
 /// All logs of a trial, by attempt and rank; that of the agents is last.
@@ -231,6 +246,14 @@ pub enum DriveError {
     /// The hosts of a trial cannot be asked; it may go on there.
     #[error("cannot control attempt {attempt}: {reason}")]
     Away {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why not.
+        reason: String,
+    },
+    /// An attempt is over, and how cannot be read now.
+    #[error("what attempt {attempt} left behind cannot be read now: {reason}")]
+    Unread {
         /// The attempt.
         attempt: AttemptId,
         /// Why not.

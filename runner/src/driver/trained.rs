@@ -1,50 +1,46 @@
 //! How long a trial has trained, over all its attempts: what a limit of time is held against.
 
-use crate::agent::SpoolRecord;
-use crate::agent::spool::SpoolReader;
-use crate::launch::Launcher;
+use crate::fact::passed;
 use dtrain_protocol::{AttemptId, Event, Stamped};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Between two events nobody trains for longer, in milliseconds: the clock was set, or the machine slept.
-const LONGEST: u64 = 600_000;
-
-/// How long each attempt trained, from its first `Ready` to its last event: when that was by the clock of the agent's host, in
-/// milliseconds since the epoch, and milliseconds until then.
+/// How long each attempt trained.
 #[derive(Default)]
-pub(super) struct Trained(BTreeMap<AttemptId, (u64, u64)>);
+pub(super) struct Trained {
+    /// Milliseconds, by what the ledger has.
+    recalled: BTreeMap<AttemptId, u64>,
+    /// From the first `Ready` to the last event: when that was by the clock of the agent's host, in milliseconds since the epoch, and
+    /// milliseconds until then.
+    noted: BTreeMap<AttemptId, (u64, u64)>,
+}
 
 impl Trained {
+    /// As long as the ledger says of each attempt, in milliseconds.
+    pub(super) fn recalled(attempts: Vec<(AttemptId, u64)>) -> Self {
+        Self { recalled: attempts.into_iter().collect(), noted: BTreeMap::new() }
+    }
+
     /// Takes in an event; those of one rank come in order.
     pub(super) fn note(&mut self, stamped: &Stamped) {
         let Stamped { attempt, at_ms, event, .. } = stamped;
         if let Event::Ready { .. } = event {
-            self.0.entry(*attempt).or_insert((*at_ms, 0));
+            self.noted.entry(*attempt).or_insert((*at_ms, 0));
         }
-        if let Some((last, total)) = self.0.get_mut(attempt) {
-            *total += at_ms.checked_sub(*last).filter(|passed| *passed <= LONGEST).unwrap_or(0);
+        if let Some((last, total)) = self.noted.get_mut(attempt) {
+            *total += passed(*last, *at_ms);
             *last = *at_ms;
-        }
-    }
-
-    /// Reads how long the attempts up to `newest` trained in what they left behind, but for the one still open.
-    pub(super) fn recall(&mut self, launcher: &mut dyn Launcher, newest: AttemptId, open: Option<AttemptId>) {
-        for attempt in (1..=newest.0).map(AttemptId).filter(|attempt| open != Some(*attempt)) {
-            let Ok(spool) = launcher.leftover(attempt, 0) else { continue };
-            let mut reader = SpoolReader::at(0, spool);
-            while let Ok(record) = reader.next() {
-                if let SpoolRecord::Event(stamped) = record {
-                    self.note(&stamped);
-                }
-            }
         }
     }
 
     /// Seconds over all attempts.
     pub(super) fn seconds(&self) -> f64 {
-        let milliseconds: u64 = self.0.values().map(|(_, total)| total).sum();
-        Duration::from_millis(milliseconds).as_secs_f64()
+        let mut longest = self.recalled.clone();
+        for (attempt, (_, total)) in &self.noted {
+            let known = longest.entry(*attempt).or_default();
+            *known = (*known).max(*total);
+        }
+        Duration::from_millis(longest.values().sum()).as_secs_f64()
     }
 }
 

@@ -6,16 +6,18 @@
 //! holds ranks for the leader and ends with it.
 
 use super::question::{Asked, ask_all};
-use super::relay::RemoteHost;
-use super::{Launcher, LocalLauncher, NotLaunched, Reached, Usable};
+use super::relay::{RemoteHost, There};
+use super::{Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
 use crate::agent::{
     AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities, identities,
 };
+use crate::checkpoints::{self, Folder, Holder, Inventory, table};
+use crate::durable;
 use crate::home::{Home, TrialFolder};
-use crate::{checkpoints, durable};
-use dtrain_protocol::{AttemptId, Link, TlsIdentity, TrialId};
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{AttemptId, Link, StepId, TlsIdentity, TrialId};
 use std::fs;
-use std::io::{self, Read};
+use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -26,6 +28,9 @@ const TO_ANSWER: Duration = Duration::from_secs(3);
 
 /// The same for hosts that have answered before.
 const TO_ANSWER_AGAIN: Duration = Duration::from_millis(1500);
+
+/// How long a host may take to give the table of contents of a checkpoint.
+const TO_READ: Duration = Duration::from_secs(30);
 
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
@@ -180,7 +185,8 @@ impl Launcher for ClusterLauncher {
         let lends = is_resumed && self.shared.is_none();
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
         let led = self.put_checkpoint(order).and_then(|()| self.lead(order, &ranks, &lenders));
-        if led.is_err() {
+        // What may live is left alone: it is found out next.
+        if matches!(&led, Err(NotLaunched::Checkpoint(_) | NotLaunched::Other(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);
@@ -192,6 +198,26 @@ impl Launcher for ClusterLauncher {
     /// Hosts with a folder of their own see for themselves, when they bring their parts together.
     fn verify(&mut self, folder: &Path) -> Result<(), String> {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
+    }
+
+    fn found(&mut self, is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+        if let Some(home) = &self.shared {
+            return LocalLauncher::new(&home.trial(&self.trial)).found(is_wanted);
+        }
+        let trial = self.trial.clone();
+        let folders = self.ask_all(&self.usable, TO_ANSWER, move |host| There::new(host, &trial).folders());
+        let inventory = Inventory::of(folders.into_iter().map(Result::unwrap_or_default).collect());
+        let contents = |index: usize, folder: &Folder| {
+            let (trial, folder) = (self.trial.clone(), folder.clone());
+            let read = move |host: &mut RemoteHost| table(&mut There::new(host, &trial), &folder);
+            Ok(self.hosts[self.usable[index]].ask(read).answer(TO_READ)?.1)
+        };
+        let found = inventory.names().into_iter().filter_map(|name| {
+            let (step, attempt) = parse_folder_name(&name)?;
+            (is_wanted(attempt, step) && inventory.is_whole(&name, contents).is_ok())
+                .then_some((attempt, step))
+        });
+        found.collect()
     }
 
     fn doubt(&mut self, host: &str) {
@@ -211,7 +237,7 @@ impl Launcher for ClusterLauncher {
         let is_alive = move |host: &mut RemoteHost| host.is_alive(&trial, attempt);
         let followers = self.ask_all(&self.active[1..], TO_ANSWER, is_alive);
         if followers.contains(&Ok(false)) {
-            return Reached::Gone;
+            return Reached::GoneWithItsHost(reason);
         }
         // There was little patience with a leader in doubt, and it may only be slow.
         asked.answer(TO_ANSWER).unwrap_or(Reached::Away(reason))
@@ -226,8 +252,7 @@ impl Launcher for ClusterLauncher {
         asked.answer(TO_ANSWER_AGAIN) == Ok(true)
     }
 
-    /// What lies on a host that does not answer is not waited for.
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
         if let Some(home) = &self.shared {
             // The host that led may be none of those there are now.
             let known = fs::read_to_string(self.folder.elsewhere()).unwrap_or_default();
@@ -235,9 +260,11 @@ impl Launcher for ClusterLauncher {
             return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
         }
         let trial = self.trial.clone();
-        let patience = self.leader().patience(TO_ANSWER_AGAIN);
+        // Of the spool only its length is waited for here; it comes as it is read.
+        let patience = self.leader().patience(TO_ANSWER);
         let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from));
-        Ok(Box::new(io::Cursor::new(asked.answer(patience).unwrap_or_default())))
+        let leftover = asked.answer(patience).map_err(Unread::Away)?;
+        Ok(Box::new(BufReader::new(leftover)))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {

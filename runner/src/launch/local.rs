@@ -1,13 +1,15 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
-use super::{Connection, Launcher, NotLaunched, Reached};
+use super::{Connection, Launcher, NotLaunched, Reached, Unread};
+use crate::agent::spool::SpoolWriter;
 use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
 };
 use crate::checkpoints;
 use crate::home::TrialFolder;
 use crate::process::{bind_to_this_thread, kill_group};
-use dtrain_protocol::{AttemptId, frame};
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -59,6 +61,12 @@ impl LocalLauncher {
         self.is_locked()
     }
 
+    /// Process id of the newest agent, where it lives.
+    pub fn agent(&self) -> Option<u32> {
+        let card = self.card().filter(|card| self.is_locked() && card.agent.is_alive())?;
+        Some(card.agent.id)
+    }
+
     /// Asks the newest agent to stop its ranks; tells whether it could be asked.
     pub fn ask_to_stop(&mut self) -> bool {
         let Some(card) = self.card() else { return false };
@@ -74,6 +82,22 @@ impl LocalLauncher {
                 Err("the agent answers as if it led".into())
             }
         }
+    }
+
+    /// The spool of an attempt whose agent is gone, from `from` on, and its length from there. `None` when there is none: an attempt
+    /// that was recorded and never launched left nothing.
+    pub(super) fn left(&self, attempt: AttemptId, from: u64) -> io::Result<Option<(File, u64)>> {
+        if self.is_locked() && self.card().is_some_and(|card| card.attempt == attempt) {
+            return Err(io::Error::other(format!("the agent of attempt {attempt} still writes it")));
+        }
+        let mut spool = match File::open(self.folder.spool(attempt)) {
+            Ok(spool) => spool,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        spool.seek(SeekFrom::Start(from))?;
+        let length = spool.metadata()?.len();
+        Ok(Some((spool, length.saturating_sub(from))))
     }
 
     /// Whether the agent of `attempt` lives, and was not stopped by a signal.
@@ -97,12 +121,30 @@ impl LocalLauncher {
     ) -> Result<(AgentCard, UnixStream), Reached> {
         self.reap();
         if !self.is_locked() {
-            return Err(if self.kill(attempt) { Reached::Gone } else { Reached::Silent });
+            return Err(match self.bury(attempt) {
+                Ok(true) => Reached::Gone,
+                Ok(false) => Reached::Silent,
+                Err(reason) => Reached::Away(reason),
+            });
         }
         let card = self.card().filter(|card| card.attempt == attempt).ok_or(Reached::Silent)?;
         let mut stream = connect(&card).ok_or(Reached::Silent)?;
         frame::write(&mut stream, &AgentRequest::Follow { from }).map_err(|_| Reached::Silent)?;
         Ok((card, stream))
+    }
+
+    /// Kills what lives of an attempt, and sees to it that none of it ever lives again: from now on it has a spool, and an agent
+    /// begins with making one. So a launch that is still on its way comes too late. Tells whether nothing lives.
+    ///
+    /// `Err` when there is no spool and none can be made.
+    pub(super) fn bury(&mut self, attempt: AttemptId) -> Result<bool, String> {
+        if !self.kill(attempt) {
+            return Ok(false);
+        }
+        let path = self.folder.spool(attempt);
+        SpoolWriter::bar(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        // An agent that was faster made it.
+        Ok(!self.is_locked())
     }
 
     /// Starts an agent and gives its answer, unless it refuses.
@@ -186,6 +228,16 @@ impl Launcher for LocalLauncher {
         }
     }
 
+    fn found(&mut self, is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+        let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
+        let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
+        let found = committed.into_iter().filter_map(|point| {
+            let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
+            (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
+        });
+        found.collect()
+    }
+
     fn verify(&mut self, folder: &Path) -> Result<(), String> {
         checkpoints::verify(folder).map(drop)
     }
@@ -206,16 +258,11 @@ impl Launcher for LocalLauncher {
         }
     }
 
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>> {
-        match File::open(self.folder.spool(attempt)) {
-            Ok(mut spool) => {
-                spool.seek(SeekFrom::Start(from))?;
-                Ok(Box::new(io::BufReader::new(spool)))
-            }
-            // An attempt that was recorded and never launched left nothing.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(io::empty())),
-            Err(error) => Err(error),
-        }
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
+        Ok(match self.left(attempt, from).map_err(Unread::Failed)? {
+            Some((spool, _)) => Box::new(io::BufReader::new(spool)),
+            None => Box::new(io::empty()),
+        })
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {

@@ -21,19 +21,26 @@ pub use cluster::ClusterLauncher;
 pub use local::LocalLauncher;
 
 use crate::agent::{AgentCard, AgentOrder};
-use dtrain_protocol::AttemptId;
+use dtrain_protocol::{AttemptId, StepId};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// Starts the agents of one trial, reaches them, and ends them.
 pub trait Launcher {
-    /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives.
+    /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives, nor will, unless that is
+    /// [`NotLaunched::Unknown`].
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched>;
 
     /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
     fn usable(&mut self) -> Usable {
         Usable { hosts: 1, away: Vec::new() }
+    }
+
+    /// The checkpoints that were committed and of which the hosts that answered last have every file, oldest first, of those that
+    /// `is_wanted`.
+    fn found(&mut self, _is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+        Vec::new()
     }
 
     /// Takes in that `host` is said to be lost: until it answers again, it is not waited for as others are.
@@ -51,8 +58,9 @@ pub trait Launcher {
         true
     }
 
-    /// What the attempt left behind, from `from` on; to be asked for when its agent is gone.
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> io::Result<Box<dyn Read + Send>>;
+    /// What the attempt left behind, from `from` on; to be asked for when its agent is gone. Its end is the end of what was left:
+    /// where the rest cannot be had now, reading fails.
+    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread>;
 
     /// Kills whatever lives of the attempt; tells whether nothing does any more.
     fn kill(&mut self, attempt: AttemptId) -> bool;
@@ -74,6 +82,8 @@ pub enum NotLaunched {
     Checkpoint(String),
     /// Anything else.
     Other(String),
+    /// It was asked for, and the answer was lost: it may live. [`Launcher::reach`] finds out.
+    Unknown(String),
 }
 
 impl NotLaunched {
@@ -87,13 +97,14 @@ impl NotLaunched {
         match self {
             Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
             Self::Other(reason) => Self::Other(format!("{host}: {reason}")),
+            Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
         }
     }
 }
 
 impl fmt::Display for NotLaunched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Checkpoint(reason) | Self::Other(reason)) = self;
+        let (Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason)) = self;
         f.write_str(reason)
     }
 }
@@ -118,8 +129,19 @@ pub enum Reached {
     Silent,
     /// Its host cannot be asked, for the reason given; it may live.
     Away(String),
-    /// Neither it nor any of its ranks lives.
+    /// Neither it nor any of its ranks lives, nor ever will: a launch that is still on its way is refused.
     Gone,
+    /// The same by the word of the other hosts of the attempt, while the one that led cannot be asked, for the reason given.
+    GoneWithItsHost(String),
+}
+
+/// Why what an attempt left behind cannot be read. It may have left something all the same.
+#[derive(Debug)]
+pub enum Unread {
+    /// Its host cannot be asked now, for the reason given.
+    Away(String),
+    /// The file on this machine cannot be read.
+    Failed(io::Error),
 }
 
 /// A connection to an agent.

@@ -1,10 +1,11 @@
 //! Which figures an event carries, and what they say of a trial in the end.
 
 use super::{Fault, History, Sample, keep, noise, points, unstored};
-use crate::fact::{LedgerError, Point};
+use crate::fact::{LedgerError, Point, passed};
 use dtrain_protocol::{Event, Rank, Stamped, TrialId};
 use rusqlite::{Connection, Transaction, params};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// One line about one series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,6 +140,14 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
         | Event::Finished { .. }
         | Event::Failed(_) => Vec::new(),
     }
+}
+
+/// Milliseconds from the beginning of the first step of an attempt to the end of the last, given how long each took, in seconds.
+pub(super) fn trained_ms(steps: &[Sample]) -> u64 {
+    let Some(first) = steps.first() else { return 0 };
+    let first_ms = Duration::try_from_secs_f64(first.value).unwrap_or_default().as_millis();
+    let between = steps.windows(2).map(|pair| passed(pair[0].at_ms, pair[1].at_ms));
+    between.sum::<u64>() + u64::try_from(first_ms).unwrap_or(0)
 }
 
 /// Writes what the steps so far say of the trial's speed into its row.

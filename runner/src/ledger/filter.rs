@@ -1,6 +1,7 @@
 //! Which trials, in which order, which part of them: from what the user types to SQL.
 
-use super::{Status, list};
+use super::names::{COLUMNS, WORDS};
+use super::{Names, Status, list};
 use rusqlite::types::Value as Sql;
 
 /// Which trials.
@@ -28,7 +29,7 @@ pub enum Sort {
     Best,
     /// The fastest (tokens per second) first.
     Fastest,
-    /// The smallest value of a figure, such as `valid.loss`, first.
+    /// The smallest value of a figure such as `valid.loss`, of a parameter, or of a column, first.
     Least(String),
 }
 
@@ -74,9 +75,35 @@ pub enum ConditionError {
     /// It is no comparison.
     #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
     NoCondition(String),
+    /// No trial can have what it names.
+    #[error("trials have no `{name}`{}", meant(.near.as_deref()))]
+    Unknown {
+        /// What was typed.
+        name: String,
+        /// What was probably meant.
+        near: Option<String>,
+    },
+    /// Nothing to sort by.
+    #[error(
+        "`{0}` is nothing to sort by; expected newest, best, fastest, or what `--where` compares with a number"
+    )]
+    NoOrder(String),
+    /// It is compared with a word.
+    #[error("`{0}` is compared with `=` and a word, such as `{0}=WORD`")]
+    Word(String),
     /// The status is unknown.
     #[error("{0}")]
     NoStatus(String),
+}
+
+fn meant(near: Option<&str>) -> String {
+    match near {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => format!(
+            "; expected {}, a key of the recipe or the plan, or a recorded figure",
+            WORDS.into_iter().chain(COLUMNS).collect::<Vec<_>>().join(", ")
+        ),
+    }
 }
 
 impl Default for Page {
@@ -103,18 +130,19 @@ impl Filter {
     /// Reads conditions joined by `and`, such as `status=completed and batch>=32 and valid.loss<3.1`.
     ///
     /// `recipe`, `study`, `status` and `tag` take words and `=`; a status may be said more than once.
-    pub fn parse(text: &str) -> Result<Self, ConditionError> {
+    /// `Err` also for a name that is not among `names`.
+    pub fn parse(text: &str, names: &Names) -> Result<Self, ConditionError> {
         let mut filter = Self::default();
         for part in text.split(" and ").map(str::trim).filter(|part| !part.is_empty()) {
-            let word = part.split_once('=').map(|(key, word)| (key.trim(), word.trim().to_owned()));
-            match word {
-                Some(("recipe", word)) => filter.recipe = Some(word),
-                Some(("study", word)) => filter.study = Some(word),
-                Some(("tag", word)) => filter.tag = Some(word),
+            let word = part.split_once('=').map(|(key, word)| (key.trim().to_lowercase(), word.trim()));
+            match word.as_ref().map(|(key, word)| (key.as_str(), *word)) {
+                Some(("recipe", word)) => filter.recipe = Some(word.to_owned()),
+                Some(("study", word)) => filter.study = Some(word.to_owned()),
+                Some(("tag", word)) => filter.tag = Some(word.to_owned()),
                 Some(("status", word)) => {
                     filter.status.push(word.parse().map_err(ConditionError::NoStatus)?);
                 }
-                Some(_) | None => filter.conditions.push(part.parse()?),
+                Some(_) | None => filter.conditions.push(number(part, names)?),
             }
         }
         Ok(filter)
@@ -122,15 +150,37 @@ impl Filter {
 }
 
 impl Sort {
-    /// `newest`, `best`, `fastest`, or the name of a figure, the smallest value first.
-    pub fn parse(text: &str) -> Self {
-        match text {
+    /// `newest`, `best`, `fastest`, or a name that conditions compare with a number, the smallest value first.
+    pub fn parse(text: &str, names: &Names) -> Result<Self, ConditionError> {
+        Ok(match text {
             "newest" | "age" => Self::Newest,
             "best" => Self::Best,
-            "fastest" | "tokens_per_second" => Self::Fastest,
-            figure => Self::Least(figure.to_owned()),
-        }
+            "fastest" => Self::Fastest,
+            other => match names.number(other) {
+                Ok(name) if name == "best" => Self::Best,
+                Ok(name) if name == "tokens_per_second" => Self::Fastest,
+                Ok(name) => Self::Least(name),
+                Err(ConditionError::Unknown { near: None, .. } | ConditionError::Word(_)) => {
+                    return Err(ConditionError::NoOrder(other.to_owned()));
+                }
+                Err(error) => return Err(error),
+            },
+        })
     }
+}
+
+/// A comparison with a number. A name that is unknown is told before what it is compared with.
+fn number(text: &str, names: &Names) -> Result<Condition, ConditionError> {
+    let key = text.split(['<', '>', '=']).next().unwrap_or_default().trim();
+    let known = if key.is_empty() { Ok(String::new()) } else { names.number(key) };
+    let condition: Condition = match text.parse() {
+        Err(error) if known.is_ok() || !text.contains(['<', '>', '=']) => return Err(error),
+        parsed => {
+            let key = known?;
+            Condition { key, ..parsed? }
+        }
+    };
+    Ok(condition)
 }
 
 impl std::str::FromStr for Condition {
@@ -150,7 +200,7 @@ impl std::str::FromStr for Condition {
 }
 
 /// The columns of the list that conditions can name.
-fn column(key: &str) -> Option<&'static str> {
+pub(super) fn column(key: &str) -> Option<&'static str> {
     Some(match key {
         "batch" => "trial.batch",
         "learning_rate" => "trial.learning_rate",
@@ -197,10 +247,15 @@ pub(super) fn query(filter: &Filter, sort: &Sort) -> (String, Vec<Sql>) {
             " ORDER BY best IS NULL, CASE trial.objective WHEN 'valid.accuracy' THEN -best ELSE best END, trial.id"
         }
         Sort::Fastest => " ORDER BY tokens_per_second IS NULL, tokens_per_second DESC, trial.id",
+        Sort::Least(key) if key == "batch" => " ORDER BY trial.batch, trial.id",
+        Sort::Least(key) if key == "learning_rate" => " ORDER BY trial.learning_rate, trial.id",
+        Sort::Least(key) if key == "step" => " ORDER BY loss.last_step ASC NULLS LAST, trial.id",
         Sort::Least(key) => {
-            values.push(key.clone().into());
-            " ORDER BY (SELECT min FROM summary JOIN key ON key.id = summary.key
-                        WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ?) ASC NULLS LAST, trial.id"
+            values.extend([key.clone().into(), key.clone().into()]);
+            " ORDER BY coalesce((SELECT min FROM summary JOIN key ON key.id = summary.key
+                                 WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ?),
+                                (SELECT number FROM param JOIN key ON key.id = param.key
+                                 WHERE param.trial = trial.id AND key.name = ?)) ASC NULLS LAST, trial.id"
         }
     };
     (text, values)
@@ -212,18 +267,18 @@ mod tests {
 
     #[test]
     fn what_users_type_is_read_or_refused_with_an_example() {
-        let filter =
-            Filter::parse("status=completed and status = out-of-memory and batch>=32 and recipe=gpt");
+        let parse = |text| Filter::parse(text, &Names::default());
+        let filter = parse("status=done and STATUS = out-of-memory and batch>=32 and recipe=gpt");
         let filter = filter.expect("conditions");
         assert_eq!(filter.status, [Status::Completed, Status::OutOfMemory]);
         assert_eq!(filter.recipe.as_deref(), Some("gpt"));
         let batch = Condition { key: "batch".into(), relation: Relation::AtLeast, value: 32.0 };
         assert_eq!(filter.conditions, [batch]);
-        assert_eq!(Filter::parse(""), Ok(Filter::default()));
+        assert_eq!(parse(""), Ok(Filter::default()));
         for wrong in ["batch", "batch>many", ">3", "batch=>3"] {
-            let message = Filter::parse(wrong).expect_err(wrong).to_string();
+            let message = parse(wrong).expect_err(wrong).to_string();
             assert!(message.contains(wrong) && message.contains("batch >= 256"), "{message}");
         }
-        assert!(Filter::parse("status=fine").expect_err("unknown").to_string().contains("expected one of"));
+        assert!(parse("status=fine").expect_err("unknown").to_string().contains("expected one of"));
     }
 }

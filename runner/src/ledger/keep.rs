@@ -3,7 +3,7 @@
 use super::state::State;
 use super::{Fault, History, figures, now_ms, points, stored, unstored};
 use crate::fact::{Ended, Fact, Ledger, LedgerError, News};
-use dtrain_protocol::{AttemptId, Failure, Stamped, TrialId};
+use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 impl Ledger for History {
@@ -13,6 +13,11 @@ impl Ledger for History {
 
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError> {
         self.read("read facts from", |database| facts(database, row_of(database, trial)?))
+    }
+
+    fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError> {
+        let steps = self.series_by_attempt(trial, "step_seconds", Rank(0))?;
+        Ok(steps.into_iter().map(|(attempt, steps)| (attempt, figures::trained_ms(&steps))).collect())
     }
 
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError> {

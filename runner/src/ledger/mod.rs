@@ -3,16 +3,19 @@
 //! Only controllers and readers open it; ranks and agents never do. It keeps what it is told and answers
 //! questions; it does not decide what a fact is, and it does not look whether a process lives.
 
+mod children;
 mod chunk;
 mod create;
 mod export;
 mod figures;
 mod filter;
+pub mod glance;
 mod ground;
 mod keep;
 mod list;
 mod lookup;
 mod migrate;
+mod names;
 mod noise;
 mod open;
 mod points;
@@ -21,6 +24,7 @@ mod show;
 mod state;
 mod study;
 
+pub use children::Child;
 pub use create::{Created, NewTrial, Param, Parent, Predicted, Source, flatten};
 pub use export::Format;
 pub use figures::{Measured, Summary};
@@ -28,6 +32,7 @@ pub use filter::{Condition, ConditionError, Filter, Page, Relation, Sort};
 pub use ground::Ground;
 pub use list::TrialRow;
 pub use lookup::LookupError;
+pub use names::Names;
 pub use noise::NoiseScale;
 pub use points::Sample;
 pub use rates::{Observation, host_digest};

@@ -63,6 +63,16 @@ pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
     Ok((database, Access::Read))
 }
 
+/// Opens for a quick look; `None` where there is nothing to look at. Whoever writes is not waited for.
+pub(super) fn glance(path: &Path) -> Option<Connection> {
+    Ground::of(&folder(path)).ok()?.journal(path).ok()?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let database = Connection::open_with_flags(path, flags).ok()?;
+    database.busy_timeout(Duration::from_millis(100)).ok()?;
+    let id: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0)).ok()?;
+    (id == APPLICATION_ID).then_some(database)
+}
+
 /// What to say to a write on a newer file.
 pub(super) fn too_new(version: &str) -> String {
     format!(

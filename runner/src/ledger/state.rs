@@ -67,9 +67,14 @@ impl fmt::Display for Status {
 impl std::str::FromStr for Status {
     type Err = String;
 
-    /// Reads the word, with spaces, `-` or `_` between its parts.
+    /// Reads the word, with spaces, `-` or `_` between its parts, or the shorter one that a list shows.
     fn from_str(text: &str) -> Result<Self, String> {
         let plain = text.replace(['-', '_'], " ").to_lowercase();
+        let plain = match plain.as_str() {
+            "done" => Self::Completed.word(),
+            "no memory" => Self::OutOfMemory.word(),
+            word => word,
+        };
         Self::ALL.into_iter().find(|status| status.word() == plain).ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|status| status.word().replace(' ', "-")).collect();
             format!("`{text}` is not a status; expected one of {}", words.join(", "))
@@ -151,6 +156,8 @@ mod tests {
             assert_eq!(status.word().parse(), Ok(status));
             assert_eq!(status.word().replace(' ', "-").parse(), Ok(status));
         }
+        assert_eq!("done".parse(), Ok(Status::Completed));
+        assert_eq!("no memory".parse(), Ok(Status::OutOfMemory));
         for state in
             [State::Created, State::Open, State::Ended(Status::OutOfMemory), State::Ended(Status::Failed)]
         {

@@ -54,7 +54,7 @@ impl Machine {
                     effects.push(Effect::WakeAt(deadline));
                 }
                 if self.breaks(Promise::OneLiveAttempt) {
-                    self.launch(effects);
+                    self.look(effects);
                 }
             }
             Event::Listening(_)
@@ -91,6 +91,14 @@ impl Machine {
         }
     }
 
+    /// Counts what a disk has and no record told of.
+    pub(super) fn found(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<Effect>) {
+        let ResumePoint { folder, step } = point;
+        if self.would_adopt(attempt, step, &folder) && !self.breaks(Promise::FoundIsAdopted) {
+            self.record(Fact::CheckpointDurable { attempt, step, folder }, effects);
+        }
+    }
+
     /// How an attempt ended whose agent went away: finished only when nothing was left to be committed.
     pub(super) fn ended_when_gone(&self) -> Ended {
         let Heard { ranks, saved, finished, cause, .. } = &self.heard;
@@ -122,7 +130,7 @@ impl Machine {
         self.record(Fact::AttemptEnded { attempt, ended: ended.clone() }, effects);
         match self.verdict_after(&ended) {
             Some(verdict) => self.end(verdict, effects),
-            None if self.excused => self.launch(effects),
+            None if self.excused => self.look(effects),
             None => {
                 let until = now.after(backoff_ms(self.failures));
                 self.phase = Phase::Waiting(until);

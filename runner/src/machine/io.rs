@@ -50,12 +50,23 @@ pub enum Input {
         /// How it ended.
         ended: Ended,
     },
-    /// No process of the attempt lives, and all it left behind was told.
+    /// No process of the attempt lives, nor ever will, and all it left behind was told, but for what lies on a host that was given up.
     Gone {
         /// The attempt.
         attempt: AttemptId,
     },
-    /// The attempt could not be launched; none of its processes lives.
+    /// Hosts that can be asked have a committed checkpoint, and all files of it. Told only while the disks are looked at.
+    Found {
+        /// The attempt that wrote it.
+        attempt: AttemptId,
+        /// Steps completed in it.
+        step: StepId,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// All disks that can be asked were.
+    Looked,
+    /// The attempt could not be launched; none of its processes lives, nor ever will.
     LaunchFailed {
         /// The attempt.
         attempt: AttemptId,
@@ -70,11 +81,21 @@ pub enum Input {
     Resume,
 }
 
+impl Input {
+    /// Whether it is what a look at the disks led to.
+    pub fn is_of_a_look(&self) -> bool {
+        matches!(self, Self::Found { .. } | Self::Looked)
+    }
+}
+
 /// Something to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Keep this before anything that follows is done.
     Record(Fact),
+    /// Ask all disks for checkpoints that [`super::Machine::would_adopt`], say [`Input::Found`] of each, oldest first, then
+    /// [`Input::Looked`]; what an earlier look led to and was not said yet is not said any more. No attempt lives.
+    Look,
     /// Start the agent of an attempt.
     Launch {
         /// The attempt.

@@ -4,9 +4,12 @@
 //! the ledger is enough to go on. What an attempt said so far is volatile: it is read again from its spool.
 //! Nothing here reads a clock, a socket or a disk.
 //!
+//! Before an attempt is launched the disks are looked at: the record of an attempt may be lost with a host while the checkpoints
+//! that it tells of lie on others.
+//!
 //! Promises, each kept under test by `simulate`: at most one attempt lives; a launch is recorded before it happens; a
 //! message of an older attempt changes nothing; a checkpoint counts only when every rank of the same
-//! attempt saved it and the agent committed it; a trial ends once, with a reason; the ledger alone is enough to
+//! attempt saved it and the agent committed it; what a disk has is not forgotten; a trial ends once, with a reason; the ledger alone is enough to
 //! go on; an attempt goes on only from the newest durable checkpoint that was not refused.
 
 mod attempt;
@@ -24,7 +27,9 @@ use crate::fact::{Ended, Fact, Verdict};
 use attempt::Heard;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint, StepId};
 use promise::Promise;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 /// Attempts without progress after which a trial has failed. A durable checkpoint and a step that no earlier
 /// attempt reached are progress.
@@ -38,6 +43,8 @@ pub struct Machine {
     phase: Phase,
     /// Durable checkpoints that were not refused, oldest first.
     checkpoints: Vec<(AttemptId, ResumePoint)>,
+    /// Names of the folders of those that were.
+    refused: BTreeSet<OsString>,
     /// The checkpoint of another trial that this one begins with.
     adopted: Option<PathBuf>,
     /// Attempts lost since the last progress.
@@ -60,6 +67,8 @@ enum Phase {
     Idle,
     /// No attempt lives; the next follows then.
     Waiting(Moment),
+    /// No attempt lives; the next follows once the disks were looked at.
+    Looking,
     /// An attempt was recorded and may live.
     Open,
     /// The trial is over.
@@ -102,6 +111,7 @@ impl Machine {
             attempt: AttemptId(0),
             phase: Phase::Idle,
             checkpoints: Vec::new(),
+            refused: BTreeSet::new(),
             adopted: None,
             failures: 0,
             excused: false,
@@ -122,7 +132,7 @@ impl Machine {
     pub fn verdict(&self) -> Option<&Verdict> {
         match &self.phase {
             Phase::Over(verdict) => Some(verdict),
-            Phase::Idle | Phase::Waiting(_) | Phase::Open => None,
+            Phase::Idle | Phase::Waiting(_) | Phase::Looking | Phase::Open => None,
         }
     }
 
@@ -137,6 +147,15 @@ impl Machine {
             return self.checkpoints.first().map(|(_, point)| point);
         }
         self.checkpoints.last().map(|(_, point)| point)
+    }
+
+    /// Whether a committed checkpoint in the folder is newer than all that are known, and was not refused. One of an attempt that is
+    /// not known is another trial's, or of a history that is newer than this one.
+    pub fn would_adopt(&self, attempt: AttemptId, step: StepId, folder: &Path) -> bool {
+        let newest = self.checkpoints.last().map(|(attempt, point)| (*attempt, point.step));
+        let is_newer = newest.is_none_or(|newest| (attempt, step) > newest);
+        let is_refused = folder.file_name().is_some_and(|name| self.refused.contains(name));
+        attempt > ADOPTED && attempt <= self.attempt && is_newer && !is_refused
     }
 
     /// Attempts lost since the last progress.
@@ -166,6 +185,10 @@ impl Machine {
                 let ended = self.ended_when_gone();
                 self.attempt_ended(now, ended, &mut effects);
             }
+            Input::Found { attempt, step, folder } if self.phase == Phase::Looking => {
+                self.found(attempt, ResumePoint { folder, step }, &mut effects);
+            }
+            Input::Looked if self.phase == Phase::Looking => self.launch(&mut effects),
             Input::LaunchFailed { attempt, failure } if self.listens_to(attempt) => {
                 self.not_launched(now, &failure, &mut effects);
             }
@@ -175,6 +198,8 @@ impl Machine {
             | Input::CommitFailed { .. }
             | Input::Over { .. }
             | Input::Gone { .. }
+            | Input::Found { .. }
+            | Input::Looked
             | Input::LaunchFailed { .. } => {}
             Input::Tick => self.tick(now, &mut effects),
             Input::Stop => self.stop(&mut effects),
@@ -190,7 +215,7 @@ impl Machine {
 
     fn tick(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         match &self.phase {
-            Phase::Waiting(until) if now >= *until => self.launch(effects),
+            Phase::Waiting(until) if now >= *until => self.look(effects),
             Phase::Open if self.heard.deadline.is_some_and(|deadline| now >= deadline) => {
                 self.heard.deadline = None;
                 effects.push(Effect::Kill { attempt: self.attempt });
@@ -198,14 +223,14 @@ impl Machine {
             Phase::Over(verdict) if self.breaks(Promise::EndsOnce) => {
                 effects.push(Effect::Record(Fact::TrialEnded { verdict: verdict.clone() }));
             }
-            Phase::Idle | Phase::Waiting(_) | Phase::Open | Phase::Over(_) => {}
+            Phase::Idle | Phase::Waiting(_) | Phase::Looking | Phase::Open | Phase::Over(_) => {}
         }
     }
 
     fn stop(&mut self, effects: &mut Vec<Effect>) {
         match self.phase {
             Phase::Over(_) => {}
-            Phase::Idle | Phase::Waiting(_) => self.end(Verdict::Stopped, effects),
+            Phase::Idle | Phase::Waiting(_) | Phase::Looking => self.end(Verdict::Stopped, effects),
             Phase::Open => {
                 self.stops += 1;
                 let attempt = self.attempt;
@@ -219,16 +244,22 @@ impl Machine {
 
     fn resume(&mut self, effects: &mut Vec<Effect>) {
         match &self.phase {
-            Phase::Open => {}
+            Phase::Open | Phase::Looking => {}
             Phase::Over(verdict @ Verdict::Completed(_)) => {
                 effects.push(Effect::Done { verdict: verdict.clone() });
             }
-            Phase::Idle if self.attempt == AttemptId(0) => self.launch(effects),
+            Phase::Idle if self.attempt == AttemptId(0) => self.look(effects),
             Phase::Idle | Phase::Waiting(_) | Phase::Over(_) => {
                 self.record(Fact::Resumed, effects);
-                self.launch(effects);
+                self.look(effects);
             }
         }
+    }
+
+    /// Lets the next attempt follow once it is known what there is to go on from.
+    fn look(&mut self, effects: &mut Vec<Effect>) {
+        self.phase = Phase::Looking;
+        effects.push(Effect::Look);
     }
 
     fn launch(&mut self, effects: &mut Vec<Effect>) {
@@ -279,6 +310,9 @@ impl Machine {
                 self.failures = 0;
             }
             Fact::CheckpointRefused { folder, .. } => {
+                if !self.breaks(Promise::RefusedStaysRefused) {
+                    self.refused.extend(folder.file_name().map(OsStr::to_owned));
+                }
                 if !self.breaks(Promise::RefusedIsForgotten) {
                     self.checkpoints.retain(|(_, point)| point.folder.file_name() != folder.file_name());
                 }

@@ -13,6 +13,8 @@ pub(super) enum Promise {
     EndsOnce,
     NewestCheckpoint,
     RefusedIsForgotten,
+    RefusedStaysRefused,
+    FoundIsAdopted,
 }
 
 impl Machine {
@@ -29,7 +31,9 @@ impl Machine {
             | Promise::AgentCommitted
             | Promise::EndsOnce
             | Promise::NewestCheckpoint
-            | Promise::RefusedIsForgotten => false,
+            | Promise::RefusedIsForgotten
+            | Promise::RefusedStaysRefused
+            | Promise::FoundIsAdopted => false,
         };
     }
 }

@@ -6,14 +6,26 @@ use dtrain_runner::agent::{AgentCard, Process};
 use dtrain_runner::launch::relay::{Dial, RemoteHost};
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// Ending of a file beside a host's folder that makes it unreachable.
 const DOWN: &str = "down";
+
+/// The same that lets what the host says come in small pieces, with a pause after each.
+const SLOW: &str = "slow";
+
+/// The same that keeps its answers to a launch from getting through.
+const LOST: &str = "lost";
+
+/// Most bytes of a piece, and the pause.
+const PIECE: (usize, Duration) = (64 << 10, Duration::from_millis(10));
 
 /// A host: this program in a process of its own.
 struct Far {
@@ -28,6 +40,8 @@ impl Dial for Far {
             return Err(io::Error::other("it is switched off"));
         }
         let (near, far) = UnixStream::pair()?;
+        let is = |ending| self.folder.with_extension(ending).exists();
+        let near = if is(SLOW) || is(LOST) { bad_way(near, is(LOST))? } else { near };
         let far = OwnedFd::from(far);
         Command::new(std::env::current_exe()?)
             .arg("relay")
@@ -38,6 +52,31 @@ impl Dial for Far {
             .spawn()
             .map(|_| near)
     }
+}
+
+/// The near end of a way to a host whose words come slowly, or but for its answer to a launch.
+fn bad_way(far: UnixStream, loses: bool) -> io::Result<UnixStream> {
+    let (near, here) = UnixStream::pair()?;
+    let (mut from, mut to) = (here.try_clone()?, far.try_clone()?);
+    thread::spawn(move || {
+        drop(io::copy(&mut from, &mut to));
+        drop(to.shutdown(Shutdown::Write));
+    });
+    thread::spawn(move || {
+        let mut room = vec![0; PIECE.0];
+        while let Ok(length @ 1..) = (&far).read(&mut room) {
+            let is_launched = room[..length].windows(9).any(|word| word == b"\"leading\"");
+            if loses && is_launched {
+                continue;
+            }
+            if (&here).write_all(&room[..length]).is_err() {
+                break;
+            }
+            thread::sleep(PIECE.1);
+        }
+        drop(here.shutdown(Shutdown::Both));
+    });
+    Ok(near)
 }
 
 impl World {
@@ -55,12 +94,16 @@ impl World {
 
     /// Hosts that are processes with a state folder of their own.
     pub(crate) fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
-        let shared = self.is_shared.then(|| self.home.path().to_owned());
-        let far = |index| Far { folder: self.host(index), shared: shared.clone() };
-        let host = |index| RemoteHost::new(format!("node{index}"), Box::new(far(index)));
         let folder = self.home.trial(&self.trial);
-        let launcher = ClusterLauncher::new(&self.trial, &folder, (0..hosts).map(host).collect());
+        let hosts = (0..hosts).map(|index| self.remote(index)).collect();
+        let launcher = ClusterLauncher::new(&self.trial, &folder, hosts);
         Box::new(if self.is_shared { launcher.sharing(&self.home) } else { launcher })
+    }
+
+    /// A host as a controller asks it.
+    pub(crate) fn remote(&self, index: u32) -> RemoteHost {
+        let shared = self.is_shared.then(|| self.home.path().to_owned());
+        RemoteHost::new(format!("node{index}"), Box::new(Far { folder: self.host(index), shared }))
     }
 
     /// The folder of a host.
@@ -85,6 +128,18 @@ impl World {
                 kill(&process);
             }
         }
+    }
+
+    /// Keeps the answers of a host to a launch from getting through, or no longer, from the next connection on.
+    pub(crate) fn lose_answers(&self, host: u32, are_lost: bool) {
+        let file = self.host(host).with_extension(LOST);
+        let done = if are_lost { fs::write(file, "") } else { fs::remove_file(file) };
+        done.expect("room on disk");
+    }
+
+    /// Lets what a host says come slowly from the next connection on.
+    pub(crate) fn slow_down(&self, host: u32) {
+        fs::write(self.host(host).with_extension(SLOW), "").expect("room on disk");
     }
 
     /// The newest agent on a host and its ranks, once it has started them.

@@ -6,6 +6,8 @@ use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::{Ended, Fact, Outcome, Seen, Status, Verdict, checkpoints, driver};
 use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,6 +57,81 @@ pub(crate) fn a_killed_agent_is_replaced() {
         driving.join().expect("driven").0
     });
     world.assert_completed(&outcome.expect("driven"));
+    world.assert_nothing_lives();
+}
+
+/// A trial that trains on without a controller, and the offset of a whole step in its spool that no controller has read.
+fn unread(world: &World) -> (PathBuf, usize) {
+    let detached = world.drive(driver::start).0.expect("driven");
+    assert!(matches!(detached, Outcome::Detached { .. }), "{detached:?}");
+    let spool = world.home.trial(&world.trial).spool(AttemptId(1));
+    // Behind a few records of each kind; the last may be written just now.
+    let place = || {
+        let bytes = fs::read(&spool).unwrap_or_default();
+        let (mut at, mut steps) = (0, Vec::new());
+        while let Some([a, b, c, d]) = bytes.get(at..at + 4) {
+            let length = 8 + u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+            let record = bytes.get(at..at + length)?;
+            if String::from_utf8_lossy(&record[8..]).contains("gradient_norm") {
+                steps.push(at);
+            }
+            at += length;
+        }
+        (steps.len() > 2 * 12).then(|| steps[2 * 11])
+    };
+    wait("twelve steps", || place().is_some());
+    let place = place().expect("it was there");
+    assert!(world.card().expect("it runs").agent.is_alive(), "it goes on meanwhile");
+    (spool, place)
+}
+
+/// A trial whose controller leaves it at once.
+fn detached() -> World {
+    let mut world = World::new().paced(0.05);
+    world.options.detach = true;
+    world
+}
+
+fn flip(spool: &Path, place: usize, bits: u8) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(spool).expect("it is there");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, place as u64).expect("it is that long");
+    file.write_all_at(&[byte[0] ^ bits], place as u64).expect("room on disk");
+}
+
+pub(crate) fn a_damaged_record_is_skipped_and_told() {
+    let mut world = detached();
+    let (spool, place) = unread(&world);
+    flip(&spool, place + 20, 1);
+    world.options.detach = false;
+    let (outcome, seen) = world.drive(driver::resume);
+    let outcome = outcome.expect("driven");
+    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    world.assert_completed(&outcome);
+    let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, Seen::Status(_))).collect();
+    let told =
+        |seen: &&&Seen| matches!(seen, Seen::Status(Status::RecordSkipped { at, .. }) if *at == place as u64);
+    assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
+    let attached = |seen: &&&Seen| matches!(seen, Seen::Status(Status::Attached { .. }));
+    assert_eq!(statuses.iter().filter(attached).count(), 1, "{statuses:?}");
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_spool_that_cannot_be_read_further_is_told_once() {
+    let mut world = detached();
+    let (spool, place) = unread(&world);
+    flip(&spool, place + 3, 0x80);
+    world.options.detach = false;
+    let (outcome, seen) = world.drive(driver::resume);
+    let outcome = outcome.expect("driven");
+    // What came after is not known, so another attempt trains it.
+    assert!(matches!(outcome, Outcome::Ended { attempts: 2, .. }), "{outcome:?}");
+    world.assert_completed(&outcome);
+    let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, Seen::Status(_))).collect();
+    let told = |seen: &&&Seen| matches!(seen, Seen::Status(Status::SpoolDamaged { offset, .. }) if *offset == place as u64);
+    assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
+    let attached = |seen: &&&Seen| matches!(seen, Seen::Status(Status::Attached { .. }));
+    assert_eq!(statuses.iter().filter(attached).count(), 2, "once for each attempt: {statuses:?}");
     world.assert_nothing_lives();
 }
 

@@ -9,7 +9,7 @@ use dtrain_protocol::{
     StepId, StopReason, TrialId, frame,
 };
 use dtrain_runner::agent::{AgentCard, AgentOrder, Process, SpoolRecord};
-use dtrain_runner::launch::{Connection, Launcher, NotLaunched, Reached, Usable};
+use dtrain_runner::launch::{Connection, Launcher, NotLaunched, Reached, Unread, Usable};
 use dtrain_runner::{Drive, Fact, History, Launching, Outcome, Seen, Verdict, driver};
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
@@ -88,7 +88,7 @@ impl Launcher for Fleet {
         }
     }
 
-    fn leftover(&mut self, _: AttemptId, _: u64) -> io::Result<Box<dyn Read + Send>> {
+    fn leftover(&mut self, _: AttemptId, _: u64) -> Result<Box<dyn Read + Send>, Unread> {
         Ok(Box::new(io::empty()))
     }
 

@@ -3,7 +3,7 @@
 use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
 use dtrain_runner::agent::Process;
-use dtrain_runner::{Ended, Fact, Home, Outcome, Status, checkpoints, driver};
+use dtrain_runner::{Ended, Fact, History, Home, Outcome, Seen, Status, checkpoints, driver, store};
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -18,6 +18,35 @@ pub(crate) fn hosts_train_what_one_machine_does() {
         let newest = kept.expect("a folder").pop().expect("committed");
         checkpoints::verify(&newest.folder).expect("with what the other host wrote");
     }
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_removed_trial_leaves_its_hosts() {
+    let world = World::new().on_hosts(RANKS);
+    let mut refused = None;
+    let outcome = world.drive_and(driver::start, &mut |seen| {
+        if matches!(seen, Seen::Event(_)) && refused.is_none() {
+            refused = Some(world.remote(0).remove(&world.trial));
+        }
+    });
+    world.assert_completed(&outcome.expect("driven"));
+    let refused = refused.expect("ranks said something").expect_err("it runs");
+    assert!(refused.contains("still lives there: process"), "{refused}");
+
+    let mut history = History::open(&world.home.history()).expect("opens");
+    let mut remove = || {
+        let elsewhere = || (0..RANKS).try_for_each(|host| world.remote(host).remove(&world.trial).map(drop));
+        store::remove(&world.home, &mut history, &world.trial, &|_| false, elsewhere)
+    };
+    let is_there = |home: &Home| home.trial(&world.trial).path().exists();
+    let host = |host| Home::at(world.host(host));
+    world.switch(1, false);
+    remove().expect_err("a host is away");
+    assert!(is_there(&world.home) && is_there(&host(1)), "it can be removed again");
+    world.switch(1, true);
+    assert!(remove().expect("all hosts answer").bytes > 0);
+    assert!(!is_there(&world.home) && !(0..RANKS).any(|index| is_there(&host(index))));
+    assert!(history.find(&world.trial.0).is_err());
     world.assert_nothing_lives();
 }
 
@@ -169,8 +198,9 @@ pub(crate) fn a_controller_that_is_cut_off_waits() {
 fn disturbed(world: &World, host: u32, disturb: impl Fn(&Process) + Sync) -> (Outcome, Failure) {
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
-        let checkpoints = Home::at(world.host(host)).trial(&world.trial).checkpoints();
-        wait("a checkpoint", || checkpoints::committed(&checkpoints).is_ok_and(|found| !found.is_empty()));
+        // One that lies on a disk already may be known to nobody yet.
+        let is_known = |fact: &Fact| matches!(fact, Fact::CheckpointDurable { .. });
+        wait("a checkpoint", || world.facts().iter().any(is_known));
         disturb(&world.card_of(host).expect("it runs").agent);
         driven.join().expect("it does not panic")
     });

@@ -11,9 +11,11 @@ mod faults;
 mod fleet;
 mod foreign;
 mod hosts;
+mod launches;
 mod rare;
 mod toy;
 mod undisturbed;
+mod unseen;
 mod world;
 
 use control::{
@@ -25,9 +27,10 @@ use dtrain_protocol::TrialId;
 use dtrain_runner::launch::relay;
 use dtrain_runner::{DriveError, Home, Seen, agent, driver, probe};
 use faults::{
-    a_damaged_checkpoint_is_refused_by_name, a_frozen_rank_is_replaced, a_killed_agent_is_replaced,
-    a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
-    out_of_memory_and_divergence_are_verdicts, what_cannot_be_started_is_tried_again, whatever_is_killed,
+    a_damaged_checkpoint_is_refused_by_name, a_damaged_record_is_skipped_and_told, a_frozen_rank_is_replaced,
+    a_killed_agent_is_replaced, a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
+    a_spool_that_cannot_be_read_further_is_told_once, out_of_memory_and_divergence_are_verdicts,
+    what_cannot_be_started_is_tried_again, whatever_is_killed,
 };
 use foreign::{
     a_failed_foreign_command_is_recorded_with_its_last_words, a_foreign_command_is_run_once_for_each_rank,
@@ -37,7 +40,8 @@ use hosts::{
     a_checkpoint_on_a_host_that_is_away_is_waited_for, a_controller_that_is_cut_off_waits,
     a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
     a_host_that_was_just_lost_is_not_waited_for, a_host_without_ranks_lends_what_it_has,
-    checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
+    a_removed_trial_leaves_its_hosts, checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once,
+    hosts_train_what_one_machine_does,
 };
 use rare::{
     a_controller_that_slept_goes_on, a_history_without_room_stops_nobody_else, a_launch_needs_enough_files,
@@ -97,6 +101,11 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_damaged_checkpoint_is_refused_by_name", a_damaged_checkpoint_is_refused_by_name),
         ("out_of_memory_and_divergence_are_verdicts", out_of_memory_and_divergence_are_verdicts),
         ("a_rank_that_talks_nonsense_is_replaced", a_rank_that_talks_nonsense_is_replaced),
+        ("a_damaged_record_is_skipped_and_told", a_damaged_record_is_skipped_and_told),
+        (
+            "a_spool_that_cannot_be_read_further_is_told_once",
+            a_spool_that_cannot_be_read_further_is_told_once,
+        ),
         ("what_cannot_be_started_is_tried_again_until_the_user_stops", what_cannot_be_started_is_tried_again),
         ("a_second_controller_is_refused", a_second_controller_is_refused),
         ("only_the_newest_checkpoints_are_kept", only_the_newest_checkpoints_are_kept),
@@ -120,6 +129,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_controller_that_is_cut_off_waits", a_controller_that_is_cut_off_waits),
         ("hosts_that_share_a_folder_save_there_once", hosts_that_share_a_folder_save_there_once),
         ("checkpoints_outlive_a_host", checkpoints_outlive_a_host),
+        ("a_removed_trial_leaves_its_hosts", a_removed_trial_leaves_its_hosts),
         ("a_rank_that_hangs_is_replaced", a_rank_that_hangs_is_replaced),
         ("a_rank_killed_for_memory_ends_the_trial", a_rank_killed_for_memory_ends_the_trial),
         ("a_controller_that_slept_goes_on", a_controller_that_slept_goes_on),
@@ -127,6 +137,23 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
+        ("a_launch_whose_answer_is_lost_is_found_out", launches::a_launch_whose_answer_is_lost_is_found_out),
+        (
+            "a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused",
+            launches::a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused,
+        ),
+        (
+            "what_a_lost_leader_committed_is_found_on_the_others",
+            unseen::what_a_lost_leader_committed_is_found_on_the_others,
+        ),
+        (
+            "what_ended_unseen_is_read_however_long_it_takes",
+            unseen::what_ended_unseen_is_read_however_long_it_takes,
+        ),
+        (
+            "what_ended_on_a_host_that_is_away_is_not_taken_for_lost",
+            unseen::what_ended_on_a_host_that_is_away_is_not_taken_for_lost,
+        ),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
     let options: Vec<&str> = filters.iter().copied().filter(|filter| filter.starts_with("--")).collect();

@@ -157,6 +157,10 @@ impl Ledger for Full {
         self.history.facts(trial)
     }
 
+    fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError> {
+        self.history.trained_ms(trial)
+    }
+
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError> {
         self.history.offset(trial, attempt)
     }

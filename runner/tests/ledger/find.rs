@@ -1,8 +1,8 @@
 //! Found again, listed, shown, deleted.
 
 use crate::support::*;
-use dtrain_protocol::{Event, HostFacts, RankRates, Rates, StepId, StopReason};
-use dtrain_runner::ledger::{Filter, Format, LookupError, Page, Sort, Source, host_digest};
+use dtrain_protocol::{AttemptId, Event, HostFacts, RankRates, Rates, StepId, StopReason};
+use dtrain_runner::ledger::{Filter, Format, LookupError, NewTrial, Page, Parent, Sort, Source, host_digest};
 use dtrain_runner::{Ended, Fact, History, Ledger, News};
 use rusqlite::Connection;
 use serde_json::json;
@@ -97,6 +97,41 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
             history.trials(&where_(condition), &Sort::Best, Page::default(), &nobody).expect("listed");
         assert_eq!(found.len(), expected, "{condition}");
     }
+
+    let parent = Parent {
+        trial: trial.id.clone(),
+        label: trial.label.clone(),
+        step: StepId(20),
+        folder: "c/20".into(),
+        weights_only: true,
+        changes: Vec::new(),
+        inputs: None,
+    };
+    let child = history.create_trial(&NewTrial { parent: Some(parent), ..new_trial("c") }).expect("created");
+    let is_independent = |history: &History| {
+        let children = history.children(&trial.id).expect("read");
+        assert_eq!((children.len(), &children[0].trial, &children[0].label), (1, &child.id, &child.label));
+        children[0].is_independent
+    };
+    assert!(!is_independent(&history), "it would begin with a checkpoint of its parent");
+    let adopted = Fact::CheckpointDurable { attempt: AttemptId(0), step: StepId(0), folder: "own".into() };
+    history.keep(&child.id, &facts(vec![adopted])).expect("kept");
+    assert!(is_independent(&history) && history.children(&child.id).expect("read").is_empty());
+    history.delete(&child.id, &nobody).expect("deleted");
+
+    let names = history.names().expect("read");
+    assert!(
+        Filter::parse("plan.micro_batch>3 and save.stall_seconds<1", &names).is_err(),
+        "nothing was saved"
+    );
+    assert!(Filter::parse("plan.micro_batch>3 and TOK/S>1 and status=done", &names).is_ok());
+    let second = history.create_trial(&new_trial("r")).expect("created");
+    for (order, first) in [("valid.loss", &trial.id), ("train.seed", &trial.id), ("newest", &second.id)] {
+        let sort = Sort::parse(order, &names).expect("an order");
+        let found = history.trials(&Filter::default(), &sort, Page::default(), &nobody).expect("listed");
+        assert_eq!((found.len(), &found[0].id), (2, first), "{order}");
+    }
+    history.delete(&second.id, &nobody).expect("deleted");
 
     let mut csv = Vec::new();
     history.export(&trial.id, Format::Csv, &mut csv).expect("exported");

@@ -197,3 +197,17 @@ fn of_the_first_ranks_every_step_is_kept_and_of_many_others_one_of_sixteen() {
     assert_eq!((kept(64), kept(999)), (vec![16, 32], vec![7, 23]));
     assert_eq!(losses(&history, &trial.id).len(), 32);
 }
+
+#[test]
+fn how_long_attempts_trained_is_told_by_their_steps() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    assert_eq!(history.trained_ms(&trial.id).expect("read"), []);
+    // Steps of 20 ms, each told 5 s after the one before; between two of them the clock is set an hour ahead.
+    let at = |n: u64| 1_700_000_000_000 + 5_000 * n + if n >= 3 { 3_600_000 } else { 0 };
+    let of = |attempt, n| Stamped { attempt: AttemptId(attempt), at_ms: at(n), ..step(n, n + 1) };
+    let said = (0..5).map(|n| of(1, n)).chain((0..2).map(|n| of(2, n)));
+    history.keep(&trial.id, &events(said.collect())).expect("kept");
+    let trained = history.trained_ms(&trial.id).expect("read");
+    assert_eq!(trained, [(AttemptId(1), 15_020), (AttemptId(2), 5_020)]);
+}

@@ -4,3 +4,4 @@ mod children;
 mod doctor;
 mod lab;
 pub(crate) mod train;
+mod unseen;

@@ -65,8 +65,7 @@ impl Bpe {
             return Err(DataError::Tokenizer(format!("it has {found} tokens, expected at most {vocab}")));
         }
         fs::create_dir_all(cache).map_err(kept("making", cache))?;
-        let json = tokenizer.to_string(false).map_err(failed("writing"))?;
-        let key = blake3::hash(json.as_bytes()).to_hex()[..32].to_owned();
+        let key = key_of(&tokenizer)?;
         Ok(Self { tokenizer, vocab, key, cache: cache.to_owned() })
     }
 
@@ -101,6 +100,63 @@ impl Bpe {
             }
         }
     }
+}
+
+/// Names of the files in `cache` that these files would be read from, with the tokenizer that is trained on the first of them or one
+/// of `trained`, as JSON. Makes none.
+pub(super) fn names(
+    files: &[&[Arc<DataFile>]],
+    vocab: u32,
+    cache: &Path,
+    trained: &[Vec<u8>],
+) -> Result<Vec<String>, DataError> {
+    let Some(train) = files.first() else { return Ok(Vec::new()) };
+    let own = format!("bpe-{}.json", key(&format!("{METHOD} {vocab}"), train)?);
+    let json = fs::read(cache.join(&own)).ok();
+    let mut names = vec![own];
+    for json in json.iter().chain(trained) {
+        let tokenizer = key_of(&parse(json)?)?;
+        for files in files {
+            names.push(format!("bpe-{tokenizer}-{}.tokens", key(&tokenizer, files)?));
+        }
+    }
+    Ok(names)
+}
+
+/// The files of a cache, but for locks, which whoever waits for one has open, and for what a process is writing.
+pub(super) fn all(cache: &Path) -> Vec<PathBuf> {
+    let is_ours = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let writer = ending.strip_prefix("new-").and_then(|id| id.parse::<u32>().ok());
+        let is_written = writer.is_some_and(|id| Path::new("/proc").join(id.to_string()).exists());
+        key_in(path).is_some() && (matches!(ending, "json" | "tokens") || (writer.is_some() && !is_written))
+    };
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(is_ours).collect()
+}
+
+/// The key in the name of a cached file, whose lock is called after it.
+fn key_in(path: &Path) -> Option<&str> {
+    let key = path.file_name()?.to_str()?.strip_prefix("bpe-")?.get(..32)?;
+    key.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(key)
+}
+
+/// Removes a file of a cache; `Ok(false)` while somebody makes or opens it.
+pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
+    let (Some(key), Some(cache)) = (key_in(path), path.parent()) else { return Ok(false) };
+    let lock = cache.join(format!("bpe-{key}.lock"));
+    let file = File::create(&lock).map_err(kept("making", &lock))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => fs::remove_file(path).map(|()| true).map_err(kept("removing", path)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(kept("locking", &lock)(error.into())),
+    }
+}
+
+/// What the tokens of a tokenizer are filed under.
+fn key_of(tokenizer: &tokenizers::Tokenizer) -> Result<String, DataError> {
+    let json = tokenizer.to_string(false).map_err(failed("writing"))?;
+    Ok(blake3::hash(json.as_bytes()).to_hex()[..32].to_owned())
 }
 
 /// A tokenizer from its JSON.

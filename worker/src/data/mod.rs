@@ -23,8 +23,8 @@ pub use prefetch::Prefetch;
 pub use tokenizer::TextTokenizer;
 
 use dtrain_protocol::{InputFile, Inputs};
-use dtrain_recipes::{Data, DataFormat, Model};
-use std::path::Path;
+use dtrain_recipes::{Data, DataFormat, Model, Tokenizer};
+use std::path::{Path, PathBuf};
 
 /// Training and validation samples.
 pub struct DataSet {
@@ -143,6 +143,27 @@ pub fn open_with(
                 .into(),
         )),
     }
+}
+
+/// Names of the files in `cache` that opening this data would use or make. `trained` are tokenizers of checkpoints that may be used
+/// with it, as JSON.
+pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
+    match &data.format {
+        DataFormat::Text { tokenizer: Tokenizer::Bpe(vocab) } => {
+            tokenizer::cached(data, *vocab, root, cache, trained)
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The files in `cache` that [`open`] has made, and what processes that are gone left unfinished.
+pub fn all_cached(cache: &Path) -> Vec<PathBuf> {
+    bpe::all(cache)
+}
+
+/// Removes a file of [`all_cached`]; `Ok(false)` while somebody makes or opens it.
+pub fn discard_cached(path: &Path) -> Result<bool, DataError> {
+    bpe::discard(path)
 }
 
 /// Numbers of one sample and classes that `model` expects: `(width, classes)`.

@@ -53,6 +53,24 @@ impl TextTokenizer {
     }
 }
 
+/// Names of the files in `cache` that text files would be read from; see [`bpe::names`].
+pub(super) fn cached(
+    data: &Data,
+    vocab: u32,
+    root: &Path,
+    cache: &Path,
+    trained: &[Vec<u8>],
+) -> Result<Vec<String>, DataError> {
+    let train = files::find(&data.train, root)?;
+    let valid = match &data.valid {
+        Valid::Fraction(_) => None,
+        Valid::Files(patterns) => Some(files::find(patterns, root)?),
+    };
+    let all: Vec<&[Arc<files::DataFile>]> =
+        std::iter::once(&train).chain(&valid).map(Vec::as_slice).collect();
+    bpe::names(&all, vocab, cache, trained)
+}
+
 /// Opens text files; `trained` is the tokenizer of a checkpoint, in place of one that is trained on them.
 pub(super) fn open(
     data: &Data,

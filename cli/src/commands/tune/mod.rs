@@ -32,6 +32,11 @@ const SHORTER: u64 = 9;
 /// Searches what the recipe leaves open, and saves the plan of what was found.
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    if let Model::Command(_) = loaded.checked.recipe.model {
+        let message = "model.kind = \"command\": dtrain cannot change what a foreign command trains with";
+        return Err(Failure::new(Exit::Usage, message)
+            .hint("run it once for each setting, with arguments of its own"));
+    }
     if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
     }
@@ -83,11 +88,6 @@ fn begin(
     name: &str,
 ) -> Result<Option<Kept>, Failure> {
     let recipe = &loaded.checked.recipe;
-    if let Model::Command(_) = recipe.model {
-        let message = "model.kind = \"command\": dtrain cannot change what a foreign command trains with";
-        return Err(Failure::new(Exit::Usage, message)
-            .hint("run it once for each setting, with arguments of its own"));
-    }
     let plan = rates::plan(context, history, loaded)?;
     let searched = Searched::of(recipe, &plan.learning_rate);
     if searched.space().dimensions().is_empty() {

@@ -39,7 +39,7 @@ pub(super) fn tell(
     let (trials, best) = (&as_measured(metric, search.ended()), &as_believed(metric, best));
     if context.out.json {
         let tuned = Tuned { study: name, steps: kept.steps, metric, trials, recommended: best, stored };
-        return context.out.json("tuned", &tuned);
+        return context.out.json_line("tuned", &tuned);
     }
     let dimensions = kept.study.space.dimensions();
     let mut columns = vec![column("", false), column("TRIAL", true)];

@@ -2,7 +2,7 @@
 
 use super::{Rules, sbatch};
 use crate::check::parsed::Parsed;
-use crate::keys::{KEYS, Kind};
+use crate::keys::{KEYS, Kind, RANKS_OF_A_HOST};
 use crate::problem::Problem;
 
 impl Rules<'_> {
@@ -123,6 +123,25 @@ impl Rules<'_> {
             );
         }
         self.slurm(launcher == Some("slurm"));
+        self.ranks_of_a_host();
+    }
+
+    /// A host starts a process for each rank.
+    fn ranks_of_a_host(&mut self) {
+        let Some(ranks) = self.values.whole("cluster.ranks") else { return };
+        let nodes = self.values.whole("cluster.slurm.nodes").unwrap_or(1);
+        let hosts = nodes.max(self.hosts.len() as u64);
+        let most = RANKS_OF_A_HOST.saturating_mul(hosts);
+        if ranks > most && !self.values.is_wrong("cluster.hosts") {
+            let hosts = if hosts == 1 { "one host".to_owned() } else { format!("{hosts} hosts") };
+            self.wrong(
+                format!(
+                    "`cluster.ranks` = {ranks} is more than {hosts} can start: at most {RANKS_OF_A_HOST} ranks on each"
+                ),
+                &["cluster.ranks"],
+                &format!("name more hosts, or at most {most} ranks; for GPUs that are not here, `dtrain plan RECIPE --on \"HOSTSxGPUS PART\"`"),
+            );
+        }
     }
 
     fn slurm(&mut self, is_slurm: bool) {

@@ -12,6 +12,7 @@ use super::hosts::Named;
 use super::values::Values;
 use crate::document::Document;
 use crate::keys::Kind;
+use crate::model::Model;
 use crate::problem::Problem;
 
 /// Every contradiction. A rule that needs a value which is absent or wrong says nothing.
@@ -34,6 +35,13 @@ pub(in crate::check) fn contradictions(
     rules.sync();
     rules.cluster();
     rules.problems
+}
+
+/// A model that nobody could train.
+pub(in crate::check) fn too_large(document: &Document, values: &Values, model: &Model) -> Option<Problem> {
+    let mut rules = Rules { document, values, hosts: &[], problems: Vec::new() };
+    rules.parameters(model);
+    rules.problems.pop()
 }
 
 struct Rules<'r> {

@@ -2,7 +2,10 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
+use crate::keys::MOST_PARAMETERS;
+use crate::model::Model;
 use crate::progress::Template;
+use crate::units::grouped;
 
 impl Rules<'_> {
     pub(super) fn decoder(&mut self) {
@@ -21,6 +24,24 @@ impl Rules<'_> {
         }
         self.experts();
         self.vocabulary();
+    }
+
+    /// Sizes that are each within their bounds can make a model that is beyond all.
+    pub(super) fn parameters(&mut self, model: &Model) {
+        let parameters = model.parameters();
+        if parameters <= MOST_PARAMETERS {
+            return;
+        }
+        let trillions = |parameters: u64| grouped(parameters / 1_000_000_000_000);
+        let message = format!(
+            "a model of {} T parameters is too large: at most {} T",
+            trillions(parameters),
+            trillions(MOST_PARAMETERS)
+        );
+        let keys = ["layers", "hidden", "ffn", "experts", "vocab", "inputs", "stages", "blocks", "classes"];
+        let keys = keys.map(|key| format!("model.{key}"));
+        let keys = keys.each_ref().map(String::as_str);
+        self.wrong(message, &keys, "the largest models that were trained have a few T; is a digit too many?");
     }
 
     /// Lines of a foreign program can be told by every template.

@@ -150,10 +150,19 @@ fn one_of(path: &str, node: &Node, words: &'static [&'static str]) -> Result<Par
     }
     let near = crate::check::suggest::nearest(found, words.iter().copied());
     let problem = wrong(path, &wanted, node);
-    Err(match near {
-        Some(near) => problem.hint(format!("did you mean {near:?}?")),
-        None => problem,
+    Err(match (near, elsewhere(path, found)) {
+        (_, Some(hint)) => problem.hint(hint),
+        (Some(near), None) => problem.hint(format!("did you mean {near:?}?")),
+        (None, None) => problem,
     })
+}
+
+/// Where a word that a key does not take is understood.
+fn elsewhere(path: &str, word: &str) -> Option<&'static str> {
+    let is_kubernetes = path == "cluster.launcher" && matches!(word, "kubernetes" | "k8s");
+    is_kubernetes.then_some(
+        "there is no launcher for Kubernetes; `dtrain plan RECIPE --emit kubernetes` writes a manifest",
+    )
 }
 
 fn list<T>(
@@ -170,12 +179,49 @@ fn list<T>(
 }
 
 fn files(path: &str, node: &Node) -> Result<Parsed, Problem> {
-    let one = |item: &Node| Ok((text(path, item)?, item.origin.clone()));
+    let one = |item: &Node| {
+        let file = text(path, item)?;
+        match remote(&file) {
+            Some(hint) => Err(Problem::new(format!(
+                "`{path}`: data is read from files, and URLs are not supported, found {}",
+                kind_of(item)
+            ))
+            .at(&item.origin)
+            .hint(hint)),
+            None => Ok((file, item.origin.clone())),
+        }
+    };
     match &node.value {
         Value::List(_) => list(path, node, "files", one).map(Parsed::Files),
         Value::Text(_) => one(node).map(|file| Parsed::Files(vec![file])),
         _ => Err(wrong(path, "a file, a glob pattern or a list of them", node)),
     }
+}
+
+/// How to download what a URL names; `None` for the path of a file.
+fn remote(file: &str) -> Option<String> {
+    let (scheme, rest) = file.split_once("://")?;
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    if !is_scheme {
+        return None;
+    }
+    let file: String = file.chars().take(200).collect();
+    Some(match scheme.to_ascii_lowercase().as_str() {
+        "file" => format!("write the path alone: {rest:?}"),
+        "hf" => {
+            let name = rest.trim_start_matches("datasets/");
+            let name: Vec<&str> = name.split('/').take(2).collect();
+            let name = name.join("/");
+            format!(
+                "download it first, for example `hf download {name} --repo-type dataset --local-dir data`"
+            )
+        }
+        "s3" => format!("download it first, for example `aws s3 cp {file} .`"),
+        "gs" => format!("download it first, for example `gcloud storage cp {file} .`"),
+        "http" | "https" | "ftp" => format!("download it first, for example `curl -LO {file}`"),
+        _ => "download it first, and name the file".to_owned(),
+    })
 }
 
 fn tokenizer(path: &str, node: &Node) -> Result<Parsed, Problem> {

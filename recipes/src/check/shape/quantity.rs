@@ -74,7 +74,10 @@ pub(super) fn share(
     let article = if range.starts_with("a ") { "" } else { "a share " };
     let problem = || {
         let problem = wrong(path, &format!("{article}{range}"), node);
-        if found > 1.0 && found <= 100.0 {
+        let is_percentage = matches!(&node.value, Value::Text(text) if text.contains(['%', 'p']));
+        if is_percentage && found > 1.0 {
+            problem.hint("a percentage of a whole is below 100%, such as \"15%\"")
+        } else if found > 1.0 && found <= 100.0 {
             problem.hint(format!("did you mean \"{found}%\"?"))
         } else {
             problem

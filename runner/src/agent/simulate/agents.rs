@@ -52,7 +52,6 @@ impl World<'_> {
         for (machine, _) in machines {
             // Whoever launches an attempt knows that those before it are over.
             self.agents.retain(|(of, on), _| on != machine || *of >= attempt);
-            self.places[*machine].disk.remove_partial(attempt);
         }
         for (index, (machine, ranks)) in machines.iter().enumerate() {
             let is_remote = index > 0;
@@ -154,6 +153,7 @@ impl World<'_> {
                     agent.work.push_back(work);
                 }
                 follower::Effect::StartRanks(_) => {
+                    self.places[machine].disk.remove_partial(attempt);
                     self.start_ranks(attempt, machine);
                     let done = HostMessage::Started { outcome: Ok(()) };
                     self.tell_follower(attempt, machine, follower::Input::Done(done));

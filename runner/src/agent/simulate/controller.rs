@@ -11,7 +11,7 @@ use crate::launch::NotLaunched;
 use crate::machine::{Effect, Input, Machine, Moment};
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a host may not answer before others are asked about it.
 const TO_ANSWER: u64 = 3_000;
@@ -117,6 +117,7 @@ impl World<'_> {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Record(fact) => self.record(fact),
+            Effect::Look => self.look(),
             Effect::Launch { attempt, from } => self.launch(attempt, from),
             Effect::SendStop { attempt } => {
                 if let Some(machine) = self.leader_of(attempt)
@@ -141,12 +142,31 @@ impl World<'_> {
     fn record(&mut self, fact: Fact) {
         if let Some(name) = durable(&fact) {
             self.reached.note("durable checkpoint");
-            if !self.committed.contains(&name) {
+            if !self.committed.contains(&name) && !self.is_whole(name, &|_| true) {
                 self.breaks(|| format!("a checkpoint counts only once it was committed: {name:?}"));
             }
             self.holds_for(name);
         }
         self.controller.ledger.push(fact);
+    }
+
+    /// Asks the disks of all machines that answer what is committed and whole.
+    fn look(&mut self) {
+        self.controller.owed.retain(|input| !input.is_of_a_look());
+        let reachable: Vec<bool> = (0..self.setup.machines)
+            .map(|machine| self.talk(Node::Controller, Node::Machine(machine)))
+            .collect();
+        let disks = self.places.iter().zip(&reachable).filter(|(_, answers)| **answers);
+        let names: BTreeSet<_> = disks.flat_map(|(place, _)| place.disk.committed()).collect();
+        for (attempt, step) in names {
+            let folder = std::path::PathBuf::from("checkpoints").join(folder_name(step, attempt));
+            let is_there = self.is_whole((attempt, step), &|machine| reachable[machine]);
+            if is_there && self.controller.machine.would_adopt(attempt, step, &folder) {
+                self.reached.note("found on a disk");
+                self.controller.owed.push_back(Input::Found { attempt, step, folder });
+            }
+        }
+        self.controller.owed.push_back(Input::Looked);
     }
 
     fn leader_of(&self, attempt: AttemptId) -> Option<usize> {
@@ -193,7 +213,7 @@ impl World<'_> {
             return;
         }
         self.tell(Input::Tick);
-        if let Some(input) = self.controller.owed.pop_front() {
+        while let Some(input) = self.controller.owed.pop_front() {
             self.tell(input);
         }
         self.hear_answers();
@@ -236,7 +256,7 @@ impl World<'_> {
                     self.may_refuse(attempt, &folder, &detail);
                     Failure::CorruptCheckpoint { folder, detail }
                 }
-                NotLaunched::Other(reason) => Failure::Other(reason),
+                NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => Failure::Other(reason),
             };
             self.tell(Input::LaunchFailed { attempt, failure });
         }

@@ -6,9 +6,10 @@ use crate::agent::{AgentOrder, SpoolRecord};
 use crate::driver::link::Link;
 use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
-use crate::launch::{NotLaunched, Reached, Usable};
+use crate::launch::{NotLaunched, Reached, Unread, Usable};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Input};
 use crate::seen::{Seen, Status};
+use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -21,8 +22,21 @@ const AWAY: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Engine<'_> {
+    /// Looks at the disks of the hosts that answer for checkpoints that no record told of.
+    pub(super) fn look(&mut self) {
+        self.usable = Some(self.launcher.usable());
+        let folder = |attempt, step| self.folder.checkpoint(step, attempt);
+        let is_wanted = |attempt, step| self.machine.would_adopt(attempt, step, &folder(attempt, step));
+        let found = self.launcher.found(&is_wanted).into_iter();
+        let found =
+            found.map(|(attempt, step)| Input::Found { attempt, step, folder: folder(attempt, step) });
+        self.inputs.retain(|input| !input.is_of_a_look());
+        self.inputs.extend(found);
+        self.inputs.push_back(Input::Looked);
+    }
+
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
-        (self.link, self.read, self.kept) = (None, 0, 0);
+        (self.link, self.read, self.kept, self.unlaunched) = (None, 0, 0, None);
         let unreadable = from.as_ref().and_then(|point| {
             let detail = self.launcher.verify(&point.folder).err()?;
             Some(Failure::CorruptCheckpoint { folder: point.folder.clone(), detail })
@@ -35,7 +49,7 @@ impl Engine<'_> {
         let checkpoints = self.folder.checkpoints();
         let spent_seconds = self.trained.seconds();
         let step = from.as_ref().map(|point| point.step);
-        let Usable { hosts, away } = self.launcher.usable();
+        let Usable { hosts, away } = self.usable.take().unwrap_or_else(|| self.launcher.usable());
         // What cannot be had may lie on a host that comes back, until this is the last attempt.
         let may_come_back = !away.is_empty() && self.machine.failures() + 1 < ATTEMPTS_WITHOUT_PROGRESS;
         if !away.is_empty() {
@@ -67,14 +81,16 @@ impl Engine<'_> {
         };
         match self.launcher.launch(&order) {
             Ok(_) => self.listen(attempt),
+            Err(NotLaunched::Unknown(reason)) => {
+                self.unlaunched = Some(reason);
+                self.listen(attempt)
+            }
             Err(not_launched) => {
                 let failure = match (not_launched, from) {
                     (NotLaunched::Checkpoint(detail), Some(point)) if !may_come_back => {
                         Failure::CorruptCheckpoint { folder: point.folder, detail }
                     }
-                    (NotLaunched::Checkpoint(reason) | NotLaunched::Other(reason), _) => {
-                        Failure::Other(format!("the attempt could not be launched: {reason}"))
-                    }
+                    (not_launched, _) => unlaunched(&not_launched.to_string()),
                 };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 Ok(())
@@ -87,11 +103,12 @@ impl Engine<'_> {
         self.link = None;
         let mut silent_until = Instant::now() + SILENCE;
         let (mut killed, mut is_told) = (false, false);
+        let mut unread: Option<(u64, Instant)> = None;
         loop {
             match self.launcher.reach(attempt, self.read) {
                 Reached::Connected(connection) => {
                     let agent = connection.agent;
-                    self.heard_at = Instant::now();
+                    (self.heard_at, self.followed) = (Instant::now(), Some(attempt));
                     self.link = Some(Link::of(attempt, self.read, connection, self.folder.path()));
                     return self.show(Status::Attached { attempt, agent });
                 }
@@ -113,42 +130,101 @@ impl Engine<'_> {
                     self.launcher.kill(attempt);
                     (silent_until, killed) = (Instant::now() + SILENCE, true);
                 }
-                Reached::Gone => return self.bury(attempt),
+                reached @ (Reached::Gone | Reached::GoneWithItsHost(_)) => {
+                    let Err(reason) = self.bury(attempt)? else { return Ok(()) };
+                    // What this controller did not hear of an attempt that it followed is little, and the other hosts wait.
+                    let is_little =
+                        matches!(reached, Reached::GoneWithItsHost(_)) && self.followed == Some(attempt);
+                    let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
+                    let begun = unread.filter(|(read, _)| *read == self.read);
+                    let (_, since) = *unread.insert(begun.unwrap_or((self.read, Instant::now())));
+                    let is_over = since.elapsed() >= patience;
+                    if is_over && self.may_give_up {
+                        self.is_gone(attempt);
+                        return self.show(Status::RecordLost { attempt, reason });
+                    }
+                    if is_over || self.drive.interrupts.count() > self.interrupts {
+                        self.keep()?;
+                        return Err(DriveError::Unread { attempt, reason });
+                    }
+                    if begun.is_none() {
+                        let seconds = patience.as_secs_f64();
+                        self.show(Status::RecordAway { attempt, reason, seconds })?;
+                    }
+                    thread::sleep(AWAY);
+                }
             }
         }
     }
 
-    /// Reads what an attempt left behind, then tells the machine that nothing of it lives.
-    fn bury(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
+    /// Reads what an attempt left behind to its end, then tells the machine that nothing of it lives. The inner `Err` says why the
+    /// rest cannot be read now; the machine is not told then.
+    fn bury(&mut self, attempt: AttemptId) -> Result<Result<(), String>, DriveError> {
         let path = self.folder.spool(attempt);
-        let leftover = self.launcher.leftover(attempt, self.read);
-        let leftover = leftover.map_err(|source| DriveError::Folder { doing: "read", path, source })?;
+        let leftover = match self.launcher.leftover(attempt, self.read) {
+            Ok(leftover) => leftover,
+            Err(Unread::Away(reason)) => return Ok(Err(reason)),
+            Err(Unread::Failed(source)) => return Err(DriveError::Folder { doing: "read", path, source }),
+        };
         let mut reader = SpoolReader::at(self.read, leftover);
         loop {
             match reader.next() {
                 Ok(record) => {
                     self.take_in(attempt, reader.offset(), record)?;
                     if self.machine.open() != Some(attempt) {
-                        return Ok(());
+                        return Ok(Ok(()));
                     }
+                    // There may be more of it than memory.
+                    self.keep_if_due()?;
                 }
-                Err(end) => {
-                    self.mention_damage(attempt, &end)?;
+                Err(SpoolEnd::Damaged(FrameError::Io(error))) => return Ok(Err(error.to_string())),
+                Err(SpoolEnd::Damaged(error)) => {
+                    self.mention_damage(attempt, &error)?;
                     break;
                 }
+                Err(SpoolEnd::End) => break,
+            }
+            if self.drive.interrupts.count() > self.interrupts {
+                return Ok(Err("interrupted while it was read".into()));
             }
         }
-        self.inputs.push_back(Input::Gone { attempt });
-        Ok(())
+        self.is_gone(attempt);
+        Ok(Ok(()))
     }
 
-    fn mention_damage(&mut self, attempt: AttemptId, end: &SpoolEnd) -> Result<(), DriveError> {
-        match end {
-            SpoolEnd::End => Ok(()),
-            SpoolEnd::Damaged(error) => {
-                let (spool, reason) = (self.folder.spool(attempt), error.to_string());
-                self.show(Status::SpoolDamaged { spool, offset: self.read, reason })
-            }
+    /// Nothing of an attempt lives, and all it left behind that can be read was.
+    fn is_gone(&mut self, attempt: AttemptId) {
+        self.inputs.push_back(match self.unlaunched.take().filter(|_| self.read == 0) {
+            Some(reason) => Input::LaunchFailed { attempt, failure: unlaunched(&reason) },
+            None => Input::Gone { attempt },
+        });
+    }
+
+    /// Says once that the spool cannot be read further.
+    fn mention_damage(&mut self, attempt: AttemptId, error: &FrameError) -> Result<(), DriveError> {
+        if self.is_deaf(attempt) {
+            return Ok(());
+        }
+        let (spool, reason) = (self.folder.spool(attempt), error.to_string());
+        self.damaged = Some((attempt, self.read));
+        self.show(Status::SpoolDamaged { spool, offset: self.read, reason })
+    }
+
+    /// Whether what the agent says next is damaged on its disk: hearing it again would tell nothing.
+    fn is_deaf(&self, attempt: AttemptId) -> bool {
+        self.damaged == Some((attempt, self.read))
+    }
+
+    /// Waits for the end of an agent that cannot be heard any more.
+    fn wait_out(&mut self, attempt: AttemptId, patience: Duration) -> Result<(), DriveError> {
+        thread::sleep(patience);
+        if self.heard_at.elapsed() < QUIET {
+            return Ok(());
+        }
+        self.heard_at = Instant::now();
+        match self.launcher.reach(attempt, self.read) {
+            Reached::Gone | Reached::GoneWithItsHost(_) => self.listen(attempt),
+            Reached::Connected(_) | Reached::Away(_) | Reached::Silent => Ok(()),
         }
     }
 
@@ -162,6 +238,9 @@ impl Engine<'_> {
             return Ok(());
         };
         let attempt = link.attempt;
+        if self.is_deaf(attempt) {
+            return self.wait_out(attempt, patience);
+        }
         match link.heard.recv_timeout(patience) {
             Ok(Ok((offset, record))) => {
                 self.heard_at = Instant::now();
@@ -176,7 +255,12 @@ impl Engine<'_> {
                 self.heard_at = Instant::now();
                 if self.launcher.answers(attempt) { Ok(()) } else { self.listen(attempt) }
             }
-            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => self.listen(attempt),
+            Ok(Err(SpoolEnd::Damaged(FrameError::Io(_)) | SpoolEnd::End))
+            | Err(RecvTimeoutError::Disconnected) => self.listen(attempt),
+            Ok(Err(SpoolEnd::Damaged(error))) => {
+                self.heard_at = Instant::now();
+                self.mention_damage(attempt, &error)
+            }
         }
     }
 
@@ -216,4 +300,8 @@ impl Engine<'_> {
         };
         self.tell(input)
     }
+}
+
+fn unlaunched(reason: &str) -> Failure {
+    Failure::Other(format!("the attempt could not be launched: {reason}"))
 }

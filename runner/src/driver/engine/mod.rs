@@ -9,7 +9,7 @@ use super::watch::Watch;
 use super::{Drive, DriveError, OnInterrupt, Outcome};
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
-use crate::launch::{Launcher, LocalLauncher};
+use crate::launch::{Launcher, LocalLauncher, Usable};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
@@ -41,9 +41,19 @@ pub(super) struct Engine<'a> {
     link: Option<Link>,
     /// When the attempt was last heard of.
     heard_at: Instant,
+    /// The hosts that answered when the disks were looked at.
+    usable: Option<Usable>,
+    /// Why nobody knows whether the open attempt was launched.
+    unlaunched: Option<String>,
+    /// The newest attempt whose agent this controller was connected with.
+    followed: Option<AttemptId>,
+    /// Whether a host may be given up for the trial to go on.
+    may_give_up: bool,
     /// How far the open attempt's spool was read, and how far the ledger had it when this controller came.
     read: u64,
     kept: u64,
+    /// Where the spool of an attempt cannot be read any further.
+    damaged: Option<(AttemptId, u64)>,
     trained: Trained,
     watch: Watch,
     interrupts: u32,
@@ -62,6 +72,7 @@ impl<'a> Engine<'a> {
             || -> Box<dyn Launcher> { Box::new(LocalLauncher::starting(&folder, &drive.programs.agent)) };
         let launcher = drive.launcher.take().unwrap_or_else(here);
         let (machine, effects) = Machine::replay(&drive.ledger.facts(drive.trial)?);
+        let trained = Trained::recalled(drive.ledger.trained_ms(drive.trial)?);
         let mut engine = Self {
             interrupts: drive.interrupts.count(),
             drive,
@@ -76,14 +87,18 @@ impl<'a> Engine<'a> {
             news_since: None,
             link: None,
             heard_at: Instant::now(),
+            usable: None,
+            unlaunched: None,
+            followed: None,
+            may_give_up: false,
             read: 0,
             kept: 0,
-            trained: Trained::default(),
+            damaged: None,
+            trained,
             watch: Watch::default(),
             done: None,
             _lock: lock,
         };
-        engine.trained.recall(engine.launcher.as_mut(), engine.machine.attempt(), engine.machine.open());
         engine.carry_out(effects)?;
         Ok(engine)
     }
@@ -106,7 +121,10 @@ impl<'a> Engine<'a> {
     }
 
     /// Finds out what became of an open attempt: reads what it left behind, or goes on listening to it.
-    pub(super) fn settle(&mut self) -> Result<(), DriveError> {
+    ///
+    /// `may_give_up` is whether what lies on a host that cannot be asked is given up after a while; otherwise that is an `Err`.
+    pub(super) fn settle(&mut self, may_give_up: bool) -> Result<(), DriveError> {
+        self.may_give_up = may_give_up;
         if let Some(attempt) = self.machine.open() {
             self.kept = self.drive.ledger.offset(self.drive.trial, attempt)?;
             self.listen(attempt)?;
@@ -117,6 +135,7 @@ impl<'a> Engine<'a> {
 
     /// Drives the trial until it is over, or until its controller may leave.
     pub(super) fn run(&mut self) -> Result<Outcome, DriveError> {
+        self.may_give_up = true;
         loop {
             self.digest()?;
             if let Some(verdict) = self.done.take() {
@@ -137,10 +156,12 @@ impl<'a> Engine<'a> {
             self.hear()?;
             self.tick();
             self.note_load();
-            if self.news_since.is_some_and(|since| since.elapsed() >= KEEP_WITHIN) {
-                self.keep()?;
-            }
+            self.keep_if_due()?;
         }
+    }
+
+    fn keep_if_due(&mut self) -> Result<(), DriveError> {
+        if self.news_since.is_some_and(|since| since.elapsed() >= KEEP_WITHIN) { self.keep() } else { Ok(()) }
     }
 
     fn leave(&mut self) -> Result<Outcome, DriveError> {
@@ -206,6 +227,10 @@ impl<'a> Engine<'a> {
                     if let Some(failure) = failure.take() {
                         self.mention_wait(moment, failure);
                     }
+                }
+                Effect::Look => {
+                    self.keep()?;
+                    self.look();
                 }
                 Effect::Launch { attempt, from } => {
                     self.keep()?;

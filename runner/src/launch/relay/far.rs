@@ -8,6 +8,7 @@ use crate::checkpoints::{Here, Holder};
 use crate::driver::{Programs, logs};
 use crate::home::{Home, TrialFolder};
 use crate::process::{bind_to_this_thread, for_compute};
+use crate::store;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -71,13 +72,15 @@ pub fn run(
                     return pass_on(stream, to);
                 }
                 Err(Reached::Gone) => Reply::Gone,
+                Err(Reached::Away(reason)) => Reply::Failed { reason },
                 Err(_) => Reply::Silent,
             },
-            Request::Leftover { trial, attempt, from } => match starting(&trial).leftover(attempt, from) {
-                Ok(mut leftover) => {
-                    give(&mut stdout, &mut leftover)?;
+            Request::Leftover { trial, attempt, from } => match starting(&trial).left(attempt, from) {
+                Ok(Some((mut spool, bytes))) => {
+                    pour(&mut stdout, &mut spool, bytes)?;
                     continue;
                 }
+                Ok(None) => Reply::Bytes { bytes: 0 },
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
             Request::Logs { trial } => match logs(home, &trial) {
@@ -131,7 +134,12 @@ pub fn run(
                     Reply::Failed { reason: format!("{}: {error}", programs.worker.path.display()) }
                 }
             },
-            Request::Kill { trial, attempt } => Reply::Killed { is_gone: starting(&trial).kill(attempt) },
+            Request::Remove { trial } => {
+                answer(store::remove_folder(home, &trial), |bytes| Reply::Removed { bytes })
+            }
+            Request::Kill { trial, attempt } => {
+                answer(starting(&trial).bury(attempt), |is_gone| Reply::Killed { is_gone })
+            }
         };
         frame::write(&mut stdout, &reply)?;
     }
@@ -155,6 +163,16 @@ fn give(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
     to.flush()
 }
 
+/// Answers with so many bytes, which need not fit into memory. `Err` too when there are fewer: then this process ends, and with it
+/// the answer.
+fn pour(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Result<()> {
+    frame::write(to, &Reply::Bytes { bytes })?;
+    if io::copy(&mut from.take(bytes), to)? < bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    to.flush()
+}
+
 /// A piece of a log.
 fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Result<impl Read + use<>> {
     let path = of.map_or_else(|| trial.agent_log(), |(attempt, rank)| trial.rank_log(attempt, rank));
@@ -166,7 +184,7 @@ fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Res
 fn failed(not_launched: NotLaunched) -> Reply {
     match not_launched {
         NotLaunched::Checkpoint(reason) => Reply::NoCheckpoint { reason },
-        NotLaunched::Other(reason) => Reply::Failed { reason },
+        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => Reply::Failed { reason },
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod far;
 mod holder;
+mod leftover;
 mod near;
 mod put;
 
@@ -29,7 +30,7 @@ enum Request {
     Follow(Box<FollowerOrder>),
     /// Connect this stream with an agent that leads.
     Reach { trial: TrialId, attempt: AttemptId, from: u64 },
-    /// What an agent that is gone left behind.
+    /// What an agent that is gone left behind, all of it: it may be far more than the near end keeps at once.
     Leftover { trial: TrialId, attempt: AttemptId, from: u64 },
     /// What the planner must know of the host.
     Facts,
@@ -51,7 +52,9 @@ enum Request {
     CommitPut { trial: TrialId, folder: String, manifest: String },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
-    /// Kill what lives of an attempt.
+    /// Remove what is there of a trial that does not run.
+    Remove { trial: TrialId },
+    /// Kill what lives of an attempt, and let none of it live again.
     Kill { trial: TrialId, attempt: AttemptId },
 }
 
@@ -84,6 +87,10 @@ enum Reply {
     /// The stream is the rank's from here on.
     Measuring,
     Alive(bool),
+    /// So many bytes are free now.
+    Removed {
+        bytes: u64,
+    },
     /// The checkpoint that was to be gone on from cannot be had.
     NoCheckpoint {
         reason: String,

@@ -1,6 +1,7 @@
 //! The near end: a host as the controller asks it.
 
 use super::super::{Connection, NotLaunched, Reached};
+use super::leftover::{Leftover, STALLED};
 use super::{Reply, Request};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
@@ -61,17 +62,21 @@ impl RemoteHost {
     }
 
     pub(in crate::launch) fn lead(&mut self, order: AgentOrder) -> Result<AgentCard, NotLaunched> {
-        match self.ask(&Request::Lead(Box::new(order)))? {
-            Reply::Leading(card) => Ok(card),
-            Reply::NoCheckpoint { reason } => Err(NotLaunched::Checkpoint(reason)),
-            other => Err(unexpected(&other).into()),
+        match self.ask_once(&Request::Lead(Box::new(order))) {
+            Ok(Reply::Leading(card)) => Ok(card),
+            Ok(Reply::NoCheckpoint { reason }) => Err(NotLaunched::Checkpoint(reason)),
+            Ok(other) => Err(unexpected(&other).into()),
+            Err(Unanswered::NotAsked(reason)) => Err(reason.into()),
+            Err(Unanswered::Asked(reason)) => Err(NotLaunched::Unknown(reason)),
         }
     }
 
     pub(in crate::launch) fn follow(&mut self, order: FollowerOrder) -> Result<String, String> {
-        match self.ask(&Request::Follow(Box::new(order)))? {
-            Reply::Following { address } => Ok(address),
-            other => Err(unexpected(&other)),
+        match self.ask_once(&Request::Follow(Box::new(order))) {
+            Ok(Reply::Following { address }) => Ok(address),
+            Ok(other) => Err(unexpected(&other)),
+            // One that was started and that nobody leads ends by itself.
+            Err(Unanswered::NotAsked(reason) | Unanswered::Asked(reason)) => Err(reason),
         }
     }
 
@@ -98,6 +103,10 @@ impl RemoteHost {
                 self.stream = stream;
                 Reached::Gone
             }
+            (Reply::Failed { reason }, stream) => {
+                self.stream = stream;
+                Reached::Away(format!("{}: {reason}", self.name))
+            }
             (_, stream) => {
                 self.stream = stream;
                 Reached::Silent
@@ -105,13 +114,24 @@ impl RemoteHost {
         })
     }
 
+    /// What an agent that is gone left behind. `Err` when the host cannot be asked, or cannot read it.
     pub(in crate::launch) fn leftover(
         &mut self,
         trial: &TrialId,
         attempt: AttemptId,
         from: u64,
-    ) -> Result<Vec<u8>, String> {
-        self.bytes(&Request::Leftover { trial: trial.clone(), attempt, from })
+    ) -> Result<Leftover, String> {
+        let reply = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from })?;
+        match (reply, self.stream.take()) {
+            // The stream is the reader's: what is asked next comes over another one.
+            (Reply::Bytes { bytes }, Some(stream)) => {
+                Leftover::new(stream, bytes, STALLED).map_err(|error| error.to_string())
+            }
+            (other, stream) => {
+                self.stream = stream;
+                Err(unexpected(&other))
+            }
+        }
     }
 
     /// Whose logs of a trial lie there: of a rank in an attempt, or of the agents.
@@ -147,6 +167,14 @@ impl RemoteHost {
         }
     }
 
+    /// Removes what is there of a trial that does not run; bytes that are free now.
+    pub fn remove(&mut self, trial: &TrialId) -> Result<u64, String> {
+        match self.ask(&Request::Remove { trial: trial.clone() })? {
+            Reply::Removed { bytes } => Ok(bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     pub(in crate::launch) fn is_alive(
         &mut self,
         trial: &TrialId,
@@ -174,12 +202,41 @@ impl RemoteHost {
             return Ok(reply);
         }
         let stream = self.dial.dial().map_err(|error| error.to_string())?;
-        let reply = converse(&stream, request).map_err(|error| {
-            self.dial.last_words().map_or(error.clone(), |words| format!("{error} ({words})"))
-        })?;
+        let reply = converse(&stream, request).map_err(|error| self.with_last_words(error))?;
         self.stream = Some(stream);
         Ok(reply)
     }
+
+    /// Asks what is not asked again when the conversation breaks: the host may do it twice.
+    fn ask_once(&mut self, request: &Request) -> Result<Reply, Unanswered> {
+        // Over a stream that was dropped meanwhile it would be lost; this question may be asked twice.
+        self.address().map_err(Unanswered::NotAsked)?;
+        let stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => self.dial.dial().map_err(|error| Unanswered::NotAsked(error.to_string()))?,
+        };
+        // What was not written whole is not understood at the other end.
+        frame::write(&mut &stream, request).map_err(|error| Unanswered::NotAsked(error.to_string()))?;
+        let reply = frame::read(&mut &stream)
+            .map_err(|error| Unanswered::Asked(self.with_last_words(error.to_string())))?;
+        self.stream = Some(stream);
+        Ok(reply)
+    }
+
+    fn with_last_words(&self, error: String) -> String {
+        match self.dial.last_words() {
+            Some(words) => format!("{error} ({words})"),
+            None => error,
+        }
+    }
+}
+
+/// Why there is no answer to what must be asked once only.
+enum Unanswered {
+    /// The host was not reached.
+    NotAsked(String),
+    /// The host may have been reached, and may do what it was asked.
+    Asked(String),
 }
 
 fn converse(stream: &UnixStream, request: &Request) -> Result<Reply, String> {
@@ -198,6 +255,10 @@ pub(super) fn unexpected(reply: &Reply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::{LinkChoice, Program};
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::thread;
 
     /// A host that answers every request in the same way.
@@ -228,5 +289,47 @@ mod tests {
         assert!(asked(|| frame::encode(&Reply::Silent)).is_err());
         let right = || [frame::encode(&Reply::Bytes { bytes: 3 }), b"log".to_vec()].concat();
         assert_eq!(asked(right), Ok(b"log".to_vec()));
+    }
+
+    /// A host that hangs up when it is told to lead, and counts how often it was.
+    struct HangsUp(Arc<AtomicU32>);
+
+    impl Dial for HangsUp {
+        fn dial(&mut self) -> io::Result<UnixStream> {
+            let (near, far) = UnixStream::pair()?;
+            let led = Arc::clone(&self.0);
+            thread::spawn(move || {
+                while let Ok(request) = frame::read::<Request>(&mut &far) {
+                    if matches!(request, Request::Lead(_) | Request::Follow(_)) {
+                        led.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    }
+                    drop(frame::write(&mut &far, &Reply::Address("10.0.0.1".into())));
+                }
+            });
+            Ok(near)
+        }
+    }
+
+    #[test]
+    fn a_host_is_told_once_to_lead_and_then_nobody_knows_whether_it_does() {
+        let led = Arc::new(AtomicU32::new(0));
+        let mut host = RemoteHost::new("node1", Box::new(HangsUp(Arc::clone(&led))));
+        host.address().expect("it answers");
+        let order = AgentOrder {
+            trial: TrialId("01T".into()),
+            attempt: AttemptId(1),
+            folder: PathBuf::new(),
+            worker: Program::new("", []),
+            assignments: Vec::new(),
+            link: LinkChoice::SharedMemory,
+            keep: 2,
+            seat: None,
+            others: Vec::new(),
+        };
+        let answer = host.lead(order);
+        assert!(matches!(&answer, Err(NotLaunched::Unknown(_))), "{answer:?}");
+        assert_eq!(led.load(Ordering::SeqCst), 1, "it may be at work on the first order");
+        host.address().expect("it is asked again over another stream");
     }
 }

@@ -106,6 +106,13 @@ pub fn state(job: &JobId) -> Result<Option<JobState>, SlurmError> {
     }
 }
 
+/// Whether this user has jobs that wait or run.
+pub(crate) fn has_jobs() -> Result<bool, SlurmError> {
+    let mut command = Command::new("squeue");
+    command.args(["--noheader", "--me", "--format=%i"]);
+    Ok(!ask("squeue", &mut command)?.trim().is_empty())
+}
+
 /// Reads a line of `scontrol --oneliner show job`.
 fn parse_state(line: &str) -> Option<JobState> {
     let field = |name: &str| {

@@ -1,10 +1,12 @@
 //! The driver's side: it feeds the machine and carries out what it says, and may crash between any two effects.
 
+use super::ranks::folder;
 use super::truth::{Broke, promise};
 use super::{Fault, Live, World};
 use crate::fact::Fact;
 use crate::machine::{Effect, Input, Machine, Moment};
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
+use std::path::PathBuf;
 
 impl World<'_> {
     /// Feeds the machine and carries out what it says; the controller may crash between any two effects.
@@ -43,6 +45,7 @@ impl World<'_> {
     fn perform(&mut self, effect: Effect) -> Result<(), Broke> {
         match effect {
             Effect::Record(fact) => self.record(fact),
+            Effect::Look => self.look(),
             Effect::Launch { attempt, from } => self.launch(attempt, from),
             Effect::SendStop { attempt } => {
                 if let Some(live) = self.live.as_mut().filter(|live| live.attempt == attempt) {
@@ -65,6 +68,21 @@ impl World<'_> {
         }
     }
 
+    /// All disks are asked, and have all that was ever committed.
+    fn look(&mut self) -> Result<(), Broke> {
+        promise(self.live.is_none(), || "at most one live attempt: the next is prepared beside it".into())?;
+        let all = self.committed.iter().map(|(attempt, step)| (*attempt, *step, folder(*attempt, *step)));
+        let all: Vec<_> = all.collect();
+        let good = all.iter().rfind(|(.., at)| !self.refused.contains(at));
+        self.shown = good.map(|(.., at)| at.clone());
+        let wanted =
+            all.into_iter().filter(|(attempt, step, at)| self.machine.would_adopt(*attempt, *step, at));
+        self.owed.retain(|owed| !owed.is_of_a_look());
+        self.owed.extend(wanted.map(|(attempt, step, folder)| Input::Found { attempt, step, folder }));
+        self.owed.push_back(Input::Looked);
+        Ok(())
+    }
+
     fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), Broke> {
         promise(self.live.is_none(), || {
             format!("at most one live attempt: {attempt} is launched beside another")
@@ -75,6 +93,10 @@ impl World<'_> {
         let newest = self.counted.last();
         promise(from.as_ref() == newest, || {
             format!("an attempt goes on from the newest durable checkpoint {newest:?}, not from {from:?}")
+        })?;
+        let is_counted = |shown: &PathBuf| self.counted.iter().any(|point| point.folder == *shown);
+        promise(self.shown.as_ref().is_none_or(is_counted), || {
+            format!("what a disk has is not forgotten: {:?} is not counted", self.shown)
         })?;
         self.read = 0;
         let drawn = self.draw(3) as u32;
@@ -99,11 +121,46 @@ impl World<'_> {
             _ => {
                 self.reached.note(if from.is_some() { "resume" } else { "fresh start" });
                 let step = from.as_ref().map_or(0, |point| point.step.0);
-                self.spools.insert(attempt, vec![Input::Began { attempt, ranks }]);
-                self.live = Some(Live { attempt, ranks, step, from, failed: None, asked_to_stop: false });
+                let live = Live { attempt, ranks, step, from, failed: None, asked_to_stop: false };
+                if self.crew.is_none() && self.chance(10) {
+                    self.reached.note("late launch");
+                    self.late = Some(live);
+                } else {
+                    self.begin(live);
+                }
             }
         }
         Ok(())
+    }
+
+    fn begin(&mut self, live: Live) {
+        let (attempt, ranks) = (live.attempt, live.ranks);
+        self.spools.insert(attempt, vec![Input::Began { attempt, ranks }]);
+        self.live = Some(live);
+    }
+
+    /// A launch gets to its host; there it is refused once its attempt was told to be gone.
+    pub(super) fn arrive(&mut self) -> Result<(), String> {
+        let Some(late) = self.late.take() else { return Ok(()) };
+        if self.buried.contains(&late.attempt) && self.fault != Fault::LateLaunch {
+            self.reached.note("late launch refused");
+        } else {
+            self.begin(late);
+        }
+        self.holds()
+    }
+
+    /// The host that has the record of the open attempt is lost, once nothing of the attempt lives: what was not read never will be.
+    pub(super) fn lose_record(&mut self) {
+        let Some(open) = self.machine.open().filter(|_| self.live.is_none() && self.late.is_none()) else {
+            return;
+        };
+        let read = self.read;
+        if let Some(spool) = self.spools.get_mut(&open).filter(|spool| spool.len() > read) {
+            self.reached.note("record lost");
+            // What remains begins as it did: the truth of how many ranks there are is in it.
+            spool.truncate(read.max(1));
+        }
     }
 
     /// The driver reads on: what it owes, then the spool of the open attempt, then that nothing is left of it.
@@ -118,6 +175,7 @@ impl World<'_> {
         }
         if self.live.as_ref().is_none_or(|live| live.attempt != open) {
             self.reached.note("found gone");
+            self.buried.insert(open);
             return self.tell(Input::Gone { attempt: open });
         }
         Ok(())

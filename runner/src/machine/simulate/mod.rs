@@ -11,6 +11,7 @@ use crate::fact::{Fact, Verdict};
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{AttemptId, Failure, Rank, ResumePoint, StepId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 
 /// The step after which the training of this world is complete.
 const LAST: u64 = 12;
@@ -22,6 +23,8 @@ enum Fault {
     Machine(Promise),
     /// The newest fact is missing after a crash.
     LedgerForgets,
+    /// A launch is carried out although its attempt was told to be gone.
+    LateLaunch,
 }
 
 /// How often the chaos reached what it is meant to reach.
@@ -64,6 +67,14 @@ struct World<'a> {
     finished: BTreeSet<AttemptId>,
     /// Checkpoints the ledger counts, oldest first.
     counted: Vec<ResumePoint>,
+    /// Folders of those that were refused.
+    refused: BTreeSet<PathBuf>,
+    /// The newest one that the disks had when they were looked at.
+    shown: Option<PathBuf>,
+    /// Attempts of which it was told that none of their processes will live again.
+    buried: BTreeSet<AttemptId>,
+    /// A launch whose order is still on its way.
+    late: Option<Live>,
     chaos: bool,
     /// How much rarer chance strikes than in a small world.
     calm: u64,
@@ -113,6 +124,10 @@ impl<'a> World<'a> {
             claimed: BTreeSet::new(),
             finished: BTreeSet::new(),
             counted: Vec::new(),
+            refused: BTreeSet::new(),
+            shown: None,
+            buried: BTreeSet::new(),
+            late: None,
             chaos: true,
             calm: 1,
             crew: None,
@@ -143,6 +158,7 @@ impl World<'_> {
             }
             7 if self.chance(50) => return self.stale(),
             8 if self.chance(8) => return self.tell(Input::Stop),
+            8 => return self.arrive(),
             9 if self.chance(40) => return self.repeat(),
             10 => {
                 self.now += self.draw(30_000);
@@ -152,6 +168,7 @@ impl World<'_> {
                 let effects = self.replay();
                 return self.carry_out(effects);
             }
+            13 if self.chance(50) => self.lose_record(),
             12 if self.machine.open().is_none() && !self.waits_for_a_launch() => {
                 return self.tell(Input::Resume);
             }
@@ -183,6 +200,10 @@ fn all_promises_hold_in_twenty_thousand_worlds() {
         "hung agent",
         "kill",
         "found gone",
+        "record lost",
+        "checkpoint found",
+        "late launch",
+        "late launch refused",
         "stale message",
         "repeated message",
         "false claim",
@@ -257,20 +278,44 @@ fn going_on_from_a_refused_checkpoint_is_caught() {
 }
 
 #[test]
+fn going_on_from_a_checkpoint_that_was_refused_and_found_again_is_caught() {
+    is_caught(Fault::Machine(Promise::RefusedStaysRefused), "a refused checkpoint is not counted again");
+}
+
+#[test]
+fn forgetting_what_a_disk_has_is_caught() {
+    is_caught(Fault::Machine(Promise::FoundIsAdopted), "what a disk has is not forgotten");
+}
+
+#[test]
+fn a_launch_that_comes_too_late_is_caught() {
+    is_caught(Fault::LateLaunch, "at most one live attempt");
+}
+
+#[test]
 fn a_ledger_that_forgets_is_caught() {
     let noticed = (0..5_000).any(|seed| run(seed, Fault::LedgerForgets, &mut Reached::default()).is_err());
     assert!(noticed, "a forgotten fact must break a promise");
 }
 
+/// A trial whose first attempt is launched.
+fn begun() -> (Machine, Vec<Effect>) {
+    let (mut machine, effects) = Machine::begin();
+    assert_eq!(effects, [Effect::Look]);
+    let effects = machine.step(Moment(0), Input::Looked);
+    (machine, effects)
+}
+
 #[test]
 fn a_trial_that_makes_no_progress_fails_after_five_attempts() {
-    let (mut machine, mut effects) = Machine::begin();
+    let (mut machine, mut effects) = begun();
     for attempt in (1..=u64::from(ATTEMPTS_WITHOUT_PROGRESS)).map(AttemptId) {
         assert!(effects.iter().any(|e| matches!(e, Effect::Launch { attempt: a, .. } if *a == attempt)));
         effects = machine.step(Moment(0), Input::Gone { attempt });
         if attempt.0 < u64::from(ATTEMPTS_WITHOUT_PROGRESS) {
             assert_eq!(machine.step(Moment(0), Input::Tick), [], "the next attempt follows after a pause");
-            effects = machine.step(Moment(100_000), Input::Tick);
+            assert_eq!(machine.step(Moment(100_000), Input::Tick), [Effect::Look]);
+            effects = machine.step(Moment(100_000), Input::Looked);
         }
     }
     assert!(matches!(machine.verdict(), Some(Verdict::Failed(Failure::Other(_)))), "{effects:?}");
@@ -278,7 +323,7 @@ fn a_trial_that_makes_no_progress_fails_after_five_attempts() {
 
 #[test]
 fn the_second_stop_kills() {
-    let (mut machine, _) = Machine::begin();
+    let (mut machine, _) = begun();
     let attempt = AttemptId(1);
     assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::SendStop { attempt }]);
     assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::Kill { attempt }]);

@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::fact::{Fact, Verdict};
-use crate::machine::Input;
+use crate::machine::{Input, Phase};
 use dtrain_protocol::{Rank, ResumePoint};
 
 /// A promise that did not hold, or a crash of the controller inside a list of effects.
@@ -78,9 +78,16 @@ impl World<'_> {
                 })?;
             }
             Fact::CheckpointDurable { attempt, step, folder: at } => {
-                promise(open == Some(*attempt), || {
+                let is_found = open.is_none() && self.machine.phase == Phase::Looking;
+                promise(open == Some(*attempt) || is_found, || {
                     format!("a message of an older attempt changes nothing: {attempt} is not open")
                 })?;
+                promise(!self.refused.contains(at), || {
+                    format!("a refused checkpoint is not counted again: {at:?}")
+                })?;
+                if is_found {
+                    self.reached.note("checkpoint found");
+                }
                 let ranks = match self.spools[attempt].first() {
                     Some(Input::Began { ranks, .. }) => *ranks,
                     _ => unreachable!("a spool begins so"),
@@ -100,6 +107,7 @@ impl World<'_> {
             }
             Fact::CheckpointRefused { folder, .. } => {
                 self.reached.note("checkpoint refused");
+                self.refused.insert(folder.clone());
                 self.counted.retain(|point| point.folder != *folder);
             }
             Fact::AttemptEnded { attempt, .. } => {

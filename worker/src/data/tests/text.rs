@@ -82,6 +82,16 @@ fn bpe_is_trained_once_and_gives_the_text_back() {
         kept
     };
     assert_eq!(kept(&root).len(), 3, "a tokenizer and two files of tokens: {:?}", kept(&root));
+    let mut names = cached(&data, root.path(), &root.path().join("cache"), &[]).expect("the data is there");
+    names.sort();
+    let found = |path: &std::path::PathBuf| path.file_name().expect("a file").to_str().map(str::to_owned);
+    assert_eq!(
+        names.into_iter().map(Some).collect::<Vec<_>>(),
+        kept(&root).iter().map(found).collect::<Vec<_>>()
+    );
+    let mut all = all_cached(&root.path().join("cache"));
+    all.sort();
+    assert_eq!(all, kept(&root));
     let contents: Vec<_> = kept(&root).iter().map(|path| fs::read(path).expect("read")).collect();
     // Several ranks at once in a fresh place make the same.
     let again = folder(&[("t.txt", train.as_bytes()), ("v.txt", valid.as_bytes())]);

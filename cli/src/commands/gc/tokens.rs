@@ -1,0 +1,56 @@
+//! Tokens that are kept in the state folder, and those of them that some trial would read.
+
+use crate::commands::model::data_root;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::trials::ledger;
+use dtrain_protocol::inputs::TOKENIZER;
+use dtrain_recipes::{Data, DataFormat, Recipe, Tokenizer};
+use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial};
+use dtrain_runner::store::{Kind, Leftover};
+use dtrain_worker::data::{all_cached, cached};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Tokens and tokenizers that no trial of the history would read. `Err` in words when that cannot be told: then all stay.
+pub(super) fn leftovers(
+    context: &Context,
+    history: &History,
+) -> Result<Result<Vec<Leftover>, String>, Failure> {
+    let cache = context.home.path().join("cache");
+    let all = all_cached(&cache);
+    if all.is_empty() {
+        return Ok(Ok(Vec::new()));
+    }
+    let (mut needed, mut seen) = (BTreeSet::new(), Vec::new());
+    let rows = history
+        .trials(&Filter::default(), &Sort::Newest, Page::default(), &|_| false)
+        .map_err(|error| ledger(&error))?;
+    for row in rows {
+        let trial = history.trial(&row.id, &|_| false).map_err(|error| ledger(&error))?;
+        let Some(reading) = reading(&trial).filter(|reading| !seen.contains(reading)) else { continue };
+        let (data, root, trained) = &reading;
+        match cached(data, root, &cache, trained) {
+            Ok(names) => needed.extend(names),
+            Err(error) => return Ok(Err(format!("the data of {} cannot be read: {error}", row.label))),
+        }
+        seen.push(reading);
+    }
+    let is_needed = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| needed.contains(name))
+    };
+    let others = all.into_iter().filter(|path| !is_needed(path));
+    Ok(Ok(others.map(|path| Leftover::new(Kind::Tokens, path, None)).collect()))
+}
+
+/// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one without a trained tokenizer.
+fn reading(trial: &Trial) -> Option<(Data, PathBuf, Vec<Vec<u8>>)> {
+    let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).ok()?;
+    let data = recipe.data?;
+    if !matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_) }) {
+        return None;
+    }
+    let newest = trial.checkpoints.iter().rev();
+    let trained = newest.map(|saved| saved.folder.join(TOKENIZER)).find_map(|path| std::fs::read(path).ok());
+    Some((data, data_root(trial), trained.into_iter().collect()))
+}

@@ -1,0 +1,131 @@
+//! The hosts that `--on` describes.
+
+use crate::failure::{Exit, Failure};
+use dtrain_planner::analytic::Gpu;
+use dtrain_planner::analytic::hardware::{gpu, gpus, squashed};
+use dtrain_planner::analytic::search::Cluster;
+
+/// How like a GPU type a word is that may be meant for it; 1 is equal.
+const LIKE: f64 = 0.8;
+
+/// Groups of equal hosts from `HOSTSxGPUS TYPE`, with `+` between them.
+pub(super) fn groups(on: &str, network: Option<f64>) -> Result<Vec<Cluster>, Failure> {
+    let groups = on.split('+').map(|group| cluster(group, network)).collect::<Result<Vec<_>, _>>()?;
+    let all = groups.iter().try_fold(0, |all: u32, group| all.checked_add(group.devices));
+    match all {
+        Some(_) => Ok(groups),
+        None => Err(Failure::new(Exit::Usage, format!("`--on {on:?}` is too many GPUs"))),
+    }
+}
+
+/// A group from `HOSTSxGPUS TYPE`.
+fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
+    let wrong = |what: String| {
+        Failure::new(Exit::Usage, what).hint(
+            "write `--on \"2048x8 H100-SXM-80GB\"`: hosts, GPUs per host and GPU type; `+` joins groups",
+        )
+    };
+    let (size, part) = halves(on);
+    let count = |text: &str| text.trim().parse().ok().filter(|count| (1..=1_000_000).contains(count));
+    let numbers = size.split_once(TIMES).and_then(|(hosts, each)| count(hosts).zip(count(each)));
+    let Some((hosts, per_host)) = numbers else {
+        let size = if size.is_empty() { on.trim() } else { size };
+        return Err(wrong(format!("`{size}` is not a number of hosts and GPUs per host")));
+    };
+    if part.is_empty() {
+        return Err(wrong(format!("`--on {on:?}` names no GPU type")));
+    }
+    let Some(gpu) = gpu(part) else { return Err(unknown(part)) };
+    if u32::checked_mul(hosts, per_host).is_none() {
+        return Err(wrong(format!("`{size}` is too many GPUs")));
+    }
+    let usual = Cluster::of(gpu, hosts, per_host);
+    match network {
+        None => Ok(usual),
+        Some(gbit) if gbit.is_finite() && gbit > 0.0 => Ok(Cluster { network: gbit / 8.0 * 1e9, ..usual }),
+        Some(gbit) => Err(Failure::new(Exit::Usage, format!("`--network {gbit}` is not a valid bandwidth"))
+            .hint("give the Gbit/s per GPU, such as `--network 400`")),
+    }
+}
+
+/// What may stand between hosts and GPUs per host.
+const TIMES: [char; 3] = ['x', 'X', '×'];
+
+/// Numbers and type of `2048x8 H100`; there may be blanks around the `x`.
+fn halves(on: &str) -> (&str, &str) {
+    let on = on.trim();
+    let is_number = |c: char| c.is_ascii_digit() || c == '-';
+    let hosts = on.len() - on.trim_start_matches(is_number).len();
+    let rest = on[hosts..].trim_start();
+    let Some(each) = rest.strip_prefix(TIMES) else { return on.split_once(' ').unwrap_or((on, "")) };
+    let part = each.trim_start().trim_start_matches(is_number);
+    let size = on[..on.len() - part.len()].trim_end();
+    (size, part.trim())
+}
+
+fn unknown(part: &str) -> Failure {
+    let failure = Failure::new(Exit::Usage, format!("unknown GPU type `{part}`"));
+    let words = |gpu: &Gpu| gpu.words.join(" ").to_uppercase();
+    let meant = squashed(part);
+    let likeness = |gpu: &Gpu| strsim::jaro_winkler(&meant, &gpu.words.concat());
+    let mut near: Vec<(f64, &Gpu)> = gpus().iter().map(|gpu| (likeness(gpu), gpu)).collect();
+    near.retain(|(likeness, _)| *likeness >= LIKE);
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let near: Vec<String> = near.iter().take(3).map(|(_, gpu)| words(gpu)).collect();
+    match near.split_last() {
+        None => {
+            let known: Vec<String> = gpus().iter().map(words).collect();
+            failure.hint(format!("known types: {}", known.join(", ")))
+        }
+        Some((only, [])) => failure.hint(format!("did you mean {only}?")),
+        Some((last, others)) => failure.hint(format!("did you mean {} or {last}?", others.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Paint;
+
+    fn size(on: &str) -> Vec<(u32, u32)> {
+        let groups = groups(on, None).unwrap_or_else(|failure| panic!("{}", failure.render(Paint::plain())));
+        groups.iter().map(|group| (group.devices, group.per_host)).collect()
+    }
+
+    fn refused(on: &str) -> String {
+        groups(on, None).expect_err("it is wrong").render(Paint::plain())
+    }
+
+    #[test]
+    fn blanks_may_stand_around_numbers() {
+        for on in ["64x8 H100", "64 x 8 H100", " 64  ×8   H100 ", "64X8 H100-SXM-80GB", "64x 8H100"] {
+            assert_eq!(size(on), [(512, 8)], "{on}");
+        }
+        assert_eq!(size("2 x 8 H100 + 4x4 A100"), [(16, 8), (16, 4)]);
+    }
+
+    #[test]
+    fn wrong_sizes_are_named() {
+        for (on, size) in [
+            ("-4x8 H100", "-4x8"),
+            ("H100", "H100"),
+            ("64 H100", "64"),
+            ("0x8 H100", "0x8"),
+            ("8xH100", "8x"),
+        ] {
+            let text = refused(on);
+            assert!(text.contains(&format!("`{size}` is not a number of hosts")), "{on}: {text}");
+        }
+        assert!(refused("64x8").contains("names no GPU type"));
+        assert!(refused("1000000x1000000 H100").contains("too many GPUs"));
+    }
+
+    #[test]
+    fn the_nearest_types_are_suggested_and_all_only_where_none_is_near() {
+        let text = refused("64x8 H10O");
+        assert!(text.contains("unknown GPU type `H10O`") && text.contains("did you mean H100"), "{text}");
+        assert!(!text.contains("GAUDI"), "{text}");
+        assert!(refused("64x8 MI-3OO").contains("did you mean MI3"));
+        assert!(refused("64x8 Frobnicator").contains("known types: GB300"));
+    }
+}

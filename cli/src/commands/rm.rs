@@ -1,0 +1,147 @@
+//! `dtrain rm`.
+
+use crate::args::RmArgs;
+use crate::confirm::confirm;
+use crate::context::Context;
+use crate::drive::catch_up;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::hosts;
+use crate::render::number::counted;
+use crate::trials::{self, ledger};
+use dtrain_protocol::TrialId;
+use dtrain_recipes::Bytes;
+use dtrain_runner::ledger::{History, Status, Trial};
+use dtrain_runner::store::{self, RemoveError};
+use serde::Serialize;
+
+/// What is gone of a trial.
+#[derive(Serialize)]
+struct Gone {
+    trial: TrialId,
+    label: String,
+    /// Bytes that are free now, here and on hosts.
+    bytes: u64,
+    /// Hosts that could not be asked, and still have what they had.
+    away: Vec<Away>,
+}
+
+#[derive(Serialize)]
+struct Away {
+    host: String,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct Report {
+    bytes: u64,
+    trials: Vec<Gone>,
+}
+
+/// Removes trials.
+pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
+    catch_up(context);
+    // Asked for before it is opened for writing, so that a missing history is not made.
+    drop(trials::read_history(context)?);
+    let mut history = trials::open_history(context)?;
+    let wanted = wanted(context, &history, &args.trials)?;
+    let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
+    let folders = wanted.iter().flat_map(|trial| store::folders(&context.home, &trial.row.id));
+    let size = Bytes(store::freed(folders));
+    let what = format!("remove {} ({size} on this machine)", labels.join(", "));
+    if !confirm(context, &what, args.yes)? {
+        context.out.say("nothing was removed");
+        return Ok(Exit::Done);
+    }
+    let mut report = Report { bytes: 0, trials: Vec::new() };
+    for trial in &wanted {
+        let gone = remove(context, &mut history, trial)?;
+        report.bytes += gone.bytes;
+        context.out.say(&format!("removed {}: {} freed", gone.label, Bytes(gone.bytes)));
+        for Away { host, reason } in &gone.away {
+            context.out.say(&format!(
+                "{}: {host} cannot be reached, so what it has of {} stays there, in trials/{} of its state folder: {reason}",
+                context.out.paint.yellow("warning"),
+                gone.label,
+                gone.trial
+            ));
+        }
+        report.trials.push(gone);
+    }
+    if context.out.json {
+        context.out.json("removed", &report)?;
+    } else if wanted.len() > 1 {
+        let number = counted(wanted.len() as u64, "trial");
+        context.out.say(&format!("{number} removed, {} freed", Bytes(report.bytes)));
+    }
+    context.out.next("dtrain history");
+    Ok(Exit::Done)
+}
+
+/// The trials that were named, each once. `Err` unless all of them can be removed.
+fn wanted(context: &Context, history: &History, names: &[String]) -> Result<Vec<Trial>, Failure> {
+    let mut wanted: Vec<Trial> = Vec::new();
+    for name in names {
+        let trial = trials::trial(context, history, name)?;
+        if wanted.iter().all(|known| known.row.id != trial.row.id) {
+            wanted.push(trial);
+        }
+    }
+    for trial in &wanted {
+        let (id, label) = (&trial.row.id, &trial.row.label);
+        if trial.row.status == Status::Running {
+            let processes = dtrain_runner::driver::processes(&context.home, id);
+            let error = RemoveError::Running { processes };
+            return Err(refused(label, &error));
+        }
+        let children = history.children(id).map_err(|error| ledger(&error))?;
+        let is_removed_too = |child: &TrialId| wanted.iter().any(|other| other.row.id == *child);
+        let needs = children.iter().find(|child| !child.is_independent && !is_removed_too(&child.trial));
+        if let Some(child) = needs {
+            let what = format!("{label} has a checkpoint that {} has yet to begin with", child.label);
+            return Err(Failure::new(Exit::Usage, what).hint(format!(
+                "`dtrain resume {0}` lets it take that over; `dtrain rm {0} {label}` removes both",
+                child.label
+            )));
+        }
+    }
+    Ok(wanted)
+}
+
+fn remove(context: &Context, history: &mut History, trial: &Trial) -> Result<Gone, Failure> {
+    let (id, label) = (&trial.row.id, &trial.row.label);
+    let (mut hosts, away) = hosts::of_trial_and_silent(context, trial)?;
+    let mut there = 0;
+    let elsewhere = || {
+        for host in &mut hosts {
+            there += host.remove(id).map_err(|reason| format!("{}: {reason}", host.name))?;
+        }
+        Ok(())
+    };
+    let is_alive = |id: &TrialId| trials::is_alive(context, id);
+    let removed = store::remove(&context.home, history, id, &is_alive, elsewhere)
+        .map_err(|error| refused(label, &error))?;
+    Ok(Gone {
+        trial: id.clone(),
+        label: label.clone(),
+        bytes: removed.bytes + there,
+        away: away.into_iter().map(|(host, reason)| Away { host, reason }).collect(),
+    })
+}
+
+fn refused(label: &str, error: &RemoveError) -> Failure {
+    match error {
+        RemoveError::Running { .. } | RemoveError::Drive(_) => {
+            Failure::new(Exit::Usage, format!("{label} cannot be removed: {error}"))
+                .hint(format!("`dtrain stop {label}` stops it"))
+        }
+        RemoveError::Ledger(error) => ledger(error),
+        RemoveError::Host(reason) => {
+            Failure::new(Exit::Infrastructure, format!("{label} is not removed: a host refuses"))
+                .cause(reason.clone())
+                .hint(format!("`dtrain rm {label}` tries again"))
+        }
+        RemoveError::Folder { .. } => {
+            Failure::of(Exit::Infrastructure, error).hint("`dtrain gc` removes what is left of it")
+        }
+    }
+}

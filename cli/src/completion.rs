@@ -1,0 +1,184 @@
+//! What a shell offers for words that only the user's files know: trials, studies, recipes, packages and keys.
+//!
+//! The shell calls the program with `COMPLETE` set, at every press of the key: nothing is planned, measured, migrated or made here,
+//! and what cannot be read offers nothing.
+
+use crate::context::Context;
+use crate::output::Output;
+use crate::packages::store;
+use clap::Command;
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use dtrain_recipes::keys::{Shape, keys};
+use dtrain_recipes::{library, sharing};
+use dtrain_runner::ledger::glance;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// The variable that asks for candidates, by the name of the shell.
+pub(crate) const VARIABLE: &str = "COMPLETE";
+
+/// Answers the shell and ends the program, where it is the shell that asks.
+pub(crate) fn answer(command: fn() -> Command) {
+    CompleteEnv::with_factory(command).var(VARIABLE).bin("dtrain").complete();
+}
+
+/// Offers trials.
+pub(crate) fn trial() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let words = glance::labels(&history(), text(typed));
+        candidates(words.into_iter().chain(["last".to_owned()]), typed)
+    })
+}
+
+/// Offers studies.
+pub(crate) fn study() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| candidates(glance::studies(&history(), text(typed)), typed))
+}
+
+/// Offers recipes of the library and of packages, and files.
+pub(crate) fn recipe() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let mut found = candidates(recipes(), typed);
+        found.extend(PathCompleter::any().complete(typed));
+        found
+    })
+}
+
+/// Offers recipes of the library and of packages.
+pub(crate) fn recipe_name() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| candidates(recipes(), typed))
+}
+
+/// Offers trials, recipes and files: what `show` takes.
+pub(crate) fn trial_or_recipe() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let mut found = trial().complete(typed);
+        if std::env::args_os().any(|word| word == "--resolved") {
+            found = recipe().complete(typed);
+        }
+        found
+    })
+}
+
+/// Offers packages.
+pub(crate) fn package() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        candidates(packages().into_iter().map(|locked| locked.name), typed)
+    })
+}
+
+/// Offers keys, and behind `=` the words that a key takes.
+pub(crate) fn setting() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| match text(typed).split_once('=') {
+        None => {
+            let key = |path: &str, doc: &str| {
+                CompletionCandidate::new(format!("{path}=")).help(Some(doc.to_owned().into()))
+            };
+            let known = keys().iter().filter(|key| key.path.starts_with(text(typed)));
+            known.map(|known| key(known.path, known.doc)).collect()
+        }
+        Some((path, _)) => {
+            let shape = keys().iter().find(|key| key.path == path).map(|key| key.shape);
+            candidates(
+                shape.map(words).unwrap_or_default().into_iter().map(|word| format!("{path}={word}")),
+                typed,
+            )
+        }
+    })
+}
+
+/// The words that a value may be.
+fn words(shape: Shape) -> Vec<&'static str> {
+    match shape {
+        Shape::OneOf(words) => words.to_vec(),
+        Shape::Flag => vec!["true", "false"],
+        Shape::OrNone(inner) => ["none"].into_iter().chain(words(*inner)).collect(),
+        Shape::OrAuto(inner) => ["auto"].into_iter().chain(words(*inner)).collect(),
+        Shape::Choice(inner) => ["auto"].into_iter().chain(words(*inner)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The words that begin as what was typed.
+fn candidates(words: impl IntoIterator<Item = String>, typed: &OsStr) -> Vec<CompletionCandidate> {
+    let fits = |word: &String| word.starts_with(text(typed));
+    words
+        .into_iter()
+        .filter(fits)
+        .enumerate()
+        .map(|(place, word)| CompletionCandidate::new(word).display_order(Some(place)))
+        .collect()
+}
+
+fn text(typed: &OsStr) -> &str {
+    typed.to_str().unwrap_or_default()
+}
+
+/// The history that the words on the command line, or the environment, name.
+fn history() -> PathBuf {
+    let mut words = std::env::args_os().skip_while(|word| word != "--").skip(1);
+    let mut said = None;
+    while let Some(word) = words.next() {
+        if word == "--state" {
+            said = words.next();
+        } else if let Some(folder) = word.to_str().and_then(|word| word.strip_prefix("--state=")) {
+            said = Some(folder.into());
+        }
+    }
+    let variable = || std::env::var_os("DTRAIN_STATE").filter(|folder| !folder.is_empty());
+    let folder = said.or_else(variable).map(PathBuf::from);
+    Context::new(Output::new(false, true), folder).map(|context| context.home.history()).unwrap_or_default()
+}
+
+fn packages() -> Vec<sharing::Locked> {
+    store(Path::new("."), false).ok().and_then(|store| sharing::list(&store).ok()).unwrap_or_default()
+}
+
+/// `library/NAME` and `PACKAGE/RECIPE`, by the names of files alone: nothing is verified before it is read.
+fn recipes() -> Vec<String> {
+    let mut names: Vec<String> = library::names().map(|name| format!("library/{name}")).collect();
+    if let Ok(store) = store(Path::new("."), false) {
+        for locked in packages() {
+            let folder = store.folder.join(&locked.name).join(&locked.commit);
+            collect(&folder, &locked.name, 4, &mut names);
+        }
+    }
+    names
+}
+
+/// Names of the recipes below a folder of a package.
+fn collect(folder: &Path, prefix: &str, depth: u32, names: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        match name.strip_suffix(".toml") {
+            Some(stem) => names.push(format!("{prefix}/{stem}")),
+            None if depth > 0 && entry.path().is_dir() => {
+                collect(&entry.path(), &format!("{prefix}/{name}"), depth - 1, names);
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered(completer: &ArgValueCompleter, typed: &str) -> Vec<String> {
+        let found = completer.complete(OsStr::new(typed));
+        found.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn keys_and_their_words_are_offered() {
+        assert!(offered(&setting(), "train.see").contains(&"train.seed=".to_owned()));
+        assert_eq!(offered(&setting(), "cluster.launcher=l"), ["cluster.launcher=local"]);
+        assert!(offered(&setting(), "nothing.").is_empty());
+    }
+
+    #[test]
+    fn the_library_is_offered() {
+        assert!(offered(&recipe_name(), "library/").contains(&"library/char-gpt".to_owned()));
+    }
+}

@@ -1,0 +1,113 @@
+//! What `run` would refuse about a recipe that holds, as far as it is known here at little cost.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::load::{Loaded, found};
+use crate::output::Paint;
+use crate::rates;
+use dtrain_planner::{PlanError, precheck};
+use dtrain_recipes::{Checked, DataFormat, Devices, Launcher, Model, Problem, Tokenizer};
+use dtrain_worker::data::DataError;
+
+/// Most bytes of data that a check reads.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Looks at machine and data; `Err` lists what `run` would refuse, `Ok` what it may refuse on other hosts.
+pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, Failure> {
+    let checked = &loaded.checked;
+    let recipe = &checked.recipe;
+    let mut problems = Vec::new();
+    let samples = match is_cheap(loaded).then(|| rates::open(context, loaded)) {
+        Some(Ok(inputs)) => inputs.map(|inputs| inputs.train_samples),
+        Some(Err(error)) => {
+            problems.push(of_data(checked, &error));
+            None
+        }
+        None => None,
+    };
+    let is_here = recipe.cluster.launcher == Launcher::Local;
+    let host = is_here.then(rates::host);
+    if let Err(error) = precheck(recipe, host.as_ref(), samples) {
+        problems.push(of_plan(checked, &error));
+    }
+    if problems.is_empty() { Ok(of_other_hosts(checked)) } else { Err(problems.into()) }
+}
+
+/// Whether samples can be counted soon: nothing is trained for it, and little is read.
+fn is_cheap(loaded: &Loaded) -> bool {
+    let Some(data) = &loaded.checked.recipe.data else { return false };
+    if matches!(data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_) }) {
+        return false;
+    }
+    let files = loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder));
+    let bytes = files.map(|file| file.metadata().map_or(0, |about| about.len()));
+    bytes.fold(0, u64::saturating_add) <= MOST_BYTES
+}
+
+/// Hosts are not reached for a check; they are sent this program, though.
+fn of_other_hosts(checked: &Checked) -> Vec<Problem> {
+    let cluster = &checked.recipe.cluster;
+    let lacks_backend =
+        cluster.launcher != Launcher::Local && cluster.devices == Devices::Cuda && !cfg!(feature = "cuda");
+    if !lacks_backend || matches!(checked.recipe.model, Model::Command(_)) {
+        return Vec::new();
+    }
+    let message = "`cluster.devices` is \"cuda\", and this build has only the CPU backend";
+    let problem = Problem::new(message)
+        .note("the hosts are sent the program that runs here")
+        .hint("run from a build with `--features cuda`");
+    vec![placed(problem, checked, &["cluster.devices"])]
+}
+
+fn of_data(checked: &Checked, error: &DataError) -> Problem {
+    let keys = ["data.train", "model.context", "data.valid"];
+    match error {
+        DataError::TooFew { what, hint } => {
+            placed(Problem::new(format!("the data has {what}")).hint(*hint), checked, &keys)
+        }
+        error => placed(Problem::new(error.to_string()), checked, &keys[..1]),
+    }
+}
+
+fn of_plan(checked: &Checked, error: &PlanError) -> Problem {
+    let keys: &[&str] = match error {
+        PlanError::UnevenHosts { .. } => &["cluster.ranks"],
+        PlanError::NoGpu { .. } => &["cluster.devices"],
+        PlanError::BatchBeyondData { .. } => &["train.batch", "data.train"],
+        PlanError::TooManyMicroBatches { .. } => &["train.batch", "layout.micro_batch"],
+        PlanError::NothingFits { .. }
+        | PlanError::SamplesUnknown
+        | PlanError::NoEnd
+        | PlanError::EmptyBatch => &[],
+    };
+    let text = error.to_string();
+    let (fact, hint) = text.split_once("; ").map_or((text.as_str(), None), |(fact, hint)| (fact, Some(hint)));
+    let problem = placed(Problem::new(fact), checked, keys);
+    match hint {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}
+
+/// A problem at the first of these keys that was said; the others that were said are noted.
+fn placed(mut problem: Problem, checked: &Checked, keys: &[&str]) -> Problem {
+    for key in keys {
+        let Some(value) = checked.resolved.iter().find(|value| value.path == *key) else { continue };
+        if value.origin.source().is_none() {
+            continue;
+        }
+        problem = match problem.origin {
+            None => problem.at(&value.origin),
+            Some(_) => problem.note_at(format!("`{key}` is {}", value.value), &value.origin),
+        };
+    }
+    problem
+}
+
+/// A warning for a person.
+pub(crate) fn words(paint: Paint, warning: &Problem) -> String {
+    let place = warning.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
+    let notes: String = warning.notes.iter().map(|(note, _)| format!("; {note}")).collect();
+    let hint = warning.hint.as_ref().map_or_else(String::new, |hint| format!(": {hint}"));
+    format!("{}: {}{place}{notes}{hint}", paint.yellow("warning"), warning.message)
+}

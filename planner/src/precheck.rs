@@ -1,0 +1,103 @@
+//! What can be refused before anything is searched, measured or started.
+//!
+//! `check` asks this with what is at hand, `plan` and `run` with everything; so the first never accepts what the others refuse here.
+
+use crate::error::PlanError;
+use crate::space;
+use dtrain_protocol::{DeviceKind, HostFacts};
+use dtrain_recipes::{Choice, Model, Recipe, Samples};
+
+/// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
+pub const MICRO_BATCHES: u64 = 16_384;
+
+/// Refuses what no plan can be made of. `host` is `None` where the training hosts cannot be asked, `samples` (to train on)
+/// where nobody counted them.
+pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>) -> Result<(), PlanError> {
+    let hosts = host.map_or_else(|| recipe.cluster.host_count().max(1), |host| host.hosts.get());
+    if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(hosts)) {
+        return Err(PlanError::UnevenHosts { ranks, hosts });
+    }
+    if let Some(host) = host
+        && space::device(recipe, host) == DeviceKind::Cuda
+        && host.gpus.is_empty()
+    {
+        return Err(PlanError::NoGpu { host: host.name.clone() });
+    }
+    if let Model::Command(_) = recipe.model {
+        return Ok(());
+    }
+    let Some(batch) = smallest(&recipe.train.batch) else { return Ok(()) };
+    fills(batch, samples)?;
+    match (recipe.layout.micro_batch, host) {
+        (Some(micro), Some(host)) => few_passes(recipe, host, batch, micro),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a batch that the data cannot fill.
+pub(crate) fn fills(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
+    match samples.filter(|samples| *samples < batch) {
+        Some(samples) => Err(PlanError::BatchBeyondData { batch, samples }),
+        None => Ok(()),
+    }
+}
+
+/// The smallest batch that the recipe allows; `None` where the planner chooses it.
+fn smallest(batch: &Choice<Samples>) -> Option<u64> {
+    match batch {
+        Choice::Auto => None,
+        Choice::Pinned(batch) | Choice::Log { low: batch, .. } => Some(batch.0),
+        Choice::Among(batches) => batches.iter().map(|batch| batch.0).min(),
+    }
+}
+
+/// Refuses a step of more micro-batches than a rank is sent, also with as many replicas as there can be.
+fn few_passes(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Result<(), PlanError> {
+    let most = || space::ranks_most(host, space::device(recipe, host));
+    let replicas = recipe.layout.data.or(recipe.cluster.ranks).unwrap_or_else(most).max(1);
+    let passes = batch / (u64::from(micro) * u64::from(replicas)).max(1);
+    if passes <= MICRO_BATCHES || recipe.layout.shares.is_some() {
+        return Ok(());
+    }
+    Err(PlanError::TooManyMicroBatches { batch, micro, replicas, passes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use dtrain_recipes::Devices;
+
+    fn refused(change: impl Fn(&mut Recipe), samples: Option<u64>) -> String {
+        let mut recipe = sample::recipe();
+        change(&mut recipe);
+        precheck(&recipe, Some(&sample::host(2)), samples).expect_err("it cannot be trained").to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_trained_is_refused_without_a_search() {
+        let batch = |batch| Choice::Pinned(Samples(batch));
+        let pinned = refused(|recipe| recipe.train.batch = batch(64), Some(63));
+        assert!(pinned.contains("train.batch is 64, and the data has 63 samples"), "{pinned}");
+        let many = |recipe: &mut Recipe| recipe.train.batch = Choice::Among(vec![Samples(128), Samples(64)]);
+        assert!(refused(many, Some(63)).contains("train.batch is 64"));
+        let passes = refused(
+            |recipe| {
+                recipe.train.batch = batch(400_000);
+                recipe.layout.micro_batch = Some(1);
+                recipe.cluster.ranks = Some(2);
+            },
+            None,
+        );
+        assert!(passes.contains("200000 micro-batches of 1 on each of 2 replicas"), "{passes}");
+        let gpu = refused(|recipe| recipe.cluster.devices = Devices::Cuda, None);
+        assert!(gpu.contains("has no CUDA device"), "{gpu}");
+    }
+
+    #[test]
+    fn what_only_the_hosts_know_is_not_asked_without_them() {
+        let mut recipe = sample::recipe();
+        recipe.cluster.devices = Devices::Cuda;
+        assert_eq!(precheck(&recipe, None, Some(1_000_000)), Ok(()));
+    }
+}

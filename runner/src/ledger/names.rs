@@ -1,0 +1,142 @@
+//! What conditions and orders may name in a history, and what was probably meant by a name that is none.
+
+use super::filter::{ConditionError, column};
+use super::{Fault, History};
+use crate::fact::LedgerError;
+use dtrain_recipes::keys::keys;
+use rusqlite::Connection;
+use std::collections::BTreeSet;
+
+/// Names that are compared with words.
+pub(super) const WORDS: [&str; 4] = ["recipe", "study", "status", "tag"];
+
+/// Columns of the list that are compared with numbers.
+pub(super) const COLUMNS: [&str; 6] = ["batch", "learning_rate", "best", "loss", "step", "tokens_per_second"];
+
+/// What every trial may measure.
+const METRICS: [&str; 2] = ["valid.loss", "valid.accuracy"];
+
+/// What tables call a column.
+const TITLES: [(&str, &str); 2] = [("rate", "learning_rate"), ("tok/s", "tokens_per_second")];
+
+/// Names that trials of a history have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Keys of recipes and plans, and recorded figures.
+    keys: BTreeSet<String>,
+    /// Whether there is a trial.
+    has_trials: bool,
+}
+
+impl History {
+    /// The names that conditions may use.
+    pub fn names(&self) -> Result<Names, LedgerError> {
+        self.read("read names from", names)
+    }
+}
+
+fn names(database: &Connection) -> Result<Names, Fault> {
+    let mut select = database.prepare("SELECT name FROM key")?;
+    let keys = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let has_trials = database.query_row("SELECT EXISTS(SELECT 1 FROM trial)", [], |row| row.get(0))?;
+    Ok(Names { keys, has_trials })
+}
+
+impl Names {
+    /// The number that a name stands for: a column, a key or a figure. `Err` names what was probably meant.
+    pub(super) fn number(&self, name: &str) -> Result<String, ConditionError> {
+        let plain = name.to_lowercase();
+        let title = TITLES.iter().find(|(title, _)| *title == plain).map(|(_, column)| *column);
+        if column(name).is_some() || self.is_key(name) {
+            return Ok(name.to_owned());
+        }
+        if let Some(column) = title.or_else(|| column(&plain).map(|_| plain.as_str())) {
+            return Ok(column.to_owned());
+        }
+        if WORDS.contains(&plain.as_str()) {
+            return Err(ConditionError::Word(plain));
+        }
+        Err(ConditionError::Unknown { name: name.to_owned(), near: self.near(name) })
+    }
+
+    fn is_key(&self, name: &str) -> bool {
+        let is_of_a_plan = || !self.has_trials && name.starts_with("plan.");
+        let is_of_the_language = || keys().iter().any(|key| key.path == name);
+        self.keys.contains(name) || METRICS.contains(&name) || is_of_the_language() || is_of_a_plan()
+    }
+
+    /// The name that is most like another, when one is: the last part of a key counts as the key.
+    fn near(&self, name: &str) -> Option<String> {
+        let short = WORDS.into_iter().chain(COLUMNS).chain(METRICS);
+        let long = self.keys.iter().map(String::as_str).chain(keys().iter().map(|key| key.path));
+        let like = |known: &str| {
+            let last = known.rsplit('.').next().unwrap_or(known);
+            let part = if known == last { 0.0 } else { 0.99 * strsim::jaro_winkler(name, last) };
+            strsim::jaro_winkler(name, known).max(part)
+        };
+        let best = short.chain(long).map(|known| (like(known), known)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+        (best.0 >= 0.8).then(|| best.1.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Filter, Sort};
+    use super::*;
+
+    fn known() -> Names {
+        let keys =
+            ["train.seed", "plan.micro_batch", "loss", "valid.loss", "save.stall_seconds", "params.depth"];
+        Names { keys: keys.map(str::to_owned).into(), has_trials: true }
+    }
+
+    #[test]
+    fn names_of_columns_keys_and_figures_are_known_and_those_of_the_table_too() {
+        let names = known();
+        for (typed, meant) in [
+            ("batch", "batch"),
+            ("BATCH", "batch"),
+            ("RATE", "learning_rate"),
+            ("tok/s", "tokens_per_second"),
+            ("TOK/S", "tokens_per_second"),
+            ("params.depth", "params.depth"),
+            ("model.layers", "model.layers"),
+            ("valid.accuracy", "valid.accuracy"),
+        ] {
+            assert_eq!(names.number(typed), Ok(meant.to_owned()), "{typed}");
+        }
+        let own = Names { keys: ["rate".to_owned()].into(), has_trials: true };
+        assert_eq!(own.number("rate"), Ok("rate".into()), "a figure of that name is meant before the title");
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_what_was_probably_meant() {
+        let refused = |text: &str| Filter::parse(text, &known()).expect_err(text).to_string();
+        for (typed, meant) in [
+            ("statuss=completed", "`status`"),
+            ("bacth>=32", "`batch`"),
+            ("seed=7", "`train.seed`"),
+            ("depht>3", "`params.depth`"),
+            ("valid.los<3", "`valid.loss`"),
+        ] {
+            let message = refused(typed);
+            let name = typed.split(['=', '<', '>']).next().expect("a name");
+            assert!(message.contains(&format!("`{name}`")) && message.contains(meant), "{message}");
+        }
+        assert!(refused("foo=1").contains("a key of the recipe or the plan"), "{}", refused("foo=1"));
+        assert!(refused("plan.nothing=1").contains("`plan.nothing`"));
+        assert!(refused("status>1").contains("`status` is compared with `=`"), "{}", refused("status>1"));
+        let order = Sort::parse("foo", &known()).expect_err("no order").to_string();
+        assert!(order.contains("`foo`") && order.contains("newest"), "{order}");
+        assert!(Sort::parse("status", &known()).is_err());
+    }
+
+    #[test]
+    fn before_the_first_trial_every_key_of_the_language_is_known() {
+        let names = Names::default();
+        for known in ["train.seed", "model.layers", "plan.micro_batch", "valid.loss"] {
+            assert!(names.number(known).is_ok(), "{known}");
+        }
+        assert!(names.number("foo").is_err());
+    }
+}

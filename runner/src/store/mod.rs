@@ -1,0 +1,9 @@
+//! Removing trials, and finding what nothing in a state folder needs any more.
+
+mod leftovers;
+mod remove;
+mod weight;
+
+pub use leftovers::{Kind, Leftover, clear, of_trials, programs};
+pub use remove::{RemoveError, Removed, folders, remove, remove_folder};
+pub use weight::freed;

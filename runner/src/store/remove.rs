@@ -1,0 +1,168 @@
+//! Removes a trial for good: from the history, from this machine and from its hosts.
+
+use super::freed;
+use crate::driver::{DriveError, Lock, processes, take_lock};
+use crate::durable;
+use crate::fact::LedgerError;
+use crate::home::Home;
+use crate::launch::{LocalLauncher, slurm};
+use crate::ledger::History;
+use dtrain_protocol::TrialId;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What is gone with a trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Bytes that are free now on this machine, as far as files are concerned: the history keeps its length and reuses the room.
+    pub bytes: u64,
+}
+
+/// Why a trial is not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// It runs.
+    #[error("it is running{}", of_processes(.processes))]
+    Running {
+        /// Process ids of its agent and its controller, as far as they are on this machine.
+        processes: Vec<u32>,
+    },
+    /// Its controller cannot be kept away meanwhile.
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    /// The history could not be read or written.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// A host refuses.
+    #[error("{0}")]
+    Host(String),
+    /// A file could not be written or removed.
+    #[error("cannot remove {}", path.display())]
+    Folder {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// `: process 12`, `: processes 12 and 13`, or nothing.
+fn of_processes(processes: &[u32]) -> String {
+    let numbers: Vec<String> = processes.iter().map(ToString::to_string).collect();
+    match numbers.len() {
+        0 => String::new(),
+        1 => format!(": process {}", numbers[0]),
+        _ => format!(": processes {}", numbers.join(" and ")),
+    }
+}
+
+/// The folders of a trial in this state folder: its own, and those that the nodes of a Slurm job have.
+pub fn folders(home: &Home, trial: &TrialId) -> Vec<PathBuf> {
+    let nodes = slurm::nodes(home).into_iter().map(|(_, node)| node);
+    let all = std::iter::once(home.clone()).chain(nodes);
+    all.map(|home| home.trial(trial).path().to_owned()).filter(|folder| folder.exists()).collect()
+}
+
+/// Removes a trial that does not run. `elsewhere` removes what hosts have of it; where that fails, the trial stays.
+///
+/// A crash leaves no trial that would continue from a checkpoint that is gone, and nothing that nobody finds again:
+///
+/// 1. A mark in its folder says that the trial is to go. It changes nothing yet.
+/// 2. The hosts remove what they have. They are named by the trial alone, so it must still be known when the next command asks
+///    those that did not get this far.
+/// 3. The history forgets it, in one transaction. From here on it is gone for every command.
+/// 4. Its folders go last. `leftovers` finds one with a mark that the history does not know. Were they removed before step 3, a
+///    crash would leave a trial that `resume` trains again from its first step.
+pub fn remove(
+    home: &Home,
+    history: &mut History,
+    trial: &TrialId,
+    is_alive: &dyn Fn(&TrialId) -> bool,
+    elsewhere: impl FnOnce() -> Result<(), String>,
+) -> Result<Removed, RemoveError> {
+    let folder = home.trial(trial);
+    let _lock: Option<Lock> = if folder.path().exists() { Some(take_lock(&folder, trial)?) } else { None };
+    if is_alive(trial) && history.is_open(trial)? {
+        return Err(RemoveError::Running { processes: processes(home, trial) });
+    }
+    let all = folders(home, trial);
+    let bytes = freed(&all);
+    for folder in &all {
+        mark(folder)?;
+    }
+    elsewhere().map_err(RemoveError::Host)?;
+    history.delete(trial, is_alive)?;
+    for folder in &all {
+        remove_tree(folder)?;
+    }
+    Ok(Removed { bytes })
+}
+
+/// Name of the file in the folder of a trial that is to be removed.
+pub(super) const MARK: &str = "removed";
+
+fn mark(folder: &Path) -> Result<(), RemoveError> {
+    let path = folder.join(MARK);
+    durable::write(&path, b"")
+        .and_then(|()| durable::sync_folder(folder))
+        .map_err(|source| RemoveError::Folder { path, source })
+}
+
+/// Removes a folder with all that is in it; links are removed, not followed.
+pub(super) fn remove_tree(folder: &Path) -> Result<(), RemoveError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|source| RemoveError::Folder { path: folder.to_owned(), source }),
+    }
+}
+
+/// Removes what this host has of a trial that another machine controls; bytes that are free now.
+///
+/// `Err` in words: when an agent of it lives here, or a file cannot be removed.
+pub fn remove_folder(home: &Home, trial: &TrialId) -> Result<u64, String> {
+    // It becomes a path below which everything is removed.
+    let is_plain = !trial.0.is_empty() && trial.0.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !is_plain {
+        return Err(format!("{:?} is not the id of a trial", trial.0));
+    }
+    let folder = home.trial(trial);
+    if !folder.path().exists() {
+        return Ok(0);
+    }
+    let _lock = take_lock(&folder, trial).map_err(|error| error.to_string())?;
+    if LocalLauncher::new(&folder).is_running() {
+        return Err(format!(
+            "an agent of the trial still lives there{}",
+            of_processes(&processes(home, trial))
+        ));
+    }
+    let bytes = freed([folder.path()]);
+    remove_tree(folder.path()).map_err(|error| match error {
+        RemoveError::Folder { path, source } => format!("{}: {source}", path.display()),
+        other => other.to_string(),
+    })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_removes_the_folder_of_a_trial_and_nothing_beside_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let home = Home::at(root.path());
+        let (trial, other) = (TrialId("01A".into()), TrialId("01B".into()));
+        for trial in [&trial, &other] {
+            home.trial(trial).create().expect("a folder");
+            fs::write(home.trial(trial).checkpoints().join("file"), [0; 10]).expect("a file");
+        }
+        assert!(remove_folder(&home, &TrialId("../trials".into())).is_err());
+        assert!(remove_folder(&home, &TrialId(String::new())).is_err());
+        assert_eq!(remove_folder(&home, &trial), Ok(10 + std::process::id().to_string().len() as u64));
+        assert_eq!(remove_folder(&home, &trial), Ok(0), "it is gone");
+        assert!(!home.trial(&trial).path().exists() && home.trial(&other).path().exists());
+    }
+}

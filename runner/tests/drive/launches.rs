@@ -1,0 +1,53 @@
+//! Launches on hosts of their own whose answer is lost, or that come too late.
+
+use crate::world::{RANKS, World, programs, wait};
+use dtrain_protocol::AttemptId;
+use dtrain_runner::agent::{AgentOrder, LinkChoice};
+use dtrain_runner::launch::{NotLaunched, Reached};
+use dtrain_runner::{Ended, Fact, Launching, Outcome, Status, driver};
+use std::thread;
+
+pub(crate) fn a_launch_whose_answer_is_lost_is_found_out() {
+    let world = World::new().on_hosts(RANKS);
+    world.lose_answers(0, true);
+    let outcome = thread::scope(|scope| {
+        let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
+        wait("the agent that leads", || world.card_of(0).is_some());
+        world.switch(0, false);
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::Away { .. })));
+        world.lose_answers(0, false);
+        world.switch(0, true);
+        driven.join().expect("it does not panic")
+    });
+    let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(_), .. });
+    assert!(!world.facts().iter().any(is_end), "it was launched: {:?}", world.facts());
+    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    world.assert_completed(&outcome);
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused() {
+    let world = World::new().on_hosts(RANKS);
+    world.home.trial(&world.trial).create().expect("room on disk");
+    let attempt = AttemptId(1);
+    let mut launcher = world.launcher(RANKS);
+    assert!(matches!(launcher.reach(attempt, 0), Reached::Gone));
+    assert_eq!(launcher.usable().hosts, RANKS);
+    let checkpoints = world.home.trial(&world.trial).checkpoints();
+    let launching = Launching { attempt, from: None, spent_seconds: 0.0, checkpoints, hosts: RANKS };
+    let late = AgentOrder {
+        trial: world.trial.clone(),
+        attempt,
+        folder: world.home.trial(&world.trial).path().to_owned(),
+        worker: programs(&world.root).worker,
+        assignments: world.lower(&launching).expect("ranks"),
+        link: LinkChoice::SharedMemory,
+        keep: 2,
+        seat: None,
+        others: Vec::new(),
+    };
+    let refused = launcher.launch(&late);
+    assert!(matches!(&refused, Err(NotLaunched::Other(words)) if words.contains("spool")), "{refused:?}");
+    drop(launcher);
+    world.assert_nothing_lives();
+}

@@ -1,0 +1,106 @@
+//! Trials on hosts of their own that end while no controller looks.
+
+use crate::world::{RANKS, World, kill, wait};
+use dtrain_protocol::{AttemptId, Event, StepId, frame};
+use dtrain_runner::agent::SpoolRecord;
+use dtrain_runner::{DriveError, Fact, Home, Outcome, Status, checkpoints, driver};
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// A trial on hosts that ended after its controller had left.
+fn ended_unseen() -> World {
+    let mut world = World::new().on_hosts(RANKS);
+    world.options.detach = true;
+    let outcome = world.drive(driver::start).0.expect("driven");
+    assert!(matches!(outcome, Outcome::Detached { .. }), "{outcome:?}");
+    world.assert_nothing_lives();
+    world.options.detach = false;
+    let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { .. });
+    assert!(!world.facts().iter().any(is_end), "nobody looked");
+    world
+}
+
+/// Makes the spool on the host that led as long as that of many steps, all of which say the same.
+fn lengthen_spool(world: &World, times: usize) -> u64 {
+    let path = Home::at(world.host(0)).trial(&world.trial).spool(AttemptId(1));
+    let bytes = fs::read(&path).expect("it trained");
+    let (mut rest, mut longer) = (bytes.as_slice(), Vec::new());
+    let mut is_found = false;
+    while !rest.is_empty() {
+        let begin = bytes.len() - rest.len();
+        let record: SpoolRecord = frame::read(&mut rest).expect("as it was written");
+        let record_bytes = &bytes[begin..bytes.len() - rest.len()];
+        let is_step = matches!(&record, SpoolRecord::Event(said) if matches!(said.event, Event::Step(_)));
+        let times = if is_step && !is_found { times } else { 1 };
+        is_found |= is_step;
+        longer.extend(record_bytes.repeat(times));
+    }
+    fs::write(&path, &longer).expect("room on disk");
+    longer.len() as u64
+}
+
+pub(crate) fn what_ended_unseen_is_read_however_long_it_takes() {
+    let world = ended_unseen();
+    // At 6 MB/s it takes longer than a host may take to answer.
+    let bytes = lengthen_spool(&world, 80_000);
+    assert!(bytes > 20 << 20, "{bytes}");
+    world.slow_down(0);
+    let outcome = world.drive(driver::attach).0.expect("it is read");
+    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    world.assert_completed(&outcome);
+}
+
+pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
+    let mut world = ended_unseen();
+    world.switch(0, false);
+    let outcome = thread::scope(|scope| {
+        let driven = scope.spawn(|| world.drive(driver::attach).0);
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::RecordAway { .. })));
+        world.interrupts.add();
+        driven.join().expect("it does not panic")
+    });
+    assert!(matches!(&outcome, Err(DriveError::Unread { .. })), "{outcome:?}");
+    let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { .. });
+    assert!(!world.facts().iter().any(is_end), "nobody knows how it ended: {:?}", world.facts());
+    world.switch(0, true);
+    world.interrupts = Arc::default();
+    let outcome = world.drive(driver::attach).0.expect("now it is read");
+    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    world.assert_completed(&outcome);
+}
+
+pub(crate) fn what_a_lost_leader_committed_is_found_on_the_others() {
+    let mut world = World::new().on_hosts(RANKS);
+    world.pace = 0.05;
+    world.options.detach = true;
+    world.drive(driver::start).0.expect("driven");
+    let disk = |host| Home::at(world.host(host)).trial(&world.trial).checkpoints();
+    let newest = |host| {
+        let found = checkpoints::committed(&disk(host)).unwrap_or_default();
+        found.last().map_or(0, |point| point.step.0)
+    };
+    wait("checkpoints on the other host", || newest(1) >= 30);
+    // The host that leads is lost with its disk, and with the only record.
+    let leader = world.card_of(0).expect("it runs").agent;
+    world.switch(0, false);
+    kill(&leader);
+    world.assert_nothing_lives();
+    fs::remove_dir_all(world.host(0)).expect("nobody writes there any more");
+    let is_checkpoint = |fact: &Fact| matches!(fact, Fact::CheckpointDurable { .. });
+    assert!(!world.facts().iter().any(is_checkpoint), "nobody told of one");
+    let known = newest(1);
+    world.options.detach = false;
+    world.options.patience = Duration::from_millis(1);
+    let outcome = world.drive(driver::resume).0.expect("driven");
+    world.assert_completed(&outcome);
+    let from = world.facts().into_iter().find_map(|fact| match fact {
+        Fact::AttemptStarted { attempt: AttemptId(2), from } => Some(from),
+        _ => None,
+    });
+    assert_eq!(from, Some(Some(StepId(known))), "what the other host has is gone on from");
+    let is_lost = |seen: &Status| matches!(seen, Status::RecordLost { .. });
+    assert!(world.seen().iter().any(is_lost), "it is said that the record is lost");
+    world.assert_nothing_lives();
+}
