@@ -171,13 +171,12 @@ fn assignments(
     rates: Option<&Rates>,
     launching: &Launching,
 ) -> Result<Vec<Assignment>, String> {
-    let time = task.plan.recipe.objective.stop.time;
     let launch = Launch {
         trial: task.trial.clone(),
         attempt: launching.attempt,
         checkpoints: launching.checkpoints.clone(),
         resume: launching.from.clone(),
-        seconds_left: time.map(|time| (time.0 - launching.spent_seconds).max(0.0)),
+        spent_seconds: launching.spent_seconds,
     };
     let planned = task.plan.host.hosts.get();
     if launching.hosts >= planned {
@@ -217,7 +216,8 @@ fn on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Pla
 pub(crate) fn expected(plan: &Plan) -> Expected {
     let best = plan.best();
     Expected {
-        steps: best.pace.steps.unwrap_or(best.pace.schedule_steps),
+        steps: best.pace.steps.unwrap_or(0),
+        limit: plan.recipe.objective.stop.time.map(|time| time.0),
         step_seconds: best.estimate.as_ref().map(|estimate| estimate.step.0),
         unit: unit(plan),
     }

@@ -128,6 +128,11 @@ impl Failure {
         })
     }
 
+    /// What went wrong, without causes and hint.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// What is wrong with a recipe; empty for any other failure.
     pub(crate) fn recipe_problems(&self) -> &[Problem] {
         &self.problems

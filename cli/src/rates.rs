@@ -10,9 +10,10 @@ use dtrain_planner::{Observation, Picture, Plan, PlanRequest, micro_batches_to_m
 use dtrain_protocol::{HostFacts, Inputs, Rates};
 use dtrain_recipes::{Model, Recipe, Seconds};
 use dtrain_runner::agent::Program;
+use dtrain_runner::driver::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
-use dtrain_runner::probe::{Probe, host_facts, rates};
+use dtrain_runner::probe::{Probe, ProbeError, host_facts, rates};
 use dtrain_worker::data::DataError;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
@@ -23,12 +24,16 @@ pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 /// Seconds that a measurement may take where `cluster.probe` does not say it.
 const PROBE_SECONDS: f64 = 12.0;
 
+/// Seconds that one of the measurements may take beyond its time.
+const GRACE_SECONDS: f64 = 60.0;
+
 /// This host, with the GPUs that this program can use.
 pub(crate) fn host() -> HostFacts {
     host_facts(dtrain_worker::device::gpus())
 }
 
-/// Speeds of this machine, or of `others`, for the recipe's model: from the history, or measured now and kept there.
+/// Speeds of this machine, or of `others`, for the recipe's model: from the history, or measured now and kept there. `None` when
+/// measuring took too long, which is said.
 pub(crate) fn settle(
     context: &Context,
     history: &mut History,
@@ -36,25 +41,44 @@ pub(crate) fn settle(
     recipe: &Recipe,
     train_samples: Option<u64>,
     fresh: bool,
-) -> Result<Rates, Failure> {
+) -> Result<Option<Rates>, Failure> {
     let digest = model_digest(&recipe.model);
     if !fresh && let Some(known) = history.rates(host, &digest).map_err(|error| ledger(&error))? {
-        return Ok(known);
+        return Ok(Some(known));
     }
     let sizes = micro_batches_to_measure(recipe, host, train_samples);
-    let measured = measure(context, (host, others), recipe, &digest, sizes)?;
+    let measured = measure(context, (host, others), recipe, &digest, (hosts::programs()?, sizes));
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(error @ ProbeError::Late { .. }) => {
+            context.out.say(&format!(
+                "{}: {error} and was given up; `--set cluster.probe=\"5 min\"` gives it more time",
+                context.out.paint.yellow("warning")
+            ));
+            return Ok(None);
+        }
+        Err(error) => {
+            let hint = match error {
+                ProbeError::Memory { .. } => {
+                    "free some memory, or use a smaller model, `model.context` or `cluster.ranks`"
+                }
+                ProbeError::Late { .. } | ProbeError::Worker { .. } => "`dtrain doctor` checks this machine",
+            };
+            return Err(Failure::of(Exit::Infrastructure, &error).hint(hint));
+        }
+    };
     history.save_rates(&measured).map_err(|error| ledger(&error))?;
-    Ok(measured)
+    Ok(Some(measured))
 }
 
+/// Measures now; the programs of a host are known, and the micro-batches to measure.
 fn measure(
     context: &Context,
     (host, others): (&HostFacts, &mut [RemoteHost]),
     recipe: &Recipe,
     digest: &str,
-    micro_batches: Vec<u32>,
-) -> Result<Rates, Failure> {
-    let programs = hosts::programs()?;
+    (programs, micro_batches): (Programs, Vec<u32>),
+) -> Result<Rates, ProbeError> {
     let mut arguments = programs.worker.arguments.clone();
     arguments.push("probe".to_owned());
     let probe = Probe {
@@ -64,8 +88,9 @@ fn measure(
         host: host.clone(),
         micro_batches,
         budget_seconds: recipe.cluster.probe.map_or(PROBE_SECONDS, |time| time.0),
+        grace_seconds: GRACE_SECONDS,
     };
-    let spinner = context.out.draws().then(spinner);
+    let spinner = context.out.draws().then(|| spinner(probe.budget_seconds));
     let mut tell = |ranks: u32, threads: u32| {
         let ranks = counted(ranks.into(), "rank");
         let text = format!("measuring {ranks} with {} each", counted(threads.into(), "thread"));
@@ -78,14 +103,14 @@ fn measure(
     if let Some(spinner) = spinner {
         spinner.finish_and_clear();
     }
-    found.map_err(|error| {
-        Failure::of(Exit::Infrastructure, &error).hint("`dtrain doctor` checks this machine")
-    })
+    found
 }
 
-fn spinner() -> ProgressBar {
-    let spinner = ProgressBar::new_spinner();
-    spinner.set_style(ProgressStyle::default_spinner());
+/// What is being measured, for how long, and how long it should take.
+fn spinner(budget_seconds: f64) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_prefix(Seconds(budget_seconds).to_string());
+    let style = ProgressStyle::with_template("{spinner} {msg}: {elapsed} of about {prefix}");
+    spinner.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }
@@ -111,8 +136,9 @@ pub(crate) fn plan_of(
     }
     let train_samples = samples.map(|(train, _)| train);
     // What does not fit by the formula is not worth measuring, and measuring it would not end well.
-    request(loaded, recipe, &host, None, &[], samples)?;
-    let rates = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
+    let unmeasured = request(loaded, recipe, &host, None, &[], samples)?;
+    let settled = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
+    let Some(rates) = settled else { return Ok(unmeasured) };
     let observations = observations(history, &host, &recipe.model)?;
     request(loaded, recipe, &host, Some(&rates), &observations, samples)
 }
@@ -165,7 +191,9 @@ pub(crate) fn open(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>,
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
     let tokenizer = loaded.tokenizer.as_deref();
-    let opened = dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer)?;
+    let progress = dtrain_worker::comm::Progress::default();
+    let opened =
+        dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer, &progress)?;
     Ok(Some(opened.inputs()))
 }
 

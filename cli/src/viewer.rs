@@ -116,6 +116,7 @@ impl Recorded {
                 loss,
                 gradient_norm: None,
                 learning_rate: value("learning_rate"),
+                elapsed: newest("elapsed").map(|(_, share)| share),
                 noise: None,
                 tokens: (value("tokens_per_second") * value("step_seconds")).round() as u64,
                 times: PhaseTimes { step: value("step_seconds"), ..PhaseTimes::default() },

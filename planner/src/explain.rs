@@ -113,9 +113,11 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
     };
     row(text, "", &e.breakdown.parts().into_iter().filter_map(share).collect::<Vec<_>>().join(" · "));
     row(text, "speed", &format!("{} {unit} a second", in_words(e.tokens_per_second)));
+    let expected = best.pace.schedule_steps;
     let steps = match e.steps {
-        Some(steps) => format!("{} steps, ", thousands(steps)),
-        None => format!("about {} steps, ", thousands(best.pace.schedule_steps)),
+        Some(steps) if steps <= expected => format!("{} steps, ", thousands(steps)),
+        Some(steps) => format!("about {} of {} steps, ", thousands(expected), thousands(steps)),
+        None => format!("about {} steps, ", thousands(expected)),
     };
     let within = if e.total_low == e.total_high {
         "ended by time".into()

@@ -5,7 +5,7 @@ use crate::plan::{Plan, Ranked};
 use crate::schedule::{self, chunks_of};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Training, TrialId,
+    Training, TrialId, WaitLimits,
 };
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -22,8 +22,8 @@ pub struct Launch {
     pub checkpoints: PathBuf,
     /// Where to go on from.
     pub resume: Option<ResumePoint>,
-    /// Seconds of training left for this attempt; `None` when time does not end the run.
-    pub seconds_left: Option<f64>,
+    /// Seconds that earlier attempts trained.
+    pub spent_seconds: f64,
 }
 
 /// One assignment for each rank, in the order of ranks.
@@ -48,6 +48,8 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
     let layout = candidate.arrangement.layout;
     let stage = layout.coord(rank).along(Axis::Pipeline);
     let stop = &recipe.objective.stop;
+    let limit = stop.time.map(|time| time.0);
+    let spent_seconds = limit.map_or(0.0, |limit| launch.spent_seconds.min(limit));
     Assignment {
         trial: launch.trial.clone(),
         attempt: launch.attempt,
@@ -60,12 +62,14 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         training: training(plan, choice, rank),
         until: RunUntil {
             steps: pace.steps.map(StepId),
-            seconds: launch.seconds_left,
+            seconds: limit.map(|limit| limit - spent_seconds),
+            spent_seconds,
             target: stop.target.map(|target| (recipe.objective.metric, target)),
         },
         step: steps[stage as usize].clone(),
         placement: placement(plan, choice, rank),
         link: Link::Alone,
+        waits: WaitLimits::for_steps_of(choice.estimate.as_ref().map(|estimate| estimate.step.0)),
         validate_every: pace.validate_every,
         validate_samples: pace.validate_samples,
         save_every: pace.save_every,

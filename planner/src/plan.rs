@@ -1,5 +1,6 @@
 //! The plan: candidates in order, what each will cost, and where the numbers come from. Immutable, with a digest.
 
+use crate::batch_size::EPOCHS_MOST;
 use crate::calibrate::{Factors, Observation};
 use crate::candidate::{Candidate, Rejected};
 use crate::compare::Alternative;
@@ -90,11 +91,21 @@ pub struct Epochs {
     pub passes: f64,
     /// Samples of the training data.
     pub samples: u64,
+    /// Whether these are so many that the last ones teach hardly anything.
+    pub is_many: bool,
 }
 
 impl fmt::Display for Epochs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} epochs of {}", self.passes, Samples(self.samples))
+        write!(f, "{:.1} epochs of {}", self.passes, Samples(self.samples))?;
+        if self.is_many {
+            write!(
+                f,
+                "; more than {EPOCHS_MOST:.0} teach a decoder hardly anything: use more data, or stop earlier, such as with \
+                 objective.stop.epochs = {EPOCHS_MOST:.0}"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -172,10 +183,12 @@ impl Plan {
     pub fn epochs(&self) -> Option<Epochs> {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let ratio = |seen: u64, samples: u64| seen as f64 / samples as f64;
-        let pace = &self.best().pace;
-        let steps = pace.steps.unwrap_or(pace.schedule_steps);
+        let steps = self.best().pace.schedule_steps;
         let samples = self.train_samples.filter(|samples| *samples > 0)?;
-        Some(Epochs { passes: ratio(steps * self.batch.value, samples), samples })
+        let passes = ratio(steps * self.batch.value, samples);
+        // A batch is rounded, and so are its epochs.
+        let is_many = matches!(self.recipe.model, Model::Decoder(_)) && passes > 1.5 * EPOCHS_MOST;
+        Some(Epochs { passes, samples, is_many })
     }
 
     /// blake3 of the plan in canonical JSON, in hex.

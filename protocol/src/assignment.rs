@@ -36,6 +36,8 @@ pub struct Assignment {
     pub placement: Placement,
     /// How this rank reaches the others.
     pub link: Link,
+    /// How long this rank waits for another one.
+    pub waits: WaitLimits,
     /// Validate after every this many steps, and after the last.
     pub validate_every: u64,
     /// At most this many validation samples are used.
@@ -65,7 +67,7 @@ pub struct Training {
     pub learning_rate: f64,
     /// Warm-up in steps.
     pub warmup_steps: u64,
-    /// Steps the schedule is stretched over.
+    /// Steps the schedule is stretched over; with a time limit, as many as are expected within it.
     pub schedule_steps: u64,
     /// Shape after warm-up.
     pub schedule: Schedule,
@@ -79,12 +81,15 @@ pub struct Training {
 
 /// When the attempt is over: the first condition that holds. All ranks decide alike, because the decision
 /// travels with the reduced loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunUntil {
     /// The step after which training is complete; `None` when only time or target ends it.
     pub steps: Option<StepId>,
     /// Seconds of training left for this attempt.
     pub seconds: Option<f64>,
+    /// Seconds of the same limit that earlier attempts trained.
+    #[serde(default)]
+    pub spent_seconds: f64,
     /// Metric and value at which training is complete.
     pub target: Option<(Metric, f64)>,
 }
@@ -136,6 +141,18 @@ pub enum Link {
     },
 }
 
+/// How long a rank waits for another one that is due in a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WaitLimits {
+    /// Seconds without a heartbeat after which the other is lost.
+    pub silence_seconds: f64,
+    /// Seconds after which the other is given up although its heart beats, when in that time neither it nor any rank it
+    /// waits for itself got anything done: joined a collective, or prepared some of the data.
+    pub idle_seconds: f64,
+    /// Seconds of a step in the plan; `None` where nobody predicted it.
+    pub step_seconds: Option<f64>,
+}
+
 /// Certificates of one attempt: the authority lives only in the memory of the process that made it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsIdentity {
@@ -155,6 +172,31 @@ pub struct ResumePoint {
     pub folder: PathBuf,
     /// Steps completed in it.
     pub step: StepId,
+}
+
+impl WaitLimits {
+    /// Seconds without a heartbeat after which a rank is lost.
+    pub const SILENCE_SECONDS: f64 = 60.0;
+
+    /// A rank that is alive is never given up earlier: kernels are compiled, or a layer is computed on a slow processor.
+    pub const LEAST_IDLE_SECONDS: f64 = 20.0 * 60.0;
+
+    /// Nor before this many steps of the plan are over: predictions may be wrong.
+    pub const IDLE_STEPS: f64 = 20.0;
+
+    /// The limits where the plan expects steps of this length.
+    pub fn for_steps_of(step_seconds: Option<f64>) -> Self {
+        let idle_seconds = Self::LEAST_IDLE_SECONDS.max(Self::IDLE_STEPS * step_seconds.unwrap_or(0.0));
+        Self { silence_seconds: Self::SILENCE_SECONDS, idle_seconds, step_seconds }
+    }
+}
+
+impl RunUntil {
+    /// Share of the time limit that has passed after this attempt trained for `seconds`, 0 to 1; `None` without a limit.
+    pub fn elapsed(&self, seconds: f64) -> Option<f64> {
+        let left = self.seconds?;
+        Some(if seconds < left { (self.spent_seconds + seconds) / (self.spent_seconds + left) } else { 1.0 })
+    }
 }
 
 impl TlsIdentity {
@@ -183,5 +225,17 @@ impl std::fmt::Debug for Link {
             Self::SharedMemory { bytes, .. } => write!(f, "SharedMemory({bytes} bytes)"),
             Self::Tls { bind, .. } => write!(f, "Tls({bind})"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_steps_are_waited_for_longer() {
+        let idle = |seconds| WaitLimits::for_steps_of(seconds).idle_seconds;
+        assert_eq!([None, Some(0.0), Some(2.1), Some(60.0)].map(idle), [1200.0; 4]);
+        assert_eq!(idle(Some(300.0)), 6000.0);
     }
 }

@@ -96,6 +96,9 @@ pub struct StepFigures {
     /// Learning rate that was applied.
     #[serde(with = "crate::number")]
     pub learning_rate: f64,
+    /// Share of the time limit that had passed when the step began, 0 to 1; none where time does not end the training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed: Option<f64>,
     /// What the gradients of the step before this one tell, where whole replicas can be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<GradientNoise>,

@@ -1,14 +1,23 @@
 //! Messages on a pipe, a socket or in a spool file: length, checksum, JSON.
 //!
 //! `[u32 length][u32 crc32c of the payload][payload]`, little-endian. A reader checks the length before it
-//! allocates, and the checksum before it parses. A torn tail (a writer killed inside a record) is told apart from
+//! allocates, and the checksum before it parses. A payload over [`MAX_PAYLOAD`] travels in pieces, each of them a frame;
+//! the highest bit of the length says that another piece follows. Who reads from somebody that nothing is known of takes
+//! no pieces. A torn tail (a writer killed inside a record) is told apart from
 //! a corrupt record: [`FrameError::Torn`] means "wait for more, or cut here".
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
-/// Largest payload in bytes.
+/// Largest payload of one piece in bytes, and of a message that [`read`] takes.
 pub const MAX_PAYLOAD: usize = 16 << 20;
+
+/// Largest payload in bytes of a message that comes in pieces, for readers that obey whoever writes: the assignments of
+/// very many ranks, a step of very many micro-batches, the table of contents of a very large checkpoint.
+pub const MAX_IN_PIECES: usize = 1 << 30;
+
+/// In the length of a piece: another one follows.
+const MORE: u32 = 1 << 31;
 
 /// Bytes of a payload that there is room for before any of it came.
 const FIRST_ROOM: usize = 64 << 10;
@@ -26,7 +35,7 @@ pub enum FrameError {
     #[error("the stream ended inside a frame")]
     Torn,
     /// The length is over the limit.
-    #[error("a frame of {0} bytes was announced; at most {1} are allowed")]
+    #[error("a message of at least {0} bytes was announced; at most {1} are allowed")]
     TooLong(usize, usize),
     /// The checksum does not match.
     #[error("the checksum of a frame does not match")]
@@ -39,16 +48,22 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// The bytes of one frame. Panics when the message is over [`MAX_PAYLOAD`]: our own messages never are.
+/// The bytes of one message. How long it may be is for its reader to say.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     let payload = serde_json::to_vec(message).expect("messages have string keys only");
-    assert!(payload.len() <= MAX_PAYLOAD, "a message of {} bytes is over the frame limit", payload.len());
-    let length = u32::try_from(payload.len()).expect("the limit is below 2^32");
     let mut frame = Vec::with_capacity(HEADER + payload.len());
-    frame.extend(length.to_le_bytes());
-    frame.extend(crc32c::crc32c(&payload).to_le_bytes());
-    frame.extend(payload);
-    frame
+    let (mut piece, mut rest) = payload.split_at(payload.len().min(MAX_PAYLOAD));
+    loop {
+        let length = u32::try_from(piece.len()).expect("a piece is below 2^31 bytes");
+        let more = if rest.is_empty() { 0 } else { MORE };
+        frame.extend((length | more).to_le_bytes());
+        frame.extend(crc32c::crc32c(piece).to_le_bytes());
+        frame.extend(piece);
+        if rest.is_empty() {
+            return frame;
+        }
+        (piece, rest) = rest.split_at(rest.len().min(MAX_PAYLOAD));
+    }
 }
 
 /// Writes one frame and flushes.
@@ -57,45 +72,70 @@ pub fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads one frame; blocks until it is whole.
+/// Reads one message of at most [`MAX_PAYLOAD`] bytes; blocks until it is whole.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> {
-    read_short(from, MAX_PAYLOAD)
+    read_within(from, MAX_PAYLOAD)
 }
 
-/// The same where no payload is over `most` bytes, which is at most [`MAX_PAYLOAD`].
-pub fn read_short<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Result<T, FrameError> {
-    let mut header = [0; HEADER];
-    match fill(from, &mut header)? {
-        0 => return Err(FrameError::Closed),
-        HEADER => {}
-        _ => return Err(FrameError::Torn),
+/// The same where no payload is over `most` bytes, such as [`MAX_IN_PIECES`].
+pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Result<T, FrameError> {
+    let mut payload = Vec::new();
+    loop {
+        let mut header = [0; HEADER];
+        match fill(from, &mut header)? {
+            0 if payload.is_empty() => return Err(FrameError::Closed),
+            HEADER => {}
+            _ => return Err(FrameError::Torn),
+        }
+        let [a, b, c, d, crc @ ..] = header;
+        let (begin, (length, has_more)) = (payload.len(), piece([a, b, c, d], payload.len(), most)?);
+        // Room grows with what comes, not with what is announced.
+        payload.reserve(length.min(FIRST_ROOM));
+        from.take(length as u64).read_to_end(&mut payload)?;
+        if payload.len() < begin + length {
+            return Err(FrameError::Torn);
+        }
+        if crc32c::crc32c(&payload[begin..]) != u32::from_le_bytes(crc) {
+            return Err(FrameError::Corrupt);
+        }
+        if !has_more {
+            return Ok(serde_json::from_slice(&payload)?);
+        }
     }
-    let [a, b, c, d, crc @ ..] = header;
-    let length = u32::from_le_bytes([a, b, c, d]) as usize;
-    if length > most {
-        return Err(FrameError::TooLong(length, most));
+}
+
+/// Whether `bytes` begin with a whole message. `Err` when they begin with one of more than [`MAX_PAYLOAD`] bytes.
+pub fn is_whole(bytes: &[u8]) -> Result<bool, FrameError> {
+    is_whole_within(bytes, MAX_PAYLOAD)
+}
+
+/// The same where no payload is over `most` bytes.
+pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
+    let (mut rest, mut before) = (bytes, 0);
+    loop {
+        let Some([a, b, c, d, ..]) = rest.get(..HEADER) else { return Ok(false) };
+        let (length, has_more) = piece([*a, *b, *c, *d], before, most)?;
+        let Some(after) = rest.get(HEADER + length..) else { return Ok(false) };
+        if !has_more {
+            return Ok(true);
+        }
+        (rest, before) = (after, before + length);
     }
-    // Room grows with what comes, not with what is announced.
-    let mut payload = Vec::with_capacity(length.min(FIRST_ROOM));
-    from.take(length as u64).read_to_end(&mut payload)?;
-    if payload.len() < length {
-        return Err(FrameError::Torn);
+}
+
+/// Length of a piece in bytes, and whether another one follows; `before` bytes of its message came before it.
+fn piece(length: [u8; 4], before: usize, most: usize) -> Result<(usize, bool), FrameError> {
+    let word = u32::from_le_bytes(length);
+    let (length, has_more) = ((word & !MORE) as usize, word & MORE != 0);
+    // Only the last piece is shorter than it may be, so that a message is read in few of them.
+    let announced = before + if has_more { MAX_PAYLOAD + 1 } else { length };
+    if announced > most {
+        return Err(FrameError::TooLong(announced, most));
     }
-    if crc32c::crc32c(&payload) != u32::from_le_bytes(crc) {
+    if length > MAX_PAYLOAD || (has_more && length < MAX_PAYLOAD) {
         return Err(FrameError::Corrupt);
     }
-    Ok(serde_json::from_slice(&payload)?)
-}
-
-/// Whether `bytes` begin with a whole frame. `Err` when they begin with one that is too long.
-pub fn is_whole(bytes: &[u8]) -> Result<bool, FrameError> {
-    let Some([a, b, c, d, ..]) = bytes.get(..HEADER) else { return Ok(false) };
-    let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-    if length > MAX_PAYLOAD {
-        Err(FrameError::TooLong(length, MAX_PAYLOAD))
-    } else {
-        Ok(bytes.len() - HEADER >= length)
-    }
+    Ok((length, has_more))
 }
 
 /// Reads until `buffer`, that of a header, is full or the stream ends; returns how much came.
@@ -141,7 +181,47 @@ mod tests {
         stream[last] ^= 1;
         assert!(matches!(read::<String>(&mut &stream[13..]), Err(FrameError::Corrupt)));
         assert!(matches!(read::<String>(&mut [255u8; 8].as_slice()), Err(FrameError::TooLong(..))));
-        let short = read_short::<String>(&mut stream.as_slice(), 4);
+        let short = read_within::<String>(&mut stream.as_slice(), 4);
         assert!(matches!(short, Err(FrameError::TooLong(5, 4))), "{short:?}");
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_for_one_piece_travels_in_several() {
+        let message = "dtrain".repeat(6 << 20);
+        let mut stream = encode(&message);
+        assert_eq!(stream.len(), message.len() + 2 + 3 * HEADER);
+        stream.extend(encode(&"next"));
+        let mut from = stream.as_slice();
+        assert_eq!(read_within::<String>(&mut from, MAX_IN_PIECES).expect("whole"), message);
+        assert_eq!(read::<String>(&mut from).expect("whole"), "next");
+        // Who takes no pieces is told so by the first.
+        let refused = read::<String>(&mut stream.as_slice());
+        assert!(matches!(refused, Err(FrameError::TooLong(16_777_217, MAX_PAYLOAD))), "{refused:?}");
+        assert!(is_whole(&stream[..HEADER]).is_err());
+        let refused = read_within::<String>(&mut stream.as_slice(), 33 << 20);
+        assert!(matches!(refused, Err(FrameError::TooLong(..))), "{refused:?}");
+        let end = stream.len() - from.len() - encode(&"next").len();
+        let second = HEADER + MAX_PAYLOAD;
+        for cut in [second - 1, second, second + 3, second + HEADER, end - 1] {
+            let torn = read_within::<String>(&mut &stream[..cut], MAX_IN_PIECES);
+            assert!(matches!(torn, Err(FrameError::Torn)), "{cut}: {torn:?}");
+            assert!(!is_whole_within(&stream[..cut], MAX_IN_PIECES).expect("it is a piece"), "{cut}");
+        }
+        assert!(is_whole_within(&stream[..end], MAX_IN_PIECES).expect("all of it"));
+        stream[second + HEADER] ^= 1;
+        let altered = read_within::<String>(&mut stream.as_slice(), MAX_IN_PIECES);
+        assert!(matches!(altered, Err(FrameError::Corrupt)), "{altered:?}");
+    }
+
+    #[test]
+    fn a_piece_is_whole_unless_it_is_the_last() {
+        let mut stream = encode(&"one");
+        stream[3] |= 0x80;
+        stream.extend(encode(&"two"));
+        assert!(matches!(
+            read_within::<String>(&mut stream.as_slice(), MAX_IN_PIECES),
+            Err(FrameError::Corrupt)
+        ));
+        assert!(matches!(is_whole_within(&stream, MAX_IN_PIECES), Err(FrameError::Corrupt)));
     }
 }

@@ -30,7 +30,9 @@ pub mod wire;
 pub use ability::cannot_run;
 pub use action::{Action, Pass, Toward};
 pub use arrangement::Arrangement;
-pub use assignment::{Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training};
+pub use assignment::{
+    Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training, WaitLimits,
+};
 pub use checkpoint::{FileEntry, Manifest, OwnState, Piece, SavedFile, Slice, Tensor, TensorKind};
 pub use event::{
     Event, Failure, GradientNoise, HeldBytes, Order, PhaseTimes, Stamped, StepFigures, StopReason,

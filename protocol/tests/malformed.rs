@@ -8,7 +8,7 @@
 #[expect(unreachable_pub, reason = "it is the whole of another crate too")]
 mod decoders;
 
-use dtrain_protocol::frame::{self, FrameError, MAX_PAYLOAD};
+use dtrain_protocol::frame::{self, FrameError, MAX_IN_PIECES, MAX_PAYLOAD};
 use dtrain_protocol::*;
 use dtrain_recipes::{Activation, Mlp, Model, Optimizer, OptimizerKind, Schedule};
 use proptest::prelude::*;
@@ -105,13 +105,14 @@ fn assignment() -> Assignment {
             clip: Some(1.0),
             seed: 7,
         },
-        until: RunUntil { steps: Some(StepId(9)), seconds: None, target: None },
+        until: RunUntil { steps: Some(StepId(9)), seconds: None, spent_seconds: 0.0, target: None },
         step: vec![Action::Forward(Pass { micro: 0, chunk: 0 }), Action::UpdateWeights],
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Tls {
             bind: "10.0.0.1".into(),
             identity: TlsIdentity { authority: "a".into(), certificate: "b".into(), key: "c".into() },
         },
+        waits: WaitLimits::for_steps_of(Some(2.1)),
         validate_every: 5,
         validate_samples: 1,
         save_every: 10,
@@ -145,6 +146,7 @@ fn samples() -> Vec<Value> {
         loss: 1.5,
         gradient_norm: Some(0.5),
         learning_rate: 1e-3,
+        elapsed: Some(0.5),
         noise: Some(GradientNoise { signal: 1.0, noise: 2.0 }),
         tokens: 64,
         times: PhaseTimes::default(),
@@ -309,13 +311,39 @@ fn the_samples_are_right() {
     assert_eq!(checkpoint::head::decode(&text(6), file.len() as u64).map(|places| places.len()), Ok(1));
 }
 
+/// The largest messages that a training may need: each was once over a limit that made its sender panic.
+#[test]
+fn very_large_trainings_are_told_in_pieces() {
+    let pass = |micro| Pass { micro, chunk: 0 };
+    let step = (0..400_000).flat_map(|micro| [Action::Forward(pass(micro)), Action::Backward(pass(micro))]);
+    let long = Assignment { step: step.collect(), ..assignment() };
+    let of_many: Vec<_> = (0..100_000).map(|rank| Assignment { rank: Rank(rank), ..assignment() }).collect();
+    let mut from_the_agent = frame::encode(&long);
+    assert!(from_the_agent.len() > MAX_PAYLOAD);
+    let told: Assignment = frame::read_within(&mut from_the_agent.as_slice(), MAX_IN_PIECES).expect("pieces");
+    assert_eq!(told, long);
+    from_the_agent.truncate(MAX_PAYLOAD);
+    let torn = frame::read_within::<Assignment>(&mut from_the_agent.as_slice(), MAX_IN_PIECES);
+    assert!(matches!(torn, Err(FrameError::Torn)), "{torn:?}");
+    let order = frame::encode(&of_many);
+    assert!(order.len() > MAX_PAYLOAD);
+    let told: Vec<Assignment> = frame::read_within(&mut order.as_slice(), MAX_IN_PIECES).expect("pieces");
+    assert_eq!(told.last(), of_many.last());
+    // 85 G parameters with their moments are a terabyte, and each 4 MiB of it have a hash.
+    let hashes = vec!["0".repeat(64); (85usize << 30) * 12 / (4 << 20)];
+    let contents = frame::encode(&hashes);
+    assert!(contents.len() > MAX_PAYLOAD);
+    let told: Vec<String> = frame::read_within(&mut contents.as_slice(), MAX_IN_PIECES).expect("pieces");
+    assert_eq!(told.len(), hashes.len());
+}
+
 #[test]
 fn a_length_of_4_gib_costs_nothing() {
     let mut bytes = vec![0xff; 8];
     bytes.extend([0; 100]);
     let taken = peak(|| {
         let result = frame::read::<Event>(&mut bytes.as_slice());
-        assert!(matches!(result, Err(FrameError::TooLong(0xffff_ffff, MAX_PAYLOAD))), "{result:?}");
+        assert!(matches!(result, Err(FrameError::TooLong(0x100_0001, MAX_PAYLOAD))), "{result:?}");
     });
     assert_eq!(taken, 0);
     read_by_all(&bytes);

@@ -143,6 +143,69 @@ fn steps_alone_do_not_make_hundreds_of_epochs_and_epochs_are_told() {
 }
 
 #[test]
+fn what_init_writes_is_a_sensible_run_and_its_learning_rate_ends_with_the_time() {
+    let house = House::default();
+    house.file("text.txt", "some text to learn from, again and again\n".repeat(1000));
+    let recipe = "mine.toml";
+    let output = house.expect(0, ["init", recipe, "--template", "decoder", "--data", "text.txt"]);
+    assert!(words(&output).contains("note: the data has 38.9 k tokens, and the model"), "{}", words(&output));
+
+    let output = house.expect(0, ["plan", recipe]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let epochs = shown.lines().find_map(|line| line.strip_prefix("data ")).expect("it tells its epochs");
+    let passes = epochs.trim().split(' ').next().and_then(|passes| passes.parse::<f64>().ok());
+    assert!(passes.is_some_and(|passes| passes <= 16.6), "{epochs}");
+
+    let path = house.state().with_file_name(recipe);
+    let text = std::fs::read_to_string(&path).expect("it was written");
+    let stop = "stop = { time = \"2 min\", epochs = 16 }";
+    assert!(text.contains(stop), "{text}");
+    std::fs::write(&path, text.replace(stop, "stop = { time = \"2 s\" }")).expect("room on disk");
+    let output = house.expect(0, ["plan", recipe]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let total = shown.lines().find(|line| line.starts_with("total ")).expect("a total");
+    assert!(total.contains("about ") && total.contains("2.0 s, ended by time"), "{total}");
+    let output = house.expect(0, ["run", recipe, "--no-sample"]);
+    let told = words(&output);
+    assert!(told.contains("s left") && told.contains("%)"), "{told}");
+    assert!(
+        !told.contains(&format!("step {}/", newest(&house).row.step)),
+        "no number of steps is made up: {told}"
+    );
+
+    let history = History::open_read_only(&house.history()).expect("a history");
+    let trial = newest(&house);
+    let series = |key| history.series(&trial.row.id, key, dtrain_protocol::Rank(0)).expect("a series");
+    let shares: Vec<f64> = series("elapsed").iter().map(|point| point.value).collect();
+    let (last, before) = shares.split_last().expect("it took steps");
+    assert!((last - 1.0).abs() < 1e-12 && before.iter().all(|share| *share < 1.0), "{shares:?}");
+    let rates: Vec<f64> = series("learning_rate").iter().map(|point| point.value).collect();
+    let shown = house.expect(0, ["show", "last", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    let peak = shown["trial"]["plan"]["learning_rate"]["value"].as_f64().expect("a rate");
+    let end = peak * shown["trial"]["plan"]["recipe"]["train"]["final_fraction"].as_f64().expect("a share");
+    assert!((rates.last().expect("steps") / end - 1.0).abs() < 1e-9, "{rates:?} do not end at {end}");
+}
+
+#[test]
+fn a_measurement_without_memory_ends_with_a_word_and_a_hint() {
+    let house = House::default();
+    house.file("text.txt", "some text to learn from, again and again\n".repeat(400));
+    let recipe = "name = \"large\"\n[model]\nkind = \"decoder\"\nlayers = 1\nhidden = 4096\nheads = 32\ncontext = 128\n\
+        [data]\ntrain = \"text.txt\"\n[objective]\nstop = { steps = 10 }\n";
+    let recipe = house.file("recipe.toml", recipe);
+    let plan = house.dtrain([std::ffi::OsStr::new("plan"), recipe.as_os_str()]);
+    let mut shell = std::process::Command::new("bash");
+    shell.envs(plan.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    shell.args(["-c", "ulimit -v 1500000; exec \"$0\" \"$@\""]).arg(plan.get_program()).args(plan.get_args());
+    let output = shell.output().expect("bash starts");
+    let words = words(&output);
+    assert_eq!(output.status.code(), Some(6), "{words}");
+    assert!(words.contains("cannot measure 1 rank: rank 0: out of memory"), "{words}");
+    assert!(words.contains("hint: free some memory") && !words.contains("backtrace"), "{words}");
+}
+
+#[test]
 fn a_plan_for_gpus_that_are_not_here_is_written_for_another_engine() {
     let house = House::default();
     let recipe = root().join("examples/llama-405b/recipe.toml");

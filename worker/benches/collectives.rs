@@ -9,8 +9,8 @@
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
 
-use dtrain_protocol::{AttemptId, Link, Rank, TlsIdentity, TrialId, mapping};
-use dtrain_worker::comm::{CommError, DEADLINE, Group, Seat, join};
+use dtrain_protocol::{AttemptId, Link, Rank, TlsIdentity, TrialId, WaitLimits, mapping};
+use dtrain_worker::comm::{CommError, Group, Seat, Waits, join};
 use measured::{Better, Row};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
@@ -144,7 +144,8 @@ fn be_a_rank(rank: u32, seconds: f64) {
         println!("{address}");
         Ok(serde_json::from_str(&lines.next().expect("addresses")).expect("addresses"))
     };
-    let mut group = join(&link, &seat, DEADLINE, announce).expect("the other is there");
+    let waits = Waits::new(WaitLimits::for_steps_of(None));
+    let mut group = join(&link, &seat, &waits, announce).expect("the other is there");
     for length in LENGTHS {
         let mut values = vec![0.0f32; length];
         type Operation = fn(&mut dyn Group, &mut [f32]);

@@ -79,7 +79,7 @@ pub fn sample() -> ExitCode {
 
 /// The first frame, which says what is to be done.
 fn first_frame<T: DeserializeOwned>() -> Result<T, Failure> {
-    frame::read(&mut io::stdin().lock()).map_err(|error| {
+    frame::read_within(&mut io::stdin().lock(), frame::MAX_IN_PIECES).map_err(|error| {
         Failure::Other(format!("the first message could not be read: {}", with_cause(&error)))
     })
 }

@@ -10,13 +10,16 @@ use crate::parallel::{
 use crate::session::{Copying, Stream};
 use crate::stage::{Flow, Samples, Stage};
 use crate::watch::{Phase, Tempo, Watch};
-use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, StepId, Toward, Training};
+use dtrain_protocol::rate::{Curve, Progress};
+use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, RunUntil, StepId, Toward, Training};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// One rank's part of the model, with what moves its weights.
 pub(crate) struct Replica<'a> {
     pub(crate) training: &'a Training,
+    /// When training is over, which the learning rate depends on.
+    pub(crate) until: &'a RunUntil,
     pub(crate) stage: Stage,
     pub(crate) optimizer: Optimizer,
     pub(crate) reduction: Reduction,
@@ -51,8 +54,8 @@ pub(crate) struct StepOutcome {
 /// Computes the gradients of `fresh` batches, and makes the update after `done` steps with those of the oldest batch that
 /// is owed one; mostly that is one batch and its own update.
 ///
-/// `actions` are those of one batch and one update. `flags` are this rank's wishes to stop, which travel with each batch;
-/// its figures are ignored. An `Err` leaves the weights as they were when a figure is not finite, and unusable otherwise.
+/// `actions` are those of one batch and one update. `flags` are this rank's wish to stop and its clock, which travel with each
+/// batch; its figures are ignored. An `Err` leaves the weights as they were when a figure is not finite, and unusable otherwise.
 pub(crate) fn step(
     replica: &mut Replica<'_>,
     actions: &[Action],
@@ -266,7 +269,8 @@ impl Run<'_, '_> {
         if let Some(copying) = self.replica.copying.take() {
             copying.wait();
         }
-        let Replica { training, stage, optimizer, outer, loss_scale, noise, mesh, .. } = &mut *self.replica;
+        let Replica { training, until, stage, optimizer, outer, loss_scale, noise, mesh, .. } =
+            &mut *self.replica;
         let loss_was = loss_scale.as_mut().map_or(1.0, LossScale::arrive);
         let (own, norm) = if outer.is_some() {
             let (own, mean) = norms_squared(stage, mesh)?;
@@ -290,7 +294,7 @@ impl Run<'_, '_> {
             return if may_shrink { self.meet() } else { Err(self.not_finite("the gradient norm")) };
         }
         self.outcome.noise = noise.as_mut().and_then(|n| n.compare(norm * norm, self.outcome.tally.square));
-        let rate = learning_rate(training, self.done);
+        let rate = learning_rate(training, until, self.done, self.outcome.tally.elapsed);
         let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0)) / f64::from(loss_was);
         update(stage, optimizer, mesh, Move { rate, scale: scale as f32, t: self.done.0 + 1 })?;
         self.outcome.learning_rate = rate;
@@ -315,16 +319,17 @@ impl Run<'_, '_> {
     }
 }
 
-/// Learning rate of the step after `done` steps.
-pub(crate) fn learning_rate(training: &Training, done: StepId) -> f64 {
-    dtrain_protocol::rate::learning_rate(
-        training.schedule,
-        training.learning_rate,
-        training.final_fraction,
-        training.warmup_steps,
-        training.schedule_steps,
-        done.0,
-    )
+/// Learning rate of the step after `done` steps, when a share of `elapsed` of the time limit has passed.
+fn learning_rate(training: &Training, until: &RunUntil, done: StepId, elapsed: f64) -> f64 {
+    let curve = Curve {
+        schedule: training.schedule,
+        peak: training.learning_rate,
+        final_fraction: training.final_fraction,
+        warmup: training.warmup_steps,
+        total: training.schedule_steps,
+    };
+    let elapsed = until.seconds.map(|_| elapsed);
+    curve.at(Progress { step: done.0, steps: until.steps.map(|steps| steps.0), elapsed })
 }
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! `dtrain init`: writes a commented recipe, after a few questions on a terminal.
 
-use crate::args::InitArgs;
+use crate::args::{InitArgs, LayerArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::load::describe;
 use crate::output::word;
+use crate::rates;
+use crate::render::number::{counted, whole};
 use clap::ValueEnum;
+use dtrain_recipes::Model;
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -33,6 +37,9 @@ struct Written {
     path: PathBuf,
 }
 
+/// Fewer rows or images than this teach hardly anything that holds for others.
+const FEW_ROWS: u64 = 100;
+
 /// Writes a recipe.
 pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
     let path = if args.path.is_dir() { args.path.join("recipe.toml") } else { args.path.clone() };
@@ -49,8 +56,43 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
         context.out.json("init", &Written { path: path.clone() })?;
     }
     context.out.say(&format!("wrote {}", path.display()));
+    if let Some(note) = note(context, &path) {
+        context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
+    }
     context.out.next(&format!("dtrain check {}", word(path.display())));
     Ok(Exit::Done)
+}
+
+/// What is to be known of the data of a recipe that was just written; nothing where all is well.
+fn note(context: &Context, path: &Path) -> Option<String> {
+    let loaded = describe(&path.display().to_string(), &LayerArgs::default(), &[]).ok()?;
+    let model = &loaded.checked.recipe.model;
+    match rates::count(context, &loaded) {
+        Ok(samples) => too_few(samples?.0, model),
+        Err(failure) => Some(format!(
+            "the data cannot be read yet: {}; change `[data]` in {}",
+            failure.message(),
+            path.display()
+        )),
+    }
+}
+
+/// Whether a model would learn so few samples by heart.
+fn too_few(samples: u64, model: &Model) -> Option<String> {
+    match model {
+        Model::Decoder(_) => {
+            let (tokens, parameters) = (samples * model.sample_tokens(), model.parameters());
+            (tokens < parameters).then(|| {
+                format!(
+                    "the data has {} tokens, and the model {} parameters: it will learn them by heart; use more data",
+                    whole(tokens),
+                    whole(parameters)
+                )
+            })
+        }
+        Model::Cnn(_) | Model::Mlp(_) | Model::Command(_) => (samples < FEW_ROWS)
+            .then(|| format!("the data has {} to train on, which is little", counted(samples, "sample"))),
+    }
 }
 
 fn answers(path: &Path, template: Template, name: Option<String>, data: Option<String>) -> Answers {
@@ -165,7 +207,9 @@ format = "text"           # "tokens" for shards of token numbers
 tokenizer = "bytes"       # or {{ bpe = 4096 }}
 
 [objective]
-stop = {{ steps = 600 }}    # also: tokens = "20M", epochs = 3, time = "30 min", target = 1.2
+# Ends with what is reached first: two minutes, or 16 passes over the data, after which repeating it teaches little.
+# To train longer: time = "30 min". Also: steps = 600, tokens = "20M", target = 1.2.
+stop = {{ time = "2 min", epochs = 16 }}
 
 [train]
 # batch, learning_rate, warmup and precision are "auto": the planner decides. To pin one:
@@ -198,7 +242,7 @@ valid = "10%"
 
 [objective]
 metric = "valid.accuracy"
-stop = {{ epochs = 3 }}
+stop = {{ time = "2 min", epochs = 10 }}    # what is reached first; to train longer: time = "30 min"
 
 [train]
 seed = 1
@@ -221,7 +265,7 @@ valid = "20%"
 
 [objective]
 metric = "valid.accuracy"
-stop = {{ epochs = 50 }}
+stop = {{ time = "2 min", epochs = 50 }}    # what is reached first; to train longer: time = "30 min"
 
 [train]
 seed = 1
@@ -248,6 +292,23 @@ mod tests {
             });
             assert_eq!(checked.recipe.name, "new");
         }
+    }
+
+    #[test]
+    fn what_would_be_learned_by_heart_is_told() {
+        let model = |template| {
+            let wanted = answers(Path::new("new.toml"), template, None, None);
+            let source = Source::new("new.toml", Layer::Recipe, text(&wanted));
+            let document = Document::parse(&source).expect("valid TOML");
+            let context = CheckContext::of_file(Path::new("new.toml"));
+            check(&document, &context).unwrap_or_else(|_| panic!("{template:?}")).recipe.model
+        };
+        let decoder = model(Template::Decoder);
+        let note = too_few(313, &decoder).expect("40,064 tokens are few");
+        assert!(note.starts_with("the data has 40.1 k tokens, and the model "), "{note}");
+        assert_eq!(too_few(100_000, &decoder), None);
+        assert!(too_few(99, &model(Template::Mlp)).is_some());
+        assert_eq!(too_few(100, &model(Template::Mlp)), None);
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
     let mut history = trials::open_history(context)?;
     let mut others = hosts::of(context, recipe)?;
     let host = hosts::facts(&mut others)?;
-    let rates = rates::settle(context, &mut history, (&host, &mut others), recipe, samples, args.fresh)?;
+    let settled = rates::settle(context, &mut history, (&host, &mut others), recipe, samples, args.fresh)?;
+    let rates = settled.ok_or_else(|| Failure::new(Exit::Infrastructure, "nothing was measured"))?;
     if context.out.json {
         context.out.json("probe", &Measured { rates })?;
     } else {

@@ -3,6 +3,7 @@
 //! A line that fills its row is torn by whatever a terminal puts behind it, such as the `^C` of Ctrl-C, and indicatif fills
 //! every row. Nor does it know into how many rows a terminal breaks a line when it becomes narrower.
 
+use super::figures::Advance;
 use crate::output::{Output, steer};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -19,7 +20,6 @@ const PAUSE: Duration = Duration::from_millis(125);
 /// A bar on standard error.
 pub(super) struct Bar {
     out: Output,
-    steps: u64,
     /// The two lines as they should be, without colours.
     lines: RefCell<[String; 2]>,
     /// Columns of each line on the terminal; `None` while it is not drawn.
@@ -28,16 +28,16 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    /// A bar of so many steps, 0 where that is not known; it is drawn when they are set.
-    pub(super) fn new(out: Output, steps: u64) -> Self {
+    /// A bar; it is drawn when it is set.
+    pub(super) fn new(out: Output) -> Self {
         let (lines, drawn, drawn_at) = (RefCell::default(), Cell::new(None), Cell::new(None));
-        Self { out, steps, lines, drawn, drawn_at }
+        Self { out, lines, drawn, drawn_at }
     }
 
-    /// Shows it after `done` steps.
-    pub(super) fn set(&self, done: u64, left: &str, figures: &str) {
+    /// Shows how far a training is.
+    pub(super) fn set(&self, advance: &Advance, figures: &str) {
         let columns = self.out.columns();
-        *self.lines.borrow_mut() = lines(columns, (done, self.steps), left, figures);
+        *self.lines.borrow_mut() = lines(columns, advance, figures);
         if self.drawn_at.get().is_none_or(|at| at.elapsed() >= PAUSE) {
             self.clear(columns);
             self.draw();
@@ -82,14 +82,16 @@ impl Drop for Bar {
 }
 
 /// The two lines for a terminal of so many columns.
-fn lines(columns: usize, (done, steps): (u64, u64), left: &str, figures: &str) -> [String; 2] {
+fn lines(columns: usize, advance: &Advance, figures: &str) -> [String; 2] {
     let room = columns.saturating_sub(MARGIN);
-    let words = match (100 * done.min(steps)).checked_div(steps) {
-        Some(percent) => format!(" {percent:>3}%   step {done}/{steps}   {left}"),
-        None => format!("   step {done}"),
+    let words = match advance.percent() {
+        Some(percent) => {
+            format!(" {percent:>3}%   {}   {}", advance.steps(), advance.time_left().unwrap_or_default())
+        }
+        None => format!("   {}", advance.steps()),
     };
     let width = room.saturating_sub(words.chars().count()).clamp(BAR.1, BAR.0);
-    let full = (width as u64 * done.min(steps)).checked_div(steps).unwrap_or(0);
+    let full = width as u64 * u64::from(advance.percent().unwrap_or(0)) / 100;
     let bar = (0..width as u64).map(|at| if at < full { '━' } else { '╌' });
     let cut = |text: &mut dyn Iterator<Item = char>| text.take(room).collect::<String>();
     [cut(&mut bar.chain(words.chars())), cut(&mut figures.chars())]
@@ -114,14 +116,18 @@ mod tests {
     #[test]
     fn lines_leave_the_last_columns_free() {
         let figures = "loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms";
+        let half = Advance { step: 150, of: Some(300), share: Some(0.5), left: Some(112.0) };
         for columns in [20, 40, 66, 80, 200] {
-            let [bar, figures] = lines(columns, (150, 300), "1 min 52 s left", figures);
+            let [bar, figures] = lines(columns, &half, figures);
             assert!(bar.chars().count() <= columns - MARGIN, "{bar}");
             assert!(figures.chars().count() <= columns - MARGIN, "{figures}");
         }
-        let [bar, _] = lines(80, (150, 300), "1 min 52 s left", figures);
-        assert_eq!(bar, "━━━━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  50%   step 150/300   1 min 52 s left");
-        let [bar, _] = lines(80, (7, 0), "", figures);
+        let [bar, _] = lines(80, &half, figures);
+        assert_eq!(bar, "━━━━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  50%   step 150/300   112.0 s left");
+        let [bar, _] = lines(80, &Advance { step: 7, ..Advance::default() }, figures);
         assert!(bar.ends_with("   step 7"), "nobody said how many there are: {bar}");
+        let timed = Advance { step: 14, of: None, ..half };
+        let [bar, _] = lines(80, &timed, figures);
+        assert!(bar.ends_with("╌  50%   step 14   112.0 s left"), "the number of steps is not known: {bar}");
     }
 }

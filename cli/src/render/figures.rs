@@ -6,8 +6,10 @@ use dtrain_protocol::{Event, Rank, Stamped, StepFigures, StepId};
 /// What the plan promised.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Expected {
-    /// Optimizer steps of the whole training; 0 when nobody said.
+    /// Optimizer steps of the whole training; 0 when nobody said, or only time ends it.
     pub(crate) steps: u64,
+    /// Seconds of training after which time ends it.
+    pub(crate) limit: Option<f64>,
     /// Seconds of one step.
     pub(crate) step_seconds: Option<f64>,
     /// What is counted in a step: `tokens` for a model with sequences, otherwise `samples`.
@@ -75,12 +77,27 @@ impl Figures {
         });
     }
 
-    /// Seconds left at the present pace.
-    #[expect(clippy::cast_precision_loss, reason = "an estimate for display")]
-    pub(crate) fn seconds_left(&self, expected: &Expected) -> Option<f64> {
-        let done = self.step.as_ref()?.step.0;
-        let left = expected.steps.checked_sub(done).filter(|_| expected.steps > 0)?;
-        Some(left as f64 * self.pace?.0)
+    /// How far it is, and how long it will take: by its steps at the present pace, or by its time limit, whichever is further.
+    pub(crate) fn advance(&self, expected: &Expected) -> Advance {
+        #![expect(clippy::cast_precision_loss, reason = "an estimate for display")]
+        let Some(newest) = &self.step else { return Advance::default() };
+        let step = newest.step.0;
+        let by_steps = (expected.steps > 0).then(|| {
+            let left = expected.steps.saturating_sub(step) as f64;
+            let share = step.min(expected.steps) as f64 / expected.steps as f64;
+            let left = self.pace.map(|(seconds, _)| left * seconds);
+            Advance { step, of: Some(expected.steps), share: Some(share), left }
+        });
+        let by_time = expected.limit.zip(newest.elapsed).map(|(limit, elapsed)| {
+            let passed = (elapsed * limit + newest.times.step).min(limit);
+            Advance { step, of: None, share: Some(passed / limit), left: Some(limit - passed) }
+        });
+        match (by_steps, by_time) {
+            (Some(steps), Some(time)) if steps.share >= time.share => steps,
+            (_, Some(time)) => time,
+            (Some(steps), None) => steps,
+            (None, None) => Advance { step, ..Advance::default() },
+        }
     }
 
     /// `loss 2.3140   valid 2.4021   12.3 k tokens/s`, as far as known.
@@ -103,21 +120,50 @@ impl Figures {
         }
     }
 
-    /// `1 min 52 s left`, as far as known.
-    pub(crate) fn left(&self, expected: &Expected) -> Option<String> {
-        self.seconds_left(expected).map(|left| format!("{} left", seconds(left)))
-    }
-
     /// One line for a log.
     pub(crate) fn line(&self, expected: &Expected) -> String {
-        let done = self.step.as_ref().map_or(0, |step| step.step.0);
-        let progress = match expected.steps {
-            0 => format!("step {done}"),
-            steps => format!("step {done}/{steps}"),
+        let advance = self.advance(expected);
+        let progress = match (advance.of, advance.percent()) {
+            (None, Some(percent)) => format!("{} ({percent}%)", advance.steps()),
+            (Some(_), _) | (None, None) => advance.steps(),
         };
         let parts =
-            [Some(progress), Some(self.results(expected)), Some(self.speed(expected)), self.left(expected)];
+            [Some(progress), Some(self.results(expected)), Some(self.speed(expected)), advance.time_left()];
         parts.into_iter().flatten().collect::<Vec<_>>().join("   ")
+    }
+}
+
+/// How far a training is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Advance {
+    /// Steps completed.
+    pub(crate) step: u64,
+    /// Steps of the whole training, where they will end it.
+    pub(crate) of: Option<u64>,
+    /// Share that is done, 0 to 1, where something is known that will end it.
+    pub(crate) share: Option<f64>,
+    /// Seconds left.
+    pub(crate) left: Option<f64>,
+}
+
+impl Advance {
+    /// `step 50/100`, or `step 50` where steps do not end the training.
+    pub(crate) fn steps(&self) -> String {
+        match self.of {
+            Some(of) => format!("step {}/{of}", self.step),
+            None => format!("step {}", self.step),
+        }
+    }
+
+    /// Whole percent that are done.
+    pub(crate) fn percent(&self) -> Option<u32> {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 100")]
+        self.share.map(|share| (share * 100.0 + 1e-9) as u32)
+    }
+
+    /// `4 min 52 s left`, as far as known; nothing at the end.
+    pub(crate) fn time_left(&self) -> Option<String> {
+        self.left.filter(|left| *left > 0.0).map(|left| format!("{} left", seconds(left)))
     }
 }
 
@@ -127,7 +173,7 @@ mod tests {
     use dtrain_protocol::{AttemptId, PhaseTimes};
 
     fn expected() -> Expected {
-        Expected { steps: 100, step_seconds: Some(0.1), unit: "tokens" }
+        Expected { steps: 100, limit: None, step_seconds: Some(0.1), unit: "tokens" }
     }
 
     fn said(rank: u32, event: Event) -> Stamped {
@@ -140,6 +186,7 @@ mod tests {
             loss: 2.5,
             gradient_norm: Some(1.0),
             learning_rate: 1e-3,
+            elapsed: None,
             noise: None,
             tokens: 1000,
             times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
@@ -158,6 +205,29 @@ mod tests {
             figures.line(&expected()),
             "step 50/100   loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms   5.5 s left"
         );
+    }
+
+    #[test]
+    fn a_time_limit_tells_what_is_left_and_no_number_of_steps() {
+        let timed = |number, seconds, elapsed| match step(number, seconds) {
+            Event::Step(figures) => Event::Step(StepFigures { elapsed: Some(elapsed), ..figures }),
+            other => other,
+        };
+        let mut figures = Figures::default();
+        figures.take(&said(0, timed(14, 0.5, 0.4)));
+        let limited = Expected { steps: 0, limit: Some(10.0), ..expected() };
+        let line = figures.line(&limited);
+        assert!(line.starts_with("step 14 (45%)   loss 2.5000"), "{line}");
+        assert!(line.ends_with("   5.5 s left"), "{line}");
+        // Whichever is further ends it.
+        let both = Expected { steps: 100, ..limited.clone() };
+        assert_eq!(figures.advance(&both), figures.advance(&limited));
+        let few = Expected { steps: 20, ..limited };
+        let line = figures.line(&few);
+        assert!(line.starts_with("step 14/20   loss") && line.ends_with("   3.0 s left"), "{line}");
+        figures.take(&said(0, timed(15, 0.5, 1.0)));
+        assert_eq!(figures.advance(&both).percent(), Some(100));
+        assert_eq!(figures.advance(&both).time_left(), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ const LINE_EVERY_LATER: u64 = 20_000;
 impl Progress {
     /// On standard error: a bar on a terminal, otherwise lines. With `--json`, all that is seen as lines on standard output.
     pub(crate) fn new(out: Output, trial: &TrialId, expected: Expected) -> Self {
-        let bar = out.draws().then(|| Bar::new(out, expected.steps));
+        let bar = out.draws().then(|| Bar::new(out));
         Self {
             out,
             trial: trial.clone(),
@@ -219,11 +219,9 @@ impl Progress {
 
     fn draw(&mut self, at_ms: u64) {
         let Some(bar) = &self.bar else { return self.draw_line(at_ms) };
-        let done = self.figures.step.as_ref().map_or(0, |step| step.step.0);
-        let left = self.figures.left(&self.expected).unwrap_or_default();
         let figures =
             format!("{}   {}", self.figures.results(&self.expected), self.figures.speed(&self.expected));
-        bar.set(done, &left, &figures);
+        bar.set(&self.figures.advance(&self.expected), &figures);
     }
 
     fn draw_line(&mut self, at_ms: u64) {

@@ -21,7 +21,7 @@ fn launch() -> Launch {
         attempt: AttemptId(2),
         checkpoints: "/state/checkpoints".into(),
         resume: None,
-        seconds_left: Some(12.5),
+        spent_seconds: 12.5,
     }
 }
 
@@ -36,9 +36,11 @@ fn every_rank_is_told_everything_and_the_shares_make_the_batch() {
             let training = &assignment.training;
             assert_eq!(assignment.rank, Rank(rank));
             assert_eq!(assignment.placement.index, rank);
+            let step = plan.best().price().step.0;
+            assert_eq!(assignment.waits, WaitLimits::for_steps_of(Some(step)));
             assert_eq!(assignment.chunks, std::slice::from_ref(&(0..4)));
             assert_eq!(assignment.data_root, PathBuf::from("/data"));
-            assert_eq!(assignment.until.seconds, Some(12.5));
+            assert_eq!(assignment.until.seconds, None, "only steps end it");
             let forwards = assignment.step.iter().filter(|action| matches!(action, Action::Forward(_)));
             assert_eq!(forwards.count(), training.micro_batches as usize);
             let share = training.share.clone();
@@ -92,5 +94,9 @@ fn the_end_of_the_run_is_that_of_the_recipe() {
     let rank = &lower(&plan, plan.best(), &launch())[0];
     assert_eq!(rank.until.steps, Some(StepId(313)), "10,000 samples by 32");
     assert_eq!(rank.until.target, Some((Metric::ValidLoss, 1.2)));
+    assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(47.5), 12.5));
+    let late = Launch { spent_seconds: 75.0, ..launch() };
+    let rank = &lower(&plan, plan.best(), &late)[0];
+    assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(0.0), 60.0), "nothing is left");
     assert_eq!(rank.link, Link::Alone);
 }

@@ -11,8 +11,8 @@ const EACH_RANK: u64 = 4;
 /// Files for each other host: a connection, what wakes its thread, and a file that is fetched.
 const EACH_HOST: u64 = 4;
 
-/// Files of a rank for each other: a connection in every group they share.
-const EACH_PEER: u64 = 4;
+/// Files of a rank for each other: a connection in every group they share, and one for heartbeats.
+const EACH_PEER: u64 = 5;
 
 /// Lets this process, and what it starts, open the files that an attempt needs: of `ranks` here and so many `hosts`, where each rank
 /// is connected with `peers` others.

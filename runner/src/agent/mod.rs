@@ -108,7 +108,8 @@ fn detach() -> Result<AgentTask, String> {
     crate::process::close_inherited_files().map_err(|error| format!("inherited files: {error}"))?;
     // Fails only when the process leads a session already.
     let _ = rustix::process::setsid();
-    frame::read(&mut io::stdin()).map_err(|error| format!("the order cannot be read: {error}"))
+    frame::read_within(&mut io::stdin(), frame::MAX_IN_PIECES)
+        .map_err(|error| format!("the order cannot be read: {error}"))
 }
 
 /// A flag that is set when the host wants the agent to end. What a terminal says is not for it.

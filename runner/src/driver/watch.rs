@@ -134,6 +134,7 @@ mod tests {
             loss,
             gradient_norm: None,
             learning_rate: 1e-3,
+            elapsed: None,
             noise: None,
             tokens: 1,
             times: PhaseTimes { forward: seconds, communication: 1.0 - seconds, ..PhaseTimes::default() },

@@ -112,6 +112,7 @@ pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
                     point("loss", step, figures.loss),
                     point("learning_rate", step, figures.learning_rate),
                 ]);
+                points.extend(figures.elapsed.map(|share| point("elapsed", step, share)));
                 points.extend(figures.gradient_norm.map(|norm| point("gradient_norm", step, norm)));
                 if let Some(found) = figures.noise {
                     // It is told a step later.

@@ -26,6 +26,9 @@ pub struct Probe<'a> {
     pub micro_batches: Vec<u32>,
     /// Seconds all measurements together may take.
     pub budget_seconds: f64,
+    /// Seconds beyond its share of them that one measurement may take before it is given up: at least one pass of every kind of
+    /// block is measured, whatever it takes.
+    pub grace_seconds: f64,
 }
 
 /// Measures one number of ranks after the other; `progress` is told ranks and threads of each before it begins.
@@ -48,14 +51,17 @@ pub fn rates(
     let mut by_ranks: Vec<RankRates> = Vec::new();
     let began = Instant::now();
     for (device, ranks) in runs.into_iter().chain(again) {
-        let is_known = by_ranks.iter().any(|known| (known.device, known.ranks) == (device, ranks));
-        // A large model takes its time once.
+        // A large model takes its time once, and what there is no time for is carried over from what there was.
+        let is_known = by_ranks.iter().any(|known| known.device == device);
         if is_known && began.elapsed().as_secs_f64() > probe.budget_seconds {
-            break;
+            continue;
         }
         let threads = (cores / (ranks / hosts)).max(1);
         progress(ranks, threads);
-        let measured = mean(&measure(probe, others, device, (ranks, threads), budget_seconds)?);
+        let measured = match measure(probe, others, device, (ranks, threads), budget_seconds) {
+            Err(ProbeError::Late { .. }) if is_known => continue,
+            measured => mean(&measured?),
+        };
         let nothing = || ProbeError::Worker { ranks, reason: "nothing was measured".into() };
         let measured = measured.ok_or_else(nothing)?;
         match by_ranks.iter_mut().find(|known| (known.device, known.ranks) == (device, ranks)) {
@@ -187,12 +193,33 @@ pub fn nvidia_gpus() -> Vec<Gpu> {
     (0..nvml.device_count().unwrap_or(0)).filter_map(device).collect()
 }
 
+/// `1 rank`, `2 ranks side by side`.
+fn side_by_side(ranks: u32) -> String {
+    if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks side by side") }
+}
+
 /// The host could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// A worker could not be started, or said nothing that can be used.
-    #[error("cannot measure {ranks} ranks: {reason}")]
+    #[error("cannot measure {}: {reason}", side_by_side(*ranks))]
     Worker {
+        /// Ranks that ran side by side.
+        ranks: u32,
+        /// What went wrong.
+        reason: String,
+    },
+    /// They did not answer in time.
+    #[error("measuring {} took {:.0} s longer than it may", side_by_side(*ranks), grace_seconds)]
+    Late {
+        /// Ranks that ran side by side.
+        ranks: u32,
+        /// Seconds beyond their time after which they were given up.
+        grace_seconds: f64,
+    },
+    /// There was no memory for a worker.
+    #[error("cannot measure {}: {reason}", side_by_side(*ranks))]
+    Memory {
         /// Ranks that ran side by side.
         ranks: u32,
         /// What went wrong.
@@ -267,22 +294,57 @@ mod tests {
         assert!(facts.cores >= 1 && facts.memory_bytes > 1 << 20, "{facts:?}");
     }
 
-    #[test]
-    fn a_worker_that_says_nothing_is_reported_with_its_last_words() {
+    /// What is said of a worker that is this shell script.
+    fn complaint(script: &str) -> ProbeError {
+        complaint_within(30.0, script)
+    }
+
+    /// The same of one that gets so many seconds beyond its time.
+    fn complaint_within(grace_seconds: f64, script: &str) -> ProbeError {
         let model = Model::Command(dtrain_recipes::model::Command {
             argv: vec!["true".into()],
             framework: dtrain_recipes::Framework::Pytorch,
             progress: Vec::new(),
         });
         let probe = Probe {
-            worker: Program::new("/bin/sh", ["-c", "echo no backend >&2; exit 1"]),
+            worker: Program::new("/bin/sh", ["-c", script]),
             model: &model,
             model_digest: "",
             host: host_facts(Vec::new()),
             micro_batches: vec![1],
-            budget_seconds: 1.0,
+            budget_seconds: 0.1,
+            grace_seconds,
         };
-        let words = rates(&probe, &mut [], &mut |_, _| {}).expect_err("it said nothing").to_string();
-        assert!(words.contains("1 ranks") && words.contains("no backend"), "{words}");
+        rates(&probe, &mut [], &mut |_, _| {}).expect_err("it measured nothing")
+    }
+
+    #[test]
+    fn a_worker_that_ends_without_an_answer_is_reported_with_its_last_words() {
+        let words = |script| complaint(script).to_string();
+        assert_eq!(
+            words("echo first >&2; echo no backend >&2; exit 1"),
+            "cannot measure 1 rank: rank 0: no backend"
+        );
+        assert_eq!(words("exit 3"), "cannot measure 1 rank: rank 0: exited with 3 without a word");
+        assert_eq!(words("kill -SEGV $$"), "cannot measure 1 rank: rank 0: killed by signal 11");
+        let backtrace = "printf 'broken\\nnote: run with RUST_BACKTRACE\\nstack backtrace:\\n   0: main\\n             at x.rs:1\\n' >&2";
+        assert_eq!(words(&format!("{backtrace}; exit 1")), "cannot measure 1 rank: rank 0: broken");
+    }
+
+    #[test]
+    fn a_worker_that_does_not_answer_is_given_up() {
+        let error = complaint_within(0.0, "exec sleep 600");
+        assert!(matches!(error, ProbeError::Late { ranks: 1, .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_worker_without_memory_is_reported_as_such() {
+        let abort = "printf 'memory allocation of 1048576 bytes failed\\nstack backtrace:\\n   0: x\\n' >&2; kill -ABRT $$";
+        let error = complaint(abort);
+        assert!(matches!(error, ProbeError::Memory { ranks: 1, .. }), "{error:?}");
+        assert!(error.to_string().ends_with("out of memory: there was no room for 1.0 MiB"), "{error}");
+        let error = complaint("kill -KILL $$");
+        assert!(matches!(error, ProbeError::Memory { .. }), "{error:?}");
+        assert!(error.to_string().contains("signal 9"), "{error}");
     }
 }

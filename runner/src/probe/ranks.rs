@@ -10,28 +10,42 @@ use dtrain_protocol::{
 };
 use dtrain_recipes::Bytes;
 use rustix::fd::OwnedFd;
+use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::num::NonZeroU32;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Seconds beyond its share of the budget that a measurement may take before it is given up: at least one pass of every kind of
-/// block is measured, whatever it takes.
-const GRACE_SECONDS: f64 = 60.0;
-
-/// What is said of it then.
-const NO_ANSWER: &str =
-    "measuring took a minute longer than `cluster.probe` allows and was given up; is the machine busy?";
+/// How long a rank whose pipes are closed may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A rank that measures, wherever it runs.
 struct Station {
     to: Box<dyn Write + Send>,
     from: Box<dyn Read + Send>,
-    /// What it wrote to its standard error, once it ended.
-    complaint: Box<dyn FnOnce() -> String + Send>,
+    /// Why it said nothing more, once it ended.
+    complaint: Box<dyn FnOnce() -> Reason + Send>,
+}
+
+/// Why a rank measured nothing.
+struct Reason {
+    /// In words.
+    words: String,
+    kind: Kind,
+}
+
+/// A kind of reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// There was no memory for it.
+    Memory,
+    /// It needed too long.
+    Late,
+    Other,
 }
 
 /// What a rank answers.
@@ -39,7 +53,7 @@ enum Answer {
     /// Where it listens.
     Listening(Rank, String),
     /// What it measured, or why it did not.
-    Rates(Result<RankRates, String>),
+    Rates(Result<RankRates, Reason>),
 }
 
 /// Runs `ranks` probes with so many threads each side by side; what each of them measured.
@@ -51,6 +65,11 @@ pub(super) fn measure(
     budget_seconds: f64,
 ) -> Result<Vec<RankRates>, ProbeError> {
     let wrong = |reason: String| ProbeError::Worker { ranks, reason };
+    let because = |Reason { words: reason, kind }: Reason| match kind {
+        Kind::Memory => ProbeError::Memory { ranks, reason },
+        Kind::Late => ProbeError::Late { ranks, grace_seconds: probe.grace_seconds },
+        Kind::Other => ProbeError::Worker { ranks, reason },
+    };
     let (links, mapping) = links(others, probe, ranks).map_err(wrong)?;
     let (sender, answers) = channel();
     let mut children = Children(Vec::new());
@@ -74,8 +93,8 @@ pub(super) fn measure(
         let station = station.map_err(|reason| wrong(format!("rank {rank}: {reason}")))?;
         tell.push(attend(station, request, sender.clone()));
     }
-    let until = Instant::now() + Duration::from_secs_f64(budget_seconds + GRACE_SECONDS);
-    collect(&answers, &tell, until).map_err(wrong)
+    let until = Instant::now() + Duration::from_secs_f64(budget_seconds + probe.grace_seconds);
+    collect(&answers, &tell, until).map_err(because)
 }
 
 /// The link of each rank, and the file they inherit for it.
@@ -117,9 +136,14 @@ fn here(
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", probe.worker.path.display()))?;
     let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
     let ((stdin, stdout), mut stderr) = pipes.expect("all three are piped");
-    children.0.push(child);
-    let said = thread::spawn(move || std::io::read_to_string(&mut stderr).unwrap_or_default());
-    let complaint = Box::new(move || said.join().unwrap_or_default());
+    let child = Arc::new(Mutex::new(child));
+    children.0.push(Arc::clone(&child));
+    let said = thread::spawn(move || {
+        let mut said = Vec::new();
+        drop(stderr.read_to_end(&mut said));
+        String::from_utf8_lossy(&said).into_owned()
+    });
+    let complaint = Box::new(move || reason(&said.join().unwrap_or_default(), status(&child)));
     Ok(Station { to: Box::new(stdin), from: Box::new(stdout), complaint })
 }
 
@@ -131,7 +155,7 @@ fn there(host: &mut RemoteHost, threads: u32) -> Result<Station, String> {
     Ok(Station {
         to: Box::new(to),
         from: Box::new(stream),
-        complaint: Box::new(move || format!("on {name}")),
+        complaint: Box::new(move || Reason { words: format!("it ended on {name}"), kind: Kind::Other }),
     })
 }
 
@@ -156,23 +180,60 @@ fn attend(station: Station, request: ProbeRequest, answers: Sender<Answer>) -> S
         let heard = converse();
         drop(to);
         drop(from);
-        let heard = heard.map_err(|error| format!("rank {rank}: {error}: {}", reason(&complaint())));
+        let heard = heard.map_err(|error| {
+            let Reason { words, kind } = complaint();
+            let how = match error {
+                // What it said last tells more.
+                FrameError::Closed | FrameError::Torn | FrameError::Io(_) => String::new(),
+                error => format!("{error}: "),
+            };
+            Reason { words: format!("rank {rank}: {how}{words}"), kind }
+        });
         drop(answers.send(Answer::Rates(heard)));
     });
     tell
 }
 
-/// What the standard error of a rank says, without a backtrace.
-fn reason(complaint: &str) -> String {
+/// How a rank ended whose pipes are closed; `None` when it does not end.
+fn status(child: &Mutex<Child>) -> Option<ExitStatus> {
+    let until = Instant::now() + LAST_WORDS;
+    loop {
+        let ended = child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+        match ended {
+            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(5)),
+            Ok(status) => return status,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Why a rank measured nothing, from its standard error and its end: a line without a backtrace.
+fn reason(complaint: &str, status: Option<ExitStatus>) -> Reason {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
-    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> =
+        lines.filter(|line| !line.is_empty() && !line.starts_with("note: run with")).collect();
     let asked = lines
         .iter()
         .find_map(|line| line.strip_prefix("memory allocation of ")?.split(' ').next()?.parse::<u64>().ok());
-    match asked {
-        Some(bytes) => format!("out of memory: there was no room for {}", Bytes(bytes)),
-        None => lines.join("; "),
+    if let Some(bytes) = asked {
+        let words = format!("out of memory: there was no room for {}", Bytes(bytes));
+        return Reason { words, kind: Kind::Memory };
     }
+    let signal = status.and_then(|status| status.signal());
+    let is_killed = signal == Some(Signal::KILL.as_raw());
+    let last = lines.last().copied();
+    let is_memory = is_killed || last.is_some_and(|line| line.to_lowercase().contains("out of memory"));
+    let words = match (signal, status.and_then(|status| status.code()), last) {
+        (Some(signal), _, last) => {
+            let cause = if is_killed { ", as the kernel does when memory runs out" } else { "" };
+            let last = last.map_or(String::new(), |last| format!("; its last words: {last}"));
+            format!("killed by signal {signal}{cause}{last}")
+        }
+        (None, _, Some(last)) => last.to_owned(),
+        (None, Some(code), None) => format!("exited with {code} without a word"),
+        (None, None, None) => "it closed its output without a word".to_owned(),
+    };
+    Reason { words, kind: if is_memory { Kind::Memory } else { Kind::Other } }
 }
 
 /// Hands addresses around, and waits for what every rank measured.
@@ -180,13 +241,17 @@ fn collect(
     answers: &Receiver<Answer>,
     tell: &[Sender<Order>],
     until: Instant,
-) -> Result<Vec<RankRates>, String> {
+) -> Result<Vec<RankRates>, Reason> {
     let mut addresses = vec![None; tell.len()];
     let mut measured = Vec::new();
     while measured.len() < tell.len() {
         let left = until.saturating_duration_since(Instant::now());
-        match answers.recv_timeout(left).map_err(|_| NO_ANSWER)? {
-            Answer::Rates(rates) => measured.push(rates?),
+        let late = |_| Reason { words: String::new(), kind: Kind::Late };
+        match answers.recv_timeout(left).map_err(late)? {
+            Answer::Rates(Ok(rates)) => measured.push(rates),
+            Answer::Rates(Err(reason)) => {
+                return Err(cause(reason, answers, tell.len() - measured.len() - 1));
+            }
             Answer::Listening(rank, address) => {
                 addresses[rank.0 as usize] = Some(address);
                 let all: Option<Vec<String>> = addresses.iter().cloned().collect();
@@ -201,12 +266,27 @@ fn collect(
     Ok(measured)
 }
 
+/// Of a reason and those that `others` more ranks give soon after it, the cause: a rank without memory takes the others with it,
+/// and theirs may come first.
+fn cause(first: Reason, answers: &Receiver<Answer>, others: usize) -> Reason {
+    let until = Instant::now() + LAST_WORDS;
+    for _ in (0..others).take_while(|_| first.kind != Kind::Memory) {
+        match answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Answer::Rates(Err(reason))) if reason.kind == Kind::Memory => return reason,
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    first
+}
+
 /// Probes that end with the measurement, however it ends.
-struct Children(Vec<Child>);
+struct Children(Vec<Arc<Mutex<Child>>>);
 
 impl Drop for Children {
     fn drop(&mut self) {
-        for child in &mut self.0 {
+        for child in &self.0 {
+            let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
             drop(child.kill());
             drop(child.wait());
         }

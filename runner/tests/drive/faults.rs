@@ -65,7 +65,7 @@ fn unread(world: &World) -> (PathBuf, usize) {
     let detached = world.drive(driver::start).0.expect("driven");
     assert!(matches!(detached, Outcome::Detached { .. }), "{detached:?}");
     let spool = world.home.trial(&world.trial).spool(AttemptId(1));
-    // Behind a few records of each kind; the last may be written just now.
+    // Before the first checkpoint, and not the last record, which may be written just now.
     let place = || {
         let bytes = fs::read(&spool).unwrap_or_default();
         let (mut at, mut steps) = (0, Vec::new());
@@ -77,9 +77,9 @@ fn unread(world: &World) -> (PathBuf, usize) {
             }
             at += length;
         }
-        (steps.len() > 2 * 12).then(|| steps[2 * 11])
+        (steps.len() > 2 * 8).then(|| steps[2 * 7])
     };
-    wait("twelve steps", || place().is_some());
+    wait("eight steps", || place().is_some());
     let place = place().expect("it was there");
     assert!(world.card().expect("it runs").agent.is_alive(), "it goes on meanwhile");
     (spool, place)
@@ -124,7 +124,7 @@ pub(crate) fn a_spool_that_cannot_be_read_further_is_told_once() {
     world.options.detach = false;
     let (outcome, seen) = world.drive(driver::resume);
     let outcome = outcome.expect("driven");
-    // What came after is not known, so another attempt trains it.
+    // What came after is not known, checkpoints included, so another attempt begins anew.
     assert!(matches!(outcome, Outcome::Ended { attempts: 2, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, Seen::Status(_))).collect();

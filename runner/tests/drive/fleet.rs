@@ -235,6 +235,7 @@ fn figures(step: u64) -> StepFigures {
         loss: 1.0 / step as f64,
         gradient_norm: Some(1.0),
         learning_rate: 1e-3,
+        elapsed: None,
         noise: None,
         tokens: 8,
         times: PhaseTimes { step: 0.25, forward: 0.08, backward: 0.17, ..PhaseTimes::default() },

@@ -3,7 +3,7 @@
 use crate::toy;
 use dtrain_protocol::{
     Arrangement, Assignment, DeviceKind, Layout, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Training, TrialId,
+    Training, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Activation, Framework, Mlp, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
@@ -214,7 +214,7 @@ impl World {
                 clip: None,
                 seed: 7,
             },
-            until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, target: None },
+            until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, spent_seconds: 0.0, target: None },
             step: Vec::new(),
             placement: Placement {
                 host: rank.0 * launching.hosts / RANKS,
@@ -223,6 +223,7 @@ impl World {
                 threads: 1,
             },
             link: Link::Alone,
+            waits: WaitLimits::for_steps_of(None),
             validate_every: STEPS,
             validate_samples: 1,
             save_every: 10,

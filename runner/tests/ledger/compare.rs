@@ -23,6 +23,7 @@ fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Create
             loss: start / step as f64,
             gradient_norm: Some(1.0),
             learning_rate: rate,
+            elapsed: None,
             noise: None,
             tokens: 100,
             times: PhaseTimes {

@@ -77,6 +77,7 @@ pub(crate) fn step(sequence: u64, step: u64) -> Stamped {
         loss: 1.0 / step as f64,
         gradient_norm: Some(1.0),
         learning_rate: 1e-3,
+        elapsed: None,
         noise: None,
         tokens: 32,
         times: PhaseTimes { step: 0.02, ..PhaseTimes::default() },

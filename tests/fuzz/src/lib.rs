@@ -32,7 +32,9 @@ pub fn frames(bytes: &[u8]) {
             Err(FrameError::Io(error)) => panic!("a slice does not fail: {error}"),
         }
     }
-    drop(frame::read_short::<Order>(&mut &*bytes, 16));
+    drop(frame::read_within::<Order>(&mut &*bytes, 16));
+    drop(frame::read_within::<Order>(&mut &*bytes, frame::MAX_IN_PIECES));
+    drop(frame::is_whole_within(bytes, frame::MAX_IN_PIECES));
 }
 
 /// The payload of a frame whose length and checksum are right, as each of the messages.

@@ -150,7 +150,7 @@ fn train(case: &Case, link: LinkChoice) -> Result<Trained, String> {
             attempt: launching.attempt,
             checkpoints: launching.checkpoints.clone(),
             resume: launching.from.clone(),
-            seconds_left: None,
+            spent_seconds: 0.0,
         };
         let assignments = lowered(&plan, &launch, STEPS).into_iter();
         let assignments: Vec<_> = assignments.map(|one| Assignment { save_every: 1, ..one }).collect();

@@ -199,7 +199,7 @@ pub(crate) fn assignments(
         attempt: AttemptId(1),
         checkpoints: folder.join("trials/01TEST/checkpoints"),
         resume: from.cloned(),
-        seconds_left: None,
+        spent_seconds: 0.0,
     };
     lowered(&planned(case, folder), &launch, last)
 }

@@ -212,6 +212,7 @@ fn figures(attempt: AttemptId, step: u64) -> Stamped {
         loss: loss(attempt.0, step),
         gradient_norm: Some(1.0),
         learning_rate: 1e-3,
+        elapsed: None,
         noise: None,
         tokens: 32,
         times: PhaseTimes::default(),

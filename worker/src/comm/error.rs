@@ -1,6 +1,7 @@
 //! What can go wrong between ranks.
 
 use dtrain_protocol::{Failure, Rank};
+use dtrain_recipes::Seconds;
 
 /// Why a collective did not complete, or the ranks did not come together. Ranks are those of the attempt.
 #[derive(Debug, thiserror::Error)]
@@ -15,15 +16,29 @@ pub enum CommError {
         /// What was seen.
         detail: String,
     },
-    /// A peer is there but silent.
-    #[error("rank {peer} sent nothing for {seconds:.1} s during {operation}")]
-    TimedOut {
+    /// The heart of a peer stands still: its process or its host is frozen, or cut off without a word.
+    #[error("rank {peer} sent no heartbeat for {} during {operation}", Seconds(*.seconds))]
+    Silent {
         /// Which.
         peer: Rank,
         /// How long was waited.
         seconds: f64,
         /// During which operation.
         operation: &'static str,
+    },
+    /// The heart of a peer beats, but for too long neither it nor any rank it waits for got anything done.
+    #[error(
+        "rank {peer} is alive but has not joined the {operation} for {}{}", Seconds(*.seconds), expected(*.step_seconds)
+    )]
+    Idle {
+        /// Which.
+        peer: Rank,
+        /// How long was waited.
+        seconds: f64,
+        /// In which operation.
+        operation: &'static str,
+        /// Seconds of a step in the plan.
+        step_seconds: Option<f64>,
     },
     /// A peer sends something other than what is due: the ranks do not agree on where they are.
     #[error("rank {peer} is out of step in {operation}: {detail}")]
@@ -52,12 +67,19 @@ impl CommError {
     /// The same as the last words of a rank.
     pub fn failure(&self) -> Failure {
         let peer = match self {
-            Self::PeerLost { peer, .. } | Self::TimedOut { peer, .. } | Self::OutOfStep { peer, .. } => {
-                Some(*peer)
-            }
+            Self::PeerLost { peer, .. }
+            | Self::Silent { peer, .. }
+            | Self::Idle { peer, .. }
+            | Self::OutOfStep { peer, .. } => Some(*peer),
             Self::Refused { .. } => None,
             Self::Link(_) => return Failure::Other(self.to_string()),
         };
         Failure::PeerLost { peer, detail: self.to_string() }
     }
+}
+
+/// What the plan says about the time, to follow a time that was waited.
+fn expected(step_seconds: Option<f64>) -> String {
+    step_seconds
+        .map_or_else(String::new, |seconds| format!("; the plan expects a step of {}", Seconds(seconds)))
 }

@@ -148,7 +148,7 @@ impl Thread {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let seconds = self.board.deadline.as_secs_f64();
-                return Err(CommError::TimedOut { peer, seconds, operation });
+                return Err(CommError::Idle { peer, seconds, operation, step_seconds: None });
             }
             let changed = &self.board.changed[key.2 as usize];
             state = changed.wait_timeout(state, left).expect("no thread panics there").0;

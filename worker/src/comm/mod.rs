@@ -9,15 +9,13 @@ pub mod shared_memory;
 pub mod tcp;
 
 mod error;
+mod heart;
 
 pub use error::CommError;
+pub use heart::{Progress, Waits};
 
 use dtrain_protocol::{AttemptId, Channel, Link, Rank, TrialId};
 use std::ops::Range;
-use std::time::Duration;
-
-/// Time a collective may take before the silent peer is given up.
-pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An all-reduce of up to this many values gives them all to every rank, each of which adds for itself.
 const SMALL_VALUES: usize = 4 << 10;
@@ -114,11 +112,11 @@ pub fn part(length: usize, rank: u32, size: u32) -> Range<usize> {
 /// Joins the ranks of an attempt into one group; returns when all are there.
 ///
 /// `announce` is called for [`Link::Tls`] only: it tells the others the address this rank listens on, and returns
-/// the addresses of all, by rank. Each later operation may take `deadline`, and so may joining.
+/// the addresses of all, by rank. `waits` says how long this rank waits for others, now and in each later operation.
 pub fn join(
     link: &Link,
     seat: &Seat,
-    deadline: Duration,
+    waits: &Waits,
     announce: impl FnOnce(&str) -> Result<Vec<String>, CommError>,
 ) -> Result<Box<dyn Group>, CommError> {
     match link {
@@ -127,13 +125,13 @@ pub fn join(
             Err(CommError::Link(format!("{} ranks were given no link to one another", seat.ranks)))
         }
         Link::SharedMemory { descriptor, bytes } => {
-            let group = shared_memory::SharedMemory::inherit(*descriptor, *bytes, seat, deadline)?;
+            let group = shared_memory::SharedMemory::inherit(*descriptor, *bytes, seat, waits)?;
             Ok(Box::new(group))
         }
         Link::Tls { bind, identity } => {
             let (listener, address) = tcp::Listener::bind(bind)?;
             let peers = announce(&address)?;
-            Ok(Box::new(listener.connect(seat, &peers, identity, deadline)?))
+            Ok(Box::new(listener.connect(seat, &peers, identity, waits)?))
         }
     }
 }

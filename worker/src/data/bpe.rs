@@ -7,12 +7,15 @@
 use super::DataError;
 use super::files::{self, DataFile};
 use super::tokens::{Segment, Tokens};
+use crate::comm::Progress;
 use dtrain_protocol::inputs::fingerprint;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -25,6 +28,9 @@ const TRAIN_BYTES: usize = 64 << 20;
 
 /// Text is read in pieces of at most this length, cut behind a line.
 const PIECE_BYTES: u64 = 256 << 10;
+
+/// How often a rank that waits for the tokenizer of another looks whether it is there.
+const TURN: Duration = Duration::from_millis(20);
 
 /// Pieces that are tokenized side by side.
 const PIECES: usize = 32;
@@ -39,7 +45,12 @@ pub(super) struct Bpe {
 
 impl Bpe {
     /// The tokenizer of `files`: from the cache, otherwise trained now.
-    pub(super) fn of(files: &[Arc<DataFile>], vocab: u32, cache: &Path) -> Result<Self, DataError> {
+    pub(super) fn of(
+        files: &[Arc<DataFile>],
+        vocab: u32,
+        cache: &Path,
+        progress: &Progress,
+    ) -> Result<Self, DataError> {
         if vocab < 257 {
             let detail = format!("a vocabulary of {vocab} has no room for merges: 256 bytes come first");
             return Err(DataError::Tokenizer(detail));
@@ -47,7 +58,7 @@ impl Bpe {
         fs::create_dir_all(cache).map_err(kept("making", cache))?;
         let key = key(&format!("{METHOD} {vocab}"), files)?;
         let path = cache.join(format!("bpe-{key}.json"));
-        let _lock = lock(cache, &key)?;
+        let _lock = lock(cache, &key, progress)?;
         if !path.exists() {
             let json = train(files, vocab)?.to_string(false).map_err(failed("writing the tokenizer"))?;
             write_whole(&path, |to| to.write_all(json.as_bytes()).map_err(kept("writing", &path)))?;
@@ -70,12 +81,12 @@ impl Bpe {
     }
 
     /// The tokens of `files`, end to end: from the cache, otherwise made now.
-    pub(super) fn tokens(&self, files: &[Arc<DataFile>]) -> Result<Tokens, DataError> {
+    pub(super) fn tokens(&self, files: &[Arc<DataFile>], progress: &Progress) -> Result<Tokens, DataError> {
         let name = key(&self.key, files)?;
         let path = self.cache.join(format!("bpe-{}-{name}.tokens", self.key));
-        let _lock = lock(&self.cache, &self.key)?;
+        let _lock = lock(&self.cache, &self.key, progress)?;
         if !path.exists() {
-            write_whole(&path, |to| self.tokenize(files, to, &path))?;
+            write_whole(&path, |to| self.tokenize(files, to, &path, progress))?;
         }
         let file = Arc::new(DataFile::open(&path, &self.cache)?);
         Ok(Tokens::new(vec![Segment::raw(file, self.width())?]))
@@ -86,13 +97,20 @@ impl Bpe {
         if self.vocab <= 1 << 16 { 2 } else { 4 }
     }
 
-    fn tokenize(&self, files: &[Arc<DataFile>], to: &mut dyn Write, path: &Path) -> Result<(), DataError> {
+    fn tokenize(
+        &self,
+        files: &[Arc<DataFile>],
+        to: &mut dyn Write,
+        path: &Path,
+        progress: &Progress,
+    ) -> Result<(), DataError> {
         let mut pieces = files.iter().flat_map(|file| Pieces { file, at: 0 });
         loop {
             let texts = pieces.by_ref().take(PIECES).collect::<Result<Vec<_>, _>>()?;
             if texts.is_empty() {
                 return Ok(());
             }
+            progress.advance();
             let encodings = self.tokenizer.encode_batch_fast(texts, false).map_err(failed("tokenizing"))?;
             for token in encodings.iter().flat_map(|encoding| encoding.get_ids()) {
                 let bytes = &token.to_le_bytes()[..if self.width() == 2 { 2 } else { 4 }];
@@ -240,11 +258,19 @@ fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataError> {
 }
 
 /// Held by the one that does the work; released when the file is closed.
-fn lock(cache: &Path, key: &str) -> Result<File, DataError> {
+///
+/// Who waits for it is no less at work than the one that holds it, and which of them is looked at is chance.
+fn lock(cache: &Path, key: &str, progress: &Progress) -> Result<File, DataError> {
     let path = cache.join(format!("bpe-{key}.lock"));
     let file = File::create(&path).map_err(kept("making", &path))?;
-    flock(&file, FlockOperation::LockExclusive).map_err(|error| kept("locking", &path)(error.into()))?;
-    Ok(file)
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(TURN),
+            Err(error) => return Err(kept("locking", &path)(error.into())),
+        }
+        progress.advance();
+    }
 }
 
 /// Writes a file durably under a temporary name of this process, then renames it.

@@ -22,6 +22,7 @@ pub use error::DataError;
 pub use prefetch::Prefetch;
 pub use tokenizer::TextTokenizer;
 
+use crate::comm::Progress;
 use dtrain_protocol::{InputFile, Inputs};
 use dtrain_recipes::{Data, DataFormat, Model, Tokenizer};
 use std::path::{Path, PathBuf};
@@ -109,21 +110,24 @@ impl DataSet {
 /// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
 /// tokenizer and its tokens) is kept in `cache`, and several ranks may call this at once.
 pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<DataSet, DataError> {
-    open_with(data, root, model, cache, None)
+    open_with(data, root, model, cache, None, &Progress::default())
 }
 
 /// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
+///
+/// `progress` advances while text is made into tokens, which may take hours.
 pub fn open_with(
     data: &Data,
     root: &Path,
     model: &Model,
     cache: &Path,
     trained: Option<&[u8]>,
+    progress: &Progress,
 ) -> Result<DataSet, DataError> {
     match (&data.format, model) {
         (_, Model::Command(_)) => Err(DataError::Unfit("a foreign command reads its own data".into())),
         (DataFormat::Text { tokenizer }, Model::Decoder(model)) => {
-            tokenizer::open(data, tokenizer, root, model, cache, trained)
+            tokenizer::open(data, tokenizer, root, model, cache, trained, progress)
         }
         (DataFormat::Tokens, Model::Decoder(model)) => tokens::open(data, root, model),
         (DataFormat::Idx { labels, valid_labels }, Model::Mlp(_) | Model::Cnn(_)) => {

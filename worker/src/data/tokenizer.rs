@@ -2,6 +2,7 @@
 
 use super::tokens::{self, Segment, Tokens};
 use super::{DataError, DataSet, bpe, files};
+use crate::comm::Progress;
 use dtrain_recipes::{Data, Decoder, Tokenizer, Valid};
 use std::path::Path;
 use std::sync::Arc;
@@ -79,6 +80,7 @@ pub(super) fn open(
     model: &Decoder,
     cache: &Path,
     trained: Option<&[u8]>,
+    progress: &Progress,
 ) -> Result<DataSet, DataError> {
     let train_files = files::find(&data.train, root)?;
     let valid_files = match &data.valid {
@@ -103,10 +105,10 @@ pub(super) fn open(
         Tokenizer::Bpe(vocab) => {
             let bpe = match trained {
                 Some(json) => bpe::Bpe::parse(json, *vocab, cache)?,
-                None => bpe::Bpe::of(&train_files, *vocab, cache)?,
+                None => bpe::Bpe::of(&train_files, *vocab, cache, progress)?,
             };
-            let valid = valid_files.as_ref().map(|files| bpe.tokens(files)).transpose()?;
-            (bpe.tokens(&train_files)?, valid, TextTokenizer::Bpe(Box::new(bpe.tokenizer)))
+            let valid = valid_files.as_ref().map(|files| bpe.tokens(files, progress)).transpose()?;
+            (bpe.tokens(&train_files, progress)?, valid, TextTokenizer::Bpe(Box::new(bpe.tokenizer)))
         }
     };
     let (train, valid) = tokens::cut(data, train, valid, model)?;

@@ -48,7 +48,7 @@ fn training() -> Training {
 /// Norm and weights after each of `steps` steps from a loss scale of `scale`.
 fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, Failure> {
     let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
-    let (training, arrangement) = (training(), Arrangement::SINGLE);
+    let (training, until, arrangement) = (training(), RunUntil::default(), Arrangement::SINGLE);
     let blocks = 0..model.blocks();
     let device = Device::flex();
     let stage = Stage::build(&model, blocks, 7, Precision::F32, Recompute::None, &device).expect("it fits");
@@ -63,6 +63,7 @@ fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, F
         reduction: Reduction::of(&stage, &arrangement),
         post: Post::new(mesh.pipeline().clone(), stage.device()),
         training: &training,
+        until: &until,
         stage,
         outer: None,
         loss_scale,

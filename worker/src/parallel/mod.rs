@@ -10,7 +10,7 @@
 //! | `tensor` | matrices, and in sequence mode the sequence between them | when entering and leaving split layers |
 //! | `context` | sequences: an early and a late piece for each rank | keys and values travel around a ring |
 //! | `expert` | experts; each rank reads its own samples | tokens to their experts and back |
-//! | `norm`, `noise`, `tally` | nothing | once a step: norms, noise scale, losses, and whether to stop |
+//! | `norm`, `noise`, `tally` | nothing | once a step: norms, noise scale, losses, the time, and whether to stop |
 //!
 //! `partners` holds the groups of `tensor`, `context` and `expert`, which communicate in the middle of a pass.
 

@@ -1,4 +1,4 @@
-//! What the ranks tell each other once a step besides gradients: losses, counts, and whether to stop.
+//! What the ranks tell each other once a step besides gradients: losses, counts, the time, and whether to stop.
 //!
 //! Every rank's row is gathered by all and added in rank order in `f64`, so that all of them reach the same sums
 //! to the last bit, and with them the same decision.
@@ -6,8 +6,8 @@
 use super::Courier;
 use dtrain_protocol::Failure;
 
-/// `f32` slots of one row: loss (2), hits (2), count (2), square (2), ordered, late.
-const SLOTS: usize = 10;
+/// `f32` slots of one row: loss (2), hits (2), count (2), square (2), elapsed (2), ordered.
+const SLOTS: usize = 11;
 
 /// One rank's row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -20,13 +20,13 @@ pub struct Ballot {
     pub count: u64,
     /// Square of a norm of this rank's gradients.
     pub square: f64,
+    /// Share of the time limit that has passed by the clock of rank 0, which counts for all; the others say 0.
+    pub elapsed: f64,
     /// Somebody ordered this rank to stop.
     pub ordered: bool,
-    /// By this rank's clock the time is up.
-    pub late: bool,
 }
 
-/// The sums over all ranks; `ordered` and `late` hold when they hold for any rank.
+/// The sums over all ranks; `ordered` holds when it holds for any rank.
 pub type Tally = Ballot;
 
 impl Ballot {
@@ -48,8 +48,8 @@ impl Ballot {
         self.hits += other.hits;
         self.count += other.count;
         self.square += other.square;
+        self.elapsed += other.elapsed;
         self.ordered |= other.ordered;
-        self.late |= other.late;
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
@@ -58,8 +58,9 @@ impl Ballot {
         let [hits, hits_rest] = halves(self.hits as f64);
         let [count, count_rest] = halves(self.count as f64);
         let [square, square_rest] = halves(self.square);
-        let [ordered, late] = [self.ordered, self.late].map(|flag| if flag { 1.0 } else { 0.0 });
-        [loss, rest, hits, hits_rest, count, count_rest, square, square_rest, ordered, late]
+        let [elapsed, elapsed_rest] = halves(self.elapsed);
+        let ordered = if self.ordered { 1.0 } else { 0.0 };
+        [loss, rest, hits, hits_rest, count, count_rest, square, square_rest, elapsed, elapsed_rest, ordered]
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made from whole counts")]
@@ -70,8 +71,8 @@ impl Ballot {
             hits: whole(2) as u64,
             count: whole(4) as u64,
             square: whole(6),
-            ordered: row[8] > 0.0,
-            late: row[9] > 0.0,
+            elapsed: whole(8),
+            ordered: row[10] > 0.0,
         }
     }
 }
@@ -118,24 +119,27 @@ mod tests {
                         hits: (1 << 40) + 1,
                         count: (1 << 41) + rank as u64,
                         square: 0.5 * rank as f64,
+                        elapsed: if rank == 0 { 0.3 } else { 0.0 },
                         ordered: rank == 2,
-                        late: false,
                     };
                     send(&ballot, &courier);
                     collect(&courier).expect("all ranks are there")
                 })
             })
             .collect();
-        for thread in threads {
+        let tallies: Vec<_> = threads.into_iter().map(|t| t.join().expect("no panic")).collect();
+        for tally in &tallies {
             let expected = Tally {
                 loss_sum: 3e9 + 0.375,
                 hits: 3 * ((1 << 40) + 1),
                 count: 3 * (1 << 41) + 3,
                 square: 1.5,
+                elapsed: tally.elapsed,
                 ordered: true,
-                late: false,
             };
-            assert_eq!(thread.join().expect("no panic"), expected);
+            assert_eq!(*tally, expected);
+            assert!((tally.elapsed - 0.3).abs() < 1e-14, "{}", tally.elapsed);
+            assert_eq!(tally.elapsed.to_bits(), tallies[0].elapsed.to_bits());
         }
     }
 

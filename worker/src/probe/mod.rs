@@ -7,7 +7,7 @@
 mod samples;
 mod whole;
 
-use crate::comm::{self, CommError, Seat};
+use crate::comm::{self, CommError, Seat, Waits};
 use crate::device;
 use crate::interpret::Replica;
 use crate::memory;
@@ -17,7 +17,8 @@ use crate::parallel::{Ballot, Courier, Mesh, NoiseGauge, Reduction, tally};
 use crate::stage::Stage;
 use crate::watch::Tempo;
 use dtrain_protocol::{
-    Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, TrialId,
+    Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId,
+    WaitLimits,
 };
 use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute};
 use samples::Synthetic;
@@ -61,7 +62,8 @@ pub fn rates(
     };
     let arrangement =
         Arrangement { layout: request.layout, device: request.placement.device, ..Arrangement::SINGLE };
-    let group = comm::join(&request.link, &seat, comm::DEADLINE, announce);
+    let waits = Waits::new(WaitLimits::for_steps_of(None));
+    let group = comm::join(&request.link, &seat, &waits, announce);
     let mesh = group.and_then(|group| Mesh::of(group, &arrangement, request.rank));
     let mesh = mesh.map_err(|error| error.failure())?;
     let baseline_bytes = memory::resident_bytes();
@@ -76,9 +78,10 @@ pub fn rates(
     let tempo = Tempo::default();
     let noise = NoiseGauge::of(&training, &arrangement, &mesh);
     let (outer, loss_scale) = (None, None);
-    let training = &training;
+    let (training, until) = (&training, &RunUntil::default());
     let replica = Replica {
         training,
+        until,
         stage,
         optimizer,
         reduction,

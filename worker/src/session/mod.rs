@@ -21,7 +21,7 @@ pub(crate) use save::Copying;
 pub(crate) use stream::Stream;
 
 use crate::checkpoint::Reader;
-use crate::comm::{self, Group, Seat};
+use crate::comm::{self, Group, Progress, Seat, Waits};
 use crate::data::{self, DataSet, Source};
 use crate::device;
 use crate::interpret::{self, Replica, StepOutcome};
@@ -48,8 +48,9 @@ pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
 /// Does what `assignment` says; the last event told is `Finished`. An `Err` is told by the caller.
 pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<(), Failure> {
     check_ability(assignment)?;
-    let join = |orders: &mut Orders| join(assignment, orders, tell);
-    attempt_with(assignment, join, Tempo::default(), orders, tell)
+    let waits = Waits::new(assignment.waits);
+    let join = |orders: &mut Orders| join(assignment, &waits, orders, tell);
+    attempt_with(assignment, join, &waits.progress, Tempo::default(), orders, tell)
 }
 
 /// As [`attempt`], among ranks that are joined already: `group` has all of them.
@@ -83,13 +84,14 @@ fn attempt_anyway(
     tell: &Tell,
 ) -> Result<(), Failure> {
     let mesh = Mesh::of(group, &assignment.arrangement, assignment.rank).map_err(|error| error.failure());
-    attempt_with(assignment, |_| mesh, tempo, orders, tell)
+    attempt_with(assignment, |_| mesh, &Progress::default(), tempo, orders, tell)
 }
 
-/// As [`attempt`], with the ranks joined by `join`.
+/// As [`attempt`], with the ranks joined by `join`, to which `progress` is shown.
 fn attempt_with(
     assignment: &Assignment,
     join: impl FnOnce(&mut Orders) -> Result<Mesh, Failure>,
+    progress: &Progress,
     tempo: Tempo,
     orders: &mut Orders,
     tell: &Tell,
@@ -97,8 +99,8 @@ fn attempt_with(
     let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
     let mesh = join(orders)?;
     let saved = assignment.resume.as_ref().map(load::open).transpose()?;
-    let data = open_data(assignment, saved.as_ref())?;
-    let Assignment { model, chunks, training, arrangement, rank, .. } = assignment;
+    let data = open_data(assignment, saved.as_ref(), progress)?;
+    let Assignment { model, chunks, training, until, arrangement, rank, .. } = assignment;
     let partners = mesh.partners().clone();
     let holding =
         Holding { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
@@ -115,6 +117,7 @@ fn attempt_with(
         (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
     let mut replica = Replica {
         training,
+        until,
         stage,
         optimizer,
         reduction,
@@ -147,7 +150,7 @@ fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
     }
 }
 
-fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Mesh, Failure> {
+fn join(assignment: &Assignment, waits: &Waits, orders: &mut Orders, tell: &Tell) -> Result<Mesh, Failure> {
     let Assignment { trial, attempt, rank, arrangement, link, .. } = assignment;
     let seat =
         Seat { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: arrangement.layout.world() };
@@ -155,19 +158,23 @@ fn join(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<Mes
         tell(Event::Listening(address.to_owned()));
         orders.peers()
     };
-    let group = comm::join(link, &seat, comm::DEADLINE, announce);
+    let group = comm::join(link, &seat, waits, announce);
     group.and_then(|group| Mesh::of(group, arrangement, *rank)).map_err(|error| error.failure())
 }
 
 /// Opens the data, with the tokenizer that `saved` has.
-fn open_data(assignment: &Assignment, saved: Option<&Reader>) -> Result<DataSet, Failure> {
+fn open_data(
+    assignment: &Assignment,
+    saved: Option<&Reader>,
+    progress: &Progress,
+) -> Result<DataSet, Failure> {
     let Assignment { data, data_root, model, training, checkpoints, .. } = assignment;
     let data = data.as_ref().ok_or_else(|| Failure::Data("the assignment names none".into()))?;
     let tokenizer = match saved {
         Some(saved) => load::tokenizer(saved)?,
         None => None,
     };
-    let opened = data::open_with(data, data_root, model, &cache(checkpoints), tokenizer.as_deref())
+    let opened = data::open_with(data, data_root, model, &cache(checkpoints), tokenizer.as_deref(), progress)
         .and_then(|opened| opened.fill_a_batch(training.batch).map(|()| opened));
     opened.map_err(|error| Failure::Data(error.to_string()))
 }
@@ -245,12 +252,9 @@ fn steps(
     let mut reason = is_complete(step).then_some(StopReason::Complete);
     let mut sent = replica.mesh.sent();
     while reason.is_none() || !ahead.is_level() {
-        let flags = Ballot {
-            ordered: orders.stop(),
-            late: until.seconds.is_some_and(|seconds| clock.elapsed().as_secs_f64() >= seconds)
-                && assignment.rank.0 == 0,
-            ..Ballot::default()
-        };
+        // Rank 0's clock counts for all: for the end, and for the learning rate on the way there.
+        let passed = until.elapsed(clock.elapsed().as_secs_f64()).filter(|_| assignment.rank.0 == 0);
+        let flags = Ballot { ordered: orders.stop(), elapsed: passed.unwrap_or(0.0), ..Ballot::default() };
         let fresh = ahead.advance(assignment, step, reason.is_some());
         let outcome = interpret::step(replica, &assignment.step, stream, (step, fresh), flags)?;
         let sent_bytes = replica.mesh.sent() - sent;
@@ -265,7 +269,7 @@ fn steps(
         } else if outcome.tally.ordered || reason == Some(StopReason::Ordered) {
             Some(StopReason::Ordered)
         } else {
-            reason.or(outcome.tally.late.then_some(StopReason::Time))
+            reason.or((outcome.tally.elapsed >= 1.0).then_some(StopReason::Time))
         };
         if !ahead.is_level() {
             continue;
@@ -341,6 +345,7 @@ fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> Step
         loss: outcome.tally.loss(),
         gradient_norm: outcome.gradient_norm,
         learning_rate: outcome.learning_rate,
+        elapsed: assignment.until.seconds.map(|_| outcome.tally.elapsed),
         noise: outcome.noise,
         tokens: assignment.training.batch * assignment.model.sample_tokens(),
         times: outcome.times,

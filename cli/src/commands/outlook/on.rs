@@ -25,15 +25,18 @@ fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
             "write `--on \"2048x8 H100-SXM-80GB\"`: hosts, GPUs per host and GPU type; `+` joins groups",
         )
     };
+    let nameless = || wrong(format!("`--on {on:?}` names no GPU type"));
+    if on.trim().is_empty() {
+        return Err(nameless());
+    }
     let (size, part) = halves(on);
     let count = |text: &str| text.trim().parse().ok().filter(|count| (1..=1_000_000).contains(count));
     let numbers = size.split_once(TIMES).and_then(|(hosts, each)| count(hosts).zip(count(each)));
     let Some((hosts, per_host)) = numbers else {
-        let size = if size.is_empty() { on.trim() } else { size };
         return Err(wrong(format!("`{size}` is not a number of hosts and GPUs per host")));
     };
     if part.is_empty() {
-        return Err(wrong(format!("`--on {on:?}` names no GPU type")));
+        return Err(nameless());
     }
     let Some(gpu) = gpu(part) else { return Err(unknown(part)) };
     if u32::checked_mul(hosts, per_host).is_none() {
@@ -116,7 +119,9 @@ mod tests {
             let text = refused(on);
             assert!(text.contains(&format!("`{size}` is not a number of hosts")), "{on}: {text}");
         }
-        assert!(refused("64x8").contains("names no GPU type"));
+        for on in ["64x8", "", "64x8 H100 +"] {
+            assert!(refused(on).contains("names no GPU type"), "{on}");
+        }
         assert!(refused("1000000x1000000 H100").contains("too many GPUs"));
     }
 

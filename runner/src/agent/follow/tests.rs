@@ -6,7 +6,7 @@ use crate::agent::{Program, agent_identities};
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{
     Arrangement, Assignment, AttemptId, DeviceKind, Link, Placement, Rank, RunUntil, StepId, Training,
-    TrialId,
+    TrialId, WaitLimits,
 };
 use dtrain_recipes::{Command, Framework, Model, Optimizer, OptimizerKind, Schedule};
 use serde_json::{Value, json};
@@ -48,10 +48,11 @@ fn assignment(folder: &Path, script: &str) -> Assignment {
             clip: None,
             seed: 7,
         },
-        until: RunUntil { steps: Some(StepId(1)), seconds: None, target: None },
+        until: RunUntil { steps: Some(StepId(1)), ..RunUntil::default() },
         step: Vec::new(),
         placement: Placement { host: 1, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,
+        waits: WaitLimits::for_steps_of(None),
         validate_every: 1,
         validate_samples: 1,
         save_every: 1,

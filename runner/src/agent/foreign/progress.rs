@@ -164,6 +164,7 @@ fn said(line: &Line, clock: &mut Clock, say: &impl Fn(Event)) {
             loss,
             gradient_norm: line.gradient_norm.as_ref().map(|norm| norm.0),
             learning_rate: line.learning_rate,
+            elapsed: None,
             noise: None,
             tokens: line.tokens,
             times: PhaseTimes { step: line.seconds.unwrap_or(measured), ..PhaseTimes::default() },

@@ -72,7 +72,7 @@ impl Door {
         let connection = self.tls.server().map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, hurried(socket)?);
         stream.conn.complete_io(&mut stream.sock)?;
-        let greeting = frame::read_short(&mut stream, GREETING).map_err(io::Error::other)?;
+        let greeting = frame::read_within(&mut stream, GREETING).map_err(io::Error::other)?;
         let claimed = match &greeting {
             Greeting::Lead => 0,
             Greeting::Read { host, .. } => *host,

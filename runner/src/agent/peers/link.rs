@@ -6,7 +6,7 @@
 
 use super::super::messages::Pulse;
 use super::Secure;
-use dtrain_protocol::frame::{self, FrameError};
+use dtrain_protocol::frame::{self, FrameError, MAX_IN_PIECES};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustls::Connection;
@@ -235,8 +235,8 @@ impl End {
     /// Hands on every frame that is whole. `Err` says what is wrong with one that never will be.
     fn hand_on<T: DeserializeOwned>(&mut self, hear: &mut impl FnMut(Heard<T>)) -> Result<(), String> {
         let mut rest = self.inbox.as_slice();
-        while frame::is_whole(rest).map_err(|error| error.to_string())? {
-            match frame::read::<Frame<T>>(&mut rest) {
+        while frame::is_whole_within(rest, MAX_IN_PIECES).map_err(|error| error.to_string())? {
+            match frame::read_within::<Frame<T>>(&mut rest, MAX_IN_PIECES) {
                 Ok(Frame::Message(message)) => hear(Heard::Message(message)),
                 Ok(Frame::Beat(pulse)) => hear(Heard::Beat(pulse)),
                 Err(FrameError::Json(error)) => return Err(format!("cannot decode its message: {error}")),

@@ -8,7 +8,7 @@ use crate::agent::messages::Exit;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
     Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, FileEntry, HeldBytes, Link, Order, PhaseTimes,
-    Placement, RunUntil, SavedFile, StepFigures, StepId, StopReason, Training as Weights, TrialId,
+    Placement, RunUntil, SavedFile, StepFigures, StepId, StopReason, Training as Weights, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Activation, Mlp, Model, Optimizer, OptimizerKind, Schedule};
 use std::path::PathBuf;
@@ -282,6 +282,7 @@ fn figures(step: u64) -> StepFigures {
         memory_bytes: 1,
         sent_bytes: 0,
         held: HeldBytes::default(),
+        elapsed: None,
     }
 }
 
@@ -312,10 +313,11 @@ pub(super) fn assignment(attempt: AttemptId, world: u32) -> Assignment {
             clip: None,
             seed: 7,
         },
-        until: RunUntil { steps: None, seconds: None, target: None },
+        until: RunUntil::default(),
         step: Vec::new(),
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,
+        waits: WaitLimits::for_steps_of(None),
         validate_every: 1,
         validate_samples: 1,
         save_every: SAVE_EVERY,

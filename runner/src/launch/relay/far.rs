@@ -41,7 +41,7 @@ pub fn run(
     };
     let made = |trial: &TrialId| made(&home.trial(trial), shared.map(|shared| shared.trial(trial)).as_ref());
     loop {
-        let request = match frame::read(&mut stdin) {
+        let request = match frame::read_within(&mut stdin, frame::MAX_IN_PIECES) {
             Ok(request) => request,
             Err(frame::FrameError::Closed) => return Ok(()),
             Err(error) => return Err(io::Error::other(error)),

@@ -125,6 +125,7 @@ pub(super) fn figures(step: u64) -> StepFigures {
         loss: 1.0,
         gradient_norm: Some(1.0),
         learning_rate: 1e-3,
+        elapsed: None,
         noise: None,
         tokens: 1,
         times: PhaseTimes::default(),

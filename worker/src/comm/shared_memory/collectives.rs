@@ -194,6 +194,7 @@ impl Group for SharedMemory {
         #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
         let index = members.iter().take_while(|member| **member < self.index).count() as u32;
         let members = members.iter().map(|member| self.members[*member as usize]).collect();
-        Ok(Box::new(Self::new(Arc::clone(&self.mapping), channel as u64, members, index, self.deadline)))
+        let (mapping, heart) = (Arc::clone(&self.mapping), Arc::clone(&self.heart));
+        Ok(Box::new(Self::new(mapping, heart, channel as u64, members, index)))
     }
 }

@@ -31,6 +31,7 @@ impl SharedMemory {
         let mut nothing: [f32; 0] = [];
         let recv = recv.map_or(&mut nothing[..], |r| r.values);
         let mut patience = Patience::new(self.mapping.spins);
+        let mut begun = self.heart.pulse().begin();
         loop {
             let sent = sending.as_mut().is_some_and(|mail| mail.put(send));
             let received = match receiving.as_mut() {
@@ -48,12 +49,13 @@ impl SharedMemory {
             }
             if sent || received {
                 patience = Patience::new(self.mapping.spins);
+                begun = self.heart.pulse().begin();
             } else if patience.pause() {
                 if let (true, Some(from), Some(mail)) = (waits_to_receive, from, &receiving) {
-                    self.is_there(from, "exchange", &patience, || mail.has_come())?;
+                    self.is_there(from, "exchange", begun, || mail.has_come())?;
                 }
                 if let (true, Some(to), Some(mail)) = (waits_to_send, to, &sending) {
-                    self.is_there(to, "exchange", &patience, || mail.has_room())?;
+                    self.is_there(to, "exchange", begun, || mail.has_room())?;
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The mapping itself: counters and values at their places, and the processes that share it.
 
 use super::patience::Patience;
-use crate::comm::{CommError, Seat};
+use crate::comm::{CommError, Seat, Waits};
 use dtrain_protocol::Rank;
 use dtrain_protocol::mapping;
 use memmap2::MmapRaw;
@@ -9,7 +9,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Offsets inside a control block, written when a rank joins.
 pub(super) const JOINED: u64 = 256;
@@ -27,7 +26,9 @@ pub(super) struct Mapping {
 
 impl Mapping {
     /// Says that this rank is there, and waits until all ranks of the attempt are.
-    pub(super) fn meet(&mut self, seat: &Seat, deadline: Duration) -> Result<(), CommError> {
+    ///
+    /// Nobody's heart beats yet. The agent sees when a process ends, and some open their devices for long.
+    pub(super) fn meet(&mut self, seat: &Seat, waits: &Waits) -> Result<(), CommError> {
         let field = |rank, field| mapping::control(seat.ranks, 0, rank) + field;
         let own = u64::from(getpid().as_raw_nonzero().get().unsigned_abs());
         self.counter(field(seat.rank.0, PROCESS)).store(own, Ordering::Relaxed);
@@ -37,9 +38,9 @@ impl Mapping {
             let mut joined = 0;
             while joined == 0 {
                 joined = self.counter(field(rank, JOINED)).load(Ordering::Acquire);
-                if joined == 0 && patience.pause() && patience.waited() > deadline {
+                if joined == 0 && patience.pause() && patience.waited() > waits.idle() {
                     let seconds = patience.waited().as_secs_f64();
-                    return Err(CommError::TimedOut { peer: Rank(rank), seconds, operation: "joining" });
+                    return Err(CommError::Silent { peer: Rank(rank), seconds, operation: "joining" });
                 }
             }
             if joined != seat.attempt.0 + 1 {

@@ -12,13 +12,15 @@
 
 #![expect(unsafe_code, reason = "memory that several processes write has no safe view")]
 
+mod beats;
 mod collectives;
 mod mail;
 mod mapped;
 mod patience;
 mod rounds;
 
-use super::{CommError, Group, Seat};
+use super::heart::Heart;
+use super::{CommError, Group, Seat, Waits};
 use dtrain_protocol::Rank;
 use dtrain_protocol::mapping::{self, SLOT_VALUES};
 use mapped::Mapping;
@@ -28,7 +30,6 @@ use std::fs::File;
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Offsets inside a control block. `ready` and the tags are written by the owner before the others read; `done` is
 /// written by the owner after it has read.
@@ -41,6 +42,7 @@ const LEFT: u64 = 272;
 #[derive(Debug)]
 pub struct SharedMemory {
     mapping: Arc<Mapping>,
+    heart: Arc<Heart>,
     channel: u64,
     /// Ranks of the attempt that are in this group, ascending.
     members: Vec<u32>,
@@ -50,24 +52,23 @@ pub struct SharedMemory {
     round: u64,
     /// Bytes that others read from this rank.
     sent: u64,
-    deadline: Duration,
 }
 
 impl SharedMemory {
     /// Takes over the inherited `descriptor`, and waits for all ranks of the seat's attempt to do the same.
     ///
     /// The descriptor must be one that this process was given for this purpose: it is closed here.
-    pub fn inherit(descriptor: i32, bytes: u64, seat: &Seat, deadline: Duration) -> Result<Self, CommError> {
+    pub fn inherit(descriptor: i32, bytes: u64, seat: &Seat, waits: &Waits) -> Result<Self, CommError> {
         if descriptor < 3 {
             return Err(CommError::Link(format!("descriptor {descriptor} is a standard stream")));
         }
         // SAFETY: the assignment hands this descriptor over to this call alone; were it not open, `fstat` says so.
         let file = unsafe { File::from_raw_fd(descriptor) };
-        Self::open(&file, bytes, seat, deadline)
+        Self::open(&file, bytes, seat, waits)
     }
 
     /// Maps `file` and waits for all ranks of the seat's attempt.
-    pub fn open(file: &File, bytes: u64, seat: &Seat, deadline: Duration) -> Result<Self, CommError> {
+    pub fn open(file: &File, bytes: u64, seat: &Seat, waits: &Waits) -> Result<Self, CommError> {
         let link = |what: &str, error: std::io::Error| CommError::Link(format!("{what}: {error}"));
         let needed = mapping::bytes(seat.ranks);
         let length = file.metadata().map_err(|e| link("the shared memory is not an open file", e))?.len();
@@ -85,13 +86,15 @@ impl SharedMemory {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = if seat.ranks as usize <= cores { 1000 } else { 100 };
         let mut mapping = Mapping { raw, ranks: seat.ranks, spins, processes: Vec::new() };
-        mapping.meet(seat, deadline)?;
+        mapping.meet(seat, waits)?;
+        let mapping = Arc::new(mapping);
+        let heart = Arc::new(beats::start(&mapping, seat, waits)?);
         let members = (0..seat.ranks).collect();
-        Ok(Self::new(Arc::new(mapping), 0, members, seat.rank.0, deadline))
+        Ok(Self::new(mapping, heart, 0, members, seat.rank.0))
     }
 
-    fn new(mapping: Arc<Mapping>, channel: u64, members: Vec<u32>, index: u32, deadline: Duration) -> Self {
-        let group = Self { mapping, channel, members, index, round: 0, sent: 0, deadline };
+    fn new(mapping: Arc<Mapping>, heart: Arc<Heart>, channel: u64, members: Vec<u32>, index: u32) -> Self {
+        let group = Self { mapping, heart, channel, members, index, round: 0, sent: 0 };
         for which in 0..2 {
             // First touch costs a page fault each: better now than in the first step.
             group.own_slot(which, SLOT_VALUES).fill(0.0);
@@ -131,20 +134,22 @@ impl SharedMemory {
     fn wait(&self, index: u32, field: u64, goal: u64, operation: &'static str) -> Result<(), CommError> {
         let counter = self.counter(index, field);
         let mut patience = Patience::new(self.mapping.spins);
+        let begun = self.heart.pulse().begin();
         while counter.load(Ordering::Acquire) < goal {
             if patience.pause() {
-                self.is_there(index, operation, &patience, || counter.load(Ordering::Acquire) >= goal)?;
+                self.is_there(index, operation, begun, || counter.load(Ordering::Acquire) >= goal)?;
             }
         }
         Ok(())
     }
 
-    /// Fails when member `index` is gone or was silent for too long, unless `came` tells that it did its part.
+    /// Fails when member `index`, which is waited for since `begun`, is gone or is to be waited for no longer, unless `came`
+    /// tells that it did its part.
     fn is_there(
         &self,
         index: u32,
         operation: &'static str,
-        patience: &Patience,
+        begun: u64,
         came: impl Fn() -> bool,
     ) -> Result<(), CommError> {
         let peer = Rank(self.members[index as usize]);
@@ -160,11 +165,7 @@ impl SharedMemory {
         if has_ended {
             return lost("its process ended");
         }
-        let waited = patience.waited();
-        if waited > self.deadline {
-            return Err(CommError::TimedOut { peer, seconds: waited.as_secs_f64(), operation });
-        }
-        Ok(())
+        self.heart.pulse().check(peer, begun, operation)
     }
 
     fn others(&self) -> impl Iterator<Item = u32> + use<> {
@@ -193,7 +194,7 @@ impl Drop for SharedMemory {
 mod tests {
     use super::mapped::{JOINED, PROCESS};
     use super::*;
-    use dtrain_protocol::{AttemptId, TrialId};
+    use dtrain_protocol::{AttemptId, TrialId, WaitLimits};
     use std::os::unix::fs::FileExt;
 
     #[test]
@@ -208,7 +209,8 @@ mod tests {
         }
         let seat = Seat { trial: TrialId("t".into()), attempt: AttemptId(7), rank: Rank(0), ranks: 2 };
         let mut group =
-            SharedMemory::open(&file, mapping::bytes(2), &seat, Duration::from_secs(30)).expect("joined");
+            SharedMemory::open(&file, mapping::bytes(2), &seat, &Waits::new(WaitLimits::for_steps_of(None)))
+                .expect("joined");
         peer.kill().expect("killed");
         let error = group.all_reduce(&mut [1.0; 5]).expect_err("nobody is there");
         assert!(matches!(&error, CommError::PeerLost { peer: Rank(1), .. }), "{error}");

@@ -218,7 +218,7 @@ impl Mesh {
     }
 
     fn timed_out(&self, peer: Rank) -> CommError {
-        CommError::TimedOut { peer, seconds: self.deadline.as_secs_f64(), operation: "joining" }
+        CommError::Silent { peer, seconds: self.deadline.as_secs_f64(), operation: "joining" }
     }
 
     fn not_come(&self, missing: Rank, last_refusal: Option<String>) -> CommError {

@@ -5,20 +5,27 @@
 //! same time, whichever can move, so that ranks that all send first do not wait for each other. Every message
 //! goes straight to the rank it is for: bytes are those of a ring, and the latency is one step in place of `n - 1`.
 
+mod beats;
 mod mesh;
 mod peer;
 
-use super::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, Seat, check_members, part, sum_in_order};
+use super::heart::Heart;
+use super::{
+    CommError, Group, Incoming, Outgoing, SMALL_VALUES, Seat, Waits, check_members, part, sum_in_order,
+};
+use beats::Line;
 use dtrain_protocol::{Channel, TlsIdentity};
 use mesh::Mesh;
 use peer::{Peer, Transfer};
 use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Longer buffers go piece by piece, so that adding needs little memory; in values.
 const PIECE_VALUES: usize = 1 << 20;
+
+/// Stands for the connections of heartbeats, where others have the number of their channel.
+const HEARTBEATS: u8 = u8::MAX;
 
 /// A bound address that nobody is answered on yet.
 #[derive(Debug)]
@@ -42,14 +49,18 @@ impl Listener {
         seat: &Seat,
         peers: &[String],
         identity: &TlsIdentity,
-        deadline: Duration,
+        waits: &Waits,
     ) -> Result<Tcp, CommError> {
         if peers.len() != seat.ranks as usize {
             let detail = format!("{} ranks have {} addresses", seat.ranks, peers.len());
             return Err(CommError::Link(detail));
         }
-        let mesh = Arc::new(Mesh::new(self.0, seat, peers, identity, deadline)?);
-        Tcp::of(mesh, 0, (0..seat.ranks).collect(), seat.rank.0)
+        let mesh = Arc::new(Mesh::new(self.0, seat, peers, identity, waits.silence())?);
+        let all: Vec<u32> = (0..seat.ranks).collect();
+        let lines = mesh.connect(HEARTBEATS, &all, seat.rank.0)?;
+        let mut lines: Vec<_> = lines.into_iter().flatten().map(Line::of).collect();
+        let heart = Heart::start(waits, seat.ranks, move |pulse| beats::beat(&mut lines, pulse))?;
+        Tcp::of(mesh, Arc::new(heart), 0, all, seat.rank.0)
     }
 }
 
@@ -57,6 +68,7 @@ impl Listener {
 #[derive(Debug)]
 pub struct Tcp {
     mesh: Arc<Mesh>,
+    heart: Arc<Heart>,
     /// Ranks of the attempt that are in this group, ascending.
     members: Vec<u32>,
     /// Index of this rank among them.
@@ -69,9 +81,15 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    fn of(mesh: Arc<Mesh>, channel: u8, members: Vec<u32>, index: u32) -> Result<Self, CommError> {
+    fn of(
+        mesh: Arc<Mesh>,
+        heart: Arc<Heart>,
+        channel: u8,
+        members: Vec<u32>,
+        index: u32,
+    ) -> Result<Self, CommError> {
         let peers = mesh.connect(channel, &members, index)?;
-        Ok(Self { mesh, members, index, peers, scratch: Vec::new(), sent: 0 })
+        Ok(Self { mesh, heart, members, index, peers, scratch: Vec::new(), sent: 0 })
     }
 
     fn others(&self) -> impl Iterator<Item = u32> + use<> {
@@ -97,7 +115,7 @@ impl Tcp {
         let pairs = self.peers.iter_mut().zip(transfers);
         let mut pairs: Vec<_> =
             pairs.filter_map(|(peer, transfer)| Some((peer.as_mut()?, transfer))).collect();
-        peer::move_all(&mut pairs, operation, self.mesh.deadline)
+        peer::move_all(&mut pairs, operation, self.heart.pulse())
     }
 
     /// Sends `piece(p)` of `values` to every rank `p`, and sums what all send for the own piece into it.
@@ -231,6 +249,7 @@ impl Group for Tcp {
         #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
         let index = members.iter().take_while(|member| **member < self.index).count() as u32;
         let members = members.iter().map(|member| self.members[*member as usize]).collect();
-        Ok(Box::new(Self::of(Arc::clone(&self.mesh), channel as u8, members, index)?))
+        let (mesh, heart) = (Arc::clone(&self.mesh), Arc::clone(&self.heart));
+        Ok(Box::new(Self::of(mesh, heart, channel as u8, members, index)?))
     }
 }

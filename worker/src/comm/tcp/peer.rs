@@ -4,15 +4,20 @@
 //! and compared before a byte of payload is read.
 
 use super::super::CommError;
+use super::super::heart::Pulse;
 use dtrain_protocol::{AttemptId, Rank};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
 use rustls::Connection;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of the head of a message.
 const HEAD: usize = 24;
+
+/// Time after which a rank that waits for what moves asks whether to wait on.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Bytes taken from the socket at once.
 const READ: usize = 256 << 10;
@@ -75,37 +80,37 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Moves all messages, whichever can move, until all are done.
+/// Moves all messages, whichever can move, until all are done, or `pulse` says of one whose turn it is that it is to be
+/// waited for no longer.
 pub(super) fn move_all(
     pairs: &mut [(&mut Peer, Transfer<'_>)],
     operation: &'static str,
-    deadline: Duration,
+    pulse: &Pulse,
 ) -> Result<(), CommError> {
-    let mut quiet_since = Instant::now();
+    let mut begun = pulse.begin();
     loop {
         let mut moved = 0;
         for (peer, transfer) in pairs.iter_mut() {
             moved += peer.advance(transfer, operation)?;
         }
-        let Some(waiting) = pairs.iter().find(|(peer, t)| !t.is_sent(peer) || !t.is_received()) else {
-            return Ok(());
+        let is_due = |(peer, transfer): &&(&mut Peer, Transfer<'_>)| {
+            !transfer.is_sent(peer) || !transfer.is_received()
         };
+        let mut due = pairs.iter().filter(is_due).map(|(peer, _)| peer.rank).peekable();
+        if due.peek().is_none() {
+            return Ok(());
+        }
         if moved > 0 {
-            quiet_since = Instant::now();
+            begun = pulse.begin();
             continue;
         }
-        let quiet = quiet_since.elapsed();
-        if quiet > deadline {
-            let (peer, seconds) = (waiting.0.rank, quiet.as_secs_f64());
-            return Err(CommError::TimedOut { peer, seconds, operation });
-        }
-        sleep_until_ready(pairs, deadline - quiet)
-            .map_err(|error| CommError::Link(format!("poll: {error}")))?;
+        due.try_for_each(|peer| pulse.check(peer, begun, operation))?;
+        sleep_until_ready(pairs).map_err(|error| CommError::Link(format!("poll: {error}")))?;
     }
 }
 
-/// Waits until a socket that is waited for can move, or `limit` has passed.
-fn sleep_until_ready(pairs: &[(&mut Peer, Transfer<'_>)], limit: Duration) -> io::Result<()> {
+/// Waits until a socket that is waited for can move, or it is time to look again.
+fn sleep_until_ready(pairs: &[(&mut Peer, Transfer<'_>)]) -> io::Result<()> {
     let mut sockets = Vec::with_capacity(pairs.len());
     for (peer, transfer) in pairs {
         let mut wanted = PollFlags::empty();
@@ -115,14 +120,20 @@ fn sleep_until_ready(pairs: &[(&mut Peer, Transfer<'_>)], limit: Duration) -> io
             sockets.push(PollFd::new(&peer.socket, wanted));
         }
     }
-    let limit =
-        Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) + 1 };
-    let limit =
-        if limit.tv_nsec < 1_000_000_000 { limit } else { Timespec { tv_sec: limit.tv_sec + 1, tv_nsec: 0 } };
-    match poll(&mut sockets, Some(&limit)) {
+    match poll(&mut sockets, Some(&LOOK_AGAIN)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Lets the kernels talk while a rank computes for long: so that nothing in between forgets the connection, and one that
+/// was forgotten ends.
+fn keep(socket: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(30))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(())
 }
 
 impl Peer {
@@ -133,8 +144,14 @@ impl Peer {
         attempt: AttemptId,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
+        keep(&socket)?;
         let cipher = vec![0; READ];
         Ok(Self { rank, attempt, tls, socket, cipher, begin: 0, end: 0, sent: 0, received: 0 })
+    }
+
+    /// Gives up the messages, for one that has not had any.
+    pub(super) fn into_parts(self) -> (Rank, Connection, TcpStream) {
+        (self.rank, self.tls, self.socket)
     }
 
     /// Moves what can be moved without waiting; returns the bytes that moved.

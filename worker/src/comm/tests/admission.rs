@@ -19,8 +19,9 @@ fn knock_within(
     let (listener, address) = Listener::bind("127.0.0.1").expect("bound");
     let peers = vec!["127.0.0.1:1".to_owned(), address];
     let identity = authority.of(&seat(1, 2));
+    let waits = Waits::new(within(deadline));
     std::thread::scope(|scope| {
-        let guard = scope.spawn(|| listener.connect(&seat(1, 2), &peers, &identity, deadline).map(drop));
+        let guard = scope.spawn(|| listener.connect(&seat(1, 2), &peers, &identity, &waits).map(drop));
         let intruder = intruder(&peers);
         (guard.join().expect("no panic"), intruder)
     })
@@ -28,7 +29,7 @@ fn knock_within(
 
 fn connect_as(seat: &Seat, identity: &TlsIdentity, peers: &[String]) -> Result<(), CommError> {
     let (listener, _) = Listener::bind("127.0.0.1").expect("bound");
-    listener.connect(seat, peers, identity, SHORT).map(drop)
+    listener.connect(seat, peers, identity, &Waits::new(within(SHORT))).map(drop)
 }
 
 #[test]
@@ -118,7 +119,8 @@ fn many_silent_strangers_keep_nobody_out() {
             to.send(std::net::TcpStream::connect(&peers[1]).expect("connected")).expect("kept");
         }
         let (listener, _) = Listener::bind("127.0.0.1").expect("bound");
-        listener.connect(&seat(0, 2), peers, &identity, Duration::from_secs(30)).map(drop)
+        let waits = Waits::new(within(Duration::from_secs(30)));
+        listener.connect(&seat(0, 2), peers, &identity, &waits).map(drop)
     });
     assert!(guard.is_ok() && guest.is_ok(), "{guard:?} {guest:?}");
     drop(strangers);
@@ -126,24 +128,26 @@ fn many_silent_strangers_keep_nobody_out() {
 
 #[test]
 fn shared_memory_of_another_attempt_or_size_is_refused() {
-    let file = memory(2);
-    let short = SharedMemory::open(&file, mapping::bytes(2) - 1, &seat(0, 2), SHORT);
+    let (file, waits) = (memory(2), Waits::new(within(SHORT)));
+    let short = SharedMemory::open(&file, mapping::bytes(2) - 1, &seat(0, 2), &waits);
     assert!(matches!(short, Err(CommError::Link(_))));
     let mut older = seat(1, 2);
     older.attempt = AttemptId(2);
-    let join = |seat: Seat| SharedMemory::open(&file, mapping::bytes(2), &seat, SHORT).map(drop);
+    let join = |seat: Seat| SharedMemory::open(&file, mapping::bytes(2), &seat, &waits).map(drop);
     let (new, old) = std::thread::scope(|scope| {
         let new = scope.spawn(|| join(seat(0, 2)));
         (new.join().expect("no panic"), join(older))
     });
-    assert!(matches!(new, Err(CommError::TimedOut { peer: Rank(1), .. })), "{new:?}");
+    assert!(matches!(new, Err(CommError::Silent { peer: Rank(1), .. })), "{new:?}");
     assert!(matches!(old, Err(CommError::OutOfStep { peer: Rank(0), .. })), "{old:?}");
 }
 
 #[test]
 fn ranks_without_a_link_cannot_be_many() {
-    let join =
-        |ranks| join(&Link::Alone, &seat(0, ranks), SHORT, |_| panic!("nothing to announce")).map(drop);
+    let join = |ranks| {
+        join(&Link::Alone, &seat(0, ranks), &Waits::new(within(SHORT)), |_| panic!("nothing to announce"))
+            .map(drop)
+    };
     assert!(join(1).is_ok());
     assert!(matches!(join(2), Err(CommError::Link(_))));
 }

@@ -1,6 +1,7 @@
 //! Every collective on every kind of group, against plain arithmetic, to the last bit; and who is let in.
 
 mod admission;
+mod alive;
 mod arithmetic;
 mod lost;
 
@@ -8,9 +9,10 @@ use super::*;
 use crate::comm::loopback::threads;
 use crate::comm::shared_memory::SharedMemory;
 use crate::comm::tcp::Listener;
-use dtrain_protocol::{Rank, TlsIdentity, mapping};
+use dtrain_protocol::{Rank, TlsIdentity, WaitLimits, mapping};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::fs::File;
+use std::time::Duration;
 
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -22,6 +24,16 @@ enum Kind {
 }
 
 const KINDS: [Kind; 3] = [Kind::Threads, Kind::SharedMemory, Kind::Tls];
+
+/// The other is waited for as long, whether its heart beats or not.
+fn within(deadline: Duration) -> WaitLimits {
+    limits(deadline, deadline)
+}
+
+fn limits(silence: Duration, idle: Duration) -> WaitLimits {
+    let (silence_seconds, idle_seconds) = (silence.as_secs_f64(), idle.as_secs_f64());
+    WaitLimits { silence_seconds, idle_seconds, step_seconds: Some(2.1) }
+}
 
 fn seat(rank: u32, ranks: u32) -> Seat {
     Seat { trial: TrialId("01JTRIAL".into()), attempt: AttemptId(3), rank: Rank(rank), ranks }
@@ -67,26 +79,40 @@ fn on_all<T: Send>(
     deadline: Duration,
     body: impl Fn(Box<dyn Group>) -> T + Sync,
 ) -> Vec<T> {
+    on_all_that_work(kind, ranks, within(deadline), |group, _| body(group))
+}
+
+/// As [`on_all`], for ranks that show each other what they get done.
+fn on_all_that_work<T: Send>(
+    kind: Kind,
+    ranks: u32,
+    limits: WaitLimits,
+    body: impl Fn(Box<dyn Group>, &Progress) -> T + Sync,
+) -> Vec<T> {
     let body = &body;
-    let run = |makers: Vec<Box<dyn FnOnce() -> Box<dyn Group> + Send>>| {
+    type Maker = Box<dyn FnOnce(&Waits) -> Box<dyn Group> + Send>;
+    let run = |makers: Vec<Maker>| {
         std::thread::scope(|scope| {
-            let running: Vec<_> = makers.into_iter().map(|make| scope.spawn(move || body(make()))).collect();
+            let rank = |make: Maker| {
+                let waits = Waits::new(limits);
+                scope.spawn(move || body(make(&waits), &waits.progress))
+            };
+            let running: Vec<_> = makers.into_iter().map(rank).collect();
             running.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
         })
     };
-    type Maker = Box<dyn FnOnce() -> Box<dyn Group> + Send>;
     let makers: Vec<Maker> = match kind {
-        Kind::Threads => threads(ranks, deadline)
+        Kind::Threads => threads(ranks, Waits::new(limits).idle())
             .into_iter()
-            .map(|group| Box::new(|| Box::new(group) as Box<dyn Group>) as Maker)
+            .map(|group| Box::new(|_: &Waits| Box::new(group) as Box<dyn Group>) as Maker)
             .collect(),
         Kind::SharedMemory => {
             let file = memory(ranks);
             let make = |rank| {
                 let file = file.try_clone().expect("a second handle");
-                Box::new(move || {
+                Box::new(move |waits: &Waits| {
                     let bytes = mapping::bytes(ranks);
-                    Box::new(SharedMemory::open(&file, bytes, &seat(rank, ranks), deadline).expect("joined"))
+                    Box::new(SharedMemory::open(&file, bytes, &seat(rank, ranks), waits).expect("joined"))
                         as Box<dyn Group>
                 }) as Maker
             };
@@ -99,8 +125,8 @@ fn on_all<T: Send>(
             let make = |(rank, listener): (u32, Listener)| {
                 let (seat, peers) = (seat(rank, ranks), peers.clone());
                 let identity = authority.of(&seat);
-                Box::new(move || {
-                    Box::new(listener.connect(&seat, &peers, &identity, deadline).expect("joined"))
+                Box::new(move |waits: &Waits| {
+                    Box::new(listener.connect(&seat, &peers, &identity, waits).expect("joined"))
                         as Box<dyn Group>
                 }) as Maker
             };

@@ -113,3 +113,33 @@ fn text_that_bpe_cannot_read_is_told_with_its_place() {
     check_error(&[("t", b"abc")], &bpe(300), &decoder(4, 299), &["300 tokens", "vocabulary of 299"]);
     check_error(&[("t", b"abc")], &bpe(256), &decoder(4, 256), &["256", "no room"]);
 }
+
+#[test]
+fn ranks_that_make_tokens_or_wait_for_them_show_that_they_work() {
+    let text = words(4000);
+    let root = folder(&[("t.txt", text.as_bytes())]);
+    let bpe = DataFormat::Text { tokenizer: Tokenizer::Bpe(300) };
+    let data = data(bpe, &["t.txt"], Valid::Fraction(0.1));
+    let model = decoder(8, 300);
+    let cache = root.path().join("cache");
+    let open = |progress: &Progress| open_with(&data, root.path(), &model, &cache, None, progress).map(drop);
+    let (first, again) = (Progress::default(), Progress::default());
+    open(&first).expect("opened");
+    assert!(first.count() > 0, "text was made into tokens");
+    open(&again).expect("opened");
+    assert_eq!(again.count(), 0, "they were there");
+
+    // Another rank makes a tokenizer.
+    let locks = fs::read_dir(&cache).expect("kept").map(|entry| entry.expect("an entry").path());
+    let locks = locks.filter(|path| path.extension().is_some_and(|extension| extension == "lock"));
+    let locks: Vec<_> = locks.map(|path| fs::File::open(path).expect("a lock")).collect();
+    locks.iter().for_each(|lock| lock.lock().expect("free"));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| open(&again));
+        while again.count() < 3 {
+            std::thread::yield_now();
+        }
+        drop(locks);
+        waiting.join().expect("no panic").expect("opened");
+    });
+}

@@ -2,6 +2,7 @@
 
 mod half;
 mod sync;
+mod time;
 pub(super) mod world;
 mod zero;
 

@@ -6,8 +6,8 @@ use crate::watch::Tempo;
 use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
     Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order,
-    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId, frame,
-    mapping,
+    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId,
+    WaitLimits, frame, mapping,
 };
 use dtrain_recipes::{
     Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Recompute,
@@ -261,10 +261,11 @@ pub(in crate::session) fn assignment(rank: u32, ranks: u32, folder: &Path) -> As
         }),
         data_root: folder.to_owned(),
         training: training(batch, rank, micro_batch, micro_batches),
-        until: RunUntil { steps: None, seconds: None, target: None },
+        until: RunUntil::default(),
         step,
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,
+        waits: WaitLimits::for_steps_of(None),
         validate_every: 0,
         validate_samples: 7,
         save_every: 0,

@@ -209,6 +209,17 @@ fn a_slow_cable_loses_nobody() {
     pair.talk();
 }
 
+/// The table of contents of a checkpoint of a terabyte.
+#[test]
+fn a_message_of_many_megabytes_arrives_and_loses_nobody() {
+    let pair = Pair::new();
+    let long = "x".repeat(20 << 20);
+    pair.leader.send(&LeaderMessage::ListCheckpoint { folder: long.clone() });
+    let told = pair.by_follower.recv_timeout(Duration::from_secs(60)).expect("it arrives");
+    assert!(matches!(told.1, Heard::Message(LeaderMessage::ListCheckpoint { folder }) if folder == long));
+    pair.talk();
+}
+
 #[test]
 fn a_cable_that_fails_for_a_moment_again_and_again_loses_nobody() {
     let pair = Pair::new();
