@@ -80,9 +80,8 @@ pub(crate) fn superfluous(
     attempt: AttemptId,
     resumed: Option<(AttemptId, StepId)>,
 ) -> Vec<(AttemptId, StepId)> {
-    let counts = |name: &&(AttemptId, StepId)| {
-        name.0 == attempt || resumed.is_some_and(|resumed| **name <= resumed)
-    };
+    let counts =
+        |name: &&(AttemptId, StepId)| name.0 == attempt || resumed.is_some_and(|resumed| **name <= resumed);
     let Some(oldest) = all.iter().rev().filter(counts).nth(keep.max(2) as usize - 1) else {
         return Vec::new();
     };

@@ -48,6 +48,10 @@ impl Leader {
             });
             return self.abandon(step, reason.unwrap_or_else(|| "a rank did not save".to_owned()));
         }
+        if let Some(lost) = self.hosts.values().find(|host| host.is_lost && !host.only_lends()) {
+            let reason = format!("{} was lost, and what its ranks saved with it", lost.peer.name);
+            return self.abandon(step, reason);
+        }
         let of = |(rank, files): (Rank, Option<Vec<SavedFile>>)| {
             files.unwrap_or_default().into_iter().map(move |file| (rank, file))
         };

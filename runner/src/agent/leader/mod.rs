@@ -22,6 +22,7 @@ use ranks::RankState;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How long ranks may take to end by themselves once another was lost, in milliseconds.
 const AFTER_A_LOSS_MS: u64 = 2_000;
@@ -134,6 +135,7 @@ pub(super) struct Now {
 }
 
 /// An attempt as its leader sees it.
+#[derive(Debug)]
 pub(super) struct Leader {
     settings: Settings,
     hosts: BTreeMap<u32, Host>,
@@ -149,6 +151,9 @@ pub(super) struct Leader {
     is_stopping: bool,
     /// When whatever still lives is killed.
     kill_at: Option<Moment>,
+    /// When a rank that trains last said something; `None` before the first step, while a rank waits for room on its disk, and for
+    /// foreign programs, which may have nothing to say.
+    heard_at: Option<Moment>,
     now: Now,
     effects: Vec<Effect>,
 }
@@ -174,6 +179,7 @@ impl Leader {
             cause: None,
             is_stopping: false,
             kill_at: None,
+            heard_at: None,
             now,
             effects: vec![Effect::Spool(began)],
         };
@@ -314,6 +320,7 @@ impl Leader {
         let sequence = self.rank(rank).next_sequence();
         let stamped = Stamped { attempt, rank, sequence, at_ms, event: event.clone() };
         self.effects.push(Effect::Spool(SpoolRecord::Event(stamped)));
+        self.note_life(&event);
         match event {
             Event::Listening(address) => {
                 self.addresses.insert(rank, address);
@@ -335,6 +342,32 @@ impl Leader {
                 self.kill_by(AFTER_A_LOSS_MS);
             }
             Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } => {}
+        }
+    }
+
+    /// Ranks that train say something now and then: each other they wait for, but nobody waits for all of them.
+    fn note_life(&mut self, event: &Event) {
+        let is_training = matches!(event, Event::Step(_)) && !self.are_foreign();
+        let waits_for_room = matches!(event, Event::SaveFailed { retries: true, .. });
+        let now = self.now.moment;
+        self.heard_at = self.heard_at.or(is_training.then_some(now)).map(|_| now).filter(|_| !waits_for_room);
+    }
+
+    /// Ends an attempt none of whose ranks has said anything for as long as a rank may do nothing.
+    fn end_silent_ranks(&mut self) {
+        let limits = self.settings.first.waits;
+        let limit = Duration::from_secs_f64(limits.idle_seconds.max(0.0));
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        if self.heard_at.is_none_or(|at| self.now.moment < at.after(limit_ms)) {
+            return;
+        }
+        let expected = limits
+            .step_seconds
+            .map_or_else(String::new, |s| format!("; the plan expects a step of {s:.1} s"));
+        let words = format!("no rank has reported anything for {} s{expected}", limit.as_secs());
+        self.heard_at = None;
+        if let Some((_, rank)) = self.living().first().copied() {
+            self.event(rank, Event::Failed(Failure::Other(words)));
         }
     }
 
@@ -363,7 +396,10 @@ impl Leader {
         }
         match self.phase {
             Phase::Launching(_) => self.launch_in_time(),
-            Phase::Running => self.commits_in_time(),
+            Phase::Running => {
+                self.commits_in_time();
+                self.end_silent_ranks();
+            }
             Phase::Over => {}
         }
     }

@@ -31,7 +31,7 @@ pub(super) struct Agent {
     pub(super) pulse: Pulse,
     work: VecDeque<Work>,
     busy_until: u64,
-    /// How it is to end, once it is.
+    /// Whether it is to end once its work is done.
     ended: bool,
 }
 
@@ -48,15 +48,19 @@ impl Agent {
 
 impl World<'_> {
     /// Starts the agents of an attempt on machines that answer, with the ranks of each.
-    pub(super) fn launch_on(&mut self, attempt: AttemptId, machines: &[(usize, Range<u32>)], resume: Option<String>) {
+    pub(super) fn launch_on(
+        &mut self,
+        attempt: AttemptId,
+        machines: &[(usize, Range<u32>)],
+        resume: Option<String>,
+    ) {
         for (machine, _) in machines {
             // Whoever launches an attempt knows that those before it are over.
             self.agents.retain(|(of, on), _| on != machine || *of >= attempt);
         }
         for (index, (machine, ranks)) in machines.iter().enumerate() {
             let is_remote = index > 0;
-            let settings =
-                follower::Settings { ranks: ranks.clone(), resume: resume.clone(), is_remote };
+            let settings = follower::Settings { ranks: ranks.clone(), resume: resume.clone(), is_remote };
             let agent = Agent {
                 began: self.now,
                 follower: Follower::new(settings, Moment(0)),
@@ -113,7 +117,9 @@ impl World<'_> {
         for effect in leader_effects(self.setup.bug, effects) {
             match effect {
                 Effect::Spool(record) => self.spool(attempt, machine, record),
-                Effect::Ask(OWN, message) => self.tell_follower(attempt, machine, follower::Input::Leader(message)),
+                Effect::Ask(OWN, message) => {
+                    self.tell_follower(attempt, machine, follower::Input::Leader(message))
+                }
                 Effect::Ask(host, message) => {
                     let to = self.agents.get(&(attempt, machine)).and_then(|agent| agent.machines.get(&host));
                     if let Some(to) = to.copied() {
@@ -130,7 +136,7 @@ impl World<'_> {
         }
     }
 
-    /// The process of an agent ends, and its ranks with it.
+    /// The process of an agent ends, and its ranks with it, once it has done the work that was asked of it.
     fn close(&mut self, attempt: AttemptId, machine: usize) {
         if let Some(agent) = self.agents.get_mut(&(attempt, machine)) {
             agent.ended = true;
@@ -162,7 +168,14 @@ impl World<'_> {
                 follower::Effect::Kill(rank) => {
                     self.end_rank(attempt, machine, rank, Exit { code: None, signal: Some(9) });
                 }
-                follower::Effect::End(_) => self.close(attempt, machine),
+                follower::Effect::End(outcome) => {
+                    if outcome.is_err()
+                        && let Some(agent) = self.agents.get_mut(&(attempt, machine))
+                    {
+                        agent.work.clear();
+                    }
+                    self.close(attempt, machine);
+                }
             }
         }
     }
@@ -185,7 +198,7 @@ impl World<'_> {
                 continue;
             }
             let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { continue };
-            if agent.ended {
+            if agent.ended && agent.work.is_empty() {
                 self.agents.remove(&(attempt, machine));
                 continue;
             }
@@ -218,9 +231,9 @@ impl World<'_> {
                 HostMessage::Listed { manifest, files }
             }
             Work::Fetch { folder, files, manifest } => {
-                let outcome = self.fetch(machine, &folder, &files).and_then(|()| {
-                    room().map_err(|reason| Refusal { reason, is_of_checkpoint: false })
-                });
+                let outcome = self
+                    .fetch(machine, &folder, &files)
+                    .and_then(|()| room().map_err(|reason| Refusal { reason, is_of_checkpoint: false }));
                 if outcome.is_ok() {
                     self.finish(machine, &folder, Some(manifest), State::Committed);
                 }
@@ -297,11 +310,10 @@ impl World<'_> {
 
     fn finish(&mut self, machine: usize, folder: &str, manifest: Option<String>, state: State) {
         let Some((step, attempt)) = parse_folder_name(folder) else { return };
-        let copy = self.places[machine].disk.checkpoints.entry((attempt, step)).or_insert_with(|| super::disk::Copy {
-            state,
-            files: BTreeSet::new(),
-            manifest: String::new(),
-        });
+        let copy =
+            self.places[machine].disk.checkpoints.entry((attempt, step)).or_insert_with(|| {
+                super::disk::Copy { state, files: BTreeSet::new(), manifest: String::new() }
+            });
         copy.state = copy.state.max(state);
         copy.manifest = manifest.unwrap_or_else(|| copy.manifest.clone());
     }
@@ -317,6 +329,17 @@ impl World<'_> {
         let _ = attempt;
     }
 
+    /// What the agents are about, for people.
+    pub(super) fn agents_in_words(&self) -> String {
+        let words = |((attempt, machine), agent): (&(AttemptId, usize), &Agent)| {
+            let Agent { ranks, work, ended, leader, .. } = agent;
+            format!(
+                "attempt {attempt} on machine {machine}: {ranks:?}, work {work:?}, ended {ended}, {leader:?}\n"
+            )
+        };
+        self.agents.iter().map(words).collect()
+    }
+
     /// An agent is killed, and its ranks with it.
     pub(super) fn kill_an_agent(&mut self) {
         let all: Vec<(AttemptId, usize)> = self.agents.keys().copied().collect();
@@ -326,11 +349,12 @@ impl World<'_> {
         }
     }
 
-    /// Whether a checkpoint is whole on a machine that has committed it, or on several of them together.
+    /// Whether some machines together have a checkpoint as all hosts prepared it.
     pub(super) fn is_whole(&self, name: (AttemptId, StepId), of: &dyn Fn(usize) -> bool) -> bool {
         let copies = self.places.iter().enumerate().filter(|(machine, _)| of(*machine));
         let copies: Vec<_> = copies.filter_map(|(_, place)| place.disk.checkpoints.get(&name)).collect();
-        let Some(manifest) = copies.iter().find(|copy| copy.state == State::Committed).map(|copy| &copy.manifest)
+        let Some(manifest) =
+            copies.iter().find(|copy| copy.state > State::Partial).map(|copy| &copy.manifest)
         else {
             return false;
         };

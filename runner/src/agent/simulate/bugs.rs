@@ -1,6 +1,5 @@
 //! Deliberate faults of the code, one at a time: what an agent does is changed as if its code were wrong.
 
-use super::KEEP;
 use crate::agent::SpoolRecord;
 use crate::agent::follower::{self, Work};
 use crate::agent::leader::{Effect, OWN};
@@ -16,7 +15,6 @@ pub(super) enum Bug {
     CommitForgotten,
     CommitOfOwnForgotten,
     CommittedTooEarly,
-    CommitBeforePrepare,
     RetainForgotten,
     DiscardForgotten,
     BeganForgotten,
@@ -41,23 +39,20 @@ pub(super) enum Bug {
     LostLeaderIgnored,
     DismissIgnored,
     KillIgnored,
-    RetainsOne,
     // Ranks, spool and controller.
     SavedBeforeWritten,
     PublishedBeforeFlushed,
     GoneWhenSilent,
-    LeftoverSkipped,
 }
 
 impl Bug {
     /// Every fault.
-    pub(super) const ALL: [Self; 34] = [
+    pub(super) const ALL: [Self; 31] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
         Self::CommitForgotten,
         Self::CommitOfOwnForgotten,
         Self::CommittedTooEarly,
-        Self::CommitBeforePrepare,
         Self::RetainForgotten,
         Self::DiscardForgotten,
         Self::BeganForgotten,
@@ -81,11 +76,9 @@ impl Bug {
         Self::LostLeaderIgnored,
         Self::DismissIgnored,
         Self::KillIgnored,
-        Self::RetainsOne,
         Self::SavedBeforeWritten,
         Self::PublishedBeforeFlushed,
         Self::GoneWhenSilent,
-        Self::LeftoverSkipped,
     ];
 }
 
@@ -115,16 +108,13 @@ fn leader_effect(bug: Bug, effect: Effect) -> Vec<Effect> {
             Bug::PeersForgotten,
             Effect::Ask(_, LeaderMessage::Order { order: dtrain_protocol::Order::Peers(_), .. }),
         )
-        | (Bug::StopForgotten, Effect::Ask(_, LeaderMessage::Order { order: dtrain_protocol::Order::Stop, .. })) => {
-            Vec::new()
-        }
+        | (
+            Bug::StopForgotten,
+            Effect::Ask(_, LeaderMessage::Order { order: dtrain_protocol::Order::Stop, .. }),
+        ) => Vec::new(),
         (Bug::CopiesForgotten, Effect::Ask(host, LeaderMessage::Prepare { step, manifest, .. })) => {
             vec![Effect::Ask(host, LeaderMessage::Prepare { step, manifest, copies: Vec::new() })]
         }
-        (Bug::CommitBeforePrepare, Effect::Ask(host, LeaderMessage::Prepare { step, manifest, copies })) => vec![
-            Effect::Ask(host, LeaderMessage::Commit { step }),
-            Effect::Ask(host, LeaderMessage::Prepare { step, manifest, copies }),
-        ],
         (Bug::CommittedTooEarly, Effect::Ask(OWN, LeaderMessage::Prepare { step, manifest, copies })) => {
             let attempt = dtrain_protocol::AttemptId(1);
             let folder = dtrain_protocol::checkpoint::folder_name(step, attempt).into();
@@ -137,7 +127,10 @@ fn leader_effect(bug: Bug, effect: Effect) -> Vec<Effect> {
             let start = || Effect::Ask(host, LeaderMessage::Start { rendezvous: rendezvous.clone() });
             vec![start(), start()]
         }
-        (Bug::HoldersForgotten, Effect::Ask(host, LeaderMessage::FetchCheckpoint { folder, files, manifest })) => {
+        (
+            Bug::HoldersForgotten,
+            Effect::Ask(host, LeaderMessage::FetchCheckpoint { folder, files, manifest }),
+        ) => {
             let files = files.into_iter().map(|(file, _)| (file, Vec::new())).collect();
             vec![Effect::Ask(host, LeaderMessage::FetchCheckpoint { folder, files, manifest })]
         }
@@ -185,9 +178,6 @@ fn follower_effect(bug: Bug, effect: follower::Effect) -> Vec<follower::Effect> 
         (Bug::SavedForgotten, Effect::CheckSaved { rank, .. }) if rank.0 == 1 => Vec::new(),
         (Bug::FinishedForgotten, Effect::Tell(HostMessage::Event { event: Event::Finished { .. }, .. })) => {
             Vec::new()
-        }
-        (Bug::RetainsOne, Effect::Work(Work::Retain { keep, resumed })) if keep == KEEP => {
-            vec![Effect::Work(Work::Retain { keep: 0, resumed })]
         }
         (_, effect) => vec![effect],
     }

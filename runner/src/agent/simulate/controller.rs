@@ -111,6 +111,8 @@ impl World<'_> {
         (self.controller.read, self.controller.began) = (0, self.now);
         self.controller.owed.clear();
         self.controller.answers.clear();
+        // Whoever starts it again resumes the trial.
+        self.controller.owed.push_back(Input::Resume);
         effects
     }
 
@@ -175,8 +177,7 @@ impl World<'_> {
 
     fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) {
         let reachable = |machine: &usize| self.talk(Node::Controller, Node::Machine(*machine));
-        let machines: Vec<usize> =
-            (0..self.setup.machines).filter(reachable).take(self.setup.most).collect();
+        let machines: Vec<usize> = (0..self.setup.machines).filter(reachable).take(self.setup.most).collect();
         self.controller.read = 0;
         self.controller.unreachable_since = None;
         if machines.is_empty() {
@@ -234,7 +235,8 @@ impl World<'_> {
         let since = *self.controller.unreachable_since.get_or_insert(now);
         let is_patient = now < since + TO_ANSWER && !self.has(Bug::GoneWhenSilent);
         let says_gone = |machine: &usize| {
-            self.talk(Node::Controller, Node::Machine(*machine)) && !self.agents.contains_key(&(open, *machine))
+            self.talk(Node::Controller, Node::Machine(*machine))
+                && !self.agents.contains_key(&(open, *machine))
         };
         let is_lost = self.has(Bug::GoneWhenSilent) || machines[1..].iter().any(says_gone);
         if !is_patient && is_lost {
@@ -252,7 +254,8 @@ impl World<'_> {
             }
             let failure = match reason {
                 NotLaunched::Checkpoint(detail) => {
-                    let folder = self.controller.newest().map(|point| point.folder.clone()).unwrap_or_default();
+                    let folder =
+                        self.controller.newest().map(|point| point.folder.clone()).unwrap_or_default();
                     self.may_refuse(attempt, &folder, &detail);
                     Failure::CorruptCheckpoint { folder, detail }
                 }
@@ -267,11 +270,12 @@ impl World<'_> {
         let is_alive = self.agents.contains_key(&(open, leader));
         for _ in 0..READ {
             let spool = self.places[leader].disk.spools.entry(open).or_default();
-            let published = if is_alive && !self.setup.bug.is_some_and(|bug| bug == Bug::PublishedBeforeFlushed) {
-                spool.flushed
-            } else {
-                spool.records.len()
-            };
+            let published =
+                if is_alive && !self.setup.bug.is_some_and(|bug| bug == Bug::PublishedBeforeFlushed) {
+                    spool.flushed
+                } else {
+                    spool.records.len()
+                };
             if self.controller.read < published {
                 let record = spool.records[self.controller.read].clone();
                 self.controller.read += 1;
@@ -292,8 +296,7 @@ impl World<'_> {
         if self.controller.kept.get(&open).is_some_and(|kept| *kept > records) {
             return self.breaks(|| format!("what a controller was told is on disk: attempt {open}"));
         }
-        let skips = self.has(Bug::LeftoverSkipped);
-        if !is_alive && (self.controller.read >= records || skips) {
+        if !is_alive && self.controller.read >= records {
             self.reached.note("found gone");
             self.tell(Input::Gone { attempt: open });
         }

@@ -124,6 +124,10 @@ fn run(seed: u64, setup: Setup, reached: &mut Reached) -> Result<Spent, String> 
         world.beat();
     }
     world.make_peace();
+    if seed.is_multiple_of(3) {
+        world.stop();
+    }
+    world.choose_the_last_step();
     let until = world.now + 240_000;
     let mut ended_at = None;
     while world.broken.is_none() {
@@ -140,7 +144,14 @@ fn run(seed: u64, setup: Setup, reached: &mut Reached) -> Result<Spent, String> 
             (None, _) => world.resume_what_stands_still(),
         }
         if world.now > until {
-            world.breaks(|| "a trial completes once the faults are over".to_owned());
+            let controller = &world.controller;
+            let (open, verdict) = (controller.machine.open(), controller.machine.verdict().cloned());
+            let (fact, agents) = (controller.ledger.last().cloned(), world.agents_in_words());
+            world.breaks(|| {
+                format!(
+                    "a trial completes once the faults are over: {open:?} is open, {verdict:?}, last {fact:?}; {agents}"
+                )
+            });
         }
     }
     match world.broken {
@@ -285,7 +296,26 @@ impl<'a> World<'a> {
         self.agents.retain(|(_, on), _| *on != machine);
     }
 
-    /// Nothing fails any more, and training has an end.
+    /// The user stops the trial, which does so within a minute.
+    fn stop(&mut self) {
+        for _ in 0..60_000 / BEAT {
+            if self.controller.machine.open().is_some() {
+                break;
+            }
+            self.resume_what_stands_still();
+            self.beat();
+        }
+        self.user(Input::Stop);
+        for _ in 0..60_000 / BEAT {
+            if self.controller.machine.verdict().is_some() {
+                return;
+            }
+            self.beat();
+        }
+        self.breaks(|| "a trial stops when it is asked to".to_owned());
+    }
+
+    /// Nothing fails any more.
     fn make_peace(&mut self) {
         self.is_chaos = false;
         self.cuts.clear();
@@ -294,8 +324,11 @@ impl<'a> World<'a> {
             place.health = Health::Up;
             (place.disk.full_until, place.disk.slow_until) = (0, 0);
         }
-        let reached = self.training.values().map(|training| training.step).max().unwrap_or(0);
-        self.last = reached + 10;
+    }
+
+    /// From now on training has an end.
+    fn choose_the_last_step(&mut self) {
+        self.last = self.training.values().map(|training| training.step).max().unwrap_or(0) + 10;
     }
 }
 

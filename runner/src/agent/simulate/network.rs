@@ -107,9 +107,8 @@ impl World<'_> {
         let now = self.now;
         let leader = self.connections[&key].leader;
         let pulse = |world: &Self, machine| world.agents.get(&(key.0, machine)).map(|agent| agent.pulse);
-        let [of_leader, of_follower] = [leader, key.1].map(|machine| {
-            pulse(self, machine).filter(|_| self.places[machine].health == Health::Up)
-        });
+        let [of_leader, of_follower] = [leader, key.1]
+            .map(|machine| pulse(self, machine).filter(|_| self.places[machine].health == Health::Up));
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if let Some(pulse) = of_leader.filter(|_| now >= connection.to_follower.beat_at + HEARTBEAT) {
             connection.to_follower.beat_at = now;
@@ -134,10 +133,14 @@ impl World<'_> {
             let (_, wire) = connection.to_follower.queue.pop_front().expect("it was just looked at");
             connection.to_follower.heard_at = self.now;
             self.messages += 1;
-            self.tell_follower(attempt, machine, match wire {
-                Wire::Beat(pulse) => follower::Input::Beat(pulse),
-                Wire::Message(message) => follower::Input::Leader(message),
-            });
+            self.tell_follower(
+                attempt,
+                machine,
+                match wire {
+                    Wire::Beat(pulse) => follower::Input::Beat(pulse),
+                    Wire::Message(message) => follower::Input::Leader(message),
+                },
+            );
         }
         let Some(connection) = self.connections.get(&key) else { return };
         if let Some(reason) = self.lost(attempt, leader, machine, &connection.to_follower) {
@@ -161,10 +164,14 @@ impl World<'_> {
             connection.to_leader.heard_at = self.now;
             self.messages += 1;
             let Some(host) = host else { continue };
-            self.tell_leader(attempt, leader, match wire {
-                Wire::Beat(pulse) => leader::Input::Beat(host, pulse),
-                Wire::Message(message) => leader::Input::Host(host, message),
-            });
+            self.tell_leader(
+                attempt,
+                leader,
+                match wire {
+                    Wire::Beat(pulse) => leader::Input::Beat(host, pulse),
+                    Wire::Message(message) => leader::Input::Host(host, message),
+                },
+            );
         }
         let Some(connection) = self.connections.get(&key) else { return };
         if let Some(reason) = self.lost(attempt, machine, leader, &connection.to_leader) {

@@ -7,8 +7,9 @@ use crate::agent::follower;
 use crate::agent::messages::Exit;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
-    Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, FileEntry, HeldBytes, Link, Order, PhaseTimes,
-    Placement, RunUntil, SavedFile, StepFigures, StepId, StopReason, Training as Weights, TrialId, WaitLimits,
+    Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, FileEntry, HeldBytes, Link, Order,
+    PhaseTimes, Placement, RunUntil, SavedFile, StepFigures, StepId, StopReason, Training as Weights,
+    TrialId, WaitLimits,
 };
 use dtrain_recipes::{Activation, Mlp, Model, Optimizer, OptimizerKind, Schedule};
 use std::path::PathBuf;
@@ -104,7 +105,8 @@ impl World<'_> {
         rank: dtrain_protocol::Rank,
         exit: Exit,
     ) {
-        let Some(known) = self.rank(attempt, machine, rank.0).filter(|known| known.stage != Stage::Gone) else {
+        let Some(known) = self.rank(attempt, machine, rank.0).filter(|known| known.stage != Stage::Gone)
+        else {
             return;
         };
         known.stage = Stage::Gone;
@@ -212,7 +214,9 @@ impl World<'_> {
         if now < since + if is_closed { CLOSED } else { SILENT } {
             return;
         }
-        for (machine, rank) in waiting.into_iter().filter(|(machine, _)| self.is_up(*machine)).collect::<Vec<_>>() {
+        for (machine, rank) in
+            waiting.into_iter().filter(|(machine, _)| self.is_up(*machine)).collect::<Vec<_>>()
+        {
             let lost = Failure::PeerLost { peer: None, detail: "it is silent".into() };
             self.say(attempt, machine, rank, Event::Failed(lost));
             if let Some(known) = self.rank(attempt, machine, rank) {
@@ -266,7 +270,12 @@ impl World<'_> {
         let file = FileEntry { name, bytes: 0, chunks: Vec::new() };
         let saved = SavedFile { file, tensors: Vec::new() };
         let folder = PathBuf::from(folder_name(step, attempt));
-        self.say(attempt, machine, rank, Event::Saved { step, folder, files: vec![saved], stall_seconds: 0.0 });
+        self.say(
+            attempt,
+            machine,
+            rank,
+            Event::Saved { step, folder, files: vec![saved], stall_seconds: 0.0 },
+        );
     }
 }
 
@@ -317,7 +326,7 @@ pub(super) fn assignment(attempt: AttemptId, world: u32) -> Assignment {
         step: Vec::new(),
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Alone,
-        waits: WaitLimits::for_steps_of(None),
+        waits: WaitLimits { silence_seconds: 5.0, idle_seconds: 30.0, step_seconds: None },
         validate_every: 1,
         validate_samples: 1,
         save_every: SAVE_EVERY,
