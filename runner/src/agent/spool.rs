@@ -38,16 +38,18 @@ impl SpoolWriter {
         }
     }
 
-    /// Appends a record; returns the length of the spool. A momentous record is on disk when this returns.
-    pub(super) fn append(&mut self, record: &SpoolRecord) -> io::Result<u64> {
+    /// Appends a record, which is on disk after the next [`SpoolWriter::sync`].
+    pub(super) fn append(&mut self, record: &SpoolRecord) -> io::Result<()> {
         let bytes = frame::encode(record);
         self.file.write_all(&bytes)?;
         self.length += bytes.len() as u64;
         self.dirty = true;
-        if record.is_momentous() {
-            self.sync()?;
-        }
-        Ok(self.length)
+        Ok(())
+    }
+
+    /// Bytes that were appended so far.
+    pub(super) fn length(&self) -> u64 {
+        self.length
     }
 
     /// Puts on disk what has waited for too long.
@@ -55,7 +57,8 @@ impl SpoolWriter {
         if self.dirty && self.synced.elapsed() >= SYNC_EVERY { self.sync() } else { Ok(()) }
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    /// Puts all records on disk.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         (self.dirty, self.synced) = (false, Instant::now());
         Ok(())
@@ -190,7 +193,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.spool");
         let mut writer = SpoolWriter::create(&path).expect("a new file");
-        let ends: Vec<u64> = records().iter().map(|r| writer.append(r).expect("room on disk")).collect();
+        let ends: Vec<u64> = records()
+            .iter()
+            .map(|record| {
+                writer.append(record).expect("room on disk");
+                writer.length()
+            })
+            .collect();
         assert!(SpoolWriter::create(&path).is_err(), "a spool has one writer in its life");
         let bytes = std::fs::read(&path).expect("just written");
         for cut in 0..=bytes.len() {

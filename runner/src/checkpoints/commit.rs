@@ -6,7 +6,7 @@
 use super::{COMMIT, MANIFEST, committed};
 use crate::durable;
 use crate::home::TrialFolder;
-use dtrain_protocol::checkpoint::{merge, parse_folder_name};
+use dtrain_protocol::checkpoint::{folder_name, merge, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, Manifest, ResumePoint, SavedFile, StepId};
 use std::fs;
 use std::io;
@@ -65,27 +65,33 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
 /// after could not be read, and what cannot be read does not count. But the last one of an earlier attempt stays until this attempt
 /// has more steps: perhaps it was only out of reach. `Err` is the first that could not be removed; all others are.
 pub fn retain(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
-    let committed = committed(checkpoints)?;
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
-    let resumed = resumed.and_then(age);
-    let counts = |point: &&ResumePoint| {
-        let age = point.folder.file_name().and_then(|name| age(&name.to_string_lossy()));
-        age.is_some_and(|age| age.0 == attempt || resumed.is_some_and(|resumed| age <= resumed))
+    let age_of = |point: &ResumePoint| age(&point.folder.file_name()?.to_string_lossy());
+    let all: Vec<_> = committed(checkpoints)?.iter().filter_map(age_of).collect();
+    let superfluous = superfluous(&all, keep, attempt, resumed.and_then(age));
+    let remove = |(attempt, step)| fs::remove_dir_all(checkpoints.join(folder_name(step, attempt)));
+    superfluous.into_iter().map(remove).fold(Ok(()), Result::and)
+}
+
+/// Which of the committed checkpoints `all`, the oldest first, [`retain`] removes.
+pub(crate) fn superfluous(
+    all: &[(AttemptId, StepId)],
+    keep: u32,
+    attempt: AttemptId,
+    resumed: Option<(AttemptId, StepId)>,
+) -> Vec<(AttemptId, StepId)> {
+    let counts =
+        |name: &&(AttemptId, StepId)| name.0 == attempt || resumed.is_some_and(|resumed| **name <= resumed);
+    let Some(oldest) = all.iter().rev().filter(counts).nth(keep.max(2) as usize - 1) else {
+        return Vec::new();
     };
-    let Some(oldest) = committed.iter().rev().filter(counts).nth(keep.max(2) as usize - 1) else {
-        return Ok(());
+    let reached = all.iter().filter(|(of, _)| *of == attempt).map(|(_, step)| *step).max();
+    let is_unsurpassed = |name: &(AttemptId, StepId)| {
+        let last_of_its = all.iter().rfind(|(of, _)| *of == name.0);
+        name.0 != attempt && reached <= Some(name.1) && last_of_its == Some(name)
     };
-    let superfluous = committed.iter().take_while(|point| point.folder != oldest.folder);
-    let of =
-        |point: &ResumePoint| age(&point.folder.file_name()?.to_string_lossy()).map(|(attempt, _)| attempt);
-    let reached = committed.iter().filter(|point| of(point) == Some(attempt)).map(|point| point.step).max();
-    let is_last_of_its =
-        |point: &ResumePoint| committed.iter().rfind(|other| of(other) == of(point)) == Some(point);
-    let is_unsurpassed = |point: &ResumePoint| {
-        of(point) != Some(attempt) && reached <= Some(point.step) && is_last_of_its(point)
-    };
-    let superfluous = superfluous.filter(|point| !is_unsurpassed(point));
-    superfluous.map(|point| fs::remove_dir_all(&point.folder)).fold(Ok(()), Result::and)
+    let older = all.iter().take_while(|name| *name != oldest);
+    older.filter(|name| !is_unsurpassed(name)).copied().collect()
 }
 
 /// Removes what attempts before `attempt` left half-written.

@@ -1,16 +1,18 @@
 //! What a host does for the leader, and what it refuses.
 
-use super::super::peers::{Greeting, Seat, knock};
+use super::super::peers::{Greeting, PeerAddress, Seat, knock};
 use super::*;
 use crate::agent::{Program, agent_identities};
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{
-    Arrangement, Assignment, AttemptId, DeviceKind, Placement, RunUntil, StepId, Training, TrialId,
-    WaitLimits,
+    Arrangement, Assignment, AttemptId, DeviceKind, Link, Placement, Rank, RunUntil, StepId, Training,
+    TrialId, WaitLimits,
 };
 use dtrain_recipes::{Command, Framework, Model, Optimizer, OptimizerKind, Schedule};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 fn names() -> Names {
     Names { trial: TrialId("01JZX0000000000000000000AB".into()), attempt: AttemptId(1) }
@@ -62,8 +64,8 @@ fn assignment(folder: &Path, script: &str) -> Assignment {
 /// A host whose controller ordered one rank, and the connection of its leader.
 struct Host {
     root: tempfile::TempDir,
-    leader: Cord,
-    heard: Receiver<Heard<Said>>,
+    leader: PeerLink,
+    heard: Receiver<Heard<HostMessage>>,
     ended: thread::JoinHandle<Result<(), String>>,
 }
 
@@ -83,23 +85,22 @@ impl Host {
         let (to, door) = channel();
         let ended = thread::spawn(move || {
             let (sender, inbox) = channel();
-            let mut follower = Follower::at_its_door(&order, &sender)?;
-            drop(to.send(follower.door.address.clone()));
-            let end = follower.serve(&inbox);
-            follower.ranks.iter_mut().for_each(RankProcess::kill);
-            end
+            let mut follower = Following::begin(&order, &sender)?;
+            drop(to.send(follower.address.clone()));
+            follower.serve(&inbox)
         });
         let peer = PeerAddress { host: 1, name: "node1".into(), address: door.recv().expect("a door") };
         let tls = Tls::new(&identities[0]).expect("an identity");
         let stream = knock(&tls, &names(), &peer, &Greeting::Lead).expect("the leader is let in");
         let (to, heard) = channel();
-        let leader = Cord::start(stream, move |said| drop(to.send(said))).expect("a thread");
+        let pulses = Arc::default();
+        let leader = PeerLink::start(stream, &pulses, move |heard| drop(to.send(heard))).expect("a thread");
         Self { root, leader, heard, ended }
     }
 
     /// The connection has ended.
     fn is_refused(&self) {
-        let lost = |said: Heard<Said>| matches!(said, Heard::Lost(_));
+        let lost = |heard: Heard<HostMessage>| matches!(heard, Heard::Lost(_));
         assert!(self.heard.iter().any(lost), "the follower ends the connection");
     }
 
@@ -118,13 +119,13 @@ fn start() -> Value {
 #[test]
 fn the_leader_starts_what_the_controller_ordered() {
     let host = Host::new();
-    host.leader.tell(&start());
+    host.leader.send(&start());
     let ran = host.root.path().join("ran");
     while !ran.exists() {
         assert!(!host.ended.is_finished(), "{:?}", host.ended.join());
         thread::sleep(Duration::from_millis(10));
     }
-    host.leader.tell(&json!("leave"));
+    host.leader.send(&json!("dismiss"));
     assert_eq!(host.ended.join().expect("no panic"), Ok(()));
 }
 
@@ -134,7 +135,7 @@ fn a_leader_that_orders_another_program_is_refused() {
     let other = assignment(host.root.path(), "echo stolen > stolen");
     let mut order = start();
     order["start"]["assignments"] = json!([other]);
-    host.leader.tell(&order);
+    host.leader.send(&order);
     host.is_refused();
     assert_eq!(host.written(), Vec::<String>::new());
     let reason = host.ended.join().expect("no panic").expect_err("it was refused");
@@ -145,7 +146,7 @@ fn a_leader_that_orders_another_program_is_refused() {
 fn a_leader_that_speaks_for_ranks_of_others_is_refused() {
     for order in [json!({ "kill": { "rank": 0 } }), json!({ "order": { "rank": 7, "order": "stop" } })] {
         let host = Host::new();
-        host.leader.tell(&order);
+        host.leader.send(&order);
         host.is_refused();
         let reason = host.ended.join().expect("no panic").expect_err("it was refused");
         assert!(reason.contains("not started here"), "{reason}");

@@ -153,17 +153,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn environment(framework: Framework) -> BTreeMap<String, Option<String>> {
-        let there = vec!["10.0.0.2:7001".into(), "10.0.0.2:7002".into()];
-        let meeting = Rendezvous::at("127.0.0.1", 2, 2, there).expect("ports are free");
-        let rendezvous = Rendezvous { address: "10.0.0.1".into(), port: 7000, ..meeting };
-        let rendezvous = Rendezvous {
-            peers: ["10.0.0.1:6001", "10.0.0.1:6002"]
-                .map(str::to_owned)
-                .into_iter()
-                .chain(rendezvous.peers[2..].to_vec())
-                .collect(),
-            ..rendezvous
-        };
+        let there: Vec<String> = vec!["10.0.0.2:7001".into(), "10.0.0.2:7002".into()];
+        let here = ["10.0.0.1:6001", "10.0.0.1:6002"].map(str::to_owned);
+        let peers = here.into_iter().chain(there).collect();
+        let rendezvous = Rendezvous::at("10.0.0.1", "10.0.0.1:7000", 2, peers).expect("a port");
         let seat = Seat {
             rank: 3,
             world: 4,

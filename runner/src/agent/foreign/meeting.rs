@@ -1,13 +1,14 @@
 //! Where foreign ranks meet.
 
 use super::store;
+use dtrain_recipes::Framework;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{IpAddr, TcpListener};
 use sysinfo::Networks;
 
-/// Where foreign ranks meet: addresses that were free, and that ranks bind themselves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where foreign ranks meet: addresses that were free, and that ranks bind themselves. Other ranks do not use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::agent) struct Rendezvous {
     /// Address of the host of rank 0 …
     pub(super) address: String,
@@ -20,24 +21,16 @@ pub(in crate::agent) struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// A meeting at this host, whose first ranks are here and all others at `elsewhere`.
+    /// A meeting at the host of rank 0, `address`, and a port there, `meeting`; `peers` are an address and a port for each rank.
     pub(in crate::agent) fn at(
         address: &str,
+        meeting: &str,
         hosts: u32,
-        here: u32,
-        elsewhere: Vec<String>,
-    ) -> io::Result<Self> {
-        let mut peers = free_ports(address, here + 1)?;
-        let (_, port) = peers[0].rsplit_once(':').expect("an address with its port");
-        let port = port.parse().map_err(io::Error::other)?;
-        peers.remove(0);
-        peers.extend(elsewhere);
+        peers: Vec<String>,
+    ) -> Result<Self, String> {
+        let port = meeting.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let port = port.ok_or_else(|| format!("{meeting:?} is not an address with its port"))?;
         Ok(Self { address: address.into(), port, hosts, peers })
-    }
-
-    /// With a store at the port, in place of rank 0.
-    pub(in crate::agent) fn with_a_store(self) -> io::Result<Self> {
-        Ok(Self { port: store::serve(&self.address)?, ..self })
     }
 }
 
@@ -46,6 +39,14 @@ pub(in crate::agent) fn free_ports(address: &str, count: u32) -> io::Result<Vec<
     let bound: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind((address, 0))).collect::<io::Result<_>>()?;
     bound.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
+}
+
+/// A port of an address of this host where the ranks of an attempt meet: free for rank 0, or under Horovod that of a store.
+pub(in crate::agent) fn meeting_port(address: &str, framework: Framework) -> io::Result<String> {
+    match framework {
+        Framework::Horovod => Ok(format!("{address}:{}", store::serve(address)?)),
+        _ => free_ports(address, 1).map(|mut ports| ports.remove(0)),
+    }
 }
 
 /// The network interface of this host that has an address.
@@ -64,13 +65,16 @@ mod tests {
 
     #[test]
     fn every_rank_has_a_port_and_the_meeting_one_more() {
-        let there = vec!["10.0.0.2:77".to_owned()];
-        let meeting = Rendezvous::at("127.0.0.1", 2, 2, there).expect("ports are free");
-        assert_eq!((meeting.peers.len(), meeting.peers[2].as_str()), (3, "10.0.0.2:77"));
-        let own = format!("127.0.0.1:{}", meeting.port);
-        let all: BTreeSet<&String> = meeting.peers.iter().chain([&own]).collect();
-        assert_eq!(all.len(), 4, "{meeting:?}");
-        assert!(meeting.peers[..2].iter().all(|peer| peer.starts_with("127.0.0.1:")));
+        for framework in [Framework::Pytorch, Framework::Horovod] {
+            let meeting = meeting_port("127.0.0.1", framework).expect("a port is free");
+            let mut peers = free_ports("127.0.0.1", 2).expect("ports are free");
+            peers.push("10.0.0.2:77".to_owned());
+            let all: BTreeSet<&String> = peers.iter().chain([&meeting]).collect();
+            assert_eq!(all.len(), 4, "{all:?}");
+            let rendezvous = Rendezvous::at("127.0.0.1", &meeting, 2, peers.clone()).expect("a port");
+            assert_eq!(format!("127.0.0.1:{}", rendezvous.port), meeting);
+        }
+        assert!(Rendezvous::at("127.0.0.1", "nowhere", 1, Vec::new()).is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod meeting;
 mod progress;
 mod store;
 
-pub(super) use meeting::{Rendezvous, free_ports};
+pub(super) use meeting::{Rendezvous, free_ports, meeting_port};
 
 use super::Message;
 use super::rank::Ground;
@@ -124,6 +124,6 @@ pub(super) fn listen(voice: Voice, rank: dtrain_protocol::Rank, inbox: &Sender<M
             drop(progress::read_events(events, &say));
         });
         let last = progress::last_lines(&log);
-        drop(inbox.send(Message::HeardOut { rank, garbled: None, last }));
+        drop(inbox.send(Message::OutputClosed { rank, garbled: None, last }));
     });
 }

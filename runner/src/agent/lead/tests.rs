@@ -3,19 +3,20 @@
 //! `DTRAIN_FLEET=1000` is their number in the longer test.
 
 use super::super::Message;
+use super::super::messages::{HostMessage, LeaderMessage};
 use super::super::order::{AgentOrder, LinkChoice, OtherHost, Program};
-use super::super::peers::cord::{Cord, Heard};
 use super::super::peers::door::Door;
-use super::super::peers::{Names, PeerAddress, Said, Seat, Told};
-use super::{Others, TO_START};
+use super::super::peers::link::{Heard, PeerLink};
+use super::super::peers::{Names, PeerAddress, Seat};
+use super::meet;
 use crate::agent::{agent_identities, files};
 use crate::home::TrialFolder;
-use dtrain_protocol::{AttemptId, Rank, TrialId};
+use dtrain_protocol::{AttemptId, TrialId};
 use dtrain_skip::skip;
+use std::collections::BTreeSet;
 use std::fs;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// A figure of this process, in KiB, from `/proc/self/status`.
@@ -33,25 +34,37 @@ fn cpu() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// Answers what the leader asks, until it is told to leave.
+/// Answers what the leader asks, until it is dismissed.
 fn follower(door: Door) -> Arc<Door> {
     door.open(move |stream| {
-        let own: Arc<Mutex<Option<Cord>>> = Arc::default();
+        let own: Arc<Mutex<Option<PeerLink>>> = Arc::default();
         let answering = Arc::clone(&own);
         let mut slot = own.lock().expect("whole");
-        let cord = Cord::start::<Told>(stream, move |heard| {
+        let link = PeerLink::start::<LeaderMessage>(stream, &Arc::default(), move |heard| {
             let mut own = answering.lock().expect("whole");
             match (heard, own.as_ref()) {
-                (Heard::Said(Told::Reserve { ranks }), Some(cord)) => {
-                    let addresses = (0..ranks).map(|rank| format!("10.0.0.1:{rank}")).collect();
-                    cord.tell(&Said::Reserved { addresses });
+                (Heard::Message(LeaderMessage::ReservePorts { ranks, .. }), Some(link)) => {
+                    let addresses = Ok((0..ranks).map(|rank| format!("10.0.0.1:{rank}")).collect());
+                    link.send(&HostMessage::Reserved { addresses });
                 }
-                (Heard::Said(Told::Leave) | Heard::Lost(_), _) => *own = None,
-                (Heard::Said(_), _) => {}
+                (Heard::Message(LeaderMessage::Dismiss) | Heard::Lost(_), _) => *own = None,
+                (Heard::Message(_) | Heard::Beat(_), _) => {}
             }
         });
-        *slot = Some(cord.expect("a thread"));
+        *slot = Some(link.expect("a thread"));
     })
+}
+
+/// The next message that is not a heartbeat.
+fn next(inbox: &Receiver<Message>, patience: Duration) -> Option<Message> {
+    let until = Instant::now() + patience;
+    loop {
+        match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Message::Follower(_, Heard::Beat(_))) => {}
+            Ok(message) => return Some(message),
+            Err(_) => return None,
+        }
+    }
 }
 
 #[test]
@@ -88,44 +101,43 @@ fn a_leader_of_many_hosts_asks_them_all_and_misses_each() {
     };
     let (before, processor, begun) = (kibi("VmRSS:"), cpu(), Instant::now());
     let (sender, inbox) = channel();
-    let mut others = Others::meet(&order, &seat(0), &trial, &sender).expect("all are at their doors");
+    let pulses = Arc::default();
+    let (_, mut links, lost) = meet(&order, &seat(0), &trial, &pulses, &sender).expect("all are listening");
     let (met, meeting) = (begun.elapsed(), cpu() - processor);
+    assert_eq!((links.len(), lost), (hosts as usize - 1, Vec::new()));
 
     let begun = Instant::now();
-    let addresses = others.reserve(&inbox).expect("all answer");
-    let asked = begun.elapsed();
-    assert_eq!(addresses.len(), hosts as usize - 1);
-    assert!(asked < TO_START / 2, "{asked:?}");
-
-    // Beats both ways, and nothing else.
-    let (processor, begun) = (cpu(), Instant::now());
-    thread::sleep(Duration::from_secs(1));
-    let idle = (cpu() - processor) / begun.elapsed().as_secs_f64();
-    assert!(inbox.try_recv().is_err(), "nobody is lost");
-
-    // The ranks of hosts are found whatever their number.
-    for host in 0..hosts {
-        assert_eq!((others.host_of(Rank(host)), others.peer(host).host), (host, host));
-    }
-    let victims = [1, hosts / 2, hosts - 1];
-    let begun = Instant::now();
-    for victim in victims {
-        others.hosts[victim as usize - 1].agent.tell(&Told::Leave);
-        match inbox.recv_timeout(Duration::from_secs(5)) {
-            Ok(Message::Follower(host, Heard::Lost(_))) => {
-                assert_eq!(host, victim);
-                assert_eq!(others.lose(host).map(|lost| lost.ranks.clone()), Some(host..host + 1));
-                assert!(others.lose(host).is_none(), "once");
+    links.values().for_each(|link| link.send(&LeaderMessage::ReservePorts { ranks: 1, is_meeting: false }));
+    let mut answers = BTreeSet::new();
+    while answers.len() < links.len() {
+        match next(&inbox, Duration::from_secs(30)) {
+            Some(Message::Follower(host, Heard::Message(HostMessage::Reserved { addresses: Ok(_) }))) => {
+                answers.insert(host);
             }
+            _ => panic!("all answer"),
+        }
+    }
+    let asked = begun.elapsed();
+
+    // Heartbeats both ways, and nothing else.
+    let (processor, begun) = (cpu(), Instant::now());
+    assert!(next(&inbox, Duration::from_secs(1)).is_none(), "nobody is lost");
+    let idle = (cpu() - processor) / begun.elapsed().as_secs_f64();
+
+    let begun = Instant::now();
+    for victim in [1, hosts / 2, hosts - 1] {
+        links[&victim].send(&LeaderMessage::Dismiss);
+        match next(&inbox, Duration::from_secs(5)) {
+            Some(Message::Follower(host, Heard::Lost(_))) => assert_eq!(host, victim),
             _ => panic!("host {victim} should be missed"),
         }
+        links.remove(&victim);
     }
     println!(
         "{hosts} hosts met in {met:.2?} ({meeting:.2} s of processor), asked and heard in {asked:.2?}; with their own ends in \
-         the same process {:.0} % of a core for beats and {} MiB; three lost hosts noticed in {:.2?}",
+         the same process {:.0} % of a core for heartbeats and {} MiB; three lost hosts noticed in {:.2?}",
         100.0 * idle,
         kibi("VmRSS:").saturating_sub(before) >> 10,
         begun.elapsed()
     );
-    others.dismiss();
 }

@@ -1,6 +1,7 @@
 //! Files of checkpoints that come from other hosts: as they were written there, or not at all.
 
 use super::door::{BUSY, Door, place};
+use super::link::Pulses;
 use super::{Greeting, PeerAddress, knock};
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
@@ -42,6 +43,7 @@ pub(in crate::agent) fn fetch(
     folder: &str,
     file: &FileEntry,
     from: &[PeerAddress],
+    pulses: &Pulses,
 ) -> Result<(), NotLaunched> {
     let path = place(trial, folder, &file.name)
         .ok_or_else(|| format!("{folder}/{} is not a checkpoint file", file.name))?;
@@ -51,7 +53,7 @@ pub(in crate::agent) fn fetch(
     let ask = |peer: &PeerAddress| {
         let greeting = Greeting::Read { host: own, folder: folder.into(), file: file.name.clone() };
         let stream = knock(&door.tls, &door.names, peer, &greeting).map_err(Missed::There)?;
-        write(stream, file, &path)
+        write(stream, file, &path, pulses)
     };
     let mut peers: Vec<&PeerAddress> = from.iter().collect();
     let first = own as usize % peers.len().max(1);
@@ -88,7 +90,7 @@ pub(in crate::agent) fn fetch(
 }
 
 /// Writes what comes, checks every chunk, and gives the file its name once it is durable.
-fn write(mut from: impl Read, entry: &FileEntry, path: &Path) -> Result<(), Missed> {
+fn write(mut from: impl Read, entry: &FileEntry, path: &Path, pulses: &Pulses) -> Result<(), Missed> {
     let mut length = [0; 8];
     from.read_exact(&mut length).map_err(Missed::There)?;
     match u64::from_le_bytes(length) {
@@ -102,7 +104,7 @@ fn write(mut from: impl Read, entry: &FileEntry, path: &Path) -> Result<(), Miss
     drop(fs::remove_file(&unfinished));
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
     let mut to = made.map_err(Missed::Here)?;
-    let named = chunks(&mut from, entry, &mut to)
+    let named = chunks(&mut from, entry, &mut to, pulses)
         .and_then(|()| to.sync_all().and_then(|()| fs::rename(&unfinished, path)).map_err(Missed::Here));
     if named.is_err() {
         drop(fs::remove_file(&unfinished));
@@ -111,7 +113,7 @@ fn write(mut from: impl Read, entry: &FileEntry, path: &Path) -> Result<(), Miss
     crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/"))).map_err(Missed::Here)
 }
 
-fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File) -> Result<(), Missed> {
+fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File, pulses: &Pulses) -> Result<(), Missed> {
     let mut chunk = Vec::new();
     for index in 0..entry.chunks.len() as u64 {
         let range = entry.chunk(index);
@@ -120,6 +122,7 @@ fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File) -> Result<(), 
         let wrong = |detail| Missed::Damaged(format!("at byte {}: {detail}", range.start));
         entry.check(index, &blake3::hash(&chunk).to_hex()).map_err(wrong)?;
         to.write_all(&chunk).map_err(Missed::Here)?;
+        pulses.work();
     }
     let is_all = entry.chunks.len() as u64 == entry.bytes.div_ceil(CHUNK_BYTES);
     if is_all { Ok(()) } else { Err(Missed::Damaged("its table of contents is too short".into())) }
@@ -148,16 +151,17 @@ mod tests {
         sent.extend(&bytes);
         let mut flipped = sent.clone();
         flipped[8 + (4 << 20) + 3] ^= 1;
+        let pulses = Pulses::default();
         let busy = BUSY.to_le_bytes();
-        assert!(matches!(write(busy.as_slice(), &entry, &path), Err(Missed::Busy)));
+        assert!(matches!(write(busy.as_slice(), &entry, &path, &pulses), Err(Missed::Busy)));
         let nowhere = root.path().join("nowhere/rank-00000.safetensors");
-        assert!(matches!(write(sent.as_slice(), &entry, &nowhere), Err(Missed::Here(_))));
-        assert!(matches!(write(flipped.as_slice(), &entry, &path), Err(Missed::Damaged(_))));
+        assert!(matches!(write(sent.as_slice(), &entry, &nowhere, &pulses), Err(Missed::Here(_))));
+        assert!(matches!(write(flipped.as_slice(), &entry, &path, &pulses), Err(Missed::Damaged(_))));
         for bad in [&flipped, &sent[..sent.len() - 1].to_vec(), &sent[..4].to_vec()] {
-            assert!(write(bad.as_slice(), &entry, &path).is_err());
+            assert!(write(bad.as_slice(), &entry, &path, &pulses).is_err());
             assert_eq!(fs::read_dir(root.path()).expect("it is there").count(), 0, "nothing is left behind");
         }
-        assert!(write(sent.as_slice(), &entry, &path).is_ok(), "it is as it was written");
+        assert!(write(sent.as_slice(), &entry, &path, &pulses).is_ok(), "it is as it was written");
         assert_eq!(fs::read(&path).expect("it is there"), bytes);
     }
 }

@@ -1,18 +1,21 @@
-//! The connection of the leader and a follower: frames both ways, and a beat while there is nothing else to say.
+//! The connection of the leader and a follower: frames both ways, and heartbeats.
 //!
 //! Whoever hears nothing for [`SILENCE`] takes the other for lost. TCP does not tell that a peer is frozen or that packets are
-//! dropped on the way; a beat does, in either direction.
+//! dropped on the way; a heartbeat does, in either direction. It carries a [`Pulse`], so that a peer whose thread beats and whose
+//! loop stands still is noticed too.
 
+use super::super::messages::Pulse;
 use super::Secure;
 use dtrain_protocol::frame::{self, FrameError, MAX_IN_PIECES};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustls::Connection;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,38 +34,73 @@ const READ: usize = 64 << 10;
 
 /// The near end of a connection. When it is dropped the connection ends, after all that was told went out.
 #[derive(Debug)]
-pub(in crate::agent) struct Cord {
+pub(in crate::agent) struct PeerLink {
     outgoing: Option<Sender<Vec<u8>>>,
     waker: Arc<OwnedFd>,
+}
+
+/// What goes over the connection.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Frame<T> {
+    Beat(Pulse),
+    Message(T),
+}
+
+/// How far this agent has come, as its heartbeats say it.
+#[derive(Debug, Default)]
+pub(in crate::agent) struct Pulses {
+    turns: AtomicU64,
+    work: AtomicU64,
+}
+
+impl Pulses {
+    /// The loop of the agent has made a turn.
+    pub(in crate::agent) fn turn(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Work on a checkpoint has made a step.
+    pub(in crate::agent) fn work(&self) {
+        self.work.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How far it has come.
+    pub(in crate::agent) fn now(&self) -> Pulse {
+        Pulse { turns: self.turns.load(Ordering::Relaxed), work: self.work.load(Ordering::Relaxed) }
+    }
 }
 
 /// What comes from the far end.
 #[derive(Debug)]
 pub(in crate::agent) enum Heard<T> {
     /// A message.
-    Said(T),
+    Message(T),
+    /// A heartbeat.
+    Beat(Pulse),
     /// Nothing any more, and why.
     Lost(String),
 }
 
-impl Cord {
+impl PeerLink {
     /// Serves `stream` in a thread of its own; `hear` gets every message, and at last that the other end is lost.
     pub(in crate::agent) fn start<T: DeserializeOwned>(
         stream: Secure,
+        pulses: &Arc<Pulses>,
         hear: impl FnMut(Heard<T>) + Send + 'static,
     ) -> io::Result<Self> {
         stream.socket.set_nonblocking(true)?;
         let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (outgoing, queue) = channel();
-        let end = End::of(stream, queue, Arc::clone(&waker));
-        thread::Builder::new().name("cord".into()).spawn(move || end.serve(hear))?;
+        let end = End::of(stream, queue, Arc::clone(&waker), Arc::clone(pulses));
+        thread::Builder::new().name("peer link".into()).spawn(move || end.serve(hear))?;
         Ok(Self { outgoing: Some(outgoing), waker })
     }
 
-    /// Says something. A peer that is lost misses it.
-    pub(in crate::agent) fn tell(&self, message: &impl Serialize) {
+    /// Sends a message. A peer that is lost misses it.
+    pub(in crate::agent) fn send(&self, message: &impl Serialize) {
         if let Some(outgoing) = &self.outgoing {
-            drop(outgoing.send(frame::encode(&Some(message))));
+            drop(outgoing.send(frame::encode(&Frame::Message(message))));
             self.wake();
         }
     }
@@ -73,7 +111,7 @@ impl Cord {
     }
 }
 
-impl Drop for Cord {
+impl Drop for PeerLink {
     fn drop(&mut self) {
         self.outgoing = None;
         self.wake();
@@ -88,18 +126,29 @@ struct End {
     waker: Arc<OwnedFd>,
     /// What came and is not a whole frame yet.
     inbox: Vec<u8>,
-    said_at: Instant,
     heard_at: Instant,
-    /// Nothing more will be said from here.
+    beat_at: Instant,
+    pulses: Arc<Pulses>,
+    /// Nothing more will be sent from here.
     is_closing: bool,
 }
 
 impl End {
-    fn of(stream: Secure, queue: Receiver<Vec<u8>>, waker: Arc<OwnedFd>) -> Self {
+    fn of(stream: Secure, queue: Receiver<Vec<u8>>, waker: Arc<OwnedFd>, pulses: Arc<Pulses>) -> Self {
         let Secure { mut tls, socket } = stream;
         tls.set_buffer_limit(None);
         let now = Instant::now();
-        Self { tls, socket, queue, waker, inbox: Vec::new(), said_at: now, heard_at: now, is_closing: false }
+        Self {
+            tls,
+            socket,
+            queue,
+            waker,
+            inbox: Vec::new(),
+            beat_at: now,
+            heard_at: now,
+            pulses,
+            is_closing: false,
+        }
     }
 
     fn serve<T: DeserializeOwned>(mut self, mut hear: impl FnMut(Heard<T>)) {
@@ -128,7 +177,7 @@ impl End {
     fn speak(&mut self) -> io::Result<()> {
         loop {
             match self.queue.try_recv() {
-                Ok(frame) => self.say(&frame)?,
+                Ok(frame) => self.tls.writer().write_all(&frame)?,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     if !self.is_closing {
@@ -139,8 +188,11 @@ impl End {
                 }
             }
         }
-        if !self.is_closing && self.said_at.elapsed() >= BEAT {
-            self.say(&frame::encode(&None::<()>))?;
+        // Also beside messages: they say nothing of the loop that does the work.
+        if !self.is_closing && self.beat_at.elapsed() >= BEAT {
+            self.beat_at = Instant::now();
+            let beat = frame::encode(&Frame::<()>::Beat(self.pulses.now()));
+            self.tls.writer().write_all(&beat)?;
         }
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut self.socket) {
@@ -152,13 +204,9 @@ impl End {
         Ok(())
     }
 
-    fn say(&mut self, frame: &[u8]) -> io::Result<()> {
-        self.said_at = Instant::now();
-        self.tls.writer().write_all(frame)
-    }
-
-    /// Takes from the socket what is there.
+    /// Takes from the socket what is there, and first what came with the handshake.
     fn listen(&mut self) -> io::Result<()> {
+        self.take_plaintext()?;
         loop {
             match self.tls.read_tls(&mut self.socket) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -168,14 +216,18 @@ impl End {
             }
             self.heard_at = Instant::now();
             self.tls.process_new_packets().map_err(io::Error::other)?;
-            let mut room = [0; READ];
-            loop {
-                match self.tls.reader().read(&mut room) {
-                    Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                    Ok(length) => self.inbox.extend(&room[..length]),
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => return Err(error),
-                }
+            self.take_plaintext()?;
+        }
+    }
+
+    fn take_plaintext(&mut self) -> io::Result<()> {
+        let mut room = [0; READ];
+        loop {
+            match self.tls.reader().read(&mut room) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(length) => self.inbox.extend(&room[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -184,9 +236,9 @@ impl End {
     fn hand_on<T: DeserializeOwned>(&mut self, hear: &mut impl FnMut(Heard<T>)) -> Result<(), String> {
         let mut rest = self.inbox.as_slice();
         while frame::is_whole_within(rest, MAX_IN_PIECES).map_err(|error| error.to_string())? {
-            match frame::read_within::<Option<T>>(&mut rest, MAX_IN_PIECES) {
-                Ok(Some(message)) => hear(Heard::Said(message)),
-                Ok(None) => {}
+            match frame::read_within::<Frame<T>>(&mut rest, MAX_IN_PIECES) {
+                Ok(Frame::Message(message)) => hear(Heard::Message(message)),
+                Ok(Frame::Beat(pulse)) => hear(Heard::Beat(pulse)),
                 Err(FrameError::Json(error)) => return Err(format!("cannot decode its message: {error}")),
                 Err(error) => return Err(error.to_string()),
             }
@@ -198,7 +250,7 @@ impl End {
 
     /// Waits until something can be moved or the next beat is due.
     fn sleep(&mut self) -> io::Result<()> {
-        let limit = BEAT.saturating_sub(self.said_at.elapsed());
+        let limit = BEAT.saturating_sub(self.beat_at.elapsed());
         let mut wanted = PollFlags::IN;
         wanted.set(PollFlags::OUT, self.tls.wants_write());
         let mut waited = [PollFd::new(&self.socket, wanted), PollFd::new(&self.waker, PollFlags::IN)];

@@ -1,8 +1,9 @@
 //! The two ends of a connection, and a cable between them that is cut, slow, shaky or bad.
 
+use super::super::super::messages::{HostMessage, LeaderMessage};
 use super::super::door::Door;
-use super::super::{Greeting, Names, PeerAddress, Said, Seat, Told, knock};
-use super::{Cord, Heard, SILENCE};
+use super::super::{Greeting, Names, PeerAddress, Seat, knock};
+use super::{Heard, PeerLink, Pulses, SILENCE};
 use crate::agent::agent_identities;
 use crate::home::TrialFolder;
 use dtrain_protocol::{AttemptId, TrialId};
@@ -82,11 +83,15 @@ fn carry(mut from: TcpStream, mut to: TcpStream, way: &AtomicU8, pace: &AtomicU6
 /// Two agents that are connected by a cable.
 struct Pair {
     cable: Cable,
-    leader: Cord,
-    follower: Cord,
-    /// What each heard, and when.
-    by_leader: Receiver<(Instant, Heard<Said>)>,
-    by_follower: Receiver<(Instant, Heard<Told>)>,
+    leader: PeerLink,
+    follower: PeerLink,
+    /// What each heard beside heartbeats, and when.
+    by_leader: Receiver<(Instant, Heard<HostMessage>)>,
+    by_follower: Receiver<(Instant, Heard<LeaderMessage>)>,
+    /// How far each says that it has come.
+    pulses: [Arc<Pulses>; 2],
+    /// The pulse that the leader heard last.
+    pulse: Arc<AtomicU64>,
     _folder: tempfile::TempDir,
 }
 
@@ -107,25 +112,40 @@ impl Pair {
         let peer = PeerAddress { host: 1, name: "node1".into(), address: cable.address.clone() };
         let own = Door::bind(&seat(0), names, &trial).expect("a free port");
         let stream = knock(&own.tls, &own.names, &peer, &Greeting::Lead).expect("it is let in");
-        let (said, by_leader) = channel();
-        let leader =
-            Cord::start(stream, move |heard| drop(said.send((Instant::now(), heard)))).expect("a thread");
+        let pulses = [Arc::<Pulses>::default(), Arc::default()];
+        let pulse = Arc::<AtomicU64>::default();
+        let (to, by_leader) = channel();
+        let beaten = Arc::clone(&pulse);
+        let leader = PeerLink::start(stream, &pulses[0], move |heard| match heard {
+            Heard::Beat(pulse) => beaten.store(pulse.turns, Ordering::SeqCst),
+            heard => drop(to.send((Instant::now(), heard))),
+        });
         let stream = visitor.recv_timeout(Duration::from_secs(10)).expect("the leader came");
-        let (told, by_follower) = channel();
-        let follower = Cord::start(stream, move |heard| drop(told.send((Instant::now(), heard))));
-        let follower = follower.expect("a thread");
-        let pair = Self { cable, leader, follower, by_leader, by_follower, _folder: folder };
+        let (to, by_follower) = channel();
+        let follower = PeerLink::start(stream, &pulses[1], move |heard| {
+            if !matches!(heard, Heard::Beat(_)) {
+                drop(to.send((Instant::now(), heard)));
+            }
+        });
+        let (leader, follower) = (leader.expect("a thread"), follower.expect("a thread"));
+        let pair = Self { cable, leader, follower, by_leader, by_follower, pulses, pulse, _folder: folder };
         pair.talk();
         pair
     }
 
     /// Each hears the other.
     fn talk(&self) {
-        self.leader.tell(&Told::Leave);
-        self.follower.tell(&Said::Got);
+        self.leader.send(&LeaderMessage::Dismiss);
+        self.follower.send(&HostMessage::Terminated);
         let patience = Duration::from_secs(10);
-        assert!(matches!(self.by_follower.recv_timeout(patience), Ok((_, Heard::Said(Told::Leave)))));
-        assert!(matches!(self.by_leader.recv_timeout(patience), Ok((_, Heard::Said(Said::Got)))));
+        assert!(matches!(
+            self.by_follower.recv_timeout(patience),
+            Ok((_, Heard::Message(LeaderMessage::Dismiss)))
+        ));
+        assert!(matches!(
+            self.by_leader.recv_timeout(patience),
+            Ok((_, Heard::Message(HostMessage::Terminated)))
+        ));
     }
 
     /// How long after `began` each end took the other for lost, the leader first, and the leader's words.
@@ -172,7 +192,7 @@ fn a_byte_that_arrives_altered_ends_the_connection_at_once() {
     let pair = Pair::new();
     pair.cable.set([Way::Bad, Way::Open]);
     let began = Instant::now();
-    pair.leader.tell(&Told::Reserve { ranks: 1 });
+    pair.leader.send(&LeaderMessage::ReservePorts { ranks: 1, is_meeting: false });
     let ([leader, follower], words) = pair.lost_after(began);
     println!("noticed after {follower:.2?} and {leader:.2?}: {words}");
     assert!(leader < SILENCE && follower < SILENCE, "{leader:?} {follower:?}");
@@ -183,9 +203,9 @@ fn a_slow_cable_loses_nobody() {
     let pair = Pair::new();
     pair.cable.pace.store(100_000, Ordering::SeqCst);
     let long = "x".repeat(300_000);
-    pair.leader.tell(&Told::Show { folder: long.clone() });
+    pair.leader.send(&LeaderMessage::ListCheckpoint { folder: long.clone() });
     let told = pair.by_follower.recv_timeout(Duration::from_secs(20)).expect("it arrives");
-    assert!(matches!(told.1, Heard::Said(Told::Show { folder }) if folder == long));
+    assert!(matches!(told.1, Heard::Message(LeaderMessage::ListCheckpoint { folder }) if folder == long));
     pair.talk();
 }
 
@@ -194,9 +214,9 @@ fn a_slow_cable_loses_nobody() {
 fn a_message_of_many_megabytes_arrives_and_loses_nobody() {
     let pair = Pair::new();
     let long = "x".repeat(20 << 20);
-    pair.leader.tell(&Told::Show { folder: long.clone() });
+    pair.leader.send(&LeaderMessage::ListCheckpoint { folder: long.clone() });
     let told = pair.by_follower.recv_timeout(Duration::from_secs(60)).expect("it arrives");
-    assert!(matches!(told.1, Heard::Said(Told::Show { folder }) if folder == long));
+    assert!(matches!(told.1, Heard::Message(LeaderMessage::ListCheckpoint { folder }) if folder == long));
     pair.talk();
 }
 
@@ -211,6 +231,18 @@ fn a_cable_that_fails_for_a_moment_again_and_again_loses_nobody() {
         pair.nobody_is_lost();
     }
     pair.talk();
+}
+
+#[test]
+fn a_heartbeat_says_how_far_the_loop_of_its_agent_has_come() {
+    let pair = Pair::new();
+    for turns in 1..=3 {
+        pair.pulses[1].turn();
+        while pair.pulse.load(Ordering::SeqCst) < turns {
+            pair.nobody_is_lost();
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 #[test]

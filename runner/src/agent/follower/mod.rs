@@ -1,0 +1,228 @@
+//! What an agent does for the leader of its attempt on its own host, as a state machine: what happens goes in, what is to be
+//! done comes out.
+//!
+//! It has no socket, clock, disk or process. The leader's own host is served by one too.
+
+use super::foreign::Rendezvous;
+use super::messages::{Exit, HostMessage, LeaderMessage, Pulse};
+use super::peers::PeerAddress;
+use crate::machine::Moment;
+use dtrain_protocol::{Event, Failure, FileEntry, Order, Rank, SavedFile, StepId};
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// How long the leader may take to come.
+const TO_COME_MS: u64 = 60_000;
+
+/// How long the loop of the leader may stand still before it is taken for lost.
+const TO_TURN_MS: u64 = 30_000;
+
+/// What a host must know of its attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// Its ranks.
+    pub(super) ranks: Range<u32>,
+    /// Name of the folder of the checkpoint that they go on from.
+    pub(super) resume: Option<String>,
+    /// Whether its leader is in another process, which must connect and may be lost.
+    pub(super) is_remote: bool,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Input {
+    /// The leader has connected.
+    LeaderConnected,
+    /// The leader asks for something.
+    Leader(LeaderMessage),
+    /// The leader is lost, and why.
+    LeaderLost(String),
+    /// A heartbeat of the leader.
+    Beat(Pulse),
+    /// A rank of this host said something.
+    Event(Rank, Event),
+    /// A rank closed its output, or wrote what is not an event.
+    OutputClosed { rank: Rank, garbled: Option<String>, last: Vec<String> },
+    /// The process of a rank ended; with the reason where the kernel killed it for memory.
+    Exited { rank: Rank, exit: Exit, failure: Option<Failure> },
+    /// A rank cannot go on, and was killed for it.
+    Stuck(Rank, Failure),
+    /// Work is done, and this is what to say of it.
+    Done(HostMessage),
+    /// The system wants this agent to end.
+    Terminate,
+    /// Time has passed.
+    Tick,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Effect {
+    /// Tell the leader.
+    Tell(HostMessage),
+    /// Look at once whether the files that a rank saved are there; that they are, or not, comes back as [`Input::Done`].
+    CheckSaved { rank: Rank, step: StepId, folder: PathBuf, files: Vec<SavedFile>, stall_seconds: f64 },
+    /// Start work that may take long, after all earlier work; its outcome comes back as [`Input::Done`].
+    Work(Work),
+    /// Start the ranks; the outcome comes back as [`Input::Done`].
+    StartRanks(Rendezvous),
+    /// Hand an order on to a rank.
+    Order(Rank, Order),
+    /// Kill a rank and what it started.
+    Kill(Rank),
+    /// End: kill what lives. `Err` says why it could not go on.
+    End(Result<(), String>),
+}
+
+/// Work on the disk and the network of a host.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Work {
+    /// See what is there of a checkpoint.
+    List { folder: String },
+    /// Fetch the files of a checkpoint that are not there, and commit it.
+    Fetch { folder: String, files: Vec<(FileEntry, Vec<PeerAddress>)>, manifest: String },
+    /// Find free ports.
+    ReservePorts { ranks: u32, is_meeting: bool },
+    /// Fetch copies, and write the table of contents.
+    Prepare { step: StepId, manifest: String, copies: Vec<(FileEntry, Vec<PeerAddress>)> },
+    /// Give a checkpoint its final name.
+    Commit { step: StepId },
+    /// Remove superfluous checkpoints.
+    Retain { keep: u32, resumed: Option<String> },
+    /// Remove what lies of a checkpoint that there will not be.
+    Discard { step: StepId },
+}
+
+/// A host in an attempt.
+pub(super) struct Follower {
+    settings: Settings,
+    is_connected: bool,
+    began: Moment,
+    pulse: Pulse,
+    turned_at: Moment,
+    are_started: bool,
+    is_over: bool,
+    effects: Vec<Effect>,
+}
+
+impl Follower {
+    /// A host whose leader has not come yet.
+    pub(super) fn new(settings: Settings, now: Moment) -> Self {
+        Self {
+            is_connected: !settings.is_remote,
+            settings,
+            began: now,
+            pulse: Pulse::default(),
+            turned_at: now,
+            are_started: false,
+            is_over: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened and says what to do, in order.
+    pub(super) fn step(&mut self, now: Moment, input: Input) -> Vec<Effect> {
+        if !self.is_over {
+            self.take_in(now, input);
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    fn take_in(&mut self, now: Moment, input: Input) {
+        match input {
+            Input::LeaderConnected => (self.is_connected, self.turned_at) = (true, now),
+            Input::Leader(message) => self.obey(message),
+            Input::LeaderLost(reason) => self.end(Err(format!("the leader is lost: {reason}"))),
+            Input::Beat(pulse) => {
+                if pulse.turns != self.pulse.turns {
+                    self.turned_at = now;
+                }
+                self.pulse = pulse;
+            }
+            Input::Event(rank, Event::Saved { step, folder, files, stall_seconds }) => {
+                self.effects.push(Effect::CheckSaved { rank, step, folder, files, stall_seconds });
+            }
+            Input::Event(rank, event) => self.tell(HostMessage::Event { rank, event }),
+            Input::OutputClosed { rank, garbled, last } => {
+                self.tell(HostMessage::OutputClosed { rank, garbled, last });
+            }
+            Input::Exited { rank, exit, failure } => {
+                if let Some(failure) = failure {
+                    self.tell(HostMessage::Event { rank, event: Event::Failed(failure) });
+                }
+                self.tell(HostMessage::Exited { rank, exit });
+            }
+            Input::Stuck(rank, failure) => {
+                self.tell(HostMessage::Event { rank, event: Event::Failed(failure) });
+            }
+            Input::Done(message) => self.tell(message),
+            Input::Terminate if self.is_connected => self.tell(HostMessage::Terminated),
+            Input::Terminate => self.end(Err("the system ended this agent before a leader came".to_owned())),
+            Input::Tick => self.tick(now),
+        }
+    }
+
+    fn tick(&mut self, now: Moment) {
+        if !self.settings.is_remote {
+            return;
+        }
+        if !self.is_connected && now >= self.began.after(TO_COME_MS) {
+            self.end(Err(format!("no leader came within {} s", TO_COME_MS / 1000)));
+        } else if self.is_connected && now >= self.turned_at.after(TO_TURN_MS) {
+            self.end(Err(format!("the leader did nothing for {} s", TO_TURN_MS / 1000)));
+        }
+    }
+
+    fn tell(&mut self, message: HostMessage) {
+        self.effects.push(Effect::Tell(message));
+    }
+
+    fn end(&mut self, outcome: Result<(), String>) {
+        self.is_over = true;
+        self.effects.push(Effect::End(outcome));
+    }
+
+    fn work(&mut self, work: Work) {
+        self.effects.push(Effect::Work(work));
+    }
+
+    /// Does what the leader asks for.
+    fn obey(&mut self, message: LeaderMessage) {
+        match message {
+            LeaderMessage::ListCheckpoint { folder } => self.work(Work::List { folder }),
+            LeaderMessage::FetchCheckpoint { folder, files, manifest } => {
+                self.work(Work::Fetch { folder, files, manifest });
+            }
+            LeaderMessage::ReservePorts { ranks, is_meeting } => {
+                self.work(Work::ReservePorts { ranks, is_meeting });
+            }
+            LeaderMessage::Start { .. } if self.are_started => {
+                self.end(Err("the leader starts the ranks a second time".to_owned()));
+            }
+            LeaderMessage::Start { rendezvous } => {
+                self.are_started = true;
+                self.effects.push(Effect::StartRanks(rendezvous));
+            }
+            LeaderMessage::Order { rank, .. } | LeaderMessage::Kill { rank } if !self.has(rank) => {
+                self.end(Err(format!(
+                    "the leader gives an order to rank {rank}, which was not started here"
+                )));
+            }
+            LeaderMessage::Order { rank, order } => self.effects.push(Effect::Order(rank, order)),
+            LeaderMessage::Kill { rank } => self.effects.push(Effect::Kill(rank)),
+            LeaderMessage::Prepare { step, manifest, copies } => {
+                self.work(Work::Prepare { step, manifest, copies });
+            }
+            LeaderMessage::Commit { step } => self.work(Work::Commit { step }),
+            LeaderMessage::Retain { keep } => {
+                self.work(Work::Retain { keep, resumed: self.settings.resume.clone() });
+            }
+            LeaderMessage::Discard { step } => self.work(Work::Discard { step }),
+            LeaderMessage::Dismiss => self.end(Ok(())),
+        }
+    }
+
+    fn has(&self, rank: Rank) -> bool {
+        self.are_started && self.settings.ranks.contains(&rank.0)
+    }
+}

@@ -1,0 +1,206 @@
+//! A host in an attempt: the state machine of its follower, with the processes, the disk and the clock that it lacks.
+
+use super::follower::{Effect, Follower, Input, Settings};
+use super::foreign::Rendezvous;
+use super::messages::{Exit, HostMessage};
+use super::order::{FollowerOrder, Process};
+use super::peers::door::Door;
+use super::peers::link::Pulses;
+use super::rank::{self, Change, Ground, RankProcess};
+use super::work::{Worker, Workshop};
+use super::{Message, resumed};
+use crate::checkpoints::commit;
+use crate::home::TrialFolder;
+use crate::machine::Moment;
+use dtrain_protocol::{Event, Link, Rank};
+use dtrain_recipes::Model;
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// How long work on checkpoints may take once the attempt is over.
+const TO_FINISH: Duration = Duration::from_secs(60);
+
+/// A host in an attempt.
+pub(super) struct HostDriver<'a> {
+    order: &'a FollowerOrder,
+    folder: TrialFolder,
+    follower: Follower,
+    ranks: Vec<RankProcess>,
+    /// What the ranks of this host inherit for their link.
+    mapping: Option<Arc<OwnedFd>>,
+    worker: Worker,
+    inbox: Sender<Message>,
+    began: Instant,
+    /// When output that is still open is given up.
+    closed_by: Option<Instant>,
+    /// How it ended.
+    pub(super) ended: Option<Result<(), String>>,
+}
+
+impl<'a> HostDriver<'a> {
+    /// A host that starts nothing yet. `door` is its listener, where other hosts take part.
+    pub(super) fn new(
+        order: &'a FollowerOrder,
+        is_remote: bool,
+        door: Option<Arc<Door>>,
+        mapping: Option<Arc<OwnedFd>>,
+        pulses: &Arc<Pulses>,
+        inbox: &Sender<Message>,
+    ) -> Self {
+        let first = order.assignments.first();
+        let framework = first.and_then(|one| match &one.model {
+            Model::Command(command) => Some(command.framework),
+            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) => None,
+        });
+        let folder = TrialFolder::at(&order.folder);
+        let workshop = Workshop {
+            attempt: order.attempt,
+            trial: folder.clone(),
+            door,
+            host: order.seat.host,
+            bind: order.seat.bind.clone(),
+            framework,
+            pulses: Arc::clone(pulses),
+        };
+        let done = inbox.clone();
+        let worker = Worker::start(workshop, move |message| drop(done.send(Message::Done(message))));
+        let begin = first.map_or(0, |one| one.rank.0);
+        let end = begin + u32::try_from(order.assignments.len()).unwrap_or(u32::MAX);
+        let settings = Settings { ranks: begin..end, resume: resumed(&order.assignments), is_remote };
+        Self {
+            order,
+            folder,
+            follower: Follower::new(settings, Moment(0)),
+            ranks: Vec::new(),
+            mapping,
+            worker,
+            inbox: inbox.clone(),
+            began: Instant::now(),
+            closed_by: None,
+            ended: None,
+        }
+    }
+
+    /// Takes in what happened; gives what is to be told to the leader.
+    pub(super) fn step(&mut self, input: Input) -> Vec<HostMessage> {
+        if let Input::OutputClosed { rank, .. } = &input {
+            let index = self.index(*rank);
+            self.ranks[index].is_output_closed = true;
+        }
+        let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut told = Vec::new();
+        for effect in self.follower.step(Moment(passed), input) {
+            self.carry_out(effect, &mut told);
+        }
+        told
+    }
+
+    fn carry_out(&mut self, effect: Effect, told: &mut Vec<HostMessage>) {
+        match effect {
+            Effect::Tell(message) => told.push(message),
+            Effect::CheckSaved { rank, step, folder, files, stall_seconds } => {
+                let event = match commit::check(&folder, &files) {
+                    Ok(()) => Event::Saved { step, folder, files, stall_seconds },
+                    Err(reason) => Event::SaveFailed { step, reason, retries: false },
+                };
+                told.extend(self.step(Input::Done(HostMessage::Event { rank, event })));
+            }
+            Effect::Work(work) => self.worker.add(work),
+            Effect::StartRanks(rendezvous) => {
+                let outcome = self.start(&rendezvous);
+                told.extend(self.step(Input::Done(HostMessage::Started { outcome })));
+            }
+            Effect::Order(rank, order) => {
+                let index = self.index(rank);
+                if let Some(process) = self.ranks.get(index) {
+                    process.tell(&order);
+                }
+            }
+            Effect::Kill(rank) => {
+                let index = self.index(rank);
+                if let Some(process) = self.ranks.get_mut(index) {
+                    process.kill();
+                }
+            }
+            Effect::End(outcome) => self.ended = Some(outcome),
+        }
+    }
+
+    fn index(&self, rank: Rank) -> usize {
+        let first = self.order.assignments.first().map_or(0, |one| one.rank.0);
+        rank.0.saturating_sub(first) as usize
+    }
+
+    /// Starts the ranks that the controller ordered.
+    fn start(&mut self, rendezvous: &Rendezvous) -> Result<(), String> {
+        let assignments = &self.order.assignments;
+        let checkpoints = self.folder.checkpoints();
+        // Not before: a part of what an earlier attempt did not commit on all hosts may lie under that name alone. Where all hosts
+        // see one folder, the leader's host is enough.
+        if !self.order.seat.is_shared || self.order.seat.host == 0 {
+            commit::remove_partial(&checkpoints, self.order.attempt)
+                .map_err(|error| format!("old checkpoints: {error}"))?;
+        }
+        let (first, resume) = (assignments.first().map_or(Rank(0), |one| one.rank), resumed(assignments));
+        let ground = Ground {
+            attempt: self.order.attempt,
+            folder: &self.folder,
+            worker: &self.order.worker,
+            rendezvous,
+            bind: &self.order.seat.bind,
+            first,
+            ranks: u32::try_from(assignments.len()).unwrap_or(u32::MAX),
+        };
+        for assignment in assignments {
+            let mut assignment = assignment.clone();
+            assignment.checkpoints.clone_from(&checkpoints);
+            if let (Some(point), Some(name)) = (&mut assignment.resume, &resume) {
+                point.folder = checkpoints.join(name);
+            }
+            if let Link::Tls { bind, .. } = &mut assignment.link {
+                bind.clone_from(&self.order.seat.bind);
+            }
+            let rank = RankProcess::start(&ground, &assignment, self.mapping.clone(), &self.inbox)
+                .map_err(|error| format!("rank {} cannot be started: {error}", assignment.rank))?;
+            self.ranks.push(rank);
+        }
+        Ok(())
+    }
+
+    /// The processes of the ranks that were started.
+    pub(super) fn processes(&self) -> Vec<Process> {
+        self.ranks.iter().filter_map(|rank| Process::of(rank.id())).collect()
+    }
+
+    /// Looks what became of the ranks, and lets time pass; gives what is to be told to the leader.
+    pub(super) fn look(&mut self) -> io::Result<Vec<HostMessage>> {
+        let first = self.order.assignments.first().map_or(0, |one| one.rank.0);
+        let rank = |index: usize| Rank(first + u32::try_from(index).unwrap_or(u32::MAX));
+        let mut told = Vec::new();
+        for change in rank::look(&mut self.ranks, &mut self.closed_by)? {
+            told.extend(self.step(match change {
+                Change::Exited { index, code, signal, failure } => {
+                    Input::Exited { rank: rank(index), exit: Exit { code, signal }, failure }
+                }
+                Change::GivenUp { index } => {
+                    Input::OutputClosed { rank: rank(index), garbled: None, last: Vec::new() }
+                }
+                Change::Frozen { index, failure } => Input::Stuck(rank(index), failure),
+            }));
+        }
+        told.extend(self.step(Input::Tick));
+        Ok(told)
+    }
+
+    /// Kills what lives; at an orderly end also finishes the work that is under way.
+    pub(super) fn close(&mut self, is_orderly: bool) {
+        self.ranks.iter_mut().for_each(RankProcess::kill);
+        self.ranks.iter().for_each(RankProcess::kill_leftovers);
+        if is_orderly {
+            self.worker.finish(TO_FINISH);
+        }
+    }
+}

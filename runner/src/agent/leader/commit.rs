@@ -1,0 +1,200 @@
+//! Two-phase commit of checkpoints: every host prepares, then every host commits, the leader's last.
+
+use super::super::messages::LeaderMessage;
+use super::super::order::SpoolRecord;
+use super::super::peers::PeerAddress;
+use super::{Effect, Leader, OWN, TO_WORK_MS};
+use crate::checkpoints::commit;
+use crate::machine::Moment;
+use dtrain_protocol::checkpoint::folder_name;
+use dtrain_protocol::{FileEntry, Rank, SavedFile, StepId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A checkpoint that all ranks saved and not all hosts committed.
+#[derive(Clone, Debug)]
+pub(super) struct Commit {
+    phase: Phase,
+    /// Hosts that have not answered in this phase.
+    awaited: BTreeSet<u32>,
+    /// When the phase began.
+    since: Moment,
+}
+
+/// What the hosts were asked last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Prepare,
+    /// All hosts but the leader's.
+    Commit,
+    /// The leader's.
+    CommitOwn,
+}
+
+impl Leader {
+    /// Takes in that a rank saved its part, or could not. Commits the checkpoint once every rank saved; clears it away once every
+    /// rank did what it could and one could not.
+    pub(super) fn rank_saved(&mut self, step: StepId, rank: Rank, files: Option<Vec<SavedFile>>) {
+        self.saved.entry(step).or_default().insert(rank, files);
+        if self.saved.get(&step).is_none_or(|saved| saved.len() < self.ranks.len()) {
+            return;
+        }
+        // Older ones that are not whole never will be: every rank is past them.
+        let parts = self.saved.remove(&step).unwrap_or_default();
+        self.saved.retain(|other, _| *other > step);
+        if parts.values().any(Option::is_none) {
+            let unsaved = self.ranks.iter().position(|rank| rank.unsaved.is_some());
+            let reason = unsaved.and_then(|rank| {
+                self.ranks[rank].unsaved.take().map(|reason| format!("rank {rank} did not save: {reason}"))
+            });
+            return self.abandon(step, reason.unwrap_or_else(|| "a rank did not save".to_owned()));
+        }
+        if let Some(lost) = self.hosts.values().find(|host| host.is_lost && !host.only_lends()) {
+            let reason = format!("{} was lost, and what its ranks saved with it", lost.peer.name);
+            return self.abandon(step, reason);
+        }
+        let of = |(rank, files): (Rank, Option<Vec<SavedFile>>)| {
+            files.unwrap_or_default().into_iter().map(move |file| (rank, file))
+        };
+        let saved: Vec<(Rank, SavedFile)> = parts.into_iter().flat_map(of).collect();
+        let files = saved.iter().map(|(_, file)| file.clone()).collect();
+        match commit::contents(&self.settings.first, step, files) {
+            Ok(manifest) => self.prepare(step, &manifest, &saved),
+            Err(reason) => self.abandon(step, reason),
+        }
+    }
+
+    /// Lets all hosts prepare a checkpoint; each also keeps what the host before it wrote.
+    fn prepare(&mut self, step: StepId, manifest: &str, saved: &[(Rank, SavedFile)]) {
+        let hosts = self.committing();
+        let mut written: BTreeMap<u32, Vec<FileEntry>> = BTreeMap::new();
+        for (rank, saved) in saved {
+            written.entry(self.host_of(*rank)).or_default().push(saved.file.clone());
+        }
+        let before = hosts.iter().copied().cycle().skip(hosts.len() - 1);
+        let before: Vec<(u32, u32)> = hosts.iter().copied().zip(before).collect();
+        for (host, before) in before {
+            let files =
+                if host == before { Vec::new() } else { written.get(&before).cloned().unwrap_or_default() };
+            let peer = self.hosts[&before].peer.clone();
+            let with = |file: FileEntry| -> (FileEntry, Vec<PeerAddress>) { (file, vec![peer.clone()]) };
+            let copies =
+                if self.settings.gathers { files.into_iter().map(with).collect() } else { Vec::new() };
+            self.ask(host, LeaderMessage::Prepare { step, manifest: manifest.to_owned(), copies });
+        }
+        self.enter(step, Phase::Prepare, hosts.into_iter().collect());
+    }
+
+    /// The hosts that keep checkpoints: one is enough where all see the same folder.
+    fn committing(&self) -> Vec<u32> {
+        let keeps = |(index, host): &(&u32, &super::Host)| {
+            !host.only_lends() && !host.is_lost && (self.settings.gathers || **index == OWN)
+        };
+        self.hosts.iter().filter(keeps).map(|(index, _)| *index).collect()
+    }
+
+    fn enter(&mut self, step: StepId, phase: Phase, awaited: BTreeSet<u32>) {
+        self.commits.insert(step, Commit { phase, awaited, since: self.now.moment });
+    }
+
+    /// Takes in that `host` prepared the checkpoint of `step`, or could not.
+    pub(super) fn prepared(&mut self, step: StepId, host: u32, outcome: Result<(), String>) {
+        if !self.answered_in(step, host, &[Phase::Prepare], outcome) {
+            return;
+        }
+        let others: BTreeSet<u32> = self.committing().into_iter().filter(|host| *host != OWN).collect();
+        for host in &others {
+            self.ask(*host, LeaderMessage::Commit { step });
+        }
+        if others.is_empty() {
+            return self.commit_own(step);
+        }
+        self.enter(step, Phase::Commit, others);
+    }
+
+    fn commit_own(&mut self, step: StepId) {
+        self.ask(OWN, LeaderMessage::Commit { step });
+        self.enter(step, Phase::CommitOwn, BTreeSet::from([OWN]));
+    }
+
+    /// Takes in that `host` committed the checkpoint of `step`, or could not.
+    pub(super) fn committed(&mut self, step: StepId, host: u32, outcome: Result<(), String>) {
+        let is_own = self.commits.get(&step).is_some_and(|commit| commit.phase == Phase::CommitOwn);
+        if !self.answered_in(step, host, &[Phase::Commit, Phase::CommitOwn], outcome) {
+            return;
+        }
+        if !is_own {
+            return self.commit_own(step);
+        }
+        self.commits.remove(&step);
+        let attempt = self.settings.attempt;
+        let folder = self.settings.checkpoints.join(folder_name(step, attempt));
+        self.effects.push(Effect::Spool(SpoolRecord::Committed { attempt, step, folder }));
+        let keep = self.settings.keep;
+        for host in self.committing() {
+            self.ask(host, LeaderMessage::Retain { keep });
+        }
+    }
+
+    /// Takes in an answer; whether it was the last one of its phase.
+    fn answered_in(
+        &mut self,
+        step: StepId,
+        host: u32,
+        phases: &[Phase],
+        outcome: Result<(), String>,
+    ) -> bool {
+        let Some(commit) = self.commits.get_mut(&step).filter(|commit| phases.contains(&commit.phase)) else {
+            return false;
+        };
+        let is_answer = commit.awaited.remove(&host);
+        let is_last = is_answer && commit.awaited.is_empty();
+        match outcome {
+            Ok(()) => is_last,
+            Err(reason) => {
+                let name = self.hosts.get(&host).map_or_else(String::new, |host| host.peer.name.clone());
+                self.abandon(step, format!("{name}: {reason}"));
+                false
+            }
+        }
+    }
+
+    /// Gives up a checkpoint, and clears away what lies of it on all hosts.
+    fn abandon(&mut self, step: StepId, reason: String) {
+        self.commits.remove(&step);
+        for host in self.committing() {
+            self.ask(host, LeaderMessage::Discard { step });
+        }
+        let attempt = self.settings.attempt;
+        self.effects.push(Effect::Spool(SpoolRecord::CommitFailed { attempt, step, reason }));
+    }
+
+    /// Gives up all checkpoints that are under way.
+    pub(super) fn give_up_commits(&mut self, reason: &str) {
+        let attempt = self.settings.attempt;
+        for step in std::mem::take(&mut self.commits).into_keys() {
+            let reason = reason.to_owned();
+            self.effects.push(Effect::Spool(SpoolRecord::CommitFailed { attempt, step, reason }));
+        }
+    }
+
+    /// Takes hosts for lost whose work on a checkpoint stands still; of the leader's own host the checkpoint is given up.
+    pub(super) fn commits_in_time(&mut self) {
+        let now = self.now.moment;
+        let mut stuck = None;
+        for (step, commit) in &self.commits {
+            let is_stuck = |host: &&u32| {
+                let worked_at = self.hosts.get(host).map_or(commit.since, |host| host.worked_at);
+                now >= worked_at.max(commit.since).after(TO_WORK_MS)
+            };
+            stuck = stuck.or(commit.awaited.iter().find(is_stuck).map(|host| (*step, *host)));
+        }
+        let Some((step, host)) = stuck else { return };
+        let words =
+            format!("its work on the checkpoint of step {step} stood still for {} s", TO_WORK_MS / 1000);
+        if host == OWN {
+            self.abandon(step, words);
+        } else {
+            self.lose(host, &words);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! From the first connection to the start of the last rank: every host gets the checkpoint, foreign ranks get a place to meet, and
+//! the hosts start their ranks, the leader's last.
+
+use super::super::foreign::Rendezvous;
+use super::super::messages::{HostMessage, LeaderMessage, Refusal};
+use super::super::peers::PeerAddress;
+use super::{Effect, Leader, OWN, Phase, TO_ANSWER_MS, TO_WORK_MS};
+use crate::launch::NotLaunched;
+use crate::machine::Moment;
+use dtrain_protocol::{FileEntry, Manifest};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A launch under way.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Launch {
+    stage: Stage,
+    /// Hosts that have not answered.
+    awaited: BTreeSet<u32>,
+    /// When they were asked.
+    since: Moment,
+}
+
+/// What the hosts were asked last.
+#[derive(Clone, Debug, PartialEq)]
+enum Stage {
+    /// What each has of the checkpoint.
+    List { manifest: Option<String>, holders: BTreeMap<String, Vec<PeerAddress>> },
+    /// To fetch what they lack.
+    Fetch,
+    /// For free ports.
+    Reserve { addresses: BTreeMap<u32, Vec<String>> },
+    /// To start their ranks.
+    Start { rendezvous: Rendezvous },
+    /// To start the leader's own ranks.
+    StartOwn,
+}
+
+impl Leader {
+    /// Begins the launch.
+    pub(super) fn launch(&mut self) {
+        if self.ranks.is_empty() {
+            return self.refuse("the order has no ranks".to_owned().into());
+        }
+        match self.settings.resume.clone().filter(|_| self.settings.gathers) {
+            Some(folder) => {
+                let all: BTreeSet<u32> = self.hosts.keys().copied().collect();
+                for host in &all {
+                    self.ask(*host, LeaderMessage::ListCheckpoint { folder: folder.clone() });
+                }
+                self.await_from(Stage::List { manifest: None, holders: BTreeMap::new() }, all);
+            }
+            None => self.find_a_place_to_meet(),
+        }
+    }
+
+    fn await_from(&mut self, stage: Stage, awaited: BTreeSet<u32>) {
+        self.phase = Phase::Launching(Launch { stage, awaited, since: self.now.moment });
+    }
+
+    /// The hosts that have ranks.
+    fn with_ranks(&self) -> BTreeSet<u32> {
+        self.hosts.iter().filter(|(_, host)| !host.only_lends()).map(|(index, _)| *index).collect()
+    }
+
+    /// Takes in an answer of a host.
+    pub(super) fn answered(&mut self, host: u32, message: HostMessage) {
+        let Phase::Launching(launch) = &mut self.phase else { return };
+        if !launch.awaited.remove(&host) {
+            return;
+        }
+        let is_last = launch.awaited.is_empty();
+        let (name, peer) = (self.hosts[&host].peer.name.clone(), self.hosts[&host].peer.clone());
+        let refused = |reason: String| NotLaunched::Other(format!("{name}: {reason}"));
+        let failed = match (&mut launch.stage, message) {
+            (Stage::List { manifest, holders }, HostMessage::Listed { manifest: found, files }) => {
+                if manifest.is_none() {
+                    *manifest = found;
+                }
+                for file in files {
+                    holders.entry(file).or_default().push(peer.clone());
+                }
+                None
+            }
+            (Stage::Fetch, HostMessage::Fetched { outcome }) => {
+                outcome.err().map(|Refusal { reason, is_of_checkpoint }| {
+                    NotLaunched::because(reason, is_of_checkpoint).on(&name)
+                })
+            }
+            (Stage::Reserve { addresses }, HostMessage::Reserved { addresses: found }) => match found {
+                Ok(found) => {
+                    addresses.insert(host, found);
+                    None
+                }
+                Err(reason) => Some(refused(reason)),
+            },
+            (Stage::Start { .. } | Stage::StartOwn, HostMessage::Started { outcome }) => {
+                outcome.err().map(refused)
+            }
+            (_, other) => Some(refused(format!("unexpected answer: {other:?}"))),
+        };
+        match failed {
+            Some(reason) => self.refuse(reason),
+            None if is_last => self.next_stage(),
+            None => {}
+        }
+    }
+
+    /// All hosts answered.
+    fn next_stage(&mut self) {
+        let Phase::Launching(launch) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        match launch.stage {
+            Stage::List { manifest, holders } => self.fetch(manifest, holders),
+            Stage::Fetch => {
+                self.dismiss_lenders();
+                self.find_a_place_to_meet();
+            }
+            Stage::Reserve { mut addresses } => {
+                // The leader's own come first, and before them the one to meet at.
+                let mut all: Vec<String> = addresses.remove(&OWN).unwrap_or_default();
+                if all.is_empty() {
+                    return self.refuse("no port to meet at".to_owned().into());
+                }
+                let meeting = all.remove(0);
+                all.extend(addresses.into_values().flatten());
+                let hosts = u32::try_from(self.with_ranks().len()).unwrap_or(u32::MAX);
+                match Rendezvous::at(&self.settings.address, &meeting, hosts, all) {
+                    Ok(rendezvous) => self.start(rendezvous),
+                    Err(reason) => self.refuse(reason.into()),
+                }
+            }
+            Stage::Start { rendezvous } => self.start_own(rendezvous),
+            Stage::StartOwn => {
+                self.phase = Phase::Running;
+                self.effects.push(Effect::Announce);
+            }
+        }
+    }
+
+    /// Lets every host that has ranks fetch what it lacks of the checkpoint.
+    fn fetch(&mut self, manifest_text: Option<String>, mut holders: BTreeMap<String, Vec<PeerAddress>>) {
+        let name = self.settings.resume.clone().unwrap_or_default();
+        let Some(text) = manifest_text else {
+            let reason = NotLaunched::Checkpoint(format!("no host has the checkpoint {name}"));
+            return self.refuse(reason);
+        };
+        let manifest: Manifest = match serde_json::from_str(&text) {
+            Ok(manifest) => manifest,
+            Err(error) => return self.refuse(NotLaunched::Checkpoint(format!("{name}: {error}"))),
+        };
+        let mut with_holders = |file: FileEntry| {
+            let holders = holders.remove(&file.name).unwrap_or_default();
+            (file, holders)
+        };
+        let files: Vec<_> = manifest.files.into_iter().map(&mut with_holders).collect();
+        let hosts = self.with_ranks();
+        for host in &hosts {
+            let (folder, files, manifest) = (name.clone(), files.clone(), text.clone());
+            self.ask(*host, LeaderMessage::FetchCheckpoint { folder, files, manifest });
+        }
+        self.await_from(Stage::Fetch, hosts);
+    }
+
+    /// Lets go of the hosts that have no ranks.
+    fn dismiss_lenders(&mut self) {
+        let lenders: Vec<u32> =
+            self.hosts.iter().filter(|(_, host)| host.only_lends()).map(|(index, _)| *index).collect();
+        for host in lenders {
+            self.ask(host, LeaderMessage::Dismiss);
+            self.hosts.remove(&host);
+        }
+    }
+
+    /// Foreign ranks meet at ports that every host finds for its own; other ranks find each other by themselves.
+    fn find_a_place_to_meet(&mut self) {
+        self.dismiss_lenders();
+        if !self.are_foreign() {
+            return self.start(Rendezvous::default());
+        }
+        let hosts = self.with_ranks();
+        self.ask_all(|host| LeaderMessage::ReservePorts {
+            ranks: host.ranks.end - host.ranks.start,
+            is_meeting: host.peer.host == OWN,
+        });
+        self.await_from(Stage::Reserve { addresses: BTreeMap::new() }, hosts);
+    }
+
+    /// Starts the ranks of the other hosts first, as that takes longer.
+    fn start(&mut self, rendezvous: Rendezvous) {
+        let others: BTreeSet<u32> = self.with_ranks().into_iter().filter(|host| *host != OWN).collect();
+        if others.is_empty() {
+            return self.start_own(rendezvous);
+        }
+        for host in &others {
+            self.ask(*host, LeaderMessage::Start { rendezvous: rendezvous.clone() });
+        }
+        self.await_from(Stage::Start { rendezvous }, others);
+    }
+
+    fn start_own(&mut self, rendezvous: Rendezvous) {
+        self.ask(OWN, LeaderMessage::Start { rendezvous });
+        self.await_from(Stage::StartOwn, BTreeSet::from([OWN]));
+    }
+
+    /// A host was lost before its ranks were started.
+    pub(super) fn lost_while_launching(&mut self, host: u32, name: &str, reason: &str) {
+        if self.hosts[&host].only_lends() {
+            self.hosts.remove(&host);
+            if let Phase::Launching(launch) = &mut self.phase
+                && launch.awaited.remove(&host)
+                && launch.awaited.is_empty()
+            {
+                self.next_stage();
+            }
+            return;
+        }
+        self.refuse(NotLaunched::Other(format!("{name} is lost: {reason}")));
+    }
+
+    /// Gives up a launch whose hosts do not answer; while a checkpoint is fetched, those whose work stands still.
+    pub(super) fn launch_in_time(&mut self) {
+        let Phase::Launching(launch) = &self.phase else { return };
+        let limit = if launch.stage == Stage::Fetch { TO_WORK_MS } else { TO_ANSWER_MS };
+        let is_late = |host: &&u32| {
+            let worked_at = self.hosts.get(host).map_or(launch.since, |host| host.worked_at);
+            self.now.moment >= worked_at.max(launch.since).after(limit)
+        };
+        let late: Vec<&u32> = launch.awaited.iter().filter(is_late).collect();
+        let Some(first) = late.first() else { return };
+        let name = self.hosts.get(first).map_or_else(String::new, |host| host.peer.name.clone());
+        let others = if late.len() == 1 { String::new() } else { format!(" and {} more", late.len() - 1) };
+        let reason = format!("{name}{others} did not answer within {} s", limit / 1000);
+        self.refuse(NotLaunched::Other(reason));
+    }
+}

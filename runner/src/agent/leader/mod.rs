@@ -1,0 +1,456 @@
+//! The leader of an attempt as a state machine: what happens goes in, what is to be done comes out.
+//!
+//! It has no socket, clock, disk or process. Its own host is a host like the others: it asks all of them with the same
+//! messages, and a simulator can run it with hosts, disks and a network that fail.
+
+mod commit;
+mod launch;
+mod ranks;
+
+use super::messages::{HostMessage, LeaderMessage, Pulse};
+use super::order::SpoolRecord;
+use super::peers::PeerAddress;
+use crate::fact::Ended;
+use crate::launch::NotLaunched;
+use crate::machine::{Moment, graver};
+use commit::Commit;
+use dtrain_protocol::{
+    Assignment, AttemptId, Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason,
+};
+use launch::Launch;
+use ranks::RankState;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long ranks may take to end by themselves once another was lost, in milliseconds.
+const AFTER_A_LOSS_MS: u64 = 2_000;
+
+/// The same once a whole host was lost: nobody knows more of it than that.
+const AFTER_A_HOST_MS: u64 = 200;
+
+/// How long the ranks may take to save and stop when the system wants the agent to end.
+const AFTER_A_SIGNAL_MS: u64 = 30_000;
+
+/// How long a host may take to answer a question that needs no work on checkpoints.
+const TO_ANSWER_MS: u64 = 60_000;
+
+/// How long the work of a host on checkpoints may stand still. One flush of gigabytes to a slow disk takes minutes.
+const TO_WORK_MS: u64 = 300_000;
+
+/// How long the loop of an agent may stand still before its host is taken for lost.
+const TO_TURN_MS: u64 = 30_000;
+
+/// The host of the leader.
+pub(super) const OWN: u32 = 0;
+
+/// What the leader must know of its attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) attempt: AttemptId,
+    /// Committed checkpoints that are kept.
+    pub(super) keep: u32,
+    /// Whether each host has checkpoints of its own, so that what one lacks is fetched from others; otherwise there is one host, or
+    /// one folder that all hosts see.
+    pub(super) gathers: bool,
+    /// The folder of checkpoints on the leader's host.
+    pub(super) checkpoints: PathBuf,
+    /// Name of the folder of the checkpoint that the ranks go on from.
+    pub(super) resume: Option<String>,
+    /// The assignment of rank 0, for the tables of contents.
+    pub(super) first: Assignment,
+    /// Address of the leader's host, where foreign ranks meet.
+    pub(super) address: String,
+}
+
+/// A host of the attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    /// Where its agent listens.
+    pub(super) peer: PeerAddress,
+    /// Its ranks; none on a host that only lends what it has of the checkpoint.
+    pub(super) ranks: Range<u32>,
+    is_lost: bool,
+    pulse: Pulse,
+    /// When its loop, and its work on checkpoints, were last seen to move.
+    turned_at: Moment,
+    worked_at: Moment,
+}
+
+impl Host {
+    /// A host that was just connected.
+    pub(super) fn new(peer: PeerAddress, ranks: Range<u32>, now: Moment) -> Self {
+        Self { peer, ranks, is_lost: false, pulse: Pulse::default(), turned_at: now, worked_at: now }
+    }
+
+    fn only_lends(&self) -> bool {
+        self.ranks.is_empty()
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Input {
+    /// A host says something.
+    Host(u32, HostMessage),
+    /// A host is lost, and why.
+    Lost(u32, String),
+    /// A heartbeat of a host.
+    Beat(u32, Pulse),
+    /// A controller wants the ranks to stop.
+    Stop,
+    /// Time has passed.
+    Tick,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Effect {
+    /// Append a record to the spool. What follows a momentous one waits until it is on disk.
+    Spool(SpoolRecord),
+    /// Ask a host.
+    Ask(u32, LeaderMessage),
+    /// The ranks are started: tell whoever launched the attempt.
+    Announce,
+    /// Nothing was started, or what was must end: tell whoever launched the attempt, and end.
+    Refuse(NotLaunched),
+    /// No rank lives: the attempt is over.
+    End(Ended),
+}
+
+/// Where an attempt stands.
+#[derive(Clone, Debug, PartialEq)]
+enum Phase {
+    Launching(Launch),
+    Running,
+    Over,
+}
+
+/// When something happens: on the agent's own clock, and in milliseconds since the Unix epoch, which only stamps events.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) moment: Moment,
+    pub(super) wall_ms: u64,
+}
+
+/// An attempt as its leader sees it.
+#[derive(Debug)]
+pub(super) struct Leader {
+    settings: Settings,
+    hosts: BTreeMap<u32, Host>,
+    ranks: Vec<RankState>,
+    phase: Phase,
+    /// What the ranks saved and nobody committed yet; nothing of a rank that could not.
+    saved: BTreeMap<StepId, BTreeMap<Rank, Option<Vec<SavedFile>>>>,
+    commits: BTreeMap<StepId, Commit>,
+    addresses: BTreeMap<Rank, String>,
+    /// The gravest failure so far.
+    cause: Option<Failure>,
+    /// The ranks were asked to stop.
+    is_stopping: bool,
+    /// When whatever still lives is killed.
+    kill_at: Option<Moment>,
+    /// When a rank that trains last said something; `None` before the first step, while a rank waits for room on its disk, and for
+    /// foreign programs, which may have nothing to say.
+    heard_at: Option<Moment>,
+    now: Now,
+    effects: Vec<Effect>,
+}
+
+impl Leader {
+    /// Begins an attempt on `hosts`, the first of which is the leader's own, with the ranks in the order of their hosts.
+    pub(super) fn begin(
+        settings: Settings,
+        hosts: BTreeMap<u32, Host>,
+        are_foreign: bool,
+        now: Now,
+    ) -> (Self, Vec<Effect>) {
+        let world = hosts.values().map(|host| host.ranks.end).max().unwrap_or(0);
+        let began = SpoolRecord::Began { attempt: settings.attempt, ranks: world };
+        let mut leader = Self {
+            settings,
+            hosts,
+            ranks: (0..world).map(|_| RankState::new(are_foreign)).collect(),
+            phase: Phase::Over,
+            saved: BTreeMap::new(),
+            commits: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            cause: None,
+            is_stopping: false,
+            kill_at: None,
+            heard_at: None,
+            now,
+            effects: vec![Effect::Spool(began)],
+        };
+        leader.launch();
+        let effects = std::mem::take(&mut leader.effects);
+        (leader, effects)
+    }
+
+    /// Takes in what happened and says what to do, in order.
+    pub(super) fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        self.now = now;
+        if self.phase != Phase::Over {
+            match input {
+                Input::Host(host, message) => self.hear(host, message),
+                Input::Lost(host, reason) => self.lose(host, &reason),
+                Input::Beat(host, pulse) => self.beat(host, pulse),
+                Input::Stop => self.stop(),
+                Input::Tick => self.tick(),
+            }
+            self.end_when_over();
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    fn are_foreign(&self) -> bool {
+        self.ranks.first().is_some_and(RankState::is_foreign)
+    }
+
+    fn ask(&mut self, host: u32, message: LeaderMessage) {
+        if self.hosts.get(&host).is_some_and(|host| !host.is_lost) {
+            self.effects.push(Effect::Ask(host, message));
+        }
+    }
+
+    /// Asks every host that has ranks.
+    fn ask_all(&mut self, message: impl Fn(&Host) -> LeaderMessage) {
+        let asked = self.hosts.iter().filter(|(_, host)| !host.is_lost && !host.only_lends());
+        let asked: Vec<_> = asked.map(|(index, host)| (*index, message(host))).collect();
+        self.effects.extend(asked.into_iter().map(|(host, message)| Effect::Ask(host, message)));
+    }
+
+    /// Takes in what a host says.
+    fn hear(&mut self, host: u32, message: HostMessage) {
+        let Some(known) = self.hosts.get(&host).filter(|host| !host.is_lost) else { return };
+        if let Some(rank) = message.rank()
+            && !known.ranks.contains(&rank.0)
+        {
+            return self.lose(host, &format!("it sent a message for rank {rank}, which is not its own"));
+        }
+        match message {
+            HostMessage::Event { rank, event } => self.event(rank, event),
+            HostMessage::OutputClosed { rank, garbled, last } => {
+                if let Some(words) = garbled {
+                    let words = format!("cannot decode a message from rank {rank}: {words}");
+                    self.event(rank, Event::Failed(Failure::Other(words)));
+                }
+                self.rank(rank).close_output(last);
+                self.conclude(rank);
+            }
+            HostMessage::Exited { rank, exit } => {
+                self.rank(rank).exit.get_or_insert(exit);
+                self.conclude(rank);
+            }
+            HostMessage::Prepared { step, outcome } => self.prepared(step, host, outcome),
+            HostMessage::Committed { step, outcome } => self.committed(step, host, outcome),
+            HostMessage::Terminated if self.phase == Phase::Running => {
+                self.stop();
+                self.kill_by(AFTER_A_SIGNAL_MS);
+            }
+            HostMessage::Terminated => self.refuse("the system ended the agent of a host".to_owned().into()),
+            HostMessage::Listed { .. }
+            | HostMessage::Fetched { .. }
+            | HostMessage::Reserved { .. }
+            | HostMessage::Started { .. } => self.answered(host, message),
+        }
+    }
+
+    /// A host is lost, and its ranks with it.
+    fn lose(&mut self, host: u32, reason: &str) {
+        let Some(lost) = self.hosts.get_mut(&host).filter(|host| !host.is_lost) else { return };
+        lost.is_lost = true;
+        let (name, ranks) = (lost.peer.name.clone(), lost.ranks.clone());
+        if let Phase::Launching(_) = self.phase {
+            return self.lost_while_launching(host, &name, reason);
+        }
+        let mut first = None;
+        for rank in ranks.map(Rank) {
+            if self.rank(rank).lose() {
+                first = first.or(Some(rank));
+            }
+        }
+        self.give_up_commits(&format!("{name} was lost before it was committed: {reason}"));
+        if let Some(rank) = first {
+            let detail = reason.to_owned();
+            self.event(rank, Event::Failed(Failure::HostLost { host: name, detail }));
+            self.kill_by(AFTER_A_HOST_MS);
+        }
+    }
+
+    fn beat(&mut self, host: u32, pulse: Pulse) {
+        let now = self.now.moment;
+        let Some(host) = self.hosts.get_mut(&host) else { return };
+        if pulse.turns != host.pulse.turns {
+            host.turned_at = now;
+        }
+        if pulse.work != host.pulse.work {
+            host.worked_at = now;
+        }
+        host.pulse = pulse;
+    }
+
+    /// Asks the ranks, once, to finish their step, save and stop.
+    fn stop(&mut self) {
+        match self.phase {
+            Phase::Launching(_) => {
+                self.refuse("it was stopped before its ranks were started".to_owned().into())
+            }
+            Phase::Running if !self.is_stopping => {
+                self.is_stopping = true;
+                self.order_all(&Order::Stop);
+            }
+            Phase::Running | Phase::Over => {}
+        }
+    }
+
+    fn order_all(&mut self, order: &Order) {
+        let of = |host: &Host| host.ranks.clone().map(Rank);
+        let all: Vec<(u32, Rank)> =
+            self.hosts.iter().flat_map(|(index, host)| of(host).map(|rank| (*index, rank))).collect();
+        for (host, rank) in all {
+            self.ask(host, LeaderMessage::Order { rank, order: order.clone() });
+        }
+    }
+
+    /// Spools an event, then does what follows from it.
+    fn event(&mut self, rank: Rank, event: Event) {
+        let (attempt, at_ms) = (self.settings.attempt, self.now.wall_ms);
+        let sequence = self.rank(rank).next_sequence();
+        let stamped = Stamped { attempt, rank, sequence, at_ms, event: event.clone() };
+        self.effects.push(Effect::Spool(SpoolRecord::Event(stamped)));
+        self.note_life(&event);
+        match event {
+            Event::Listening(address) => {
+                self.addresses.insert(rank, address);
+                if self.addresses.len() == self.ranks.len() {
+                    self.order_all(&Order::Peers(self.addresses.values().cloned().collect()));
+                }
+            }
+            Event::Saved { step, files, .. } => self.rank_saved(step, rank, Some(files)),
+            // The rank tries again, and what the others saved stays.
+            Event::SaveFailed { retries: true, .. } => {}
+            Event::SaveFailed { step, reason, .. } => {
+                self.rank(rank).unsaved = Some(reason);
+                self.rank_saved(step, rank, None);
+            }
+            Event::Finished { reason, .. } => self.rank(rank).finished = Some(reason),
+            Event::Failed(failure) => {
+                self.rank(rank).has_failed = true;
+                self.cause = Some(graver(self.cause.take(), failure));
+                self.kill_by(AFTER_A_LOSS_MS);
+            }
+            Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } => {}
+        }
+    }
+
+    /// Ranks that train say something now and then: each other they wait for, but nobody waits for all of them.
+    fn note_life(&mut self, event: &Event) {
+        let is_training = matches!(event, Event::Step(_)) && !self.are_foreign();
+        let waits_for_room = matches!(event, Event::SaveFailed { retries: true, .. });
+        let now = self.now.moment;
+        self.heard_at = self.heard_at.or(is_training.then_some(now)).map(|_| now).filter(|_| !waits_for_room);
+    }
+
+    /// Ends an attempt none of whose ranks has said anything for as long as a rank may do nothing.
+    fn end_silent_ranks(&mut self) {
+        let limits = self.settings.first.waits;
+        let limit = Duration::from_secs_f64(limits.idle_seconds.max(0.0));
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        if self.heard_at.is_none_or(|at| self.now.moment < at.after(limit_ms)) {
+            return;
+        }
+        let expected = limits
+            .step_seconds
+            .map_or_else(String::new, |s| format!("; the plan expects a step of {s:.1} s"));
+        let words = format!("no rank has reported anything for {} s{expected}", limit.as_secs());
+        self.heard_at = None;
+        if let Some((_, rank)) = self.living().first().copied() {
+            self.event(rank, Event::Failed(Failure::Other(words)));
+        }
+    }
+
+    /// Once a rank has ended and all it said was heard: says for it what it did not say.
+    fn conclude(&mut self, rank: Rank) {
+        let is_stopping = self.is_stopping;
+        if let Some(event) = self.rank(rank).last_word(rank, is_stopping) {
+            self.event(rank, event);
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.now.moment;
+        if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill_at = None;
+            for (host, rank) in self.living() {
+                self.rank(rank).was_killed = true;
+                self.ask(host, LeaderMessage::Kill { rank });
+            }
+        }
+        let stands_still = |host: &Host| !host.is_lost && now >= host.turned_at.after(TO_TURN_MS);
+        let still: Vec<u32> =
+            self.hosts.iter().filter(|(_, host)| stands_still(host)).map(|(i, _)| *i).collect();
+        for host in still.into_iter().filter(|host| *host != OWN) {
+            self.lose(host, &format!("its agent did nothing for {} s", TO_TURN_MS / 1000));
+        }
+        match self.phase {
+            Phase::Launching(_) => self.launch_in_time(),
+            Phase::Running => {
+                self.commits_in_time();
+                self.end_silent_ranks();
+            }
+            Phase::Over => {}
+        }
+    }
+
+    /// The ranks that have not ended, with their hosts.
+    fn living(&self) -> Vec<(u32, Rank)> {
+        let lives = |rank: &u32| self.ranks[*rank as usize].exit.is_none();
+        let of = |(index, host): (&u32, &Host)| {
+            let index = *index;
+            host.ranks.clone().filter(lives).map(move |rank| (index, Rank(rank))).collect::<Vec<_>>()
+        };
+        self.hosts.iter().flat_map(of).collect()
+    }
+
+    fn kill_by(&mut self, after_ms: u64) {
+        let when = self.now.moment.after(after_ms);
+        self.kill_at = Some(self.kill_at.map_or(when, |at| at.min(when)));
+    }
+
+    fn rank(&mut self, rank: Rank) -> &mut RankState {
+        &mut self.ranks[rank.0 as usize]
+    }
+
+    /// The host of a rank.
+    fn host_of(&self, rank: Rank) -> u32 {
+        let has = |host: &&Host| host.ranks.contains(&rank.0);
+        self.hosts.values().find(has).map_or(OWN, |host| host.peer.host)
+    }
+
+    fn end_when_over(&mut self) {
+        let is_done = self.phase == Phase::Running
+            && self.ranks.iter().all(RankState::is_over)
+            && self.commits.is_empty();
+        if !is_done {
+            return;
+        }
+        self.phase = Phase::Over;
+        let reason = self.ranks.iter().find_map(|rank| rank.finished);
+        let ended = match (self.cause.take(), reason) {
+            (Some(cause), _) => Ended::Lost(cause),
+            (None, reason) => Ended::Finished(reason.unwrap_or(StopReason::Ordered)),
+        };
+        let attempt = self.settings.attempt;
+        self.effects.push(Effect::Spool(SpoolRecord::Over { attempt, ended: ended.clone() }));
+        self.ask_all(|_| LeaderMessage::Dismiss);
+        self.effects.push(Effect::End(ended));
+    }
+
+    fn refuse(&mut self, reason: NotLaunched) {
+        self.phase = Phase::Over;
+        self.ask_all(|_| LeaderMessage::Dismiss);
+        self.effects.push(Effect::Refuse(reason));
+    }
+}

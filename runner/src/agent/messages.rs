@@ -1,0 +1,193 @@
+//! What the leader and the agents of hosts tell each other. The leader speaks so with its own host too.
+
+use super::foreign::Rendezvous;
+use super::peers::PeerAddress;
+use dtrain_protocol::{Event, FileEntry, Order, Rank, StepId};
+use serde::{Deserialize, Serialize};
+
+/// What the leader asks of a host.
+///
+/// It cannot say what a rank runs: that is in the [`super::FollowerOrder`] of the controller. A message with anything unknown in
+/// it ends the connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum LeaderMessage {
+    /// List what the host has of a checkpoint; the answer is [`HostMessage::Listed`].
+    ListCheckpoint {
+        /// Name of its folder.
+        folder: String,
+    },
+    /// Fetch files of a checkpoint from other hosts, unless they are there; the answer is [`HostMessage::Fetched`].
+    FetchCheckpoint {
+        /// Name of the checkpoint's folder; one that does not exist is made.
+        folder: String,
+        /// Each file with the hosts that have it.
+        files: Vec<(FileEntry, Vec<PeerAddress>)>,
+        /// Content of the table of contents, of a committed checkpoint.
+        manifest: String,
+    },
+    /// Find free ports for foreign ranks; the answer is [`HostMessage::Reserved`].
+    ReservePorts {
+        /// How many.
+        ranks: u32,
+        /// Whether the ranks meet at this host, which needs one port more.
+        is_meeting: bool,
+    },
+    /// Start the ranks of the host's order; the answer is [`HostMessage::Started`].
+    Start {
+        /// Where foreign ranks meet.
+        rendezvous: Rendezvous,
+    },
+    /// Hand an order on.
+    Order {
+        /// To which rank.
+        rank: Rank,
+        /// The order.
+        order: Order,
+    },
+    /// Kill a rank and what it started.
+    Kill {
+        /// Which.
+        rank: Rank,
+    },
+    /// Put copies and the table of contents beside the files of a checkpoint, all of it durable; the answer is
+    /// [`HostMessage::Prepared`].
+    Prepare {
+        /// Steps completed in it.
+        step: StepId,
+        /// Content of the table of contents.
+        manifest: String,
+        /// Files of other hosts that are kept here too, each with the hosts that have it.
+        copies: Vec<(FileEntry, Vec<PeerAddress>)>,
+    },
+    /// Give a prepared checkpoint its final name; the answer is [`HostMessage::Committed`].
+    Commit {
+        /// Steps completed in it.
+        step: StepId,
+    },
+    /// Remove superfluous checkpoints.
+    Retain {
+        /// How many committed checkpoints are kept.
+        keep: u32,
+    },
+    /// Remove what lies here of a checkpoint that there will not be.
+    Discard {
+        /// Steps completed in it.
+        step: StepId,
+    },
+    /// The attempt is over.
+    Dismiss,
+}
+
+/// What a host tells the leader.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum HostMessage {
+    /// What lies here of the checkpoint that was asked for.
+    Listed {
+        /// Content of the table of contents, when it is there and is what was committed.
+        manifest: Option<String>,
+        /// Names of the files that are there in their length.
+        files: Vec<String>,
+    },
+    /// The files that were to be fetched are here; or why not.
+    Fetched {
+        /// How it went.
+        outcome: Result<(), Refusal>,
+    },
+    /// Ports that are free here; or why there are none.
+    Reserved {
+        /// As `address:port`: one for each rank, and the one to meet at first, where that was asked for.
+        addresses: Result<Vec<String>, String>,
+    },
+    /// The ranks are started; or why not.
+    Started {
+        /// How it went.
+        outcome: Result<(), String>,
+    },
+    /// The system wants the agent of this host to end.
+    Terminated,
+    /// A rank said something.
+    Event {
+        /// The rank.
+        rank: Rank,
+        /// What.
+        event: Event,
+    },
+    /// All that a rank said was passed on.
+    OutputClosed {
+        /// The rank.
+        rank: Rank,
+        /// What was wrong with the last thing it wrote.
+        garbled: Option<String>,
+        /// The last lines that a foreign program printed.
+        last: Vec<String>,
+    },
+    /// The process of a rank ended.
+    Exited {
+        /// The rank.
+        rank: Rank,
+        /// How.
+        exit: Exit,
+    },
+    /// The checkpoint of this step is prepared; `Err` says why not.
+    Prepared {
+        /// Steps completed in it.
+        step: StepId,
+        /// How it went.
+        outcome: Result<(), String>,
+    },
+    /// The checkpoint of this step has its final name; `Err` says why not.
+    Committed {
+        /// Steps completed in it.
+        step: StepId,
+        /// How it went.
+        outcome: Result<(), String>,
+    },
+}
+
+/// Why a checkpoint could not be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Refusal {
+    /// In words.
+    pub(super) reason: String,
+    /// Whether the checkpoint is not as it was committed; otherwise it may well be, and cannot be had here now.
+    pub(super) is_of_checkpoint: bool,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Exit {
+    /// Its exit code.
+    pub(super) code: Option<i32>,
+    /// The signal that ended it.
+    pub(super) signal: Option<i32>,
+}
+
+impl HostMessage {
+    /// The rank that it speaks for.
+    pub(super) fn rank(&self) -> Option<Rank> {
+        match self {
+            Self::Event { rank, .. } | Self::OutputClosed { rank, .. } | Self::Exited { rank, .. } => {
+                Some(*rank)
+            }
+            Self::Listed { .. }
+            | Self::Fetched { .. }
+            | Self::Reserved { .. }
+            | Self::Started { .. }
+            | Self::Terminated
+            | Self::Prepared { .. }
+            | Self::Committed { .. } => None,
+        }
+    }
+}
+
+/// What every heartbeat says: how far the loop of the agent and its work on checkpoints have come. A thread that only beats proves
+/// nothing; a number that stands still shows that the agent does not work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pulse {
+    /// Turns of the agent's loop.
+    pub(super) turns: u64,
+    /// Pieces of work on checkpoints: chunks fetched, files flushed.
+    pub(super) work: u64,
+}

@@ -1,0 +1,367 @@
+//! The agents of attempts: the state machines that ship, with modelled disks and processes.
+
+use super::bugs::{follower_effects, leader_effects};
+use super::disk::State;
+use super::network::{Connection, Node};
+use super::ranks::{Rank, assignment};
+use super::{KEEP, World};
+use crate::agent::follower::{self, Follower, Work};
+use crate::agent::leader::{self, Effect, Host, Leader, Now, OWN};
+use crate::agent::messages::{Exit, HostMessage, Pulse, Refusal};
+use crate::agent::peers::PeerAddress;
+use crate::checkpoints::commit;
+use crate::launch::NotLaunched;
+use crate::machine::Moment;
+use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
+use dtrain_protocol::{AttemptId, FileEntry, StepId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+/// How long work takes on a disk that is not slow.
+const WORK: u64 = 100;
+
+/// An agent.
+pub(super) struct Agent {
+    began: u64,
+    pub(super) follower: Follower,
+    leader: Option<Leader>,
+    /// The machine of each host of the attempt, where this agent leads.
+    machines: BTreeMap<u32, usize>,
+    pub(super) ranks: BTreeMap<u32, Rank>,
+    pub(super) pulse: Pulse,
+    work: VecDeque<Work>,
+    busy_until: u64,
+    /// Whether it is to end once its work is done.
+    ended: bool,
+}
+
+impl Agent {
+    pub(super) fn leads(&self) -> bool {
+        self.leader.is_some()
+    }
+
+    /// The host of the attempt that is on a machine.
+    pub(super) fn host_on(&self, machine: usize) -> Option<u32> {
+        self.machines.iter().find(|(_, on)| **on == machine).map(|(host, _)| *host)
+    }
+}
+
+impl World<'_> {
+    /// Starts the agents of an attempt on machines that answer, with the ranks of each.
+    pub(super) fn launch_on(
+        &mut self,
+        attempt: AttemptId,
+        machines: &[(usize, Range<u32>)],
+        resume: Option<String>,
+    ) {
+        for (machine, _) in machines {
+            // Whoever launches an attempt knows that those before it are over.
+            self.agents.retain(|(of, on), _| on != machine || *of >= attempt);
+        }
+        for (index, (machine, ranks)) in machines.iter().enumerate() {
+            let is_remote = index > 0;
+            let settings = follower::Settings { ranks: ranks.clone(), resume: resume.clone(), is_remote };
+            let agent = Agent {
+                began: self.now,
+                follower: Follower::new(settings, Moment(0)),
+                leader: None,
+                machines: BTreeMap::new(),
+                ranks: BTreeMap::new(),
+                pulse: Pulse::default(),
+                work: VecDeque::new(),
+                busy_until: 0,
+                ended: false,
+            };
+            self.agents.insert((attempt, *machine), agent);
+        }
+        let hosts = (0u32..).zip(machines).map(|(host, (machine, ranks))| {
+            let name = format!("node{machine}");
+            let peer = PeerAddress { host, name, address: machine.to_string() };
+            (host, Host::new(peer, ranks.clone(), Moment(0)))
+        });
+        let world = machines.last().map_or(0, |(_, ranks)| ranks.end);
+        let settings = leader::Settings {
+            attempt,
+            keep: KEEP,
+            gathers: true,
+            checkpoints: "checkpoints".into(),
+            resume,
+            first: assignment(attempt, world),
+            address: "127.0.0.1".into(),
+        };
+        let now = Now { moment: Moment(0), wall_ms: self.now };
+        let (leader, effects) = Leader::begin(settings, hosts.collect(), false, now);
+        let own = machines[0].0;
+        self.places[own].disk.spools.entry(attempt).or_default();
+        for (machine, _) in &machines[1..] {
+            self.connections.insert((attempt, *machine), Connection::new(own, self.now));
+            self.tell_follower(attempt, *machine, follower::Input::LeaderConnected);
+        }
+        if let Some(agent) = self.agents.get_mut(&(attempt, own)) {
+            agent.leader = Some(leader);
+            agent.machines = (0..).zip(machines.iter().map(|(machine, _)| *machine)).collect();
+        }
+        self.carry_out(attempt, own, effects);
+    }
+
+    /// Something happened to the leader on a machine.
+    pub(super) fn tell_leader(&mut self, attempt: AttemptId, machine: usize, input: leader::Input) {
+        let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { return };
+        let now = Now { moment: Moment(self.now - agent.began), wall_ms: self.now };
+        let Some(leader) = &mut agent.leader else { return };
+        let effects = leader.step(now, input);
+        self.carry_out(attempt, machine, effects);
+    }
+
+    fn carry_out(&mut self, attempt: AttemptId, machine: usize, effects: Vec<Effect>) {
+        for effect in leader_effects(self.setup.bug, effects) {
+            match effect {
+                Effect::Spool(record) => self.spool(attempt, machine, record),
+                Effect::Ask(OWN, message) => {
+                    self.tell_follower(attempt, machine, follower::Input::Leader(message))
+                }
+                Effect::Ask(host, message) => {
+                    let to = self.agents.get(&(attempt, machine)).and_then(|agent| agent.machines.get(&host));
+                    if let Some(to) = to.copied() {
+                        self.send_to_follower(attempt, to, message);
+                    }
+                }
+                Effect::Announce => self.announced(attempt),
+                Effect::Refuse(reason) => {
+                    self.refused(attempt, machine, reason);
+                    self.close(attempt, machine);
+                }
+                Effect::End(_) => self.close(attempt, machine),
+            }
+        }
+    }
+
+    /// The process of an agent ends, and its ranks with it, once it has done the work that was asked of it.
+    fn close(&mut self, attempt: AttemptId, machine: usize) {
+        if let Some(agent) = self.agents.get_mut(&(attempt, machine)) {
+            agent.ended = true;
+        }
+    }
+
+    /// Something happened on a host of an attempt.
+    pub(super) fn tell_follower(&mut self, attempt: AttemptId, machine: usize, input: follower::Input) {
+        let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { return };
+        let effects = agent.follower.step(Moment(self.now - agent.began), input);
+        for effect in follower_effects(self.setup.bug, effects) {
+            match effect {
+                follower::Effect::Tell(message) => self.told(attempt, machine, message),
+                follower::Effect::CheckSaved { rank, step, folder, files, stall_seconds } => {
+                    let saved = dtrain_protocol::Event::Saved { step, folder, files, stall_seconds };
+                    self.told(attempt, machine, HostMessage::Event { rank, event: saved });
+                }
+                follower::Effect::Work(work) => {
+                    let agent = self.agents.get_mut(&(attempt, machine)).expect("it is at work");
+                    agent.work.push_back(work);
+                }
+                follower::Effect::StartRanks(_) => {
+                    self.places[machine].disk.remove_partial(attempt);
+                    self.start_ranks(attempt, machine);
+                    let done = HostMessage::Started { outcome: Ok(()) };
+                    self.tell_follower(attempt, machine, follower::Input::Done(done));
+                }
+                follower::Effect::Order(rank, order) => self.order(attempt, machine, rank, &order),
+                follower::Effect::Kill(rank) => {
+                    self.end_rank(attempt, machine, rank, Exit { code: None, signal: Some(9) });
+                }
+                follower::Effect::End(outcome) => {
+                    if outcome.is_err()
+                        && let Some(agent) = self.agents.get_mut(&(attempt, machine))
+                    {
+                        agent.work.clear();
+                    }
+                    self.close(attempt, machine);
+                }
+            }
+        }
+    }
+
+    /// A host tells its leader.
+    fn told(&mut self, attempt: AttemptId, machine: usize, message: HostMessage) {
+        let leads = self.agents.get(&(attempt, machine)).is_some_and(Agent::leads);
+        if leads {
+            self.tell_leader(attempt, machine, leader::Input::Host(OWN, message));
+        } else {
+            self.send_to_leader(attempt, machine, message);
+        }
+    }
+
+    /// All agents make a turn of their loops, and do work that is due.
+    pub(super) fn work(&mut self) {
+        let all: Vec<(AttemptId, usize)> = self.agents.keys().copied().collect();
+        for (attempt, machine) in all {
+            if !self.is_up(machine) {
+                continue;
+            }
+            let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { continue };
+            if agent.ended && agent.work.is_empty() {
+                self.agents.remove(&(attempt, machine));
+                continue;
+            }
+            agent.pulse.turns += 1;
+            let (pulse, is_free) = (agent.pulse, self.now >= agent.busy_until);
+            if is_free && let Some(work) = agent.work.pop_front() {
+                let is_slow = self.now < self.places[machine].disk.slow_until;
+                let agent = self.agents.get_mut(&(attempt, machine)).expect("it is at work");
+                agent.busy_until = self.now + if is_slow { 30 * WORK } else { WORK };
+                agent.pulse.work += 1;
+                if let Some(done) = self.do_work(attempt, machine, work) {
+                    self.tell_follower(attempt, machine, follower::Input::Done(done));
+                }
+            }
+            self.tell_follower(attempt, machine, follower::Input::Tick);
+            self.tell_leader(attempt, machine, leader::Input::Beat(OWN, pulse));
+            self.tell_leader(attempt, machine, leader::Input::Tick);
+        }
+    }
+
+    fn do_work(&mut self, attempt: AttemptId, machine: usize, work: Work) -> Option<HostMessage> {
+        let is_full = self.now < self.places[machine].disk.full_until;
+        let room = || if is_full { Err("no room".to_owned()) } else { Ok(()) };
+        Some(match work {
+            Work::List { folder } => {
+                let found = self.places[machine].disk.named(&folder);
+                let found = found.filter(|copy| copy.state > State::Partial);
+                let manifest = found.map(|copy| copy.manifest.clone());
+                let files = found.map_or_else(Vec::new, |copy| copy.files.iter().cloned().collect());
+                HostMessage::Listed { manifest, files }
+            }
+            Work::Fetch { folder, files, manifest } => {
+                let outcome = self
+                    .fetch(machine, &folder, &files)
+                    .and_then(|()| room().map_err(|reason| Refusal { reason, is_of_checkpoint: false }));
+                if outcome.is_ok() {
+                    self.finish(machine, &folder, Some(manifest), State::Committed);
+                }
+                HostMessage::Fetched { outcome }
+            }
+            Work::ReservePorts { .. } => HostMessage::Reserved { addresses: Ok(Vec::new()) },
+            Work::Prepare { step, manifest, copies } => {
+                let folder = folder_name(step, attempt);
+                let fetched = self.fetch(machine, &folder, &copies).map_err(|refusal| refusal.reason);
+                let outcome = fetched.and_then(|()| room());
+                if outcome.is_ok() {
+                    self.finish(machine, &folder, Some(manifest), State::Prepared);
+                }
+                HostMessage::Prepared { step, outcome }
+            }
+            Work::Commit { step } => {
+                let folder = folder_name(step, attempt);
+                let is_prepared =
+                    self.places[machine].disk.named(&folder).is_some_and(|copy| copy.state > State::Partial);
+                if is_prepared {
+                    self.finish(machine, &folder, None, State::Committed);
+                }
+                let outcome = if is_prepared { Ok(()) } else { Err("it is not there".to_owned()) };
+                HostMessage::Committed { step, outcome }
+            }
+            Work::Retain { keep, resumed } => {
+                let disk = &mut self.places[machine].disk;
+                let resumed = resumed.as_deref().and_then(parse_folder_name).map(|(step, of)| (of, step));
+                let all = disk.committed();
+                for name in commit::superfluous(&all, keep, attempt, resumed) {
+                    disk.checkpoints.remove(&name);
+                }
+                return None;
+            }
+            Work::Discard { step } => {
+                let checkpoints = &mut self.places[machine].disk.checkpoints;
+                if checkpoints.get(&(attempt, step)).is_some_and(|copy| copy.state < State::Committed) {
+                    checkpoints.remove(&(attempt, step));
+                }
+                return None;
+            }
+        })
+    }
+
+    /// Fetches files that are not here from machines that have them.
+    fn fetch(
+        &mut self,
+        machine: usize,
+        folder: &str,
+        files: &[(FileEntry, Vec<PeerAddress>)],
+    ) -> Result<(), Refusal> {
+        let Some((step, attempt)) = parse_folder_name(folder) else {
+            return Err(Refusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true });
+        };
+        for (file, peers) in files {
+            let has = |machine: usize| {
+                self.places[machine].disk.named(folder).is_some_and(|copy| copy.files.contains(&file.name))
+            };
+            if has(machine) {
+                continue;
+            }
+            let peers = peers.iter().filter_map(|peer| peer.address.parse::<usize>().ok());
+            let mut peers = peers.peekable();
+            let is_of_checkpoint = peers.peek().is_none();
+            let (here, there) = (Node::Machine(machine), Node::Machine);
+            let holder = peers.find(|peer| self.talk(here, there(*peer)) && has(*peer));
+            if holder.is_none() {
+                return Err(Refusal { reason: format!("no host gives {}", file.name), is_of_checkpoint });
+            }
+            self.places[machine].disk.write(attempt, step, file.name.clone());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, machine: usize, folder: &str, manifest: Option<String>, state: State) {
+        let Some((step, attempt)) = parse_folder_name(folder) else { return };
+        let copy =
+            self.places[machine].disk.checkpoints.entry((attempt, step)).or_insert_with(|| {
+                super::disk::Copy { state, files: BTreeSet::new(), manifest: String::new() }
+            });
+        copy.state = copy.state.max(state);
+        copy.manifest = manifest.unwrap_or_else(|| copy.manifest.clone());
+    }
+
+    /// A launch came to nothing: its controller is told, if it can be.
+    fn refused(&mut self, attempt: AttemptId, machine: usize, reason: NotLaunched) {
+        self.reached.note("launch refused");
+        self.controller.answers.push((attempt, machine, Err(reason)));
+    }
+
+    fn announced(&mut self, attempt: AttemptId) {
+        self.reached.note("launched");
+        let _ = attempt;
+    }
+
+    /// What the agents are about, for people.
+    pub(super) fn agents_in_words(&self) -> String {
+        let words = |((attempt, machine), agent): (&(AttemptId, usize), &Agent)| {
+            let Agent { ranks, work, ended, leader, .. } = agent;
+            format!(
+                "attempt {attempt} on machine {machine}: {ranks:?}, work {work:?}, ended {ended}, {leader:?}\n"
+            )
+        };
+        self.agents.iter().map(words).collect()
+    }
+
+    /// An agent is killed, and its ranks with it.
+    pub(super) fn kill_an_agent(&mut self) {
+        let all: Vec<(AttemptId, usize)> = self.agents.keys().copied().collect();
+        if let Some(key) = (!all.is_empty()).then(|| all[self.draw(all.len() as u64) as usize]) {
+            self.reached.note("agent killed");
+            self.agents.remove(&key);
+        }
+    }
+
+    /// Whether some machines together have a checkpoint as all hosts prepared it.
+    pub(super) fn is_whole(&self, name: (AttemptId, StepId), of: &dyn Fn(usize) -> bool) -> bool {
+        let copies = self.places.iter().enumerate().filter(|(machine, _)| of(*machine));
+        let copies: Vec<_> = copies.filter_map(|(_, place)| place.disk.checkpoints.get(&name)).collect();
+        let Some(manifest) =
+            copies.iter().find(|copy| copy.state > State::Partial).map(|copy| &copy.manifest)
+        else {
+            return false;
+        };
+        let Ok(manifest) = serde_json::from_str::<dtrain_protocol::Manifest>(manifest) else { return false };
+        let has = |file: &FileEntry| {
+            copies.iter().any(|copy| copy.state > State::Partial && copy.files.contains(&file.name))
+        };
+        manifest.files.iter().all(has)
+    }
+}

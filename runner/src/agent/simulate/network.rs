@@ -1,0 +1,213 @@
+//! Connections between agents: messages arrive in order and late, or not at all while a direction is cut.
+
+use super::{Health, SILENCE, World};
+use crate::agent::messages::{HostMessage, LeaderMessage, Pulse};
+use crate::agent::{follower, leader};
+use dtrain_protocol::AttemptId;
+use std::collections::VecDeque;
+
+/// Between two heartbeats.
+const HEARTBEAT: u64 = 250;
+
+/// How long it takes until the other end of a process that is gone is told so.
+const RESET: u64 = 100;
+
+/// Somebody who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Node {
+    Controller,
+    Machine(usize),
+}
+
+/// What goes over a connection.
+#[derive(Clone, Debug)]
+pub(super) enum Wire<T> {
+    Beat(Pulse),
+    Message(T),
+}
+
+/// One direction of a connection.
+#[derive(Debug)]
+struct Way<T> {
+    /// With the time at which each arrives, unless the way is cut then.
+    queue: VecDeque<(u64, Wire<T>)>,
+    /// When something arrived last.
+    heard_at: u64,
+    beat_at: u64,
+    /// Whether the far end has been told that the connection is lost.
+    is_lost: bool,
+}
+
+impl<T> Way<T> {
+    fn new(now: u64) -> Self {
+        Self { queue: VecDeque::new(), heard_at: now, beat_at: now, is_lost: false }
+    }
+}
+
+/// The connection of a leader with a follower.
+#[derive(Debug)]
+pub(super) struct Connection {
+    leader: usize,
+    to_follower: Way<LeaderMessage>,
+    to_leader: Way<HostMessage>,
+}
+
+impl Connection {
+    pub(super) fn new(leader: usize, now: u64) -> Self {
+        Self { leader, to_follower: Way::new(now), to_leader: Way::new(now) }
+    }
+}
+
+impl World<'_> {
+    /// Whether something that is sent now gets from one to the other.
+    pub(super) fn gets_to(&self, from: Node, to: Node) -> bool {
+        from == to || !self.cuts.contains_key(&(from, to))
+    }
+
+    /// Whether both hear each other and both are up.
+    pub(super) fn talk(&self, one: Node, other: Node) -> bool {
+        let is_up = |node| match node {
+            Node::Controller => true,
+            Node::Machine(machine) => self.is_up(machine),
+        };
+        is_up(one) && is_up(other) && self.gets_to(one, other) && self.gets_to(other, one)
+    }
+
+    pub(super) fn send_to_follower(&mut self, attempt: AttemptId, machine: usize, message: LeaderMessage) {
+        let due = self.now + self.draw(100);
+        if let Some(connection) = self.connections.get_mut(&(attempt, machine)) {
+            connection.to_follower.queue.push_back((due, Wire::Message(message)));
+        }
+    }
+
+    pub(super) fn send_to_leader(&mut self, attempt: AttemptId, machine: usize, message: HostMessage) {
+        let due = self.now + self.draw(100);
+        if let Some(connection) = self.connections.get_mut(&(attempt, machine)) {
+            connection.to_leader.queue.push_back((due, Wire::Message(message)));
+        }
+    }
+
+    /// Everything that arrives by now arrives.
+    pub(super) fn deliver(&mut self) {
+        let all: Vec<(AttemptId, usize)> = self.connections.keys().copied().collect();
+        for key in all {
+            self.beat_over(key);
+            self.deliver_to_follower(key);
+            self.deliver_to_leader(key);
+            let both_lost =
+                self.connections.get(&key).is_none_or(|one| one.to_leader.is_lost && one.to_follower.is_lost);
+            if both_lost {
+                self.connections.remove(&key);
+            }
+        }
+    }
+
+    /// Both ends send a heartbeat, unless they stand still.
+    fn beat_over(&mut self, key: (AttemptId, usize)) {
+        let now = self.now;
+        let leader = self.connections[&key].leader;
+        let pulse = |world: &Self, machine| world.agents.get(&(key.0, machine)).map(|agent| agent.pulse);
+        let [of_leader, of_follower] = [leader, key.1]
+            .map(|machine| pulse(self, machine).filter(|_| self.places[machine].health == Health::Up));
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if let Some(pulse) = of_leader.filter(|_| now >= connection.to_follower.beat_at + HEARTBEAT) {
+            connection.to_follower.beat_at = now;
+            connection.to_follower.queue.push_back((now, Wire::Beat(pulse)));
+        }
+        if let Some(pulse) = of_follower.filter(|_| now >= connection.to_leader.beat_at + HEARTBEAT) {
+            connection.to_leader.beat_at = now;
+            connection.to_leader.queue.push_back((now, Wire::Beat(pulse)));
+        }
+    }
+
+    fn deliver_to_follower(&mut self, key: (AttemptId, usize)) {
+        let (attempt, machine) = key;
+        let Some(connection) = self.connections.get(&key) else { return };
+        let leader = connection.leader;
+        let is_open = self.gets_to(Node::Machine(leader), Node::Machine(machine)) && self.is_up(machine);
+        while is_open
+            && let Some(connection) = self.connections.get_mut(&key)
+            && !connection.to_follower.is_lost
+            && connection.to_follower.queue.front().is_some_and(|(due, _)| *due <= self.now)
+        {
+            let (_, wire) = connection.to_follower.queue.pop_front().expect("it was just looked at");
+            connection.to_follower.heard_at = self.now;
+            self.messages += 1;
+            self.tell_follower(
+                attempt,
+                machine,
+                match wire {
+                    Wire::Beat(pulse) => follower::Input::Beat(pulse),
+                    Wire::Message(message) => follower::Input::Leader(message),
+                },
+            );
+        }
+        let Some(connection) = self.connections.get(&key) else { return };
+        if let Some(reason) = self.lost(attempt, leader, machine, &connection.to_follower) {
+            self.connections.get_mut(&key).expect("it was just looked at").to_follower.is_lost = true;
+            self.tell_follower(attempt, machine, follower::Input::LeaderLost(reason));
+        }
+    }
+
+    fn deliver_to_leader(&mut self, key: (AttemptId, usize)) {
+        let (attempt, machine) = key;
+        let Some(connection) = self.connections.get(&key) else { return };
+        let leader = connection.leader;
+        let is_open = self.gets_to(Node::Machine(machine), Node::Machine(leader)) && self.is_up(leader);
+        let host = self.agents.get(&(attempt, leader)).and_then(|agent| agent.host_on(machine));
+        while is_open
+            && let Some(connection) = self.connections.get_mut(&key)
+            && !connection.to_leader.is_lost
+            && connection.to_leader.queue.front().is_some_and(|(due, _)| *due <= self.now)
+        {
+            let (_, wire) = connection.to_leader.queue.pop_front().expect("it was just looked at");
+            connection.to_leader.heard_at = self.now;
+            self.messages += 1;
+            let Some(host) = host else { continue };
+            self.tell_leader(
+                attempt,
+                leader,
+                match wire {
+                    Wire::Beat(pulse) => leader::Input::Beat(host, pulse),
+                    Wire::Message(message) => leader::Input::Host(host, message),
+                },
+            );
+        }
+        let Some(connection) = self.connections.get(&key) else { return };
+        if let Some(reason) = self.lost(attempt, machine, leader, &connection.to_leader) {
+            self.connections.get_mut(&key).expect("it was just looked at").to_leader.is_lost = true;
+            if let Some(host) = host {
+                self.tell_leader(attempt, leader, leader::Input::Lost(host, reason));
+            }
+        }
+    }
+
+    /// Why the end at `to` takes the end at `from` for lost now; nobody is left to say it where its own process is gone.
+    fn lost<T>(&self, attempt: AttemptId, from: usize, to: usize, way: &Way<T>) -> Option<String> {
+        if way.is_lost || !self.is_up(to) {
+            return None;
+        }
+        if !self.agents.contains_key(&(attempt, to)) {
+            return Some(String::new());
+        }
+        let is_gone = !self.agents.contains_key(&(attempt, from));
+        let is_open = self.gets_to(Node::Machine(from), Node::Machine(to));
+        if is_gone && is_open && self.now >= way.heard_at + RESET && way.queue.is_empty() {
+            return Some("it closed the connection".to_owned());
+        }
+        (self.now > way.heard_at + SILENCE).then(|| "no heartbeat".to_owned())
+    }
+
+    /// A machine stands still. Whoever wakes up suspects itself first, and not the other.
+    pub(super) fn freeze(&mut self, machine: usize, until: u64) {
+        self.places[machine].health = Health::Frozen(until);
+        for ((_, follower), connection) in &mut self.connections {
+            if *follower == machine {
+                connection.to_follower.heard_at = connection.to_follower.heard_at.max(until);
+            }
+            if connection.leader == machine {
+                connection.to_leader.heard_at = connection.to_leader.heard_at.max(until);
+            }
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The ranks of attempts: they start, meet, train in step, save, and fail when one of them is missing.
+
+use super::bugs::Bug;
+use super::network::Node;
+use super::{BEAT, SAVE_EVERY, World};
+use crate::agent::follower;
+use crate::agent::messages::Exit;
+use dtrain_protocol::checkpoint::folder_name;
+use dtrain_protocol::{
+    Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, FileEntry, HeldBytes, Link, Order,
+    PhaseTimes, Placement, RunUntil, SavedFile, StepFigures, StepId, StopReason, Training as Weights,
+    TrialId, WaitLimits,
+};
+use dtrain_recipes::{Activation, Mlp, Model, Optimizer, OptimizerKind, Schedule};
+use std::path::PathBuf;
+
+/// How long a rank takes to load.
+const TO_LOAD: u64 = 300;
+
+/// How long a step takes.
+const STEP: u64 = 200;
+
+/// How long ranks wait for one of which they hear nothing, and for one whose connection is closed.
+const SILENT: u64 = 5_000;
+const CLOSED: u64 = 150;
+
+/// What a rank is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    /// It waits for the addresses of the others.
+    Connecting,
+    Loading(u64),
+    Ready,
+    /// It does nothing any more, and does not end by itself.
+    Hung,
+    /// It ends then.
+    Ending(u64, Exit),
+    Gone,
+}
+
+/// The process of a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Rank {
+    stage: Stage,
+    is_stopping: bool,
+}
+
+/// The training of an attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Training {
+    /// Machines with their ranks.
+    machines: Vec<(usize, std::ops::Range<u32>)>,
+    pub(super) step: u64,
+    next_at: u64,
+    /// Since when a rank is missed.
+    missed_since: Option<u64>,
+}
+
+impl Training {
+    pub(super) fn new(machines: &[(usize, std::ops::Range<u32>)], step: u64) -> Self {
+        Self { machines: machines.to_vec(), step, next_at: 0, missed_since: None }
+    }
+}
+
+impl World<'_> {
+    pub(super) fn start_ranks(&mut self, attempt: AttemptId, machine: usize) {
+        let Some(training) = self.training.get(&attempt) else { return };
+        let ranks = training.machines.iter().find(|(on, _)| *on == machine).map(|(_, ranks)| ranks.clone());
+        for rank in ranks.unwrap_or_default() {
+            let agent = self.agents.get_mut(&(attempt, machine)).expect("it starts them");
+            agent.ranks.insert(rank, Rank { stage: Stage::Connecting, is_stopping: false });
+            self.say(attempt, machine, rank, Event::Listening(format!("node{machine}:{rank}")));
+        }
+    }
+
+    fn say(&mut self, attempt: AttemptId, machine: usize, rank: u32, event: Event) {
+        self.tell_follower(attempt, machine, follower::Input::Event(dtrain_protocol::Rank(rank), event));
+    }
+
+    fn rank(&mut self, attempt: AttemptId, machine: usize, rank: u32) -> Option<&mut Rank> {
+        self.agents.get_mut(&(attempt, machine))?.ranks.get_mut(&rank)
+    }
+
+    pub(super) fn order(
+        &mut self,
+        attempt: AttemptId,
+        machine: usize,
+        rank: dtrain_protocol::Rank,
+        order: &Order,
+    ) {
+        let until = self.now + TO_LOAD;
+        let Some(rank) = self.rank(attempt, machine, rank.0) else { return };
+        match order {
+            Order::Peers(_) if rank.stage == Stage::Connecting => rank.stage = Stage::Loading(until),
+            Order::Peers(_) => {}
+            Order::Stop => rank.is_stopping = true,
+        }
+    }
+
+    /// The process of a rank ends now.
+    pub(super) fn end_rank(
+        &mut self,
+        attempt: AttemptId,
+        machine: usize,
+        rank: dtrain_protocol::Rank,
+        exit: Exit,
+    ) {
+        let Some(known) = self.rank(attempt, machine, rank.0).filter(|known| known.stage != Stage::Gone)
+        else {
+            return;
+        };
+        known.stage = Stage::Gone;
+        self.tell_follower(attempt, machine, follower::Input::Exited { rank, exit, failure: None });
+        let closed = follower::Input::OutputClosed { rank, garbled: None, last: Vec::new() };
+        self.tell_follower(attempt, machine, closed);
+    }
+
+    /// A rank is killed by somebody, or hangs.
+    pub(super) fn kill_a_rank(&mut self) {
+        let of = |((attempt, machine), agent): (&(AttemptId, usize), &super::Agent)| {
+            let (attempt, machine) = (*attempt, *machine);
+            let lives = agent.ranks.iter().filter(|(_, rank)| rank.stage == Stage::Ready);
+            lives.map(|(rank, _)| (attempt, machine, *rank)).collect::<Vec<_>>()
+        };
+        let all: Vec<(AttemptId, usize, u32)> = self.agents.iter().flat_map(of).collect();
+        if all.is_empty() {
+            return;
+        }
+        let (attempt, machine, rank) = all[self.draw(all.len() as u64) as usize];
+        if self.draw(2) == 0 {
+            self.reached.note("rank killed");
+            let exit = Exit { code: None, signal: Some(9) };
+            self.end_rank(attempt, machine, dtrain_protocol::Rank(rank), exit);
+        } else {
+            self.reached.note("rank hung");
+            self.rank(attempt, machine, rank).expect("it was just listed").stage = Stage::Hung;
+        }
+    }
+
+    /// All ranks do what is due.
+    pub(super) fn train(&mut self) {
+        let attempts: Vec<AttemptId> = self.training.keys().copied().collect();
+        for attempt in attempts {
+            let machines = self.training[&attempt].machines.clone();
+            if !machines.iter().any(|(machine, _)| self.agents.contains_key(&(attempt, *machine))) {
+                // Nothing of it lives; how far it came stays known.
+                continue;
+            }
+            for (machine, ranks) in &machines {
+                if self.is_up(*machine) {
+                    ranks.clone().for_each(|rank| self.rank_goes_on(attempt, *machine, rank));
+                }
+            }
+            self.step_together(attempt, &machines);
+        }
+    }
+
+    fn rank_goes_on(&mut self, attempt: AttemptId, machine: usize, rank: u32) {
+        let now = self.now;
+        let Some(known) = self.rank(attempt, machine, rank) else { return };
+        match known.stage {
+            Stage::Loading(until) if now >= until => {
+                known.stage = Stage::Ready;
+                let ready = Event::Ready {
+                    step: StepId(0),
+                    parameters: 1,
+                    device: "cpu".into(),
+                    train_samples: 1,
+                    valid_samples: 1,
+                    data_fingerprint: String::new(),
+                    notice: None,
+                };
+                self.say(attempt, machine, rank, ready);
+            }
+            Stage::Ending(until, exit) if now >= until => {
+                self.end_rank(attempt, machine, dtrain_protocol::Rank(rank), exit);
+            }
+            _ => {}
+        }
+    }
+
+    /// A step needs all ranks.
+    fn step_together(&mut self, attempt: AttemptId, machines: &[(usize, std::ops::Range<u32>)]) {
+        let stage = |world: &Self, machine: usize, rank: u32| {
+            let agent = world.agents.get(&(attempt, machine));
+            agent.and_then(|agent| agent.ranks.get(&rank)).map(|rank| rank.stage)
+        };
+        let all: Vec<(usize, u32)> =
+            machines.iter().flat_map(|(machine, ranks)| ranks.clone().map(|rank| (*machine, rank))).collect();
+        let is_ready = |world: &Self| {
+            all.iter().all(|(machine, rank)| stage(world, *machine, *rank) == Some(Stage::Ready))
+                && machines.iter().all(|(one, _)| {
+                    machines.iter().all(|(other, _)| world.talk(Node::Machine(*one), Node::Machine(*other)))
+                })
+        };
+        if is_ready(self) {
+            self.training.get_mut(&attempt).expect("it trains").missed_since = None;
+            if self.now >= self.training[&attempt].next_at {
+                self.step(attempt, &all);
+            }
+            return;
+        }
+        let waiting: Vec<(usize, u32)> =
+            all.iter().copied().filter(|(m, r)| stage(self, *m, *r) == Some(Stage::Ready)).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let is_closed = all.iter().any(|(machine, rank)| {
+            matches!(stage(self, *machine, *rank), None | Some(Stage::Gone | Stage::Ending(..)))
+        });
+        let now = self.now;
+        let training = self.training.get_mut(&attempt).expect("it trains");
+        let since = *training.missed_since.get_or_insert(now);
+        if now < since + if is_closed { CLOSED } else { SILENT } {
+            return;
+        }
+        for (machine, rank) in
+            waiting.into_iter().filter(|(machine, _)| self.is_up(*machine)).collect::<Vec<_>>()
+        {
+            let lost = Failure::PeerLost { peer: None, detail: "it is silent".into() };
+            self.say(attempt, machine, rank, Event::Failed(lost));
+            if let Some(known) = self.rank(attempt, machine, rank) {
+                known.stage = Stage::Ending(now + BEAT, Exit { code: Some(1), signal: None });
+            }
+        }
+    }
+
+    fn step(&mut self, attempt: AttemptId, all: &[(usize, u32)]) {
+        if self.controller.launched.keys().next_back().is_some_and(|newest| *newest > attempt) {
+            return self.breaks(|| format!("a fenced attempt trains no step: {attempt} does"));
+        }
+        let (last, now) = (self.last, self.now);
+        let training = self.training.get_mut(&attempt).expect("it trains");
+        training.step += 1;
+        training.next_at = now + STEP;
+        let step = training.step;
+        let is_stopping = all.iter().all(|(machine, rank)| {
+            self.agents[&(attempt, *machine)].ranks.get(rank).is_some_and(|rank| rank.is_stopping)
+        });
+        let is_last = step >= last || is_stopping;
+        if let Some((machine, rank)) = all.first() {
+            self.say(attempt, *machine, *rank, Event::Step(figures(step)));
+        }
+        if is_last || step.is_multiple_of(SAVE_EVERY) {
+            for (machine, rank) in all {
+                self.save(attempt, *machine, *rank, StepId(step));
+            }
+        }
+        if is_last {
+            let reason = if step >= last { StopReason::Complete } else { StopReason::Ordered };
+            for (machine, rank) in all {
+                self.say(attempt, *machine, *rank, Event::Finished { step: StepId(step), reason });
+                if let Some(rank) = self.rank(attempt, *machine, *rank) {
+                    rank.stage = Stage::Ending(now + BEAT, Exit { code: Some(0), signal: None });
+                }
+            }
+        }
+    }
+
+    fn save(&mut self, attempt: AttemptId, machine: usize, rank: u32, step: StepId) {
+        if self.now < self.places[machine].disk.full_until {
+            self.reached.note("a rank could not save");
+            let failed = Event::SaveFailed { step, reason: "no room".into(), retries: false };
+            return self.say(attempt, machine, rank, failed);
+        }
+        let name = format!("rank-{rank:05}.safetensors");
+        if !self.has(Bug::SavedBeforeWritten) {
+            self.places[machine].disk.write(attempt, step, name.clone());
+        }
+        let file = FileEntry { name, bytes: 0, chunks: Vec::new() };
+        let saved = SavedFile { file, tensors: Vec::new() };
+        let folder = PathBuf::from(folder_name(step, attempt));
+        self.say(
+            attempt,
+            machine,
+            rank,
+            Event::Saved { step, folder, files: vec![saved], stall_seconds: 0.0 },
+        );
+    }
+}
+
+fn figures(step: u64) -> StepFigures {
+    StepFigures {
+        step: StepId(step),
+        loss: 1.0,
+        gradient_norm: Some(1.0),
+        learning_rate: 1e-3,
+        noise: None,
+        tokens: 1,
+        times: PhaseTimes::default(),
+        memory_bytes: 1,
+        sent_bytes: 0,
+        held: HeldBytes::default(),
+        elapsed: None,
+    }
+}
+
+/// What rank 0 of an attempt knows.
+pub(super) fn assignment(attempt: AttemptId, world: u32) -> Assignment {
+    let optimizer =
+        Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };
+    Assignment {
+        trial: TrialId("01T".into()),
+        attempt,
+        rank: dtrain_protocol::Rank(0),
+        arrangement: Arrangement::SINGLE,
+        model: Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: Activation::Relu }),
+        chunks: Vec::new(),
+        data: None,
+        data_root: PathBuf::new(),
+        training: Weights {
+            batch: u64::from(world),
+            share: 0..1,
+            micro_batch: 1,
+            micro_batches: 1,
+            optimizer,
+            learning_rate: 1e-3,
+            warmup_steps: 0,
+            schedule_steps: 1,
+            schedule: Schedule::Constant,
+            final_fraction: 1.0,
+            clip: None,
+            seed: 7,
+        },
+        until: RunUntil::default(),
+        step: Vec::new(),
+        placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
+        link: Link::Alone,
+        waits: WaitLimits { silence_seconds: 5.0, idle_seconds: 30.0, step_seconds: None },
+        validate_every: 1,
+        validate_samples: 1,
+        save_every: SAVE_EVERY,
+        checkpoints: PathBuf::new(),
+        resume: None,
+    }
+}
