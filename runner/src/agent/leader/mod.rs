@@ -295,7 +295,7 @@ impl Leader {
     fn stop(&mut self) {
         match self.phase {
             Phase::Launching(_) => {
-                self.refuse("it was stopped before its ranks were started".to_owned().into())
+                self.refuse("it was stopped before its ranks were started".to_owned().into());
             }
             Phase::Running if !self.is_stopping => {
                 self.is_stopping = true;

@@ -118,7 +118,7 @@ impl World<'_> {
             match effect {
                 Effect::Spool(record) => self.spool(attempt, machine, record),
                 Effect::Ask(OWN, message) => {
-                    self.tell_follower(attempt, machine, follower::Input::Leader(message))
+                    self.tell_follower(attempt, machine, follower::Input::Leader(message));
                 }
                 Effect::Ask(host, message) => {
                     let to = self.agents.get(&(attempt, machine)).and_then(|agent| agent.machines.get(&host));
