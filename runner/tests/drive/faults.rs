@@ -124,14 +124,15 @@ pub(crate) fn a_spool_that_cannot_be_read_further_is_told_once() {
     world.options.detach = false;
     let (outcome, seen) = world.drive(driver::resume);
     let outcome = outcome.expect("driven");
-    // What came after is not known, checkpoints included, so another attempt begins anew.
+    // What came after is not known, so another attempt goes on from the newest checkpoint that is found on the disk. That may be the
+    // last, so that it is over before it is attached to.
     assert!(matches!(outcome, Outcome::Ended { attempts: 2, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, Seen::Status(_))).collect();
     let told = |seen: &&&Seen| matches!(seen, Seen::Status(Status::SpoolDamaged { offset, .. }) if *offset == place as u64);
     assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
     let attached = |seen: &&&Seen| matches!(seen, Seen::Status(Status::Attached { .. }));
-    assert_eq!(statuses.iter().filter(attached).count(), 2, "once for each attempt: {statuses:?}");
+    assert!(statuses.iter().filter(attached).count() <= 2, "once for each attempt: {statuses:?}");
     world.assert_nothing_lives();
 }
 

@@ -4,24 +4,22 @@
 //! messages, and a simulator can run it with hosts, disks and a network that fail.
 
 mod commit;
+mod io;
 mod launch;
 mod ranks;
 
+pub(super) use io::{Effect, Host, Input, Now, OWN, Settings};
+
 use super::messages::{HostMessage, LeaderMessage, Pulse};
 use super::order::SpoolRecord;
-use super::peers::PeerAddress;
 use crate::fact::Ended;
 use crate::launch::NotLaunched;
 use crate::machine::{Moment, graver};
 use commit::Commit;
-use dtrain_protocol::{
-    Assignment, AttemptId, Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason,
-};
+use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
 use launch::Launch;
 use ranks::RankState;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long ranks may take to end by themselves once another was lost, in milliseconds.
@@ -42,96 +40,12 @@ const TO_WORK_MS: u64 = 300_000;
 /// How long the loop of an agent may stand still before its host is taken for lost.
 const TO_TURN_MS: u64 = 30_000;
 
-/// The host of the leader.
-pub(super) const OWN: u32 = 0;
-
-/// What the leader must know of its attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) attempt: AttemptId,
-    /// Committed checkpoints that are kept.
-    pub(super) keep: u32,
-    /// Whether each host has checkpoints of its own, so that what one lacks is fetched from others; otherwise there is one host, or
-    /// one folder that all hosts see.
-    pub(super) gathers: bool,
-    /// The folder of checkpoints on the leader's host.
-    pub(super) checkpoints: PathBuf,
-    /// Name of the folder of the checkpoint that the ranks go on from.
-    pub(super) resume: Option<String>,
-    /// The assignment of rank 0, for the tables of contents.
-    pub(super) first: Assignment,
-    /// Address of the leader's host, where foreign ranks meet.
-    pub(super) address: String,
-}
-
-/// A host of the attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Host {
-    /// Where its agent listens.
-    pub(super) peer: PeerAddress,
-    /// Its ranks; none on a host that only lends what it has of the checkpoint.
-    pub(super) ranks: Range<u32>,
-    is_lost: bool,
-    pulse: Pulse,
-    /// When its loop, and its work on checkpoints, were last seen to move.
-    turned_at: Moment,
-    worked_at: Moment,
-}
-
-impl Host {
-    /// A host that was just connected.
-    pub(super) fn new(peer: PeerAddress, ranks: Range<u32>, now: Moment) -> Self {
-        Self { peer, ranks, is_lost: false, pulse: Pulse::default(), turned_at: now, worked_at: now }
-    }
-
-    fn only_lends(&self) -> bool {
-        self.ranks.is_empty()
-    }
-}
-
-/// Something that happened.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Input {
-    /// A host says something.
-    Host(u32, HostMessage),
-    /// A host is lost, and why.
-    Lost(u32, String),
-    /// A heartbeat of a host.
-    Beat(u32, Pulse),
-    /// A controller wants the ranks to stop.
-    Stop,
-    /// Time has passed.
-    Tick,
-}
-
-/// Something to do.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Effect {
-    /// Append a record to the spool. What follows a momentous one waits until it is on disk.
-    Spool(SpoolRecord),
-    /// Ask a host.
-    Ask(u32, LeaderMessage),
-    /// The ranks are started: tell whoever launched the attempt.
-    Announce,
-    /// Nothing was started, or what was must end: tell whoever launched the attempt, and end.
-    Refuse(NotLaunched),
-    /// No rank lives: the attempt is over.
-    End(Ended),
-}
-
 /// Where an attempt stands.
 #[derive(Clone, Debug, PartialEq)]
 enum Phase {
     Launching(Launch),
     Running,
     Over,
-}
-
-/// When something happens: on the agent's own clock, and in milliseconds since the Unix epoch, which only stamps events.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
-    pub(super) moment: Moment,
-    pub(super) wall_ms: u64,
 }
 
 /// An attempt as its leader sees it.
