@@ -288,7 +288,7 @@ impl<'a> Leading<'a> {
                     drop(frame::write(&mut io::stdout(), &AgentReply::Running(self.card.clone())));
                 }
                 Effect::Refuse(reason) => self.ending = Some(Ending::Refused(reason)),
-                Effect::End(_) => self.ending = Some(Ending::Over),
+                Effect::End => self.ending = Some(Ending::Over),
             }
         }
         Ok(())

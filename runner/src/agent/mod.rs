@@ -26,6 +26,8 @@ mod order;
 mod peers;
 mod rank;
 #[cfg(test)]
+mod sample;
+#[cfg(test)]
 mod simulate;
 mod socket;
 pub(crate) mod spool;

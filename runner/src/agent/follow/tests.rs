@@ -2,13 +2,10 @@
 
 use super::super::peers::{Greeting, PeerAddress, Seat, knock};
 use super::*;
-use crate::agent::{Program, agent_identities};
+use crate::agent::{Program, agent_identities, sample};
 use dtrain_protocol::tls::Tls;
-use dtrain_protocol::{
-    Arrangement, Assignment, AttemptId, DeviceKind, Link, Placement, Rank, RunUntil, StepId, Training,
-    TrialId, WaitLimits,
-};
-use dtrain_recipes::{Command, Framework, Model, Optimizer, OptimizerKind, Schedule};
+use dtrain_protocol::{Assignment, AttemptId, Rank, TrialId};
+use dtrain_recipes::{Command, Framework, Model};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::thread;
@@ -18,47 +15,15 @@ fn names() -> Names {
     Names { trial: TrialId("01JZX0000000000000000000AB".into()), attempt: AttemptId(1) }
 }
 
-/// A rank that runs `script` in `folder`.
+/// Rank 1, which runs `script` in `folder`.
 fn assignment(folder: &Path, script: &str) -> Assignment {
     let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
     let command = Command { argv, framework: Framework::Pytorch, progress: Vec::new() };
-    let optimizer =
-        Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };
     let Names { trial, attempt } = names();
-    Assignment {
-        trial,
-        attempt,
-        rank: Rank(1),
-        arrangement: Arrangement::SINGLE,
-        model: Model::Command(command),
-        chunks: Vec::new(),
-        data: None,
-        data_root: folder.into(),
-        training: Training {
-            batch: 1,
-            share: 0..1,
-            micro_batch: 1,
-            micro_batches: 1,
-            optimizer,
-            learning_rate: 1e-3,
-            warmup_steps: 0,
-            schedule_steps: 1,
-            schedule: Schedule::Constant,
-            final_fraction: 1.0,
-            clip: None,
-            seed: 7,
-        },
-        until: RunUntil { steps: Some(StepId(1)), ..RunUntil::default() },
-        step: Vec::new(),
-        placement: Placement { host: 1, device: DeviceKind::Cpu, index: 0, threads: 1 },
-        link: Link::Alone,
-        waits: WaitLimits::for_steps_of(None),
-        validate_every: 1,
-        validate_samples: 1,
-        save_every: 1,
-        checkpoints: folder.join("checkpoints"),
-        resume: None,
-    }
+    let mut assignment = sample::assignment(trial, attempt, Model::Command(command));
+    (assignment.rank, assignment.placement.host) = (Rank(1), 1);
+    assignment.data_root = folder.into();
+    assignment
 }
 
 /// A host whose controller ordered one rank, and the connection of its leader.

@@ -3,7 +3,6 @@
 use super::super::messages::{HostMessage, LeaderMessage, Pulse};
 use super::super::order::SpoolRecord;
 use super::super::peers::PeerAddress;
-use crate::fact::Ended;
 use crate::launch::NotLaunched;
 use crate::machine::Moment;
 use dtrain_protocol::{Assignment, AttemptId};
@@ -84,7 +83,7 @@ pub(in crate::agent) enum Effect {
     /// Nothing was started, or what was must end: tell whoever launched the attempt, and end.
     Refuse(NotLaunched),
     /// No rank lives: the attempt is over.
-    End(Ended),
+    End,
 }
 
 /// When something happens: on the agent's own clock, and in milliseconds since the Unix epoch, which only stamps events.

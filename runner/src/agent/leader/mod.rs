@@ -357,9 +357,9 @@ impl Leader {
             (None, reason) => Ended::Finished(reason.unwrap_or(StopReason::Ordered)),
         };
         let attempt = self.settings.attempt;
-        self.effects.push(Effect::Spool(SpoolRecord::Over { attempt, ended: ended.clone() }));
+        self.effects.push(Effect::Spool(SpoolRecord::Over { attempt, ended }));
         self.ask_all(|_| LeaderMessage::Dismiss);
-        self.effects.push(Effect::End(ended));
+        self.effects.push(Effect::End);
     }
 
     fn refuse(&mut self, reason: NotLaunched) {

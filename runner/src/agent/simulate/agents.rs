@@ -126,12 +126,12 @@ impl World<'_> {
                         self.send_to_follower(attempt, to, message);
                     }
                 }
-                Effect::Announce => self.announced(attempt),
+                Effect::Announce => self.reached.note("launched"),
                 Effect::Refuse(reason) => {
                     self.refused(attempt, machine, reason);
                     self.close(attempt, machine);
                 }
-                Effect::End(_) => self.close(attempt, machine),
+                Effect::End => self.close(attempt, machine),
             }
         }
     }
@@ -322,11 +322,6 @@ impl World<'_> {
     fn refused(&mut self, attempt: AttemptId, machine: usize, reason: NotLaunched) {
         self.reached.note("launch refused");
         self.controller.answers.push((attempt, machine, Err(reason)));
-    }
-
-    fn announced(&mut self, attempt: AttemptId) {
-        self.reached.note("launched");
-        let _ = attempt;
     }
 
     /// What the agents are about, for people.

@@ -4,7 +4,7 @@
 //! Modelled are only what has no decision in it: disks, connections, processes and the training itself. What is promised is held
 //! against the whole world after every beat of it.
 //!
-//! `DTRAIN_SEEDS=20000` is the number of worlds of the longer test, `DTRAIN_FLEET=1000` that of machines in the largest one.
+//! `DTRAIN_SEEDS=20000` is the number of worlds of the longer test, `DTRAIN_FLEET=200` that of machines in the largest one.
 
 mod agents;
 mod bugs;

@@ -5,13 +5,13 @@ use super::network::Node;
 use super::{BEAT, SAVE_EVERY, World};
 use crate::agent::follower;
 use crate::agent::messages::Exit;
+use crate::agent::sample;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
-    Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, FileEntry, HeldBytes, Link, Order,
-    PhaseTimes, Placement, RunUntil, SavedFile, StepFigures, StepId, StopReason, Training as Weights,
-    TrialId, WaitLimits,
+    Assignment, AttemptId, Event, Failure, FileEntry, HeldBytes, Order, PhaseTimes, SavedFile, StepFigures,
+    StepId, StopReason, TrialId, WaitLimits,
 };
-use dtrain_recipes::{Activation, Mlp, Model, Optimizer, OptimizerKind, Schedule};
+use dtrain_recipes::{Activation, Mlp, Model};
 use std::path::PathBuf;
 
 /// How long a rank takes to load.
@@ -297,40 +297,10 @@ fn figures(step: u64) -> StepFigures {
 
 /// What rank 0 of an attempt knows.
 pub(super) fn assignment(attempt: AttemptId, world: u32) -> Assignment {
-    let optimizer =
-        Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };
-    Assignment {
-        trial: TrialId("01T".into()),
-        attempt,
-        rank: dtrain_protocol::Rank(0),
-        arrangement: Arrangement::SINGLE,
-        model: Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: Activation::Relu }),
-        chunks: Vec::new(),
-        data: None,
-        data_root: PathBuf::new(),
-        training: Weights {
-            batch: u64::from(world),
-            share: 0..1,
-            micro_batch: 1,
-            micro_batches: 1,
-            optimizer,
-            learning_rate: 1e-3,
-            warmup_steps: 0,
-            schedule_steps: 1,
-            schedule: Schedule::Constant,
-            final_fraction: 1.0,
-            clip: None,
-            seed: 7,
-        },
-        until: RunUntil::default(),
-        step: Vec::new(),
-        placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
-        link: Link::Alone,
-        waits: WaitLimits { silence_seconds: 5.0, idle_seconds: 30.0, step_seconds: None },
-        validate_every: 1,
-        validate_samples: 1,
-        save_every: SAVE_EVERY,
-        checkpoints: PathBuf::new(),
-        resume: None,
-    }
+    let model = Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: Activation::Relu });
+    let mut assignment = sample::assignment(TrialId("01T".into()), attempt, model);
+    assignment.training.batch = u64::from(world);
+    assignment.save_every = SAVE_EVERY;
+    assignment.waits = WaitLimits { silence_seconds: 5.0, idle_seconds: 30.0, step_seconds: None };
+    assignment
 }
