@@ -4,6 +4,7 @@ use super::foreign::Rendezvous;
 use super::peers::PeerAddress;
 use dtrain_protocol::{Event, FileEntry, Order, Rank, StepId};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What the leader asks of a host.
 ///
@@ -22,9 +23,11 @@ pub(super) enum LeaderMessage {
         /// Name of the checkpoint's folder; one that does not exist is made.
         folder: String,
         /// Each file with the hosts that have it.
-        files: Vec<(FileEntry, Vec<PeerAddress>)>,
+        #[serde(with = "shared")]
+        files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
         /// Content of the table of contents, of a committed checkpoint.
-        manifest: String,
+        #[serde(with = "shared")]
+        manifest: Arc<str>,
     },
     /// Find free ports for foreign ranks; the answer is [`HostMessage::Reserved`].
     ReservePorts {
@@ -38,12 +41,11 @@ pub(super) enum LeaderMessage {
         /// Where foreign ranks meet.
         rendezvous: Rendezvous,
     },
-    /// Hand an order on.
+    /// Hand an order on to every rank of the host.
     Order {
-        /// To which rank.
-        rank: Rank,
         /// The order.
-        order: Order,
+        #[serde(with = "shared")]
+        order: Arc<Order>,
     },
     /// Kill a rank and what it started.
     Kill {
@@ -56,7 +58,8 @@ pub(super) enum LeaderMessage {
         /// Steps completed in it.
         step: StepId,
         /// Content of the table of contents.
-        manifest: String,
+        #[serde(with = "shared")]
+        manifest: Arc<str>,
         /// Files of other hosts that are kept here too, each with the hosts that have it.
         copies: Vec<(FileEntry, Vec<PeerAddress>)>,
     },
@@ -86,7 +89,8 @@ pub(super) enum HostMessage {
     /// What lies here of the checkpoint that was asked for.
     Listed {
         /// Content of the table of contents, when it is there and is what was committed.
-        manifest: Option<String>,
+        #[serde(with = "shared::optional")]
+        manifest: Option<Arc<str>>,
         /// Names of the files that are there in their length.
         files: Vec<String>,
     },
@@ -190,4 +194,46 @@ pub(super) struct Pulse {
     pub(super) turns: u64,
     /// Pieces of work on checkpoints: chunks fetched, files flushed.
     pub(super) work: u64,
+}
+
+/// Values that many messages share are written and read like any other.
+mod shared {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::borrow::ToOwned;
+    use std::sync::Arc;
+
+    pub(super) fn serialize<T, S>(value: &Arc<T>, to: S) -> Result<S::Ok, S::Error>
+    where
+        T: Serialize + ?Sized,
+        S: Serializer,
+    {
+        value.as_ref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Arc<T>, D::Error>
+    where
+        T: ToOwned<Owned: Deserialize<'de>> + ?Sized,
+        D: Deserializer<'de>,
+        Arc<T>: From<T::Owned>,
+    {
+        T::Owned::deserialize(from).map(Arc::from)
+    }
+
+    pub(super) mod optional {
+        use super::{Arc, Deserialize, Deserializer, Serialize, Serializer};
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            value: &Option<Arc<str>>,
+            to: S,
+        ) -> Result<S::Ok, S::Error> {
+            value.as_deref().serialize(to)
+        }
+
+        pub(in super::super) fn deserialize<'de, D>(from: D) -> Result<Option<Arc<str>>, D::Error>
+        where
+            D: Deserializer<'de>,
+        {
+            Ok(Option::<String>::deserialize(from)?.map(Arc::from))
+        }
+    }
 }

@@ -155,11 +155,11 @@ impl Workshop {
 }
 
 /// What lies here of the checkpoint `name`: its table of contents if that is what was committed, and the files that are whole.
-fn list(trial: &TrialFolder, name: &str) -> (Option<String>, Vec<String>) {
+fn list(trial: &TrialFolder, name: &str) -> (Option<Arc<str>>, Vec<String>) {
     let Some(folder) = door::checkpoint(trial, name) else { return (None, Vec::new()) };
     let Ok((text, manifest)) = checkpoints::contents(&folder) else { return (None, Vec::new()) };
     let is_whole = |file: &&FileEntry| {
         fs::metadata(folder.join(&file.name)).is_ok_and(|found| found.len() == file.bytes)
     };
-    (Some(text), manifest.files.iter().filter(is_whole).map(|file| file.name.clone()).collect())
+    (Some(text.into()), manifest.files.iter().filter(is_whole).map(|file| file.name.clone()).collect())
 }

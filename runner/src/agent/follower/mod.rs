@@ -10,6 +10,7 @@ use crate::machine::Moment;
 use dtrain_protocol::{Event, Failure, FileEntry, Order, Rank, SavedFile, StepId};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// How long the leader may take to come.
 const TO_COME_MS: u64 = 60_000;
@@ -67,7 +68,7 @@ pub(super) enum Effect {
     /// Start the ranks; the outcome comes back as [`Input::Done`].
     StartRanks(Rendezvous),
     /// Hand an order on to a rank.
-    Order(Rank, Order),
+    Order(Rank, Arc<Order>),
     /// Kill a rank and what it started.
     Kill(Rank),
     /// End: kill what lives. `Err` says why it could not go on.
@@ -80,11 +81,11 @@ pub(super) enum Work {
     /// See what is there of a checkpoint.
     List { folder: String },
     /// Fetch the files of a checkpoint that are not there, and commit it.
-    Fetch { folder: String, files: Vec<(FileEntry, Vec<PeerAddress>)>, manifest: String },
+    Fetch { folder: String, files: Arc<[(FileEntry, Vec<PeerAddress>)]>, manifest: Arc<str> },
     /// Find free ports.
     ReservePorts { ranks: u32, is_meeting: bool },
     /// Fetch copies, and write the table of contents.
-    Prepare { step: StepId, manifest: String, copies: Vec<(FileEntry, Vec<PeerAddress>)> },
+    Prepare { step: StepId, manifest: Arc<str>, copies: Vec<(FileEntry, Vec<PeerAddress>)> },
     /// Give a checkpoint its final name.
     Commit { step: StepId },
     /// Remove superfluous checkpoints.
@@ -203,12 +204,18 @@ impl Follower {
                 self.are_started = true;
                 self.effects.push(Effect::StartRanks(rendezvous));
             }
-            LeaderMessage::Order { rank, .. } | LeaderMessage::Kill { rank } if !self.has(rank) => {
+            LeaderMessage::Kill { rank } if !self.has(rank) => {
                 self.end(Err(format!(
                     "the leader gives an order to rank {rank}, which was not started here"
                 )));
             }
-            LeaderMessage::Order { rank, order } => self.effects.push(Effect::Order(rank, order)),
+            LeaderMessage::Order { .. } if !self.are_started => {
+                self.end(Err("the leader gives an order to ranks that were not started here".to_owned()));
+            }
+            LeaderMessage::Order { order } => {
+                let ranks = self.settings.ranks.clone().map(Rank);
+                self.effects.extend(ranks.map(|rank| Effect::Order(rank, Arc::clone(&order))));
+            }
             LeaderMessage::Kill { rank } => self.effects.push(Effect::Kill(rank)),
             LeaderMessage::Prepare { step, manifest, copies } => {
                 self.work(Work::Prepare { step, manifest, copies });

@@ -9,6 +9,7 @@ use crate::machine::Moment;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{FileEntry, Rank, SavedFile, StepId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A checkpoint that all ranks saved and not all hosts committed.
 #[derive(Clone, Debug)]
@@ -58,17 +59,20 @@ impl Leader {
         let saved: Vec<(Rank, SavedFile)> = parts.into_iter().flat_map(of).collect();
         let files = saved.iter().map(|(_, file)| file.clone()).collect();
         match commit::contents(&self.settings.first, step, files) {
-            Ok(manifest) => self.prepare(step, &manifest, &saved),
+            Ok(manifest) => self.prepare(step, &manifest.into(), &saved),
             Err(reason) => self.abandon(step, reason),
         }
     }
 
     /// Lets all hosts prepare a checkpoint; each also keeps what the host before it wrote.
-    fn prepare(&mut self, step: StepId, manifest: &str, saved: &[(Rank, SavedFile)]) {
+    fn prepare(&mut self, step: StepId, manifest: &Arc<str>, saved: &[(Rank, SavedFile)]) {
         let hosts = self.committing();
         let mut written: BTreeMap<u32, Vec<FileEntry>> = BTreeMap::new();
-        for (rank, saved) in saved {
-            written.entry(self.host_of(*rank)).or_default().push(saved.file.clone());
+        let mut of_rank = saved.iter().peekable();
+        for host in self.hosts.values() {
+            while let Some((_, saved)) = of_rank.next_if(|(rank, _)| host.ranks.contains(&rank.0)) {
+                written.entry(host.peer.host).or_default().push(saved.file.clone());
+            }
         }
         let before = hosts.iter().copied().cycle().skip(hosts.len() - 1);
         let before: Vec<(u32, u32)> = hosts.iter().copied().zip(before).collect();
@@ -79,7 +83,7 @@ impl Leader {
             let with = |file: FileEntry| -> (FileEntry, Vec<PeerAddress>) { (file, vec![peer.clone()]) };
             let copies =
                 if self.settings.gathers { files.into_iter().map(with).collect() } else { Vec::new() };
-            self.ask(host, LeaderMessage::Prepare { step, manifest: manifest.to_owned(), copies });
+            self.ask(host, LeaderMessage::Prepare { step, manifest: Arc::clone(manifest), copies });
         }
         self.enter(step, Phase::Prepare, hosts.into_iter().collect());
     }

@@ -9,6 +9,7 @@ use crate::launch::NotLaunched;
 use crate::machine::Moment;
 use dtrain_protocol::{FileEntry, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A launch under way.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +25,7 @@ pub(super) struct Launch {
 #[derive(Clone, Debug, PartialEq)]
 enum Stage {
     /// What each has of the checkpoint.
-    List { manifest: Option<String>, holders: BTreeMap<String, Vec<PeerAddress>> },
+    List { manifest: Option<Arc<str>>, holders: BTreeMap<String, Vec<PeerAddress>> },
     /// To fetch what they lack.
     Fetch,
     /// For free ports.
@@ -137,7 +138,7 @@ impl Leader {
     }
 
     /// Lets every host that has ranks fetch what it lacks of the checkpoint.
-    fn fetch(&mut self, manifest_text: Option<String>, mut holders: BTreeMap<String, Vec<PeerAddress>>) {
+    fn fetch(&mut self, manifest_text: Option<Arc<str>>, mut holders: BTreeMap<String, Vec<PeerAddress>>) {
         let name = self.settings.resume.clone().unwrap_or_default();
         let Some(text) = manifest_text else {
             let reason = NotLaunched::Checkpoint(format!("no host has the checkpoint {name}"));
@@ -151,10 +152,10 @@ impl Leader {
             let holders = holders.remove(&file.name).unwrap_or_default();
             (file, holders)
         };
-        let files: Vec<_> = manifest.files.into_iter().map(&mut with_holders).collect();
+        let files: Arc<[_]> = manifest.files.into_iter().map(&mut with_holders).collect();
         let hosts = self.with_ranks();
         for host in &hosts {
-            let (folder, files, manifest) = (name.clone(), files.clone(), text.clone());
+            let (folder, files, manifest) = (name.clone(), Arc::clone(&files), Arc::clone(&text));
             self.ask(*host, LeaderMessage::FetchCheckpoint { folder, files, manifest });
         }
         self.await_from(Stage::Fetch, hosts);

@@ -20,6 +20,7 @@ use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, S
 use launch::Launch;
 use ranks::RankState;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long ranks may take to end by themselves once another was lost, in milliseconds.
@@ -213,19 +214,15 @@ impl Leader {
             }
             Phase::Running if !self.is_stopping => {
                 self.is_stopping = true;
-                self.order_all(&Order::Stop);
+                self.order_all(Order::Stop);
             }
             Phase::Running | Phase::Over => {}
         }
     }
 
-    fn order_all(&mut self, order: &Order) {
-        let of = |host: &Host| host.ranks.clone().map(Rank);
-        let all: Vec<(u32, Rank)> =
-            self.hosts.iter().flat_map(|(index, host)| of(host).map(|rank| (*index, rank))).collect();
-        for (host, rank) in all {
-            self.ask(host, LeaderMessage::Order { rank, order: order.clone() });
-        }
+    fn order_all(&mut self, order: Order) {
+        let order = Arc::new(order);
+        self.ask_all(|_| LeaderMessage::Order { order: Arc::clone(&order) });
     }
 
     /// Spools an event, then does what follows from it.
@@ -239,7 +236,7 @@ impl Leader {
             Event::Listening(address) => {
                 self.addresses.insert(rank, address);
                 if self.addresses.len() == self.ranks.len() {
-                    self.order_all(&Order::Peers(self.addresses.values().cloned().collect()));
+                    self.order_all(Order::Peers(self.addresses.values().cloned().collect()));
                 }
             }
             Event::Saved { step, files, .. } => self.rank_saved(step, rank, Some(files)),
@@ -335,12 +332,6 @@ impl Leader {
 
     fn rank(&mut self, rank: Rank) -> &mut RankState {
         &mut self.ranks[rank.0 as usize]
-    }
-
-    /// The host of a rank.
-    fn host_of(&self, rank: Rank) -> u32 {
-        let has = |host: &&Host| host.ranks.contains(&rank.0);
-        self.hosts.values().find(has).map_or(OWN, |host| host.peer.host)
     }
 
     fn end_when_over(&mut self) {

@@ -1,10 +1,12 @@
 //! The agents of attempts: the state machines that ship, with modelled disks and processes.
 
 use super::bugs::{follower_effects, leader_effects};
-use super::disk::State;
+use super::disk::{Files, State};
+use super::grid::Cell;
 use super::network::{Connection, Node};
 use super::ranks::{Rank, assignment};
 use super::{KEEP, World};
+use crate::agent::SpoolRecord;
 use crate::agent::follower::{self, Follower, Work};
 use crate::agent::leader::{self, Effect, Host, Leader, Now, OWN};
 use crate::agent::messages::{Exit, HostMessage, Pulse, Refusal};
@@ -13,9 +15,10 @@ use crate::checkpoints::commit;
 use crate::launch::NotLaunched;
 use crate::machine::Moment;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
-use dtrain_protocol::{AttemptId, FileEntry, StepId};
+use dtrain_protocol::{AttemptId, FileEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// How long work takes on a disk that is not slow.
 const WORK: u64 = 100;
@@ -27,6 +30,8 @@ pub(super) struct Agent {
     leader: Option<Leader>,
     /// The machine of each host of the attempt, where this agent leads.
     machines: BTreeMap<u32, usize>,
+    /// Whether its spool must be on disk before anything else happens.
+    must_sync: bool,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) pulse: Pulse,
     work: VecDeque<Work>,
@@ -40,9 +45,9 @@ impl Agent {
         self.leader.is_some()
     }
 
-    /// The host of the attempt that is on a machine.
-    pub(super) fn host_on(&self, machine: usize) -> Option<u32> {
-        self.machines.iter().find(|(_, on)| **on == machine).map(|(host, _)| *host)
+    /// Whether it waits for something to happen.
+    pub(super) fn is_idle(&self) -> bool {
+        self.work.is_empty() && !self.ended
     }
 }
 
@@ -54,10 +59,9 @@ impl World<'_> {
         machines: &[(usize, Range<u32>)],
         resume: Option<String>,
     ) {
-        for (machine, _) in machines {
-            // Whoever launches an attempt knows that those before it are over.
-            self.agents.retain(|(of, on), _| on != machine || *of >= attempt);
-        }
+        // Whoever launches an attempt knows that those before it are over.
+        let launched: BTreeSet<usize> = machines.iter().map(|(machine, _)| *machine).collect();
+        self.agents.retain(|(of, on)| of >= attempt || !launched.contains(&on));
         for (index, (machine, ranks)) in machines.iter().enumerate() {
             let is_remote = index > 0;
             let settings = follower::Settings { ranks: ranks.clone(), resume: resume.clone(), is_remote };
@@ -66,6 +70,7 @@ impl World<'_> {
                 follower: Follower::new(settings, Moment(0)),
                 leader: None,
                 machines: BTreeMap::new(),
+                must_sync: false,
                 ranks: BTreeMap::new(),
                 pulse: Pulse::default(),
                 work: VecDeque::new(),
@@ -86,15 +91,15 @@ impl World<'_> {
             gathers: true,
             checkpoints: "checkpoints".into(),
             resume,
-            first: assignment(attempt, world),
+            first: assignment(attempt, world, self.setup.save_every),
             address: "127.0.0.1".into(),
         };
         let now = Now { moment: Moment(0), wall_ms: self.now };
         let (leader, effects) = Leader::begin(settings, hosts.collect(), false, now);
         let own = machines[0].0;
         self.places[own].disk.spools.entry(attempt).or_default();
-        for (machine, _) in &machines[1..] {
-            self.connections.insert((attempt, *machine), Connection::new(own, self.now));
+        for (host, (machine, _)) in (0u32..).zip(machines).skip(1) {
+            self.connections.insert((attempt, *machine), Connection::new(own, host, self.now));
             self.tell_follower(attempt, *machine, follower::Input::LeaderConnected);
         }
         if let Some(agent) = self.agents.get_mut(&(attempt, own)) {
@@ -118,9 +123,11 @@ impl World<'_> {
             match effect {
                 Effect::Spool(record) => self.spool(attempt, machine, record),
                 Effect::Ask(OWN, message) => {
+                    self.sync(attempt, machine);
                     self.tell_follower(attempt, machine, follower::Input::Leader(message));
                 }
                 Effect::Ask(host, message) => {
+                    self.sync(attempt, machine);
                     let to = self.agents.get(&(attempt, machine)).and_then(|agent| agent.machines.get(&host));
                     if let Some(to) = to.copied() {
                         self.send_to_follower(attempt, to, message);
@@ -132,6 +139,36 @@ impl World<'_> {
                     self.close(attempt, machine);
                 }
                 Effect::End => self.close(attempt, machine),
+            }
+        }
+    }
+
+    /// A leader writes a record down.
+    fn spool(&mut self, attempt: AttemptId, machine: usize, record: SpoolRecord) {
+        if let SpoolRecord::Committed { step, .. } = &record {
+            self.committed.insert((attempt, *step));
+        }
+        if let Some(cost) = &mut self.cost {
+            cost.spooled(&record);
+        }
+        if record.is_momentous()
+            && let Some(agent) = self.agents.get_mut(&(attempt, machine))
+        {
+            agent.must_sync = true;
+        }
+        self.places[machine].disk.spools.entry(attempt).or_default().records.push(record);
+    }
+
+    /// Puts the spool on disk where that cannot wait. One flush is enough for many records.
+    fn sync(&mut self, attempt: AttemptId, machine: usize) {
+        let Some(agent) = self.agents.get_mut(&(attempt, machine)).filter(|agent| agent.leads()) else {
+            return;
+        };
+        let Some(spool) = self.places[machine].disk.spools.get_mut(&attempt) else { return };
+        if std::mem::take(&mut agent.must_sync) || spool.is_due(self.now) {
+            spool.flush(self.now);
+            if let Some(cost) = &mut self.cost {
+                cost.spool_fsyncs += 1;
             }
         }
     }
@@ -192,7 +229,7 @@ impl World<'_> {
 
     /// All agents make a turn of their loops, and do work that is due.
     pub(super) fn work(&mut self) {
-        let all: Vec<(AttemptId, usize)> = self.agents.keys().copied().collect();
+        let all: Vec<(AttemptId, usize)> = self.agents.keys().collect();
         for (attempt, machine) in all {
             if !self.is_up(machine) {
                 continue;
@@ -209,13 +246,19 @@ impl World<'_> {
                 let agent = self.agents.get_mut(&(attempt, machine)).expect("it is at work");
                 agent.busy_until = self.now + if is_slow { 30 * WORK } else { WORK };
                 agent.pulse.work += 1;
+                if let Some(cost) = &mut self.cost {
+                    cost.worked(&work);
+                }
                 if let Some(done) = self.do_work(attempt, machine, work) {
                     self.tell_follower(attempt, machine, follower::Input::Done(done));
                 }
             }
             self.tell_follower(attempt, machine, follower::Input::Tick);
-            self.tell_leader(attempt, machine, leader::Input::Beat(OWN, pulse));
-            self.tell_leader(attempt, machine, leader::Input::Tick);
+            if self.agents.get(&(attempt, machine)).is_some_and(Agent::leads) {
+                self.tell_leader(attempt, machine, leader::Input::Beat(OWN, pulse));
+                self.tell_leader(attempt, machine, leader::Input::Tick);
+                self.sync(attempt, machine);
+            }
         }
     }
 
@@ -226,8 +269,8 @@ impl World<'_> {
             Work::List { folder } => {
                 let found = self.places[machine].disk.named(&folder);
                 let found = found.filter(|copy| copy.state > State::Partial);
-                let manifest = found.map(|copy| copy.manifest.clone());
-                let files = found.map_or_else(Vec::new, |copy| copy.files.iter().cloned().collect());
+                let manifest = found.map(|copy| Arc::clone(&copy.manifest));
+                let files = found.map_or_else(Vec::new, |copy| copy.files.names());
                 HostMessage::Listed { manifest, files }
             }
             Work::Fetch { folder, files, manifest } => {
@@ -262,16 +305,16 @@ impl World<'_> {
             Work::Retain { keep, resumed } => {
                 let disk = &mut self.places[machine].disk;
                 let resumed = resumed.as_deref().and_then(parse_folder_name).map(|(step, of)| (of, step));
-                let all = disk.committed();
+                let all: Vec<_> = disk.committed().collect();
                 for name in commit::superfluous(&all, keep, attempt, resumed) {
-                    disk.checkpoints.remove(&name);
+                    disk.remove(name);
                 }
                 return None;
             }
             Work::Discard { step } => {
-                let checkpoints = &mut self.places[machine].disk.checkpoints;
-                if checkpoints.get(&(attempt, step)).is_some_and(|copy| copy.state < State::Committed) {
-                    checkpoints.remove(&(attempt, step));
+                let (disk, name) = (&mut self.places[machine].disk, (attempt, step));
+                if disk.checkpoints().get(&name).is_some_and(|copy| copy.state < State::Committed) {
+                    disk.remove(name);
                 }
                 return None;
             }
@@ -289,8 +332,12 @@ impl World<'_> {
             return Err(Refusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true });
         };
         for (file, peers) in files {
+            let Some(rank) = Files::rank(&file.name) else {
+                return Err(Refusal { reason: format!("no file {}", file.name), is_of_checkpoint: true });
+            };
             let has = |machine: usize| {
-                self.places[machine].disk.named(folder).is_some_and(|copy| copy.files.contains(&file.name))
+                let copy = self.places[machine].disk.checkpoints().get(&(attempt, step));
+                copy.is_some_and(|copy| copy.files.contains(rank))
             };
             if has(machine) {
                 continue;
@@ -303,19 +350,15 @@ impl World<'_> {
             if holder.is_none() {
                 return Err(Refusal { reason: format!("no host gives {}", file.name), is_of_checkpoint });
             }
-            self.places[machine].disk.write(attempt, step, file.name.clone());
+            self.places[machine].disk.write((attempt, step), rank);
         }
         Ok(())
     }
 
-    fn finish(&mut self, machine: usize, folder: &str, manifest: Option<String>, state: State) {
-        let Some((step, attempt)) = parse_folder_name(folder) else { return };
-        let copy =
-            self.places[machine].disk.checkpoints.entry((attempt, step)).or_insert_with(|| {
-                super::disk::Copy { state, files: BTreeSet::new(), manifest: String::new() }
-            });
-        copy.state = copy.state.max(state);
-        copy.manifest = manifest.unwrap_or_else(|| copy.manifest.clone());
+    fn finish(&mut self, machine: usize, folder: &str, manifest: Option<Arc<str>>, state: State) {
+        if let Some((step, attempt)) = parse_folder_name(folder) {
+            self.places[machine].disk.finish((attempt, step), manifest, state);
+        }
     }
 
     /// A launch came to nothing: its controller is told, if it can be.
@@ -326,7 +369,7 @@ impl World<'_> {
 
     /// What the agents are about, for people.
     pub(super) fn agents_in_words(&self) -> String {
-        let words = |((attempt, machine), agent): (&(AttemptId, usize), &Agent)| {
+        let words = |((attempt, machine), agent): (Cell, &Agent)| {
             let Agent { ranks, work, ended, leader, .. } = agent;
             format!(
                 "attempt {attempt} on machine {machine}: {ranks:?}, work {work:?}, ended {ended}, {leader:?}\n"
@@ -337,26 +380,10 @@ impl World<'_> {
 
     /// An agent is killed, and its ranks with it.
     pub(super) fn kill_an_agent(&mut self) {
-        let all: Vec<(AttemptId, usize)> = self.agents.keys().copied().collect();
+        let all: Vec<(AttemptId, usize)> = self.agents.keys().collect();
         if let Some(key) = (!all.is_empty()).then(|| all[self.draw(all.len() as u64) as usize]) {
             self.reached.note("agent killed");
             self.agents.remove(&key);
         }
-    }
-
-    /// Whether some machines together have a checkpoint as all hosts prepared it.
-    pub(super) fn is_whole(&self, name: (AttemptId, StepId), of: &dyn Fn(usize) -> bool) -> bool {
-        let copies = self.places.iter().enumerate().filter(|(machine, _)| of(*machine));
-        let copies: Vec<_> = copies.filter_map(|(_, place)| place.disk.checkpoints.get(&name)).collect();
-        let Some(manifest) =
-            copies.iter().find(|copy| copy.state > State::Partial).map(|copy| &copy.manifest)
-        else {
-            return false;
-        };
-        let Ok(manifest) = serde_json::from_str::<dtrain_protocol::Manifest>(manifest) else { return false };
-        let has = |file: &FileEntry| {
-            copies.iter().any(|copy| copy.state > State::Partial && copy.files.contains(&file.name))
-        };
-        manifest.files.iter().all(has)
     }
 }

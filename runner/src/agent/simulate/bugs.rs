@@ -43,11 +43,16 @@ pub(super) enum Bug {
     SavedBeforeWritten,
     PublishedBeforeFlushed,
     GoneWhenSilent,
+    GoneBeforeRead,
+    FoundForgotten,
+    StepForgotten,
+    TombstoneIgnored,
+    ReturnedNotEnded,
 }
 
 impl Bug {
     /// Every fault.
-    pub(super) const ALL: [Self; 31] = [
+    pub(super) const ALL: [Self; 36] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
         Self::CommitForgotten,
@@ -79,6 +84,11 @@ impl Bug {
         Self::SavedBeforeWritten,
         Self::PublishedBeforeFlushed,
         Self::GoneWhenSilent,
+        Self::GoneBeforeRead,
+        Self::FoundForgotten,
+        Self::StepForgotten,
+        Self::TombstoneIgnored,
+        Self::ReturnedNotEnded,
     ];
 }
 
@@ -104,14 +114,16 @@ fn leader_effect(bug: Bug, effect: Effect) -> Vec<Effect> {
         {
             Vec::new()
         }
-        (
-            Bug::PeersForgotten,
-            Effect::Ask(_, LeaderMessage::Order { order: dtrain_protocol::Order::Peers(_), .. }),
-        )
-        | (
-            Bug::StopForgotten,
-            Effect::Ask(_, LeaderMessage::Order { order: dtrain_protocol::Order::Stop, .. }),
-        ) => Vec::new(),
+        (Bug::PeersForgotten, Effect::Ask(_, LeaderMessage::Order { ref order }))
+            if matches!(**order, dtrain_protocol::Order::Peers(_)) =>
+        {
+            Vec::new()
+        }
+        (Bug::StopForgotten, Effect::Ask(_, LeaderMessage::Order { ref order }))
+            if **order == dtrain_protocol::Order::Stop =>
+        {
+            Vec::new()
+        }
         (Bug::CopiesForgotten, Effect::Ask(host, LeaderMessage::Prepare { step, manifest, .. })) => {
             vec![Effect::Ask(host, LeaderMessage::Prepare { step, manifest, copies: Vec::new() })]
         }
@@ -131,7 +143,7 @@ fn leader_effect(bug: Bug, effect: Effect) -> Vec<Effect> {
             Bug::HoldersForgotten,
             Effect::Ask(host, LeaderMessage::FetchCheckpoint { folder, files, manifest }),
         ) => {
-            let files = files.into_iter().map(|(file, _)| (file, Vec::new())).collect();
+            let files = files.iter().map(|(file, _)| (file.clone(), Vec::new())).collect();
             vec![Effect::Ask(host, LeaderMessage::FetchCheckpoint { folder, files, manifest })]
         }
         (Bug::OverTooEarly, Effect::Spool(SpoolRecord::Event(stamped)))

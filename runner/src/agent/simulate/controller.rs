@@ -1,9 +1,10 @@
 //! The controller: the machine that ships, its history, and what it finds out about machines that it may not reach.
 
+use super::World;
 use super::bugs::Bug;
 use super::network::Node;
+use super::promises::{durable, name_of};
 use super::ranks::Training;
-use super::{World, durable, input_of};
 use crate::agent::SpoolRecord;
 use crate::agent::leader;
 use crate::fact::Fact;
@@ -12,15 +13,29 @@ use crate::machine::{Effect, Input, Machine, Moment};
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
-/// How long a host may not answer before others are asked about it.
-const TO_ANSWER: u64 = 3_000;
+/// Records that are read in one beat, for each machine, and at least.
+const READ: usize = 16;
+const READ_LEAST: usize = 64;
 
-/// Records that are read in one beat.
-const READ: usize = 64;
+/// How long a request may be on its way that is not lost, in milliseconds.
+const LATE: u64 = 20_000;
 
 /// Ranks of each machine.
-const RANKS: u32 = 2;
+pub(super) const RANKS: u32 = 2;
+
+/// A request that arrives then.
+pub(super) struct Late {
+    due: u64,
+    attempt: AttemptId,
+    request: Request,
+}
+
+enum Request {
+    Launch { placed: Vec<(usize, Range<u32>)>, resume: Option<String> },
+    Stop,
+}
 
 /// The program that the user typed.
 pub(super) struct Controller {
@@ -36,6 +51,9 @@ pub(super) struct Controller {
     /// What agents answer to launches, from their machines.
     pub(super) answers: Vec<(AttemptId, usize, Result<(), NotLaunched>)>,
     pub(super) away_until: u64,
+    /// Attempts whose leader could not be asked for so long that they were given up.
+    pub(super) given_up: BTreeSet<AttemptId>,
+    fenced_at: u64,
     unreachable_since: Option<u64>,
     /// Since when the controller's clock counts.
     began: u64,
@@ -53,9 +71,17 @@ impl Controller {
             owed: VecDeque::new(),
             answers: Vec::new(),
             away_until: 0,
+            given_up: BTreeSet::new(),
+            fenced_at: 0,
             unreachable_since: None,
             began: 0,
         }
+    }
+
+    /// Whether it only waits for records.
+    pub(super) fn is_idle(&self, now: u64) -> bool {
+        let reads = self.machine.open().is_some() && self.unreachable_since.is_none();
+        now >= self.away_until && self.owed.is_empty() && self.answers.is_empty() && reads
     }
 
     /// The newest checkpoint that counts.
@@ -78,12 +104,15 @@ impl World<'_> {
     }
 
     fn tell(&mut self, input: Input) {
+        if let Input::Gone { attempt } = input {
+            self.reads_all(attempt);
+        }
         let moment = Moment(self.now - self.controller.began);
         let mut effects = self.controller.machine.step(moment, input);
         loop {
             let mut crashed = false;
             for effect in effects.drain(..) {
-                if self.is_chaos && self.draw(200) == 0 {
+                if self.is_chaos && self.draw(self.setup.crash) == 0 {
                     crashed = true;
                     break;
                 }
@@ -122,12 +151,11 @@ impl World<'_> {
             Effect::Look => self.look(),
             Effect::Launch { attempt, from } => self.launch(attempt, from),
             Effect::SendStop { attempt } => {
-                if let Some(machine) = self.leader_of(attempt)
-                    && self.talk(Node::Controller, Node::Machine(machine))
-                {
-                    self.reached.note("asked to stop");
-                    self.tell_leader(attempt, machine, leader::Input::Stop);
+                if self.draw(4) == 0 {
+                    let due = self.now + self.draw(LATE);
+                    self.late.push(Late { due, attempt, request: Request::Stop });
                 }
+                self.ask_to_stop(attempt);
             }
             Effect::Kill { attempt } => {
                 self.reached.note("attempt killed");
@@ -144,10 +172,7 @@ impl World<'_> {
     fn record(&mut self, fact: Fact) {
         if let Some(name) = durable(&fact) {
             self.reached.note("durable checkpoint");
-            if !self.committed.contains(&name) && !self.is_whole(name, &|_| true) {
-                self.breaks(|| format!("a checkpoint counts only once it was committed: {name:?}"));
-            }
-            self.holds_for(name);
+            self.counts(name);
         }
         self.controller.ledger.push(fact);
     }
@@ -160,18 +185,22 @@ impl World<'_> {
             .collect();
         let disks = self.places.iter().zip(&reachable).filter(|(_, answers)| **answers);
         let names: BTreeSet<_> = disks.flat_map(|(place, _)| place.disk.committed()).collect();
+        self.held.looked = None;
         for (attempt, step) in names {
             let folder = std::path::PathBuf::from("checkpoints").join(folder_name(step, attempt));
             let is_there = self.is_whole((attempt, step), &|machine| reachable[machine]);
             if is_there && self.controller.machine.would_adopt(attempt, step, &folder) {
                 self.reached.note("found on a disk");
-                self.controller.owed.push_back(Input::Found { attempt, step, folder });
+                self.held.looked = Some((attempt, step));
+                if !self.has(Bug::FoundForgotten) {
+                    self.controller.owed.push_back(Input::Found { attempt, step, folder });
+                }
             }
         }
         self.controller.owed.push_back(Input::Looked);
     }
 
-    fn leader_of(&self, attempt: AttemptId) -> Option<usize> {
+    pub(super) fn leader_of(&self, attempt: AttemptId) -> Option<usize> {
         self.controller.launched.get(&attempt)?.first().copied()
     }
 
@@ -189,22 +218,75 @@ impl World<'_> {
         let placed: Vec<_> = machines.iter().copied().zip(ranks).collect();
         let resume = from.as_ref().and_then(|point| point.folder.file_name()?.to_str().map(str::to_owned));
         self.reached.note(if resume.is_some() { "resumed" } else { "begun anew" });
-        self.training.insert(attempt, Training::new(&placed, from.map_or(0, |point| point.step.0)));
+        self.goes_on_from(from.as_ref().and_then(|point| name_of(&point.folder)));
+        let step = from.map_or(0, |point| point.step.0);
+        let learned = self.learned(resume.as_deref(), step);
+        let step = if self.has(Bug::StepForgotten) && step > 0 { step + 1 } else { step };
+        self.training.insert(attempt, Training::new(&placed, step, learned));
         self.controller.launched.insert(attempt, machines);
-        self.launch_on(attempt, &placed, resume);
+        let draw = self.draw(12);
+        if draw < 2 {
+            // It is on its way for long, or comes once more.
+            let due = self.now + self.draw(LATE);
+            let request = Request::Launch { placed: placed.clone(), resume: resume.clone() };
+            self.late.push(Late { due, attempt, request });
+        }
+        if draw != 0 {
+            self.launch_on(attempt, &placed, resume);
+        }
     }
 
-    /// A leader writes a record down.
-    pub(super) fn spool(&mut self, attempt: AttemptId, machine: usize, record: SpoolRecord) {
-        if let SpoolRecord::Committed { step, .. } = &record {
-            self.committed.insert((attempt, *step));
+    fn ask_to_stop(&mut self, attempt: AttemptId) {
+        if let Some(machine) = self.leader_of(attempt)
+            && self.talk(Node::Controller, Node::Machine(machine))
+        {
+            self.reached.note("asked to stop");
+            self.tell_leader(attempt, machine, leader::Input::Stop);
         }
-        let is_momentous = record.is_momentous();
-        let spool = self.places[machine].disk.spools.entry(attempt).or_default();
-        spool.records.push(record);
-        // Others are flushed within a second.
-        if is_momentous || self.now.is_multiple_of(1000) {
-            spool.flushed = spool.records.len();
+    }
+
+    /// Requests arrive that were on their way for long. A launch finds a spool of its attempt where it was launched, or buried.
+    pub(super) fn arrive_late(&mut self) {
+        let now = self.now;
+        let (due, late) = std::mem::take(&mut self.late).into_iter().partition(|late| late.due <= now);
+        self.late = late;
+        for Late { attempt, request, .. } in due {
+            match request {
+                Request::Stop => {
+                    self.reached.note("asked to stop once more");
+                    self.ask_to_stop(attempt);
+                }
+                Request::Launch { placed, resume } => {
+                    let leader = placed[0].0;
+                    let is_known = self.places[leader].disk.spools.contains_key(&attempt);
+                    let is_fenced = |(machine, _): &(usize, Range<u32>)| {
+                        self.agents.keys().any(|(of, on)| on == *machine && of > attempt)
+                    };
+                    if (is_known && !self.has(Bug::TombstoneIgnored)) || !self.is_up(leader) {
+                        self.reached.note("late launch refused");
+                    } else if placed.iter().any(is_fenced) {
+                        self.reached.note("late launch finds a newer attempt");
+                    } else {
+                        self.reached.note("late launch");
+                        self.launch_on(attempt, &placed, resume);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends what lives of attempts that are over, wherever it can be reached.
+    fn fence(&mut self) {
+        let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
+        if self.now < self.controller.fenced_at + 1000 || self.has(Bug::ReturnedNotEnded) {
+            return;
+        }
+        self.controller.fenced_at = self.now;
+        let over = self.agents.keys().filter(|(attempt, _)| *attempt < newest);
+        let over: Vec<_> = over.filter(|(_, on)| self.talk(Node::Controller, Node::Machine(*on))).collect();
+        for cell in over {
+            self.reached.note("came back and was ended");
+            self.agents.remove(&cell);
         }
     }
 
@@ -214,6 +296,7 @@ impl World<'_> {
             return;
         }
         self.tell(Input::Tick);
+        self.fence();
         while let Some(input) = self.controller.owed.pop_front() {
             self.tell(input);
         }
@@ -233,14 +316,12 @@ impl World<'_> {
         }
         let now = self.now;
         let since = *self.controller.unreachable_since.get_or_insert(now);
-        let is_patient = now < since + TO_ANSWER && !self.has(Bug::GoneWhenSilent);
-        let says_gone = |machine: &usize| {
-            self.talk(Node::Controller, Node::Machine(*machine))
-                && !self.agents.contains_key(&(open, *machine))
-        };
-        let is_lost = self.has(Bug::GoneWhenSilent) || machines[1..].iter().any(says_gone);
-        if !is_patient && is_lost {
-            self.reached.note("spool out of reach");
+        if self.has(Bug::GoneWhenSilent) {
+            return self.tell(Input::Gone { attempt: open });
+        }
+        if now >= since + self.setup.lost_after {
+            self.reached.note("given up");
+            self.controller.given_up.insert(open);
             self.tell(Input::Gone { attempt: open });
         }
     }
@@ -268,7 +349,8 @@ impl World<'_> {
     /// Reads the spool of an attempt whose leader's machine answers.
     fn read(&mut self, open: AttemptId, leader: usize) {
         let is_alive = self.agents.contains_key(&(open, leader));
-        for _ in 0..READ {
+        for _ in 0..READ_LEAST.max(READ * self.setup.machines) {
+            // Where nothing lives of it, nothing ever will: whoever asks for it buries it.
             let spool = self.places[leader].disk.spools.entry(open).or_default();
             let published =
                 if is_alive && !self.setup.bug.is_some_and(|bug| bug == Bug::PublishedBeforeFlushed) {
@@ -294,9 +376,10 @@ impl World<'_> {
         }
         let records = self.places[leader].disk.spools[&open].records.len();
         if self.controller.kept.get(&open).is_some_and(|kept| *kept > records) {
-            return self.breaks(|| format!("what a controller was told is on disk: attempt {open}"));
+            return self.breaks(|| format!("NL-1: what a controller was told is on disk: attempt {open}"));
         }
-        if !is_alive && self.controller.read >= records {
+        let is_read = self.controller.read >= records || self.has(Bug::GoneBeforeRead);
+        if !is_alive && is_read {
             self.reached.note("found gone");
             self.tell(Input::Gone { attempt: open });
         }
@@ -312,4 +395,16 @@ impl World<'_> {
             self.breaks(|| format!("a checkpoint that is whole is not refused: {name}, {detail}"));
         }
     }
+}
+
+/// What the machine of the controller is told of a record.
+fn input_of(record: SpoolRecord) -> Option<Input> {
+    Some(match record {
+        SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
+        SpoolRecord::Event(stamped) => Input::Event(stamped),
+        SpoolRecord::Committed { attempt, step, folder } => Input::Committed { attempt, step, folder },
+        SpoolRecord::CommitFailed { attempt, step, .. } => Input::CommitFailed { attempt, step },
+        SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
+        SpoolRecord::Unreadable { .. } => return None,
+    })
 }

@@ -1,35 +1,36 @@
 //! A seeded world that runs the code that ships: the machine of the controller, the leader and the followers of every attempt, on
-//! machines that die, freeze and have full, slow or forgetful disks, over a network that delays messages and cuts either direction.
+//! machines that die, freeze and have full, slow or forgetful disks, over a network that delays messages, repeats requests of the
+//! controller and cuts either direction. A connection keeps its order, as TCP does; messages of different ones overtake each other.
 //!
 //! Modelled are only what has no decision in it: disks, connections, processes and the training itself. What is promised is held
-//! against the whole world after every beat of it.
+//! against the whole world; `promises` names it.
 //!
 //! `DTRAIN_SEEDS=20000` is the number of worlds of the longer test, `DTRAIN_FLEET=200` that of machines in the largest one.
 
 mod agents;
 mod bugs;
 mod controller;
+mod cost;
 mod disk;
+mod grid;
 mod network;
 mod promises;
 mod ranks;
 mod tests;
 
-use crate::agent::SpoolRecord;
-use crate::fact::{Fact, Verdict};
+use crate::fact::Verdict;
 use crate::machine::Input;
 use agents::Agent;
 use bugs::Bug;
-use controller::Controller;
+use controller::{Controller, Late};
+use cost::Cost;
 use disk::Disk;
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{AttemptId, StepId};
+use grid::Grid;
 use network::{Connection, Node};
 use ranks::Training;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Simulated milliseconds between two looks at everything.
-const BEAT: u64 = 50;
 
 /// After how long without a message an end of a connection is lost, as in the connections that ship.
 const SILENCE: u64 = 2_000;
@@ -37,8 +38,8 @@ const SILENCE: u64 = 2_000;
 /// Checkpoints that are kept.
 const KEEP: u32 = 2;
 
-/// Steps between two checkpoints.
-const SAVE_EVERY: u64 = 4;
+/// The longest that time jumps while nothing is going on but training, in milliseconds.
+const LONGEST_BEAT: u64 = 5_000;
 
 /// How a machine is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +67,16 @@ struct Setup {
     seconds: u64,
     /// Mean seconds between two faults.
     every: u64,
+    /// Milliseconds between two looks at everything, while anything but training is going on.
+    beat: u64,
+    /// Milliseconds of a step.
+    step: u64,
+    /// Steps between two checkpoints.
+    save_every: u64,
+    /// After how many milliseconds the controller gives up a host that cannot be asked.
+    lost_after: u64,
+    /// One in how many effects of the controller's machine kills the controller.
+    crash: u64,
     bug: Option<Bug>,
 }
 
@@ -86,14 +97,24 @@ struct World<'a> {
     now: u64,
     places: Vec<Place>,
     /// By attempt and machine.
-    agents: BTreeMap<(AttemptId, usize), Agent>,
-    connections: BTreeMap<(AttemptId, usize), Connection>,
+    agents: Grid<Agent>,
+    /// By attempt and machine of the follower.
+    connections: Grid<Connection>,
     /// Nothing gets from the first to the second until then.
     cuts: BTreeMap<(Node, Node), u64>,
+    /// Nothing gets from or to it until then.
+    cut_off: BTreeMap<Node, u64>,
+    /// What is sent to it takes long until then.
+    slow: BTreeMap<Node, u64>,
+    /// Requests of the controller that are still on their way, or come a second time.
+    late: Vec<Late>,
     controller: Controller,
     training: BTreeMap<AttemptId, Training>,
     /// The last step that training is to reach; it is chosen once there is peace.
     last: u64,
+    strike_at: u64,
+    /// When the promises are held against the world again, and how the disks were then.
+    held: promises::Held,
     /// Whether faults happen.
     is_chaos: bool,
     /// What the leaders of all attempts committed, whether anybody heard of it or not.
@@ -101,6 +122,8 @@ struct World<'a> {
     /// The first promise that did not hold.
     broken: Option<String>,
     messages: u64,
+    /// What it would cost for real; `None` where nobody asked.
+    cost: Option<Cost>,
     reached: &'a mut Reached,
 }
 
@@ -118,7 +141,8 @@ fn run(seed: u64, setup: Setup, reached: &mut Reached) -> Result<Spent, String> 
     world.user(Input::Resume);
     let chaos = setup.seconds * 1000;
     while world.now < chaos && world.broken.is_none() {
-        if world.now.is_multiple_of(1000) && world.draw(setup.every) == 0 {
+        if world.now >= world.strike_at {
+            world.strike_at = world.now + 1000 * (1 + world.draw(2 * setup.every - 1));
             world.strike();
         }
         world.beat();
@@ -173,16 +197,22 @@ impl<'a> World<'a> {
             draws: 0,
             now: 0,
             places: (0..setup.machines).map(|_| place()).collect(),
-            agents: BTreeMap::new(),
-            connections: BTreeMap::new(),
+            agents: Grid::new(),
+            connections: Grid::new(),
             cuts: BTreeMap::new(),
+            cut_off: BTreeMap::new(),
+            slow: BTreeMap::new(),
+            late: Vec::new(),
             controller: Controller::new(),
             training: BTreeMap::new(),
             last: u64::MAX,
+            strike_at: 1000 * setup.every,
+            held: promises::Held::default(),
             is_chaos: true,
             committed: BTreeSet::new(),
             broken: None,
             messages: 0,
+            cost: None,
             reached,
         }
     }
@@ -204,10 +234,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A twentieth of a second passes for everybody.
+    /// Time passes for everybody: a beat, or until the next step where nothing but training is going on.
     fn beat(&mut self) {
-        self.now += BEAT;
+        let quiet = self.quiet_until().map_or(0, |until| until.saturating_sub(self.now));
+        self.now += quiet.clamp(self.setup.beat, LONGEST_BEAT.max(self.setup.beat));
         self.recover();
+        self.arrive_late();
         self.deliver();
         self.train();
         self.work();
@@ -215,10 +247,30 @@ impl<'a> World<'a> {
         self.holds();
     }
 
+    /// Until when nothing happens but heartbeats; `None` while anything else may.
+    fn quiet_until(&self) -> Option<u64> {
+        let is_calm = self.cuts.is_empty() && self.cut_off.is_empty() && self.late.is_empty();
+        let is_well = |place: &Place| {
+            place.health == Health::Up && self.now >= place.disk.full_until.max(place.disk.slow_until)
+        };
+        let mut training = self.training.iter().filter(|(attempt, _)| self.agents.has_attempt(**attempt));
+        let (only, None) = (training.next()?, training.next()) else { return None };
+        let is_quiet = is_calm
+            && self.is_chaos
+            && only.1.is_ready
+            && self.controller.is_idle(self.now)
+            && self.places.iter().all(is_well)
+            && self.agents.iter().all(|(_, agent)| agent.is_idle())
+            && self.connections.iter().all(|(_, connection)| connection.is_idle());
+        is_quiet.then_some(only.1.next_at.min(self.strike_at))
+    }
+
     /// Machines come back whose time has come, and cuts heal.
     fn recover(&mut self) {
         let now = self.now;
         self.cuts.retain(|_, until| now < *until);
+        self.cut_off.retain(|_, until| now < *until);
+        self.slow.retain(|_, until| now < *until);
         for place in &mut self.places {
             if let Health::Dead(until) | Health::Frozen(until) = place.health
                 && now >= until
@@ -235,8 +287,10 @@ impl<'a> World<'a> {
     /// A fault.
     fn strike(&mut self) {
         let machine = self.draw(self.setup.machines as u64) as usize;
-        let until = self.now + 500 + self.draw(30_000);
-        match self.draw(12) {
+        // Now and then it takes longer than anybody waits.
+        let until =
+            self.now + 500 + self.draw(30_000) + self.setup.lost_after * u64::from(self.draw(12) == 0);
+        match self.draw(14) {
             0 | 1 => self.kill_machine(machine, until),
             2 => {
                 self.reached.note("machine froze");
@@ -244,23 +298,19 @@ impl<'a> World<'a> {
             }
             3 => {
                 self.reached.note("machine cut off");
-                for other in self.nodes() {
-                    self.cuts.insert((Node::Machine(machine), other), until);
-                    self.cuts.insert((other, Node::Machine(machine)), until);
-                }
+                self.cut_off.insert(Node::Machine(machine), until);
             }
             4 => {
                 self.reached.note("cut in one direction");
-                let nodes = self.nodes();
-                let other = nodes[self.draw(nodes.len() as u64) as usize];
+                let other = match self.draw(self.setup.machines as u64 + 1) as usize {
+                    other if other < self.setup.machines => Node::Machine(other),
+                    _ => Node::Controller,
+                };
                 self.cuts.insert((Node::Machine(machine), other), until);
             }
             5 => {
                 self.reached.note("controller cut off");
-                for other in self.nodes() {
-                    self.cuts.insert((Node::Controller, other), until);
-                    self.cuts.insert((other, Node::Controller), until);
-                }
+                self.cut_off.insert(Node::Controller, until);
             }
             6 => {
                 self.reached.note("disk full");
@@ -276,16 +326,21 @@ impl<'a> World<'a> {
                 self.reached.note("controller crash");
                 self.crash();
             }
-            _ => {
+            11 => {
                 self.reached.note("controller away");
                 self.controller.away_until = until;
             }
+            12 => {
+                self.reached.note("slow link");
+                self.slow.insert(Node::Machine(machine), until);
+            }
+            _ => {
+                self.reached.note("the leader is cut off from the controller");
+                if let Some(leader) = self.controller.machine.open().and_then(|open| self.leader_of(open)) {
+                    self.cuts.insert((Node::Machine(leader), Node::Controller), until);
+                }
+            }
         }
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        let machines = (0..self.setup.machines).map(Node::Machine);
-        machines.chain([Node::Controller]).collect()
     }
 
     /// Power fails: processes are gone, and what was not flushed is lost.
@@ -293,12 +348,12 @@ impl<'a> World<'a> {
         self.reached.note("machine died");
         self.places[machine].health = Health::Dead(until);
         self.places[machine].disk.lose_unflushed();
-        self.agents.retain(|(_, on), _| *on != machine);
+        self.agents.retain(|(_, on)| on != machine);
     }
 
     /// The user stops the trial, which does so within a minute.
     fn stop(&mut self) {
-        for _ in 0..60_000 / BEAT {
+        for _ in 0..60_000 / self.setup.beat {
             if self.controller.machine.open().is_some() {
                 break;
             }
@@ -306,7 +361,7 @@ impl<'a> World<'a> {
             self.beat();
         }
         self.user(Input::Stop);
-        for _ in 0..60_000 / BEAT {
+        for _ in 0..60_000 / self.setup.beat {
             if self.controller.machine.verdict().is_some() {
                 return;
             }
@@ -319,6 +374,8 @@ impl<'a> World<'a> {
     fn make_peace(&mut self) {
         self.is_chaos = false;
         self.cuts.clear();
+        self.cut_off.clear();
+        self.slow.clear();
         self.controller.away_until = 0;
         for place in &mut self.places {
             place.health = Health::Up;
@@ -330,24 +387,4 @@ impl<'a> World<'a> {
     fn choose_the_last_step(&mut self) {
         self.last = self.training.values().map(|training| training.step).max().unwrap_or(0) + 10;
     }
-}
-
-/// Steps of a durable checkpoint.
-fn durable(fact: &Fact) -> Option<(AttemptId, StepId)> {
-    match fact {
-        Fact::CheckpointDurable { attempt, step, .. } => Some((*attempt, *step)),
-        _ => None,
-    }
-}
-
-/// What the machine of the controller is told of a record.
-fn input_of(record: SpoolRecord) -> Option<Input> {
-    Some(match record {
-        SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
-        SpoolRecord::Event(stamped) => Input::Event(stamped),
-        SpoolRecord::Committed { attempt, step, folder } => Input::Committed { attempt, step, folder },
-        SpoolRecord::CommitFailed { attempt, step, .. } => Input::CommitFailed { attempt, step },
-        SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
-        SpoolRecord::Unreadable { .. } => return None,
-    })
 }

@@ -48,20 +48,32 @@ impl<T> Way<T> {
 #[derive(Debug)]
 pub(super) struct Connection {
     leader: usize,
+    /// The host of the attempt that the follower is.
+    host: u32,
     to_follower: Way<LeaderMessage>,
     to_leader: Way<HostMessage>,
 }
 
 impl Connection {
-    pub(super) fn new(leader: usize, now: u64) -> Self {
-        Self { leader, to_follower: Way::new(now), to_leader: Way::new(now) }
+    pub(super) fn new(leader: usize, host: u32, now: u64) -> Self {
+        Self { leader, host, to_follower: Way::new(now), to_leader: Way::new(now) }
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        let (one, other) = (&self.to_follower, &self.to_leader);
+        one.queue.is_empty() && other.queue.is_empty() && !one.is_lost && !other.is_lost
     }
 }
 
 impl World<'_> {
     /// Whether something that is sent now gets from one to the other.
     pub(super) fn gets_to(&self, from: Node, to: Node) -> bool {
-        from == to || !self.cuts.contains_key(&(from, to))
+        let is_cut = || {
+            [from, to].iter().any(|node| self.cut_off.contains_key(node))
+                || self.cuts.contains_key(&(from, to))
+        };
+        from == to || (self.cuts.is_empty() && self.cut_off.is_empty()) || !is_cut()
     }
 
     /// Whether both hear each other and both are up.
@@ -73,15 +85,35 @@ impl World<'_> {
         is_up(one) && is_up(other) && self.gets_to(one, other) && self.gets_to(other, one)
     }
 
+    /// Whether all machines hear each other and all are up.
+    pub(super) fn all_talk(&self, machines: &[(usize, std::ops::Range<u32>)]) -> bool {
+        let has = |node: &Node| machines.iter().any(|(machine, _)| *node == Node::Machine(*machine));
+        machines.iter().all(|(machine, _)| self.is_up(*machine))
+            && (machines.len() < 2 || !self.cut_off.keys().any(&has))
+            && !self.cuts.keys().any(|(from, to)| has(from) && has(to))
+    }
+
+    /// When something arrives that is sent to a machine now.
+    fn due(&mut self, machine: usize) -> u64 {
+        let most = if self.slow.contains_key(&Node::Machine(machine)) { 1_500 } else { 100 };
+        self.now + self.draw(most)
+    }
+
     pub(super) fn send_to_follower(&mut self, attempt: AttemptId, machine: usize, message: LeaderMessage) {
-        let due = self.now + self.draw(100);
+        let due = self.due(machine);
+        if let Some(cost) = &mut self.cost {
+            cost.asked(&message);
+        }
         if let Some(connection) = self.connections.get_mut(&(attempt, machine)) {
             connection.to_follower.queue.push_back((due, Wire::Message(message)));
         }
     }
 
     pub(super) fn send_to_leader(&mut self, attempt: AttemptId, machine: usize, message: HostMessage) {
-        let due = self.now + self.draw(100);
+        let due = self.due(machine);
+        if let Some(cost) = &mut self.cost {
+            cost.told(&message);
+        }
         if let Some(connection) = self.connections.get_mut(&(attempt, machine)) {
             connection.to_leader.queue.push_back((due, Wire::Message(message)));
         }
@@ -89,7 +121,7 @@ impl World<'_> {
 
     /// Everything that arrives by now arrives.
     pub(super) fn deliver(&mut self) {
-        let all: Vec<(AttemptId, usize)> = self.connections.keys().copied().collect();
+        let all: Vec<(AttemptId, usize)> = self.connections.keys().collect();
         for key in all {
             self.beat_over(key);
             self.deliver_to_follower(key);
@@ -154,7 +186,7 @@ impl World<'_> {
         let Some(connection) = self.connections.get(&key) else { return };
         let leader = connection.leader;
         let is_open = self.gets_to(Node::Machine(machine), Node::Machine(leader)) && self.is_up(leader);
-        let host = self.agents.get(&(attempt, leader)).and_then(|agent| agent.host_on(machine));
+        let host = connection.host;
         while is_open
             && let Some(connection) = self.connections.get_mut(&key)
             && !connection.to_leader.is_lost
@@ -163,7 +195,6 @@ impl World<'_> {
             let (_, wire) = connection.to_leader.queue.pop_front().expect("it was just looked at");
             connection.to_leader.heard_at = self.now;
             self.messages += 1;
-            let Some(host) = host else { continue };
             self.tell_leader(
                 attempt,
                 leader,
@@ -176,9 +207,7 @@ impl World<'_> {
         let Some(connection) = self.connections.get(&key) else { return };
         if let Some(reason) = self.lost(attempt, machine, leader, &connection.to_leader) {
             self.connections.get_mut(&key).expect("it was just looked at").to_leader.is_lost = true;
-            if let Some(host) = host {
-                self.tell_leader(attempt, leader, leader::Input::Lost(host, reason));
-            }
+            self.tell_leader(attempt, leader, leader::Input::Lost(host, reason));
         }
     }
 
@@ -195,14 +224,14 @@ impl World<'_> {
         if is_gone && is_open && self.now >= way.heard_at + RESET && way.queue.is_empty() {
             return Some("it closed the connection".to_owned());
         }
-        (self.now > way.heard_at + SILENCE).then(|| "no heartbeat".to_owned())
+        (self.now > way.heard_at + SILENCE.max(2 * self.setup.beat)).then(|| "no heartbeat".to_owned())
     }
 
     /// A machine stands still. Whoever wakes up suspects itself first, and not the other.
     pub(super) fn freeze(&mut self, machine: usize, until: u64) {
         self.places[machine].health = Health::Frozen(until);
-        for ((_, follower), connection) in &mut self.connections {
-            if *follower == machine {
+        for ((_, follower), connection) in self.connections.iter_mut() {
+            if follower == machine {
                 connection.to_follower.heard_at = connection.to_follower.heard_at.max(until);
             }
             if connection.leader == machine {

@@ -1,8 +1,10 @@
 //! The ranks of attempts: they start, meet, train in step, save, and fail when one of them is missing.
 
+use super::World;
 use super::bugs::Bug;
-use super::network::Node;
-use super::{BEAT, SAVE_EVERY, World};
+use super::disk::Files;
+use super::grid::Cell;
+use super::promises::Learned;
 use crate::agent::follower;
 use crate::agent::messages::Exit;
 use crate::agent::sample;
@@ -16,9 +18,6 @@ use std::path::PathBuf;
 
 /// How long a rank takes to load.
 const TO_LOAD: u64 = 300;
-
-/// How long a step takes.
-const STEP: u64 = 200;
 
 /// How long ranks wait for one of which they hear nothing, and for one whose connection is closed.
 const SILENT: u64 = 5_000;
@@ -51,14 +50,17 @@ pub(super) struct Training {
     /// Machines with their ranks.
     machines: Vec<(usize, std::ops::Range<u32>)>,
     pub(super) step: u64,
-    next_at: u64,
+    learned: Learned,
+    pub(super) next_at: u64,
+    /// Whether all ranks train.
+    pub(super) is_ready: bool,
     /// Since when a rank is missed.
     missed_since: Option<u64>,
 }
 
 impl Training {
-    pub(super) fn new(machines: &[(usize, std::ops::Range<u32>)], step: u64) -> Self {
-        Self { machines: machines.to_vec(), step, next_at: 0, missed_since: None }
+    pub(super) fn new(machines: &[(usize, std::ops::Range<u32>)], step: u64, learned: Learned) -> Self {
+        Self { machines: machines.to_vec(), step, learned, next_at: 0, is_ready: false, missed_since: None }
     }
 }
 
@@ -117,8 +119,7 @@ impl World<'_> {
 
     /// A rank is killed by somebody, or hangs.
     pub(super) fn kill_a_rank(&mut self) {
-        let of = |((attempt, machine), agent): (&(AttemptId, usize), &super::Agent)| {
-            let (attempt, machine) = (*attempt, *machine);
+        let of = |((attempt, machine), agent): (Cell, &super::Agent)| {
             let lives = agent.ranks.iter().filter(|(_, rank)| rank.stage == Stage::Ready);
             lives.map(|(rank, _)| (attempt, machine, *rank)).collect::<Vec<_>>()
         };
@@ -141,11 +142,11 @@ impl World<'_> {
     pub(super) fn train(&mut self) {
         let attempts: Vec<AttemptId> = self.training.keys().copied().collect();
         for attempt in attempts {
-            let machines = self.training[&attempt].machines.clone();
-            if !machines.iter().any(|(machine, _)| self.agents.contains_key(&(attempt, *machine))) {
+            if !self.agents.has_attempt(attempt) {
                 // Nothing of it lives; how far it came stays known.
                 continue;
             }
+            let machines = self.training[&attempt].machines.clone();
             for (machine, ranks) in &machines {
                 if self.is_up(*machine) {
                     ranks.clone().for_each(|rank| self.rank_goes_on(attempt, *machine, rank));
@@ -189,11 +190,11 @@ impl World<'_> {
             machines.iter().flat_map(|(machine, ranks)| ranks.clone().map(|rank| (*machine, rank))).collect();
         let is_ready = |world: &Self| {
             all.iter().all(|(machine, rank)| stage(world, *machine, *rank) == Some(Stage::Ready))
-                && machines.iter().all(|(one, _)| {
-                    machines.iter().all(|(other, _)| world.talk(Node::Machine(*one), Node::Machine(*other)))
-                })
+                && world.all_talk(machines)
         };
-        if is_ready(self) {
+        let is_ready = is_ready(self);
+        self.training.get_mut(&attempt).expect("it trains").is_ready = is_ready;
+        if is_ready {
             self.training.get_mut(&attempt).expect("it trains").missed_since = None;
             if self.now >= self.training[&attempt].next_at {
                 self.step(attempt, &all);
@@ -208,7 +209,7 @@ impl World<'_> {
         let is_closed = all.iter().any(|(machine, rank)| {
             matches!(stage(self, *machine, *rank), None | Some(Stage::Gone | Stage::Ending(..)))
         });
-        let now = self.now;
+        let (now, ends) = (self.now, self.now + self.setup.beat);
         let training = self.training.get_mut(&attempt).expect("it trains");
         let since = *training.missed_since.get_or_insert(now);
         if now < since + if is_closed { CLOSED } else { SILENT } {
@@ -220,19 +221,25 @@ impl World<'_> {
             let lost = Failure::PeerLost { peer: None, detail: "it is silent".into() };
             self.say(attempt, machine, rank, Event::Failed(lost));
             if let Some(known) = self.rank(attempt, machine, rank) {
-                known.stage = Stage::Ending(now + BEAT, Exit { code: Some(1), signal: None });
+                known.stage = Stage::Ending(ends, Exit { code: Some(1), signal: None });
             }
         }
     }
 
     fn step(&mut self, attempt: AttemptId, all: &[(usize, u32)]) {
-        if self.controller.launched.keys().next_back().is_some_and(|newest| *newest > attempt) {
-            return self.breaks(|| format!("a fenced attempt trains no step: {attempt} does"));
+        let is_over = self.controller.launched.keys().next_back().is_some_and(|newest| *newest > attempt);
+        if is_over && !self.controller.given_up.contains(&attempt) {
+            return self.breaks(|| format!("NL-6: a fenced attempt trains no step: {attempt} does"));
         }
-        let (last, now) = (self.last, self.now);
+        if is_over {
+            self.reached.note("trained while given up");
+        }
+        let (last, now, setup) = (self.last, self.now, self.setup);
         let training = self.training.get_mut(&attempt).expect("it trains");
         training.step += 1;
-        training.next_at = now + STEP;
+        training.learned = training.learned.step(training.step);
+        let learned = training.learned;
+        training.next_at = now + setup.step;
         let step = training.step;
         let is_stopping = all.iter().all(|(machine, rank)| {
             self.agents[&(attempt, *machine)].ranks.get(rank).is_some_and(|rank| rank.is_stopping)
@@ -241,7 +248,8 @@ impl World<'_> {
         if let Some((machine, rank)) = all.first() {
             self.say(attempt, *machine, *rank, Event::Step(figures(step)));
         }
-        if is_last || step.is_multiple_of(SAVE_EVERY) {
+        if is_last || step.is_multiple_of(setup.save_every) {
+            self.held.learned.insert((attempt, StepId(step)), learned);
             for (machine, rank) in all {
                 self.save(attempt, *machine, *rank, StepId(step));
             }
@@ -251,7 +259,7 @@ impl World<'_> {
             for (machine, rank) in all {
                 self.say(attempt, *machine, *rank, Event::Finished { step: StepId(step), reason });
                 if let Some(rank) = self.rank(attempt, *machine, *rank) {
-                    rank.stage = Stage::Ending(now + BEAT, Exit { code: Some(0), signal: None });
+                    rank.stage = Stage::Ending(now + setup.beat, Exit { code: Some(0), signal: None });
                 }
             }
         }
@@ -263,9 +271,12 @@ impl World<'_> {
             let failed = Event::SaveFailed { step, reason: "no room".into(), retries: false };
             return self.say(attempt, machine, rank, failed);
         }
-        let name = format!("rank-{rank:05}.safetensors");
+        if let Some(cost) = &mut self.cost {
+            cost.disk_fsyncs += 1;
+        }
+        let name = Files::name(rank);
         if !self.has(Bug::SavedBeforeWritten) {
-            self.places[machine].disk.write(attempt, step, name.clone());
+            self.places[machine].disk.write((attempt, step), rank);
         }
         let file = FileEntry { name, bytes: 0, chunks: Vec::new() };
         let saved = SavedFile { file, tensors: Vec::new() };
@@ -296,11 +307,11 @@ fn figures(step: u64) -> StepFigures {
 }
 
 /// What rank 0 of an attempt knows.
-pub(super) fn assignment(attempt: AttemptId, world: u32) -> Assignment {
+pub(super) fn assignment(attempt: AttemptId, world: u32, save_every: u64) -> Assignment {
     let model = Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: Activation::Relu });
     let mut assignment = sample::assignment(TrialId("01T".into()), attempt, model);
     assignment.training.batch = u64::from(world);
-    assignment.save_every = SAVE_EVERY;
+    assignment.save_every = save_every;
     assignment.waits = WaitLimits { silence_seconds: 5.0, idle_seconds: 30.0, step_seconds: None };
     assignment
 }

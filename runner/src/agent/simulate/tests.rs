@@ -1,7 +1,10 @@
 //! Worlds without a fault of the code keep all promises; with one, a promise is broken.
 
 use super::bugs::Bug;
-use super::{Reached, Setup, Spent, run};
+use super::controller::RANKS;
+use super::cost::{Cost, THREADS_OF_A_LINK, THREADS_OF_A_RANK, THREADS_OF_AN_AGENT};
+use super::{Reached, Setup, Spent, World, run};
+use crate::machine::Input;
 use std::time::Instant;
 
 impl Spent {
@@ -12,7 +15,18 @@ impl Spent {
     }
 }
 
-const SMALL: Setup = Setup { machines: 3, most: 3, seconds: 60, every: 6, bug: None };
+const SMALL: Setup = Setup {
+    machines: 3,
+    most: 3,
+    seconds: 60,
+    every: 6,
+    beat: 50,
+    step: 200,
+    save_every: 4,
+    lost_after: 20_000,
+    crash: 200,
+    bug: None,
+};
 
 /// A number from the environment.
 fn asked(name: &str) -> Option<u64> {
@@ -71,7 +85,12 @@ fn all_promises_hold_in_every_world() {
         "no machine answers",
         "durable checkpoint",
         "resumed",
-        "spool out of reach",
+        "given up",
+        "trained while given up",
+        "came back and was ended",
+        "late launch refused",
+        "asked to stop once more",
+        "slow link",
         "found gone",
         "end",
     ] {
@@ -85,7 +104,7 @@ fn every_fault_of_the_code_is_caught() {
     let mut missed = Vec::new();
     for bug in Bug::ALL {
         let setup = Setup { bug: Some(bug), ..SMALL };
-        let caught = (0..300)
+        let caught = (0..3_000)
             .find_map(|seed| run(seed, setup, &mut Reached::default()).err().map(|words| (seed, words)));
         match caught {
             Some((seed, words)) => println!("{bug:?}: seed {seed}: {words}"),
@@ -97,10 +116,11 @@ fn every_fault_of_the_code_is_caught() {
 
 #[test]
 fn many_machines_keep_all_promises() {
-    let machines = asked("DTRAIN_FLEET").map_or(40, |machines| usize::try_from(machines).expect("a number"));
+    let machines =
+        asked("DTRAIN_FLEET").map_or(FLEET, |machines| usize::try_from(machines).expect("a number"));
     let begun = Instant::now();
-    let setup = Setup { machines, most: machines, seconds: 120, every: 2, bug: None };
     let mut reached = Reached::default();
+    let setup = Setup { seconds: 86_400, ..fleet(machines) };
     let spent = run(1, setup, &mut reached).unwrap_or_else(|words| panic!("{machines} machines: {words}"));
     println!(
         "{machines} machines: {} simulated seconds in {:.1} s, {} attempts, {} messages; {:?}",
@@ -110,4 +130,82 @@ fn many_machines_keep_all_promises() {
         spent.messages,
         reached.0
     );
+    assert!(spent.attempts > 50, "a day of faults has many attempts: {spent:?}");
+}
+
+/// Machines of the largest world.
+const FLEET: usize = 200;
+
+/// A cluster with a fault every five minutes, steps of five seconds, and a checkpoint every five minutes.
+fn fleet(machines: usize) -> Setup {
+    Setup {
+        machines,
+        most: machines,
+        every: 300,
+        beat: 250,
+        step: 5_000,
+        save_every: 60,
+        lost_after: 600_000,
+        crash: 2_000,
+        ..SMALL
+    }
+}
+
+/// What a launch, a step and a checkpoint cost.
+fn costs(machines: usize) -> [Cost; 3] {
+    let mut reached = Reached::default();
+    let mut world = World::new(1, Setup { every: 86_400, crash: u64::MAX, ..fleet(machines) }, &mut reached);
+    world.cost = Some(Cost::default());
+    world.user(Input::Resume);
+    let mut until = |done: &dyn Fn(&World) -> bool| {
+        let end = world.now + 600_000;
+        while !done(&world) {
+            world.beat();
+            assert!(world.now < end && world.broken.is_none(), "{:?}", world.broken);
+        }
+        world.cost.replace(Cost::default()).expect("it is counted")
+    };
+    let step = |world: &World| world.training.values().next().map_or(0, |training| training.step);
+    let steps = 20;
+    // By the third step all ranks have said what they say once.
+    let launch = until(&|world| step(world) == 3);
+    let mut each = until(&|world| step(world) == 3 + steps);
+    for part in [&mut each.asked, &mut each.told, &mut each.spooled] {
+        *part = (part.0.div_ceil(steps), part.1.div_ceil(steps));
+    }
+    each.spool_fsyncs = each.spool_fsyncs.div_ceil(steps);
+    until(&|world| step(world) == world.setup.save_every - 1);
+    let checkpoint = until(&|world| step(world) == world.setup.save_every + 1 && !world.committed.is_empty());
+    [launch, each, checkpoint]
+}
+
+#[test]
+fn what_a_fleet_costs_grows_with_its_hosts_and_no_faster() {
+    let fleets = [100, 1_000].map(|machines| (machines as u64, costs(machines)));
+    println!("| hosts | for a | to hosts | from hosts | in the spool | fsyncs of the spool | of a host |");
+    for (machines, costs) in &fleets {
+        for (what, cost) in ["launch", "step", "checkpoint"].iter().zip(costs) {
+            let words = |(count, bytes): (u64, u64)| format!("{count}: {bytes} B");
+            let (asked, told, spooled) = (words(cost.asked), words(cost.told), words(cost.spooled));
+            println!(
+                "| {machines} | {what} | {asked} | {told} | {spooled} | {} | {} |",
+                cost.spool_fsyncs,
+                cost.disk_fsyncs / machines
+            );
+        }
+        let ranks = u64::from(RANKS) * THREADS_OF_A_RANK;
+        let leader = THREADS_OF_AN_AGENT + ranks + (machines - 1) * THREADS_OF_A_LINK;
+        let follower = THREADS_OF_AN_AGENT + ranks + THREADS_OF_A_LINK;
+        println!(
+            "{machines} hosts: the leader has {} connections and {leader} threads, a follower 1 and {follower}",
+            machines - 1
+        );
+    }
+    let [(_, few), (_, many)] = fleets;
+    for (few, many) in few.iter().zip(&many) {
+        let messages = |cost: &Cost| cost.asked.0 + cost.told.0 + cost.spooled.0 + cost.disk_fsyncs;
+        assert!(messages(many) <= 11 * messages(few), "{few:?}, {many:?}");
+        assert!(many.spool_fsyncs <= few.spool_fsyncs + 4, "{few:?}, {many:?}");
+    }
+    assert_eq!(many[1].asked.0, 0, "a step needs no word of the leader");
 }

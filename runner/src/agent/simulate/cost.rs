@@ -1,0 +1,59 @@
+//! What a world would cost for real: bytes as the frames that ship have them, connections, threads, and flushes to disk.
+
+use crate::agent::SpoolRecord;
+use crate::agent::follower::Work;
+use crate::agent::messages::{HostMessage, LeaderMessage};
+use dtrain_protocol::frame;
+
+/// Threads of an agent: its loop, one that works on checkpoints, and one each that takes in hosts and controllers.
+pub(super) const THREADS_OF_AN_AGENT: u64 = 4;
+
+/// Threads for each rank of a host: one reads what it says, one writes what it is told.
+pub(super) const THREADS_OF_A_RANK: u64 = 2;
+
+/// Threads for each connection of a leader with a follower, at either end.
+pub(super) const THREADS_OF_A_LINK: u64 = 1;
+
+/// What was sent and flushed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cost {
+    /// Messages and bytes from the leader to all others.
+    pub(super) asked: (u64, u64),
+    /// Messages and bytes from all others to the leader.
+    pub(super) told: (u64, u64),
+    /// Records and bytes in the spool of the leader.
+    pub(super) spooled: (u64, u64),
+    /// Flushes of the spool.
+    pub(super) spool_fsyncs: u64,
+    /// Flushes of files and folders of checkpoints, on all hosts.
+    pub(super) disk_fsyncs: u64,
+}
+
+impl Cost {
+    pub(super) fn asked(&mut self, message: &LeaderMessage) {
+        add(&mut self.asked, frame::encode(message).len());
+    }
+
+    /// The files that are copied, the table of contents, COMMIT and the folder; then the folder around it.
+    pub(super) fn worked(&mut self, work: &Work) {
+        self.disk_fsyncs += match work {
+            Work::Fetch { files, .. } => files.len() as u64 + 4,
+            Work::Prepare { copies, .. } => copies.len() as u64 + 3,
+            Work::Commit { .. } => 1,
+            Work::List { .. } | Work::ReservePorts { .. } | Work::Retain { .. } | Work::Discard { .. } => 0,
+        };
+    }
+
+    pub(super) fn told(&mut self, message: &HostMessage) {
+        add(&mut self.told, frame::encode(message).len());
+    }
+
+    pub(super) fn spooled(&mut self, record: &SpoolRecord) {
+        add(&mut self.spooled, frame::encode(record).len());
+    }
+}
+
+fn add((count, bytes): &mut (u64, u64), more: usize) {
+    *count += 1;
+    *bytes += more as u64;
+}
