@@ -35,7 +35,7 @@ fn asked(name: &str) -> Option<u64> {
 
 #[test]
 fn all_promises_hold_in_every_world() {
-    let seeds = asked("DTRAIN_SEEDS").unwrap_or(600);
+    let seeds = asked("DTRAIN_SEEDS").unwrap_or(1_500);
     let (mut reached, mut spent, begun) = (Reached::default(), Spent::default(), Instant::now());
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let part = |first: u64| {
