@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::render::number::{counted, seconds};
 use crate::{job, rates};
 use dtrain_protocol::HostFacts;
-use dtrain_recipes::{Bytes, Launcher, Recipe};
+use dtrain_recipes::{Bytes, Host, Launcher, Recipe};
 use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{Arrival, Unusable, reach_all};
@@ -53,6 +53,14 @@ pub(crate) fn of_trial_and_silent(
     let (mut hosts, unusable) = reached(context, &plan(trial)?.recipe)?;
     hosts.retain(|host| unusable.iter().all(|silent| silent.host != host.name));
     Ok((hosts, unusable.iter().map(|one| (one.host.clone(), in_words(&one.error))).collect()))
+}
+
+/// One host, where it answers.
+pub(crate) fn one(host: Host) -> Result<RemoteHost, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let reached = reach_all(&[host], &user(), &program).map_err(|error| error.to_string())?;
+    let (host, arrival) = reached.into_iter().next().ok_or("no host was named")?;
+    arrival.map(|_| host).map_err(|unusable| in_words(&unusable.error))
 }
 
 fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {

@@ -26,9 +26,17 @@ pub struct Cluster {
     /// Money for an hour of one GPU, or of one core where CPUs train, above 0; `None` where nobody counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
+    /// How long hosts may be out of reach before the one that leads is given up for lost, above 0; `None` for 10 minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_after: Option<Seconds>,
 }
 
 impl Cluster {
+    /// How long hosts may be out of reach before the one that leads is given up for lost.
+    pub fn lost_after(&self) -> Seconds {
+        self.lost_after.unwrap_or(Seconds(600.0))
+    }
+
     /// Hosts that train: those that are named, the nodes of a Slurm job, or this machine alone.
     pub fn host_count(&self) -> u32 {
         let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
@@ -98,6 +106,7 @@ impl Default for Cluster {
             mtbf: None,
             probe: None,
             price: None,
+            lost_after: None,
             slurm: None,
         }
     }

@@ -329,6 +329,8 @@ pub const KEYS: &[Key] = keys![
         "Time limit for measuring how fast the hosts train a model";
     "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are reported, and no money"), ANY,
         "Price per GPU hour, or per core hour on CPUs, in any currency";
+    "cluster.lost_after", Shape::Time, Optional("10 min"), ANY,
+        "How long the hosts of a run may be out of reach before the one that leads is given up for lost";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
     "cluster.slurm.partition", Shape::Host, Optional("Slurm's default"), ANY, "Partition of the job";
     "cluster.slurm.account", Shape::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";

@@ -126,6 +126,11 @@ impl TrialFolder {
         self.0.join("hosts")
     }
 
+    /// Names the hosts that a user declared lost for this trial, a line each; see [`crate::launch::Fences`].
+    pub fn fenced(&self) -> PathBuf {
+        self.0.join("fenced")
+    }
+
     /// The Slurm job that trained the trial last.
     pub fn job(&self) -> PathBuf {
         self.0.join("job")

@@ -51,6 +51,24 @@ pub enum Status {
         /// Why they cannot.
         reason: String,
     },
+    /// The hosts of the attempt could not be asked for too long: the one that led is given up, and the others go on.
+    HostLost {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why they cannot be asked.
+        reason: String,
+        /// For how many seconds that lasted.
+        seconds: f64,
+    },
+    /// A host that was lost came back, and what it still ran of an earlier attempt was ended.
+    Fenced {
+        /// The host.
+        host: String,
+        /// The attempt that still ran there.
+        attempt: AttemptId,
+    },
+    /// The user interrupted what was waited for: it is given up, or ended as soon as its hosts answer.
+    Interrupted,
     /// Nothing of the attempt lives, and what it left behind cannot be read now; it is tried again.
     RecordAway {
         /// The attempt.
@@ -145,6 +163,7 @@ impl Seen {
                 Status::Launching { attempt, .. }
                 | Status::Attached { attempt, .. }
                 | Status::Away { attempt, .. }
+                | Status::HostLost { attempt, .. }
                 | Status::RecordAway { attempt, .. }
                 | Status::RecordLost { attempt, .. }
                 | Status::Waiting { attempt, .. }
@@ -154,6 +173,8 @@ impl Seen {
             Self::Fact(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)
             | Self::Status(
                 Status::HostsAway { .. }
+                | Status::Fenced { .. }
+                | Status::Interrupted
                 | Status::CommitFailed { .. }
                 | Status::LossLeapt { .. }
                 | Status::Slow { .. }

@@ -13,7 +13,7 @@ pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    CompareArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
+    CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
 };
 
 use crate::failure::exit_codes;
@@ -113,6 +113,10 @@ pub(crate) enum Command {
     /// Stop a running trial after its current step and a checkpoint
     #[command(after_help = "Example:\n  dtrain stop last")]
     Stop(TrialArgs),
+
+    /// Count a host as lost, so that a trial continues without it
+    #[command(after_help = FENCE_EXAMPLE)]
+    Fence(FenceArgs),
 
     /// Print the logs of a trial's processes
     #[command(after_help = "Example:\n  dtrain logs last --rank 0 --follow")]
@@ -260,6 +264,14 @@ Each trial is a complete short training run with its own warm-up and decay. The 
 searched within the plan's range unless the recipe sets `learning_rate = { log = [1e-4, 1e-2] }`;
 batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
 Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
+
+const FENCE_EXAMPLE: &str = "\
+Examples:
+  dtrain fence last gpu-03
+  dtrain fence last gpu-03 --lift
+
+What the host runs of the trial is ended, at once or when it can be reached again, and no attempt is placed on it until
+the fence is lifted. Without it, a host that cannot be reached is given up after `cluster.lost_after`.";
 
 const RM_EXAMPLE: &str = "Examples:
   dtrain rm tiny-1 tiny-2

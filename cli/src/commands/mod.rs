@@ -8,6 +8,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 mod emit;
 pub(crate) mod estimate;
+mod fence;
 pub(crate) mod gc;
 pub(crate) mod history;
 pub(crate) mod init;
@@ -74,6 +75,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Resume(args) => resume::resume(context, &args),
         Command::Attach(args) => resume::attach(context, &args),
         Command::Stop(args) => resume::stop(context, &args),
+        Command::Fence(args) => fence::run(context, &args),
         Command::Logs(args) => logs::run(context, &args),
         Command::History(args) => history::run(context, &args),
         Command::Compare(args) => compare::run(context, &args),

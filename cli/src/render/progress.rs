@@ -165,6 +165,15 @@ impl Progress {
             Status::Away { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
             }
+            Status::HostLost { reason, seconds: passed, .. } => self.say(&format!(
+                "{}: given up after {}: {reason}; continuing without it",
+                self.warning(),
+                seconds(*passed)
+            )),
+            Status::Fenced { host, attempt } => {
+                self.say(&format!("{host} is back; attempt {attempt}, which still ran there, was ended"));
+            }
+            Status::Interrupted => self.say("interrupted; ending what is under way"),
             Status::RecordAway { attempt, reason, seconds: left } => self.say(&format!(
                 "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",
                 self.warning(),

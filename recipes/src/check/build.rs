@@ -298,6 +298,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
         mtbf: values.real("cluster.mtbf").map(Seconds),
         probe: values.real("cluster.probe").map(Seconds),
         price: values.real("cluster.price"),
+        lost_after: values.real("cluster.lost_after").map(Seconds),
     })
 }
 

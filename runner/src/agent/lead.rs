@@ -31,6 +31,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long controllers may take to read the last records.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// How often a launch under way is reported: at each end of the way, it is waited for as long as there is word of it.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
 /// Owns an attempt until it is over.
 pub(super) fn run(order: &AgentOrder) -> ExitCode {
     let (sender, inbox) = channel();
@@ -103,6 +106,8 @@ struct Leading<'a> {
     pulses: Arc<Pulses>,
     terminated: Arc<AtomicBool>,
     began: Instant,
+    /// When whoever launched the attempt was last told that it is at it; `None` once it was told the outcome.
+    told_at: Option<Instant>,
     queue: VecDeque<Input>,
     ending: Option<Ending>,
 }
@@ -180,6 +185,7 @@ impl<'a> Leading<'a> {
             pulses,
             terminated,
             began,
+            told_at: Some(began),
             queue,
             ending,
         };
@@ -212,6 +218,10 @@ impl<'a> Leading<'a> {
                 self.own(follower::Input::Terminate);
             }
             self.pulses.turn();
+            if self.told_at.is_some_and(|at| at.elapsed() >= TELL_EVERY) {
+                self.told_at = Some(Instant::now());
+                drop(frame::write(&mut io::stdout(), &AgentReply::Launching));
+            }
             self.queue.push_back(Input::Beat(OWN, self.pulses.now()));
             self.queue.push_back(Input::Tick);
             self.run()?;
@@ -282,6 +292,7 @@ impl<'a> Leading<'a> {
                 }
                 Effect::Announce => {
                     self.flush()?;
+                    self.told_at = None;
                     self.card.ranks = self.host.processes();
                     write_card(&self.folder, &self.card)?;
                     // A controller that went away meanwhile finds the agent by its card.

@@ -115,6 +115,8 @@ pub enum LinkChoice {
 pub enum AgentReply {
     /// The ranks are started and the socket is bound.
     Running(AgentCard),
+    /// It is at it; the answer follows.
+    Launching,
     /// A follower waits for its leader.
     Listening {
         /// Address and port of its door.

@@ -99,6 +99,8 @@ pub struct Options {
     pub link: LinkChoice,
     /// How long what an attempt left behind may be out of reach, with no byte of it coming, before its host is given up.
     pub patience: Duration,
+    /// How long no host of an attempt may be within reach before the one that leads is given up for lost.
+    pub lost_after: Duration,
 }
 
 /// What an interrupt means.
@@ -113,9 +115,9 @@ pub enum OnInterrupt {
 impl Default for Options {
     fn default() -> Self {
         let (detach, stop) = (false, false);
-        let (on_interrupt, link, patience) =
-            (OnInterrupt::Stop, LinkChoice::SharedMemory, Duration::from_secs(30));
-        Self { detach, on_interrupt, stop, keep: 3, link, patience }
+        let (on_interrupt, link) = (OnInterrupt::Stop, LinkChoice::SharedMemory);
+        let (patience, lost_after) = (Duration::from_secs(30), Duration::from_secs(600));
+        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after }
     }
 }
 
@@ -201,6 +203,11 @@ pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
     let agent = LocalLauncher::new(&folder).agent();
     let all = lock::holder(&folder).into_iter().chain(agent);
     all.filter(|process| *process != std::process::id()).collect()
+}
+
+/// Process id of the controller of a trial, where it has one.
+pub fn controller(home: &Home, trial: &TrialId) -> Option<u32> {
+    lock::holder(&home.trial(trial))
 }
 
 /// All logs of a trial, by attempt and rank; that of the agents is last.

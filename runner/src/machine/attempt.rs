@@ -100,13 +100,13 @@ impl Machine {
     }
 
     /// How an attempt ended whose agent went away: finished only when nothing was left to be committed.
-    pub(super) fn ended_when_gone(&self) -> Ended {
+    pub(super) fn ended_when_gone(&self, lost: Option<Failure>) -> Ended {
         let Heard { ranks, saved, finished, cause, .. } = &self.heard;
         let all = ranks.is_some_and(|ranks| finished.len() == ranks as usize) && saved.is_empty();
         match (cause, finished.values().next()) {
             (None, Some(reason)) if all => Ended::Finished(*reason),
             (Some(cause), _) => Ended::Lost(cause.clone()),
-            (None, _) => Ended::Lost(Failure::Other("the agent is gone".into())),
+            (None, _) => Ended::Lost(lost.unwrap_or_else(|| Failure::Other("the agent is gone".into()))),
         }
     }
 

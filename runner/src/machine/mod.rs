@@ -181,8 +181,8 @@ impl Machine {
             Input::Over { attempt, ended } if self.listens_to(attempt) => {
                 self.attempt_ended(now, ended, &mut effects);
             }
-            Input::Gone { attempt } if self.listens_to(attempt) => {
-                let ended = self.ended_when_gone();
+            Input::Gone { attempt, lost } if self.listens_to(attempt) => {
+                let ended = self.ended_when_gone(lost);
                 self.attempt_ended(now, ended, &mut effects);
             }
             Input::Found { attempt, step, folder } if self.phase == Phase::Looking => {

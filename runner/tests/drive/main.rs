@@ -12,6 +12,7 @@ mod fleet;
 mod foreign;
 mod hosts;
 mod launches;
+mod lost;
 mod rare;
 mod toy;
 mod undisturbed;
@@ -137,6 +138,18 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
+        (
+            "the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_back",
+            lost::the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_back,
+        ),
+        (
+            "a_fenced_host_is_given_up_at_once_and_not_used_again",
+            lost::a_fenced_host_is_given_up_at_once_and_not_used_again,
+        ),
+        (
+            "an_interrupt_ends_a_launch_whose_answer_does_not_come",
+            lost::an_interrupt_ends_a_launch_whose_answer_does_not_come,
+        ),
         ("a_launch_whose_answer_is_lost_is_found_out", launches::a_launch_whose_answer_is_lost_is_found_out),
         (
             "a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused",

@@ -224,7 +224,7 @@ impl World<'_> {
         }
         let Some(machines) = self.controller.launched.get(&open).cloned() else {
             // It crashed after the launch was recorded and before it happened.
-            return self.tell(Input::Gone { attempt: open });
+            return self.tell(Input::Gone { attempt: open, lost: None });
         };
         let leader = machines[0];
         if self.talk(Node::Controller, Node::Machine(leader)) {
@@ -241,7 +241,7 @@ impl World<'_> {
         let is_lost = self.has(Bug::GoneWhenSilent) || machines[1..].iter().any(says_gone);
         if !is_patient && is_lost {
             self.reached.note("spool out of reach");
-            self.tell(Input::Gone { attempt: open });
+            self.tell(Input::Gone { attempt: open, lost: None });
         }
     }
 
@@ -298,7 +298,7 @@ impl World<'_> {
         }
         if !is_alive && self.controller.read >= records {
             self.reached.note("found gone");
-            self.tell(Input::Gone { attempt: open });
+            self.tell(Input::Gone { attempt: open, lost: None });
         }
     }
 

@@ -1,6 +1,8 @@
 //! The loop around the machine.
 
 mod attempt;
+mod listen;
+mod wait;
 
 use super::link::Link;
 use super::lock::{self, Lock};
@@ -9,7 +11,7 @@ use super::watch::Watch;
 use super::{Drive, DriveError, OnInterrupt, Outcome};
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
-use crate::launch::{Launcher, LocalLauncher, Usable};
+use crate::launch::{Fenced, Launcher, LocalLauncher, Usable};
 use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
@@ -29,7 +31,8 @@ const SILENCE: Duration = Duration::from_secs(20);
 pub(super) struct Engine<'a> {
     drive: Drive<'a>,
     folder: TrialFolder,
-    launcher: Box<dyn Launcher>,
+    /// Away only while [`Engine::wait`] waits for it.
+    launcher: Option<Box<dyn Launcher>>,
     machine: Machine,
     started: Instant,
     wakes: BTreeSet<Moment>,
@@ -56,7 +59,10 @@ pub(super) struct Engine<'a> {
     damaged: Option<(AttemptId, u64)>,
     trained: Trained,
     watch: Watch,
-    interrupts: u32,
+    /// Whether an interrupt ended a wait since the agent was last connected.
+    is_cancelled: bool,
+    /// Whether the controller leaves, and the trial goes on.
+    is_leaving: bool,
     done: Option<Verdict>,
     _lock: Lock,
 }
@@ -74,10 +80,11 @@ impl<'a> Engine<'a> {
         let (machine, effects) = Machine::replay(&drive.ledger.facts(drive.trial)?);
         let trained = Trained::recalled(drive.ledger.trained_ms(drive.trial)?);
         let mut engine = Self {
-            interrupts: drive.interrupts.count(),
+            is_cancelled: false,
+            is_leaving: false,
             drive,
             folder,
-            launcher,
+            launcher: Some(launcher),
             machine,
             started: Instant::now(),
             wakes: BTreeSet::new(),
@@ -143,21 +150,31 @@ impl<'a> Engine<'a> {
                 let checkpoint = self.machine.newest().cloned();
                 return Ok(Outcome::Ended { verdict, checkpoint, attempts: self.machine.attempt().0 });
             }
-            if self.drive.options.detach && self.link.is_some() {
+            if self.is_leaving || self.drive.options.detach && self.link.is_some() {
                 return self.leave();
             }
-            if self.drive.interrupts.count() > self.interrupts {
-                self.interrupts += 1;
+            if self.drive.interrupts.is_pending() {
+                self.drive.interrupts.heed();
                 match self.drive.options.on_interrupt {
                     OnInterrupt::Leave => return self.leave(),
                     OnInterrupt::Stop => self.inputs.push_back(Input::Stop),
                 }
             }
             self.hear()?;
+            self.fence_returned()?;
             self.tick();
             self.note_load();
             self.keep_if_due()?;
         }
+    }
+
+    /// Ends what hosts that were lost and came back still run of older attempts.
+    fn fence_returned(&mut self) -> Result<(), DriveError> {
+        let (Some(launcher), Some(link)) = (&mut self.launcher, &self.link) else { return Ok(()) };
+        for Fenced { host, attempt } in launcher.fence_returned(link.attempt) {
+            self.show(Status::Fenced { host, attempt })?;
+        }
+        Ok(())
     }
 
     fn keep_if_due(&mut self) -> Result<(), DriveError> {
@@ -217,7 +234,7 @@ impl<'a> Engine<'a> {
                 Effect::Record(fact) => {
                     failure = lost(&fact).or(failure);
                     if let Some(Failure::HostLost { host, .. }) = &failure {
-                        self.launcher.doubt(host);
+                        self.launcher.as_mut().expect("nobody waits for it").doubt(host);
                     }
                     self.news.facts.push(fact.clone());
                     self.note(Seen::Fact(fact));
@@ -230,7 +247,7 @@ impl<'a> Engine<'a> {
                 }
                 Effect::Look => {
                     self.keep()?;
-                    self.look();
+                    self.look()?;
                 }
                 Effect::Launch { attempt, from } => {
                     self.keep()?;
@@ -242,7 +259,7 @@ impl<'a> Engine<'a> {
                 }
                 Effect::Kill { attempt } => {
                     self.show(Status::Killing { attempt })?;
-                    self.launcher.kill(attempt);
+                    self.wait(|launcher| launcher.kill(attempt))?;
                 }
                 Effect::Done { verdict } => {
                     self.keep()?;

@@ -13,6 +13,8 @@ pub use far::run;
 pub use holder::There;
 pub use near::{Dial, RemoteHost};
 
+pub(super) use near::HangUp;
+
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use crate::checkpoints::Folder;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId};
@@ -52,6 +54,8 @@ enum Request {
     CommitPut { trial: TrialId, folder: String, manifest: String },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
+    /// Kill what lives of attempts before this one, and let none of it live again.
+    Fence { trial: TrialId, attempt: AttemptId },
     /// Remove what is there of a trial that does not run.
     Remove { trial: TrialId },
     /// Kill what lives of an attempt, and let none of it live again.
@@ -63,6 +67,8 @@ enum Request {
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Address(String),
+    /// The launch goes on; its answer follows.
+    Launching,
     Leading(AgentCard),
     Following {
         address: String,
@@ -82,6 +88,10 @@ enum Reply {
     Stored,
     Killed {
         is_gone: bool,
+    },
+    Fenced {
+        /// The attempt whose agent was killed.
+        ended: Option<AttemptId>,
     },
     Facts(HostFacts),
     /// The stream is the rank's from here on.

@@ -176,7 +176,7 @@ impl World<'_> {
         if self.live.as_ref().is_none_or(|live| live.attempt != open) {
             self.reached.note("found gone");
             self.buried.insert(open);
-            return self.tell(Input::Gone { attempt: open });
+            return self.tell(Input::Gone { attempt: open, lost: None });
         }
         Ok(())
     }

@@ -311,7 +311,7 @@ fn a_trial_that_makes_no_progress_fails_after_five_attempts() {
     let (mut machine, mut effects) = begun();
     for attempt in (1..=u64::from(ATTEMPTS_WITHOUT_PROGRESS)).map(AttemptId) {
         assert!(effects.iter().any(|e| matches!(e, Effect::Launch { attempt: a, .. } if *a == attempt)));
-        effects = machine.step(Moment(0), Input::Gone { attempt });
+        effects = machine.step(Moment(0), Input::Gone { attempt, lost: None });
         if attempt.0 < u64::from(ATTEMPTS_WITHOUT_PROGRESS) {
             assert_eq!(machine.step(Moment(0), Input::Tick), [], "the next attempt follows after a pause");
             assert_eq!(machine.step(Moment(100_000), Input::Tick), [Effect::Look]);
@@ -327,6 +327,6 @@ fn the_second_stop_kills() {
     let attempt = AttemptId(1);
     assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::SendStop { attempt }]);
     assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::Kill { attempt }]);
-    machine.step(Moment(0), Input::Gone { attempt });
+    machine.step(Moment(0), Input::Gone { attempt, lost: None });
     assert_eq!(machine.verdict(), Some(&Verdict::Stopped));
 }

@@ -156,7 +156,7 @@ impl Fleet<'_> {
                 return Ok(());
             }
             self.world.reached.note("spool out of reach");
-            return self.measured(|world| world.tell(Input::Gone { attempt: open }));
+            return self.measured(|world| world.tell(Input::Gone { attempt: open, lost: None }));
         }
         self.measured(|world| {
             for _ in 0..READ {
