@@ -83,6 +83,11 @@ impl TrialFolder {
         self.0.join("spool").join(format!("attempt-{attempt}.spool"))
     }
 
+    /// What this host has of the spool of `attempt`, where another host led it.
+    pub fn mirror(&self, attempt: AttemptId) -> PathBuf {
+        self.0.join("spool").join(format!("attempt-{attempt}.mirror"))
+    }
+
     /// The spools of all attempts that lie there, in the order of the attempts.
     pub fn spools(&self) -> Vec<(AttemptId, PathBuf)> {
         let entries = fs::read_dir(self.0.join("spool")).into_iter().flatten().flatten();

@@ -16,6 +16,8 @@ use super::{BEAT, Message, files, links, note, refuse, resumed, signals, socket,
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use crate::machine::Moment;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::{TlsIdentity, frame};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
@@ -100,6 +102,8 @@ struct Leading<'a> {
     folder: TrialFolder,
     card: AgentCard,
     spool: SpoolWriter,
+    /// What was appended to the spool and not sent to the host that mirrors it.
+    unmirrored: Vec<u8>,
     shared: Arc<Shared>,
     /// Whether a record must be on disk before anything else happens.
     must_sync: bool,
@@ -180,6 +184,7 @@ impl<'a> Leading<'a> {
             folder,
             card,
             spool,
+            unmirrored: Vec::new(),
             shared,
             must_sync,
             pulses,
@@ -275,7 +280,10 @@ impl<'a> Leading<'a> {
                         // Whoever reads that the attempt is over may start the next, which binds the same name.
                         drop(std::fs::remove_file(&self.card.socket));
                     }
-                    self.spool.append(&record)?;
+                    let bytes = self.spool.append(&record)?;
+                    if self.leader.mirror().is_some() {
+                        self.unmirrored.extend(bytes);
+                    }
                 }
                 Effect::Ask(OWN, message) => {
                     self.flush()?;
@@ -311,6 +319,13 @@ impl<'a> Leading<'a> {
             self.spool.sync()?;
         }
         self.shared.published.extend(self.spool.length());
+        let records = std::mem::take(&mut self.unmirrored);
+        if let Some(link) = self.leader.mirror().and_then(|host| self.links.get(&host))
+            && !records.is_empty()
+        {
+            let from = self.spool.length() - records.len() as u64;
+            link.send(&LeaderMessage::Mirror { from, records: BASE64_STANDARD.encode(records) });
+        }
         Ok(())
     }
 

@@ -22,6 +22,7 @@ mod leader;
 pub(crate) mod mapping;
 mod memory;
 mod messages;
+mod mirror;
 mod order;
 mod peers;
 mod rank;

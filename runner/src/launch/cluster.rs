@@ -376,9 +376,17 @@ impl Launcher for ClusterLauncher {
         let trial = self.trial.clone();
         // Of the spool only its length is waited for here; it comes as it is read.
         let patience = self.leader().patience(TO_ANSWER);
-        let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from));
+        let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from, false));
         let leftover = asked.answer(patience).map_err(Unread::Away)?;
         Ok(Box::new(BufReader::new(leftover)))
+    }
+
+    fn mirrored(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>> {
+        let mirror = self.active.get(1).filter(|_| self.shared.is_none())?;
+        let trial = self.trial.clone();
+        let asked = self.hosts[*mirror].ask(move |host| host.leftover(&trial, attempt, from, true));
+        let mirrored = asked.answer(TO_ANSWER).ok()?;
+        Some(Box::new(BufReader::new(mirrored)))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {

@@ -84,13 +84,19 @@ impl LocalLauncher {
         }
     }
 
-    /// The spool of an attempt whose agent is gone, from `from` on, and its length from there. `None` when there is none: an attempt
+    /// The spool of an attempt whose agent is gone, or what this host mirrored of it, from `from` on, and its length from there. `None` when there is none: an attempt
     /// that was recorded and never launched left nothing.
-    pub(super) fn left(&self, attempt: AttemptId, from: u64) -> io::Result<Option<(File, u64)>> {
+    pub(super) fn left(
+        &self,
+        attempt: AttemptId,
+        from: u64,
+        is_mirror: bool,
+    ) -> io::Result<Option<(File, u64)>> {
         if self.is_locked() && self.card().is_some_and(|card| card.attempt == attempt) {
             return Err(io::Error::other(format!("the agent of attempt {attempt} still writes it")));
         }
-        let mut spool = match File::open(self.folder.spool(attempt)) {
+        let path = if is_mirror { self.folder.mirror(attempt) } else { self.folder.spool(attempt) };
+        let mut spool = match File::open(path) {
             Ok(spool) => spool,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -278,7 +284,7 @@ impl Launcher for LocalLauncher {
     }
 
     fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
-        Ok(match self.left(attempt, from).map_err(Unread::Failed)? {
+        Ok(match self.left(attempt, from, false).map_err(Unread::Failed)? {
             Some((spool, _)) => Box::new(io::BufReader::new(spool)),
             None => Box::new(io::empty()),
         })

@@ -160,6 +160,14 @@ fn run_tests(filters: &[&str]) -> ExitCode {
             unseen::what_a_lost_leader_committed_is_found_on_the_others,
         ),
         (
+            "how_a_trial_ended_outlives_the_host_that_led",
+            unseen::how_a_trial_ended_outlives_the_host_that_led,
+        ),
+        (
+            "how_a_trial_ended_outlives_the_disk_of_the_host_that_led",
+            unseen::how_a_trial_ended_outlives_the_disk_of_the_host_that_led,
+        ),
+        (
             "what_ended_unseen_is_read_however_long_it_takes",
             unseen::what_ended_unseen_is_read_however_long_it_takes,
         ),

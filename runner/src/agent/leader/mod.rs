@@ -45,6 +45,8 @@ const TO_TURN_MS: u64 = 30_000;
 enum Phase {
     Launching(Launch),
     Running,
+    /// No rank lives, and the host that mirrors the spool puts it on disk; since when.
+    Sealing(Moment),
     Over,
 }
 
@@ -157,12 +159,14 @@ impl Leader {
                 self.rank(rank).exit.get_or_insert(exit);
                 self.conclude(rank);
             }
+            HostMessage::MirrorSealed { .. } => self.sealed(host),
             HostMessage::Prepared { step, outcome } => self.prepared(step, host, outcome),
             HostMessage::Committed { step, outcome } => self.committed(step, host, outcome),
             HostMessage::Terminated if self.phase == Phase::Running => {
                 self.stop();
                 self.kill_by(AFTER_A_SIGNAL_MS);
             }
+            HostMessage::Terminated if matches!(self.phase, Phase::Sealing(_)) => {}
             HostMessage::Terminated => self.refuse("the system ended the agent of a host".to_owned().into()),
             HostMessage::Listed { .. }
             | HostMessage::Fetched { .. }
@@ -178,6 +182,9 @@ impl Leader {
         let (name, ranks) = (lost.peer.name.clone(), lost.ranks.clone());
         if let Phase::Launching(_) = self.phase {
             return self.lost_while_launching(host, &name, reason);
+        }
+        if let Phase::Sealing(_) = self.phase {
+            return self.sealed(host);
         }
         let mut first = None;
         for rank in ranks.map(Rank) {
@@ -215,7 +222,7 @@ impl Leader {
                 self.is_stopping = true;
                 self.order_all(&Order::Stop);
             }
-            Phase::Running | Phase::Over => {}
+            Phase::Running | Phase::Sealing(_) | Phase::Over => {}
         }
     }
 
@@ -314,7 +321,8 @@ impl Leader {
                 self.commits_in_time();
                 self.end_silent_ranks();
             }
-            Phase::Over => {}
+            Phase::Sealing(since) if now >= since.after(TO_ANSWER_MS) => self.dismiss(),
+            Phase::Sealing(_) | Phase::Over => {}
         }
     }
 
@@ -350,7 +358,6 @@ impl Leader {
         if !is_done {
             return;
         }
-        self.phase = Phase::Over;
         let reason = self.ranks.iter().find_map(|rank| rank.finished);
         let ended = match (self.cause.take(), reason) {
             (Some(cause), _) => Ended::Lost(cause),
@@ -358,6 +365,32 @@ impl Leader {
         };
         let attempt = self.settings.attempt;
         self.effects.push(Effect::Spool(SpoolRecord::Over { attempt, ended }));
+        match self.mirror() {
+            Some(host) => {
+                self.phase = Phase::Sealing(self.now.moment);
+                self.ask(host, LeaderMessage::SealMirror);
+            }
+            None => self.dismiss(),
+        }
+    }
+
+    /// The host that keeps a copy of the spool, so that how the attempt ended outlives the leader's disk: the first of the others.
+    /// None where all hosts see one folder, or the leader's is alone.
+    pub(super) fn mirror(&self) -> Option<u32> {
+        let mirrors = |(index, host): &(&u32, &Host)| **index != OWN && !host.only_lends();
+        let first = self.hosts.iter().find(mirrors).filter(|(_, host)| !host.is_lost);
+        first.map(|(index, _)| *index).filter(|_| self.settings.gathers)
+    }
+
+    /// The copy of the spool is on disk, or there will be none.
+    fn sealed(&mut self, host: u32) {
+        if matches!(self.phase, Phase::Sealing(_)) && self.mirror().is_none_or(|mirror| mirror == host) {
+            self.dismiss();
+        }
+    }
+
+    fn dismiss(&mut self) {
+        self.phase = Phase::Over;
         self.ask_all(|_| LeaderMessage::Dismiss);
         self.effects.push(Effect::End);
     }

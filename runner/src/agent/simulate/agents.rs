@@ -36,6 +36,12 @@ pub(super) struct Agent {
 }
 
 impl Agent {
+    /// The machine that mirrors what this agent writes down.
+    pub(super) fn mirror(&self) -> Option<usize> {
+        let host = self.leader.as_ref()?.mirror()?;
+        self.machines.get(&host).copied()
+    }
+
     pub(super) fn leads(&self) -> bool {
         self.leader.is_some()
     }
@@ -116,7 +122,10 @@ impl World<'_> {
     fn carry_out(&mut self, attempt: AttemptId, machine: usize, effects: Vec<Effect>) {
         for effect in leader_effects(self.setup.bug, effects) {
             match effect {
-                Effect::Spool(record) => self.spool(attempt, machine, record),
+                Effect::Spool(record) => {
+                    self.mirror(attempt, machine, &record);
+                    self.spool(attempt, machine, record);
+                }
                 Effect::Ask(OWN, message) => {
                     self.tell_follower(attempt, machine, follower::Input::Leader(message));
                 }
@@ -154,6 +163,7 @@ impl World<'_> {
                     let saved = dtrain_protocol::Event::Saved { step, folder, files, stall_seconds };
                     self.told(attempt, machine, HostMessage::Event { rank, event: saved });
                 }
+                follower::Effect::Mirror { records, .. } => self.mirrored(attempt, machine, &records),
                 follower::Effect::Work(work) => {
                     let agent = self.agents.get_mut(&(attempt, machine)).expect("it is at work");
                     agent.work.push_back(work);
@@ -248,6 +258,12 @@ impl World<'_> {
                     self.finish(machine, &folder, Some(manifest), State::Prepared);
                 }
                 HostMessage::Prepared { step, outcome }
+            }
+            Work::SealMirror => {
+                if let Some(mirror) = self.places[machine].disk.mirrors.get_mut(&attempt) {
+                    mirror.flushed = mirror.records.len();
+                }
+                HostMessage::MirrorSealed { outcome: Ok(()) }
             }
             Work::Commit { step } => {
                 let folder = folder_name(step, attempt);

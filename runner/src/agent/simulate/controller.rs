@@ -29,7 +29,7 @@ pub(super) struct Controller {
     /// Where each attempt was launched, the leader first; on the disk of the controller.
     pub(super) launched: BTreeMap<AttemptId, Vec<usize>>,
     /// Records of the open attempt that the machine was told.
-    read: usize,
+    pub(super) read: usize,
     /// The most records of each attempt that the history has.
     pub(super) kept: BTreeMap<AttemptId, usize>,
     owed: VecDeque<Input>,
@@ -77,7 +77,7 @@ impl World<'_> {
         }
     }
 
-    fn tell(&mut self, input: Input) {
+    pub(super) fn tell(&mut self, input: Input) {
         let moment = Moment(self.now - self.controller.began);
         let mut effects = self.controller.machine.step(moment, input);
         loop {
@@ -240,7 +240,11 @@ impl World<'_> {
         };
         let is_lost = self.has(Bug::GoneWhenSilent) || machines[1..].iter().any(says_gone);
         if !is_patient && is_lost {
+            let mirror = machines.get(1).filter(|mirror| says_gone(mirror)).copied();
             self.reached.note("spool out of reach");
+            if let Some(mirror) = mirror {
+                self.read_mirror(open, mirror);
+            }
             self.tell(Input::Gone { attempt: open, lost: None });
         }
     }

@@ -85,7 +85,7 @@ fn every_fault_of_the_code_is_caught() {
     let mut missed = Vec::new();
     for bug in Bug::ALL {
         let setup = Setup { bug: Some(bug), ..SMALL };
-        let caught = (0..300)
+        let caught = (0..3000)
             .find_map(|seed| run(seed, setup, &mut Reached::default()).err().map(|words| (seed, words)));
         match caught {
             Some((seed, words)) => println!("{bug:?}: seed {seed}: {words}"),

@@ -78,14 +78,16 @@ pub fn run(
                 Err(Reached::Away { reason, .. }) => Reply::Failed { reason },
                 Err(_) => Reply::Silent,
             },
-            Request::Leftover { trial, attempt, from } => match starting(&trial).left(attempt, from) {
-                Ok(Some((mut spool, bytes))) => {
-                    pour(&mut stdout, &mut spool, bytes)?;
-                    continue;
+            Request::Leftover { trial, attempt, from, is_mirror } => {
+                match starting(&trial).left(attempt, from, is_mirror) {
+                    Ok(Some((mut spool, bytes))) => {
+                        pour(&mut stdout, &mut spool, bytes)?;
+                        continue;
+                    }
+                    Ok(None) => Reply::Bytes { bytes: 0 },
+                    Err(error) => Reply::Failed { reason: error.to_string() },
                 }
-                Ok(None) => Reply::Bytes { bytes: 0 },
-                Err(error) => Reply::Failed { reason: error.to_string() },
-            },
+            }
             Request::Logs { trial } => match logs(home, &trial) {
                 Ok(logs) => Reply::Logs(logs.into_iter().map(|log| log.of).collect()),
                 Err(error) => Reply::Failed { reason: error.to_string() },

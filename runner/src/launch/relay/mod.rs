@@ -33,7 +33,14 @@ enum Request {
     /// Connect this stream with an agent that leads.
     Reach { trial: TrialId, attempt: AttemptId, from: u64 },
     /// What an agent that is gone left behind, all of it: it may be far more than the near end keeps at once.
-    Leftover { trial: TrialId, attempt: AttemptId, from: u64 },
+    Leftover {
+        trial: TrialId,
+        attempt: AttemptId,
+        from: u64,
+        /// Whether what the host mirrored of another host's record is meant.
+        #[serde(default)]
+        is_mirror: bool,
+    },
     /// What the planner must know of the host.
     Facts,
     /// Start a rank that measures, with so many threads; this stream is its standard input and output from then on.

@@ -148,14 +148,15 @@ impl RemoteHost {
         })
     }
 
-    /// What an agent that is gone left behind. `Err` when the host cannot be asked, or cannot read it.
+    /// What an agent that is gone left behind, of its own record or of its leader's. `Err` when the host cannot be asked, or cannot read it.
     pub(in crate::launch) fn leftover(
         &mut self,
         trial: &TrialId,
         attempt: AttemptId,
         from: u64,
+        is_mirror: bool,
     ) -> Result<Leftover, String> {
-        let reply = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from })?;
+        let reply = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from, is_mirror })?;
         match (reply, self.stream.take()) {
             // The stream is the reader's: what is asked next comes over another one.
             (Reply::Bytes { bytes }, Some(stream)) => {
