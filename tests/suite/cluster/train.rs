@@ -57,17 +57,45 @@ impl Run {
 
     /// Waits for a line with `word`, and gives it with the moment it came.
     pub(crate) fn hears(&mut self, word: &str) -> (Instant, String) {
+        self.hears_any(&[word])
+    }
+
+    /// The same for one of several words.
+    pub(crate) fn hears_any(&mut self, words: &[&str]) -> (Instant, String) {
         let until = Instant::now() + PATIENCE;
         while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             self.said.push(line.clone());
-            if line.1.contains(word) {
+            if words.iter().any(|word| line.1.contains(word)) {
                 return line;
             }
         }
-        panic!("`{word}` was not said: {:#?}", self.words())
+        panic!("none of {words:?} was said: {:#?}", self.words())
     }
 
-    fn words(&self) -> Vec<&str> {
+    /// Kills the program.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it is our child");
+        self.process.wait().expect("it is our child");
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&mut self, signal: rustix::process::Signal) {
+        crate::lab::signal(&mut self.process, signal);
+    }
+
+    /// Waits for its end, and gives its exit code.
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().expect("it is our child") {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "it never ends: {:#?}", self.words());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn words(&self) -> Vec<&str> {
         self.said.iter().map(|(_, line)| line.as_str()).collect()
     }
 
