@@ -54,7 +54,7 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
     } else {
         folder.create().and_then(|()| Fences::add(&folder, name)).map_err(failed)?;
         let before = AttemptId(trial.attempts.last().map_or(0, |attempt| attempt.number.0) + 1);
-        match hosts::one(host).and_then(|mut host| host.fence(id, before)) {
+        match hosts::one(host, plan(&trial)?.recipe.cluster.transport).and_then(|mut host| host.fence(id, before)) {
             Ok(ended) => report.ended = ended,
             Err(reason) => report.away = Some(reason),
         }

@@ -3,7 +3,7 @@
 use super::hosts::Named;
 use super::parsed::Parsed;
 use super::values::Values;
-use crate::cluster::{Cluster, Devices, Launcher, Slurm};
+use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Decoder, Experts, Framework, Mlp, Model, Norm, Positions};
@@ -287,6 +287,10 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
     };
     Some(Cluster {
         launcher,
+        transport: match values.word("cluster.transport") {
+            Some("openssh") => Transport::OpenSsh,
+            _ => Transport::Ssh2,
+        },
         ranks: values.count("cluster.ranks"),
         devices: match values.word("cluster.devices")? {
             "cpu" => Devices::Cpu,

@@ -23,7 +23,7 @@ pub enum TransportError {
     /// The user's SSH configuration asks for something that is not offered.
     #[error(
         "the SSH configuration reaches {host} by `ProxyCommand {command}`, which is not supported: \
-         use `ProxyJump` where it does the same"
+         use `ProxyJump` where it does the same, or write `transport = \"openssh\"` below `[cluster]`"
     )]
     ProxyCommand {
         /// Host as the user wrote it.

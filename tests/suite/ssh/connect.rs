@@ -125,6 +125,31 @@ fn an_alias_of_the_configuration_is_honoured_and_the_recipe_goes_first() {
     assert!(refused.to_string().contains("unknown.invalid"), "{refused}");
 }
 
+/// What the configuration says of host keys does not count, neither for the host nor for a bastion before it.
+#[test]
+fn the_program_ssh_is_made_strict_for_bastions_as_well() {
+    let (Some(server), Some(bastion)) = (Server::start(), Server::start()) else { return };
+    let lax = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n";
+    let unknown = |text: String| text.replace("UserKnownHostsFile ", "GlobalKnownHostsFile /dev/null\n#");
+    let host =
+        |via: Option<&str>| Host { address: "gpu".into(), port: 22, user: None, via: via.map(str::to_owned) };
+    let (known_gpu, known_edge) = (server.alias("gpu"), bastion.alias("edge"));
+    let strangers = [
+        (format!("{}{lax}", unknown(known_gpu.clone())), host(None), &server),
+        (format!("{known_gpu}{}{lax}", unknown(known_edge.clone())), host(Some("edge")), &bastion),
+    ];
+    for (config, host, stranger) in strangers {
+        let before = stranger.logins();
+        let refused = OpenSsh::connect(&host, &server.user(&config)).expect_err("its key is not known");
+        assert!(refused.to_string().contains("Host key verification failed"), "{refused}");
+        assert_eq!(stranger.logins(), before, "{config}");
+    }
+    let user = server.user(&format!("{known_gpu}{known_edge}"));
+    let mut ssh = OpenSsh::connect(&host(Some("edge")), &user).expect("both are known");
+    assert!(ssh.run(FACTS).expect("it answers").stdout.contains("system=Linux"));
+    assert!(bastion.logins() > 0);
+}
+
 #[test]
 fn each_host_of_many_has_its_own_answer_in_its_place() {
     let Some(server) = Server::with("MaxStartups 100", "") else { return };

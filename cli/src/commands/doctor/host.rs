@@ -66,7 +66,9 @@ fn fix(error: &TransportError) -> &'static str {
         }
         TransportError::Authentication { .. } => "add your key with ssh-copy-id, or load it into ssh-agent",
         TransportError::Config { .. } => "correct the SSH configuration until `ssh -G` reads it",
-        TransportError::ProxyCommand { .. } => "write `ProxyJump` in the SSH configuration in its place",
+        TransportError::ProxyCommand { .. } => {
+            "write `ProxyJump` in the SSH configuration in its place, or `transport = \"openssh\"` below `[cluster]`"
+        }
         TransportError::Bastion { source, .. } => fix(source),
         TransportError::Tunnel { .. } => "check the name, the port, and that the bastion may forward to it",
         TransportError::Ssh { .. }
