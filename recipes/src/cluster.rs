@@ -101,6 +101,9 @@ pub struct Slurm {
     pub time: Option<Seconds>,
     /// More options of sbatch, each a text that begins with `-`.
     pub options: Vec<String>,
+    /// Variables of the submitting shell that the job gets, by name, besides those that every job gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<String>,
 }
 
 /// One host reached over the network. A range in the address (`gpu-[01-04]`) is already expanded.

@@ -50,7 +50,7 @@ const PRIVATE: &[&str] = &[
 ];
 
 /// Variables whose values are kept. None of them holds a secret, all of them change how training runs.
-const VALUES: &[&str] = &[
+pub(crate) const VALUES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
     "DTRAIN_STATE",

@@ -307,14 +307,16 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
 }
 
 fn slurm(values: &Values) -> Option<Slurm> {
+    let texts = |key| match values.get(key) {
+        Some(Parsed::Texts(texts)) => texts.clone(),
+        _ => Vec::new(),
+    };
     Some(Slurm {
         nodes: values.count("cluster.slurm.nodes")?,
         partition: values.text("cluster.slurm.partition"),
         account: values.text("cluster.slurm.account"),
         time: values.real("cluster.slurm.time").map(Seconds),
-        options: match values.get("cluster.slurm.options") {
-            Some(Parsed::Texts(options)) => options.clone(),
-            _ => Vec::new(),
-        },
+        options: texts("cluster.slurm.options"),
+        environment: texts("cluster.slurm.environment"),
     })
 }

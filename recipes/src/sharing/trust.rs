@@ -184,7 +184,7 @@ pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), Sha
     permit_keys(store, trust, checked, keys, &program)?;
     let options = checked.recipe.cluster.slurm.iter().flat_map(|slurm| &slurm.options);
     let sbatch = options.fold("sbatch".to_owned(), |text, option| format!("{text} {option}"));
-    permit_keys(store, trust, checked, &["cluster.slurm.options"], &sbatch)
+    permit_keys(store, trust, checked, &["cluster.slurm.options", "cluster.slurm.environment"], &sbatch)
 }
 
 /// `Ok` when each of these keys was said by somebody who may let `program` run.

@@ -42,7 +42,7 @@ fn a_program_needs_trust_and_any_change_takes_it_away() {
 fn options_of_sbatch_need_trust_unless_the_user_says_them() {
     let place = Place::new();
     let slurm = "\n[cluster]\nlauncher = \"slurm\"\n";
-    let options = "[cluster.slurm]\noptions = [\"--container-image=/tmp/x\"]\n";
+    let options = "[cluster.slurm]\noptions = [\"--comment=/tmp/x\"]\n";
     let training = "[model]\nkind = \"mlp\"\ninputs = 2\nhidden = [2]\nclasses = 2\n[data]\ntrain = \"a.csv\"\ntarget = \"y\"\n\
                     [objective]\nstop = { steps = 1 }\n";
     place.commit(&[
@@ -52,9 +52,9 @@ fn options_of_sbatch_need_trust_unless_the_user_says_them() {
     let locked = place.add().unwrap();
     let (store, mut trusted) = (place.store(), Trust::default());
     let shared = place.checked("extends = \"recipes/job\"\n");
-    assert_eq!(capabilities(&shared)[0].to_string(), "gives sbatch --container-image=/tmp/x");
+    assert_eq!(capabilities(&shared)[0].to_string(), "gives sbatch --comment=/tmp/x");
     let refused = trust::permit(&store, &trusted, &shared).unwrap_err().to_string();
-    assert!(refused.contains("runs sbatch --container-image=/tmp/x"), "{refused}");
+    assert!(refused.contains("runs sbatch --comment=/tmp/x"), "{refused}");
     let own = place.checked(&format!("extends = \"recipes/plain\"\n{options}"));
     assert!(trust::permit(&store, &trusted, &own).is_ok(), "the user's own options");
     trusted.grant(&locked);
