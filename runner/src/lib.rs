@@ -14,6 +14,7 @@ pub mod machine;
 pub mod probe;
 mod process;
 pub mod provenance;
+mod secrets;
 pub mod seen;
 pub mod store;
 pub mod system;
