@@ -1,6 +1,7 @@
 //! Makes a plan come true on machines that fail: a pure machine inside a thin driver.
 
 pub mod agent;
+pub mod audit;
 pub mod checkpoints;
 pub mod compare;
 pub mod driver;
