@@ -1,5 +1,6 @@
 //! Drives a trial to its end with somebody watching.
 
+use crate::audit;
 use crate::context::Context;
 use crate::ending::tell;
 use crate::failure::{Exit, Failure, Outcome};
@@ -13,6 +14,7 @@ use crate::{hosts, signals, trials};
 use dtrain_planner::{Launch, Plan, PlanError, PlanRequest, lower, model_digest};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Choice, Model, Samples};
+use dtrain_runner::audit::Action;
 use dtrain_runner::driver::{self, Outcome as Ending};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
@@ -149,6 +151,14 @@ fn run(
         lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.lost_after().0),
         ..Options::default()
     };
+    let trial = history.trial(task.trial, &|_| false).map_err(|error| ledger(&error))?;
+    let audit = audit::of(context, &trial, task.plan)?;
+    match task.how {
+        How::Start => audit::write(&audit, Action::Run)?,
+        How::Resume => audit::write(&audit, Action::Resume)?,
+        // Who only watches does nothing; who stops it has said so.
+        How::Attach | How::Stop => {}
+    }
     let is_job = task.plan.recipe.cluster.slurm.is_some();
     let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
         let launcher = ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others);
@@ -164,6 +174,7 @@ fn run(
         lower: &spell_out,
         programs: &programs,
         launcher,
+        audit: Some(audit),
         options: &options,
         ledger: history,
         observer,
@@ -250,7 +261,7 @@ fn drive_failure(error: &DriveError, label: &str) -> Failure {
         DriveError::Unread { .. } => Failure::of(Exit::Infrastructure, error).hint(format!(
             "`dtrain attach {label}` tries again; `dtrain resume {label}` gives that host up after a while"
         )),
-        DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
+        DriveError::Audit { .. } | DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }
     }

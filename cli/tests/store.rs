@@ -29,6 +29,39 @@ fn trials(number: usize) -> House {
     house
 }
 
+#[test]
+fn what_is_run_is_in_the_audit_log_and_what_cannot_be_written_there_is_not_run() {
+    let house = House::new();
+    house.file("command.toml", COMMAND);
+    house.file("go", "");
+    let nothing = house.dtrain(&["audit"]);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (0, ""), "{}", nothing.stderr);
+    assert_eq!(house.dtrain(&["run", "command.toml"]).code, 0);
+    let log = json(&house.dtrain(&["audit", "--json"]));
+    let entries = log["entries"].as_array().expect("a list");
+    let actions: Vec<_> = entries.iter().map(|entry| entry["action"].as_str().expect("a text")).collect();
+    assert_eq!(actions, ["run", "launch"], "{log}");
+    let launched = &entries[1];
+    assert_eq!((&launched["attempt"], &launched["recipe"]), (&1.into(), &"own files".into()), "{log}");
+    assert_eq!(launched["argv"][0], "sh", "{log}");
+    assert_eq!(launched["program"].as_str().map(str::len), Some(64), "{log}");
+    assert_eq!(launched["hosts"][0]["transport"], "here", "{log}");
+
+    let page = house.dtrain(&["audit", "quick-1", "--since", "1h"]);
+    assert!(page.code == 0 && page.stdout.contains("launch"), "{}{}", page.stdout, page.stderr);
+    assert_eq!(house.dtrain(&["audit", "--since", "soon"]).code, 2);
+    assert_eq!(house.dtrain(&["rm", "quick-1", "--yes"]).code, 0);
+    assert_eq!(json(&house.dtrain(&["audit", "--json"]))["entries"].as_array().map(Vec::len), Some(2));
+
+    let file = house.path().join("state/audit.jsonl");
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("made");
+    let refused = house.dtrain(&["run", "command.toml"]);
+    assert_eq!(refused.code, 6, "{}", refused.stderr);
+    assert!(refused.stderr.contains("cannot write the audit log"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("launching"), "{}", refused.stderr);
+}
+
 /// The one document on stdout.
 fn json(said: &Said) -> Value {
     serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {}", said.stdout))

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Cluster {
     /// How processes are placed.
     pub launcher: Launcher,
+    /// How hosts are reached; for the SSH launcher only.
+    #[serde(default, skip_serializing_if = "Transport::is_usual")]
+    pub transport: Transport,
     /// Total number of ranks, a multiple of the hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
     /// Which devices train, on every host.
@@ -56,6 +59,23 @@ pub enum Launcher {
     Slurm,
 }
 
+/// How hosts are reached over SSH.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// By dtrain itself: one connection to each host.
+    #[default]
+    Ssh2,
+    /// By the program `ssh`, with all that the user's configuration of it says.
+    OpenSsh,
+}
+
+impl Transport {
+    fn is_usual(&self) -> bool {
+        *self == Self::Ssh2
+    }
+}
+
 /// Which devices train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -81,6 +101,9 @@ pub struct Slurm {
     pub time: Option<Seconds>,
     /// More options of sbatch, each a text that begins with `-`.
     pub options: Vec<String>,
+    /// Variables of the submitting shell that the job gets, by name, besides those that every job gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<String>,
 }
 
 /// One host reached over the network. A range in the address (`gpu-[01-04]`) is already expanded.
@@ -100,6 +123,7 @@ impl Default for Cluster {
     fn default() -> Self {
         Self {
             launcher: Launcher::Local,
+            transport: Transport::Ssh2,
             ranks: None,
             devices: Devices::Auto,
             hosts: Vec::new(),

@@ -1,6 +1,7 @@
 //! Makes a plan come true on machines that fail: a pure machine inside a thin driver.
 
 pub mod agent;
+pub mod audit;
 pub mod checkpoints;
 pub mod compare;
 pub mod driver;
@@ -14,6 +15,7 @@ pub mod machine;
 pub mod probe;
 mod process;
 pub mod provenance;
+mod secrets;
 pub mod seen;
 pub mod store;
 pub mod system;

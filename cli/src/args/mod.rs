@@ -13,7 +13,8 @@ pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
+    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs,
+    TrialArgs,
 };
 
 use crate::failure::exit_codes;
@@ -133,6 +134,10 @@ pub(crate) enum Command {
     /// Compare the settings and results of two trials
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
+
+    /// Print who ran, stopped or killed what, and where
+    #[command(after_help = "Examples:\n  dtrain audit --since 7d\n  dtrain audit last --json")]
+    Audit(AuditArgs),
 
     /// Add a note or tags to a trial
     #[command(

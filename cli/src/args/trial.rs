@@ -48,6 +48,17 @@ pub(crate) struct FenceArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct AuditArgs {
+    /// Only this trial: its name, its id or the beginning of it, or `last`
+    #[arg(value_name = "TRIAL", add = completion::trial())]
+    pub(crate) trial: Option<String>,
+
+    /// Only what was done within this time, such as 12h, 7d or 2w
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     pub(crate) trial: TrialArgs,

@@ -4,9 +4,10 @@ use crate::args::FenceArgs;
 use crate::commands::resume::plan;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::{hosts, trials};
+use crate::{audit, hosts, trials};
 use dtrain_protocol::{AttemptId, TrialId};
 use dtrain_recipes::{Host, Launcher};
+use dtrain_runner::audit::Action;
 use dtrain_runner::driver;
 use dtrain_runner::launch::Fences;
 use dtrain_runner::ledger::Trial;
@@ -53,8 +54,12 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
         context.out.say(&format!("{name} can be used for {label} again, from its next attempt on"));
     } else {
         folder.create().and_then(|()| Fences::add(&folder, name)).map_err(failed)?;
+        let audit = audit::of(context, &trial, &plan(&trial)?)?.on(name);
+        audit::mention(context, &audit, Action::Fence);
         let before = AttemptId(trial.attempts.last().map_or(0, |attempt| attempt.number.0) + 1);
-        match hosts::one(host).and_then(|mut host| host.fence(id, before)) {
+        match hosts::one(host, plan(&trial)?.recipe.cluster.transport)
+            .and_then(|mut host| host.fence(id, before))
+        {
             Ok(ended) => report.ended = ended,
             Err(reason) => report.away = Some(reason),
         }

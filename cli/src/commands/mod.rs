@@ -1,6 +1,7 @@
 //! The commands, one in a file.
 
 mod agent;
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
@@ -75,6 +76,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Resume(args) => resume::resume(context, &args),
         Command::Attach(args) => resume::attach(context, &args),
         Command::Stop(args) => resume::stop(context, &args),
+        Command::Audit(args) => audit::run(context, &args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Logs(args) => logs::run(context, &args),
         Command::History(args) => history::run(context, &args),

@@ -15,6 +15,7 @@ pub use viewer::{Viewer, ended};
 pub(crate) use lock::{Lock, take as take_lock};
 
 use crate::agent::{LinkChoice, Log, Program};
+use crate::audit::Audit;
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
@@ -42,6 +43,8 @@ pub struct Drive<'a> {
     pub programs: &'a Programs,
     /// How agents are started and reached; `None` on this machine.
     pub launcher: Option<Box<dyn Launcher>>,
+    /// Where it is written down what is launched and killed; `None` for tests and benches, whose trials are nobody's.
+    pub audit: Option<Audit>,
     /// What the user chose.
     pub options: &'a Options,
     /// Where facts and points are kept.
@@ -243,6 +246,15 @@ pub enum DriveError {
         trial: TrialId,
         /// Its process id.
         process: u32,
+    },
+    /// The audit log cannot be written: nothing is launched.
+    #[error("cannot write the audit log {path}, so that nothing is launched")]
+    Audit {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
     },
     /// Nothing of it runs.
     #[error("trial {0} is not running")]

@@ -120,6 +120,7 @@ pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> 
         lower: &lower,
         programs: &crate::world::programs(root),
         launcher: Some(Box::new(fleet)),
+        audit: None,
         options: &world.options,
         ledger: &mut history,
         observer: &mut |seen: &Seen| events += u64::from(matches!(seen, Seen::Event(_))),

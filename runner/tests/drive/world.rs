@@ -143,6 +143,7 @@ impl World {
             lower: &|launching| self.lower(launching),
             programs: &programs,
             launcher: self.hosts.map(|hosts| self.launcher(hosts)),
+            audit: None,
             options: &self.options,
             ledger,
             observer: &mut observer,

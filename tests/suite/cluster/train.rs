@@ -140,6 +140,28 @@ fn four_hosts_train_the_quickstart_through_a_bastion() {
     checkpoints_of_hosts(&lab);
 }
 
+/// The way to the hosts is one that only the program `ssh` can go.
+#[test]
+fn hosts_train_over_the_program_ssh_through_a_proxy_command() {
+    let Some(lab) = Lab::start(4) else { return };
+    let config = "Host node*\n    ProxyCommand ssh -W %h:%p bastion\n";
+    lab.put("controller", ".ssh/config", config);
+    let settings = ["objective.stop={ steps = 10 }", "cluster.ranks=4", "cluster.transport=openssh"];
+    let mut run = Run::start(&lab, &format!("name = \"proxied\"\n{SHORT_TRAINING}"), &settings);
+    for host in ["node1", "node2", "node3", "node4"] {
+        println!("{}", run.hears(&format!("{host}: connected in")).1);
+    }
+    run.completes(10);
+    nothing_is_left(&lab, &["node1", "node2", "node3", "node4"]);
+    let refused = lab
+        .command("dtrain")
+        .args(["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample"])
+        .output()
+        .expect("the program starts");
+    let words = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && words.contains("transport = \"openssh\""), "{words}");
+}
+
 /// The checkpoints of the quickstart are listed, read and copied from the controller; what one host lost another has.
 fn checkpoints_of_hosts(lab: &Lab) {
     let says = |arguments: &[&str]| {

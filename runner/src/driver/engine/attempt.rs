@@ -3,6 +3,7 @@
 use super::{BEAT, Engine};
 use crate::agent::spool::SpoolEnd;
 use crate::agent::{AgentOrder, SpoolRecord};
+use crate::audit::Action;
 use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
 use crate::launch::{NotLaunched, Reached, Usable};
@@ -42,6 +43,10 @@ impl Engine<'_> {
             let failure = Failure::CorruptCheckpoint { folder, detail };
             self.inputs.push_back(Input::LaunchFailed { attempt, failure });
             return Ok(());
+        }
+        if let Some(audit) = &self.drive.audit {
+            let failed = |source| DriveError::Audit { path: audit.path().to_owned(), source };
+            audit.write(Action::Launch, Some(attempt)).map_err(failed)?;
         }
         let options = self.drive.options;
         let checkpoints = self.folder.checkpoints();

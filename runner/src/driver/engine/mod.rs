@@ -9,6 +9,7 @@ use super::lock::{self, Lock};
 use super::trained::Trained;
 use super::watch::Watch;
 use super::{Drive, DriveError, OnInterrupt, Outcome};
+use crate::audit::Action;
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
 use crate::launch::{Fenced, Launcher, LocalLauncher, Usable};
@@ -157,7 +158,10 @@ impl<'a> Engine<'a> {
                 self.drive.interrupts.heed();
                 match self.drive.options.on_interrupt {
                     OnInterrupt::Leave => return self.leave(),
-                    OnInterrupt::Stop => self.inputs.push_back(Input::Stop),
+                    OnInterrupt::Stop => {
+                        self.audit(Action::Stop, None);
+                        self.inputs.push_back(Input::Stop);
+                    }
                 }
             }
             self.hear()?;
@@ -285,7 +289,23 @@ impl<'a> Engine<'a> {
     }
 
     /// Shows what the controller is about, after everything that came before.
+    /// What is to end ends, also where nobody can write it down.
+    fn audit(&self, action: Action, attempt: Option<AttemptId>) {
+        if let Some(audit) = &self.drive.audit {
+            drop(audit.write(action, attempt));
+        }
+    }
+
     fn show(&mut self, status: Status) -> Result<(), DriveError> {
+        let done = match &status {
+            Status::Interrupted => Some((Action::Stop, None)),
+            Status::Killing { attempt } => Some((Action::Kill, Some(*attempt))),
+            Status::Fenced { attempt, .. } => Some((Action::Fence, Some(*attempt))),
+            _ => None,
+        };
+        if let Some((action, attempt)) = done {
+            self.audit(action, attempt);
+        }
         self.note(Seen::Status(status));
         self.keep()
     }
