@@ -208,6 +208,20 @@ pub enum Failure {
         /// What was seen.
         detail: String,
     },
+    /// A machine or the network failed, not the training on it: an agent is gone, too few hosts answer, a host cannot start its ranks.
+    Infrastructure {
+        /// The host to blame, where it is known.
+        host: Option<String>,
+        /// What was seen.
+        detail: String,
+    },
+    /// A peer lives, and does not do what is due: it hangs, or does something else.
+    Stuck {
+        /// Which.
+        peer: Rank,
+        /// What was seen.
+        detail: String,
+    },
     /// A checkpoint cannot be read as it was written.
     CorruptCheckpoint {
         /// The folder.
@@ -275,6 +289,8 @@ impl std::fmt::Display for Failure {
             Self::PeerLost { peer: Some(peer), detail } => write!(f, "lost rank {peer}: {detail}"),
             Self::PeerLost { peer: None, detail } => write!(f, "lost a peer: {detail}"),
             Self::HostLost { host, detail } => write!(f, "lost host {host}: {detail}"),
+            Self::Infrastructure { detail, .. } => f.write_str(detail),
+            Self::Stuck { peer, detail } => write!(f, "stuck on rank {peer}: {detail}"),
             Self::CorruptCheckpoint { folder, detail } => {
                 write!(f, "checkpoint {} is corrupt: {detail}", folder.display())
             }

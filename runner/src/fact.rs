@@ -1,7 +1,7 @@
 //! What we accept as true and keep, and the place it is kept in.
 
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId, StopReason, TrialId};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
 /// Something true about a trial. The facts of a trial, in order, are enough to go on with it.
@@ -58,7 +58,21 @@ pub enum Ended {
     /// A rank, the agent or the link to it was lost.
     Lost(Failure),
     /// It could not be launched.
-    NotLaunched(String),
+    NotLaunched(#[serde(deserialize_with = "failure_or_reason")] Failure),
+}
+
+/// Reads why an attempt was not launched. Earlier versions wrote the words alone.
+fn failure_or_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Failure, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Reason(String),
+        Failure(Failure),
+    }
+    Ok(match Written::deserialize(from)? {
+        Written::Reason(reason) => Failure::Other(reason),
+        Written::Failure(failure) => failure,
+    })
 }
 
 /// How a trial ended. Out of memory and divergence are results, not errors.
@@ -144,4 +158,19 @@ pub struct LedgerError {
     /// Why not.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_an_attempt_was_not_launched_is_read_as_every_version_wrote_it() {
+        let old: Ended = serde_json::from_str(r#"{"not_launched":"no such host"}"#).expect("version 1.0");
+        assert_eq!(old, Ended::NotLaunched(Failure::Other("no such host".into())));
+        let failure = Failure::Infrastructure { host: Some("a".into()), detail: "no route".into() };
+        let new = Ended::NotLaunched(failure);
+        let json = serde_json::to_string(&new).expect("JSON");
+        assert_eq!(serde_json::from_str::<Ended>(&json).expect("its own"), new);
+    }
 }

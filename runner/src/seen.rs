@@ -1,6 +1,7 @@
 //! What a trial shows while it runs: one stream that the progress display, `--json` and tests read alike.
 
 use crate::Fact;
+use crate::machine::Blame;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -91,8 +92,10 @@ pub enum Status {
         attempt: AttemptId,
         /// Length of the pause in seconds.
         seconds: f64,
-        /// Attempts without progress so far, and how many are allowed.
+        /// Attempts without progress so far that were lost by failures of the same kind, and how many are allowed.
         failures: (u32, u32),
+        /// Which kind: each has a budget of its own.
+        blame: Blame,
         /// Why it was lost.
         failure: Failure,
     },

@@ -5,6 +5,7 @@ use super::figures::{Expected, Figures};
 use super::number::{counted, loss, seconds, whole};
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, TrialId};
+use dtrain_runner::machine::Blame;
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use std::cell::RefCell;
 
@@ -183,9 +184,15 @@ impl Progress {
                 "{}: the rest of the record of attempt {attempt} is lost: {reason}",
                 self.warning()
             )),
-            Status::Waiting { seconds: pause, failures: (failures, most), failure, .. } => {
+            Status::Waiting { seconds: pause, failures: (failures, most), blame, failure, .. } => {
+                let budget = match blame {
+                    Blame::Machines => {
+                        format!("failure {failures} of machines; given up after a day without progress")
+                    }
+                    Blame::Training => format!("failure {failures} of {most} of the training"),
+                };
                 self.say(&format!(
-                    "{}: {failure}; retrying in {} (failure {failures} of {most})",
+                    "{}: {failure}; retrying in {} ({budget})",
                     self.warning(),
                     seconds(*pause)
                 ));

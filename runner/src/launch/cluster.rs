@@ -255,7 +255,7 @@ impl Launcher for ClusterLauncher {
             return Err(self.abandon(order.attempt, &lenders));
         }
         // What may live is left alone: it is found out next.
-        if matches!(&led, Err(NotLaunched::Checkpoint(_) | NotLaunched::Other(_))) {
+        if led.as_ref().is_err_and(|error| !matches!(error, NotLaunched::Unknown(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);

@@ -118,6 +118,13 @@ pub enum NotLaunched {
     Checkpoint(String),
     /// Anything else.
     Other(String),
+    /// The same, where one of several hosts is to blame.
+    OnHost {
+        /// What people call it.
+        host: String,
+        /// Why not.
+        reason: String,
+    },
     /// It was asked for, and the answer was lost: it may live. [`Launcher::reach`] finds out.
     Unknown(String),
 }
@@ -128,11 +135,12 @@ impl NotLaunched {
         if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
     }
 
-    /// The same, seen on `host`.
+    /// The same, seen on `host`; one that names another host goes on to blame that.
     pub(crate) fn on(self, host: &str) -> Self {
         match self {
             Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
-            Self::Other(reason) => Self::Other(format!("{host}: {reason}")),
+            Self::Other(reason) => Self::OnHost { host: host.into(), reason },
+            Self::OnHost { .. } => self,
             Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
         }
     }
@@ -140,8 +148,10 @@ impl NotLaunched {
 
 impl fmt::Display for NotLaunched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason)) = self;
-        f.write_str(reason)
+        match self {
+            Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason) => f.write_str(reason),
+            Self::OnHost { host, reason } => write!(f, "{host}: {reason}"),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::agent::{AgentOrder, SpoolRecord};
 use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
 use crate::launch::{NotLaunched, Reached, Usable};
-use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Input};
+use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, Input};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
@@ -51,8 +51,10 @@ impl Engine<'_> {
             Some(usable) => usable,
             None => self.wait(|launcher| launcher.usable())?,
         };
-        // What cannot be had may lie on a host that comes back, until this is the last attempt.
-        let may_come_back = !away.is_empty() && self.machine.failures() + 1 < ATTEMPTS_WITHOUT_PROGRESS;
+        // What cannot be had may lie on a host that comes back.
+        let lost = self.machine.failures(Blame::Machines);
+        let may_come_back = !away.is_empty() && lost < ATTEMPTS_FOR_A_HOST;
+        let is_complete = away.is_empty();
         if !away.is_empty() {
             self.show(Status::HostsAway { hosts, away })?;
         }
@@ -61,7 +63,7 @@ impl Engine<'_> {
         let assignments = match lowered {
             Ok(assignments) => assignments,
             Err(reason) => {
-                let failure = Failure::Other(reason);
+                let failure = if is_complete { Failure::Other(reason) } else { infrastructure(reason) };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 return Ok(());
             }
@@ -91,7 +93,7 @@ impl Engine<'_> {
                     (NotLaunched::Checkpoint(detail), Some(point)) if !may_come_back => {
                         Failure::CorruptCheckpoint { folder: point.folder, detail }
                     }
-                    (not_launched, _) => unlaunched(&not_launched.to_string()),
+                    (not_launched, _) => unlaunched(&not_launched),
                 };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 Ok(())
@@ -212,6 +214,17 @@ impl Engine<'_> {
     }
 }
 
-pub(super) fn unlaunched(reason: &str) -> Failure {
-    Failure::Other(format!("the attempt could not be launched: {reason}"))
+/// Why an attempt was not launched. Where there is one machine only, what keeps it from being launched is the user's to mend; of several
+/// another host may be taken.
+pub(super) fn unlaunched(not_launched: &NotLaunched) -> Failure {
+    let detail = format!("the attempt could not be launched: {not_launched}");
+    match not_launched {
+        NotLaunched::OnHost { host, .. } => Failure::Infrastructure { host: Some(host.clone()), detail },
+        NotLaunched::Unknown(_) | NotLaunched::Checkpoint(_) => infrastructure(detail),
+        NotLaunched::Other(_) => Failure::Other(detail),
+    }
+}
+
+fn infrastructure(detail: String) -> Failure {
+    Failure::Infrastructure { host: None, detail }
 }

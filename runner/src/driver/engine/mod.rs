@@ -12,7 +12,7 @@ use super::{Drive, DriveError, OnInterrupt, Outcome};
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
 use crate::launch::{Fenced, Launcher, LocalLauncher, Usable};
-use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
+use crate::machine::{Blame, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use std::collections::{BTreeSet, VecDeque};
@@ -273,9 +273,10 @@ impl<'a> Engine<'a> {
 
     fn mention_wait(&mut self, until: Moment, failure: Failure) {
         let seconds = Duration::from_millis(until.0.saturating_sub(self.now().0)).as_secs_f64();
-        let failures = (self.machine.failures(), ATTEMPTS_WITHOUT_PROGRESS);
+        let blame = Blame::of(&failure);
+        let failures = (self.machine.failures(blame), blame.attempts());
         let attempt = self.machine.attempt();
-        self.note(Seen::Status(Status::Waiting { attempt, seconds, failures, failure }));
+        self.note(Seen::Status(Status::Waiting { attempt, seconds, failures, blame, failure }));
     }
 
     fn send_stop(&mut self) {
@@ -313,8 +314,9 @@ impl<'a> Engine<'a> {
 /// The failure an attempt was lost by.
 fn lost(fact: &Fact) -> Option<Failure> {
     match fact {
-        Fact::AttemptEnded { ended: Ended::Lost(failure), .. } => Some(failure.clone()),
-        Fact::AttemptEnded { ended: Ended::NotLaunched(reason), .. } => Some(Failure::Other(reason.clone())),
+        Fact::AttemptEnded { ended: Ended::Lost(failure) | Ended::NotLaunched(failure), .. } => {
+            Some(failure.clone())
+        }
         _ => None,
     }
 }

@@ -6,8 +6,9 @@ mod fleet;
 mod ranks;
 mod truth;
 
-use super::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment, Phase, Promise};
-use crate::fact::{Fact, Verdict};
+use super::failure::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
+use super::{Blame, Effect, Input, Machine, Moment, Phase, Promise};
+use crate::fact::{Ended, Fact, Verdict};
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{AttemptId, Failure, Rank, ResumePoint, StepId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -306,19 +307,59 @@ fn begun() -> (Machine, Vec<Effect>) {
     (machine, effects)
 }
 
+/// Loses attempts by `failure` every `seconds` until the trial has failed; the attempts and the milliseconds it took.
+fn lose(machine: &mut Machine, failure: &Failure, seconds: u64) -> (u64, u64) {
+    let begun = machine.attempt().0;
+    let mut now = 0;
+    while machine.verdict().is_none() {
+        now += seconds * 1000;
+        let attempt = machine.attempt();
+        machine.step(Moment(now), Input::Over { attempt, ended: Ended::Lost(failure.clone()) });
+        assert_eq!(machine.step(Moment(now), Input::Tick), [], "the next attempt follows after a pause");
+        now += 60_000;
+        machine.step(Moment(now), Input::Tick);
+        machine.step(Moment(now), Input::Looked);
+    }
+    assert_eq!(machine.verdict(), Some(&Verdict::Failed(failure.clone())));
+    (machine.attempt().0 - begun + 1, now)
+}
+
 #[test]
-fn a_trial_that_makes_no_progress_fails_after_five_attempts() {
-    let (mut machine, mut effects) = begun();
-    for attempt in (1..=u64::from(ATTEMPTS_WITHOUT_PROGRESS)).map(AttemptId) {
-        assert!(effects.iter().any(|e| matches!(e, Effect::Launch { attempt: a, .. } if *a == attempt)));
-        effects = machine.step(Moment(0), Input::Gone { attempt, lost: None });
-        if attempt.0 < u64::from(ATTEMPTS_WITHOUT_PROGRESS) {
-            assert_eq!(machine.step(Moment(0), Input::Tick), [], "the next attempt follows after a pause");
-            assert_eq!(machine.step(Moment(100_000), Input::Tick), [Effect::Look]);
-            effects = machine.step(Moment(100_000), Input::Looked);
+fn a_training_that_makes_no_progress_fails_after_five_attempts() {
+    let (mut machine, _) = begun();
+    let failure = Failure::Other("a panic".into());
+    let (attempts, _) = lose(&mut machine, &failure, 1);
+    assert_eq!(attempts, u64::from(ATTEMPTS_OF_TRAINING));
+}
+
+#[test]
+fn machines_that_fail_end_a_trial_after_a_day_only_and_leave_the_budget_of_the_training_alone() {
+    let (mut machine, _) = begun();
+    let lost = Failure::HostLost { host: "node1".into(), detail: "silent".into() };
+    let (attempts, took) = lose(&mut machine.clone(), &lost, 120);
+    assert!(took.abs_diff(MACHINES_FAIL_FOR_MS) < 400_000, "{took}");
+    assert!((400..u64::from(Blame::Machines.attempts())).contains(&attempts), "{attempts}");
+    // The facts alone end it too, where no controller lives for long.
+    let mut facts = vec![Fact::AttemptStarted { attempt: AttemptId(1), from: None }];
+    while Machine::replay(&facts).0.verdict().is_none() {
+        let attempt = Machine::replay(&facts).0.attempt();
+        facts.push(Fact::AttemptEnded { attempt, ended: Ended::NotLaunched(lost.clone()) });
+        facts.push(Fact::AttemptStarted { attempt: AttemptId(attempt.0 + 1), from: None });
+        if u64::from(Blame::Machines.attempts()) == attempt.0 {
+            facts.pop();
         }
     }
-    assert!(matches!(machine.verdict(), Some(Verdict::Failed(Failure::Other(_)))), "{effects:?}");
+    assert_eq!(Machine::replay(&facts).0.attempt().0, u64::from(Blame::Machines.attempts()));
+
+    for attempt in 1..=100 {
+        let attempt = AttemptId(attempt);
+        machine.step(Moment(0), Input::Over { attempt, ended: Ended::Lost(lost.clone()) });
+        machine.step(Moment(60_000), Input::Tick);
+        machine.step(Moment(60_000), Input::Looked);
+    }
+    assert_eq!((machine.failures(Blame::Machines), machine.failures(Blame::Training)), (100, 0));
+    let (attempts, _) = lose(&mut machine, &Failure::Exited { code: Some(1), signal: None }, 1);
+    assert_eq!(attempts, u64::from(ATTEMPTS_OF_TRAINING));
 }
 
 #[test]
