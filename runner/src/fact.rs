@@ -1,5 +1,6 @@
 //! What we accept as true and keep, and the place it is kept in.
 
+use crate::strikes::Strike;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId, StopReason, TrialId};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
@@ -105,6 +106,17 @@ pub struct News {
     pub points: Vec<Point>,
     /// How far the attempt's spool is contained in what was kept so far, in bytes.
     pub offset: Option<(AttemptId, u64)>,
+    /// What is new of hosts.
+    pub hosts: HostNews,
+}
+
+/// What is new of hosts: of all trials, and kept when they are gone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostNews {
+    /// Hosts that answered just now.
+    pub answered: Vec<String>,
+    /// What is held against hosts from now on.
+    pub strikes: Vec<Strike>,
 }
 
 /// One figure at one step.
@@ -145,6 +157,9 @@ pub trait Ledger {
 
     /// How far the attempt's spool is kept, in bytes; 0 when nothing is.
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError>;
+
+    /// What is still held against hosts, by any trial, oldest first.
+    fn strikes(&self) -> Result<Vec<Strike>, LedgerError>;
 }
 
 /// The ledger could not be read or written.

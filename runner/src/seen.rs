@@ -2,6 +2,7 @@
 
 use crate::Fact;
 use crate::machine::Blame;
+use crate::strikes::LeftOut;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -44,6 +45,11 @@ pub enum Status {
         hosts: u32,
         /// Those that do not, each with why not.
         away: Vec<String>,
+    },
+    /// Hosts that answer are left out of the attempt, for what is held against them.
+    HostsLeftOut {
+        /// Which, why and until when.
+        hosts: Vec<LeftOut>,
     },
     /// The hosts of the attempt cannot be asked. It may go on without its controller, which goes on asking.
     Away {
@@ -178,6 +184,7 @@ impl Seen {
                 Status::HostsAway { .. }
                 | Status::Fenced { .. }
                 | Status::Interrupted
+                | Status::HostsLeftOut { .. }
                 | Status::CommitFailed { .. }
                 | Status::LossLeapt { .. }
                 | Status::Slow { .. }

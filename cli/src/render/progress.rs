@@ -2,10 +2,11 @@
 
 use super::bar::Bar;
 use super::figures::{Expected, Figures};
-use super::number::{counted, loss, seconds, whole};
+use super::number::{counted, loss, remaining, seconds, whole};
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, TrialId};
 use dtrain_runner::machine::Blame;
+use dtrain_runner::strikes::LeftOut;
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use std::cell::RefCell;
 
@@ -162,6 +163,17 @@ impl Progress {
                     self.say(&format!("{}: {host}", self.warning()));
                 }
                 self.say(&format!("continuing {}", counted(u64::from(*hosts), "host")));
+            }
+            Status::HostsLeftOut { hosts } => {
+                let now_ms = self.out.style().now_ms;
+                for LeftOut { host, cause, until_ms, detail } in hosts {
+                    self.say(&format!(
+                        "{}: {host} is left out for {}: {}: {detail}; `dtrain hosts forgive {host}` uses it again",
+                        self.warning(),
+                        remaining(*until_ms, now_ms),
+                        cause.words()
+                    ));
+                }
             }
             Status::Away { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));

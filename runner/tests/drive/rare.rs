@@ -4,6 +4,7 @@ use crate::TAKEN;
 use crate::toy::GROUP;
 use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
+use dtrain_runner::strikes::Strike;
 use dtrain_runner::{
     DriveError, Ended, Fact, History, Ledger, LedgerError, News, Outcome, Verdict, checkpoints, driver,
 };
@@ -163,6 +164,10 @@ impl Ledger for Full {
 
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError> {
         self.history.offset(trial, attempt)
+    }
+
+    fn strikes(&self) -> Result<Vec<Strike>, LedgerError> {
+        self.history.strikes()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The loop around the machine.
 
 mod attempt;
+mod blame;
 mod listen;
 mod wait;
 
@@ -14,6 +15,7 @@ use crate::home::TrialFolder;
 use crate::launch::{Fenced, Launcher, LocalLauncher, Usable};
 use crate::machine::{Blame, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
+use blame::Reports;
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -59,6 +61,7 @@ pub(super) struct Engine<'a> {
     damaged: Option<(AttemptId, u64)>,
     trained: Trained,
     watch: Watch,
+    reports: Reports,
     /// Whether an interrupt ended a wait since the agent was last connected.
     is_cancelled: bool,
     /// Whether the controller leaves, and the trial goes on.
@@ -103,6 +106,7 @@ impl<'a> Engine<'a> {
             damaged: None,
             trained,
             watch: Watch::default(),
+            reports: Reports::default(),
             done: None,
             _lock: lock,
         };
@@ -232,7 +236,10 @@ impl<'a> Engine<'a> {
         for effect in effects {
             match effect {
                 Effect::Record(fact) => {
-                    failure = lost(&fact).or(failure);
+                    if let Some(lost) = lost(&fact) {
+                        self.blame(&lost);
+                        failure = Some(lost);
+                    }
                     if let Some(Failure::HostLost { host, .. }) = &failure {
                         self.launcher.as_mut().expect("nobody waits for it").doubt(host);
                     }
