@@ -238,6 +238,13 @@ pub enum Failure {
     },
     /// The data cannot be used.
     Data(String),
+    /// The data cannot be used on one of several hosts; on others it may be.
+    DataOn {
+        /// The host, where it is known: the leader does not know what it is called itself.
+        host: Option<String>,
+        /// What was seen.
+        detail: String,
+    },
     /// The process ended without a word.
     Exited {
         /// Exit code, when there is one.
@@ -297,7 +304,8 @@ impl std::fmt::Display for Failure {
             Self::OtherTraining { folder, detail } => {
                 write!(f, "checkpoint {} belongs to another run: {detail}", folder.display())
             }
-            Self::Data(detail) => write!(f, "data: {detail}"),
+            Self::Data(detail) | Self::DataOn { host: None, detail } => write!(f, "data: {detail}"),
+            Self::DataOn { host: Some(host), detail } => write!(f, "data on {host}: {detail}"),
             Self::Exited { signal: Some(signal), .. } => write!(f, "killed by signal {signal}"),
             Self::Exited { code: Some(code), .. } => write!(
                 f,

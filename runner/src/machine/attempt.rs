@@ -1,6 +1,6 @@
 //! What an attempt says, and what follows from it.
 
-use super::failure::{Blame, MACHINES_FAIL_FOR_MS, backoff_ms, verdict_of};
+use super::failure::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, verdict_of};
 use super::promise::Promise;
 use super::{Effect, Machine, Moment, Phase, graver};
 use crate::fact::{Ended, Fact, Verdict};
@@ -41,6 +41,7 @@ impl Machine {
             }
             Event::Step(figures) if figures.step > self.reached => {
                 self.reached = figures.step;
+                self.data_failures = 0;
                 self.progress();
             }
             Event::Finished { reason, .. } => {
@@ -174,6 +175,9 @@ impl Machine {
             Ended::Lost(failure @ Failure::Command { code: Some(_), signal: None, .. })
                 if self.failures.training >= 2 =>
             {
+                Some(Verdict::Failed(failure.clone()))
+            }
+            Ended::Lost(failure @ Failure::DataOn { .. }) if self.data_failures >= ATTEMPTS_AT_DATA => {
                 Some(Verdict::Failed(failure.clone()))
             }
             Ended::Lost(failure) | Ended::NotLaunched(failure) => {

@@ -22,7 +22,7 @@ fn weight(failure: &Failure) -> u8 {
         Failure::Command { code: Some(_), signal: None, .. } => 3,
         Failure::Other(_) | Failure::Command { .. } | Failure::Unsaved { .. } => 4,
         Failure::HostLost { .. } | Failure::Infrastructure { .. } => 5,
-        Failure::Data(_) => 6,
+        Failure::Data(_) | Failure::DataOn { .. } => 6,
         Failure::OtherTraining { .. } => 7,
         Failure::CorruptCheckpoint { .. } => 8,
         Failure::NotFinite { .. } => 9,
@@ -59,6 +59,7 @@ impl Blame {
             | Failure::CorruptCheckpoint { .. }
             | Failure::OtherTraining { .. }
             | Failure::Data(_)
+            | Failure::DataOn { .. }
             | Failure::Exited { .. }
             | Failure::Command { .. }
             | Failure::Unsaved { .. }
@@ -74,6 +75,9 @@ impl Blame {
         }
     }
 }
+
+/// Times without a new step that the data may be unusable on one host of several before a trial has failed: it is tried once on others.
+pub(super) const ATTEMPTS_AT_DATA: u32 = 2;
 
 /// Signals by which a process is ended from outside.
 const FROM_OUTSIDE: &[Signal] = &[Signal::KILL, Signal::TERM, Signal::HUP];
@@ -106,6 +110,7 @@ pub(super) fn verdict_of(ended: &Ended) -> Option<Verdict> {
             | Failure::HostLost { .. }
             | Failure::Infrastructure { .. }
             | Failure::Stuck { .. }
+            | Failure::DataOn { .. }
             | Failure::CorruptCheckpoint { .. }
             | Failure::Exited { .. }
             | Failure::Command { .. }

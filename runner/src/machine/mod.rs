@@ -51,6 +51,8 @@ pub struct Machine {
     adopted: Option<PathBuf>,
     /// Attempts lost since the last progress.
     failures: Failures,
+    /// Attempts lost since the last new step because of the data on one of several hosts.
+    data_failures: u32,
     /// When the first of those was lost that machines are to blame for. Volatile: every controller has a clock of its own.
     troubled_since: Option<Moment>,
     /// The newest attempt found its checkpoint unreadable: its loss is not held against the trial.
@@ -141,6 +143,7 @@ impl Machine {
             refused: BTreeSet::new(),
             adopted: None,
             failures: Failures::default(),
+            data_failures: 0,
             troubled_since: None,
             excused: false,
             reached: StepId(0),
@@ -339,7 +342,9 @@ impl Machine {
                 }
                 let point = ResumePoint { folder: folder.clone(), step: *step };
                 self.checkpoints.push((*attempt, point));
-                self.reached = self.reached.max(*step);
+                if *step > self.reached {
+                    (self.reached, self.data_failures) = (*step, 0);
+                }
                 self.progress();
             }
             Fact::CheckpointRefused { folder, .. } => {
@@ -353,6 +358,9 @@ impl Machine {
             }
             Fact::AttemptEnded { ended, .. } => {
                 self.phase = Phase::Idle;
+                if matches!(ended, Ended::Lost(Failure::DataOn { .. })) {
+                    self.data_failures += 1;
+                }
                 match ended {
                     Ended::Lost(failure) | Ended::NotLaunched(failure) if !self.excused => {
                         self.failures.add(Blame::of(failure));
@@ -363,6 +371,7 @@ impl Machine {
             Fact::TrialEnded { verdict } => self.phase = Phase::Over(verdict.clone()),
             Fact::Resumed => {
                 self.phase = Phase::Idle;
+                self.data_failures = 0;
                 self.progress();
                 self.stops = 0;
             }

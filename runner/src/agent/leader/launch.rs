@@ -58,7 +58,7 @@ impl Leader {
     }
 
     /// The hosts that have ranks.
-    fn with_ranks(&self) -> BTreeSet<u32> {
+    pub(super) fn with_ranks(&self) -> BTreeSet<u32> {
         self.hosts.iter().filter(|(_, host)| !host.only_lends()).map(|(index, _)| *index).collect()
     }
 

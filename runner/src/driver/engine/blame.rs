@@ -59,6 +59,7 @@ impl Reports {
                 (there, None, if is_killed { Cause::Killed } else { Cause::Rank })
             }
             Failure::Other(_) => (there, None, Cause::Rank),
+            Failure::DataOn { host, .. } => (host.clone().or(there), None, Cause::Data),
             Failure::OutOfMemory { .. }
             | Failure::NotFinite { .. }
             | Failure::CorruptCheckpoint { .. }
@@ -155,6 +156,13 @@ mod tests {
         assert_eq!(held(&[(0, stuck.clone())], &stuck), Some(("b".into(), None, Cause::Rank)));
         let lost = Failure::HostLost { host: "c".into(), detail: "silent".into() };
         assert_eq!(held(&[], &lost), Some(("c".into(), None, Cause::Lost)));
+        let data = |host: Option<&str>| Failure::DataOn {
+            host: host.map(str::to_owned),
+            detail: "no such file".into(),
+        };
+        let own = data(None);
+        assert_eq!(held(&[(1, own.clone())], &own), Some(("a".into(), None, Cause::Data)), "the leader's");
+        assert_eq!(held(&[], &data(Some("b"))), Some(("b".into(), None, Cause::Data)));
         let memory = Failure::OutOfMemory { detail: "8 GiB".into() };
         assert_eq!(held(&[(0, memory.clone())], &memory), None, "it would run out on any other");
     }
