@@ -18,11 +18,12 @@ pub mod provenance;
 mod secrets;
 pub mod seen;
 pub mod store;
+pub mod strikes;
 pub mod system;
 pub mod transport;
 
 pub use driver::{Drive, DriveError, Launching, OnInterrupt, Options, Outcome, Programs};
-pub use fact::{Ended, Fact, Ledger, LedgerError, News, Point, Verdict};
+pub use fact::{Ended, Fact, HostNews, Ledger, LedgerError, News, Point, Verdict};
 pub use home::{Home, TrialFolder};
 pub use interrupts::Interrupts;
 pub use ledger::History;

@@ -1,6 +1,8 @@
 //! What a trial shows while it runs: one stream that the progress display, `--json` and tests read alike.
 
 use crate::Fact;
+use crate::machine::Blame;
+use crate::strikes::LeftOut;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -43,6 +45,11 @@ pub enum Status {
         hosts: u32,
         /// Those that do not, each with why not.
         away: Vec<String>,
+    },
+    /// Hosts that answer are left out of the attempt, for what is held against them.
+    HostsLeftOut {
+        /// Which, why and until when.
+        hosts: Vec<LeftOut>,
     },
     /// The hosts of the attempt cannot be asked. It may go on without its controller, which goes on asking.
     Away {
@@ -91,8 +98,10 @@ pub enum Status {
         attempt: AttemptId,
         /// Length of the pause in seconds.
         seconds: f64,
-        /// Attempts without progress so far, and how many are allowed.
+        /// Attempts without progress so far that were lost by failures of the same kind, and how many are allowed.
         failures: (u32, u32),
+        /// Which kind: each has a budget of its own.
+        blame: Blame,
         /// Why it was lost.
         failure: Failure,
     },
@@ -175,6 +184,7 @@ impl Seen {
                 Status::HostsAway { .. }
                 | Status::Fenced { .. }
                 | Status::Interrupted
+                | Status::HostsLeftOut { .. }
                 | Status::CommitFailed { .. }
                 | Status::LossLeapt { .. }
                 | Status::Slow { .. }

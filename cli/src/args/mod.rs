@@ -17,6 +17,7 @@ pub(crate) use trial::{
     TrialArgs,
 };
 
+use crate::completion;
 use crate::failure::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -175,6 +176,13 @@ pub(crate) enum Command {
         hosts: Vec<String>,
     },
 
+    /// List the hosts that were used, what is held against them, and which are left out
+    #[command(after_help = HOSTS_EXAMPLE)]
+    Hosts {
+        #[command(subcommand)]
+        command: Option<HostsCommand>,
+    },
+
     /// Print a shell completion script
     #[command(
         after_help = "Example:\n  dtrain completions bash > ~/.local/share/bash-completion/completions/dtrain\n\nThe script asks dtrain for trials, studies, recipes, packages and keys."
@@ -291,6 +299,25 @@ const GC_EXAMPLE: &str = "Example:
 Removes checkpoints that were never completed, reports of completed trials that the history has
 already, what an interrupted `dtrain rm` left, unused copies of other versions of dtrain, and
 tokens of data that no trial uses. Keeps every trial and every checkpoint that can be used.";
+
+const HOSTS_EXAMPLE: &str = "Examples:
+  dtrain hosts
+  dtrain hosts forgive gpu-02
+
+A host that fails twice within an hour by the same cause is left out for ten minutes, and each
+time after that for twice as long, up to a day.";
+
+/// What is done with hosts.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostsCommand {
+    /// Forget what is held against a host, and use it again
+    #[command(after_help = "Example:\n  dtrain hosts forgive gpu-02")]
+    Forgive {
+        /// The host, as `dtrain hosts` names it
+        #[arg(add = completion::host())]
+        host: String,
+    },
+}
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml

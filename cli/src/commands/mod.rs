@@ -12,6 +12,7 @@ pub(crate) mod estimate;
 mod fence;
 pub(crate) mod gc;
 pub(crate) mod history;
+pub(crate) mod hosts;
 pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
@@ -88,6 +89,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
+        Command::Hosts { command } => hosts::run(context, command.as_ref()),
         Command::Doctor { hosts } => doctor::run(context, &hosts),
         Command::Completions { shell } => completions::run(context, shell),
         Command::Man { command } => man::run(context, &command),

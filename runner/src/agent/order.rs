@@ -129,6 +129,9 @@ pub enum AgentReply {
         /// Whether it is because of the checkpoint that was to be gone on from.
         #[serde(default)]
         is_of_checkpoint: bool,
+        /// The host of a follower, where that is to blame.
+        #[serde(default)]
+        host: Option<String>,
     },
 }
 

@@ -137,7 +137,10 @@ impl ClusterLauncher {
             })
         };
         let asked: Vec<Question<_>> = (0u32..).zip(hosts).map(ask).collect();
-        asked.into_iter().map(|asked| asked.answer(TO_FOLLOW).map_err(NotLaunched::Other)).collect()
+        let answer = |(asked, host): (Question<_>, &usize)| {
+            asked.answer(TO_FOLLOW).map_err(|reason| NotLaunched::because_of(self.name(*host), &reason))
+        };
+        asked.into_iter().zip(hosts).map(answer).collect()
     }
 
     fn fences(&self) -> Fences {
@@ -186,7 +189,7 @@ impl ClusterLauncher {
         }
         let trial = self.trial.clone();
         let put = self.leader().ask(move |leader| leader.put_checkpoint(&trial, &own));
-        put.answer(TO_LAUNCH).map_err(NotLaunched::Other)
+        put.answer(TO_LAUNCH).map_err(|reason| NotLaunched::because_of(&self.leader().name, &reason))
     }
 
     /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
@@ -237,7 +240,15 @@ impl Launcher for ClusterLauncher {
         self.usable = answering.map(|(host, _)| host).collect();
         let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
         let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
-        Usable { hosts, away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect() }
+        let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
+        Usable { hosts, names, away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect() }
+    }
+
+    fn put_last(&mut self, hosts: &[String]) {
+        let place = |host: &usize| hosts.iter().position(|last| last == self.name(*host));
+        let mut usable = self.usable.clone();
+        usable.sort_by_key(place);
+        self.usable = usable;
     }
 
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
@@ -255,7 +266,7 @@ impl Launcher for ClusterLauncher {
             return Err(self.abandon(order.attempt, &lenders));
         }
         // What may live is left alone: it is found out next.
-        if matches!(&led, Err(NotLaunched::Checkpoint(_) | NotLaunched::Other(_))) {
+        if led.as_ref().is_err_and(|error| !matches!(error, NotLaunched::Unknown(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);

@@ -190,8 +190,11 @@ impl LocalLauncher {
         // The lock is now the agent's alone.
         drop(command);
         let answer = match converse(&mut child, task, &self.cancel, going_on) {
-            Ok(AgentReply::Refused { reason, is_of_checkpoint: true }) => {
+            Ok(AgentReply::Refused { reason, is_of_checkpoint: true, .. }) => {
                 Err(NotLaunched::Checkpoint(reason))
+            }
+            Ok(AgentReply::Refused { reason, host: Some(host), .. }) => {
+                Err(NotLaunched::OnHost { host, reason })
             }
             Ok(AgentReply::Refused { reason, .. }) => Err(NotLaunched::Other(reason)),
             answer => answer.map_err(NotLaunched::Other),

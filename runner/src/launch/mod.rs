@@ -44,8 +44,11 @@ pub trait Launcher: Send {
 
     /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
     fn usable(&mut self) -> Usable {
-        Usable { hosts: 1, away: Vec::new() }
+        Usable { hosts: 1, ..Usable::default() }
     }
+
+    /// Takes `hosts` last for the attempts to come, the first of them before the others; they may still lend what they have.
+    fn put_last(&mut self, _hosts: &[String]) {}
 
     /// The checkpoints that were committed and of which the hosts that answered last have every file, oldest first, of those that
     /// `is_wanted`.
@@ -98,6 +101,8 @@ pub trait Launcher: Send {
 pub struct Usable {
     /// How many answer.
     pub hosts: u32,
+    /// What people call them, in the order in which they are taken; empty on one machine, which has no name.
+    pub names: Vec<String>,
     /// Those that do not, each with why not.
     pub away: Vec<String>,
 }
@@ -118,6 +123,13 @@ pub enum NotLaunched {
     Checkpoint(String),
     /// Anything else.
     Other(String),
+    /// The same, where one of several hosts is to blame.
+    OnHost {
+        /// What people call it.
+        host: String,
+        /// Why not.
+        reason: String,
+    },
     /// It was asked for, and the answer was lost: it may live. [`Launcher::reach`] finds out.
     Unknown(String),
 }
@@ -128,11 +140,18 @@ impl NotLaunched {
         if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
     }
 
-    /// The same, seen on `host`.
+    /// One that `host` is to blame for; the reason may begin with its name.
+    pub(crate) fn because_of(host: &str, reason: &str) -> Self {
+        let reason = reason.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
+        Self::OnHost { host: host.to_owned(), reason: reason.to_owned() }
+    }
+
+    /// The same, seen on `host`; one that names another host goes on to blame that.
     pub(crate) fn on(self, host: &str) -> Self {
         match self {
             Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
-            Self::Other(reason) => Self::Other(format!("{host}: {reason}")),
+            Self::Other(reason) => Self::OnHost { host: host.into(), reason },
+            Self::OnHost { .. } => self,
             Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
         }
     }
@@ -140,8 +159,10 @@ impl NotLaunched {
 
 impl fmt::Display for NotLaunched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason)) = self;
-        f.write_str(reason)
+        match self {
+            Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason) => f.write_str(reason),
+            Self::OnHost { host, reason } => write!(f, "{host}: {reason}"),
+        }
     }
 }
 

@@ -66,7 +66,7 @@ impl Launcher for Fleet {
     }
 
     fn usable(&mut self) -> Usable {
-        Usable { hosts: self.hosts, away: Vec::new() }
+        Usable { hosts: self.hosts, ..Usable::default() }
     }
 
     fn verify(&mut self, _: &Path) -> Result<(), String> {

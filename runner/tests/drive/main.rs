@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "a test says how it went")]
 
+mod blame;
 mod control;
 mod far;
 mod faults;
@@ -120,6 +121,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("foreign_ranks_of_hosts_meet_at_the_first", foreign_ranks_of_hosts_meet_at_the_first),
         ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
+        (
+            "a_host_that_is_lost_twice_is_left_out_and_named",
+            blame::a_host_that_is_lost_twice_is_left_out_and_named,
+        ),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
         ("a_host_that_was_just_lost_is_not_waited_for", a_host_that_was_just_lost_is_not_waited_for),
         ("a_host_without_ranks_lends_what_it_has", a_host_without_ranks_lends_what_it_has),

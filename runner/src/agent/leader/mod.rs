@@ -7,6 +7,8 @@ mod commit;
 mod io;
 mod launch;
 mod ranks;
+#[cfg(test)]
+mod tests;
 
 pub(super) use io::{Effect, Host, Input, Now, OWN, Settings};
 
@@ -237,6 +239,7 @@ impl Leader {
 
     /// Spools an event, then does what follows from it.
     fn event(&mut self, rank: Rank, event: Event) {
+        let event = self.with_host(rank, event);
         let (attempt, at_ms) = (self.settings.attempt, self.now.wall_ms);
         let sequence = self.rank(rank).next_sequence();
         let stamped = Stamped { attempt, rank, sequence, at_ms, event: event.clone() };
@@ -349,6 +352,18 @@ impl Leader {
     fn host_of(&self, rank: Rank) -> u32 {
         let has = |host: &&Host| host.ranks.contains(&rank.0);
         self.hosts.values().find(has).map_or(OWN, |host| host.peer.host)
+    }
+
+    /// The event; data that cannot be used on one of several hosts may be usable on another.
+    fn with_host(&self, rank: Rank, event: Event) -> Event {
+        match event {
+            Event::Failed(Failure::Data(detail)) if self.with_ranks().len() > 1 => {
+                let host = self.hosts.get(&self.host_of(rank)).map(|host| &host.peer);
+                let host = host.filter(|peer| peer.host != OWN).map(|peer| peer.name.clone());
+                Event::Failed(Failure::DataOn { host, detail })
+            }
+            event => event,
+        }
     }
 
     fn end_when_over(&mut self) {

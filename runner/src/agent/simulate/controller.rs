@@ -182,7 +182,7 @@ impl World<'_> {
         self.controller.unreachable_since = None;
         if machines.is_empty() {
             self.reached.note("no machine answers");
-            let failure = Failure::Other("no host answers".into());
+            let failure = Failure::Infrastructure { host: None, detail: "no host answers".into() };
             return self.controller.owed.push_back(Input::LaunchFailed { attempt, failure });
         }
         let ranks = (0u32..).map(|index| index * RANKS..(index + 1) * RANKS);
@@ -263,7 +263,7 @@ impl World<'_> {
                     self.may_refuse(attempt, &folder, &detail);
                     Failure::CorruptCheckpoint { folder, detail }
                 }
-                NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => Failure::Other(reason),
+                other => Failure::Infrastructure { host: None, detail: other.to_string() },
             };
             self.tell(Input::LaunchFailed { attempt, failure });
         }

@@ -1,5 +1,6 @@
 //! One attempt: it is launched, and what it says is taken in.
 
+use super::blame::Reports;
 use super::{BEAT, Engine};
 use crate::agent::spool::SpoolEnd;
 use crate::agent::{AgentOrder, SpoolRecord};
@@ -7,7 +8,7 @@ use crate::audit::Action;
 use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
 use crate::launch::{NotLaunched, Reached, Usable};
-use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Input};
+use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, Input};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
@@ -37,6 +38,7 @@ impl Engine<'_> {
 
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
         (self.link, self.read, self.kept, self.unlaunched) = (None, 0, 0, None);
+        self.reports = Reports::default();
         if let Some(folder) = from.as_ref().map(|point| point.folder.clone())
             && let Err(detail) = self.wait(|launcher| launcher.verify(&folder))?
         {
@@ -52,27 +54,46 @@ impl Engine<'_> {
         let checkpoints = self.folder.checkpoints();
         let spent_seconds = self.trained.seconds();
         let step = from.as_ref().map(|point| point.step);
-        let Usable { hosts, away } = match self.usable.take() {
+        let usable = match self.usable.take() {
             Some(usable) => usable,
             None => self.wait(|launcher| launcher.usable())?,
         };
-        // What cannot be had may lie on a host that comes back, until this is the last attempt.
-        let may_come_back = !away.is_empty() && self.machine.failures() + 1 < ATTEMPTS_WITHOUT_PROGRESS;
+        let (names, mut left_out) = self.leave_out(&usable)?;
+        let Usable { hosts, away, .. } = usable;
+        // What cannot be had may lie on a host that comes back.
+        let lost = self.machine.failures(Blame::Machines);
+        let may_come_back = !away.is_empty() && lost < ATTEMPTS_FOR_A_HOST;
+        let is_complete = away.is_empty();
         if !away.is_empty() {
             self.show(Status::HostsAway { hosts, away })?;
         }
-        let lowered =
-            (self.drive.lower)(&Launching { attempt, from: from.clone(), spent_seconds, checkpoints, hosts });
+        let launching = |hosts| Launching {
+            attempt,
+            from: from.clone(),
+            spent_seconds,
+            checkpoints: checkpoints.clone(),
+            hosts,
+        };
+        let lowered = loop {
+            let left = u32::try_from(left_out.len()).unwrap_or(hosts);
+            let lowered = (self.drive.lower)(&launching(hosts.saturating_sub(left)));
+            // Better a host that has failed before than none: the least bad of them comes back first.
+            if lowered.is_ok() || left_out.pop().is_none() {
+                break lowered;
+            }
+        };
         let assignments = match lowered {
             Ok(assignments) => assignments,
             Err(reason) => {
-                let failure = Failure::Other(reason);
+                let failure = if is_complete { Failure::Other(reason) } else { infrastructure(reason) };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 return Ok(());
             }
         };
         let ranks = u32::try_from(assignments.len()).unwrap_or(u32::MAX);
         self.watch = Watch::of(&assignments);
+        self.reports = Reports::of(&assignments, &names);
+        self.mention_left_out(left_out);
         self.show(Status::Launching { attempt, ranks, from: step })?;
         let order = AgentOrder {
             trial: self.trial(),
@@ -96,7 +117,7 @@ impl Engine<'_> {
                     (NotLaunched::Checkpoint(detail), Some(point)) if !may_come_back => {
                         Failure::CorruptCheckpoint { folder: point.folder, detail }
                     }
-                    (not_launched, _) => unlaunched(&not_launched.to_string()),
+                    (not_launched, _) => unlaunched(&not_launched),
                 };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 Ok(())
@@ -191,11 +212,15 @@ impl Engine<'_> {
             SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
             SpoolRecord::Event(stamped) => {
                 self.trained.note(&stamped);
+                self.reports.note(&stamped);
                 if is_new {
                     self.news.events.push(stamped.clone());
                     self.note(Seen::Event(stamped.clone()));
                     if let Some(status) = self.watch.note(&stamped) {
                         self.note(Seen::Status(status));
+                    }
+                    if let Some((rank, detail)) = self.watch.take_slow() {
+                        self.blame_slow(rank, detail);
                     }
                 }
                 Input::Event(stamped)
@@ -217,6 +242,17 @@ impl Engine<'_> {
     }
 }
 
-pub(super) fn unlaunched(reason: &str) -> Failure {
-    Failure::Other(format!("the attempt could not be launched: {reason}"))
+/// Why an attempt was not launched. Where there is one machine only, what keeps it from being launched is the user's to mend; of several
+/// another host may be taken.
+pub(super) fn unlaunched(not_launched: &NotLaunched) -> Failure {
+    let detail = format!("the attempt could not be launched: {not_launched}");
+    match not_launched {
+        NotLaunched::OnHost { host, .. } => Failure::Infrastructure { host: Some(host.clone()), detail },
+        NotLaunched::Unknown(_) | NotLaunched::Checkpoint(_) => infrastructure(detail),
+        NotLaunched::Other(_) => Failure::Other(detail),
+    }
+}
+
+fn infrastructure(detail: String) -> Failure {
+    Failure::Infrastructure { host: None, detail }
 }

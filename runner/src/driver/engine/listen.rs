@@ -6,7 +6,7 @@ use crate::agent::SpoolRecord;
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::driver::DriveError;
 use crate::driver::link::Link;
-use crate::launch::{Reached, Unread};
+use crate::launch::{NotLaunched, Reached, Unread};
 use crate::machine::Input;
 use crate::seen::Status;
 use dtrain_protocol::frame::FrameError;
@@ -225,7 +225,9 @@ impl Engine<'_> {
             return;
         }
         self.inputs.push_back(match self.unlaunched.take().filter(|_| self.read == 0) {
-            Some(reason) => Input::LaunchFailed { attempt, failure: unlaunched(&reason) },
+            Some(reason) => {
+                Input::LaunchFailed { attempt, failure: unlaunched(&NotLaunched::Unknown(reason)) }
+            }
             None => Input::Gone { attempt, lost },
         });
     }

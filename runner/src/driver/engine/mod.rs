@@ -1,6 +1,7 @@
 //! The loop around the machine.
 
 mod attempt;
+mod blame;
 mod listen;
 mod wait;
 
@@ -13,8 +14,9 @@ use crate::audit::Action;
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
 use crate::launch::{Fenced, Launcher, LocalLauncher, Usable};
-use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
+use crate::machine::{Blame, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
+use blame::Reports;
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -60,6 +62,7 @@ pub(super) struct Engine<'a> {
     damaged: Option<(AttemptId, u64)>,
     trained: Trained,
     watch: Watch,
+    reports: Reports,
     /// Whether an interrupt ended a wait since the agent was last connected.
     is_cancelled: bool,
     /// Whether the controller leaves, and the trial goes on.
@@ -104,6 +107,7 @@ impl<'a> Engine<'a> {
             damaged: None,
             trained,
             watch: Watch::default(),
+            reports: Reports::default(),
             done: None,
             _lock: lock,
         };
@@ -236,7 +240,10 @@ impl<'a> Engine<'a> {
         for effect in effects {
             match effect {
                 Effect::Record(fact) => {
-                    failure = lost(&fact).or(failure);
+                    if let Some(lost) = lost(&fact) {
+                        self.blame(&lost);
+                        failure = Some(lost);
+                    }
                     if let Some(Failure::HostLost { host, .. }) = &failure {
                         self.launcher.as_mut().expect("nobody waits for it").doubt(host);
                     }
@@ -277,9 +284,10 @@ impl<'a> Engine<'a> {
 
     fn mention_wait(&mut self, until: Moment, failure: Failure) {
         let seconds = Duration::from_millis(until.0.saturating_sub(self.now().0)).as_secs_f64();
-        let failures = (self.machine.failures(), ATTEMPTS_WITHOUT_PROGRESS);
+        let blame = Blame::of(&failure);
+        let failures = (self.machine.failures(blame), blame.attempts());
         let attempt = self.machine.attempt();
-        self.note(Seen::Status(Status::Waiting { attempt, seconds, failures, failure }));
+        self.note(Seen::Status(Status::Waiting { attempt, seconds, failures, blame, failure }));
     }
 
     fn send_stop(&mut self) {
@@ -333,8 +341,9 @@ impl<'a> Engine<'a> {
 /// The failure an attempt was lost by.
 fn lost(fact: &Fact) -> Option<Failure> {
     match fact {
-        Fact::AttemptEnded { ended: Ended::Lost(failure), .. } => Some(failure.clone()),
-        Fact::AttemptEnded { ended: Ended::NotLaunched(reason), .. } => Some(Failure::Other(reason.clone())),
+        Fact::AttemptEnded { ended: Ended::Lost(failure) | Ended::NotLaunched(failure), .. } => {
+            Some(failure.clone())
+        }
         _ => None,
     }
 }

@@ -192,6 +192,7 @@ fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Res
 fn failed(not_launched: NotLaunched) -> Reply {
     match not_launched {
         NotLaunched::Checkpoint(reason) => Reply::NoCheckpoint { reason },
+        NotLaunched::OnHost { host, reason } => Reply::FailedOn { host, reason },
         NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => Reply::Failed { reason },
     }
 }

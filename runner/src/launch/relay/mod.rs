@@ -115,4 +115,9 @@ enum Reply {
     Failed {
         reason: String,
     },
+    /// An attempt was not launched because of another host than the one that was asked.
+    FailedOn {
+        host: String,
+        reason: String,
+    },
 }

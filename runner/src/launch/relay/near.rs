@@ -99,6 +99,7 @@ impl RemoteHost {
         match self.ask_once(&Request::Lead(Box::new(order))) {
             Ok(Reply::Leading(card)) => Ok(card),
             Ok(Reply::NoCheckpoint { reason }) => Err(NotLaunched::Checkpoint(reason)),
+            Ok(Reply::FailedOn { host, reason }) => Err(NotLaunched::OnHost { host, reason }),
             Ok(other) => Err(unexpected(&other).into()),
             Err(Unanswered::NotAsked(reason)) => Err(reason.into()),
             Err(Unanswered::Asked(reason)) => Err(NotLaunched::Unknown(reason)),
