@@ -25,6 +25,11 @@ impl Interrupts {
         self.count() > self.heeded.load(Ordering::SeqCst)
     }
 
+    /// What all of them asked for has come about.
+    pub fn settle(&self) {
+        self.heeded.store(self.count(), Ordering::SeqCst);
+    }
+
     /// Something is done about one that was pending.
     pub fn heed(&self) {
         self.heeded.fetch_add(1, Ordering::SeqCst);

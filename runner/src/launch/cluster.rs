@@ -7,6 +7,7 @@
 
 use super::cancel::Cancel;
 use super::fence::Fences;
+use super::fencing::Fencing;
 use super::placement::{ranks_by_host, with_certificates};
 use super::question::{Asked, Question, ask_all};
 use super::relay::{RemoteHost, There};
@@ -19,12 +20,11 @@ use crate::durable;
 use crate::home::{Home, TrialFolder};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, Link, StepId, TlsIdentity, TrialId};
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a host may take to answer a short question.
 const TO_ANSWER: Duration = Duration::from_secs(3);
@@ -41,9 +41,6 @@ const TO_LAUNCH: Duration = Duration::from_secs(24 * 3600);
 /// How long a host may take to start an agent that follows.
 const TO_FOLLOW: Duration = Duration::from_secs(90);
 
-/// How often hosts that are not of the attempt are asked whether an older one runs there.
-const FENCE_EVERY: Duration = Duration::from_secs(3);
-
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
     trial: TrialId,
@@ -59,15 +56,6 @@ pub struct ClusterLauncher {
     /// The attempt whose leader was given up, with why.
     given_up: Option<(AttemptId, String)>,
     fencing: Fencing,
-}
-
-/// Which hosts are known to run nothing old.
-#[derive(Default)]
-struct Fencing {
-    /// By host: nothing before this attempt runs there.
-    done: BTreeMap<usize, AttemptId>,
-    asked: Vec<(usize, AttemptId, Question<Option<AttemptId>>)>,
-    asked_at: Option<Instant>,
 }
 
 impl ClusterLauncher {
@@ -337,32 +325,8 @@ impl Launcher for ClusterLauncher {
         if self.shared.is_some() {
             return Vec::new();
         }
-        let mut found = Vec::new();
-        let (done, hosts) = (&mut self.fencing.done, &self.hosts);
-        self.fencing.asked.retain(|(host, before, question)| {
-            let Some(answer) = question.try_answer() else { return true };
-            if let Ok(ended) = answer {
-                done.insert(*host, *before);
-                let named = |attempt| Fenced { host: hosts[*host].name.clone(), attempt };
-                found.extend(ended.map(named));
-            }
-            false
-        });
-        if self.fencing.asked_at.is_none_or(|at| at.elapsed() >= FENCE_EVERY) {
-            self.fencing.asked_at = Some(Instant::now());
-            let is_due = |host: &usize| {
-                !self.active.contains(host)
-                    && self.fencing.done.get(host).is_none_or(|done| *done < attempt)
-                    && self.fencing.asked.iter().all(|(asked, ..)| asked != host)
-            };
-            let due: Vec<usize> = (0..self.hosts.len()).filter(is_due).collect();
-            for host in due {
-                let trial = self.trial.clone();
-                let question = self.hosts[host].ask(move |host| host.fence(&trial, attempt));
-                self.fencing.asked.push((host, attempt, question));
-            }
-        }
-        found
+        self.fencing.ask_others(&self.trial, attempt, &self.hosts, &self.active);
+        self.fencing.found(&self.hosts)
     }
 
     fn answers(&mut self, attempt: AttemptId) -> bool {

@@ -13,6 +13,7 @@
 mod cancel;
 mod cluster;
 mod fence;
+mod fencing;
 mod local;
 mod placement;
 mod question;

@@ -152,6 +152,8 @@ impl<'a> Engine<'a> {
             self.digest()?;
             if let Some(verdict) = self.done.take() {
                 self.keep()?;
+                // One that came meanwhile wanted no more than that.
+                self.drive.interrupts.settle();
                 let checkpoint = self.machine.newest().cloned();
                 return Ok(Outcome::Ended { verdict, checkpoint, attempts: self.machine.attempt().0 });
             }
