@@ -142,6 +142,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
         plan: &plan,
         sources,
         folder: &loaded.folder,
+        recipe: crate::audit::recipe(&loaded),
         parent: Some(parent),
         detach: args.detach,
         sample: 0,

@@ -31,6 +31,11 @@ pub(crate) fn trial() -> ArgValueCompleter {
     })
 }
 
+/// Offers hosts.
+pub(crate) fn host() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| candidates(glance::hosts(&history(), text(typed)), typed))
+}
+
 /// Offers studies.
 pub(crate) fn study() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(glance::studies(&history(), text(typed)), typed))

@@ -1,5 +1,6 @@
 //! Drives a trial to its end with somebody watching.
 
+use crate::audit;
 use crate::context::Context;
 use crate::ending::tell;
 use crate::failure::{Exit, Failure, Outcome};
@@ -13,12 +14,15 @@ use crate::{hosts, signals, trials};
 use dtrain_planner::{Launch, Plan, PlanError, PlanRequest, lower, model_digest};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Choice, Model, Samples};
+use dtrain_runner::audit::Action;
 use dtrain_runner::driver::{self, Outcome as Ending};
+use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::History;
 use dtrain_runner::{Drive, DriveError, Interrupts, Launching, Observer, OnInterrupt, Options, Seen};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How a trial is taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +106,8 @@ pub(crate) fn catch_up(context: &Context) {
         let label = known.row.label.as_str();
         let task = Task { trial, label, plan: &plan, how: How::Attach, detach: false, sample: 0 };
         // A trial that was lost in the middle is nobody's news: it is listed as lost.
-        drop(run(context, &mut history, &task, &mut |_: &Seen| {}, Arc::default()));
+        let Ok(others) = reach(context, &task) else { continue };
+        drop(run(context, &mut history, &task, others, &mut |_: &Seen| {}, Arc::default()));
     }
 }
 
@@ -112,17 +117,28 @@ fn watch(
     history: &mut History,
     task: &Task<'_>,
 ) -> Result<Result<Ending, DriveError>, Failure> {
+    // Until they are reached nothing was launched, and Ctrl-C ends this program as it ends any other.
+    let others = reach(context, task)?;
     let interrupts = signals::listen()?;
     let mut progress = Progress::new(context.out, task.trial, expected(task.plan));
-    let ending = run(context, history, task, &mut progress, interrupts);
+    let ending = run(context, history, task, others, &mut progress, interrupts);
     progress.finish();
     ending
+}
+
+/// The hosts of a trial; none on this machine.
+fn reach(context: &Context, task: &Task<'_>) -> Result<Vec<RemoteHost>, Failure> {
+    match task.how {
+        How::Start => hosts::of(context, &task.plan.recipe),
+        How::Resume | How::Attach | How::Stop => hosts::that_answer(context, &task.plan.recipe),
+    }
 }
 
 fn run(
     context: &Context,
     history: &mut History,
     task: &Task<'_>,
+    others: Vec<RemoteHost>,
     observer: &mut dyn Observer,
     interrupts: Arc<Interrupts>,
 ) -> Result<Result<Ending, DriveError>, Failure> {
@@ -132,12 +148,17 @@ fn run(
         on_interrupt: if task.how == How::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
         stop: task.how == How::Stop,
         keep: task.plan.recipe.checkpoint.keep,
+        lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.lost_after().0),
         ..Options::default()
     };
-    let others = match task.how {
-        How::Start => hosts::of(context, &task.plan.recipe)?,
-        How::Resume | How::Attach | How::Stop => hosts::that_answer(context, &task.plan.recipe)?,
-    };
+    let trial = history.trial(task.trial, &|_| false).map_err(|error| ledger(&error))?;
+    let audit = audit::of(context, &trial, task.plan)?;
+    match task.how {
+        How::Start => audit::write(&audit, Action::Run)?,
+        How::Resume => audit::write(&audit, Action::Resume)?,
+        // Who only watches does nothing; who stops it has said so.
+        How::Attach | How::Stop => {}
+    }
     let is_job = task.plan.recipe.cluster.slurm.is_some();
     let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
         let launcher = ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others);
@@ -153,6 +174,7 @@ fn run(
         lower: &spell_out,
         programs: &programs,
         launcher,
+        audit: Some(audit),
         options: &options,
         ledger: history,
         observer,
@@ -233,12 +255,13 @@ fn drive_failure(error: &DriveError, label: &str) -> Failure {
         DriveError::Launched(_) => {
             Failure::of(Exit::Usage, error).hint(format!("`dtrain resume {label}` resumes it"))
         }
-        DriveError::Away { .. } => Failure::of(Exit::Infrastructure, error)
-            .hint(format!("it may still be running; `dtrain attach {label}` tries again")),
+        DriveError::Away { .. } => Failure::of(Exit::Infrastructure, error).hint(format!(
+            "it may still be running; `dtrain attach {label}` tries again, and `dtrain fence {label} HOST` gives a host up"
+        )),
         DriveError::Unread { .. } => Failure::of(Exit::Infrastructure, error).hint(format!(
             "`dtrain attach {label}` tries again; `dtrain resume {label}` gives that host up after a while"
         )),
-        DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
+        DriveError::Audit { .. } | DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }
     }

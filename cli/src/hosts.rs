@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::render::number::{counted, seconds};
 use crate::{job, rates};
 use dtrain_protocol::HostFacts;
-use dtrain_recipes::{Bytes, Launcher, Recipe};
+use dtrain_recipes::{Bytes, Host, Launcher, Recipe, Transport};
 use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{Arrival, Unusable, reach_all};
@@ -55,6 +55,14 @@ pub(crate) fn of_trial_and_silent(
     Ok((hosts, unusable.iter().map(|one| (one.host.clone(), in_words(&one.error))).collect()))
 }
 
+/// One host, where it answers.
+pub(crate) fn one(host: Host, way: Transport) -> Result<RemoteHost, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let reached = reach_all(&[host], way, &user(), &program).map_err(|error| error.to_string())?;
+    let (host, arrival) = reached.into_iter().next().ok_or("no host was named")?;
+    arrival.map(|_| host).map_err(|unusable| in_words(&unusable.error))
+}
+
 fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {
     match recipe.cluster.launcher {
         Launcher::Ssh => {}
@@ -62,7 +70,8 @@ fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<U
         Launcher::Local => return Ok((Vec::new(), Vec::new())),
     }
     let program = program()?;
-    let reached = reach_all(&recipe.cluster.hosts, &user(), &program).map_err(no_program)?;
+    let reached =
+        reach_all(&recipe.cluster.hosts, recipe.cluster.transport, &user(), &program).map_err(no_program)?;
     let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
     for (host, arrival) in reached {
         hosts.push(host);

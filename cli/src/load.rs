@@ -29,13 +29,11 @@ pub(crate) struct Loaded {
 pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
     let loaded = describe(name, layers, extra)?;
     let Loaded { checked, folder, project, .. } = &loaded;
+    // Not even whether files exist is found out for a package that may not read them.
+    sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
     let unusable: Vec<Problem> =
         checked.files.iter().filter_map(|pattern| unusable(pattern, folder)).collect();
-    if !unusable.is_empty() {
-        return Err(unusable.into());
-    }
-    sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
-    Ok(loaded)
+    if unusable.is_empty() { Ok(loaded) } else { Err(unusable.into()) }
 }
 
 /// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.

@@ -3,6 +3,7 @@
 //! No rule of training lives here; see `dtrain_planner` and `dtrain_worker` for those.
 
 mod args;
+mod audit;
 mod child;
 mod commands;
 mod completion;

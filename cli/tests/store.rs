@@ -2,11 +2,14 @@
 
 mod house;
 
+use dtrain_runner::strikes::{Cause, Strike};
+use dtrain_runner::{History, HostNews, Ledger, News};
 use house::{House, Said, said};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A foreign program that says a step, and ends when it may.
 const COMMAND: &str = r#"
@@ -27,6 +30,39 @@ fn trials(number: usize) -> House {
         assert_eq!(run.code, 0, "{}", run.stderr);
     }
     house
+}
+
+#[test]
+fn what_is_run_is_in_the_audit_log_and_what_cannot_be_written_there_is_not_run() {
+    let house = House::new();
+    house.file("command.toml", COMMAND);
+    house.file("go", "");
+    let nothing = house.dtrain(&["audit"]);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (0, ""), "{}", nothing.stderr);
+    assert_eq!(house.dtrain(&["run", "command.toml"]).code, 0);
+    let log = json(&house.dtrain(&["audit", "--json"]));
+    let entries = log["entries"].as_array().expect("a list");
+    let actions: Vec<_> = entries.iter().map(|entry| entry["action"].as_str().expect("a text")).collect();
+    assert_eq!(actions, ["run", "launch"], "{log}");
+    let launched = &entries[1];
+    assert_eq!((&launched["attempt"], &launched["recipe"]), (&1.into(), &"own files".into()), "{log}");
+    assert_eq!(launched["argv"][0], "sh", "{log}");
+    assert_eq!(launched["program"].as_str().map(str::len), Some(64), "{log}");
+    assert_eq!(launched["hosts"][0]["transport"], "here", "{log}");
+
+    let page = house.dtrain(&["audit", "quick-1", "--since", "1h"]);
+    assert!(page.code == 0 && page.stdout.contains("launch"), "{}{}", page.stdout, page.stderr);
+    assert_eq!(house.dtrain(&["audit", "--since", "soon"]).code, 2);
+    assert_eq!(house.dtrain(&["rm", "quick-1", "--yes"]).code, 0);
+    assert_eq!(json(&house.dtrain(&["audit", "--json"]))["entries"].as_array().map(Vec::len), Some(2));
+
+    let file = house.path().join("state/audit.jsonl");
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("made");
+    let refused = house.dtrain(&["run", "command.toml"]);
+    assert_eq!(refused.code, 6, "{}", refused.stderr);
+    assert!(refused.stderr.contains("cannot write the audit log"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("launching"), "{}", refused.stderr);
 }
 
 /// The one document on stdout.
@@ -320,4 +356,37 @@ fn a_shell_that_asks_is_answered_without_a_script() {
     house.recipe();
     let run = house.dtrain(&["history"]);
     assert_eq!(run.code, 0, "without the variable it is a command");
+}
+
+#[test]
+fn what_is_held_against_hosts_is_listed_and_forgiven() {
+    let house = trials(1);
+    let nobody = house.dtrain(&["hosts"]);
+    assert!(nobody.code == 0 && nobody.stderr.contains("no host was used yet"), "{}", nobody.stderr);
+    let mut history = History::open(&house.path().join("state/history.db")).expect("opens");
+    let trial = history.find("last").expect("it ran");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    let at_ms = u64::try_from(now.as_millis()).expect("a time of this age");
+    let detail = "lost host gpu-02: it is silent".to_owned();
+    let strike = Strike { host: "gpu-02".into(), with: None, cause: Cause::Lost, at_ms, detail };
+    let answered = vec!["gpu-01".to_owned(), "gpu-02".to_owned()];
+    let hosts = HostNews { answered, strikes: vec![strike.clone(), strike] };
+    history.keep(&trial, &News { hosts, ..News::default() }).expect("kept");
+    drop(history);
+
+    let listed = house.dtrain(&["hosts"]);
+    assert_eq!(listed.code, 0, "{}", listed.stderr);
+    let line = |host: &str| listed.stdout.lines().find(|line| line.contains(host)).map(str::to_owned);
+    let bad = line("gpu-02").expect("it is listed");
+    assert!(bad.contains("10 min") || bad.contains("600 s") || bad.contains("9."), "{bad}");
+    assert!(bad.contains("the host was lost") && line("gpu-01").is_some(), "{}", listed.stdout);
+    let document = json(&house.dtrain(&["hosts", "--json"]));
+    assert_eq!(document["hosts"][1]["left_out"]["cause"], "lost", "{document}");
+
+    let unknown = house.dtrain(&["hosts", "forgive", "gpu-03"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("`dtrain hosts` lists them"), "{}", unknown.stderr);
+    let forgiven = house.dtrain(&["hosts", "forgive", "gpu-02"]);
+    assert!(forgiven.stderr.contains("2 strikes forgiven"), "{}", forgiven.stderr);
+    let document = json(&house.dtrain(&["hosts", "--json"]));
+    assert!(document["hosts"][1]["left_out"].is_null(), "{document}");
 }

@@ -202,7 +202,14 @@ mod tests {
     fn the_nodes_of_a_job_fail_like_hosts_with_names() {
         let mut recipe = sample::recipe();
         (recipe.model, recipe.cluster.mtbf) = (sample::llama(), Some(Seconds(6_000.0)));
-        let slurm = |nodes| Slurm { nodes, partition: None, account: None, time: None, options: Vec::new() };
+        let slurm = |nodes| Slurm {
+            nodes,
+            partition: None,
+            account: None,
+            time: None,
+            options: Vec::new(),
+            environment: Vec::new(),
+        };
         let mut every = |nodes| {
             recipe.cluster.slurm = Some(slurm(nodes));
             saving(&recipe, 1_000_000, 0.1).every

@@ -208,6 +208,20 @@ pub enum Failure {
         /// What was seen.
         detail: String,
     },
+    /// A machine or the network failed, not the training on it: an agent is gone, too few hosts answer, a host cannot start its ranks.
+    Infrastructure {
+        /// The host to blame, where it is known.
+        host: Option<String>,
+        /// What was seen.
+        detail: String,
+    },
+    /// A peer lives, and does not do what is due: it hangs, or does something else.
+    Stuck {
+        /// Which.
+        peer: Rank,
+        /// What was seen.
+        detail: String,
+    },
     /// A checkpoint cannot be read as it was written.
     CorruptCheckpoint {
         /// The folder.
@@ -224,6 +238,13 @@ pub enum Failure {
     },
     /// The data cannot be used.
     Data(String),
+    /// The data cannot be used on one of several hosts; on others it may be.
+    DataOn {
+        /// The host, where it is known: the leader does not know what it is called itself.
+        host: Option<String>,
+        /// What was seen.
+        detail: String,
+    },
     /// The process ended without a word.
     Exited {
         /// Exit code, when there is one.
@@ -275,13 +296,16 @@ impl std::fmt::Display for Failure {
             Self::PeerLost { peer: Some(peer), detail } => write!(f, "lost rank {peer}: {detail}"),
             Self::PeerLost { peer: None, detail } => write!(f, "lost a peer: {detail}"),
             Self::HostLost { host, detail } => write!(f, "lost host {host}: {detail}"),
+            Self::Infrastructure { detail, .. } => f.write_str(detail),
+            Self::Stuck { peer, detail } => write!(f, "stuck on rank {peer}: {detail}"),
             Self::CorruptCheckpoint { folder, detail } => {
                 write!(f, "checkpoint {} is corrupt: {detail}", folder.display())
             }
             Self::OtherTraining { folder, detail } => {
                 write!(f, "checkpoint {} belongs to another run: {detail}", folder.display())
             }
-            Self::Data(detail) => write!(f, "data: {detail}"),
+            Self::Data(detail) | Self::DataOn { host: None, detail } => write!(f, "data: {detail}"),
+            Self::DataOn { host: Some(host), detail } => write!(f, "data on {host}: {detail}"),
             Self::Exited { signal: Some(signal), .. } => write!(f, "killed by signal {signal}"),
             Self::Exited { code: Some(code), .. } => write!(
                 f,

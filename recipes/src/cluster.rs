@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Cluster {
     /// How processes are placed.
     pub launcher: Launcher,
+    /// How hosts are reached; for the SSH launcher only.
+    #[serde(default, skip_serializing_if = "Transport::is_usual")]
+    pub transport: Transport,
     /// Total number of ranks, a multiple of the hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
     /// Which devices train, on every host.
@@ -26,9 +29,17 @@ pub struct Cluster {
     /// Money for an hour of one GPU, or of one core where CPUs train, above 0; `None` where nobody counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
+    /// How long hosts may be out of reach before the one that leads is given up for lost, above 0; `None` for 10 minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_after: Option<Seconds>,
 }
 
 impl Cluster {
+    /// How long hosts may be out of reach before the one that leads is given up for lost.
+    pub fn lost_after(&self) -> Seconds {
+        self.lost_after.unwrap_or(Seconds(600.0))
+    }
+
     /// Hosts that train: those that are named, the nodes of a Slurm job, or this machine alone.
     pub fn host_count(&self) -> u32 {
         let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
@@ -46,6 +57,23 @@ pub enum Launcher {
     Ssh,
     /// As a Slurm job.
     Slurm,
+}
+
+/// How hosts are reached over SSH.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// By dtrain itself: one connection to each host.
+    #[default]
+    Ssh2,
+    /// By the program `ssh`, with all that the user's configuration of it says.
+    OpenSsh,
+}
+
+impl Transport {
+    fn is_usual(&self) -> bool {
+        *self == Self::Ssh2
+    }
 }
 
 /// Which devices train.
@@ -73,6 +101,9 @@ pub struct Slurm {
     pub time: Option<Seconds>,
     /// More options of sbatch, each a text that begins with `-`.
     pub options: Vec<String>,
+    /// Variables of the submitting shell that the job gets, by name, besides those that every job gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<String>,
 }
 
 /// One host reached over the network. A range in the address (`gpu-[01-04]`) is already expanded.
@@ -92,12 +123,14 @@ impl Default for Cluster {
     fn default() -> Self {
         Self {
             launcher: Launcher::Local,
+            transport: Transport::Ssh2,
             ranks: None,
             devices: Devices::Auto,
             hosts: Vec::new(),
             mtbf: None,
             probe: None,
             price: None,
+            lost_after: None,
             slurm: None,
         }
     }

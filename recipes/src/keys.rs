@@ -74,6 +74,8 @@ pub enum Shape {
     Files,
     /// A list of texts, not empty.
     Texts,
+    /// A list of names of environment variables, not empty.
+    Variables,
     /// A list of whole numbers between two bounds, not empty.
     Wholes(u64, u64),
     /// `"bytes"` or `{ bpe = 4096 }`.
@@ -116,6 +118,7 @@ impl fmt::Display for Shape {
             }
             Self::Files => f.write_str("a file or pattern, or a list of them"),
             Self::Texts => f.write_str("a list of texts"),
+            Self::Variables => f.write_str("a list of names of environment variables"),
             Self::Wholes(low, high) => write!(f, "a list of whole numbers from {low} to {high}"),
             Self::Tokenizer => f.write_str("\"bytes\" or { bpe = 4096 }"),
             Self::Valid => f.write_str("a share such as \"5%\", or files"),
@@ -320,6 +323,8 @@ pub const KEYS: &[Key] = keys![
     "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 
     "cluster.launcher", OneOf(&["local", "ssh", "slurm"]), Default("\"local\""), ANY, "How processes are placed";
+    "cluster.transport", OneOf(&["ssh2", "openssh"]), Default("\"ssh2\", for the launcher \"ssh\""), ANY,
+        "How hosts are reached: \"openssh\" runs the program `ssh`, with your `ProxyCommand`, certificates and Kerberos";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
         "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
@@ -329,6 +334,8 @@ pub const KEYS: &[Key] = keys![
         "Time limit for measuring how fast the hosts train a model";
     "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are reported, and no money"), ANY,
         "Price per GPU hour, or per core hour on CPUs, in any currency";
+    "cluster.lost_after", Shape::Time, Optional("10 min"), ANY,
+        "How long the hosts of a run may be out of reach before the one that leads is given up for lost";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
     "cluster.slurm.partition", Shape::Host, Optional("Slurm's default"), ANY, "Partition of the job";
     "cluster.slurm.account", Shape::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";
@@ -336,6 +343,8 @@ pub const KEYS: &[Key] = keys![
         "Time limit of the job; shortly before it, training is saved and the job is requeued";
     "cluster.slurm.options", Shape::Texts, Optional("none"), ANY,
         "More options of sbatch, such as `--gpus-per-node=8`, each with its value in one text";
+    "cluster.slurm.environment", Shape::Variables, Optional("none"), ANY,
+        "Environment variables that the job gets from this shell, besides PATH, HOME and the like";
     "cluster.hosts.address", Shape::Host, Required, ANY, "Name or address; `gpu-[01-04]` stands for four";
     "cluster.hosts.port", Whole(1, 65_535), Default("22"), ANY, "SSH port";
     "cluster.hosts.user", Shape::Host, Optional("that of the SSH configuration"), ANY, "User name";

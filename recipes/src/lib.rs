@@ -25,7 +25,7 @@ pub mod train;
 pub mod units;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
-pub use cluster::{Cluster, Devices, Host, Launcher, Slurm};
+pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
 pub use data::{Data, DataFormat, Tokenizer, Valid};
 pub use document::{Document, Leaf};
 pub use extends::extended;

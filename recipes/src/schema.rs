@@ -89,6 +89,9 @@ fn shape(shape_of: Shape) -> Value {
         Shape::OneOf(words) => json!({ "enum": words }),
         Shape::Files => either(text(), json!({ "type": "array", "items": text(), "minItems": 1 })),
         Shape::Texts => json!({ "type": "array", "items": text(), "minItems": 1 }),
+        Shape::Variables => {
+            json!({ "type": "array", "items": { "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" }, "minItems": 1 })
+        }
         Shape::Wholes(low, high) => {
             json!({ "type": "array", "items": shape(Shape::Whole(low, high)), "minItems": 1 })
         }

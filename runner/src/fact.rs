@@ -1,7 +1,8 @@
 //! What we accept as true and keep, and the place it is kept in.
 
+use crate::strikes::Strike;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId, StopReason, TrialId};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
 /// Something true about a trial. The facts of a trial, in order, are enough to go on with it.
@@ -58,7 +59,21 @@ pub enum Ended {
     /// A rank, the agent or the link to it was lost.
     Lost(Failure),
     /// It could not be launched.
-    NotLaunched(String),
+    NotLaunched(#[serde(deserialize_with = "failure_or_reason")] Failure),
+}
+
+/// Reads why an attempt was not launched. Earlier versions wrote the words alone.
+fn failure_or_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Failure, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Reason(String),
+        Failure(Failure),
+    }
+    Ok(match Written::deserialize(from)? {
+        Written::Reason(reason) => Failure::Other(reason),
+        Written::Failure(failure) => failure,
+    })
 }
 
 /// How a trial ended. Out of memory and divergence are results, not errors.
@@ -91,6 +106,17 @@ pub struct News {
     pub points: Vec<Point>,
     /// How far the attempt's spool is contained in what was kept so far, in bytes.
     pub offset: Option<(AttemptId, u64)>,
+    /// What is new of hosts.
+    pub hosts: HostNews,
+}
+
+/// What is new of hosts: of all trials, and kept when they are gone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostNews {
+    /// Hosts that answered just now.
+    pub answered: Vec<String>,
+    /// What is held against hosts from now on.
+    pub strikes: Vec<Strike>,
 }
 
 /// One figure at one step.
@@ -131,6 +157,9 @@ pub trait Ledger {
 
     /// How far the attempt's spool is kept, in bytes; 0 when nothing is.
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError>;
+
+    /// What is still held against hosts, by any trial, oldest first.
+    fn strikes(&self) -> Result<Vec<Strike>, LedgerError>;
 }
 
 /// The ledger could not be read or written.
@@ -144,4 +173,19 @@ pub struct LedgerError {
     /// Why not.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_an_attempt_was_not_launched_is_read_as_every_version_wrote_it() {
+        let old: Ended = serde_json::from_str(r#"{"not_launched":"no such host"}"#).expect("version 1.0");
+        assert_eq!(old, Ended::NotLaunched(Failure::Other("no such host".into())));
+        let failure = Failure::Infrastructure { host: Some("a".into()), detail: "no route".into() };
+        let new = Ended::NotLaunched(failure);
+        let json = serde_json::to_string(&new).expect("JSON");
+        assert_eq!(serde_json::from_str::<Ended>(&json).expect("its own"), new);
+    }
 }

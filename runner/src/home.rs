@@ -83,6 +83,11 @@ impl TrialFolder {
         self.0.join("spool").join(format!("attempt-{attempt}.spool"))
     }
 
+    /// What this host has of the spool of `attempt`, where another host led it.
+    pub fn mirror(&self, attempt: AttemptId) -> PathBuf {
+        self.0.join("spool").join(format!("attempt-{attempt}.mirror"))
+    }
+
     /// The spools of all attempts that lie there, in the order of the attempts.
     pub fn spools(&self) -> Vec<(AttemptId, PathBuf)> {
         let entries = fs::read_dir(self.0.join("spool")).into_iter().flatten().flatten();
@@ -124,6 +129,11 @@ impl TrialFolder {
     /// Names the hosts where the trial's agents are, when they are not on this machine, a line each.
     pub fn elsewhere(&self) -> PathBuf {
         self.0.join("hosts")
+    }
+
+    /// Names the hosts that a user declared lost for this trial, a line each; see [`crate::launch::Fences`].
+    pub fn fenced(&self) -> PathBuf {
+        self.0.join("fenced")
     }
 
     /// The Slurm job that trained the trial last.

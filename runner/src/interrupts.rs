@@ -1,19 +1,37 @@
-//! How often the user asked to stop: counted by a signal handler, read by the driver.
+//! How often the user asked to stop: counted by a signal handler, heeded by the driver.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Counts the user's interrupts. Adding one is safe inside a signal handler.
 #[derive(Debug, Default)]
-pub struct Interrupts(AtomicU32);
+pub struct Interrupts {
+    added: AtomicU32,
+    heeded: AtomicU32,
+}
 
 impl Interrupts {
     /// Notes one more.
     pub fn add(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.added.fetch_add(1, Ordering::SeqCst);
     }
 
     /// How many there were.
     pub fn count(&self) -> u32 {
-        self.0.load(Ordering::SeqCst)
+        self.added.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is one that nobody did anything about.
+    pub fn is_pending(&self) -> bool {
+        self.count() > self.heeded.load(Ordering::SeqCst)
+    }
+
+    /// What all of them asked for has come about.
+    pub fn settle(&self) {
+        self.heeded.store(self.count(), Ordering::SeqCst);
+    }
+
+    /// Something is done about one that was pending.
+    pub fn heed(&self) {
+        self.heeded.fetch_add(1, Ordering::SeqCst);
     }
 }

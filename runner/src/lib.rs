@@ -1,6 +1,7 @@
 //! Makes a plan come true on machines that fail: a pure machine inside a thin driver.
 
 pub mod agent;
+pub mod audit;
 pub mod checkpoints;
 pub mod compare;
 pub mod driver;
@@ -14,13 +15,15 @@ pub mod machine;
 pub mod probe;
 mod process;
 pub mod provenance;
+mod secrets;
 pub mod seen;
 pub mod store;
+pub mod strikes;
 pub mod system;
 pub mod transport;
 
 pub use driver::{Drive, DriveError, Launching, OnInterrupt, Options, Outcome, Programs};
-pub use fact::{Ended, Fact, Ledger, LedgerError, News, Point, Verdict};
+pub use fact::{Ended, Fact, HostNews, Ledger, LedgerError, News, Point, Verdict};
 pub use home::{Home, TrialFolder};
 pub use interrupts::Interrupts;
 pub use ledger::History;

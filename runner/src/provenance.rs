@@ -1,5 +1,6 @@
 //! What produced a trial: code, program, machine, settings. Secrets are never kept.
 
+use crate::secrets;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -26,7 +27,8 @@ pub struct Git {
     pub revision: String,
     /// The branch; `None` when no branch is checked out.
     pub branch: Option<String>,
-    /// What tracked files differ by from the commit, as a patch; `None` when nothing differs.
+    /// What tracked files differ by from the commit, as a patch; `None` when nothing differs. In place of what looks like a secret
+    /// stands a marker.
     pub patch: Option<String>,
     /// Whether the patch was cut at the limit.
     pub is_patch_cut: bool,
@@ -50,7 +52,7 @@ const PRIVATE: &[&str] = &[
 ];
 
 /// Variables whose values are kept. None of them holds a secret, all of them change how training runs.
-const VALUES: &[&str] = &[
+pub(crate) const VALUES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
     "DTRAIN_STATE",
@@ -96,7 +98,7 @@ impl Provenance {
             environment: environment(std::env::vars_os().filter_map(|(name, value)| {
                 Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
             })),
-            command: without_secrets(std::env::args()),
+            command: without_secrets(std::env::args().map(|word| secrets::removed(&word))),
         }
     }
 }
@@ -114,10 +116,15 @@ pub fn git(folder: &Path) -> Option<Git> {
     Some(Git {
         revision: revision.trim().to_owned(),
         branch: branch.map(|(name, _)| name.trim().to_owned()),
-        patch: (!patch.is_empty()).then_some(patch),
+        patch: (!patch.is_empty()).then(|| secrets::removed(whole_lines(&patch, is_patch_cut))),
         is_patch_cut,
         untracked: untracked.lines().take(UNTRACKED_LIMIT).map(str::to_owned).collect(),
     })
+}
+
+/// A patch without the part of a line that was cut: a part of a secret does not look like one.
+fn whole_lines(patch: &str, is_cut: bool) -> &str {
+    if is_cut { patch.rfind('\n').map_or("", |end| &patch[..=end]) } else { patch }
 }
 
 /// What git answers, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
@@ -249,7 +256,8 @@ mod tests {
         );
 
         std::fs::create_dir(at.join("below")).expect("made");
-        for (name, text) in [("a.toml", "x = 2\n"), (".env", "KEY=hidden\n"), ("new", "")] {
+        let changes = "x = 2\npassword = \"hidden\"\n";
+        for (name, text) in [("a.toml", changes), (".env", "KEY=hidden\n"), ("new", "token = hidden\n")] {
             std::fs::write(at.join(name), text).expect("written");
         }
         // A repository must not be able to choose what we run.
@@ -257,7 +265,7 @@ mod tests {
         run(at, &["config", "core.fsmonitor", "touch ran"]);
         let dirty = git(&at.join("below")).expect("a repository");
         let patch = dirty.patch.as_deref().expect("differs");
-        assert!(patch.contains("-x = 1\n+x = 2\n"), "{patch}");
+        assert!(patch.contains("-x = 1\n+x = 2\n+password = \"[removed: value of password]\"\n"), "{patch}");
         assert!(!patch.contains("hidden"), "{patch}");
         assert!(!at.join("ran").exists() && !at.join("below/ran").exists());
         assert_eq!(git(at).expect("a repository").untracked, ["new"]);
@@ -274,7 +282,9 @@ mod tests {
         std::fs::write(at.join("a"), "0123456789\n".repeat(200_000)).expect("written");
         let found = git(at).expect("a repository");
         assert!(found.is_patch_cut);
-        assert_eq!(found.patch.map(|patch| patch.len()), Some(PATCH_LIMIT));
+        let patch = found.patch.expect("it differs");
+        assert!(patch.len() <= PATCH_LIMIT && patch.len() > PATCH_LIMIT - 100, "{}", patch.len());
+        assert!(patch.ends_with("0123456789\n"), "whole lines only");
     }
 
     #[test]

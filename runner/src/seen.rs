@@ -1,6 +1,8 @@
 //! What a trial shows while it runs: one stream that the progress display, `--json` and tests read alike.
 
 use crate::Fact;
+use crate::machine::Blame;
+use crate::strikes::LeftOut;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -44,6 +46,11 @@ pub enum Status {
         /// Those that do not, each with why not.
         away: Vec<String>,
     },
+    /// Hosts that answer are left out of the attempt, for what is held against them.
+    HostsLeftOut {
+        /// Which, why and until when.
+        hosts: Vec<LeftOut>,
+    },
     /// The hosts of the attempt cannot be asked. It may go on without its controller, which goes on asking.
     Away {
         /// The attempt.
@@ -51,6 +58,24 @@ pub enum Status {
         /// Why they cannot.
         reason: String,
     },
+    /// The hosts of the attempt could not be asked for too long: the one that led is given up, and the others go on.
+    HostLost {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Why they cannot be asked.
+        reason: String,
+        /// For how many seconds that lasted.
+        seconds: f64,
+    },
+    /// A host that was lost came back, and what it still ran of an earlier attempt was ended.
+    Fenced {
+        /// The host.
+        host: String,
+        /// The attempt that still ran there.
+        attempt: AttemptId,
+    },
+    /// The user interrupted what was waited for: it is given up, or ended as soon as its hosts answer.
+    Interrupted,
     /// Nothing of the attempt lives, and what it left behind cannot be read now; it is tried again.
     RecordAway {
         /// The attempt.
@@ -73,8 +98,10 @@ pub enum Status {
         attempt: AttemptId,
         /// Length of the pause in seconds.
         seconds: f64,
-        /// Attempts without progress so far, and how many are allowed.
+        /// Attempts without progress so far that were lost by failures of the same kind, and how many are allowed.
         failures: (u32, u32),
+        /// Which kind: each has a budget of its own.
+        blame: Blame,
         /// Why it was lost.
         failure: Failure,
     },
@@ -145,6 +172,7 @@ impl Seen {
                 Status::Launching { attempt, .. }
                 | Status::Attached { attempt, .. }
                 | Status::Away { attempt, .. }
+                | Status::HostLost { attempt, .. }
                 | Status::RecordAway { attempt, .. }
                 | Status::RecordLost { attempt, .. }
                 | Status::Waiting { attempt, .. }
@@ -154,6 +182,9 @@ impl Seen {
             Self::Fact(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)
             | Self::Status(
                 Status::HostsAway { .. }
+                | Status::Fenced { .. }
+                | Status::Interrupted
+                | Status::HostsLeftOut { .. }
                 | Status::CommitFailed { .. }
                 | Status::LossLeapt { .. }
                 | Status::Slow { .. }

@@ -13,9 +13,11 @@ pub(crate) use train::{
     EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    CompareArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs,
+    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs,
+    TrialArgs,
 };
 
+use crate::completion;
 use crate::failure::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -114,6 +116,10 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  dtrain stop last")]
     Stop(TrialArgs),
 
+    /// Count a host as lost, so that a trial continues without it
+    #[command(after_help = FENCE_EXAMPLE)]
+    Fence(FenceArgs),
+
     /// Print the logs of a trial's processes
     #[command(after_help = "Example:\n  dtrain logs last --rank 0 --follow")]
     Logs(LogsArgs),
@@ -129,6 +135,10 @@ pub(crate) enum Command {
     /// Compare the settings and results of two trials
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
+
+    /// Print who ran, stopped or killed what, and where
+    #[command(after_help = "Examples:\n  dtrain audit --since 7d\n  dtrain audit last --json")]
+    Audit(AuditArgs),
 
     /// Add a note or tags to a trial
     #[command(
@@ -164,6 +174,13 @@ pub(crate) enum Command {
         /// Hosts to check over SSH instead, each as host, user@host or user@host:port
         #[arg(value_name = "HOST")]
         hosts: Vec<String>,
+    },
+
+    /// List the hosts that were used, what is held against them, and which are left out
+    #[command(after_help = HOSTS_EXAMPLE)]
+    Hosts {
+        #[command(subcommand)]
+        command: Option<HostsCommand>,
     },
 
     /// Print a shell completion script
@@ -261,6 +278,14 @@ searched within the plan's range unless the recipe sets `learning_rate = { log =
 batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
 Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
 
+const FENCE_EXAMPLE: &str = "\
+Examples:
+  dtrain fence last gpu-03
+  dtrain fence last gpu-03 --lift
+
+What the host runs of the trial is ended, at once or when it can be reached again, and no attempt is placed on it until
+the fence is lifted. Without it, a host that cannot be reached is given up after `cluster.lost_after`.";
+
 const RM_EXAMPLE: &str = "Examples:
   dtrain rm tiny-1 tiny-2
   dtrain rm last --yes
@@ -274,6 +299,25 @@ const GC_EXAMPLE: &str = "Example:
 Removes checkpoints that were never completed, reports of completed trials that the history has
 already, what an interrupted `dtrain rm` left, unused copies of other versions of dtrain, and
 tokens of data that no trial uses. Keeps every trial and every checkpoint that can be used.";
+
+const HOSTS_EXAMPLE: &str = "Examples:
+  dtrain hosts
+  dtrain hosts forgive gpu-02
+
+A host that fails twice within an hour by the same cause is left out for ten minutes, and each
+time after that for twice as long, up to a day.";
+
+/// What is done with hosts.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostsCommand {
+    /// Forget what is held against a host, and use it again
+    #[command(after_help = "Example:\n  dtrain hosts forgive gpu-02")]
+    Forgive {
+        /// The host, as `dtrain hosts` names it
+        #[arg(add = completion::host())]
+        host: String,
+    },
+}
 
 const RUN_EXAMPLE: &str = "Examples:
   dtrain run recipe.toml

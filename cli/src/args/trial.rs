@@ -33,6 +33,32 @@ pub(crate) struct ResumeArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct FenceArgs {
+    /// A trial: its name, the beginning of its id, or `last`
+    #[arg(value_name = "TRIAL", add = completion::trial())]
+    pub(crate) trial: String,
+
+    /// The host, as the recipe names it
+    #[arg(value_name = "HOST")]
+    pub(crate) host: String,
+
+    /// Let the host be used again
+    #[arg(long)]
+    pub(crate) lift: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AuditArgs {
+    /// Only this trial: its name, its id or the beginning of it, or `last`
+    #[arg(value_name = "TRIAL", add = completion::trial())]
+    pub(crate) trial: Option<String>,
+
+    /// Only what was done within this time, such as 12h, 7d or 2w
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     pub(crate) trial: TrialArgs,

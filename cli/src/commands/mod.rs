@@ -1,6 +1,7 @@
 //! The commands, one in a file.
 
 mod agent;
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
@@ -8,8 +9,10 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 mod emit;
 pub(crate) mod estimate;
+mod fence;
 pub(crate) mod gc;
 pub(crate) mod history;
+pub(crate) mod hosts;
 pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
@@ -74,6 +77,8 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Resume(args) => resume::resume(context, &args),
         Command::Attach(args) => resume::attach(context, &args),
         Command::Stop(args) => resume::stop(context, &args),
+        Command::Audit(args) => audit::run(context, &args),
+        Command::Fence(args) => fence::run(context, &args),
         Command::Logs(args) => logs::run(context, &args),
         Command::History(args) => history::run(context, &args),
         Command::Compare(args) => compare::run(context, &args),
@@ -84,6 +89,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
+        Command::Hosts { command } => hosts::run(context, command.as_ref()),
         Command::Doctor { hosts } => doctor::run(context, &hosts),
         Command::Completions { shell } => completions::run(context, shell),
         Command::Man { command } => man::run(context, &command),

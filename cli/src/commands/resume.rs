@@ -4,11 +4,12 @@ use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::{child, job, packages, trials};
+use crate::{audit, child, job, packages, trials};
 use dtrain_planner::Plan;
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{Launcher, Model};
 use dtrain_runner::DriveError;
+use dtrain_runner::audit::Action;
 use dtrain_runner::ledger::{Status, Trial};
 
 /// Continues a trial; with other settings or other data as a new one.
@@ -53,6 +54,7 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
         return Ok(Exit::Done);
     }
     let plan = plan(&trial)?;
+    audit::mention(context, &audit::of(context, &trial, &plan)?, Action::Stop);
     let is_here = plan.recipe.cluster.launcher == Launcher::Local;
     match dtrain_runner::driver::stop(&context.home, &trial.row.id) {
         // Whoever attaches to it on other hosts tells it to stop.

@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
 use crate::render::plan::short;
 use crate::trials::ledger;
-use crate::{child, job, rates, trials};
+use crate::{audit, child, job, rates, trials};
 use dtrain_planner::{Plan, model_digest, saving};
 use dtrain_recipes::{Bytes, Devices, Launcher, Layer, Model};
 use dtrain_runner::ledger::{History, NewTrial, Parent, Source};
@@ -38,23 +38,24 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     }
     let mut history = trials::open_history(context)?;
     let origin = args.from.as_ref().map(|from| Origin::find(context, &history, from)).transpose()?;
-    let (plan, sources, folder) = match what {
+    let (plan, sources, folder, recipe) = match what {
         What::Plan(plan) => {
             refuse_layers(args)?;
             refuse_stale(&history, &plan, args.stale_ok)?;
             let folder = plan.data_root.clone();
-            (plan, BTreeMap::new(), folder)
+            (plan, BTreeMap::new(), folder, "saved plan".to_owned())
         }
         What::Recipe(mut loaded) => {
             loaded.tokenizer = origin.as_ref().and_then(Origin::tokenizer);
             let plan = rates::plan(context, &mut history, &loaded)?;
             let sources = sources(&loaded);
-            (plan, sources, loaded.folder)
+            let recipe = audit::recipe(&loaded);
+            (plan, sources, loaded.folder, recipe)
         }
     };
     let parent = origin.map(|origin| origin.weights_for(&plan.recipe)).transpose()?;
     let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
-    let begin = Begin { plan: &plan, sources, folder: &folder, parent, detach: args.detach, sample };
+    let begin = Begin { plan: &plan, sources, folder: &folder, recipe, parent, detach: args.detach, sample };
     self::begin(context, &mut history, begin)
 }
 
@@ -65,6 +66,8 @@ pub(crate) struct Begin<'a> {
     pub(crate) sources: BTreeMap<String, Source>,
     /// The folder whose git revision is recorded.
     pub(crate) folder: &'a Path,
+    /// Whose recipe it is, for the audit log.
+    pub(crate) recipe: String,
     /// The checkpoint it begins with.
     pub(crate) parent: Option<Parent>,
     pub(crate) detach: bool,
@@ -74,11 +77,11 @@ pub(crate) struct Begin<'a> {
 
 /// Records a trial, and drives it to its end.
 pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) -> Outcome {
-    let Begin { plan, sources, folder, parent, detach, sample } = begin;
+    let Begin { plan, sources, folder, recipe, parent, detach, sample } = begin;
     context.out.say(short(plan, context.out.paint).trim_end());
     mention_gpu(context, plan);
     refuse_full_disk(context, plan)?;
-    let new = NewTrial { parent, ..new_trial(plan, sources, folder) };
+    let new = NewTrial { parent, ..new_trial(plan, sources, folder, recipe) };
     let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
     keep_plan(context, &created.id, plan)?;
     job::remember(context, &plan.recipe, &created.id)?;
@@ -170,9 +173,15 @@ pub(crate) fn sources(loaded: &Loaded) -> BTreeMap<String, Source> {
     loaded.checked.resolved.iter().map(|value| (value.path.clone(), source(value.origin.layer()))).collect()
 }
 
-pub(crate) fn new_trial(plan: &Plan, sources: BTreeMap<String, Source>, folder: &Path) -> NewTrial {
+pub(crate) fn new_trial(
+    plan: &Plan,
+    sources: BTreeMap<String, Source>,
+    folder: &Path,
+    recipe: String,
+) -> NewTrial {
     let features: &[&str] = if cfg!(feature = "cuda") { &["cuda"] } else { &[] };
-    let provenance = Provenance::collect(folder, features);
+    let mut provenance = Provenance::collect(folder, features);
+    provenance.environment.insert(audit::RECIPE.to_owned(), recipe);
     NewTrial { sources, ..NewTrial::of(plan, plan.best(), provenance) }
 }
 

@@ -1,6 +1,7 @@
 //! Numbers with their units, as people read them.
 
 use dtrain_recipes::Seconds;
+use std::time::Duration;
 
 /// A count with three digits and a decimal prefix: `812`, `12.3 k`, `1.25 M`.
 pub(crate) fn count(value: f64) -> String {
@@ -36,6 +37,11 @@ pub(crate) fn loss(value: f64) -> String {
 /// A duration.
 pub(crate) fn seconds(value: f64) -> String {
     if value.is_finite() { Seconds(value.max(0.0)).to_string() } else { "unknown".to_owned() }
+}
+
+/// How long it is until a time, both in milliseconds since the Unix epoch.
+pub(crate) fn remaining(until_ms: u64, now_ms: u64) -> String {
+    seconds(Duration::from_millis(until_ms.saturating_sub(now_ms)).as_secs_f64().ceil())
 }
 
 /// How far `measured` is from `predicted`: `+3%`.

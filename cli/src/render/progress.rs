@@ -2,9 +2,11 @@
 
 use super::bar::Bar;
 use super::figures::{Expected, Figures};
-use super::number::{counted, loss, seconds, whole};
+use super::number::{counted, loss, remaining, seconds, whole};
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, TrialId};
+use dtrain_runner::machine::Blame;
+use dtrain_runner::strikes::LeftOut;
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use std::cell::RefCell;
 
@@ -162,9 +164,29 @@ impl Progress {
                 }
                 self.say(&format!("continuing {}", counted(u64::from(*hosts), "host")));
             }
+            Status::HostsLeftOut { hosts } => {
+                let now_ms = self.out.style().now_ms;
+                for LeftOut { host, cause, until_ms, detail } in hosts {
+                    self.say(&format!(
+                        "{}: {host} is left out for {}: {}: {detail}; `dtrain hosts forgive {host}` uses it again",
+                        self.warning(),
+                        remaining(*until_ms, now_ms),
+                        cause.words()
+                    ));
+                }
+            }
             Status::Away { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
             }
+            Status::HostLost { reason, seconds: passed, .. } => self.say(&format!(
+                "{}: given up after {}: {reason}; continuing without it",
+                self.warning(),
+                seconds(*passed)
+            )),
+            Status::Fenced { host, attempt } => {
+                self.say(&format!("{host} is back; attempt {attempt}, which still ran there, was ended"));
+            }
+            Status::Interrupted => self.say("interrupted; ending what is under way"),
             Status::RecordAway { attempt, reason, seconds: left } => self.say(&format!(
                 "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",
                 self.warning(),
@@ -174,9 +196,15 @@ impl Progress {
                 "{}: the rest of the record of attempt {attempt} is lost: {reason}",
                 self.warning()
             )),
-            Status::Waiting { seconds: pause, failures: (failures, most), failure, .. } => {
+            Status::Waiting { seconds: pause, failures: (failures, most), blame, failure, .. } => {
+                let budget = match blame {
+                    Blame::Machines => {
+                        format!("failure {failures} of machines; given up after a day without progress")
+                    }
+                    Blame::Training => format!("failure {failures} of {most} of the training"),
+                };
                 self.say(&format!(
-                    "{}: {failure}; retrying in {} (failure {failures} of {most})",
+                    "{}: {failure}; retrying in {} ({budget})",
                     self.warning(),
                     seconds(*pause)
                 ));

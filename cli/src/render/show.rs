@@ -165,7 +165,7 @@ fn attempts(trial: &Trial, style: Style) -> Vec<Vec<String>> {
             None => "not ended".to_owned(),
             Some(Ended::Finished(reason)) => format!("finished: {}", stopped(*reason)),
             Some(Ended::Lost(failure)) => format!("lost: {failure}"),
-            Some(Ended::NotLaunched(reason)) => format!("not launched: {reason}"),
+            Some(Ended::NotLaunched(failure)) => format!("not launched: {failure}"),
         };
         let head = vec![
             attempt.number.to_string(),

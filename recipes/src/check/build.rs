@@ -3,7 +3,7 @@
 use super::hosts::Named;
 use super::parsed::Parsed;
 use super::values::Values;
-use crate::cluster::{Cluster, Devices, Launcher, Slurm};
+use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Decoder, Experts, Framework, Mlp, Model, Norm, Positions};
@@ -287,6 +287,10 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
     };
     Some(Cluster {
         launcher,
+        transport: match values.word("cluster.transport") {
+            Some("openssh") => Transport::OpenSsh,
+            _ => Transport::Ssh2,
+        },
         ranks: values.count("cluster.ranks"),
         devices: match values.word("cluster.devices")? {
             "cpu" => Devices::Cpu,
@@ -298,18 +302,21 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
         mtbf: values.real("cluster.mtbf").map(Seconds),
         probe: values.real("cluster.probe").map(Seconds),
         price: values.real("cluster.price"),
+        lost_after: values.real("cluster.lost_after").map(Seconds),
     })
 }
 
 fn slurm(values: &Values) -> Option<Slurm> {
+    let texts = |key| match values.get(key) {
+        Some(Parsed::Texts(texts)) => texts.clone(),
+        _ => Vec::new(),
+    };
     Some(Slurm {
         nodes: values.count("cluster.slurm.nodes")?,
         partition: values.text("cluster.slurm.partition"),
         account: values.text("cluster.slurm.account"),
         time: values.real("cluster.slurm.time").map(Seconds),
-        options: match values.get("cluster.slurm.options") {
-            Some(Parsed::Texts(options)) => options.clone(),
-            _ => Vec::new(),
-        },
+        options: texts("cluster.slurm.options"),
+        environment: texts("cluster.slurm.environment"),
     })
 }

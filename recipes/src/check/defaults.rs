@@ -32,6 +32,9 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
     values.or("cluster.launcher", Parsed::Word("local"));
     values.or("cluster.ranks", Parsed::Auto);
     values.or("cluster.devices", Parsed::Word("auto"));
+    if values.word("cluster.launcher") == Some("ssh") {
+        values.or("cluster.transport", Parsed::Word("ssh2"));
+    }
     if values.word("cluster.launcher") == Some("slurm") {
         values.or("cluster.slurm.nodes", Parsed::Whole(1));
     }

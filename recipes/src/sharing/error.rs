@@ -72,17 +72,17 @@ pub enum SharingError {
         /// Hash in the lock file.
         locked: String,
     },
-    /// The recipe runs a program and nobody said that it may.
+    /// The recipe does more than train on its own files, and nobody said that it may.
     #[error(
-        "{name} at commit {commit} runs {program}, and is not trusted; read it, then `dtrain recipe trust {name}`"
+        "{name} at commit {commit} {does}, and is not trusted; read it, then `dtrain recipe trust {name}`"
     )]
     Untrusted {
         /// The name in the lock file.
         name: String,
         /// The commit.
         commit: String,
-        /// The program and its arguments.
-        program: String,
+        /// What it does, after its name.
+        does: String,
     },
     /// A file is not as it should be.
     #[error("{}: {detail}", path.display())]

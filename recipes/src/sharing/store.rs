@@ -162,9 +162,14 @@ pub(super) fn sound(store: &Store, locked: &Locked) -> Result<Tree, SharingError
 /// Puts the checked files of a repository where its programs may run and its data is read, and returns that folder. A file
 /// that was changed there is replaced. Others, such as what a program wrote, stay.
 pub(super) fn checkout(store: &Store, locked: &Locked, tree: &Tree) -> Result<PathBuf, SharingError> {
-    let folder = store.folder.join(&locked.name).join(format!("{RUN}{}", locked.commit));
+    let folder = place_to_run(store, locked);
     tree::lay(tree, &folder)?;
     Ok(folder)
+}
+
+/// The folder of [`checkout`].
+pub(super) fn place_to_run(store: &Store, locked: &Locked) -> PathBuf {
+    store.folder.join(&locked.name).join(format!("{RUN}{}", locked.commit))
 }
 
 /// Puts the files back that a program of a package runs from, where `folder` lies in a copy that the store made for that: as they

@@ -1,18 +1,19 @@
-//! Which shared repositories may have their programs run.
+//! Which shared repositories may do more than train on their own files.
 //!
 //! Trust is given to a URL at a commit with exactly these files. Whatever changes, trust is gone.
 
 use super::SharingError;
 use super::lock::{Locked, replace};
-use super::store::{Store, find, sound};
-use crate::check::Checked;
+use super::store::{Store, find, place_to_run, sound};
+use crate::check::{Checked, Resolved};
 use crate::document::{Document, Value};
 use crate::model::Model;
 use crate::source::{Layer, Source};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 /// What a recipe does beyond training.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,37 +175,72 @@ fn record(locked: &Locked) -> Trusted {
     Trusted { url: locked.url.clone(), commit: locked.commit.clone(), tree: locked.tree.clone() }
 }
 
-/// `Ok` when a checked recipe may be run: it runs no program and gives sbatch no options, or these were said by the user's own
-/// files, or by a repository that is trusted and unchanged.
+/// `Ok` when a checked recipe may be run: whatever it does beyond training on its package's files was said by the user's own
+/// files, or by a repository that is trusted and unchanged. That is running a program, giving sbatch options, reading files elsewhere,
+/// and reaching hosts.
 pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), SharingError> {
-    let (mut keys, mut program): (&[&str], _) = (&[], String::new());
+    let said = |keys: &'static [&str]| {
+        let says = checked.resolved.iter().filter(|value| keys.contains(&value.path.as_str()));
+        says.filter_map(|value| value.origin.source())
+    };
+    let cluster = &checked.recipe.cluster;
     if let Model::Command(command) = &checked.recipe.model {
-        (keys, program) = (&["model.argv", "model.kind"], command.argv.join(" "));
+        let runs = Capability::Runs(command.argv.clone());
+        said(&["model.argv", "model.kind"]).try_for_each(|source| allow(store, trust, source, &runs))?;
     }
-    permit_keys(store, trust, checked, keys, &program)?;
-    let options = checked.recipe.cluster.slurm.iter().flat_map(|slurm| &slurm.options);
-    let sbatch = options.fold("sbatch".to_owned(), |text, option| format!("{text} {option}"));
-    permit_keys(store, trust, checked, &["cluster.slurm.options"], &sbatch)
-}
-
-/// `Ok` when each of these keys was said by somebody who may let `program` run.
-fn permit_keys(
-    store: &Store,
-    trust: &Trust,
-    checked: &Checked,
-    keys: &[&str],
-    program: &str,
-) -> Result<(), SharingError> {
-    let says = checked.resolved.iter().filter(|value| keys.contains(&value.path.as_str()));
-    let shared = says.filter_map(|value| value.origin.source()?.shared.clone());
-    for name in shared {
-        let locked = find(store, &name)?;
-        // What will run is what was hashed: the files are read once more and compared.
-        drop(sound(store, &locked)?);
-        if !trust.holds(&locked) {
-            let commit = locked.commit.get(..12).unwrap_or(&locked.commit).to_owned();
-            return Err(SharingError::Untrusted { name, commit, program: program.to_owned() });
+    let slurm = cluster.slurm.iter();
+    let options = slurm.flat_map(|slurm| slurm.options.iter().chain(&slurm.environment)).cloned().collect();
+    let submits = Capability::Submits(options);
+    said(&["cluster.slurm.options", "cluster.slurm.environment"])
+        .try_for_each(|source| allow(store, trust, source, &submits))?;
+    for file in &checked.files {
+        let Some((source, name)) =
+            file.origin.source().and_then(|source| Some((source, source.shared.as_ref()?)))
+        else {
+            continue;
+        };
+        let written = Path::new(&file.pattern).strip_prefix(&source.base).unwrap_or(Path::new(&file.pattern));
+        if is_outside(written, source, &place_to_run(store, &find(store, name)?)) {
+            allow(store, trust, source, &Capability::Reads(vec![written.display().to_string()]))?;
         }
     }
-    Ok(())
+    let is_of_host = |value: &&Resolved| value.path.starts_with("cluster.hosts[");
+    let reaches = Capability::Reaches(cluster.hosts.iter().map(|host| host.address.clone()).collect());
+    let hosts = checked.resolved.iter().filter(is_of_host).filter_map(|value| value.origin.source());
+    hosts.into_iter().try_for_each(|source| allow(store, trust, source, &reaches))
+}
+
+/// Whether a path written in a text of a package, whose files are below `root`, may lead out of it.
+fn is_outside(written: &Path, source: &Source, root: &Path) -> bool {
+    // `.*` matches `..` as well.
+    let is_wild = |part: &OsStr| {
+        part.as_encoded_bytes().starts_with(b".")
+            && part.as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
+    };
+    if written.iter().any(is_wild) {
+        return true;
+    }
+    let Some(folder) = &source.folder else { return leads_out(&written.to_string_lossy()) };
+    let mut place = PathBuf::new();
+    for part in folder.join(written).components() {
+        match part {
+            Component::ParentDir => drop(place.pop()),
+            Component::CurDir => {}
+            part => place.push(part),
+        }
+    }
+    !place.starts_with(root)
+}
+
+/// `Ok` when a text may ask for this: it is none of a package's, or its package is trusted and unchanged.
+fn allow(store: &Store, trust: &Trust, source: &Source, wanted: &Capability) -> Result<(), SharingError> {
+    let Some(name) = source.shared.clone() else { return Ok(()) };
+    let locked = find(store, &name)?;
+    // What is used is what was hashed: the files are read once more and compared.
+    drop(sound(store, &locked)?);
+    if trust.holds(&locked) {
+        return Ok(());
+    }
+    let commit = locked.commit.get(..12).unwrap_or(&locked.commit).to_owned();
+    Err(SharingError::Untrusted { name, commit, does: wanted.to_string() })
 }

@@ -1,6 +1,6 @@
 //! Leave to run the programs that a recipe names.
 
-use crate::place::{PROGRAM, Place};
+use crate::place::{PROGRAM, Place, RECIPE};
 use dtrain_recipes::Checked;
 use dtrain_recipes::sharing::{SharingError, Trust, capabilities, list, trust, update};
 use std::fs;
@@ -42,7 +42,7 @@ fn a_program_needs_trust_and_any_change_takes_it_away() {
 fn options_of_sbatch_need_trust_unless_the_user_says_them() {
     let place = Place::new();
     let slurm = "\n[cluster]\nlauncher = \"slurm\"\n";
-    let options = "[cluster.slurm]\noptions = [\"--container-image=/tmp/x\"]\n";
+    let options = "[cluster.slurm]\noptions = [\"--comment=/tmp/x\"]\n";
     let training = "[model]\nkind = \"mlp\"\ninputs = 2\nhidden = [2]\nclasses = 2\n[data]\ntrain = \"a.csv\"\ntarget = \"y\"\n\
                     [objective]\nstop = { steps = 1 }\n";
     place.commit(&[
@@ -52,13 +52,61 @@ fn options_of_sbatch_need_trust_unless_the_user_says_them() {
     let locked = place.add().unwrap();
     let (store, mut trusted) = (place.store(), Trust::default());
     let shared = place.checked("extends = \"recipes/job\"\n");
-    assert_eq!(capabilities(&shared)[0].to_string(), "gives sbatch --container-image=/tmp/x");
+    assert_eq!(capabilities(&shared)[0].to_string(), "gives sbatch --comment=/tmp/x");
     let refused = trust::permit(&store, &trusted, &shared).unwrap_err().to_string();
-    assert!(refused.contains("runs sbatch --container-image=/tmp/x"), "{refused}");
+    assert!(refused.contains("gives sbatch --comment=/tmp/x"), "{refused}");
     let own = place.checked(&format!("extends = \"recipes/plain\"\n{options}"));
     assert!(trust::permit(&store, &trusted, &own).is_ok(), "the user's own options");
     trusted.grant(&locked);
     assert!(trust::permit(&store, &trusted, &shared).is_ok());
+}
+
+#[test]
+fn files_elsewhere_and_hosts_need_trust_unless_the_user_says_them() {
+    let place = Place::new();
+    let training = |file: &str| RECIPE.replace("data/*.txt", file);
+    let hosts = "[cluster]\nlauncher = \"ssh\"\nhosts = [\"gpu-01\"]\n";
+    let hidden = |name: &str| training(&format!("{name}/id_rsa"));
+    place.commit(&[
+        ("own.toml", RECIPE),
+        ("below/own.toml", &training("../data/*.txt")),
+        ("home.toml", &training("/home/me/.ssh/id_rsa")),
+        ("above.toml", &training("data/../../x")),
+        ("glob.toml", &hidden("data/.?/.?")),
+        ("stars.toml", &hidden(".*/.*")),
+        ("hosts.toml", &format!("{RECIPE}{hosts}")),
+        ("below/above.toml", &training("../../x")),
+    ]);
+    let locked = place.add().unwrap();
+    let (store, mut trusted) = (place.store(), Trust::default());
+    let extending = |name: &str, more: &str| place.checked(&format!("extends = \"recipes/{name}\"\n{more}"));
+    let says = |trust: &Trust, checked: &Checked| {
+        trust::permit(&store, trust, checked).map_err(|error| error.to_string())
+    };
+    for name in ["own", "below/own"] {
+        assert_eq!(says(&trusted, &extending(name, "")), Ok(()), "{name} reads the package's own files");
+    }
+    for (name, does) in [
+        ("home", "reads /home/me/.ssh/id_rsa, and"),
+        ("above", "reads data/../../x, and"),
+        ("glob", "reads data/.?/.?/id_rsa, and"),
+        ("stars", "reads .*/.*/id_rsa, and"),
+        ("below/above", "reads ../../x, and"),
+        ("hosts", "reaches gpu-01, and"),
+    ] {
+        let refused = says(&trusted, &extending(name, "")).unwrap_err();
+        assert!(
+            refused.contains(does) && refused.contains("`dtrain recipe trust recipes`"),
+            "{name}: {refused}"
+        );
+    }
+    let own = extending("home", "[data]\ntrain = \"/home/me/text.txt\"\n");
+    assert_eq!(says(&trusted, &own), Ok(()), "the user's own file");
+    assert_eq!(says(&trusted, &extending("own", hosts)), Ok(()), "the user's own hosts");
+    trusted.grant(&locked);
+    for name in ["home", "above", "glob", "hosts"] {
+        assert_eq!(says(&trusted, &extending(name, "")), Ok(()), "{name} is trusted");
+    }
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use super::follower::{Effect, Follower, Input, Settings};
 use super::foreign::Rendezvous;
 use super::messages::{Exit, HostMessage};
+use super::mirror::Mirror;
 use super::order::{FollowerOrder, Process};
 use super::peers::door::Door;
 use super::peers::link::Pulses;
 use super::rank::{self, Change, Ground, RankProcess};
 use super::work::{Worker, Workshop};
-use super::{Message, resumed};
+use super::{Message, note, resumed};
 use crate::checkpoints::commit;
 use crate::home::TrialFolder;
 use crate::machine::Moment;
@@ -32,6 +33,7 @@ pub(super) struct HostDriver<'a> {
     /// What the ranks of this host inherit for their link.
     mapping: Option<Arc<OwnedFd>>,
     worker: Worker,
+    mirror: Mirror,
     inbox: Sender<Message>,
     began: Instant,
     /// When output that is still open is given up.
@@ -72,11 +74,12 @@ impl<'a> HostDriver<'a> {
         let settings = Settings { ranks: begin..end, resume: resumed(&order.assignments), is_remote };
         Self {
             order,
-            folder,
             follower: Follower::new(settings, Moment(0)),
             ranks: Vec::new(),
             mapping,
             worker,
+            mirror: Mirror::at(folder.mirror(order.attempt)),
+            folder,
             inbox: inbox.clone(),
             began: Instant::now(),
             closed_by: None,
@@ -107,6 +110,11 @@ impl<'a> HostDriver<'a> {
                     Err(reason) => Event::SaveFailed { step, reason, retries: false },
                 };
                 told.extend(self.step(Input::Done(HostMessage::Event { rank, event })));
+            }
+            Effect::Mirror { from, records } => {
+                if let Err(words) = self.mirror.append(from, &records) {
+                    note(&format!("the copy of the leader's record is not kept: {words}"));
+                }
             }
             Effect::Work(work) => self.worker.add(work),
             Effect::StartRanks(rendezvous) => {

@@ -16,6 +16,8 @@ use super::{BEAT, Message, files, links, note, refuse, resumed, signals, socket,
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use crate::machine::Moment;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::{TlsIdentity, frame};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
@@ -30,6 +32,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long controllers may take to read the last records.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How often a launch under way is reported: at each end of the way, it is waited for as long as there is word of it.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Owns an attempt until it is over.
 pub(super) fn run(order: &AgentOrder) -> ExitCode {
@@ -97,12 +102,16 @@ struct Leading<'a> {
     folder: TrialFolder,
     card: AgentCard,
     spool: SpoolWriter,
+    /// What was appended to the spool and not sent to the host that mirrors it.
+    unmirrored: Vec<u8>,
     shared: Arc<Shared>,
     /// Whether a record must be on disk before anything else happens.
     must_sync: bool,
     pulses: Arc<Pulses>,
     terminated: Arc<AtomicBool>,
     began: Instant,
+    /// When whoever launched the attempt was last told that it is at it; `None` once it was told the outcome.
+    told_at: Option<Instant>,
     queue: VecDeque<Input>,
     ending: Option<Ending>,
 }
@@ -175,11 +184,13 @@ impl<'a> Leading<'a> {
             folder,
             card,
             spool,
+            unmirrored: Vec::new(),
             shared,
             must_sync,
             pulses,
             terminated,
             began,
+            told_at: Some(began),
             queue,
             ending,
         };
@@ -212,6 +223,10 @@ impl<'a> Leading<'a> {
                 self.own(follower::Input::Terminate);
             }
             self.pulses.turn();
+            if self.told_at.is_some_and(|at| at.elapsed() >= TELL_EVERY) {
+                self.told_at = Some(Instant::now());
+                drop(frame::write(&mut io::stdout(), &AgentReply::Launching));
+            }
             self.queue.push_back(Input::Beat(OWN, self.pulses.now()));
             self.queue.push_back(Input::Tick);
             self.run()?;
@@ -265,7 +280,10 @@ impl<'a> Leading<'a> {
                         // Whoever reads that the attempt is over may start the next, which binds the same name.
                         drop(std::fs::remove_file(&self.card.socket));
                     }
-                    self.spool.append(&record)?;
+                    let bytes = self.spool.append(&record)?;
+                    if self.leader.mirror().is_some() {
+                        self.unmirrored.extend(bytes);
+                    }
                 }
                 Effect::Ask(OWN, message) => {
                     self.flush()?;
@@ -282,6 +300,7 @@ impl<'a> Leading<'a> {
                 }
                 Effect::Announce => {
                     self.flush()?;
+                    self.told_at = None;
                     self.card.ranks = self.host.processes();
                     write_card(&self.folder, &self.card)?;
                     // A controller that went away meanwhile finds the agent by its card.
@@ -300,6 +319,13 @@ impl<'a> Leading<'a> {
             self.spool.sync()?;
         }
         self.shared.published.extend(self.spool.length());
+        let records = std::mem::take(&mut self.unmirrored);
+        if let Some(link) = self.leader.mirror().and_then(|host| self.links.get(&host))
+            && !records.is_empty()
+        {
+            let from = self.spool.length() - records.len() as u64;
+            link.send(&LeaderMessage::Mirror { from, records: BASE64_STANDARD.encode(records) });
+        }
         Ok(())
     }
 

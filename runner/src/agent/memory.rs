@@ -1,11 +1,18 @@
 //! Whether the kernel ended a rank because memory ran out: it says so nowhere but in a counter.
+//!
+//! The counter that decides is that of the rank's own control group: it counts the processes of the group that were killed for memory,
+//! whether a limit of the group or of the host had no more. Where the group is the root, which has no counter, that of the whole host
+//! decides, which also counts other people's processes.
 
 use dtrain_protocol::Failure;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// What was seen of the memory of a rank's process, now and then.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Memory {
+    /// Where the kernel counts.
+    counter: Counter,
     /// Processes that the kernel had killed for memory at the last two looks. The older one counts: a process that is being killed
     /// may be looked at once more.
     kills: [u64; 2],
@@ -14,31 +21,77 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Before the process did anything.
-    pub(super) fn at_start() -> Self {
-        Self { kills: [kills(); 2], resident: 0 }
+    /// Of process `id`, which has not done much yet.
+    pub(super) fn at_start(id: u32) -> Self {
+        let counter = Counter::of(id, Path::new("/"));
+        Self { kills: [counter.kills(); 2], counter, resident: 0 }
     }
 
     /// Looks at process `id`.
     pub(super) fn look(&mut self, id: u32) {
-        self.kills = [self.kills[1], kills()];
+        let counter = Counter::of(id, Path::new("/"));
+        let kills = counter.kills();
+        let before = if counter == self.counter { self.kills[1] } else { kills };
+        (self.counter, self.kills) = (counter, [before, kills]);
         self.resident = resident(id).unwrap_or(self.resident);
     }
 
     /// Why a process ended that was killed by somebody else: out of memory where the kernel killed one for it meanwhile.
     pub(super) fn explains(&self) -> Option<Failure> {
-        (kills() > self.kills[0]).then(|| Failure::OutOfMemory {
+        let limit = match self.counter {
+            Counter::Group(_) => "its memory limit, or its host,",
+            Counter::Host(_) => "its host",
+        };
+        (self.counter.kills() > self.kills[0]).then(|| Failure::OutOfMemory {
             detail: format!(
-                "the kernel's OOM killer killed the rank at {} MiB: its host or memory limit has no more",
+                "the kernel's OOM killer killed the rank at {} MiB: {limit} has no more",
                 self.resident >> 20
             ),
         })
     }
 }
 
-/// Processes that the kernel has killed for memory since it started, within limits of groups too; 0 where it does not count them.
-fn kills() -> u64 {
-    number(&fs::read_to_string("/proc/vmstat").unwrap_or_default(), "oom_kill ").unwrap_or(0)
+/// A file in which the kernel counts the processes that it killed for memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Counter {
+    /// Those of one control group.
+    Group(PathBuf),
+    /// All, since the host started.
+    Host(PathBuf),
+}
+
+impl Counter {
+    /// The counter of process `id`, in the file system at `root`.
+    fn of(id: u32, root: &Path) -> Self {
+        let groups = fs::read_to_string(root.join(format!("proc/{id}/cgroup"))).unwrap_or_default();
+        let mounts = root.join("sys/fs/cgroup");
+        let own = groups.lines().find_map(|line| counter_of(line, &mounts));
+        own.map_or_else(|| Self::Host(root.join("proc/vmstat")), Self::Group)
+    }
+
+    /// 0 where it cannot be read.
+    fn kills(&self) -> u64 {
+        let (Self::Group(path) | Self::Host(path)) = self;
+        number(&fs::read_to_string(path).unwrap_or_default(), "oom_kill ").unwrap_or(0)
+    }
+}
+
+/// The file with the counter of the group that a line of `/proc/PID/cgroup` names: `0::/path` of version 2, `4:memory:/path` of
+/// version 1. `None` where that has none. In a container the group may be mounted as if it were the root.
+fn counter_of(line: &str, mounts: &Path) -> Option<PathBuf> {
+    let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+    let (mount, file) = match controllers {
+        "" => (mounts.to_owned(), "memory.events"),
+        _ if controllers.split(',').any(|controller| controller == "memory") => {
+            (mounts.join("memory"), "memory.oom_control")
+        }
+        _ => return None,
+    };
+    let is_real_root = path == "/" && file == "memory.oom_control";
+    let counts =
+        |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| number(&text, "oom_kill ").is_some());
+    let places = [mount.join(path.trim_start_matches('/')).join(file), mount.join(file)];
+    places.into_iter().filter(|_| !is_real_root).find(counts)
 }
 
 /// Bytes of memory that a process holds.
@@ -57,17 +110,67 @@ fn number(text: &str, key: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn memory_is_blamed_where_the_kernel_killed_for_it_and_nowhere_else() {
-        assert_eq!(number("a 1\noom_kill 7\noom_killed 9\n", "oom_kill "), Some(7));
-        assert!(resident(std::process::id()).is_some_and(|bytes| bytes > 1 << 20));
-        let now = Memory { kills: [kills(); 2], resident: 5 << 20 };
-        let before = Memory { kills: [kills().wrapping_sub(1).min(kills()), kills()], ..now };
-        if kills() > 0 {
-            assert!(
-                matches!(before.explains(), Some(Failure::OutOfMemory { detail }) if detail.contains("5 MiB"))
-            );
+    /// A host whose process 7 is in the groups that `groups` says; files by path.
+    fn host(groups: &str, files: &[(&str, u64)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        write(root.path(), "proc/7/cgroup", groups);
+        for (path, kills) in files {
+            write(root.path(), path, &format!("low 0\noom 3\noom_kill {kills}\noom_group_kill 9\n"));
         }
-        assert_eq!(now.explains(), None);
+        root
+    }
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("room on disk");
+        fs::write(path, text).expect("room on disk");
+    }
+
+    #[test]
+    fn the_counter_is_that_of_the_own_control_group() {
+        let vmstat = ("proc/vmstat", 100);
+        let of = |groups: &str, files: &[(&str, u64)]| {
+            let root = host(groups, &[files, &[vmstat]].concat());
+            Counter::of(7, root.path()).kills()
+        };
+        let own = "sys/fs/cgroup/a.slice/b.scope/memory.events";
+        assert_eq!(of("0::/a.slice/b.scope\n", &[(own, 2), ("sys/fs/cgroup/memory.events", 50)]), 2);
+        assert_eq!(of("0::/elsewhere\n", &[("sys/fs/cgroup/memory.events", 5)]), 5, "as a container sees it");
+        assert_eq!(of("0::/\n", &[]), 100, "the root has no counter");
+        let hybrid = "5:devices:/x\n4:cpu,memory:/job\n0::/\n";
+        assert_eq!(of(hybrid, &[("sys/fs/cgroup/memory/job/memory.oom_control", 4)]), 4, "version 1");
+        let root = [("sys/fs/cgroup/memory/memory.oom_control", 0)];
+        assert_eq!(
+            of("4:memory:/\n0::/\n", &root),
+            100,
+            "the root of version 1 counts its own processes only"
+        );
+        assert_eq!(of("", &[]), 100);
+    }
+
+    #[test]
+    fn a_kill_of_another_group_is_no_reason() {
+        let own = "sys/fs/cgroup/rank/memory.events";
+        let root = host("0::/rank\n", &[(own, 1), ("proc/vmstat", 10)]);
+        let counter = Counter::of(7, root.path());
+        let memory = Memory { kills: [counter.kills(); 2], counter, resident: 5 << 20 };
+        assert_eq!(memory.explains(), None);
+        write(root.path(), "proc/vmstat", "oom_kill 11\n");
+        assert_eq!(memory.explains(), None, "the kernel killed somebody else's process");
+        write(root.path(), own, "oom_kill 2\n");
+        let told = memory.explains();
+        assert!(
+            matches!(&told, Some(Failure::OutOfMemory { detail }) if detail.contains("5 MiB")),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn this_process_is_looked_at() {
+        let id = std::process::id();
+        assert!(resident(id).is_some_and(|bytes| bytes > 1 << 20));
+        let mut memory = Memory::at_start(id);
+        memory.look(id);
+        assert!(memory.resident > 1 << 20 && memory.counter == Counter::of(id, Path::new("/")));
     }
 }

@@ -78,6 +78,15 @@ pub(super) enum LeaderMessage {
         /// Steps completed in it.
         step: StepId,
     },
+    /// Append bytes of the leader's spool to the copy that this host keeps of it.
+    Mirror {
+        /// Where in the spool they begin.
+        from: u64,
+        /// The bytes, in base64.
+        records: String,
+    },
+    /// Put that copy on disk; the answer is [`HostMessage::MirrorSealed`].
+    SealMirror,
     /// The attempt is over.
     Dismiss,
 }
@@ -141,6 +150,11 @@ pub(super) enum HostMessage {
         /// How it went.
         outcome: Result<(), String>,
     },
+    /// The copy of the leader's spool is on disk to its end; `Err` says why not.
+    MirrorSealed {
+        /// How it went.
+        outcome: Result<(), String>,
+    },
     /// The checkpoint of this step has its final name; `Err` says why not.
     Committed {
         /// Steps completed in it.
@@ -181,6 +195,7 @@ impl HostMessage {
             | Self::Started { .. }
             | Self::Terminated
             | Self::Prepared { .. }
+            | Self::MirrorSealed { .. }
             | Self::Committed { .. } => None,
         }
     }

@@ -22,6 +22,7 @@ mod leader;
 pub(crate) mod mapping;
 mod memory;
 mod messages;
+mod mirror;
 mod order;
 mod peers;
 mod rank;
@@ -96,12 +97,13 @@ pub fn run() -> ExitCode {
 }
 
 fn refuse(not_launched: NotLaunched) -> ExitCode {
-    let (reason, is_of_checkpoint) = match not_launched {
-        NotLaunched::Checkpoint(reason) => (reason, true),
-        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => (reason, false),
+    note(&not_launched.to_string());
+    let (reason, is_of_checkpoint, host) = match not_launched {
+        NotLaunched::Checkpoint(reason) => (reason, true, None),
+        NotLaunched::OnHost { host, reason } => (reason, false, Some(host)),
+        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => (reason, false, None),
     };
-    note(&reason);
-    drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason, is_of_checkpoint }));
+    drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason, is_of_checkpoint, host }));
     ExitCode::FAILURE
 }
 

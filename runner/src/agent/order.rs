@@ -115,6 +115,8 @@ pub enum LinkChoice {
 pub enum AgentReply {
     /// The ranks are started and the socket is bound.
     Running(AgentCard),
+    /// It is at it; the answer follows.
+    Launching,
     /// A follower waits for its leader.
     Listening {
         /// Address and port of its door.
@@ -127,6 +129,9 @@ pub enum AgentReply {
         /// Whether it is because of the checkpoint that was to be gone on from.
         #[serde(default)]
         is_of_checkpoint: bool,
+        /// The host of a follower, where that is to blame.
+        #[serde(default)]
+        host: Option<String>,
     },
 }
 

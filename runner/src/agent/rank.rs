@@ -100,13 +100,13 @@ impl RankProcess {
 
     fn of(child: Child, orders: Option<Sender<Vec<u8>>>) -> Self {
         Self {
+            memory: Memory::at_start(child.id()),
             child,
             orders,
             exit: None,
             is_output_closed: false,
             was_killed: false,
             stopped: (0, Instant::now()),
-            memory: Memory::at_start(),
         }
     }
 

@@ -38,13 +38,13 @@ impl SpoolWriter {
         }
     }
 
-    /// Appends a record, which is on disk after the next [`SpoolWriter::sync`].
-    pub(super) fn append(&mut self, record: &SpoolRecord) -> io::Result<()> {
+    /// Appends a record, which is on disk after the next [`SpoolWriter::sync`]; its bytes.
+    pub(super) fn append(&mut self, record: &SpoolRecord) -> io::Result<Vec<u8>> {
         let bytes = frame::encode(record);
         self.file.write_all(&bytes)?;
         self.length += bytes.len() as u64;
         self.dirty = true;
-        Ok(())
+        Ok(bytes)
     }
 
     /// Bytes that were appended so far.

@@ -3,11 +3,11 @@
 use super::follower::Work;
 use super::foreign::{free_ports, meeting_port};
 use super::messages::{HostMessage, Refusal};
-use super::note;
 use super::peers::PeerAddress;
 use super::peers::door::{self, Door};
 use super::peers::fetch::fetch;
 use super::peers::link::Pulses;
+use super::{mirror, note};
 use crate::checkpoints::{self, commit};
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
@@ -107,6 +107,9 @@ impl Workshop {
                     .map_err(|error| error.to_string())
                     .and_then(|()| commit::prepare(&partial, &manifest));
                 HostMessage::Prepared { step, outcome }
+            }
+            Work::SealMirror => {
+                HostMessage::MirrorSealed { outcome: mirror::seal(&self.trial.mirror(self.attempt)) }
             }
             Work::Commit { step } => {
                 let outcome = commit::finish(&self.trial, step, self.attempt);

@@ -15,6 +15,7 @@ pub use viewer::{Viewer, ended};
 pub(crate) use lock::{Lock, take as take_lock};
 
 use crate::agent::{LinkChoice, Log, Program};
+use crate::audit::Audit;
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
@@ -42,6 +43,8 @@ pub struct Drive<'a> {
     pub programs: &'a Programs,
     /// How agents are started and reached; `None` on this machine.
     pub launcher: Option<Box<dyn Launcher>>,
+    /// Where it is written down what is launched and killed; `None` for tests and benches, whose trials are nobody's.
+    pub audit: Option<Audit>,
     /// What the user chose.
     pub options: &'a Options,
     /// Where facts and points are kept.
@@ -99,6 +102,8 @@ pub struct Options {
     pub link: LinkChoice,
     /// How long what an attempt left behind may be out of reach, with no byte of it coming, before its host is given up.
     pub patience: Duration,
+    /// How long no host of an attempt may be within reach before the one that leads is given up for lost.
+    pub lost_after: Duration,
 }
 
 /// What an interrupt means.
@@ -113,9 +118,9 @@ pub enum OnInterrupt {
 impl Default for Options {
     fn default() -> Self {
         let (detach, stop) = (false, false);
-        let (on_interrupt, link, patience) =
-            (OnInterrupt::Stop, LinkChoice::SharedMemory, Duration::from_secs(30));
-        Self { detach, on_interrupt, stop, keep: 3, link, patience }
+        let (on_interrupt, link) = (OnInterrupt::Stop, LinkChoice::SharedMemory);
+        let (patience, lost_after) = (Duration::from_secs(30), Duration::from_secs(600));
+        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after }
     }
 }
 
@@ -203,6 +208,11 @@ pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
     all.filter(|process| *process != std::process::id()).collect()
 }
 
+/// Process id of the controller of a trial, where it has one.
+pub fn controller(home: &Home, trial: &TrialId) -> Option<u32> {
+    lock::holder(&home.trial(trial))
+}
+
 /// All logs of a trial, by attempt and rank; that of the agents is last.
 pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
     let folder = home.trial(trial);
@@ -236,6 +246,15 @@ pub enum DriveError {
         trial: TrialId,
         /// Its process id.
         process: u32,
+    },
+    /// The audit log cannot be written: nothing is launched.
+    #[error("cannot write the audit log {path}, so that nothing is launched")]
+    Audit {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
     },
     /// Nothing of it runs.
     #[error("trial {0} is not running")]

@@ -1,10 +1,10 @@
 //! What deserves a word though nothing failed: a loss that leaps, and a rank that takes longer than those that do the same work.
 //!
-//! It only tells; what is done about it is the user's to say.
+//! It only tells. A rank that is slow for long is held against its host, which later launches may leave out.
 
 use crate::seen::Status;
 use dtrain_protocol::{Assignment, Event, Rank, Stamped, StepFigures};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Losses that the next one is held against, at least and at most.
 const LOSSES: (usize, usize) = (50, 100);
@@ -21,6 +21,9 @@ const STEPS: usize = 50;
 /// How much longer than the middle of its like a slow rank takes.
 const SLOW: f64 = 1.3;
 
+/// Windows of steps in which a rank must be slow before it is held against its host; then twice as many, and so on.
+const SLOW_WINDOWS: u32 = 4;
+
 /// What was seen of one attempt.
 #[derive(Default)]
 pub(super) struct Watch {
@@ -31,7 +34,10 @@ pub(super) struct Watch {
     work: Vec<u32>,
     /// Seconds that each rank computed in each of the last steps.
     computed: BTreeMap<Rank, Vec<f64>>,
-    slow: BTreeSet<Rank>,
+    /// In how many windows each rank was slow.
+    slow: BTreeMap<Rank, u32>,
+    /// A rank that has been slow for long, and what was seen, not told yet.
+    long_slow: Option<(Rank, String)>,
 }
 
 impl Watch {
@@ -102,7 +108,23 @@ impl Watch {
         let usual = median(middles.iter().map(|(_, middle)| *middle));
         let slowest = middles.into_iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
         let (rank, seconds) = slowest;
-        (seconds > SLOW * usual && self.slow.insert(rank)).then_some(Status::Slow { rank, seconds, usual })
+        if seconds <= SLOW * usual {
+            return None;
+        }
+        let windows = self.slow.entry(rank).or_default();
+        *windows += 1;
+        if *windows >= SLOW_WINDOWS && windows.is_power_of_two() {
+            let steps = *windows as usize * STEPS;
+            let factor = seconds / usual;
+            let detail = format!("rank {rank} took {factor:.1} times as long as its like, in {steps} steps");
+            self.long_slow = Some((rank, detail));
+        }
+        (*windows == 1).then_some(Status::Slow { rank, seconds, usual })
+    }
+
+    /// A rank that has just been slow for long, and what was seen of it.
+    pub(super) fn take_slow(&mut self) -> Option<(Rank, String)> {
+        self.long_slow.take()
     }
 }
 
@@ -195,5 +217,20 @@ mod tests {
                 "{slow}: {told:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_rank_that_is_slow_for_long_is_held_against_its_host_ever_more_rarely() {
+        let mut watch = Watch { work: vec![0, 0, 0], ..Watch::default() };
+        let mut told = Vec::new();
+        for step in 1..=2000 {
+            for rank in 0..3 {
+                watch.note(&said(rank, step, 1.0, if rank == 1 { 0.15 } else { 0.1 }));
+                told.extend(watch.take_slow().map(|(rank, detail)| (rank.0, step, detail)));
+            }
+        }
+        let at: Vec<(u32, u64)> = told.iter().map(|(rank, step, _)| (*rank, *step)).collect();
+        assert_eq!(at, [(1, 200), (1, 400), (1, 800), (1, 1600)], "{told:?}");
+        assert!(told[0].2.contains("1.5 times"), "{told:?}");
     }
 }

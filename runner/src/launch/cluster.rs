@@ -5,11 +5,15 @@
 //! first host has the agent that owns the attempt, with the only spool and the only control socket. The agent of any other host
 //! holds ranks for the leader and ends with it.
 
-use super::question::{Asked, ask_all};
+use super::cancel::Cancel;
+use super::fence::Fences;
+use super::fencing::Fencing;
+use super::placement::{ranks_by_host, with_certificates};
+use super::question::{Asked, Question, ask_all};
 use super::relay::{RemoteHost, There};
-use super::{Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
+use super::{Fenced, Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
 use crate::agent::{
-    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities, identities,
+    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
 };
 use crate::checkpoints::{self, Folder, Holder, Inventory, table};
 use crate::durable;
@@ -20,7 +24,6 @@ use std::fs;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 /// How long a host may take to answer a short question.
@@ -31,6 +34,12 @@ const TO_ANSWER_AGAIN: Duration = Duration::from_millis(1500);
 
 /// How long a host may take to give the table of contents of a checkpoint.
 const TO_READ: Duration = Duration::from_secs(30);
+
+/// How long a launch may take on a host that says that it is at it.
+const TO_LAUNCH: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a host may take to start an agent that follows.
+const TO_FOLLOW: Duration = Duration::from_secs(90);
 
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
@@ -43,6 +52,10 @@ pub struct ClusterLauncher {
     active: Vec<usize>,
     /// The state folder that all hosts see, where there is one.
     shared: Option<Home>,
+    cancel: Cancel,
+    /// The attempt whose leader was given up, with why.
+    given_up: Option<(AttemptId, String)>,
+    fencing: Fencing,
 }
 
 impl ClusterLauncher {
@@ -54,9 +67,11 @@ impl ClusterLauncher {
         let known = known.lines().filter_map(|known| hosts.iter().position(|host| host.name == known));
         let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
-        let hosts = hosts.into_iter().map(Asked::new).collect();
+        let cancel = Cancel::default();
+        let hosts = hosts.into_iter().map(|host| Asked::new(host, &cancel)).collect();
         let (trial, folder) = (trial.clone(), folder.clone());
-        Self { trial, folder, hosts, usable: Vec::new(), active, shared: None }
+        let (usable, shared, given_up, fencing) = (Vec::new(), None, None, Fencing::default());
+        Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing }
     }
 
     /// The same where all hosts and this machine see the state folder `home`: checkpoints are kept there, and what a host
@@ -93,30 +108,62 @@ impl ClusterLauncher {
         hosts: &[usize],
         identities: &[TlsIdentity],
     ) -> Vec<Result<(Seat, Option<String>), NotLaunched>> {
-        let seat = |host: u32, index: usize| -> Result<_, NotLaunched> {
-            let mut remote = self.hosts[index].lock();
-            let bind = remote.address()?;
+        let ask = |(host, index): (u32, &usize)| {
             let (identity, is_shared) = (identities[host as usize].clone(), self.shared.is_some());
-            let seat = Seat { host, bind, identity, is_shared };
-            if host == 0 {
-                return Ok((seat, None));
-            }
             let (trial, attempt) = (order.trial.clone(), order.attempt);
-            let worker = Program::new(PathBuf::new(), []);
             let ranks = ranks.get(host as usize).cloned().unwrap_or_default();
             let assignments = order.assignments[ranks.start as usize..ranks.end as usize].to_vec();
-            let (folder, own) = (PathBuf::new(), seat.clone());
-            let follower = FollowerOrder { trial, attempt, folder, worker, seat: own, assignments };
-            Ok((seat, Some(remote.follow(follower)?)))
+            self.hosts[*index].ask(move |remote| {
+                let seat = Seat { host, bind: remote.address()?, identity, is_shared };
+                if host == 0 {
+                    return Ok((seat, None));
+                }
+                let (folder, worker) = (PathBuf::new(), Program::new(PathBuf::new(), []));
+                let own = seat.clone();
+                let order = FollowerOrder { trial, attempt, folder, worker, seat: own, assignments };
+                Ok((seat, Some(remote.follow(order)?)))
+            })
         };
-        let seat = &seat;
-        thread::scope(|scope| {
-            let threads = (0u32..).zip(hosts).map(|(host, index)| {
-                scope.spawn(move || seat(host, *index).map_err(|error| error.on(self.name(*index))))
-            });
-            let threads: Vec<_> = threads.collect();
-            threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
-        })
+        let asked: Vec<Question<_>> = (0u32..).zip(hosts).map(ask).collect();
+        let answer = |(asked, host): (Question<_>, &usize)| {
+            asked.answer(TO_FOLLOW).map_err(|reason| NotLaunched::because_of(self.name(*host), &reason))
+        };
+        asked.into_iter().zip(hosts).map(answer).collect()
+    }
+
+    fn fences(&self) -> Fences {
+        // Where it cannot be read, nobody is left out: a fenced host that answers is no danger.
+        Fences::read(&self.folder).unwrap_or_default()
+    }
+
+    /// Why the leader of an attempt counts as lost, where it does.
+    fn leader_lost(&self, attempt: AttemptId) -> Option<String> {
+        let name = &self.leader().name;
+        let given_up = self.given_up.as_ref().filter(|(of, _)| *of == attempt);
+        let is_fenced = || self.fences().has(name).then(|| format!("{name} is fenced"));
+        given_up.map(|(_, reason)| reason.clone()).or_else(is_fenced)
+    }
+
+    /// Ends what the other hosts of an attempt run of it, as far as they can be asked: the others fence themselves without a leader.
+    fn kill_followers(&self, attempt: AttemptId, reason: String) -> Reached {
+        let trial = self.trial.clone();
+        self.ask_all(&self.active[1..], TO_ANSWER, move |host| host.kill(&trial, attempt));
+        Reached::GoneWithItsHost { host: self.leader().name.clone(), reason }
+    }
+
+    /// Ends a launch that the user no longer wants, wherever it got to.
+    fn abandon(&mut self, attempt: AttemptId, lenders: &[usize]) -> NotLaunched {
+        let all: Vec<usize> = self.active.iter().chain(lenders).copied().collect();
+        all.iter().for_each(|host| self.hosts[*host].hang_up());
+        self.cancel.reset();
+        let trial = self.trial.clone();
+        let killed = self.ask_all(&all, TO_ANSWER, move |host| host.kill(&trial, attempt));
+        let failed = killed.into_iter().find(|killed| *killed != Ok(true));
+        match failed {
+            None => NotLaunched::Other("interrupted".into()),
+            Some(Ok(_)) => NotLaunched::Unknown("interrupted, and it cannot be killed".into()),
+            Some(Err(reason)) => NotLaunched::Unknown(format!("interrupted; {reason}")),
+        }
     }
 
     /// Puts the checkpoint that the ranks go on from on the host that leads, where it lies on this machine: such is one that
@@ -128,8 +175,9 @@ impl ClusterLauncher {
         if self.shared.is_some() || checkpoints::verify(&own).is_err() {
             return Ok(());
         }
-        let mut leader = self.leader().lock();
-        leader.put_checkpoint(&self.trial, &own).map_err(|reason| NotLaunched::Other(reason).on(&leader.name))
+        let trial = self.trial.clone();
+        let put = self.leader().ask(move |leader| leader.put_checkpoint(&trial, &own));
+        put.answer(TO_LAUNCH).map_err(|reason| NotLaunched::because_of(&self.leader().name, &reason))
     }
 
     /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
@@ -159,19 +207,36 @@ impl ClusterLauncher {
         for assignment in order.assignments.iter_mut().skip(ranks[0].end as usize) {
             assignment.link = Link::Alone;
         }
-        let mut leader = self.leader().lock();
-        leader.lead(order).map_err(|error| error.on(&leader.name))
+        let led = self.leader().ask(move |leader| Ok(leader.lead(order)));
+        let name = self.leader().name.as_str();
+        led.answer(TO_LAUNCH).map_err(NotLaunched::Unknown)?.map_err(|error| error.on(name))
     }
 }
 
 impl Launcher for ClusterLauncher {
+    fn cancel(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
     fn usable(&mut self) -> Usable {
-        let all: Vec<usize> = (0..self.hosts.len()).collect();
+        let fences = self.fences();
+        let (fenced, all): (Vec<usize>, Vec<usize>) =
+            (0..self.hosts.len()).partition(|host| fences.has(self.name(*host)));
         let patience = if self.usable.is_empty() { TO_ANSWER } else { TO_ANSWER_AGAIN };
         let answers = self.ask_all(&all, patience, RemoteHost::address);
-        self.usable = all.into_iter().filter(|host| answers[*host].is_ok()).collect();
+        let answering = all.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+        self.usable = answering.map(|(host, _)| host).collect();
         let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
-        Usable { hosts, away: answers.into_iter().filter_map(Result::err).collect() }
+        let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
+        let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
+        Usable { hosts, names, away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect() }
+    }
+
+    fn put_last(&mut self, hosts: &[String]) {
+        let place = |host: &usize| hosts.iter().position(|last| last == self.name(*host));
+        let mut usable = self.usable.clone();
+        usable.sort_by_key(place);
+        self.usable = usable;
     }
 
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
@@ -185,8 +250,11 @@ impl Launcher for ClusterLauncher {
         let lends = is_resumed && self.shared.is_none();
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
         let led = self.put_checkpoint(order).and_then(|()| self.lead(order, &ranks, &lenders));
+        if self.cancel.is_cancelled() && led.is_err() {
+            return Err(self.abandon(order.attempt, &lenders));
+        }
         // What may live is left alone: it is found out next.
-        if matches!(&led, Err(NotLaunched::Checkpoint(_) | NotLaunched::Other(_))) {
+        if led.as_ref().is_err_and(|error| !matches!(error, NotLaunched::Unknown(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);
@@ -200,7 +268,7 @@ impl Launcher for ClusterLauncher {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
     }
 
-    fn found(&mut self, is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+    fn found(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
         if let Some(home) = &self.shared {
             return LocalLauncher::new(&home.trial(&self.trial)).found(is_wanted);
         }
@@ -226,6 +294,9 @@ impl Launcher for ClusterLauncher {
 
     /// A leader that does not answer may go on all the same: then its followers do too, as none of them outlives it.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
+        if let Some(reason) = self.leader_lost(attempt) {
+            return self.kill_followers(attempt, reason);
+        }
         let trial = self.trial.clone();
         let patience = self.leader().patience(TO_ANSWER);
         let asked = self.leader().ask(move |host| host.reach(&trial, attempt, from));
@@ -237,10 +308,25 @@ impl Launcher for ClusterLauncher {
         let is_alive = move |host: &mut RemoteHost| host.is_alive(&trial, attempt);
         let followers = self.ask_all(&self.active[1..], TO_ANSWER, is_alive);
         if followers.contains(&Ok(false)) {
-            return Reached::GoneWithItsHost(reason);
+            return Reached::GoneWithItsHost { host: self.leader().name.clone(), reason };
         }
+        let is_at_work = followers.contains(&Ok(true));
         // There was little patience with a leader in doubt, and it may only be slow.
-        asked.answer(TO_ANSWER).unwrap_or(Reached::Away(reason))
+        asked.answer(TO_ANSWER).unwrap_or(Reached::Away { reason, is_at_work })
+    }
+
+    fn give_up(&mut self, attempt: AttemptId) -> bool {
+        let reason = format!("{} was given up", self.leader().name);
+        self.given_up = Some((attempt, reason));
+        true
+    }
+
+    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<Fenced> {
+        if self.shared.is_some() {
+            return Vec::new();
+        }
+        self.fencing.ask_others(&self.trial, attempt, &self.hosts, &self.active);
+        self.fencing.found(&self.hosts)
     }
 
     fn answers(&mut self, attempt: AttemptId) -> bool {
@@ -259,12 +345,23 @@ impl Launcher for ClusterLauncher {
             let leader = known.lines().next().unwrap_or_default();
             return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
         }
+        if let Some(reason) = self.leader_lost(attempt) {
+            return Err(Unread::Away(reason));
+        }
         let trial = self.trial.clone();
         // Of the spool only its length is waited for here; it comes as it is read.
         let patience = self.leader().patience(TO_ANSWER);
-        let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from));
+        let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from, false));
         let leftover = asked.answer(patience).map_err(Unread::Away)?;
         Ok(Box::new(BufReader::new(leftover)))
+    }
+
+    fn mirrored(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>> {
+        let mirror = self.active.get(1).filter(|_| self.shared.is_none())?;
+        let trial = self.trial.clone();
+        let asked = self.hosts[*mirror].ask(move |host| host.leftover(&trial, attempt, from, true));
+        let mirrored = asked.answer(TO_ANSWER).ok()?;
+        Some(Box::new(BufReader::new(mirrored)))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {
@@ -272,37 +369,4 @@ impl Launcher for ClusterLauncher {
         let killed = self.ask_all(&self.active, TO_ANSWER, move |host| host.kill(&trial, attempt));
         killed.iter().all(|gone| *gone == Ok(true))
     }
-}
-
-/// The order with a certificate for each rank, where ranks are on several hosts. Each host binds an address of its own.
-fn with_certificates(order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentOrder, String> {
-    let mut order = order.clone();
-    if ranks.len() > 1 {
-        let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
-        let identities = identities(&order.trial, order.attempt, world);
-        let identities = identities.map_err(|error| format!("certificates: {error}"))?;
-        for (assignment, identity) in order.assignments.iter_mut().zip(identities) {
-            assignment.link = Link::Tls { bind: String::new(), identity };
-        }
-    }
-    Ok(order)
-}
-
-/// The ranks of each host, which are neighbours, for the first of `hosts` hosts.
-fn ranks_by_host(order: &AgentOrder, hosts: usize) -> Result<Vec<Range<u32>>, String> {
-    let mut ranges: Vec<Range<u32>> = Vec::new();
-    for (rank, assignment) in (0u32..).zip(&order.assignments) {
-        let host = assignment.placement.host as usize;
-        if host >= hosts || host > ranges.len() || host + 1 < ranges.len() {
-            let before = ranges.len().saturating_sub(1);
-            return Err(format!(
-                "rank {rank} is placed on host {host} of {hosts}, after one on host {before}"
-            ));
-        }
-        if host == ranges.len() {
-            ranges.push(rank..rank);
-        }
-        ranges[host].end = rank + 1;
-    }
-    Ok(ranges)
 }

@@ -1,5 +1,6 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
+use super::cancel::{Cancel, LOOK_EVERY};
 use super::{Connection, Launcher, NotLaunched, Reached, Unread};
 use crate::agent::spool::SpoolWriter;
 use crate::agent::{
@@ -21,11 +22,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an agent may take to start its ranks.
+/// How long an agent that starts its ranks may say nothing; it says every few seconds that it is at it.
 const TO_START: Duration = Duration::from_secs(60);
-
-/// The same where hosts may have to get files of a checkpoint from each other first.
-const TO_GATHER: Duration = Duration::from_secs(900);
 
 /// How long processes may take to go once killed, and an agent that ended its attempt to leave.
 const TO_GO: Duration = Duration::from_secs(10);
@@ -38,12 +36,14 @@ pub struct LocalLauncher {
     is_bound: bool,
     /// Agents started here, to be waited for once they ended.
     children: Vec<Child>,
+    cancel: Cancel,
 }
 
 impl LocalLauncher {
     /// Reaches what runs in a trial's folder; starts nothing.
     pub fn new(folder: &TrialFolder) -> Self {
-        Self { folder: folder.clone(), agent: None, is_bound: false, children: Vec::new() }
+        let (agent, cancel) = (None, Cancel::default());
+        Self { folder: folder.clone(), agent, is_bound: false, children: Vec::new(), cancel }
     }
 
     /// Reaches what runs in a trial's folder, and starts `agent`.
@@ -76,21 +76,27 @@ impl LocalLauncher {
 
     /// Starts the agent of a host that does not lead, and returns once it is at its door; gives the door's address and port.
     pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, NotLaunched> {
-        match self.start(order.attempt, &AgentTask::Follow(order.clone()), TO_START)? {
+        match self.start(order.attempt, &AgentTask::Follow(order.clone()), &|| {})? {
             AgentReply::Listening { address } => Ok(address),
-            AgentReply::Running(_) | AgentReply::Refused { .. } => {
+            AgentReply::Running(_) | AgentReply::Launching | AgentReply::Refused { .. } => {
                 Err("the agent answers as if it led".into())
             }
         }
     }
 
-    /// The spool of an attempt whose agent is gone, from `from` on, and its length from there. `None` when there is none: an attempt
+    /// The spool of an attempt whose agent is gone, or what this host mirrored of it, from `from` on, and its length from there. `None` when there is none: an attempt
     /// that was recorded and never launched left nothing.
-    pub(super) fn left(&self, attempt: AttemptId, from: u64) -> io::Result<Option<(File, u64)>> {
+    pub(super) fn left(
+        &self,
+        attempt: AttemptId,
+        from: u64,
+        is_mirror: bool,
+    ) -> io::Result<Option<(File, u64)>> {
         if self.is_locked() && self.card().is_some_and(|card| card.attempt == attempt) {
             return Err(io::Error::other(format!("the agent of attempt {attempt} still writes it")));
         }
-        let mut spool = match File::open(self.folder.spool(attempt)) {
+        let path = if is_mirror { self.folder.mirror(attempt) } else { self.folder.spool(attempt) };
+        let mut spool = match File::open(path) {
             Ok(spool) => spool,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -106,10 +112,28 @@ impl LocalLauncher {
         self.is_locked() && self.card().is_some_and(is_at_work)
     }
 
-    /// Kills what lives of attempts before `attempt`: whoever launches it knows that they are over.
-    pub(super) fn fence(&mut self, attempt: AttemptId) {
-        if let Some(card) = self.card().filter(|card| card.attempt < attempt) {
-            self.kill(card.attempt);
+    /// Kills what lives of attempts before `attempt`, and lets none of it live again: whoever launches `attempt` knows that they
+    /// are over. Gives the attempt that lived; `Err` when it still does.
+    pub(super) fn fence(&mut self, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
+        let Some(card) = self.card().filter(|card| card.attempt < attempt) else { return Ok(None) };
+        let was_alive = self.is_locked();
+        if !self.bury(card.attempt)? {
+            return Err(format!("the agent of attempt {} still lives", card.attempt));
+        }
+        Ok(was_alive.then_some(card.attempt))
+    }
+
+    /// Starts the agent of an attempt; `going_on` is called every few seconds while it starts its ranks.
+    pub(super) fn launch_telling(
+        &mut self,
+        order: &AgentOrder,
+        going_on: &dyn Fn(),
+    ) -> Result<AgentCard, NotLaunched> {
+        match self.start(order.attempt, &AgentTask::Lead(order.clone()), going_on)? {
+            AgentReply::Running(card) => Ok(card),
+            AgentReply::Listening { .. } | AgentReply::Launching | AgentReply::Refused { .. } => {
+                Err("the agent answers as if it followed".into())
+            }
         }
     }
 
@@ -124,7 +148,7 @@ impl LocalLauncher {
             return Err(match self.bury(attempt) {
                 Ok(true) => Reached::Gone,
                 Ok(false) => Reached::Silent,
-                Err(reason) => Reached::Away(reason),
+                Err(reason) => Reached::Away { reason, is_at_work: false },
             });
         }
         let card = self.card().filter(|card| card.attempt == attempt).ok_or(Reached::Silent)?;
@@ -152,7 +176,7 @@ impl LocalLauncher {
         &mut self,
         attempt: AttemptId,
         task: &AgentTask,
-        patience: Duration,
+        going_on: &dyn Fn(),
     ) -> Result<AgentReply, NotLaunched> {
         self.reap();
         let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
@@ -165,9 +189,12 @@ impl LocalLauncher {
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", agent.path.display()))?;
         // The lock is now the agent's alone.
         drop(command);
-        let answer = match converse(&mut child, task, patience) {
-            Ok(AgentReply::Refused { reason, is_of_checkpoint: true }) => {
+        let answer = match converse(&mut child, task, &self.cancel, going_on) {
+            Ok(AgentReply::Refused { reason, is_of_checkpoint: true, .. }) => {
                 Err(NotLaunched::Checkpoint(reason))
+            }
+            Ok(AgentReply::Refused { reason, host: Some(host), .. }) => {
+                Err(NotLaunched::OnHost { host, reason })
             }
             Ok(AgentReply::Refused { reason, .. }) => Err(NotLaunched::Other(reason)),
             answer => answer.map_err(NotLaunched::Other),
@@ -204,6 +231,9 @@ impl LocalLauncher {
         loop {
             match rustix::fs::flock(&log, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(log),
+                Err(rustix::io::Errno::WOULDBLOCK) if self.cancel.is_cancelled() => {
+                    return Err("interrupted before it was started".into());
+                }
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
                     thread::sleep(Duration::from_millis(10));
                 }
@@ -218,17 +248,15 @@ impl LocalLauncher {
 }
 
 impl Launcher for LocalLauncher {
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
-        let patience = if order.others.is_empty() { TO_START } else { TO_GATHER };
-        match self.start(order.attempt, &AgentTask::Lead(order.clone()), patience)? {
-            AgentReply::Running(card) => Ok(card),
-            AgentReply::Listening { .. } | AgentReply::Refused { .. } => {
-                Err("the agent answers as if it followed".into())
-            }
-        }
+    fn cancel(&self) -> Cancel {
+        self.cancel.clone()
     }
 
-    fn found(&mut self, is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
+        self.launch_telling(order, &|| {})
+    }
+
+    fn found(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
         let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
         let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
         let found = committed.into_iter().filter_map(|point| {
@@ -259,7 +287,7 @@ impl Launcher for LocalLauncher {
     }
 
     fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
-        Ok(match self.left(attempt, from).map_err(Unread::Failed)? {
+        Ok(match self.left(attempt, from, false).map_err(Unread::Failed)? {
             Some((spool, _)) => Box::new(io::BufReader::new(spool)),
             None => Box::new(io::empty()),
         })
@@ -280,8 +308,13 @@ fn connect(card: &AgentCard) -> Option<UnixStream> {
     UnixStream::connect(&card.socket).ok().filter(|_| card.agent.is_alive())
 }
 
-/// Hands the task over and waits for the answer.
-fn converse(child: &mut Child, task: &AgentTask, patience: Duration) -> Result<AgentReply, String> {
+/// Hands the task over and waits for the answer, as long as the agent says that it is at it.
+fn converse(
+    child: &mut Child,
+    task: &AgentTask,
+    cancel: &Cancel,
+    going_on: &dyn Fn(),
+) -> Result<AgentReply, String> {
     let pipes = child.stdin.take().zip(child.stdout.take());
     let (mut stdin, mut stdout) = pipes.expect("both are piped");
     let (sender, answer) = channel();
@@ -289,14 +322,31 @@ fn converse(child: &mut Child, task: &AgentTask, patience: Duration) -> Result<A
     thread::spawn(move || {
         let told = io::Write::write_all(&mut stdin, &bytes);
         drop(stdin);
-        let heard = told.map_err(Into::into).and_then(|()| frame::read(&mut stdout));
-        drop(sender.send(heard));
+        let mut heard = told.map_err(Into::into).and_then(|()| frame::read(&mut stdout));
+        loop {
+            let is_last = !matches!(heard, Ok(AgentReply::Launching));
+            if sender.send(heard).is_err() || is_last {
+                return;
+            }
+            heard = frame::read(&mut stdout);
+        }
     });
-    match answer.recv_timeout(patience) {
-        Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(error)) => Err(format!("the agent did not answer: {error}")),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            Err(format!("the agent did not answer within {} s", patience.as_secs()))
+    let mut until = Instant::now() + TO_START;
+    loop {
+        match answer.recv_timeout(LOOK_EVERY) {
+            Ok(Ok(AgentReply::Launching)) => {
+                going_on();
+                until = Instant::now() + TO_START;
+            }
+            Ok(Ok(reply)) => return Ok(reply),
+            Ok(Err(error)) => return Err(format!("the agent did not answer: {error}")),
+            Err(RecvTimeoutError::Timeout) if cancel.is_cancelled() => {
+                return Err("interrupted before the ranks were started".into());
+            }
+            Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return Err(format!("the agent did not answer within {} s", TO_START.as_secs()));
+            }
         }
     }
 }

@@ -10,14 +10,20 @@
 //!
 //! Nothing above a launcher knows about hosts.
 
+mod cancel;
 mod cluster;
+mod fence;
+mod fencing;
 mod local;
+mod placement;
 mod question;
 pub mod relay;
 pub mod slurm;
 pub mod ssh;
 
+pub use cancel::Cancel;
 pub use cluster::ClusterLauncher;
+pub use fence::Fences;
 pub use local::LocalLauncher;
 
 use crate::agent::{AgentCard, AgentOrder};
@@ -27,19 +33,44 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// Starts the agents of one trial, reaches them, and ends them.
-pub trait Launcher {
+pub trait Launcher: Send {
+    /// Ends what this launcher waits for, from another thread.
+    fn cancel(&self) -> Cancel {
+        Cancel::default()
+    }
+
     /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives, nor will, unless that is
     /// [`NotLaunched::Unknown`].
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched>;
 
     /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
     fn usable(&mut self) -> Usable {
-        Usable { hosts: 1, away: Vec::new() }
+        Usable { hosts: 1, ..Usable::default() }
     }
+
+    /// Takes `hosts` last for the attempts to come, the first of them before the others; they may still lend what they have.
+    fn put_last(&mut self, _hosts: &[String]) {}
 
     /// The checkpoints that were committed and of which the hosts that answered last have every file, oldest first, of those that
     /// `is_wanted`.
-    fn found(&mut self, _is_wanted: &dyn Fn(AttemptId, StepId) -> bool) -> Vec<(AttemptId, StepId)> {
+    fn found(&mut self, _is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
+        Vec::new()
+    }
+
+    /// Counts the host that leads `attempt` as lost; tells whether there is such a host. [`Launcher::reach`] says from then on that
+    /// the attempt is gone with it, once what runs of it on other hosts was killed.
+    fn give_up(&mut self, _attempt: AttemptId) -> bool {
+        false
+    }
+
+    /// What other hosts of an attempt have of its record, from `from` on; to be asked for when the host that led has no more of it.
+    fn mirrored(&mut self, _attempt: AttemptId, _from: u64) -> Option<Box<dyn Read + Send>> {
+        None
+    }
+
+    /// Ends what hosts that come back still run of attempts before `attempt`; gives what was found and ended since the last call.
+    /// Waits for nobody.
+    fn fence_returned(&mut self, _attempt: AttemptId) -> Vec<Fenced> {
         Vec::new()
     }
 
@@ -71,8 +102,19 @@ pub trait Launcher {
 pub struct Usable {
     /// How many answer.
     pub hosts: u32,
+    /// What people call them, in the order in which they are taken; empty on one machine, which has no name.
+    pub names: Vec<String>,
     /// Those that do not, each with why not.
     pub away: Vec<String>,
+}
+
+/// A host that came back, with an agent of an earlier attempt that was ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fenced {
+    /// The host.
+    pub host: String,
+    /// The attempt that still ran there.
+    pub attempt: AttemptId,
 }
 
 /// Why an attempt was not launched.
@@ -82,6 +124,13 @@ pub enum NotLaunched {
     Checkpoint(String),
     /// Anything else.
     Other(String),
+    /// The same, where one of several hosts is to blame.
+    OnHost {
+        /// What people call it.
+        host: String,
+        /// Why not.
+        reason: String,
+    },
     /// It was asked for, and the answer was lost: it may live. [`Launcher::reach`] finds out.
     Unknown(String),
 }
@@ -92,11 +141,18 @@ impl NotLaunched {
         if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
     }
 
-    /// The same, seen on `host`.
+    /// One that `host` is to blame for; the reason may begin with its name.
+    pub(crate) fn because_of(host: &str, reason: &str) -> Self {
+        let reason = reason.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
+        Self::OnHost { host: host.to_owned(), reason: reason.to_owned() }
+    }
+
+    /// The same, seen on `host`; one that names another host goes on to blame that.
     pub(crate) fn on(self, host: &str) -> Self {
         match self {
             Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
-            Self::Other(reason) => Self::Other(format!("{host}: {reason}")),
+            Self::Other(reason) => Self::OnHost { host: host.into(), reason },
+            Self::OnHost { .. } => self,
             Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
         }
     }
@@ -104,8 +160,10 @@ impl NotLaunched {
 
 impl fmt::Display for NotLaunched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason)) = self;
-        f.write_str(reason)
+        match self {
+            Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason) => f.write_str(reason),
+            Self::OnHost { host, reason } => write!(f, "{host}: {reason}"),
+        }
     }
 }
 
@@ -127,12 +185,22 @@ pub enum Reached {
     Connected(Connection),
     /// It lives, and does not answer yet or any more.
     Silent,
-    /// Its host cannot be asked, for the reason given; it may live.
-    Away(String),
+    /// Its host cannot be asked; it may live.
+    Away {
+        /// Why not.
+        reason: String,
+        /// Whether other hosts of the attempt say that it is at work.
+        is_at_work: bool,
+    },
     /// Neither it nor any of its ranks lives, nor ever will: a launch that is still on its way is refused.
     Gone,
-    /// The same by the word of the other hosts of the attempt, while the one that led cannot be asked, for the reason given.
-    GoneWithItsHost(String),
+    /// The same by the word of the other hosts of the attempt, or because the host that led was given up; it cannot be asked.
+    GoneWithItsHost {
+        /// The host that led.
+        host: String,
+        /// Why it cannot be asked, or why it was given up.
+        reason: String,
+    },
 }
 
 /// Why what an attempt left behind cannot be read. It may have left something all the same.

@@ -1,9 +1,10 @@
 //! Short questions to hosts, each of which may be silent.
 
-use super::relay::RemoteHost;
+use super::cancel::{Cancel, LOOK_EVERY};
+use super::relay::{HangUp, RemoteHost};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,19 +16,23 @@ pub(super) struct Asked {
     /// What people call it.
     pub(super) name: String,
     remote: Arc<Mutex<RemoteHost>>,
+    hang_up: HangUp,
+    cancel: Cancel,
     /// It was silent when it was asked last, or somebody lost it. Any answer settles that, also one that comes too late.
     is_in_doubt: Arc<AtomicBool>,
 }
 
 impl Asked {
-    pub(super) fn new(remote: RemoteHost) -> Self {
-        let name = remote.name.clone();
-        Self { name, remote: Arc::new(Mutex::new(remote)), is_in_doubt: Arc::default() }
+    /// A host; waits for its answers end with `cancel`.
+    pub(super) fn new(remote: RemoteHost, cancel: &Cancel) -> Self {
+        let (name, hang_up) = (remote.name.clone(), remote.hang_up());
+        let (remote, cancel) = (Arc::new(Mutex::new(remote)), cancel.clone());
+        Self { name, remote, hang_up, cancel, is_in_doubt: Arc::default() }
     }
 
-    /// The host itself, for what may take long.
-    pub(super) fn lock(&self) -> MutexGuard<'_, RemoteHost> {
-        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends the conversation under way, so that the host can be asked something else.
+    pub(super) fn hang_up(&self) {
+        self.hang_up.hang_up();
     }
 
     /// Has little patience with it until it has answered something.
@@ -63,7 +68,7 @@ impl Asked {
             drop(sender.send(answer));
         });
         let (name, is_in_doubt) = (self.name.clone(), Arc::clone(&self.is_in_doubt));
-        Question { name, is_in_doubt, asked_at: Instant::now(), answer }
+        Question { name, is_in_doubt, asked_at: Instant::now(), answer, cancel: self.cancel.clone() }
     }
 }
 
@@ -73,20 +78,38 @@ pub(super) struct Question<T> {
     is_in_doubt: Arc<AtomicBool>,
     asked_at: Instant,
     answer: Receiver<Result<T, String>>,
+    cancel: Cancel,
 }
 
 impl<T> Question<T> {
     /// Waits for the answer until so long after it was asked; `Err` when there is none, and then the host is in doubt.
     pub(super) fn answer(&self, patience: Duration) -> Result<T, String> {
-        let left = patience.saturating_sub(self.asked_at.elapsed());
-        let answer = self.answer.recv_timeout(left).unwrap_or_else(|error| {
-            if error == RecvTimeoutError::Disconnected {
-                return Err("it has answered before".into());
+        let answer = loop {
+            let left = patience.saturating_sub(self.asked_at.elapsed());
+            match self.answer.recv_timeout(left.min(LOOK_EVERY)) {
+                Ok(answer) => break answer,
+                Err(RecvTimeoutError::Disconnected) => break Err("it has answered before".into()),
+                Err(RecvTimeoutError::Timeout) if self.cancel.is_cancelled() => {
+                    break Err("interrupted before it answered".into());
+                }
+                Err(RecvTimeoutError::Timeout) if left > LOOK_EVERY => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.is_in_doubt.store(true, Ordering::SeqCst);
+                    break Err(format!("no answer within {:.1} s", patience.as_secs_f64()));
+                }
             }
-            self.is_in_doubt.store(true, Ordering::SeqCst);
-            Err(format!("no answer within {:.1} s", patience.as_secs_f64()))
-        });
+        };
         answer.map_err(|reason| format!("{}: {reason}", self.name))
+    }
+
+    /// The answer, if there is one already; `Err` too when there will be none.
+    pub(super) fn try_answer(&self) -> Option<Result<T, String>> {
+        let answer = match self.answer.try_recv() {
+            Ok(answer) => answer,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err("it has answered before".into()),
+        };
+        Some(answer.map_err(|reason| format!("{}: {reason}", self.name)))
     }
 }
 
@@ -111,6 +134,7 @@ mod tests {
     use super::*;
     use std::io;
     use std::os::unix::net::UnixStream;
+    use std::sync::MutexGuard;
 
     /// Nobody dials: the questions here answer themselves.
     struct Nobody;
@@ -125,7 +149,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     fn host(name: &str) -> Asked {
-        Asked::new(RemoteHost::new(name, Box::new(Nobody)))
+        Asked::new(RemoteHost::new(name, Box::new(Nobody)), &Cancel::default())
     }
 
     /// A question that `silent` answers once it may, and every other host at once.
@@ -173,6 +197,21 @@ mod tests {
             asking.join().expect("it does not panic")
         });
         assert_eq!(answers, [Ok("silent".into())]);
+    }
+
+    #[test]
+    fn who_is_interrupted_waits_no_longer() {
+        let (cancel, may) = (Cancel::default(), Arc::default());
+        let silent = Asked::new(RemoteHost::new("silent", Box::new(Nobody)), &cancel);
+        let held = may_not(&may);
+        let asked = silent.ask(question(&may));
+        let begun = Instant::now();
+        cancel.cancel();
+        assert_eq!(asked.answer(LONG), Err("silent: interrupted before it answered".into()));
+        assert!(begun.elapsed() < LONG / 2 && !silent.is_in_doubt(), "it is not the host's fault");
+        drop(held);
+        cancel.reset();
+        assert_eq!(asked.answer(LONG), Ok("silent".into()));
     }
 
     fn may_not(may: &Arc<Mutex<()>>) -> MutexGuard<'_, ()> {

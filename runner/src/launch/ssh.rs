@@ -1,8 +1,10 @@
 //! Hosts that are reached over SSH.
 
 use super::relay::{Dial, RemoteHost};
-use crate::transport::{Bastions, Placed, ProgramDigest, Ssh, Target, Transport, TransportError, User, Word};
-use dtrain_recipes::Host;
+use crate::transport::{
+    Bastions, OpenSsh, Placed, ProgramDigest, Ssh, Target, Transport, TransportError, User, Word,
+};
+use dtrain_recipes::{Host, Transport as Way};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ pub struct Unusable {
 /// A host that cannot be used now is tried again when it is asked for something. `Err` when the program cannot be read.
 pub fn reach_all(
     hosts: &[Host],
+    way: Way,
     user: &User,
     program: &Path,
 ) -> io::Result<Vec<(RemoteHost, Result<Arrival, Unusable>)>> {
@@ -42,6 +45,7 @@ pub fn reach_all(
     let bastions = Arc::new(Bastions::default());
     let line = |host: &Host| Line {
         host: host.clone(),
+        way,
         user: user.clone(),
         bastions: Arc::clone(&bastions),
         program: program.to_owned(),
@@ -63,6 +67,7 @@ pub fn reach_all(
 /// A connection that is made when it is needed, and again when it was lost.
 struct Line {
     host: Host,
+    way: Way,
     user: User,
     bastions: Arc<Bastions>,
     program: PathBuf,
@@ -73,8 +78,13 @@ struct Line {
 impl Line {
     fn connect(&mut self) -> Result<Arrival, TransportError> {
         let since = Instant::now();
-        let target = Target::resolve(&self.host, &self.user)?;
-        let mut transport: Box<dyn Transport> = Box::new(Ssh::through(&target, &self.bastions)?);
+        let mut transport: Box<dyn Transport> = match self.way {
+            Way::Ssh2 => {
+                let target = Target::resolve(&self.host, &self.user)?;
+                Box::new(Ssh::through(&target, &self.bastions)?)
+            }
+            Way::OpenSsh => Box::new(OpenSsh::connect(&self.host, &self.user)?),
+        };
         let connected = since.elapsed();
         let sent = match transport.put(&self.program, &self.digest)? {
             Placed::AlreadyThere => None,

@@ -26,6 +26,15 @@ pub fn studies(history: &Path, beginning: &str) -> Vec<String> {
     )
 }
 
+/// Names of hosts that begin so.
+pub fn hosts(history: &Path, beginning: &str) -> Vec<String> {
+    names(
+        history,
+        "SELECT name FROM host WHERE substr(name, 1, length(?1)) = ?1 ORDER BY name LIMIT ?2",
+        beginning,
+    )
+}
+
 fn names(history: &Path, query: &str, beginning: &str) -> Vec<String> {
     let read = |database: Connection| -> rusqlite::Result<Vec<String>> {
         let mut select = database.prepare(query)?;

@@ -1,8 +1,9 @@
 //! Keeping news: facts, figures and the spool offset in one transaction, each of them once.
 
 use super::state::State;
-use super::{Fault, History, figures, now_ms, points, stored, unstored};
+use super::{Fault, History, figures, hosts, now_ms, points, stored, unstored};
 use crate::fact::{Ended, Fact, Ledger, LedgerError, News};
+use crate::strikes::Strike;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
@@ -28,6 +29,10 @@ impl Ledger for History {
                 .optional()?;
             Ok(offset.map_or(0, unstored))
         })
+    }
+
+    fn strikes(&self) -> Result<Vec<Strike>, LedgerError> {
+        self.read("read strikes from", hosts::strikes)
     }
 }
 
@@ -96,6 +101,7 @@ fn keep(transaction: &Transaction<'_>, trial: i64, news: &News) -> Result<(), Fa
             }
         }
     }
+    hosts::keep(transaction, &news.hosts)?;
     if let Some((attempt, offset)) = news.offset {
         transaction
             .prepare_cached(

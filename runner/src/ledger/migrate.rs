@@ -16,11 +16,14 @@ pub(super) struct Version(i32);
 pub(super) type Step = (Version, &'static str);
 
 /// The version this program writes.
-pub(super) const CURRENT: Version = Version(101);
+pub(super) const CURRENT: Version = Version(102);
 
 /// All steps, oldest first.
-pub(super) const STEPS: &[Step] =
-    &[(Version(100), include_str!("sql/v1.sql")), (CURRENT, include_str!("sql/v1_1.sql"))];
+pub(super) const STEPS: &[Step] = &[
+    (Version(100), include_str!("sql/v1.sql")),
+    (Version(101), include_str!("sql/v1_1.sql")),
+    (CURRENT, include_str!("sql/v1_2.sql")),
+];
 
 impl Version {
     /// Files of different major versions cannot be read by each other's programs.
@@ -148,7 +151,7 @@ mod tests {
         assert!(newer.is_read_only());
         mark(CURRENT.0 + 100);
         let error = crate::History::open(&path).expect_err("refused").source.to_string();
-        assert!(error.contains("version 2.1") && error.contains("version 1.1"), "{error}");
+        assert!(error.contains("version 2.2") && error.contains("version 1.2"), "{error}");
         drop(folder);
     }
 

@@ -1,8 +1,8 @@
 //! What an attempt says, and what follows from it.
 
-use super::failure::{backoff_ms, verdict_of};
+use super::failure::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, verdict_of};
 use super::promise::Promise;
-use super::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Machine, Moment, Phase, graver};
+use super::{Effect, Machine, Moment, Phase, graver};
 use crate::fact::{Ended, Fact, Verdict};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, Stamped, StepId, StopReason};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,8 @@ impl Machine {
             }
             Event::Step(figures) if figures.step > self.reached => {
                 self.reached = figures.step;
-                self.failures = 0;
+                self.data_failures = 0;
+                self.progress();
             }
             Event::Finished { reason, .. } => {
                 self.heard.finished.insert(stamped.rank, reason);
@@ -100,13 +101,16 @@ impl Machine {
     }
 
     /// How an attempt ended whose agent went away: finished only when nothing was left to be committed.
-    pub(super) fn ended_when_gone(&self) -> Ended {
+    pub(super) fn ended_when_gone(&self, lost: Option<Failure>) -> Ended {
         let Heard { ranks, saved, finished, cause, .. } = &self.heard;
         let all = ranks.is_some_and(|ranks| finished.len() == ranks as usize) && saved.is_empty();
         match (cause, finished.values().next()) {
             (None, Some(reason)) if all => Ended::Finished(*reason),
             (Some(cause), _) => Ended::Lost(cause.clone()),
-            (None, _) => Ended::Lost(Failure::Other("the agent is gone".into())),
+            (None, _) => Ended::Lost(lost.unwrap_or_else(|| Failure::Infrastructure {
+                host: None,
+                detail: "the agent is gone".into(),
+            })),
         }
     }
 
@@ -128,11 +132,15 @@ impl Machine {
         }
         let attempt = self.attempt;
         self.record(Fact::AttemptEnded { attempt, ended: ended.clone() }, effects);
-        match self.verdict_after(&ended) {
+        if matches!(blamed(&ended), Some(Blame::Machines)) && self.failures.machines > 0 {
+            self.troubled_since.get_or_insert(now);
+        }
+        match self.verdict_after(&ended).or_else(|| self.verdict_of_the_clock(now, &ended)) {
             Some(verdict) => self.end(verdict, effects),
             None if self.excused => self.look(effects),
             None => {
-                let until = now.after(backoff_ms(self.failures));
+                let failures = blamed(&ended).map_or(0, |blame| self.failures.of(blame));
+                let until = now.after(backoff_ms(failures));
                 self.phase = Phase::Waiting(until);
                 effects.push(Effect::WakeAt(until));
             }
@@ -143,7 +151,7 @@ impl Machine {
         if let Failure::CorruptCheckpoint { folder, detail } = failure {
             self.refuse(folder, detail, effects);
         }
-        self.attempt_ended(now, Ended::NotLaunched(failure.to_string()), effects);
+        self.attempt_ended(now, Ended::NotLaunched(failure.clone()), effects);
     }
 
     /// No longer counts a checkpoint that was found unreadable; one that is not counted is left alone.
@@ -159,18 +167,43 @@ impl Machine {
 
     /// The verdict on a trial whose newest attempt ended so; `None` when another attempt is due.
     pub(super) fn verdict_after(&self, ended: &Ended) -> Option<Verdict> {
-        let given_up = self.failures >= ATTEMPTS_WITHOUT_PROGRESS;
+        let given_up = blamed(ended).is_some_and(|blame| self.failures.of(blame) >= blame.attempts());
         verdict_of(ended).or_else(|| match ended {
             Ended::Finished(_) => None,
             _ if self.stops > 0 => Some(Verdict::Stopped),
             // Twice without a new step between: it will come again.
             Ended::Lost(failure @ Failure::Command { code: Some(_), signal: None, .. })
-                if self.failures >= 2 =>
+                if self.failures.training >= 2 =>
             {
                 Some(Verdict::Failed(failure.clone()))
             }
-            Ended::Lost(failure) => given_up.then(|| Verdict::Failed(failure.clone())),
-            Ended::NotLaunched(reason) => given_up.then(|| Verdict::Failed(Failure::Other(reason.clone()))),
+            Ended::Lost(failure @ Failure::DataOn { .. }) if self.data_failures >= ATTEMPTS_AT_DATA => {
+                Some(Verdict::Failed(failure.clone()))
+            }
+            Ended::Lost(failure) | Ended::NotLaunched(failure) => {
+                given_up.then(|| Verdict::Failed(failure.clone()))
+            }
         })
+    }
+
+    /// The verdict on a trial that machines have failed for too long.
+    fn verdict_of_the_clock(&self, now: Moment, ended: &Ended) -> Option<Verdict> {
+        let is_long = self.troubled_since.is_some_and(|since| now >= since.after(MACHINES_FAIL_FOR_MS));
+        match ended {
+            Ended::Lost(failure) | Ended::NotLaunched(failure)
+                if is_long && Blame::of(failure) == Blame::Machines =>
+            {
+                Some(Verdict::Failed(failure.clone()))
+            }
+            Ended::Lost(_) | Ended::NotLaunched(_) | Ended::Finished(_) => None,
+        }
+    }
+}
+
+/// Who is to blame for the end of an attempt; nobody when it finished.
+fn blamed(ended: &Ended) -> Option<Blame> {
+    match ended {
+        Ended::Lost(failure) | Ended::NotLaunched(failure) => Some(Blame::of(failure)),
+        Ended::Finished(_) => None,
     }
 }

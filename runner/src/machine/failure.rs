@@ -2,6 +2,8 @@
 
 use crate::fact::{Ended, Verdict};
 use dtrain_protocol::{Failure, StopReason};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 /// The graver of two failures of one attempt. One rank's end makes the others lose a peer, so that a lost peer
 /// says least about the cause, and a silent end says less than a reason.
@@ -15,17 +17,80 @@ pub fn graver(known: Option<Failure>, other: Failure) -> Failure {
 fn weight(failure: &Failure) -> u8 {
     match failure {
         Failure::PeerLost { .. } => 0,
-        Failure::Exited { .. } => 1,
-        Failure::Command { code: Some(_), signal: None, .. } => 2,
-        Failure::Other(_) | Failure::Command { .. } | Failure::Unsaved { .. } => 3,
-        Failure::HostLost { .. } => 4,
-        Failure::Data(_) => 5,
-        Failure::OtherTraining { .. } => 6,
-        Failure::CorruptCheckpoint { .. } => 7,
-        Failure::NotFinite { .. } => 8,
-        Failure::OutOfMemory { .. } => 9,
+        Failure::Stuck { .. } => 1,
+        Failure::Exited { .. } => 2,
+        Failure::Command { code: Some(_), signal: None, .. } => 3,
+        Failure::Other(_) | Failure::Command { .. } | Failure::Unsaved { .. } => 4,
+        Failure::HostLost { .. } | Failure::Infrastructure { .. } => 5,
+        Failure::Data(_) | Failure::DataOn { .. } => 6,
+        Failure::OtherTraining { .. } => 7,
+        Failure::CorruptCheckpoint { .. } => 8,
+        Failure::NotFinite { .. } => 9,
+        Failure::OutOfMemory { .. } => 10,
     }
 }
+
+/// Whose failure an attempt was lost by. Each has a budget of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blame {
+    /// A host, its agent or the network: what was trained is not to blame, and it is gone on with until the machines are well.
+    Machines,
+    /// The program, its data or its settings.
+    Training,
+}
+
+impl Blame {
+    /// Who is to blame for `failure`. Nobody but the system, or somebody at its keyboard, sends the signals that count against machines;
+    /// a program that fails by itself ends by others.
+    pub fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::PeerLost { .. } | Failure::HostLost { .. } | Failure::Infrastructure { .. } => {
+                Self::Machines
+            }
+            Failure::Exited { signal: Some(signal), .. } | Failure::Command { signal: Some(signal), .. }
+                if FROM_OUTSIDE.iter().any(|sent| sent.as_raw() == *signal) =>
+            {
+                Self::Machines
+            }
+            Failure::OutOfMemory { .. }
+            | Failure::NotFinite { .. }
+            | Failure::Stuck { .. }
+            | Failure::CorruptCheckpoint { .. }
+            | Failure::OtherTraining { .. }
+            | Failure::Data(_)
+            | Failure::DataOn { .. }
+            | Failure::Exited { .. }
+            | Failure::Command { .. }
+            | Failure::Unsaved { .. }
+            | Failure::Other(_) => Self::Training,
+        }
+    }
+
+    /// Attempts that may be lost by such failures without progress.
+    pub fn attempts(self) -> u32 {
+        match self {
+            Self::Machines => ATTEMPTS_OF_MACHINES,
+            Self::Training => ATTEMPTS_OF_TRAINING,
+        }
+    }
+}
+
+/// Times without a new step that the data may be unusable on one host of several before a trial has failed: it is tried once on others.
+pub(super) const ATTEMPTS_AT_DATA: u32 = 2;
+
+/// Signals by which a process is ended from outside.
+const FROM_OUTSIDE: &[Signal] = &[Signal::KILL, Signal::TERM, Signal::HUP];
+
+/// Attempts without progress, lost by failures of the training, after which a trial has failed. A durable checkpoint and a step that no
+/// earlier attempt reached are progress.
+pub(super) const ATTEMPTS_OF_TRAINING: u32 = 5;
+
+/// The same for failures of machines. The pauses between them alone make a day.
+const ATTEMPTS_OF_MACHINES: u32 = 1_440;
+
+/// Milliseconds without progress after which a trial is given up that machines fail: a day.
+pub(super) const MACHINES_FAIL_FOR_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The verdict that an attempt's end alone decides: another attempt would end alike.
 pub(super) fn verdict_of(ended: &Ended) -> Option<Verdict> {
@@ -43,6 +108,9 @@ pub(super) fn verdict_of(ended: &Ended) -> Option<Verdict> {
             }
             Failure::PeerLost { .. }
             | Failure::HostLost { .. }
+            | Failure::Infrastructure { .. }
+            | Failure::Stuck { .. }
+            | Failure::DataOn { .. }
             | Failure::CorruptCheckpoint { .. }
             | Failure::Exited { .. }
             | Failure::Command { .. }
@@ -96,7 +164,7 @@ pub(super) fn backoff_ms(failures: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::StepId;
+    use dtrain_protocol::{Rank, StepId};
 
     #[test]
     fn the_cause_outweighs_what_it_led_to() {
@@ -126,6 +194,37 @@ mod tests {
         assert!(command(1, &["step 3 loss 2"]).is_none(), "nothing says why");
         let corrupt = Failure::CorruptCheckpoint { folder: "/a".into(), detail: "file 0".into() };
         assert_eq!(verdict_of(&Ended::Lost(corrupt)), None);
+    }
+
+    #[test]
+    fn machines_are_told_from_the_training() {
+        let signal = |signal| Failure::Exited { code: None, signal: Some(signal) };
+        let machines = [
+            Failure::HostLost { host: "a".into(), detail: "silent".into() },
+            Failure::PeerLost { peer: Some(Rank(1)), detail: "silent".into() },
+            Failure::Infrastructure { host: None, detail: "no host answers".into() },
+            signal(9),
+            signal(15),
+            Failure::Command { code: None, signal: Some(9), last: Vec::new() },
+        ];
+        let training = [
+            Failure::Exited { code: Some(1), signal: None },
+            signal(11),
+            signal(6),
+            Failure::Stuck { peer: Rank(1), detail: "it has not joined".into() },
+            Failure::Other("the worker panicked".into()),
+            Failure::Data("no such file".into()),
+            Failure::OutOfMemory { detail: "8 GiB".into() },
+            Failure::Command { code: Some(1), signal: None, last: Vec::new() },
+        ];
+        for failure in &machines {
+            assert_eq!(Blame::of(failure), Blame::Machines, "{failure:?}");
+        }
+        for failure in &training {
+            assert_eq!(Blame::of(failure), Blame::Training, "{failure:?}");
+        }
+        let pauses: u64 = (1..=ATTEMPTS_OF_MACHINES).map(backoff_ms).sum();
+        assert!(pauses.abs_diff(MACHINES_FAIL_FOR_MS) < 600_000, "{pauses}");
     }
 
     #[test]

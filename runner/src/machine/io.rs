@@ -54,6 +54,8 @@ pub enum Input {
     Gone {
         /// The attempt.
         attempt: AttemptId,
+        /// The host that was given up, as a failure; it counts where the attempt told of no other.
+        lost: Option<Failure>,
     },
     /// Hosts that can be asked have a committed checkpoint, and all files of it. Told only while the disks are looked at.
     Found {

@@ -7,6 +7,8 @@
 //! Before an attempt is launched the disks are looked at: the record of an attempt may be lost with a host while the checkpoints
 //! that it tells of lie on others.
 //!
+//! Failures of machines and failures of the training have a budget each ([`Blame`]).
+//!
 //! Promises, each kept under test by `simulate`: at most one attempt lives; a launch is recorded before it happens; a
 //! message of an older attempt changes nothing; a checkpoint counts only when every rank of the same
 //! attempt saved it and the agent committed it; what a disk has is not forgotten; a trial ends once, with a reason; the ledger alone is enough to
@@ -19,7 +21,7 @@ mod promise;
 #[cfg(test)]
 mod simulate;
 
-pub use failure::graver;
+pub use failure::{Blame, graver};
 pub use io::{Effect, Input, Moment};
 
 use crate::checkpoints::ADOPTED;
@@ -31,9 +33,9 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Attempts without progress after which a trial has failed. A durable checkpoint and a step that no earlier
-/// attempt reached are progress.
-pub const ATTEMPTS_WITHOUT_PROGRESS: u32 = 5;
+/// Attempts lost by machines for which a checkpoint on a host that is away is waited for, before an older one is gone on from: about
+/// ten minutes.
+pub const ATTEMPTS_FOR_A_HOST: u32 = 15;
 
 /// One trial, as far as decisions need to know it.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +50,11 @@ pub struct Machine {
     /// The checkpoint of another trial that this one begins with.
     adopted: Option<PathBuf>,
     /// Attempts lost since the last progress.
-    failures: u32,
+    failures: Failures,
+    /// Attempts lost since the last new step because of the data on one of several hosts.
+    data_failures: u32,
+    /// When the first of those was lost that machines are to blame for. Volatile: every controller has a clock of its own.
+    troubled_since: Option<Moment>,
     /// The newest attempt found its checkpoint unreadable: its loss is not held against the trial.
     excused: bool,
     /// The most steps any attempt completed.
@@ -58,6 +64,29 @@ pub struct Machine {
     heard: Heard,
     #[cfg(test)]
     broken: Option<Promise>,
+}
+
+/// Attempts lost since the last progress, by whose failure it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Failures {
+    machines: u32,
+    training: u32,
+}
+
+impl Failures {
+    fn of(self, blame: Blame) -> u32 {
+        match blame {
+            Blame::Machines => self.machines,
+            Blame::Training => self.training,
+        }
+    }
+
+    fn add(&mut self, blame: Blame) {
+        match blame {
+            Blame::Machines => self.machines += 1,
+            Blame::Training => self.training += 1,
+        }
+    }
 }
 
 /// Where a trial stands.
@@ -113,7 +142,9 @@ impl Machine {
             checkpoints: Vec::new(),
             refused: BTreeSet::new(),
             adopted: None,
-            failures: 0,
+            failures: Failures::default(),
+            data_failures: 0,
+            troubled_since: None,
             excused: false,
             reached: StepId(0),
             stops: 0,
@@ -158,9 +189,14 @@ impl Machine {
         attempt > ADOPTED && attempt <= self.attempt && is_newer && !is_refused
     }
 
-    /// Attempts lost since the last progress.
-    pub fn failures(&self) -> u32 {
-        self.failures
+    /// Attempts lost since the last progress that such failures are to blame for.
+    pub fn failures(&self, blame: Blame) -> u32 {
+        self.failures.of(blame)
+    }
+
+    /// The budgets are whole again.
+    fn progress(&mut self) {
+        (self.failures, self.troubled_since) = (Failures::default(), None);
     }
 
     /// Takes in what happened and says what to do, in order. The same inputs always give the same effects.
@@ -181,8 +217,8 @@ impl Machine {
             Input::Over { attempt, ended } if self.listens_to(attempt) => {
                 self.attempt_ended(now, ended, &mut effects);
             }
-            Input::Gone { attempt } if self.listens_to(attempt) => {
-                let ended = self.ended_when_gone();
+            Input::Gone { attempt, lost } if self.listens_to(attempt) => {
+                let ended = self.ended_when_gone(lost);
                 self.attempt_ended(now, ended, &mut effects);
             }
             Input::Found { attempt, step, folder } if self.phase == Phase::Looking => {
@@ -306,8 +342,10 @@ impl Machine {
                 }
                 let point = ResumePoint { folder: folder.clone(), step: *step };
                 self.checkpoints.push((*attempt, point));
-                self.reached = self.reached.max(*step);
-                self.failures = 0;
+                if *step > self.reached {
+                    (self.reached, self.data_failures) = (*step, 0);
+                }
+                self.progress();
             }
             Fact::CheckpointRefused { folder, .. } => {
                 if !self.breaks(Promise::RefusedStaysRefused) {
@@ -320,13 +358,21 @@ impl Machine {
             }
             Fact::AttemptEnded { ended, .. } => {
                 self.phase = Phase::Idle;
-                let lost = !matches!(ended, Ended::Finished(_));
-                self.failures += u32::from(lost && !self.excused);
+                if matches!(ended, Ended::Lost(Failure::DataOn { .. })) {
+                    self.data_failures += 1;
+                }
+                match ended {
+                    Ended::Lost(failure) | Ended::NotLaunched(failure) if !self.excused => {
+                        self.failures.add(Blame::of(failure));
+                    }
+                    Ended::Lost(_) | Ended::NotLaunched(_) | Ended::Finished(_) => {}
+                }
             }
             Fact::TrialEnded { verdict } => self.phase = Phase::Over(verdict.clone()),
             Fact::Resumed => {
                 self.phase = Phase::Idle;
-                self.failures = 0;
+                self.data_failures = 0;
+                self.progress();
                 self.stops = 0;
             }
         }

@@ -18,6 +18,8 @@ pub(super) struct Config {
     pub(super) identity_agent: Option<String>,
     /// The user's files, then those of the machine.
     pub(super) known_hosts: Vec<String>,
+    /// As written, possibly several paths: files of keys that are refused.
+    pub(super) revoked_keys: Option<String>,
     pub(super) host_key_alias: Option<String>,
     /// Bastions, the first to be reached first, separated by commas.
     pub(super) proxy_jump: Option<String>,
@@ -57,6 +59,7 @@ impl Config {
                 "identityagent" => config.identity_agent = Some(value.to_owned()),
                 "userknownhostsfile" => config.known_hosts.extend(words()),
                 "globalknownhostsfile" => machine.extend(words()),
+                "revokedhostkeys" => config.revoked_keys = said(),
                 "hostkeyalias" => config.host_key_alias = said(),
                 "proxyjump" => config.proxy_jump = said(),
                 "proxycommand" => config.proxy_command = said(),
@@ -92,6 +95,7 @@ mod tests {
     fn what_ssh_says_is_read() {
         let text = "user bob\nhostname 10.0.0.7\nport 2222\nidentitiesonly yes\nstricthostkeychecking ask\n\
                     identityfile ~/.ssh/a key\nidentityfile %d/.ssh/second\nhostkeyalias foo\n\
+                    revokedhostkeys ~/.ssh/revoked\n\
                     globalknownhostsfile /etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2\n\
                     userknownhostsfile /home/bob/.ssh/known_hosts\nproxyjump one,two:23\nidentityagent none\n";
         let config = Config::parse(text);
@@ -109,6 +113,7 @@ mod tests {
             ]
             .map(str::to_owned)
             .to_vec(),
+            revoked_keys: Some("~/.ssh/revoked".into()),
             host_key_alias: Some("foo".into()),
             proxy_jump: Some("one,two:23".into()),
             proxy_command: None,
@@ -118,8 +123,9 @@ mod tests {
 
     #[test]
     fn none_is_nothing_and_strange_lines_are_passed_over() {
-        let config =
-            Config::parse("proxyjump none\nproxycommand none\nport x\nhostname\n\nidentityfile none\n = \n");
+        let config = Config::parse(
+            "proxyjump none\nproxycommand none\nrevokedhostkeys none\nport x\nhostname\n\nidentityfile none\n = \n",
+        );
         assert_eq!(config, Config::default());
     }
 }

@@ -23,7 +23,7 @@ pub enum TransportError {
     /// The user's SSH configuration asks for something that is not offered.
     #[error(
         "the SSH configuration reaches {host} by `ProxyCommand {command}`, which is not supported: \
-         use `ProxyJump` where it does the same"
+         use `ProxyJump` where it does the same, or write `transport = \"openssh\"` below `[cluster]`"
     )]
     ProxyCommand {
         /// Host as the user wrote it.
@@ -69,6 +69,17 @@ pub enum TransportError {
         problem: Distrust,
         /// SHA-256 of the key, as `ssh-keygen -l` prints it.
         fingerprint: String,
+    },
+    /// A file that may revoke the host's key cannot be read.
+    #[error("{host} is refused: {path} may revoke its key and cannot be read")]
+    KeyFile {
+        /// Host and port.
+        host: String,
+        /// A known_hosts file, or one that `RevokedHostKeys` of the SSH configuration names.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
     },
     /// No key of ours was accepted.
     #[error("{host} accepted none of the keys tried for user {user}: {tried}")]

@@ -2,17 +2,24 @@
 //!
 //! Our own matcher, because the one of libssh2 ignores `@revoked` (a revoked key is accepted when another line
 //! lists it), knows no wildcards, and lets a line for port 22 answer for other ports. Hashed names alone are
-//! left to libssh2, one line at a time. Everything not understood is as if it were not there: the result is
-//! then "unknown", which refuses.
+//! left to libssh2, one line at a time. A line that is not understood is as if it were not there: the result is
+//! then "unknown", which refuses. A file that cannot be read is not: it may revoke the key.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
-/// The lines of one or several known_hosts files.
+/// How the binary lists of revoked keys begin that `ssh-keygen -k` writes.
+const KRL: &[u8] = b"SSHKRL\n\0";
+
+/// The lines of one or several known_hosts files, and the keys that are revoked for all hosts.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
     lines: Vec<Line>,
+    revoked: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -30,7 +37,7 @@ pub enum Distrust {
     Unknown,
     /// The host is known by another key.
     Changed,
-    /// A line revokes this key.
+    /// A line of known_hosts, or of a file that `RevokedHostKeys` names, revokes this key.
     Revoked,
 }
 
@@ -42,15 +49,58 @@ impl fmt::Display for Distrust {
                 "the host key differs from the one in known_hosts: possible man-in-the-middle \
                              attack"
             }
-            Self::Revoked => "the host key is revoked in known_hosts",
+            Self::Revoked => "the host key is revoked, in known_hosts or by `RevokedHostKeys`",
         })
     }
 }
 
 impl KnownHosts {
-    /// Adds the lines of a file.
-    pub fn read(&mut self, text: &str) {
+    /// Reads known_hosts files, and those that `RevokedHostKeys` names. `Err` names the file that cannot be read.
+    ///
+    /// A known_hosts file that does not exist has no lines. A list of revoked keys that does not exist, or is not text,
+    /// is an error: nobody knows what it revokes.
+    pub fn of(known: &[PathBuf], revoked: &[PathBuf]) -> Result<Self, (PathBuf, io::Error)> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| (path, error)
+        };
+        let mut all = Self::default();
+        for path in known {
+            match fs::read(path) {
+                Ok(bytes) => all.read(&bytes),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(at(path)(error)),
+            }
+        }
+        for path in revoked {
+            fs::read(path).and_then(|bytes| all.revoke(&bytes)).map_err(at(path))?;
+        }
+        Ok(all)
+    }
+
+    /// Adds the lines of a known_hosts file.
+    pub fn read(&mut self, bytes: &[u8]) {
+        // Comments may be in any encoding. What is not UTF-8 elsewhere names no host of ours.
+        let text = String::from_utf8_lossy(bytes);
         self.lines.extend(text.lines().filter_map(Line::parse));
+    }
+
+    /// Adds a list of revoked keys: `type key [comment]` on each line.
+    fn revoke(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.starts_with(KRL) {
+            let why = "it is a binary list of revoked keys (KRL), which only `cluster.transport = \"openssh\"` \
+                       understands; otherwise list the keys as text, one public key on each line";
+            return Err(io::Error::other(why));
+        }
+        let text = String::from_utf8_lossy(bytes);
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for (number, line) in (1..).zip(lines) {
+            let key = line.split_whitespace().nth(1).filter(|key| STANDARD.decode(key).is_ok());
+            let no_key =
+                || io::Error::other(format!("entry {number} is not a public key: `type key [comment]`"));
+            self.revoked.push(key.ok_or_else(no_key)?.to_owned());
+        }
+        Ok(())
     }
 
     /// The key types on record for a host, for the handshake to prefer: otherwise a host known by its
@@ -72,7 +122,7 @@ impl KnownHosts {
     pub fn check(&self, host: &str, port: u16, key: &[u8]) -> Result<(), Distrust> {
         let key = STANDARD.encode(key);
         let named: Vec<_> = self.lines.iter().filter(|line| line.names(host, port)).collect();
-        if named.iter().any(|line| line.is_revoked && line.key == key) {
+        if self.revoked.contains(&key) || named.iter().any(|line| line.is_revoked && line.key == key) {
             return Err(Distrust::Revoked);
         }
         let mut listed = named.into_iter().filter(|line| !line.is_revoked).peekable();
@@ -168,7 +218,7 @@ mod tests {
     fn check(file: &str, host: &str, port: u16) -> Result<(), Distrust> {
         let mut hosts = KnownHosts::default();
         let text = file.replace("KEY", &STANDARD.encode(blob(1))).replace("OTHER", &STANDARD.encode(blob(2)));
-        hosts.read(&text);
+        hosts.read(text.as_bytes());
         hosts.check(host, port, &blob(1))
     }
 
@@ -196,6 +246,75 @@ mod tests {
         ];
         for (file, host, port, expected) in cases {
             assert_eq!(check(file, host, *port), *expected, "{file:?} for {host}:{port}");
+        }
+    }
+
+    /// What files with these contents say of the key; `None` is a file that does not exist.
+    fn of_files(known: &[Option<&[u8]>], revoked: &[Option<&[u8]>]) -> Result<Result<(), Distrust>, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (key, other) = (STANDARD.encode(blob(1)), STANDARD.encode(blob(2)));
+        let mut count = 0;
+        let mut write = |contents: &Option<&[u8]>| {
+            count += 1;
+            let path = folder.path().join(format!("file{count}"));
+            if let Some(contents) = contents {
+                let mut bytes = Vec::new();
+                for word in contents.split_inclusive(|byte| byte.is_ascii_whitespace()) {
+                    match word.trim_ascii_end() {
+                        b"KEY" => bytes.extend([key.as_bytes(), &word[3..]].concat()),
+                        b"OTHER" => bytes.extend([other.as_bytes(), &word[5..]].concat()),
+                        _ => bytes.extend(word),
+                    }
+                }
+                fs::write(&path, bytes).expect("written");
+            }
+            path
+        };
+        let (known, revoked): (Vec<_>, Vec<_>) =
+            (known.iter().map(&mut write).collect(), revoked.iter().map(&mut write).collect());
+        match KnownHosts::of(&known, &revoked) {
+            Ok(hosts) => Ok(hosts.check("h", 22, &blob(1))),
+            Err((path, error)) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_do_not_hide_the_lines_around_them() {
+        let listed: &[u8] = b"h ssh-ed25519 KEY\n";
+        let odd: &[u8] = b"# J\xfcrgen\n\xff\xfe\n@revoked h ssh-ed25519 KEY\n";
+        assert_eq!(of_files(&[Some(odd), Some(listed)], &[]), Ok(Err(Distrust::Revoked)));
+        let comment: &[u8] = b"@revoked h ssh-ed25519 KEY J\xfcrgen\n";
+        assert_eq!(of_files(&[Some(comment), Some(listed)], &[]), Ok(Err(Distrust::Revoked)));
+        assert_eq!(of_files(&[Some(b"# J\xfcrgen\nh ssh-ed25519 KEY\n")], &[]), Ok(Ok(())));
+    }
+
+    #[test]
+    fn a_file_that_exists_and_cannot_be_read_refuses_and_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listed = folder.path().join("known_hosts");
+        fs::write(&listed, format!("h ssh-ed25519 {}\n", STANDARD.encode(blob(1)))).expect("written");
+        let missing = folder.path().join("missing");
+        let hosts = KnownHosts::of(&[missing.clone(), listed.clone()], &[]).expect("one need not exist");
+        assert_eq!(hosts.check("h", 22, &blob(1)), Ok(()));
+        // A folder cannot be read as a file, not even by root.
+        let (path, error) = KnownHosts::of(&[folder.path().into(), listed], &[]).expect_err("it may revoke");
+        assert_eq!((path.as_path(), error.kind()), (folder.path(), ErrorKind::IsADirectory));
+    }
+
+    #[test]
+    fn a_list_of_revoked_keys_holds_for_all_hosts_or_refuses_all() {
+        let listed: &[Option<&[u8]>] = &[Some(b"h ssh-ed25519 KEY\n")];
+        let revoking: &[u8] = b"# old keys\n\n ssh-ed25519 OTHER a\nssh-ed25519 KEY J\xfcrgen\n";
+        assert_eq!(of_files(listed, &[Some(revoking)]), Ok(Err(Distrust::Revoked)));
+        assert_eq!(of_files(listed, &[Some(b""), Some(revoking)]), Ok(Err(Distrust::Revoked)));
+        assert_eq!(of_files(listed, &[Some(b"ssh-ed25519 OTHER\n")]), Ok(Ok(())));
+        for (bad, why) in [
+            (Some(&b"SSHKRL\n\0\0\0\0\x01"[..]), "KRL"),
+            (Some(b"ssh-ed25519 KEY\nnonsense\n"), "entry 2 is not a public key"),
+            (None, "No such file"),
+        ] {
+            let error = of_files(listed, &[bad]).expect_err(why);
+            assert!(error.contains(why) && error.contains("file2: "), "{error}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! A host over SSH, through the program `ssh`.
 //!
-//! It honours all of the user's configuration: `ProxyCommand`, `ControlMaster`, certificates, keys in hardware. A
+//! It honours the user's configuration: `ProxyCommand`, `ControlMaster`, certificates, Kerberos, keys in hardware. A
 //! process for each command is the price.
 
 use super::child::spawn;
@@ -11,26 +11,66 @@ use super::target::{Spoken, User};
 use super::{Script, Transport, TransportError};
 use dtrain_recipes::Host;
 use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
-/// Nothing is asked of the user, and nothing is forwarded, whatever the configuration says.
-const OPTIONS: [&str; 9] = [
-    "BatchMode=yes",
-    "ConnectTimeout=10",
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
-    "ForwardAgent=no",
-    "ForwardX11=no",
-    "ClearAllForwardings=yes",
-    "PermitLocalCommand=no",
-    "RemoteCommand=none",
-];
+/// A host must be known by its key, nothing is asked of the user, and nothing is forwarded, whatever the configuration
+/// says: `ssh` takes the first value it finds of each.
+const FORCED: &str = "\
+StrictHostKeyChecking yes
+NoHostAuthenticationForLocalhost no
+VerifyHostKeyDNS no
+UpdateHostKeys no
+BatchMode yes
+ConnectTimeout 10
+ServerAliveInterval 5
+ServerAliveCountMax 3
+ForwardAgent no
+ForwardX11 no
+PermitLocalCommand no
+";
+
+/// The same, which on a bastion would forbid what it is there for.
+const OPTIONS: [&str; 2] = ["ClearAllForwardings=yes", "RemoteCommand=none"];
 
 /// A host over SSH, through the program `ssh`.
 #[derive(Clone, Debug)]
 pub struct OpenSsh {
     name: String,
     arguments: Vec<OsString>,
+    /// Read again by every process.
+    configuration: Arc<Configuration>,
+}
+
+/// A file that `ssh` reads in place of the user's configuration, which it includes. Options of a command line would not
+/// reach the processes that `ssh` starts for bastions; this file does.
+#[derive(Debug)]
+struct Configuration(PathBuf);
+
+impl Configuration {
+    fn of(user: &User) -> io::Result<Self> {
+        let mut text = FORCED.as_bytes().to_vec();
+        let mut include =
+            |path: &Path| text.extend([b"Include \"", path.as_os_str().as_bytes(), b"\"\n"].concat());
+        match &user.config {
+            Some(path) => include(&std::path::absolute(path)?),
+            None => ["~/.ssh/config", "/etc/ssh/ssh_config"].map(Path::new).into_iter().for_each(include),
+        }
+        let file = Self(std::env::temp_dir().join(format!("dtrain-ssh-{}", ulid::Ulid::generate())));
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file.0)?.write_all(&text)?;
+        Ok(file)
+    }
+}
+
+impl Drop for Configuration {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
 }
 
 impl OpenSsh {
@@ -48,6 +88,8 @@ impl OpenSsh {
 
     fn new(host: &Host, user: &User) -> Result<Self, TransportError> {
         let spoken = Spoken::of(host)?;
+        let broken = |source| TransportError::Stream { host: spoken.name.clone(), source };
+        let configuration = Configuration::of(user).map_err(broken)?;
         let mut words = vec!["-T".into()];
         for option in OPTIONS {
             words.extend(["-o".into(), option.into()]);
@@ -58,8 +100,8 @@ impl OpenSsh {
             }
             words.extend(["-o".into(), format!("ProxyJump={via}").into()]);
         }
-        words.extend(arguments(&spoken, user));
-        Ok(Self { name: spoken.name, arguments: words })
+        words.extend(arguments(&spoken, &User { config: None, ..user.clone() }));
+        Ok(Self { name: spoken.name, arguments: words, configuration: Arc::new(configuration) })
     }
 }
 
@@ -70,7 +112,7 @@ impl Transport for OpenSsh {
 
     fn start(&mut self, line: &Line) -> Result<Stream, TransportError> {
         let mut command = Command::new("ssh");
-        command.args(&self.arguments).arg(line.text());
+        command.arg("-F").arg(&self.configuration.0).args(&self.arguments).arg(line.text());
         spawn(command).map_err(|source| TransportError::Stream { host: self.name.clone(), source })
     }
 }
@@ -88,10 +130,16 @@ mod tests {
             via: Some("one,me@two:23".into()),
         };
         let user = User { name: "me".into(), home: "/home/me".into(), config: Some("/cfg".into()) };
-        let words = OpenSsh::new(&host, &user).expect("plain names").arguments;
-        let text = words.join(" ".as_ref()).into_string().expect("UTF-8");
-        assert!(text.starts_with("-T -o BatchMode=yes -o "), "{text}");
-        assert!(text.ends_with("-o ProxyJump=one,me@two:23 -F /cfg -l train -p 2222 -- gpu"), "{text}");
+        let ssh = OpenSsh::new(&host, &user).expect("plain names");
+        let text = ssh.arguments.join(" ".as_ref()).into_string().expect("UTF-8");
+        let file = ssh.configuration.0.clone();
+        let end = "-o ProxyJump=one,me@two:23 -l train -p 2222 -- gpu";
+        assert!(text.starts_with("-T -o ") && text.ends_with(end), "{text}");
+        let configuration = fs::read_to_string(&file).expect("it is there");
+        assert!(configuration.starts_with("StrictHostKeyChecking yes\n"), "{configuration}");
+        assert!(configuration.ends_with("\nInclude \"/cfg\"\n"), "{configuration}");
+        drop(ssh);
+        assert!(!file.exists());
         for via in ["-oProxyCommand=x", "one, two;x", "$(x)", ""] {
             let host = Host { via: Some(via.into()), ..host.clone() };
             assert!(OpenSsh::new(&host, &user).is_err(), "{via:?}");

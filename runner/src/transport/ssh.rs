@@ -74,10 +74,8 @@ pub(super) fn connected(target: &Target, bastions: &Bastions) -> Result<Pump, Tr
     let mut session = Session::new().map_err(failed("starting a session"))?;
     session.set_timeout(u32::try_from(PATIENCE.as_millis()).unwrap_or(u32::MAX));
     session.set_tcp_stream(socket);
-    let mut known = KnownHosts::default();
-    for path in &target.known_hosts {
-        known.read(&std::fs::read_to_string(path).unwrap_or_default());
-    }
+    let known = KnownHosts::of(&target.known_hosts, &target.revoked_keys)
+        .map_err(|(path, source)| TransportError::KeyFile { host: target.name(), path, source })?;
     let (name, port) = target.known_as();
     let kinds = preference(&known.kinds(name, port));
     session.method_pref(MethodType::HostKey, &kinds).map_err(failed("choosing key types"))?;

@@ -37,6 +37,8 @@ pub struct Target {
     pub agent: Option<PathBuf>,
     /// known_hosts files; missing ones are skipped.
     pub known_hosts: Vec<PathBuf>,
+    /// Files of keys that are refused for every host; one that cannot be read refuses all.
+    pub revoked_keys: Vec<PathBuf>,
     /// The name under which known_hosts has the host's key, when it is not its own.
     pub key_alias: Option<String>,
     /// The bastion to go through.
@@ -176,6 +178,7 @@ fn assembled(spoken: &Spoken, config: Option<&Config>, user: &User) -> Result<Ta
         is_keys_only: said.is_identities_only,
         agent: None,
         known_hosts: vec![ssh.join("known_hosts"), "/etc/ssh/ssh_known_hosts".into()],
+        revoked_keys: Vec::new(),
         key_alias: said.host_key_alias.clone(),
         via: None,
     };
@@ -188,7 +191,16 @@ fn assembled(spoken: &Spoken, config: Option<&Config>, user: &User) -> Result<Ta
             .filter(|agent| *agent != "SSH_AUTH_SOCK")
             .map(|agent| path(agent).unwrap_or_default());
         let known_hosts = said.known_hosts.iter().map(|file| of_home(file, &user.home)).collect();
+        // A path that is not understood leads nowhere, which refuses.
+        let revoked = |text: &str| path(&text.to_owned()).unwrap_or_else(|| text.into());
+        let revoked_keys = match said.revoked_keys.as_deref() {
+            None => Vec::new(),
+            // One path with blanks, or several.
+            Some(text) if revoked(text).exists() => vec![revoked(text)],
+            Some(text) => text.split_whitespace().map(revoked).collect(),
+        };
         (target.keys, target.agent, target.known_hosts) = (keys, agent, known_hosts);
+        target.revoked_keys = revoked_keys;
     }
     Ok(target)
 }

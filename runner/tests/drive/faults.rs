@@ -3,6 +3,7 @@
 use crate::world::{RANKS, World, kill, signal, wait};
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{AttemptId, Failure};
+use dtrain_runner::machine::Blame;
 use dtrain_runner::{Ended, Fact, Outcome, Seen, Status, Verdict, checkpoints, driver};
 use rustix::process::Signal;
 use std::fs;
@@ -24,7 +25,9 @@ pub(crate) fn a_killed_rank_is_relaunched() {
     let facts = world.facts();
     assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended: killed }), "{facts:?}");
     assert!(facts.iter().any(|f| matches!(f, Fact::AttemptStarted { attempt: AttemptId(2), from: Some(_) })));
-    let waiting = |s: &&Seen| matches!(s, Seen::Status(Status::Waiting { failures: (1, 5), .. }));
+    let waiting = |s: &&Seen| {
+        matches!(s, Seen::Status(Status::Waiting { failures: (1, _), blame: Blame::Machines, .. }))
+    };
     assert_eq!(outcome.1.iter().filter(waiting).count(), 1);
     world.assert_nothing_lives();
 }

@@ -66,7 +66,7 @@ impl Launcher for Fleet {
     }
 
     fn usable(&mut self) -> Usable {
-        Usable { hosts: self.hosts, away: Vec::new() }
+        Usable { hosts: self.hosts, ..Usable::default() }
     }
 
     fn verify(&mut self, _: &Path) -> Result<(), String> {
@@ -120,6 +120,7 @@ pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> 
         lower: &lower,
         programs: &crate::world::programs(root),
         launcher: Some(Box::new(fleet)),
+        audit: None,
         options: &world.options,
         ledger: &mut history,
         observer: &mut |seen: &Seen| events += u64::from(matches!(seen, Seen::Event(_))),

@@ -47,7 +47,9 @@ pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refus
         others: Vec::new(),
     };
     let refused = launcher.launch(&late);
-    assert!(matches!(&refused, Err(NotLaunched::Other(words)) if words.contains("spool")), "{refused:?}");
+    let is_refusal =
+        |error: &NotLaunched| matches!(error, NotLaunched::OnHost { reason, .. } if reason.contains("spool"));
+    assert!(refused.as_ref().is_err_and(is_refusal), "{refused:?}");
     drop(launcher);
     world.assert_nothing_lives();
 }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "a test says how it went")]
 
+mod blame;
 mod control;
 mod far;
 mod faults;
@@ -12,6 +13,7 @@ mod fleet;
 mod foreign;
 mod hosts;
 mod launches;
+mod lost;
 mod rare;
 mod toy;
 mod undisturbed;
@@ -119,6 +121,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("foreign_ranks_of_hosts_meet_at_the_first", foreign_ranks_of_hosts_meet_at_the_first),
         ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
+        (
+            "a_host_that_is_lost_twice_is_left_out_and_named",
+            blame::a_host_that_is_lost_twice_is_left_out_and_named,
+        ),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
         ("a_host_that_was_just_lost_is_not_waited_for", a_host_that_was_just_lost_is_not_waited_for),
         ("a_host_without_ranks_lends_what_it_has", a_host_without_ranks_lends_what_it_has),
@@ -137,6 +143,18 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
+        (
+            "the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_back",
+            lost::the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_back,
+        ),
+        (
+            "a_fenced_host_is_given_up_at_once_and_not_used_again",
+            lost::a_fenced_host_is_given_up_at_once_and_not_used_again,
+        ),
+        (
+            "an_interrupt_ends_a_launch_whose_answer_does_not_come",
+            lost::an_interrupt_ends_a_launch_whose_answer_does_not_come,
+        ),
         ("a_launch_whose_answer_is_lost_is_found_out", launches::a_launch_whose_answer_is_lost_is_found_out),
         (
             "a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refused",
@@ -145,6 +163,14 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         (
             "what_a_lost_leader_committed_is_found_on_the_others",
             unseen::what_a_lost_leader_committed_is_found_on_the_others,
+        ),
+        (
+            "how_a_trial_ended_outlives_the_host_that_led",
+            unseen::how_a_trial_ended_outlives_the_host_that_led,
+        ),
+        (
+            "how_a_trial_ended_outlives_the_disk_of_the_host_that_led",
+            unseen::how_a_trial_ended_outlives_the_disk_of_the_host_that_led,
         ),
         (
             "what_ended_unseen_is_read_however_long_it_takes",

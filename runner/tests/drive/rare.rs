@@ -4,6 +4,7 @@ use crate::TAKEN;
 use crate::toy::GROUP;
 use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
+use dtrain_runner::strikes::Strike;
 use dtrain_runner::{
     DriveError, Ended, Fact, History, Ledger, LedgerError, News, Outcome, Verdict, checkpoints, driver,
 };
@@ -164,6 +165,10 @@ impl Ledger for Full {
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError> {
         self.history.offset(trial, attempt)
     }
+
+    fn strikes(&self) -> Result<Vec<Strike>, LedgerError> {
+        self.history.strikes()
+    }
 }
 
 pub(crate) fn a_history_without_room_stops_nobody_else() {
@@ -192,7 +197,7 @@ pub(crate) fn a_launch_needs_enough_files() {
         .args(["-c", "ulimit -n 64 && exec \"$@\"", "sh"])
         .arg(std::env::current_exe().expect("this program"));
     let mut child = world.controller_by(limited, "start");
-    let refused = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(words), .. } if words.contains("open 64 files") && words.contains("ulimit"));
+    let refused = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(Failure::Other(words)), .. } if words.contains("open 64 files") && words.contains("ulimit"));
     wait("a word about it", || world.facts().iter().any(refused));
     signal(&child, Signal::KILL);
     child.wait().expect("our child");

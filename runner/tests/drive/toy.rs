@@ -178,6 +178,8 @@ fn hog(a: &Assignment) -> ! {
     let group = fs::read_to_string(a.data_root.join(GROUP)).expect("the test made one");
     fs::write(Path::new(group.trim()).join("cgroup.procs"), std::process::id().to_string())
         .expect("we are root");
+    // The agent looks four times a second whose limits are a rank's.
+    thread::sleep(Duration::from_secs(1));
     let mut held = Vec::new();
     loop {
         held.push(vec![1u8; 1 << 20]);

@@ -3,7 +3,7 @@
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, StepId, frame};
 use dtrain_runner::agent::SpoolRecord;
-use dtrain_runner::{DriveError, Fact, Home, Outcome, Status, checkpoints, driver};
+use dtrain_runner::{DriveError, Fact, History, Home, Outcome, Status, checkpoints, driver};
 use std::fs;
 use std::sync::Arc;
 use std::thread;
@@ -54,6 +54,8 @@ pub(crate) fn what_ended_unseen_is_read_however_long_it_takes() {
 
 pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     let mut world = ended_unseen();
+    let mirror = Home::at(world.host(1)).trial(&world.trial).mirror(AttemptId(1));
+    fs::remove_file(mirror).expect("the other host has the record too");
     world.switch(0, false);
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::attach).0);
@@ -69,6 +71,36 @@ pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     let outcome = world.drive(driver::attach).0.expect("now it is read");
     assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
+}
+
+/// How a trial ended is known without the disk of the host that led, which answers or not.
+fn ended_without_the_disk_of_the_leader(answers: bool) {
+    let world = ended_unseen();
+    if !answers {
+        world.switch(0, false);
+    }
+    fs::remove_dir_all(world.host(0)).expect("nobody writes there any more");
+    let outcome = world.drive(driver::attach).0.expect("the other host has the record");
+    let Outcome::Ended { verdict, attempts: 1, checkpoint: Some(point) } = &outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(*verdict, dtrain_runner::Verdict::Completed(dtrain_protocol::StopReason::Complete));
+    let checkpoints = Home::at(world.host(1)).trial(&world.trial).checkpoints();
+    let kept = checkpoints::committed(&checkpoints).expect("it trained").pop().expect("the last state");
+    assert_eq!(kept.folder.file_name(), point.folder.file_name());
+    checkpoints::verify(&kept.folder).expect("with what the other host wrote");
+    let history = History::open(&world.home.history()).expect("opens");
+    let trial = history.trial(&world.trial, &|_| true).expect("known");
+    assert_eq!(trial.row.step, crate::world::STEPS, "every figure is kept");
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn how_a_trial_ended_outlives_the_host_that_led() {
+    ended_without_the_disk_of_the_leader(false);
+}
+
+pub(crate) fn how_a_trial_ended_outlives_the_disk_of_the_host_that_led() {
+    ended_without_the_disk_of_the_leader(true);
 }
 
 pub(crate) fn what_a_lost_leader_committed_is_found_on_the_others() {

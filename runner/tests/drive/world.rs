@@ -43,6 +43,8 @@ pub(crate) struct World {
     pub(crate) trial: TrialId,
     /// The hosts that the ranks are spread over; `None` for this machine.
     pub(crate) hosts: Option<u32>,
+    /// The most hosts that have ranks.
+    pub(crate) spread: u32,
     /// Whether they see one state folder.
     pub(crate) is_shared: bool,
     pub(crate) options: Options,
@@ -80,6 +82,7 @@ impl World {
             home: Home::at(root.join("state")),
             trial,
             hosts: None,
+            spread: RANKS,
             is_shared: false,
             options: Options::default(),
             interrupts: Arc::default(),
@@ -140,6 +143,7 @@ impl World {
             lower: &|launching| self.lower(launching),
             programs: &programs,
             launcher: self.hosts.map(|hosts| self.launcher(hosts)),
+            audit: None,
             options: &self.options,
             ledger,
             observer: &mut observer,
@@ -217,7 +221,7 @@ impl World {
             until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, spent_seconds: 0.0, target: None },
             step: Vec::new(),
             placement: Placement {
-                host: rank.0 * launching.hosts / RANKS,
+                host: rank.0 * launching.hosts.min(self.spread) / RANKS,
                 device: DeviceKind::Cpu,
                 index: 0,
                 threads: 1,

@@ -3,6 +3,7 @@
 mod compare;
 mod faults;
 mod find;
+mod hosts;
 mod keep;
 mod processes;
 mod study;

@@ -180,7 +180,7 @@ fn told(line: &str) -> Option<Heard> {
             Some(Heard::Lost(failure.to_string()))
         }
         Seen::Fact(Fact::AttemptEnded { ended: Ended::NotLaunched(why), .. }) => {
-            Some(Heard::Lost(why.clone()))
+            Some(Heard::Lost(why.to_string()))
         }
         _ => step(&seen).filter(|step| step.rank == 0).map(Heard::Step),
     }

@@ -2,6 +2,7 @@
 
 mod children;
 mod doctor;
+mod hosts_lose_nothing;
+mod interrupted;
 mod lab;
 pub(crate) mod train;
-mod unseen;

@@ -57,17 +57,45 @@ impl Run {
 
     /// Waits for a line with `word`, and gives it with the moment it came.
     pub(crate) fn hears(&mut self, word: &str) -> (Instant, String) {
+        self.hears_any(&[word])
+    }
+
+    /// The same for one of several words.
+    pub(crate) fn hears_any(&mut self, words: &[&str]) -> (Instant, String) {
         let until = Instant::now() + PATIENCE;
         while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
             self.said.push(line.clone());
-            if line.1.contains(word) {
+            if words.iter().any(|word| line.1.contains(word)) {
                 return line;
             }
         }
-        panic!("`{word}` was not said: {:#?}", self.words())
+        panic!("none of {words:?} was said: {:#?}", self.words())
     }
 
-    fn words(&self) -> Vec<&str> {
+    /// Kills the program.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it is our child");
+        self.process.wait().expect("it is our child");
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&mut self, signal: rustix::process::Signal) {
+        crate::lab::signal(&mut self.process, signal);
+    }
+
+    /// Waits for its end, and gives its exit code.
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().expect("it is our child") {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "it never ends: {:#?}", self.words());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn words(&self) -> Vec<&str> {
         self.said.iter().map(|(_, line)| line.as_str()).collect()
     }
 
@@ -110,6 +138,28 @@ fn four_hosts_train_the_quickstart_through_a_bastion() {
     };
     assert!(["node1", "node2", "node3", "node4"].iter().all(|host| kept(host) > 0), "each keeps its part");
     checkpoints_of_hosts(&lab);
+}
+
+/// The way to the hosts is one that only the program `ssh` can go.
+#[test]
+fn hosts_train_over_the_program_ssh_through_a_proxy_command() {
+    let Some(lab) = Lab::start(4) else { return };
+    let config = "Host node*\n    ProxyCommand ssh -W %h:%p bastion\n";
+    lab.put("controller", ".ssh/config", config);
+    let settings = ["objective.stop={ steps = 10 }", "cluster.ranks=4", "cluster.transport=openssh"];
+    let mut run = Run::start(&lab, &format!("name = \"proxied\"\n{SHORT_TRAINING}"), &settings);
+    for host in ["node1", "node2", "node3", "node4"] {
+        println!("{}", run.hears(&format!("{host}: connected in")).1);
+    }
+    run.completes(10);
+    nothing_is_left(&lab, &["node1", "node2", "node3", "node4"]);
+    let refused = lab
+        .command("dtrain")
+        .args(["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample"])
+        .output()
+        .expect("the program starts");
+    let words = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && words.contains("transport = \"openssh\""), "{words}");
 }
 
 /// The checkpoints of the quickstart are listed, read and copied from the controller; what one host lost another has.

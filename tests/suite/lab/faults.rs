@@ -3,6 +3,8 @@
 use super::Lab;
 use super::machine::Machine;
 use super::net::roads;
+use super::proc;
+use rustix::process::Signal;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -29,6 +31,11 @@ impl Lab {
     /// programs. Without power nobody answers: [`Lab::cut`] it first.
     pub(crate) fn kill_host(&self, host: &str) {
         self.machine(host).power_off(&self.space.name());
+    }
+
+    /// Kills what runs of dtrain on a machine.
+    pub(crate) fn kill_processes(&self, host: &str) {
+        self.processes(host).iter().for_each(|process| proc::send(process.id, Signal::KILL));
     }
 
     /// Starts a machine that was killed, with its disks, its keys and a new boot id.

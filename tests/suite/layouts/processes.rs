@@ -174,6 +174,7 @@ fn train(case: &Case, link: LinkChoice) -> Result<Trained, String> {
         lower: &lower,
         programs: &programs,
         launcher: None,
+        audit: None,
         options: &options,
         ledger: &mut history,
         observer: &mut observer,

@@ -7,7 +7,9 @@ use std::process::Command;
 /// Stands for sbatch: keeps its arguments and its input, and answers.
 const SBATCH: &str = r#"case " $* " in
 *" --test-only "*) echo "sbatch: Job 1 to start at 2030-01-01T00:00:00" >&2 ;;
-*) printf '%s\0' "$@" >"$WITNESS/arguments"; cat >"$WITNESS/script"; echo 7 ;;
+*) printf '%s\0' "$@" >"$WITNESS/arguments"; cat >"$WITNESS/script"
+   for word; do case $word in --export=*) names=${word#--export=} ;; --*) ;; *) break ;; esac; done
+   for name in ${names//,/ }; do echo "$name=${!name}"; done >"$WITNESS/environment"; echo 7 ;;
 esac"#;
 
 const TRAINING: &str = "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n[data]\ntrain = 'text.txt'\n\
@@ -51,6 +53,28 @@ fn a_job_is_submitted_as_it_was_written_and_its_script_is_constant() {
     assert!(submitted > 15, "only {submitted} were accepted");
 }
 
+/// A secret of the shell that submits the job is neither on its command line nor in its environment, unless the recipe names it.
+#[test]
+fn a_job_gets_no_variable_that_nobody_named() {
+    let trap = Trap::set();
+    trap.program("sbatch", SBATCH);
+    trap.house.file("text.txt", "text ".repeat(1000));
+    let submitted = |environment: &str| {
+        let recipe = trap.house.file("job.toml", format!("{TRAINING}[cluster.slurm]\n{environment}\n"));
+        let mut command = trap.dtrain(["run", recipe.to_str().expect("UTF-8"), "--detach"]);
+        command.env("WITNESS", trap.folder()).env("HF_TOKEN", "canary").env("HF_HOME", "/models");
+        trap.ends(command, &[131]);
+        let read = |name: &str| fs::read_to_string(trap.folder().join(name)).expect("sbatch wrote it");
+        assert!(!read("arguments").contains("canary"));
+        read("environment")
+    };
+    let plain = submitted("");
+    assert!(plain.contains("PATH=/") && plain.contains("DTRAIN_STATE=/"), "{plain}");
+    assert!(!plain.contains("canary") && !plain.contains("HF_HOME"), "{plain}");
+    let named = submitted("environment = [\"HF_HOME\"]");
+    assert!(named.contains("HF_HOME=/models\n") && !named.contains("canary"), "{named}");
+}
+
 /// The option is one argument, nothing of it is the script, and the job gets the words that were typed.
 fn arrived(trap: &Trap, option: &str, recipe: &str) {
     let found = fs::read_to_string(trap.folder().join("arguments")).expect("UTF-8");
@@ -70,10 +94,11 @@ fn arrived(trap: &Trap, option: &str, recipe: &str) {
             "{once} in {words:?}"
         );
     }
-    assert!(
-        !words[..script].iter().any(|word| word.starts_with("--wrap") || word.starts_with("--export")),
-        "{words:?}"
-    );
+    assert!(!words[..script].iter().any(|word| word.starts_with("--wrap")), "{words:?}");
+    let exported: Vec<_> = words[..script].iter().filter_map(|word| word.strip_prefix("--export")).collect();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_,".contains(c);
+    assert!(exported.len() == 1 && exported[0][1..].chars().all(is_name), "names only: {words:?}");
+    assert!(!exported[0].contains("ALL,"), "{words:?}");
 
     let text = fs::read_to_string(trap.folder().join("script")).expect("UTF-8");
     assert_eq!(text, "#!/bin/sh\nexec \"$@\"\n");

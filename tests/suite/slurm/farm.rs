@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Programs that a farm needs.
 const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare"];
 
+/// A variable of the user's shell that no job may have.
+const SECRET: (&str, &str) = ("HF_TOKEN", "canary-5d1e8");
+
 /// A Slurm that is up. Dropping it ends all that runs in it.
 pub(super) struct Farm {
     folder: tempfile::TempDir,
@@ -70,7 +73,9 @@ impl Farm {
 
     /// `dtrain` with these arguments, in a house.
     pub(super) fn dtrain(&self, house: &House, arguments: &[&str]) -> Command {
-        self.on(house.dtrain(arguments))
+        let mut command = self.on(house.dtrain(arguments));
+        command.env(SECRET.0, SECRET.1);
+        command
     }
 
     /// What a program of Slurm says.
@@ -120,6 +125,21 @@ impl Farm {
             let is_ours = environment.split('\0').any(|variable| variable == mark);
             if is_ours && line.split('\0').next().is_some_and(|program| program.ends_with("/dtrain")) {
                 found.push(line.replace('\0', " "));
+            }
+        }
+        found
+    }
+
+    /// Programs of jobs that have the secret of the shell which submitted them.
+    pub(super) fn leaks(&self) -> Vec<String> {
+        let marks = [format!("SLURM_CONF={}", self.configuration()), format!("{}={}", SECRET.0, SECRET.1)];
+        let mut found = Vec::new();
+        for process in fs::read_dir("/proc").expect("there is one").flatten() {
+            let environment = fs::read_to_string(process.path().join("environ")).unwrap_or_default();
+            let has = |mark: &str| environment.split('\0').any(|variable| variable == mark);
+            let is_of_a_job = environment.split('\0').any(|variable| variable.starts_with("SLURM_JOB_ID="));
+            if is_of_a_job && marks.iter().all(|mark| has(mark)) {
+                found.push(fs::read_to_string(process.path().join("cmdline")).unwrap_or_default());
             }
         }
         found

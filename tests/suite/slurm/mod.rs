@@ -43,6 +43,7 @@ impl User {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().expect("the program starts");
         self.farm.until("a checkpoint is there", || self.checkpoints() > before + 1);
+        assert_eq!(self.farm.leaks(), Vec::<String>::new(), "they have a secret of the shell");
         child
     }
 

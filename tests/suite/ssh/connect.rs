@@ -38,6 +38,52 @@ fn a_known_host_runs_the_script_and_a_doubtful_one_gets_no_key_of_ours() {
     assert_eq!(server.logins(), logins);
 }
 
+/// Through the configuration, as users have it, and with the key that the server shows.
+#[test]
+fn a_key_that_the_configuration_revokes_is_refused_and_so_is_every_host_when_the_list_cannot_be_read() {
+    let Some(server) = Server::start() else { return };
+    let host = Host { address: "gpu".into(), port: 22, user: None, via: None };
+    let list = server.path("revoked");
+    let error = || {
+        let user = server.user(&format!("{}RevokedHostKeys {}\n", server.alias("gpu"), list.display()));
+        let target = Target::resolve(&host, &user).expect("an alias");
+        Ssh::connect(&target).err()
+    };
+    std::fs::copy(server.path("user.pub"), &list).expect("copied");
+    assert!(error().is_none(), "another key is revoked");
+    std::fs::copy(server.path("host.pub"), &list).expect("copied");
+    let refused = error();
+    assert!(
+        matches!(refused, Some(TransportError::HostKey { problem: Distrust::Revoked, .. })),
+        "{refused:?}"
+    );
+    let made = std::process::Command::new("ssh-keygen").args(["-q", "-k", "-f"]).arg(&list).status();
+    assert!(made.expect("it comes with sshd").success());
+    for what in ["a KRL", "a folder", "nothing"] {
+        match error() {
+            Some(TransportError::KeyFile { path, .. }) => assert_eq!(path, list, "{what}"),
+            other => panic!("{what}: {other:?}"),
+        }
+        match what {
+            "a KRL" => {
+                std::fs::remove_file(&list).expect("it is there");
+                std::fs::create_dir(&list).expect("made");
+            }
+            _ => drop(std::fs::remove_dir(&list)),
+        }
+    }
+    // A known_hosts file that cannot be read is not an empty one.
+    let mut target = server.good();
+    target.known_hosts.insert(0, server.path("missing"));
+    Ssh::connect(&target).expect("one need not exist");
+    target.known_hosts.insert(0, server.home());
+    let refused = Ssh::connect(&target).err();
+    assert!(
+        matches!(&refused, Some(TransportError::KeyFile { path, .. }) if *path == server.home()),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn an_alias_of_the_configuration_is_honoured_and_the_recipe_goes_first() {
     let Some(server) = Server::start() else { return };
@@ -77,6 +123,31 @@ fn an_alias_of_the_configuration_is_honoured_and_the_recipe_goes_first() {
     assert!(output.stdout.contains("system=Linux"), "{output:?}");
     let refused = OpenSsh::connect(&host("unknown.invalid", 22), &user).expect_err("there is none");
     assert!(refused.to_string().contains("unknown.invalid"), "{refused}");
+}
+
+/// What the configuration says of host keys does not count, neither for the host nor for a bastion before it.
+#[test]
+fn the_program_ssh_is_made_strict_for_bastions_as_well() {
+    let (Some(server), Some(bastion)) = (Server::start(), Server::start()) else { return };
+    let lax = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n";
+    let unknown = |text: String| text.replace("UserKnownHostsFile ", "GlobalKnownHostsFile /dev/null\n#");
+    let host =
+        |via: Option<&str>| Host { address: "gpu".into(), port: 22, user: None, via: via.map(str::to_owned) };
+    let (known_gpu, known_edge) = (server.alias("gpu"), bastion.alias("edge"));
+    let strangers = [
+        (format!("{}{lax}", unknown(known_gpu.clone())), host(None), &server),
+        (format!("{known_gpu}{}{lax}", unknown(known_edge.clone())), host(Some("edge")), &bastion),
+    ];
+    for (config, host, stranger) in strangers {
+        let before = stranger.logins();
+        let refused = OpenSsh::connect(&host, &server.user(&config)).expect_err("its key is not known");
+        assert!(refused.to_string().contains("Host key verification failed"), "{refused}");
+        assert_eq!(stranger.logins(), before, "{config}");
+    }
+    let user = server.user(&format!("{known_gpu}{known_edge}"));
+    let mut ssh = OpenSsh::connect(&host(Some("edge")), &user).expect("both are known");
+    assert!(ssh.run(FACTS).expect("it answers").stdout.contains("system=Linux"));
+    assert!(bastion.logins() > 0);
 }
 
 #[test]

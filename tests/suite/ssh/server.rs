@@ -105,6 +105,7 @@ impl Server {
             is_keys_only: true,
             agent: None,
             known_hosts: vec![self.knowing(lines)],
+            revoked_keys: Vec::new(),
             key_alias: None,
             via: None,
         }

@@ -67,10 +67,10 @@ impl CommError {
     /// The same as the last words of a rank.
     pub fn failure(&self) -> Failure {
         let peer = match self {
-            Self::PeerLost { peer, .. }
-            | Self::Silent { peer, .. }
-            | Self::Idle { peer, .. }
-            | Self::OutOfStep { peer, .. } => Some(*peer),
+            Self::PeerLost { peer, .. } | Self::Silent { peer, .. } => Some(*peer),
+            Self::Idle { peer, .. } | Self::OutOfStep { peer, .. } => {
+                return Failure::Stuck { peer: *peer, detail: self.to_string() };
+            }
             Self::Refused { .. } => None,
             Self::Link(_) => return Failure::Other(self.to_string()),
         };

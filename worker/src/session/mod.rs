@@ -224,7 +224,7 @@ fn train(
     tell: &Tell,
 ) -> Result<(), Failure> {
     let ended = steps(assignment, replica, stream, valid, saver, orders, tell);
-    if !matches!(ended, Err(Failure::PeerLost { .. })) {
+    if !matches!(ended, Err(Failure::PeerLost { .. } | Failure::Stuck { .. })) {
         saver.wait();
     }
     let (step, reason) = ended?;

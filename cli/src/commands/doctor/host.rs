@@ -61,9 +61,14 @@ fn fix(error: &TransportError) -> &'static str {
             "compare the fingerprint with the host's own, then accept it once with `ssh`"
         }
         TransportError::HostKey { .. } => "ask the host's administrator before you trust the new key",
+        TransportError::KeyFile { .. } => {
+            "let your user read it, or correct the SSH configuration that names it"
+        }
         TransportError::Authentication { .. } => "add your key with ssh-copy-id, or load it into ssh-agent",
         TransportError::Config { .. } => "correct the SSH configuration until `ssh -G` reads it",
-        TransportError::ProxyCommand { .. } => "write `ProxyJump` in the SSH configuration in its place",
+        TransportError::ProxyCommand { .. } => {
+            "write `ProxyJump` in the SSH configuration in its place, or `transport = \"openssh\"` below `[cluster]`"
+        }
         TransportError::Bastion { source, .. } => fix(source),
         TransportError::Tunnel { .. } => "check the name, the port, and that the bastion may forward to it",
         TransportError::Ssh { .. }

@@ -66,7 +66,7 @@ fn step_seconds(
 ) -> Result<Measured, Failure> {
     let recipe = shortened(&settled(&loaded.checked.recipe, &choice.candidate), STEPS);
     let plan = rates::plan_of(context, history, loaded, &recipe)?;
-    let mut new = run::new_trial(&plan, run::sources(loaded), &loaded.folder);
+    let mut new = run::new_trial(&plan, run::sources(loaded), &loaded.folder, crate::audit::recipe(loaded));
     new.study = Some(name.to_owned());
     let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
     run::keep_plan(context, &created.id, &plan)?;

@@ -109,7 +109,8 @@ impl Runner<'_> {
         };
         let settings = self.settings(&plan, proposal);
         let plan = Plan { settings, ..plan };
-        let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder);
+        let recipe = crate::audit::recipe(self.loaded);
+        let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
         for dimension in self.kept.study.space.dimensions() {
             new.sources.insert(dimension.name.clone(), Source::Search);

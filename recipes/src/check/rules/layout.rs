@@ -122,6 +122,15 @@ impl Rules<'_> {
                 "write `[[cluster.hosts]]` and `address = \"…\"` below it",
             );
         }
+        if launcher.is_some_and(|launcher| launcher != "ssh")
+            && self.values.said("cluster.transport").is_some()
+        {
+            self.wrong(
+                "`cluster.transport` is for the launcher \"ssh\" only".to_owned(),
+                &["cluster.transport"],
+                "write `launcher = \"ssh\"` below `[cluster]`, or remove it",
+            );
+        }
         self.slurm(launcher == Some("slurm"));
         self.ranks_of_a_host();
     }

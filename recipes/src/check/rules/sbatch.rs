@@ -1,54 +1,105 @@
-//! Options of sbatch that a recipe may give: those that say what a job gets, and none that says what it runs or where it writes.
+//! Options of sbatch that a recipe may give: those that say what a job gets and when, and none that says what it runs or where it
+//! writes. What is not listed is refused: sites and new versions of Slurm have options that nobody here knows.
 
-/// Long names that a recipe may not give: dtrain says them itself, or they would run, read or write something else.
-const LONG: [&str; 24] = [
-    "array",
-    "batch",
-    "bcast",
-    "chdir",
-    "clusters",
-    "error",
-    "export",
-    "export-file",
-    "get-user-env",
-    "gid",
-    "help",
-    "ignore-pbs",
-    "input",
+use crate::check::suggest;
+
+/// Long options that need a value.
+const WITH_VALUE: [&str; 46] = [
+    "account",
+    "begin",
+    "comment",
+    "constraint",
+    "core-spec",
+    "cores-per-socket",
+    "cpu-freq",
+    "cpus-per-gpu",
+    "cpus-per-task",
+    "deadline",
+    "delay-boot",
+    "dependency",
+    "distribution",
+    "exclude",
+    "extra-node-info",
+    "gpu-bind",
+    "gpu-freq",
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-socket",
+    "gpus-per-task",
+    "gres",
+    "gres-flags",
+    "hint",
     "job-name",
-    "nodes",
-    "ntasks",
-    "ntasks-per-node",
-    "open-mode",
-    "output",
-    "parsable",
-    "signal",
-    "test-only",
-    "uid",
-    "wrap",
+    "licenses",
+    "mail-type",
+    "mail-user",
+    "mem",
+    "mem-per-cpu",
+    "mem-per-gpu",
+    "mincpus",
+    "nodelist",
+    "partition",
+    "prefer",
+    "priority",
+    "qos",
+    "reservation",
+    "sockets-per-node",
+    "switches",
+    "thread-spec",
+    "threads-per-core",
+    "time",
+    "time-min",
+    "tmp",
+    "wckey",
 ];
 
-/// Short names that stand for some of these.
-const SHORT: &str = "aDehiJMnNoV";
+/// Long options that may have a value or none.
+const WITHOUT: [&str; 8] =
+    ["contiguous", "exclusive", "hold", "nice", "overcommit", "oversubscribe", "spread-job", "use-min-nodes"];
+
+/// Short names of options that need a value.
+const SHORT_WITH_VALUE: &str = "ABbCcdGJLmpqStwx";
+
+/// Short names of options without one. Only alone: what follows in the same word would be another option.
+const SHORT: [&str; 3] = ["-H", "-O", "-s"];
 
 /// Why an option cannot be given; `None` when it can.
-pub(super) fn refused(option: &str) -> Option<&'static str> {
-    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
-    let own =
-        "is an option of sbatch that dtrain gives itself, or that changes what runs and where it writes";
-    let name = option.split('=').next().unwrap_or(option);
+pub(super) fn refused(option: &str) -> Option<String> {
     if option.chars().any(char::is_control) {
-        return Some("holds a control character");
+        return Some("holds a control character".to_owned());
     }
-    match name.strip_prefix("--") {
-        // sbatch takes the begin of a name for the name.
-        Some(long) if is_name(long) && LONG.iter().any(|ours| ours.starts_with(long)) => Some(own),
-        Some(long) if is_name(long) => None,
-        _ => match option.strip_prefix('-').and_then(|rest| rest.chars().next()) {
-            Some(short) if SHORT.contains(short) => Some(own),
-            Some(short) if short.is_ascii_alphabetic() => None,
-            _ => Some("is not an option of sbatch: options begin with `-` and a letter, or `--` and a name"),
-        },
+    if let Some(long) = option.strip_prefix("--") {
+        let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+        return match (WITH_VALUE.contains(&name), value) {
+            (true, Some("") | None) => Some(format!("has no value: write `--{name}=…` in one text")),
+            (true, Some(_)) => None,
+            (false, _) if WITHOUT.contains(&name) => None,
+            (false, _) => Some(unknown(name)),
+        };
+    }
+    let mut rest = option.strip_prefix('-').unwrap_or("").chars();
+    match rest.next() {
+        Some(_) if SHORT.contains(&option) => None,
+        Some(short) if SHORT_WITH_VALUE.contains(short) => {
+            rest.as_str().trim().is_empty().then(|| format!("has no value: write `-{short}…` in one text"))
+        }
+        Some(short) if short.is_ascii_alphabetic() => Some(unknown("")),
+        _ => Some(
+            "is not an option of sbatch: options begin with `-` and a letter, or `--` and a name".to_owned(),
+        ),
+    }
+}
+
+/// That an option is not one of those that may be given, and which was meant.
+fn unknown(name: &str) -> String {
+    let long = || WITH_VALUE.into_iter().chain(WITHOUT);
+    let why = "is not an option that a recipe may give to sbatch";
+    match suggest::nearest(name, long()) {
+        Some(near) => format!("{why}; did you mean `--{near}`?"),
+        None => {
+            let all: Vec<String> = long().map(|name| format!("--{name}")).collect();
+            format!("{why}; it may give {}", all.join(", "))
+        }
     }
 }
 
@@ -66,6 +117,12 @@ mod tests {
             "--mem=0",
             "--qos=high",
             "-x n1",
+            "--exclusive",
+            "--exclusive=user",
+            "--mail-type=END",
+            "--comment=a b",
+            "-s",
+            "-c8",
         ] {
             assert_eq!(refused(fine), None, "{fine}");
         }
@@ -88,8 +145,39 @@ mod tests {
             "--mem=0\n--wrap=x",
             "--$(x)",
             "-$(x)",
+            // What would run something else, or write somewhere else.
+            "--container-image=/tmp/x",
+            "--container-mounts=/etc:/etc",
+            "--container=/tmp/x",
+            "--bbf=/tmp/x",
+            "--wait",
+            "--version",
+            "--task-prolog=/tmp/x",
+            // Flags that are written as one word.
+            "-so/home/me/.bashrc",
+            "-HD/tmp",
+            // An option without its value takes the next word for it, which is the script.
+            "--comment",
+            "--constraint",
+            "-C",
+            "-x",
         ] {
             assert!(refused(bad).is_some(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_nearest_option_is_named_or_else_all_are() {
+        let why = refused("--gpu-per-node=8").expect("there is no such option");
+        assert!(why.ends_with("did you mean `--gpus-per-node`?"), "{why}");
+        let why = refused("--wrap=x").expect("it runs something");
+        assert!(why.contains("--account, ") && why.contains("--wckey, "), "{why}");
+        let why = refused("--time").expect("it has no value");
+        assert!(why.contains("`--time=…`"), "{why}");
+    }
+
+    #[test]
+    fn options_are_sorted_so_that_one_is_found() {
+        assert!(WITH_VALUE.is_sorted(), "{WITH_VALUE:?}");
     }
 }

@@ -78,6 +78,9 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
                     problem
                 }
             }),
+        Shape::Variables => {
+            list(path, node, "a list of texts", |item| text::variable(path, item)).map(Parsed::Texts)
+        }
         Shape::Wholes(low, high) => {
             list(path, node, "a list of whole numbers", |item| whole(path, item, low, high))
                 .map(Parsed::Wholes)

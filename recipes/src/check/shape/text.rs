@@ -44,6 +44,18 @@ pub(super) fn name(path: &str, node: &Node) -> Result<Parsed, Problem> {
         .hint("use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`"))
 }
 
+/// The name of an environment variable.
+pub(super) fn variable(path: &str, node: &Node) -> Result<String, Problem> {
+    let found = text(path, node)?;
+    let is_right = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if found.len() <= 256 && found.chars().all(is_right) && !found.starts_with(|c: char| c.is_ascii_digit()) {
+        return Ok(found);
+    }
+    Err(wrong(path, "the name of a variable", node).hint(
+        "write its name only, such as [\"HF_HOME\"]: its value is that of the shell which submits the job",
+    ))
+}
+
 pub(super) fn host(path: &str, node: &Node) -> Result<Parsed, Problem> {
     let found = text(path, node)?;
     if found.starts_with('-') {

@@ -65,6 +65,8 @@ pub(super) enum Effect {
     CheckSaved { rank: Rank, step: StepId, folder: PathBuf, files: Vec<SavedFile>, stall_seconds: f64 },
     /// Start work that may take long, after all earlier work; its outcome comes back as [`Input::Done`].
     Work(Work),
+    /// Append bytes, in base64, to the copy of the leader's spool, where they begin at that place of it.
+    Mirror { from: u64, records: String },
     /// Start the ranks; the outcome comes back as [`Input::Done`].
     StartRanks(Rendezvous),
     /// Hand an order on to a rank.
@@ -86,6 +88,8 @@ pub(super) enum Work {
     ReservePorts { ranks: u32, is_meeting: bool },
     /// Fetch copies, and write the table of contents.
     Prepare { step: StepId, manifest: Arc<str>, copies: Vec<(FileEntry, Vec<PeerAddress>)> },
+    /// Put the copy of the leader's spool on disk.
+    SealMirror,
     /// Give a checkpoint its final name.
     Commit { step: StepId },
     /// Remove superfluous checkpoints.
@@ -225,6 +229,8 @@ impl Follower {
                 self.work(Work::Retain { keep, resumed: self.settings.resume.clone() });
             }
             LeaderMessage::Discard { step } => self.work(Work::Discard { step }),
+            LeaderMessage::Mirror { from, records } => self.effects.push(Effect::Mirror { from, records }),
+            LeaderMessage::SealMirror => self.work(Work::SealMirror),
             LeaderMessage::Dismiss => self.end(Ok(())),
         }
     }

@@ -59,7 +59,7 @@ impl Leader {
     }
 
     /// The hosts that have ranks.
-    fn with_ranks(&self) -> BTreeSet<u32> {
+    pub(super) fn with_ranks(&self) -> BTreeSet<u32> {
         self.hosts.iter().filter(|(_, host)| !host.only_lends()).map(|(index, _)| *index).collect()
     }
 
@@ -71,7 +71,7 @@ impl Leader {
         }
         let is_last = launch.awaited.is_empty();
         let (name, peer) = (self.hosts[&host].peer.name.clone(), self.hosts[&host].peer.clone());
-        let refused = |reason: String| NotLaunched::Other(format!("{name}: {reason}"));
+        let refused = |reason: String| because_of(host, &name, reason);
         let failed = match (&mut launch.stage, message) {
             (Stage::List { manifest, holders }, HostMessage::Listed { manifest: found, files }) => {
                 if manifest.is_none() {
@@ -84,7 +84,11 @@ impl Leader {
             }
             (Stage::Fetch, HostMessage::Fetched { outcome }) => {
                 outcome.err().map(|Refusal { reason, is_of_checkpoint }| {
-                    NotLaunched::because(reason, is_of_checkpoint).on(&name)
+                    if is_of_checkpoint {
+                        NotLaunched::Checkpoint(format!("{name}: {reason}"))
+                    } else {
+                        refused(reason)
+                    }
                 })
             }
             (Stage::Reserve { addresses }, HostMessage::Reserved { addresses: found }) => match found {
@@ -214,7 +218,7 @@ impl Leader {
             }
             return;
         }
-        self.refuse(NotLaunched::Other(format!("{name} is lost: {reason}")));
+        self.refuse(because_of(host, name, format!("it is lost: {reason}")));
     }
 
     /// Gives up a launch whose hosts do not answer; while a checkpoint is fetched, those whose work stands still.
@@ -228,8 +232,14 @@ impl Leader {
         let late: Vec<&u32> = launch.awaited.iter().filter(is_late).collect();
         let Some(first) = late.first() else { return };
         let name = self.hosts.get(first).map_or_else(String::new, |host| host.peer.name.clone());
-        let others = if late.len() == 1 { String::new() } else { format!(" and {} more", late.len() - 1) };
-        let reason = format!("{name}{others} did not answer within {} s", limit / 1000);
-        self.refuse(NotLaunched::Other(reason));
+        let others =
+            if late.len() == 1 { String::new() } else { format!(", and {} more do not", late.len() - 1) };
+        let reason = format!("it did not answer within {} s{others}", limit / 1000);
+        self.refuse(because_of(**first, &name, reason));
     }
+}
+
+/// A launch that came to nothing because of a host. What the leader's is called only its controller knows.
+fn because_of(host: u32, name: &str, reason: String) -> NotLaunched {
+    if host == OWN { NotLaunched::Other(reason) } else { NotLaunched::OnHost { host: name.into(), reason } }
 }

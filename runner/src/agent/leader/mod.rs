@@ -4,19 +4,20 @@
 //! messages, and a simulator can run it with hosts, disks and a network that fail.
 
 mod commit;
+mod end;
 mod io;
 mod launch;
 mod ranks;
+#[cfg(test)]
+mod tests;
 
 pub(super) use io::{Effect, Host, Input, Now, OWN, Settings};
 
 use super::messages::{HostMessage, LeaderMessage, Pulse};
 use super::order::SpoolRecord;
-use crate::fact::Ended;
-use crate::launch::NotLaunched;
 use crate::machine::{Moment, graver};
 use commit::Commit;
-use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
+use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId};
 use launch::Launch;
 use ranks::RankState;
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ const TO_TURN_MS: u64 = 30_000;
 enum Phase {
     Launching(Launch),
     Running,
+    /// No rank lives, and the host that mirrors the spool puts it on disk; since when.
+    Sealing(Moment),
     Over,
 }
 
@@ -158,12 +161,14 @@ impl Leader {
                 self.rank(rank).exit.get_or_insert(exit);
                 self.conclude(rank);
             }
+            HostMessage::MirrorSealed { .. } => self.sealed(host),
             HostMessage::Prepared { step, outcome } => self.prepared(step, host, outcome),
             HostMessage::Committed { step, outcome } => self.committed(step, host, outcome),
             HostMessage::Terminated if self.phase == Phase::Running => {
                 self.stop();
                 self.kill_by(AFTER_A_SIGNAL_MS);
             }
+            HostMessage::Terminated if matches!(self.phase, Phase::Sealing(_)) => {}
             HostMessage::Terminated => self.refuse("the system ended the agent of a host".to_owned().into()),
             HostMessage::Listed { .. }
             | HostMessage::Fetched { .. }
@@ -179,6 +184,9 @@ impl Leader {
         let (name, ranks) = (lost.peer.name.clone(), lost.ranks.clone());
         if let Phase::Launching(_) = self.phase {
             return self.lost_while_launching(host, &name, reason);
+        }
+        if let Phase::Sealing(_) = self.phase {
+            return self.sealed(host);
         }
         let mut first = None;
         for rank in ranks.map(Rank) {
@@ -216,7 +224,7 @@ impl Leader {
                 self.is_stopping = true;
                 self.order_all(Order::Stop);
             }
-            Phase::Running | Phase::Over => {}
+            Phase::Running | Phase::Sealing(_) | Phase::Over => {}
         }
     }
 
@@ -227,6 +235,7 @@ impl Leader {
 
     /// Spools an event, then does what follows from it.
     fn event(&mut self, rank: Rank, event: Event) {
+        let event = self.with_host(rank, event);
         let (attempt, at_ms) = (self.settings.attempt, self.now.wall_ms);
         let sequence = self.rank(rank).next_sequence();
         let stamped = Stamped { attempt, rank, sequence, at_ms, event: event.clone() };
@@ -311,7 +320,8 @@ impl Leader {
                 self.commits_in_time();
                 self.end_silent_ranks();
             }
-            Phase::Over => {}
+            Phase::Sealing(since) if now >= since.after(TO_ANSWER_MS) => self.dismiss(),
+            Phase::Sealing(_) | Phase::Over => {}
         }
     }
 
@@ -334,28 +344,21 @@ impl Leader {
         &mut self.ranks[rank.0 as usize]
     }
 
-    fn end_when_over(&mut self) {
-        let is_done = self.phase == Phase::Running
-            && self.ranks.iter().all(RankState::is_over)
-            && self.commits.is_empty();
-        if !is_done {
-            return;
-        }
-        self.phase = Phase::Over;
-        let reason = self.ranks.iter().find_map(|rank| rank.finished);
-        let ended = match (self.cause.take(), reason) {
-            (Some(cause), _) => Ended::Lost(cause),
-            (None, reason) => Ended::Finished(reason.unwrap_or(StopReason::Ordered)),
-        };
-        let attempt = self.settings.attempt;
-        self.effects.push(Effect::Spool(SpoolRecord::Over { attempt, ended }));
-        self.ask_all(|_| LeaderMessage::Dismiss);
-        self.effects.push(Effect::End);
+    /// The host of a rank.
+    fn host_of(&self, rank: Rank) -> u32 {
+        let has = |host: &&Host| host.ranks.contains(&rank.0);
+        self.hosts.values().find(has).map_or(OWN, |host| host.peer.host)
     }
 
-    fn refuse(&mut self, reason: NotLaunched) {
-        self.phase = Phase::Over;
-        self.ask_all(|_| LeaderMessage::Dismiss);
-        self.effects.push(Effect::Refuse(reason));
+    /// The event; data that cannot be used on one of several hosts may be usable on another.
+    fn with_host(&self, rank: Rank, event: Event) -> Event {
+        match event {
+            Event::Failed(Failure::Data(detail)) if self.with_ranks().len() > 1 => {
+                let host = self.hosts.get(&self.host_of(rank)).map(|host| &host.peer);
+                let host = host.filter(|peer| peer.host != OWN).map(|peer| peer.name.clone());
+                Event::Failed(Failure::DataOn { host, detail })
+            }
+            event => event,
+        }
     }
 }

@@ -31,7 +31,9 @@ pub(super) struct Agent {
     /// The machine of each host of the attempt, where this agent leads.
     machines: BTreeMap<u32, usize>,
     /// Whether its spool must be on disk before anything else happens.
-    must_sync: bool,
+    pub(super) must_sync: bool,
+    /// What was spooled and not sent to the machine that mirrors it.
+    pub(super) unmirrored: Vec<SpoolRecord>,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) pulse: Pulse,
     work: VecDeque<Work>,
@@ -41,6 +43,12 @@ pub(super) struct Agent {
 }
 
 impl Agent {
+    /// The machine that mirrors what this agent writes down.
+    pub(super) fn mirror(&self) -> Option<usize> {
+        let host = self.leader.as_ref()?.mirror()?;
+        self.machines.get(&host).copied()
+    }
+
     pub(super) fn leads(&self) -> bool {
         self.leader.is_some()
     }
@@ -71,6 +79,7 @@ impl World<'_> {
                 leader: None,
                 machines: BTreeMap::new(),
                 must_sync: false,
+                unmirrored: Vec::new(),
                 ranks: BTreeMap::new(),
                 pulse: Pulse::default(),
                 work: VecDeque::new(),
@@ -143,36 +152,6 @@ impl World<'_> {
         }
     }
 
-    /// A leader writes a record down.
-    fn spool(&mut self, attempt: AttemptId, machine: usize, record: SpoolRecord) {
-        if let SpoolRecord::Committed { step, .. } = &record {
-            self.committed.insert((attempt, *step));
-        }
-        if let Some(cost) = &mut self.cost {
-            cost.spooled(&record);
-        }
-        if record.is_momentous()
-            && let Some(agent) = self.agents.get_mut(&(attempt, machine))
-        {
-            agent.must_sync = true;
-        }
-        self.places[machine].disk.spools.entry(attempt).or_default().records.push(record);
-    }
-
-    /// Puts the spool on disk where that cannot wait. One flush is enough for many records.
-    fn sync(&mut self, attempt: AttemptId, machine: usize) {
-        let Some(agent) = self.agents.get_mut(&(attempt, machine)).filter(|agent| agent.leads()) else {
-            return;
-        };
-        let Some(spool) = self.places[machine].disk.spools.get_mut(&attempt) else { return };
-        if std::mem::take(&mut agent.must_sync) || spool.is_due(self.now) {
-            spool.flush(self.now);
-            if let Some(cost) = &mut self.cost {
-                cost.spool_fsyncs += 1;
-            }
-        }
-    }
-
     /// The process of an agent ends, and its ranks with it, once it has done the work that was asked of it.
     fn close(&mut self, attempt: AttemptId, machine: usize) {
         if let Some(agent) = self.agents.get_mut(&(attempt, machine)) {
@@ -190,6 +169,9 @@ impl World<'_> {
                 follower::Effect::CheckSaved { rank, step, folder, files, stall_seconds } => {
                     let saved = dtrain_protocol::Event::Saved { step, folder, files, stall_seconds };
                     self.told(attempt, machine, HostMessage::Event { rank, event: saved });
+                }
+                follower::Effect::Mirror { from, records } => {
+                    self.mirrored(attempt, machine, from, &records);
                 }
                 follower::Effect::Work(work) => {
                     let agent = self.agents.get_mut(&(attempt, machine)).expect("it is at work");
@@ -291,6 +273,12 @@ impl World<'_> {
                     self.finish(machine, &folder, Some(manifest), State::Prepared);
                 }
                 HostMessage::Prepared { step, outcome }
+            }
+            Work::SealMirror => {
+                if let Some(mirror) = self.places[machine].disk.mirrors.get_mut(&attempt) {
+                    mirror.flushed = mirror.records.len();
+                }
+                HostMessage::MirrorSealed { outcome: Ok(()) }
             }
             Work::Commit { step } => {
                 let folder = folder_name(step, attempt);

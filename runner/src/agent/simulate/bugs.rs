@@ -44,6 +44,7 @@ pub(super) enum Bug {
     PublishedBeforeFlushed,
     GoneWhenSilent,
     GoneBeforeRead,
+    MirrorNotRead,
     FoundForgotten,
     StepForgotten,
     TombstoneIgnored,
@@ -52,7 +53,7 @@ pub(super) enum Bug {
 
 impl Bug {
     /// Every fault.
-    pub(super) const ALL: [Self; 36] = [
+    pub(super) const ALL: [Self; 37] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
         Self::CommitForgotten,
@@ -85,6 +86,7 @@ impl Bug {
         Self::PublishedBeforeFlushed,
         Self::GoneWhenSilent,
         Self::GoneBeforeRead,
+        Self::MirrorNotRead,
         Self::FoundForgotten,
         Self::StepForgotten,
         Self::TombstoneIgnored,

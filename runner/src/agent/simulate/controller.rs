@@ -5,7 +5,6 @@ use super::bugs::Bug;
 use super::network::Node;
 use super::promises::{durable, name_of};
 use super::ranks::Training;
-use crate::agent::SpoolRecord;
 use crate::agent::leader;
 use crate::fact::Fact;
 use crate::launch::NotLaunched;
@@ -14,10 +13,6 @@ use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-
-/// Records that are read in one beat, for each machine, and at least.
-const READ: usize = 16;
-const READ_LEAST: usize = 64;
 
 /// How long a request may be on its way that is not lost, in milliseconds.
 const LATE: u64 = 20_000;
@@ -44,17 +39,19 @@ pub(super) struct Controller {
     /// Where each attempt was launched, the leader first; on the disk of the controller.
     pub(super) launched: BTreeMap<AttemptId, Vec<usize>>,
     /// Records of the open attempt that the machine was told.
-    read: usize,
+    pub(super) read: usize,
     /// The most records of each attempt that the history has.
     pub(super) kept: BTreeMap<AttemptId, usize>,
-    owed: VecDeque<Input>,
+    pub(super) owed: VecDeque<Input>,
     /// What agents answer to launches, from their machines.
     pub(super) answers: Vec<(AttemptId, usize, Result<(), NotLaunched>)>,
     pub(super) away_until: u64,
-    /// Attempts whose leader could not be asked for so long that they were given up.
+    /// Attempts whose leader's host was lost, so that what it wrote down could not be read.
+    pub(super) unread: BTreeSet<AttemptId>,
+    /// Those of them whose leader could not be asked for so long that they were given up: it may live.
     pub(super) given_up: BTreeSet<AttemptId>,
-    fenced_at: u64,
-    unreachable_since: Option<u64>,
+    pub(super) fenced_at: u64,
+    pub(super) unreachable_since: Option<u64>,
     /// Since when the controller's clock counts.
     began: u64,
 }
@@ -71,6 +68,7 @@ impl Controller {
             owed: VecDeque::new(),
             answers: Vec::new(),
             away_until: 0,
+            unread: BTreeSet::new(),
             given_up: BTreeSet::new(),
             fenced_at: 0,
             unreachable_since: None,
@@ -103,9 +101,9 @@ impl World<'_> {
         }
     }
 
-    fn tell(&mut self, input: Input) {
-        if let Input::Gone { attempt } = input {
-            self.reads_all(attempt);
+    pub(super) fn tell(&mut self, input: Input) {
+        if let Input::Gone { attempt, .. } = &input {
+            self.reads_all(*attempt);
         }
         let moment = Moment(self.now - self.controller.began);
         let mut effects = self.controller.machine.step(moment, input);
@@ -211,7 +209,7 @@ impl World<'_> {
         self.controller.unreachable_since = None;
         if machines.is_empty() {
             self.reached.note("no machine answers");
-            let failure = Failure::Other("no host answers".into());
+            let failure = Failure::Infrastructure { host: None, detail: "no host answers".into() };
             return self.controller.owed.push_back(Input::LaunchFailed { attempt, failure });
         }
         let ranks = (0u32..).map(|index| index * RANKS..(index + 1) * RANKS);
@@ -274,137 +272,4 @@ impl World<'_> {
             }
         }
     }
-
-    /// Ends what lives of attempts that are over, wherever it can be reached.
-    fn fence(&mut self) {
-        let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
-        if self.now < self.controller.fenced_at + 1000 || self.has(Bug::ReturnedNotEnded) {
-            return;
-        }
-        self.controller.fenced_at = self.now;
-        let over = self.agents.keys().filter(|(attempt, _)| *attempt < newest);
-        let over: Vec<_> = over.filter(|(_, on)| self.talk(Node::Controller, Node::Machine(*on))).collect();
-        for cell in over {
-            self.reached.note("came back and was ended");
-            self.agents.remove(&cell);
-        }
-    }
-
-    /// The controller does what is due, and reads what it can reach.
-    pub(super) fn attend(&mut self) {
-        if self.now < self.controller.away_until {
-            return;
-        }
-        self.tell(Input::Tick);
-        self.fence();
-        while let Some(input) = self.controller.owed.pop_front() {
-            self.tell(input);
-        }
-        self.hear_answers();
-        let Some(open) = self.controller.machine.open() else { return };
-        if self.controller.owed.iter().any(|input| matches!(input, Input::LaunchFailed { .. })) {
-            return;
-        }
-        let Some(machines) = self.controller.launched.get(&open).cloned() else {
-            // It crashed after the launch was recorded and before it happened.
-            return self.tell(Input::Gone { attempt: open });
-        };
-        let leader = machines[0];
-        if self.talk(Node::Controller, Node::Machine(leader)) {
-            self.controller.unreachable_since = None;
-            return self.read(open, leader);
-        }
-        let now = self.now;
-        let since = *self.controller.unreachable_since.get_or_insert(now);
-        if self.has(Bug::GoneWhenSilent) {
-            return self.tell(Input::Gone { attempt: open });
-        }
-        if now >= since + self.setup.lost_after {
-            self.reached.note("given up");
-            self.controller.given_up.insert(open);
-            self.tell(Input::Gone { attempt: open });
-        }
-    }
-
-    fn hear_answers(&mut self) {
-        for (attempt, machine, answer) in std::mem::take(&mut self.controller.answers) {
-            let is_open = self.controller.machine.open() == Some(attempt);
-            let (Err(reason), true) = (answer, is_open) else { continue };
-            if !self.talk(Node::Controller, Node::Machine(machine)) {
-                continue;
-            }
-            let failure = match reason {
-                NotLaunched::Checkpoint(detail) => {
-                    let folder =
-                        self.controller.newest().map(|point| point.folder.clone()).unwrap_or_default();
-                    self.may_refuse(attempt, &folder, &detail);
-                    Failure::CorruptCheckpoint { folder, detail }
-                }
-                NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => Failure::Other(reason),
-            };
-            self.tell(Input::LaunchFailed { attempt, failure });
-        }
-    }
-
-    /// Reads the spool of an attempt whose leader's machine answers.
-    fn read(&mut self, open: AttemptId, leader: usize) {
-        let is_alive = self.agents.contains_key(&(open, leader));
-        for _ in 0..READ_LEAST.max(READ * self.setup.machines) {
-            // Where nothing lives of it, nothing ever will: whoever asks for it buries it.
-            let spool = self.places[leader].disk.spools.entry(open).or_default();
-            let published =
-                if is_alive && !self.setup.bug.is_some_and(|bug| bug == Bug::PublishedBeforeFlushed) {
-                    spool.flushed
-                } else {
-                    spool.records.len()
-                };
-            if self.controller.read < published {
-                let record = spool.records[self.controller.read].clone();
-                self.controller.read += 1;
-                let read = self.controller.read;
-                let kept = self.controller.kept.entry(open).or_default();
-                *kept = (*kept).max(read);
-                if let Some(input) = input_of(record) {
-                    self.tell(input);
-                }
-                if self.controller.machine.open() != Some(open) {
-                    return;
-                }
-            } else {
-                break;
-            }
-        }
-        let records = self.places[leader].disk.spools[&open].records.len();
-        if self.controller.kept.get(&open).is_some_and(|kept| *kept > records) {
-            return self.breaks(|| format!("NL-1: what a controller was told is on disk: attempt {open}"));
-        }
-        let is_read = self.controller.read >= records || self.has(Bug::GoneBeforeRead);
-        if !is_alive && is_read {
-            self.reached.note("found gone");
-            self.tell(Input::Gone { attempt: open });
-        }
-    }
-
-    /// A checkpoint may be refused only where it is not there.
-    fn may_refuse(&mut self, attempt: AttemptId, folder: &std::path::Path, detail: &str) {
-        let name = folder.file_name().and_then(|name| name.to_str());
-        let Some((step, of)) = name.and_then(dtrain_protocol::checkpoint::parse_folder_name) else { return };
-        let machines = self.controller.launched.get(&attempt).cloned().unwrap_or_default();
-        if self.is_whole((of, step), &|machine| machines.contains(&machine)) {
-            let name = folder_name(step, of);
-            self.breaks(|| format!("a checkpoint that is whole is not refused: {name}, {detail}"));
-        }
-    }
-}
-
-/// What the machine of the controller is told of a record.
-fn input_of(record: SpoolRecord) -> Option<Input> {
-    Some(match record {
-        SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
-        SpoolRecord::Event(stamped) => Input::Event(stamped),
-        SpoolRecord::Committed { attempt, step, folder } => Input::Committed { attempt, step, folder },
-        SpoolRecord::CommitFailed { attempt, step, .. } => Input::CommitFailed { attempt, step },
-        SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
-        SpoolRecord::Unreadable { .. } => return None,
-    })
 }

@@ -40,6 +40,8 @@ impl Cost {
             Work::Fetch { files, .. } => files.len() as u64 + 4,
             Work::Prepare { copies, .. } => copies.len() as u64 + 3,
             Work::Commit { .. } => 1,
+            // The copy, and the folder around it.
+            Work::SealMirror => 2,
             Work::List { .. } | Work::ReservePorts { .. } | Work::Retain { .. } | Work::Discard { .. } => 0,
         };
     }

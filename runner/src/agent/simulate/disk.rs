@@ -114,6 +114,8 @@ pub(super) struct Disk {
     /// Changes of the checkpoints so far.
     changes: u64,
     pub(super) spools: BTreeMap<AttemptId, Spool>,
+    /// What the leaders of other machines wrote down.
+    pub(super) mirrors: BTreeMap<AttemptId, Spool>,
     pub(super) full_until: u64,
     pub(super) slow_until: u64,
 }
@@ -121,7 +123,7 @@ pub(super) struct Disk {
 impl Disk {
     /// Power fails. Files of ranks are flushed before they say so, and folders that have a table of contents are durable.
     pub(super) fn lose_unflushed(&mut self) {
-        for spool in self.spools.values_mut() {
+        for spool in self.spools.values_mut().chain(self.mirrors.values_mut()) {
             spool.records.truncate(spool.flushed);
         }
     }

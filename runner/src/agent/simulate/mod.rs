@@ -8,11 +8,13 @@
 //! `DTRAIN_SEEDS=20000` is the number of worlds of the longer test, `DTRAIN_FLEET=200` that of machines in the largest one.
 
 mod agents;
+mod attend;
 mod bugs;
 mod controller;
 mod cost;
 mod disk;
 mod grid;
+mod mirror;
 mod network;
 mod promises;
 mod ranks;

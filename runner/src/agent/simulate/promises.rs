@@ -215,12 +215,19 @@ impl World<'_> {
         self.outlives(name);
     }
 
-    /// NL-1: an attempt is over only once its record was read to its end, or the host that has it was given up.
+    /// NL-1: an attempt is over only once its record was read to its end. Where its host was lost, its mirror was.
     pub(super) fn reads_all(&mut self, attempt: AttemptId) {
         let Some(leader) = self.leader_of(attempt) else { return };
+        let mirrored = self.mirror_of(attempt).and_then(|on| self.places[on].disk.mirrors.get(&attempt));
+        let (read, mirrored) = (self.controller.read, mirrored.map_or(0, |mirror| mirror.records.len()));
+        if read < mirrored {
+            self.breaks(|| {
+                format!("NL-1: attempt {attempt} is over with {read} of {mirrored} records in a mirror read")
+            });
+        }
         let flushed = self.places[leader].disk.spools.get(&attempt).map_or(0, |spool| spool.flushed);
         let read = self.controller.kept.get(&attempt).copied().unwrap_or(0);
-        if read < flushed && !self.controller.given_up.contains(&attempt) {
+        if read < flushed && !self.controller.unread.contains(&attempt) {
             self.breaks(|| format!("NL-1: attempt {attempt} is over with {read} of {flushed} records read"));
         }
     }

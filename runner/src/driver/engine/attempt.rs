@@ -1,13 +1,14 @@
-//! One attempt: it is launched, listened to until it is gone, and what it left behind is read.
+//! One attempt: it is launched, and what it says is taken in.
 
-use super::{BEAT, Engine, SILENCE};
-use crate::agent::spool::{SpoolEnd, SpoolReader};
+use super::blame::Reports;
+use super::{BEAT, Engine};
+use crate::agent::spool::SpoolEnd;
 use crate::agent::{AgentOrder, SpoolRecord};
-use crate::driver::link::Link;
+use crate::audit::Action;
 use crate::driver::watch::Watch;
 use crate::driver::{DriveError, Launching};
-use crate::launch::{NotLaunched, Reached, Unread, Usable};
-use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Input};
+use crate::launch::{NotLaunched, Reached, Usable};
+use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, Input};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
@@ -15,58 +16,84 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long before a host that could not be asked is asked again.
-const AWAY: Duration = Duration::from_millis(500);
-
 /// How long nothing may be heard of an attempt before its agent is asked whether it does its work.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Engine<'_> {
     /// Looks at the disks of the hosts that answer for checkpoints that no record told of.
-    pub(super) fn look(&mut self) {
-        self.usable = Some(self.launcher.usable());
-        let folder = |attempt, step| self.folder.checkpoint(step, attempt);
-        let is_wanted = |attempt, step| self.machine.would_adopt(attempt, step, &folder(attempt, step));
-        let found = self.launcher.found(&is_wanted).into_iter();
+    pub(super) fn look(&mut self) -> Result<(), DriveError> {
+        self.inputs.retain(|input| !input.is_of_a_look());
+        let (folder, machine) = (self.folder.clone(), self.machine.clone());
+        let folder = |attempt, step| folder.checkpoint(step, attempt);
+        let is_wanted = |attempt, step| machine.would_adopt(attempt, step, &folder(attempt, step));
+        let (usable, found) = self.wait(|launcher| (launcher.usable(), launcher.found(&is_wanted)))?;
+        let found = found.into_iter();
         let found =
             found.map(|(attempt, step)| Input::Found { attempt, step, folder: folder(attempt, step) });
-        self.inputs.retain(|input| !input.is_of_a_look());
+        self.usable = Some(usable);
         self.inputs.extend(found);
         self.inputs.push_back(Input::Looked);
+        Ok(())
     }
 
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
         (self.link, self.read, self.kept, self.unlaunched) = (None, 0, 0, None);
-        let unreadable = from.as_ref().and_then(|point| {
-            let detail = self.launcher.verify(&point.folder).err()?;
-            Some(Failure::CorruptCheckpoint { folder: point.folder.clone(), detail })
-        });
-        if let Some(failure) = unreadable {
+        self.reports = Reports::default();
+        if let Some(folder) = from.as_ref().map(|point| point.folder.clone())
+            && let Err(detail) = self.wait(|launcher| launcher.verify(&folder))?
+        {
+            let failure = Failure::CorruptCheckpoint { folder, detail };
             self.inputs.push_back(Input::LaunchFailed { attempt, failure });
             return Ok(());
+        }
+        if let Some(audit) = &self.drive.audit {
+            let failed = |source| DriveError::Audit { path: audit.path().to_owned(), source };
+            audit.write(Action::Launch, Some(attempt)).map_err(failed)?;
         }
         let options = self.drive.options;
         let checkpoints = self.folder.checkpoints();
         let spent_seconds = self.trained.seconds();
         let step = from.as_ref().map(|point| point.step);
-        let Usable { hosts, away } = self.usable.take().unwrap_or_else(|| self.launcher.usable());
-        // What cannot be had may lie on a host that comes back, until this is the last attempt.
-        let may_come_back = !away.is_empty() && self.machine.failures() + 1 < ATTEMPTS_WITHOUT_PROGRESS;
+        let usable = match self.usable.take() {
+            Some(usable) => usable,
+            None => self.wait(|launcher| launcher.usable())?,
+        };
+        let (names, mut left_out) = self.leave_out(&usable)?;
+        let Usable { hosts, away, .. } = usable;
+        // What cannot be had may lie on a host that comes back.
+        let lost = self.machine.failures(Blame::Machines);
+        let may_come_back = !away.is_empty() && lost < ATTEMPTS_FOR_A_HOST;
+        let is_complete = away.is_empty();
         if !away.is_empty() {
             self.show(Status::HostsAway { hosts, away })?;
         }
-        let lowered =
-            (self.drive.lower)(&Launching { attempt, from: from.clone(), spent_seconds, checkpoints, hosts });
+        let launching = |hosts| Launching {
+            attempt,
+            from: from.clone(),
+            spent_seconds,
+            checkpoints: checkpoints.clone(),
+            hosts,
+        };
+        let lowered = loop {
+            let left = u32::try_from(left_out.len()).unwrap_or(hosts);
+            let lowered = (self.drive.lower)(&launching(hosts.saturating_sub(left)));
+            // Better a host that has failed before than none: the least bad of them comes back first.
+            if lowered.is_ok() || left_out.pop().is_none() {
+                break lowered;
+            }
+        };
         let assignments = match lowered {
             Ok(assignments) => assignments,
             Err(reason) => {
-                let failure = Failure::Other(reason);
+                let failure = if is_complete { Failure::Other(reason) } else { infrastructure(reason) };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 return Ok(());
             }
         };
         let ranks = u32::try_from(assignments.len()).unwrap_or(u32::MAX);
         self.watch = Watch::of(&assignments);
+        self.reports = Reports::of(&assignments, &names);
+        self.mention_left_out(left_out);
         self.show(Status::Launching { attempt, ranks, from: step })?;
         let order = AgentOrder {
             trial: self.trial(),
@@ -79,7 +106,7 @@ impl Engine<'_> {
             seat: None,
             others: Vec::new(),
         };
-        match self.launcher.launch(&order) {
+        match self.wait(|launcher| launcher.launch(&order))? {
             Ok(_) => self.listen(attempt),
             Err(NotLaunched::Unknown(reason)) => {
                 self.unlaunched = Some(reason);
@@ -90,7 +117,7 @@ impl Engine<'_> {
                     (NotLaunched::Checkpoint(detail), Some(point)) if !may_come_back => {
                         Failure::CorruptCheckpoint { folder: point.folder, detail }
                     }
-                    (not_launched, _) => unlaunched(&not_launched.to_string()),
+                    (not_launched, _) => unlaunched(&not_launched),
                 };
                 self.inputs.push_back(Input::LaunchFailed { attempt, failure });
                 Ok(())
@@ -98,110 +125,12 @@ impl Engine<'_> {
         }
     }
 
-    /// Connects to the agent of the open attempt; when it is gone, reads what it left behind and says so.
-    pub(super) fn listen(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
-        self.link = None;
-        let mut silent_until = Instant::now() + SILENCE;
-        let (mut killed, mut is_told) = (false, false);
-        let mut unread: Option<(u64, Instant)> = None;
-        loop {
-            match self.launcher.reach(attempt, self.read) {
-                Reached::Connected(connection) => {
-                    let agent = connection.agent;
-                    (self.heard_at, self.followed) = (Instant::now(), Some(attempt));
-                    self.link = Some(Link::of(attempt, self.read, connection, self.folder.path()));
-                    return self.show(Status::Attached { attempt, agent });
-                }
-                Reached::Away(reason) => {
-                    if self.drive.interrupts.count() > self.interrupts {
-                        return Err(DriveError::Away { attempt, reason });
-                    }
-                    if !is_told {
-                        is_told = true;
-                        self.show(Status::Away { attempt, reason })?;
-                    }
-                    thread::sleep(AWAY);
-                    silent_until = Instant::now() + SILENCE;
-                }
-                Reached::Silent if Instant::now() < silent_until => thread::sleep(Duration::from_millis(20)),
-                Reached::Silent if killed => return Err(DriveError::Unreachable(attempt)),
-                Reached::Silent => {
-                    self.show(Status::Killing { attempt })?;
-                    self.launcher.kill(attempt);
-                    (silent_until, killed) = (Instant::now() + SILENCE, true);
-                }
-                reached @ (Reached::Gone | Reached::GoneWithItsHost(_)) => {
-                    let Err(reason) = self.bury(attempt)? else { return Ok(()) };
-                    // What this controller did not hear of an attempt that it followed is little, and the other hosts wait.
-                    let is_little =
-                        matches!(reached, Reached::GoneWithItsHost(_)) && self.followed == Some(attempt);
-                    let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
-                    let begun = unread.filter(|(read, _)| *read == self.read);
-                    let (_, since) = *unread.insert(begun.unwrap_or((self.read, Instant::now())));
-                    let is_over = since.elapsed() >= patience;
-                    if is_over && self.may_give_up {
-                        self.is_gone(attempt);
-                        return self.show(Status::RecordLost { attempt, reason });
-                    }
-                    if is_over || self.drive.interrupts.count() > self.interrupts {
-                        self.keep()?;
-                        return Err(DriveError::Unread { attempt, reason });
-                    }
-                    if begun.is_none() {
-                        let seconds = patience.as_secs_f64();
-                        self.show(Status::RecordAway { attempt, reason, seconds })?;
-                    }
-                    thread::sleep(AWAY);
-                }
-            }
-        }
-    }
-
-    /// Reads what an attempt left behind to its end, then tells the machine that nothing of it lives. The inner `Err` says why the
-    /// rest cannot be read now; the machine is not told then.
-    fn bury(&mut self, attempt: AttemptId) -> Result<Result<(), String>, DriveError> {
-        let path = self.folder.spool(attempt);
-        let leftover = match self.launcher.leftover(attempt, self.read) {
-            Ok(leftover) => leftover,
-            Err(Unread::Away(reason)) => return Ok(Err(reason)),
-            Err(Unread::Failed(source)) => return Err(DriveError::Folder { doing: "read", path, source }),
-        };
-        let mut reader = SpoolReader::at(self.read, leftover);
-        loop {
-            match reader.next() {
-                Ok(record) => {
-                    self.take_in(attempt, reader.offset(), record)?;
-                    if self.machine.open() != Some(attempt) {
-                        return Ok(Ok(()));
-                    }
-                    // There may be more of it than memory.
-                    self.keep_if_due()?;
-                }
-                Err(SpoolEnd::Damaged(FrameError::Io(error))) => return Ok(Err(error.to_string())),
-                Err(SpoolEnd::Damaged(error)) => {
-                    self.mention_damage(attempt, &error)?;
-                    break;
-                }
-                Err(SpoolEnd::End) => break,
-            }
-            if self.drive.interrupts.count() > self.interrupts {
-                return Ok(Err("interrupted while it was read".into()));
-            }
-        }
-        self.is_gone(attempt);
-        Ok(Ok(()))
-    }
-
-    /// Nothing of an attempt lives, and all it left behind that can be read was.
-    fn is_gone(&mut self, attempt: AttemptId) {
-        self.inputs.push_back(match self.unlaunched.take().filter(|_| self.read == 0) {
-            Some(reason) => Input::LaunchFailed { attempt, failure: unlaunched(&reason) },
-            None => Input::Gone { attempt },
-        });
-    }
-
     /// Says once that the spool cannot be read further.
-    fn mention_damage(&mut self, attempt: AttemptId, error: &FrameError) -> Result<(), DriveError> {
+    pub(super) fn mention_damage(
+        &mut self,
+        attempt: AttemptId,
+        error: &FrameError,
+    ) -> Result<(), DriveError> {
         if self.is_deaf(attempt) {
             return Ok(());
         }
@@ -222,9 +151,10 @@ impl Engine<'_> {
             return Ok(());
         }
         self.heard_at = Instant::now();
-        match self.launcher.reach(attempt, self.read) {
-            Reached::Gone | Reached::GoneWithItsHost(_) => self.listen(attempt),
-            Reached::Connected(_) | Reached::Away(_) | Reached::Silent => Ok(()),
+        let read = self.read;
+        match self.wait(|launcher| launcher.reach(attempt, read))? {
+            Reached::Gone | Reached::GoneWithItsHost { .. } => self.listen(attempt),
+            Reached::Connected(_) | Reached::Away { .. } | Reached::Silent => Ok(()),
         }
     }
 
@@ -253,7 +183,8 @@ impl Engine<'_> {
             Err(RecvTimeoutError::Timeout) if self.heard_at.elapsed() < QUIET => Ok(()),
             Err(RecvTimeoutError::Timeout) => {
                 self.heard_at = Instant::now();
-                if self.launcher.answers(attempt) { Ok(()) } else { self.listen(attempt) }
+                let answers = self.wait(|launcher| launcher.answers(attempt))?;
+                if answers || self.is_cancelled { Ok(()) } else { self.listen(attempt) }
             }
             Ok(Err(SpoolEnd::Damaged(FrameError::Io(_)) | SpoolEnd::End))
             | Err(RecvTimeoutError::Disconnected) => self.listen(attempt),
@@ -265,7 +196,12 @@ impl Engine<'_> {
     }
 
     /// Takes in one record of the open attempt's spool. What the ledger already has is only told to the machine.
-    fn take_in(&mut self, attempt: AttemptId, offset: u64, record: SpoolRecord) -> Result<(), DriveError> {
+    pub(super) fn take_in(
+        &mut self,
+        attempt: AttemptId,
+        offset: u64,
+        record: SpoolRecord,
+    ) -> Result<(), DriveError> {
         self.read = offset;
         let is_new = offset > self.kept;
         if is_new {
@@ -276,11 +212,15 @@ impl Engine<'_> {
             SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
             SpoolRecord::Event(stamped) => {
                 self.trained.note(&stamped);
+                self.reports.note(&stamped);
                 if is_new {
                     self.news.events.push(stamped.clone());
                     self.note(Seen::Event(stamped.clone()));
                     if let Some(status) = self.watch.note(&stamped) {
                         self.note(Seen::Status(status));
+                    }
+                    if let Some((rank, detail)) = self.watch.take_slow() {
+                        self.blame_slow(rank, detail);
                     }
                 }
                 Input::Event(stamped)
@@ -302,6 +242,17 @@ impl Engine<'_> {
     }
 }
 
-fn unlaunched(reason: &str) -> Failure {
-    Failure::Other(format!("the attempt could not be launched: {reason}"))
+/// Why an attempt was not launched. Where there is one machine only, what keeps it from being launched is the user's to mend; of several
+/// another host may be taken.
+pub(super) fn unlaunched(not_launched: &NotLaunched) -> Failure {
+    let detail = format!("the attempt could not be launched: {not_launched}");
+    match not_launched {
+        NotLaunched::OnHost { host, .. } => Failure::Infrastructure { host: Some(host.clone()), detail },
+        NotLaunched::Unknown(_) | NotLaunched::Checkpoint(_) => infrastructure(detail),
+        NotLaunched::Other(_) => Failure::Other(detail),
+    }
+}
+
+fn infrastructure(detail: String) -> Failure {
+    Failure::Infrastructure { host: None, detail }
 }

@@ -1,17 +1,22 @@
 //! The loop around the machine.
 
 mod attempt;
+mod blame;
+mod listen;
+mod wait;
 
 use super::link::Link;
 use super::lock::{self, Lock};
 use super::trained::Trained;
 use super::watch::Watch;
 use super::{Drive, DriveError, OnInterrupt, Outcome};
+use crate::audit::Action;
 use crate::fact::{Ended, Fact, News, Verdict};
 use crate::home::TrialFolder;
-use crate::launch::{Launcher, LocalLauncher, Usable};
-use crate::machine::{ATTEMPTS_WITHOUT_PROGRESS, Effect, Input, Machine, Moment};
+use crate::launch::{Fenced, Launcher, LocalLauncher, Usable};
+use crate::machine::{Blame, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
+use blame::Reports;
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -29,7 +34,8 @@ const SILENCE: Duration = Duration::from_secs(20);
 pub(super) struct Engine<'a> {
     drive: Drive<'a>,
     folder: TrialFolder,
-    launcher: Box<dyn Launcher>,
+    /// Away only while [`Engine::wait`] waits for it.
+    launcher: Option<Box<dyn Launcher>>,
     machine: Machine,
     started: Instant,
     wakes: BTreeSet<Moment>,
@@ -56,7 +62,11 @@ pub(super) struct Engine<'a> {
     damaged: Option<(AttemptId, u64)>,
     trained: Trained,
     watch: Watch,
-    interrupts: u32,
+    reports: Reports,
+    /// Whether an interrupt ended a wait since the agent was last connected.
+    is_cancelled: bool,
+    /// Whether the controller leaves, and the trial goes on.
+    is_leaving: bool,
     done: Option<Verdict>,
     _lock: Lock,
 }
@@ -74,10 +84,11 @@ impl<'a> Engine<'a> {
         let (machine, effects) = Machine::replay(&drive.ledger.facts(drive.trial)?);
         let trained = Trained::recalled(drive.ledger.trained_ms(drive.trial)?);
         let mut engine = Self {
-            interrupts: drive.interrupts.count(),
+            is_cancelled: false,
+            is_leaving: false,
             drive,
             folder,
-            launcher,
+            launcher: Some(launcher),
             machine,
             started: Instant::now(),
             wakes: BTreeSet::new(),
@@ -96,6 +107,7 @@ impl<'a> Engine<'a> {
             damaged: None,
             trained,
             watch: Watch::default(),
+            reports: Reports::default(),
             done: None,
             _lock: lock,
         };
@@ -140,24 +152,39 @@ impl<'a> Engine<'a> {
             self.digest()?;
             if let Some(verdict) = self.done.take() {
                 self.keep()?;
+                // One that came meanwhile wanted no more than that.
+                self.drive.interrupts.settle();
                 let checkpoint = self.machine.newest().cloned();
                 return Ok(Outcome::Ended { verdict, checkpoint, attempts: self.machine.attempt().0 });
             }
-            if self.drive.options.detach && self.link.is_some() {
+            if self.is_leaving || self.drive.options.detach && self.link.is_some() {
                 return self.leave();
             }
-            if self.drive.interrupts.count() > self.interrupts {
-                self.interrupts += 1;
+            if self.drive.interrupts.is_pending() {
+                self.drive.interrupts.heed();
                 match self.drive.options.on_interrupt {
                     OnInterrupt::Leave => return self.leave(),
-                    OnInterrupt::Stop => self.inputs.push_back(Input::Stop),
+                    OnInterrupt::Stop => {
+                        self.audit(Action::Stop, None);
+                        self.inputs.push_back(Input::Stop);
+                    }
                 }
             }
             self.hear()?;
+            self.fence_returned()?;
             self.tick();
             self.note_load();
             self.keep_if_due()?;
         }
+    }
+
+    /// Ends what hosts that were lost and came back still run of older attempts.
+    fn fence_returned(&mut self) -> Result<(), DriveError> {
+        let (Some(launcher), Some(link)) = (&mut self.launcher, &self.link) else { return Ok(()) };
+        for Fenced { host, attempt } in launcher.fence_returned(link.attempt) {
+            self.show(Status::Fenced { host, attempt })?;
+        }
+        Ok(())
     }
 
     fn keep_if_due(&mut self) -> Result<(), DriveError> {
@@ -215,9 +242,12 @@ impl<'a> Engine<'a> {
         for effect in effects {
             match effect {
                 Effect::Record(fact) => {
-                    failure = lost(&fact).or(failure);
+                    if let Some(lost) = lost(&fact) {
+                        self.blame(&lost);
+                        failure = Some(lost);
+                    }
                     if let Some(Failure::HostLost { host, .. }) = &failure {
-                        self.launcher.doubt(host);
+                        self.launcher.as_mut().expect("nobody waits for it").doubt(host);
                     }
                     self.news.facts.push(fact.clone());
                     self.note(Seen::Fact(fact));
@@ -230,7 +260,7 @@ impl<'a> Engine<'a> {
                 }
                 Effect::Look => {
                     self.keep()?;
-                    self.look();
+                    self.look()?;
                 }
                 Effect::Launch { attempt, from } => {
                     self.keep()?;
@@ -242,7 +272,7 @@ impl<'a> Engine<'a> {
                 }
                 Effect::Kill { attempt } => {
                     self.show(Status::Killing { attempt })?;
-                    self.launcher.kill(attempt);
+                    self.wait(|launcher| launcher.kill(attempt))?;
                 }
                 Effect::Done { verdict } => {
                     self.keep()?;
@@ -256,9 +286,10 @@ impl<'a> Engine<'a> {
 
     fn mention_wait(&mut self, until: Moment, failure: Failure) {
         let seconds = Duration::from_millis(until.0.saturating_sub(self.now().0)).as_secs_f64();
-        let failures = (self.machine.failures(), ATTEMPTS_WITHOUT_PROGRESS);
+        let blame = Blame::of(&failure);
+        let failures = (self.machine.failures(blame), blame.attempts());
         let attempt = self.machine.attempt();
-        self.note(Seen::Status(Status::Waiting { attempt, seconds, failures, failure }));
+        self.note(Seen::Status(Status::Waiting { attempt, seconds, failures, blame, failure }));
     }
 
     fn send_stop(&mut self) {
@@ -268,7 +299,23 @@ impl<'a> Engine<'a> {
     }
 
     /// Shows what the controller is about, after everything that came before.
+    /// What is to end ends, also where nobody can write it down.
+    fn audit(&self, action: Action, attempt: Option<AttemptId>) {
+        if let Some(audit) = &self.drive.audit {
+            drop(audit.write(action, attempt));
+        }
+    }
+
     fn show(&mut self, status: Status) -> Result<(), DriveError> {
+        let done = match &status {
+            Status::Interrupted => Some((Action::Stop, None)),
+            Status::Killing { attempt } => Some((Action::Kill, Some(*attempt))),
+            Status::Fenced { attempt, .. } => Some((Action::Fence, Some(*attempt))),
+            _ => None,
+        };
+        if let Some((action, attempt)) = done {
+            self.audit(action, attempt);
+        }
         self.note(Seen::Status(status));
         self.keep()
     }
@@ -296,8 +343,9 @@ impl<'a> Engine<'a> {
 /// The failure an attempt was lost by.
 fn lost(fact: &Fact) -> Option<Failure> {
     match fact {
-        Fact::AttemptEnded { ended: Ended::Lost(failure), .. } => Some(failure.clone()),
-        Fact::AttemptEnded { ended: Ended::NotLaunched(reason), .. } => Some(Failure::Other(reason.clone())),
+        Fact::AttemptEnded { ended: Ended::Lost(failure) | Ended::NotLaunched(failure), .. } => {
+            Some(failure.clone())
+        }
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! The far end: does on its host what it is asked.
 
-use super::super::{Launcher, LocalLauncher, NotLaunched, Reached};
+use super::super::{LocalLauncher, NotLaunched, Reached};
 use super::put::Copy;
 use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
@@ -51,8 +51,11 @@ pub fn run(
             Request::Lead(order) => {
                 let order = at_home(*order, home, programs);
                 let mut launcher = starting(&order.trial);
-                launcher.fence(order.attempt);
-                made(&order.trial).and_then(|()| launcher.launch(&order)).map_or_else(failed, Reply::Leading)
+                let launched = launcher.fence(order.attempt).map_err(NotLaunched::from);
+                let going_on = || drop(frame::write(&mut io::stdout(), &Reply::Launching));
+                let launched = launched.and_then(|_| made(&order.trial));
+                let launched = launched.and_then(|()| launcher.launch_telling(&order, &going_on));
+                launched.map_or_else(failed, Reply::Leading)
             }
             Request::Follow(order) => {
                 let order = FollowerOrder {
@@ -61,8 +64,8 @@ pub fn run(
                     ..*order
                 };
                 let mut launcher = starting(&order.trial);
-                launcher.fence(order.attempt);
-                let address = made(&order.trial).and_then(|()| launcher.follow(&order));
+                let fenced = launcher.fence(order.attempt).map_err(NotLaunched::from);
+                let address = fenced.and_then(|_| made(&order.trial)).and_then(|()| launcher.follow(&order));
                 address.map_or_else(failed, |address| Reply::Following { address })
             }
             Request::Reach { trial, attempt, from } => match starting(&trial).connect(attempt, from) {
@@ -72,17 +75,19 @@ pub fn run(
                     return pass_on(stream, to);
                 }
                 Err(Reached::Gone) => Reply::Gone,
-                Err(Reached::Away(reason)) => Reply::Failed { reason },
+                Err(Reached::Away { reason, .. }) => Reply::Failed { reason },
                 Err(_) => Reply::Silent,
             },
-            Request::Leftover { trial, attempt, from } => match starting(&trial).left(attempt, from) {
-                Ok(Some((mut spool, bytes))) => {
-                    pour(&mut stdout, &mut spool, bytes)?;
-                    continue;
+            Request::Leftover { trial, attempt, from, is_mirror } => {
+                match starting(&trial).left(attempt, from, is_mirror) {
+                    Ok(Some((mut spool, bytes))) => {
+                        pour(&mut stdout, &mut spool, bytes)?;
+                        continue;
+                    }
+                    Ok(None) => Reply::Bytes { bytes: 0 },
+                    Err(error) => Reply::Failed { reason: error.to_string() },
                 }
-                Ok(None) => Reply::Bytes { bytes: 0 },
-                Err(error) => Reply::Failed { reason: error.to_string() },
-            },
+            }
             Request::Logs { trial } => match logs(home, &trial) {
                 Ok(logs) => Reply::Logs(logs.into_iter().map(|log| log.of).collect()),
                 Err(error) => Reply::Failed { reason: error.to_string() },
@@ -137,6 +142,9 @@ pub fn run(
             Request::Remove { trial } => {
                 answer(store::remove_folder(home, &trial), |bytes| Reply::Removed { bytes })
             }
+            Request::Fence { trial, attempt } => {
+                answer(starting(&trial).fence(attempt), |ended| Reply::Fenced { ended })
+            }
             Request::Kill { trial, attempt } => {
                 answer(starting(&trial).bury(attempt), |is_gone| Reply::Killed { is_gone })
             }
@@ -184,6 +192,7 @@ fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Res
 fn failed(not_launched: NotLaunched) -> Reply {
     match not_launched {
         NotLaunched::Checkpoint(reason) => Reply::NoCheckpoint { reason },
+        NotLaunched::OnHost { host, reason } => Reply::FailedOn { host, reason },
         NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => Reply::Failed { reason },
     }
 }

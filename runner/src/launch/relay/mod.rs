@@ -13,6 +13,8 @@ pub use far::run;
 pub use holder::There;
 pub use near::{Dial, RemoteHost};
 
+pub(super) use near::HangUp;
+
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use crate::checkpoints::Folder;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId};
@@ -31,7 +33,14 @@ enum Request {
     /// Connect this stream with an agent that leads.
     Reach { trial: TrialId, attempt: AttemptId, from: u64 },
     /// What an agent that is gone left behind, all of it: it may be far more than the near end keeps at once.
-    Leftover { trial: TrialId, attempt: AttemptId, from: u64 },
+    Leftover {
+        trial: TrialId,
+        attempt: AttemptId,
+        from: u64,
+        /// Whether what the host mirrored of another host's record is meant.
+        #[serde(default)]
+        is_mirror: bool,
+    },
     /// What the planner must know of the host.
     Facts,
     /// Start a rank that measures, with so many threads; this stream is its standard input and output from then on.
@@ -52,6 +61,8 @@ enum Request {
     CommitPut { trial: TrialId, folder: String, manifest: String },
     /// Whether the agent of an attempt lives.
     IsAlive { trial: TrialId, attempt: AttemptId },
+    /// Kill what lives of attempts before this one, and let none of it live again.
+    Fence { trial: TrialId, attempt: AttemptId },
     /// Remove what is there of a trial that does not run.
     Remove { trial: TrialId },
     /// Kill what lives of an attempt, and let none of it live again.
@@ -63,6 +74,8 @@ enum Request {
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Address(String),
+    /// The launch goes on; its answer follows.
+    Launching,
     Leading(AgentCard),
     Following {
         address: String,
@@ -83,6 +96,10 @@ enum Reply {
     Killed {
         is_gone: bool,
     },
+    Fenced {
+        /// The attempt whose agent was killed.
+        ended: Option<AttemptId>,
+    },
     Facts(HostFacts),
     /// The stream is the rank's from here on.
     Measuring,
@@ -96,6 +113,11 @@ enum Reply {
         reason: String,
     },
     Failed {
+        reason: String,
+    },
+    /// An attempt was not launched because of another host than the one that was asked.
+    FailedOn {
+        host: String,
         reason: String,
     },
 }

@@ -6,10 +6,16 @@ use super::{Reply, Request};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
 use std::io::{self, Read};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Most bytes that a host may answer with at once: no more than this is kept of what it says.
 const MOST: u64 = 1 << 30;
+
+/// How long a host that launches an agent may say nothing; it says every few seconds that it is at it.
+const TO_LAUNCH: Duration = Duration::from_secs(90);
 
 /// A way to start the far end on a host.
 pub trait Dial: Send {
@@ -28,12 +34,40 @@ pub struct RemoteHost {
     pub name: String,
     dial: Box<dyn Dial>,
     stream: Option<UnixStream>,
+    hang_up: HangUp,
+}
+
+/// Ends the conversation with a host, from another thread.
+#[derive(Clone, Default)]
+pub(in crate::launch) struct HangUp(Arc<Mutex<Option<UnixStream>>>);
+
+impl HangUp {
+    /// Whoever waits for the answer of the host waits no longer.
+    pub(in crate::launch) fn hang_up(&self) {
+        if let Some(stream) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    }
+
+    fn set(&self, stream: &UnixStream) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stream.try_clone().ok();
+    }
 }
 
 impl RemoteHost {
     /// A host that `dial` reaches.
     pub fn new(name: impl Into<String>, dial: Box<dyn Dial>) -> Self {
-        Self { name: name.into(), dial, stream: None }
+        Self { name: name.into(), dial, stream: None, hang_up: HangUp::default() }
+    }
+
+    pub(in crate::launch) fn hang_up(&self) -> HangUp {
+        self.hang_up.clone()
+    }
+
+    fn connect(&mut self) -> io::Result<UnixStream> {
+        let stream = self.dial.dial()?;
+        self.hang_up.set(&stream);
+        Ok(stream)
     }
 
     /// Under which address others reach it.
@@ -65,6 +99,7 @@ impl RemoteHost {
         match self.ask_once(&Request::Lead(Box::new(order))) {
             Ok(Reply::Leading(card)) => Ok(card),
             Ok(Reply::NoCheckpoint { reason }) => Err(NotLaunched::Checkpoint(reason)),
+            Ok(Reply::FailedOn { host, reason }) => Err(NotLaunched::OnHost { host, reason }),
             Ok(other) => Err(unexpected(&other).into()),
             Err(Unanswered::NotAsked(reason)) => Err(reason.into()),
             Err(Unanswered::Asked(reason)) => Err(NotLaunched::Unknown(reason)),
@@ -105,7 +140,7 @@ impl RemoteHost {
             }
             (Reply::Failed { reason }, stream) => {
                 self.stream = stream;
-                Reached::Away(format!("{}: {reason}", self.name))
+                Reached::Away { reason: format!("{}: {reason}", self.name), is_at_work: false }
             }
             (_, stream) => {
                 self.stream = stream;
@@ -114,14 +149,15 @@ impl RemoteHost {
         })
     }
 
-    /// What an agent that is gone left behind. `Err` when the host cannot be asked, or cannot read it.
+    /// What an agent that is gone left behind, of its own record or of its leader's. `Err` when the host cannot be asked, or cannot read it.
     pub(in crate::launch) fn leftover(
         &mut self,
         trial: &TrialId,
         attempt: AttemptId,
         from: u64,
+        is_mirror: bool,
     ) -> Result<Leftover, String> {
-        let reply = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from })?;
+        let reply = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from, is_mirror })?;
         match (reply, self.stream.take()) {
             // The stream is the reader's: what is asked next comes over another one.
             (Reply::Bytes { bytes }, Some(stream)) => {
@@ -186,6 +222,14 @@ impl RemoteHost {
         }
     }
 
+    /// Kills what lives there of attempts before `attempt`, and lets none of it live again; the attempt that lived.
+    pub fn fence(&mut self, trial: &TrialId, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
+        match self.ask(&Request::Fence { trial: trial.clone(), attempt })? {
+            Reply::Fenced { ended } => Ok(ended),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     pub(in crate::launch) fn kill(&mut self, trial: &TrialId, attempt: AttemptId) -> Result<bool, String> {
         match self.ask(&Request::Kill { trial: trial.clone(), attempt })? {
             Reply::Killed { is_gone } => Ok(is_gone),
@@ -201,7 +245,7 @@ impl RemoteHost {
             self.stream = Some(stream);
             return Ok(reply);
         }
-        let stream = self.dial.dial().map_err(|error| error.to_string())?;
+        let stream = self.connect().map_err(|error| error.to_string())?;
         let reply = converse(&stream, request).map_err(|error| self.with_last_words(error))?;
         self.stream = Some(stream);
         Ok(reply)
@@ -213,12 +257,19 @@ impl RemoteHost {
         self.address().map_err(Unanswered::NotAsked)?;
         let stream = match self.stream.take() {
             Some(stream) => stream,
-            None => self.dial.dial().map_err(|error| Unanswered::NotAsked(error.to_string()))?,
+            None => self.connect().map_err(|error| Unanswered::NotAsked(error.to_string()))?,
         };
         // What was not written whole is not understood at the other end.
         frame::write(&mut &stream, request).map_err(|error| Unanswered::NotAsked(error.to_string()))?;
-        let reply = frame::read(&mut &stream)
-            .map_err(|error| Unanswered::Asked(self.with_last_words(error.to_string())))?;
+        drop(stream.set_read_timeout(Some(TO_LAUNCH)));
+        let reply = loop {
+            match frame::read(&mut &stream) {
+                Ok(Reply::Launching) => {}
+                Ok(reply) => break reply,
+                Err(error) => return Err(Unanswered::Asked(self.with_last_words(error.to_string()))),
+            }
+        };
+        drop(stream.set_read_timeout(None));
         self.stream = Some(stream);
         Ok(reply)
     }

@@ -1,8 +1,8 @@
 //! What is put into the queue.
 
 use super::{JobId, SlurmError, ask, ask_with, jobs};
-use crate::Home;
 use crate::transport::ProgramDigest;
+use crate::{Home, provenance};
 use dtrain_recipes::Slurm;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,6 +15,27 @@ const SCRIPT: &str = "#!/bin/sh\nexec \"$@\"\n";
 
 /// Seconds before the end of a job's time at which it is told.
 const BEFORE_THE_END: u32 = 120;
+
+/// Variables that a job gets from the shell that submits it, besides those that say how training runs. Every other one may be a
+/// secret.
+const VARIABLES: [&str; 13] = [
+    "HOME",
+    "LANG",
+    "LOGNAME",
+    "NO_COLOR",
+    "PATH",
+    "SHELL",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+];
+
+/// Beginnings of names of such variables.
+const FAMILIES: [&str; 2] = ["DTRAIN_", "LC_"];
 
 /// What a job is to run.
 #[derive(Clone, Debug)]
@@ -69,6 +90,7 @@ impl Submission<'_> {
         command.arg(format!("--signal=B:USR1@{BEFORE_THE_END}"));
         command.arg(format!("--nodes={}", self.slurm.nodes));
         command.arg(format!("--job-name={}", self.name));
+        command.arg(self.export(std::env::vars_os().map(|(name, _)| name)));
         command.arg(joined("--chdir=", self.folder.as_os_str()));
         command.arg(joined("--output=", &file(".out"))).arg(joined("--error=", &file(".err")));
         if let Some(partition) = &self.slurm.partition {
@@ -86,6 +108,24 @@ impl Submission<'_> {
         }
         command.args(&self.slurm.options);
         command
+    }
+
+    /// The option that names the variables of this process which the job gets. Slurm adds its own.
+    fn export(&self, present: impl Iterator<Item = OsString>) -> String {
+        let is_named = |name: &str| {
+            VARIABLES.contains(&name)
+                || provenance::VALUES.contains(&name)
+                || FAMILIES.iter().any(|family| name.starts_with(family))
+                || self.slurm.environment.iter().any(|wanted| wanted == name)
+        };
+        // A name with a comma or `=` in it would be several, or a value.
+        let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let present = present.filter_map(|name| name.into_string().ok());
+        let mut names: Vec<String> =
+            present.filter(|name| is_named(name) && is_plain(name) && !name.starts_with("SLURM_")).collect();
+        names.sort_unstable();
+        // Never empty: sbatch itself was found by PATH, and none of no names would be all.
+        format!("--export={}", if names.is_empty() { "PATH".to_owned() } else { names.join(",") })
     }
 
     /// The program under its hash, so that a job that waits long starts what was meant.
@@ -121,4 +161,42 @@ fn joined(option: &str, value: &OsStr) -> OsString {
     let mut whole = OsString::from(option);
     whole.push(value);
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_gets_variables_by_name_and_no_other() {
+        let slurm = Slurm {
+            nodes: 1,
+            partition: None,
+            account: None,
+            time: None,
+            options: Vec::new(),
+            environment: vec!["HF_HOME".into(), "UNSET".into()],
+        };
+        let (home, path) = (Home::at("/state"), Path::new("/"));
+        let submission =
+            Submission { name: "a", slurm: &slurm, home: &home, program: path, arguments: &[], folder: path };
+        let export = |names: &[&str]| submission.export(names.iter().map(OsString::from));
+        let present = [
+            "HF_TOKEN",
+            "PATH",
+            "HF_HOME",
+            "AWS_SECRET_ACCESS_KEY",
+            "HOME",
+            "DTRAIN_TRAIN__SEED",
+            "DTRAIN_A,HF_TOKEN",
+            "LC_ALL",
+            "OMP_NUM_THREADS",
+            "OMP_PASSWORD",
+            "SLURM_JOB_ID",
+            "XDG_RUNTIME_DIR",
+        ];
+        let expected = "--export=DTRAIN_TRAIN__SEED,HF_HOME,HOME,LC_ALL,OMP_NUM_THREADS,PATH";
+        assert_eq!(export(&present), expected);
+        assert_eq!(export(&["HF_TOKEN"]), "--export=PATH");
+    }
 }

@@ -104,7 +104,7 @@ impl World<'_> {
         match &from {
             _ if ranks == 0 => {
                 self.reached.note("no host answers");
-                let failure = Failure::Other("no host answers".into());
+                let failure = Failure::Infrastructure { host: None, detail: "no host answers".into() };
                 self.owed.push_back(Input::LaunchFailed { attempt, failure });
             }
             Some(point) if self.chance(20) => {
@@ -176,7 +176,7 @@ impl World<'_> {
         if self.live.as_ref().is_none_or(|live| live.attempt != open) {
             self.reached.note("found gone");
             self.buried.insert(open);
-            return self.tell(Input::Gone { attempt: open });
+            return self.tell(Input::Gone { attempt: open, lost: None });
         }
         Ok(())
     }

@@ -93,7 +93,11 @@ impl World<'_> {
         let failure = match (self.draw(20), &live.from) {
             (0, _) => Failure::OutOfMemory { detail: "8 GiB".into() },
             (1, _) => Failure::NotFinite { step: StepId(live.step), figure: "loss".into() },
-            (2, _) => Failure::Data("no such file".into()),
+            (2, _) if live.ranks == 1 => Failure::Data("no such file".into()),
+            (2, _) => {
+                self.reached.note("no data on one host");
+                Failure::DataOn { host: None, detail: "no such file".into() }
+            }
             (3..9, Some(point)) => {
                 Failure::CorruptCheckpoint { folder: point.folder.clone(), detail: "hash of chunk 0".into() }
             }

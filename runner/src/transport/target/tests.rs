@@ -49,13 +49,15 @@ fn the_configuration_completes_what_the_recipe_says() {
     let config = Config::parse(
         "hostname 10.0.0.7\nuser bob\nport 2222\nidentityfile ~/.ssh/%h_%r\nidentityfile %d/.ssh/100%%\n\
          identityfile /keys/%C\nidentitiesonly yes\nuserknownhostsfile /root/.ssh/known_hosts /root/known\n\
-         globalknownhostsfile /etc/ssh/ssh_known_hosts\nhostkeyalias foo\n",
+         globalknownhostsfile /etc/ssh/ssh_known_hosts\nhostkeyalias foo\n\
+         revokedhostkeys ~/.ssh/revoked /etc/%h /x/%C\n",
     );
     let target = assembled(&spoken("gpu"), Some(&config), &me()).expect("a target");
     assert_eq!((target.name().as_str(), target.user.as_str()), ("10.0.0.7:2222", "bob"));
     assert_eq!(target.keys, ["/home/me/.ssh/10.0.0.7_bob", "/home/me/.ssh/100%"].map(PathBuf::from));
     let known = ["/home/me/.ssh/known_hosts", "/root/known", "/etc/ssh/ssh_known_hosts"].map(PathBuf::from);
     assert_eq!(target.known_hosts, known);
+    assert_eq!(target.revoked_keys, ["/home/me/.ssh/revoked", "/etc/10.0.0.7", "/x/%C"].map(PathBuf::from));
     assert!(target.is_keys_only);
     assert_eq!(target.known_as(), ("foo", 22));
     let target = assembled(&spoken("train@gpu:23"), Some(&config), &me()).expect("a target");

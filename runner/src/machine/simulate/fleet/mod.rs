@@ -56,6 +56,8 @@ struct Fleet<'a> {
     sick_since: Option<u64>,
     /// Until when the controller reaches nobody.
     away_until: u64,
+    /// Until when no host is reached by anybody, whatever else happens to it.
+    outage_until: u64,
     /// A host without room on its disk.
     full: Option<usize>,
     /// The step after which training is complete.
@@ -75,20 +77,8 @@ struct Spent {
 /// Lets a trial on `hosts` hosts suffer for so many simulated seconds, then end in peace.
 fn run(seed: u64, hosts: usize, seconds: u64, fault: Fault, reached: &mut Reached) -> Result<Spent, String> {
     let mut world = World::new(seed, fault, reached);
-    (world.calm, world.crew) = (10, u32::try_from(hosts).ok());
-    let mut fleet = Fleet {
-        world,
-        clock: 0,
-        hosts: vec![Health::Up; hosts],
-        members: Vec::new(),
-        attempt: AttemptId(0),
-        stage: Stage::Loading(0),
-        sick_since: None,
-        away_until: 0,
-        full: None,
-        last: u64::MAX,
-        spent: Spent::default(),
-    };
+    world.calm = 10;
+    let mut fleet = Fleet::new(world, hosts);
     fleet.world.tell(Input::Resume)?;
     for beat in 1..=seconds * 1000 / BEAT {
         if (beat * BEAT).is_multiple_of(1000) {
@@ -99,7 +89,7 @@ fn run(seed: u64, hosts: usize, seconds: u64, fault: Fault, reached: &mut Reache
     fleet.world.chaos = false;
     (fleet.away_until, fleet.full) = (0, None);
     fleet.last = fleet.world.ledger.iter().filter_map(super::truth::step_of).max().unwrap_or(0) + 10;
-    for _ in 0..60_000 / BEAT {
+    for _ in 0..180_000 / BEAT {
         if fleet.is_complete() {
             fleet.world.reached.note("end");
             return Ok(fleet.spent);
@@ -107,6 +97,26 @@ fn run(seed: u64, hosts: usize, seconds: u64, fault: Fault, reached: &mut Reache
         fleet.beat()?;
     }
     Err("the ledger alone is enough to go on: the trial never completes once the chaos is over".into())
+}
+
+impl<'a> Fleet<'a> {
+    fn new(mut world: World<'a>, hosts: usize) -> Self {
+        world.crew = u32::try_from(hosts).ok();
+        Self {
+            world,
+            clock: 0,
+            hosts: vec![Health::Up; hosts],
+            members: Vec::new(),
+            attempt: AttemptId(0),
+            stage: Stage::Loading(0),
+            sick_since: None,
+            away_until: 0,
+            outage_until: 0,
+            full: None,
+            last: u64::MAX,
+            spent: Spent::default(),
+        }
+    }
 }
 
 impl Fleet<'_> {
@@ -133,7 +143,10 @@ impl Fleet<'_> {
 
     /// Hosts come back whose time has come.
     fn recover(&mut self) {
-        let (clock, is_peace) = (self.clock, !self.world.chaos);
+        if self.clock < self.outage_until {
+            self.hosts.fill(Health::Cut(self.outage_until));
+        }
+        let (clock, is_peace) = (self.clock, !self.world.chaos && self.clock >= self.outage_until);
         for host in &mut self.hosts {
             if let Health::Dead(until) | Health::Cut(until) | Health::Frozen(until) = *host
                 && (clock >= until || is_peace)
@@ -156,7 +169,7 @@ impl Fleet<'_> {
                 return Ok(());
             }
             self.world.reached.note("spool out of reach");
-            return self.measured(|world| world.tell(Input::Gone { attempt: open }));
+            return self.measured(|world| world.tell(Input::Gone { attempt: open, lost: None }));
         }
         self.measured(|world| {
             for _ in 0..READ {
@@ -242,6 +255,32 @@ fn no_promise_is_broken_on_many_hosts_with_a_fault_every_second() {
             "`{what}` is too rare: {:?}",
             reached.0
         );
+    }
+}
+
+/// A trial on six hosts that trains for a minute, reaches none of them for `outage_ms`, and trains on.
+fn cut_off(seed: u64, outage_ms: u64) -> Result<(), String> {
+    let mut reached = Reached::default();
+    let mut fleet = Fleet::new(World::new(seed, Fault::None, &mut reached), 6);
+    (fleet.world.chaos, fleet.last) = (false, 1_200);
+    fleet.world.tell(Input::Resume)?;
+    let until = 60_000 + outage_ms;
+    while fleet.clock < until + 600_000 && !fleet.is_complete() {
+        if fleet.clock == 60_000 {
+            fleet.outage_until = until;
+        }
+        fleet.beat()?;
+        if let Some(verdict) = fleet.world.machine.verdict().filter(|_| !fleet.is_complete()) {
+            return Err(format!("after {} s without its hosts: {verdict:?}", (fleet.clock - 60_000) / 1000));
+        }
+    }
+    if fleet.is_complete() { Ok(()) } else { Err("it does not go on after the outage".into()) }
+}
+
+#[test]
+fn an_outage_of_the_network_of_ten_minutes_ends_no_trial() {
+    for seed in 0..20 {
+        cut_off(seed, 600_000 + seed * 7_000).unwrap_or_else(|words| panic!("seed {seed}: {words}"));
     }
 }
 

@@ -1,0 +1,136 @@
+//! `dtrain audit`.
+
+use crate::args::AuditArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::render::table::{Column, Style, Text, Tone, age, table};
+use crate::trials;
+use dtrain_protocol::TrialId;
+use dtrain_runner::audit::{self, Action, Entry};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Log<'a> {
+    entries: &'a [Entry],
+    /// Lines that cannot be read.
+    damaged: u64,
+}
+
+/// Prints who had what run where.
+pub(crate) fn run(context: &Context, args: &AuditArgs) -> Outcome {
+    let path = audit::path(&context.home);
+    let (mut entries, damaged) = audit::read(&context.home).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("cannot read {}", path.display())).cause(error.to_string())
+    })?;
+    if let Some(name) = &args.trial {
+        let trial = trial(context, &entries, name)?;
+        entries.retain(|entry| entry.subject.trial == trial);
+    }
+    let style = context.out.style();
+    if let Some(since) = &args.since {
+        let since = milliseconds(since)?;
+        entries.retain(|entry| style.now_ms.saturating_sub(entry.at_ms) <= since);
+    }
+    if damaged > 0 {
+        context.out.say(&format!("{damaged} damaged lines in {}", path.display()));
+    }
+    if context.out.json {
+        context.out.json("audit", &Log { entries: &entries, damaged })?;
+    } else if entries.is_empty() {
+        context.out.say("no entry matches");
+    } else {
+        context.out.data(&page(&entries, style))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The trial of that name. One that was removed is still in the log, by its id.
+fn trial(context: &Context, entries: &[Entry], name: &str) -> Result<TrialId, Failure> {
+    match entries.iter().find(|entry| entry.subject.trial.0 == name) {
+        Some(entry) => Ok(entry.subject.trial.clone()),
+        None => trials::find(&trials::read_history(context)?, name),
+    }
+}
+
+/// A time such as `7d` or `30 min`.
+fn milliseconds(text: &str) -> Result<u64, Failure> {
+    let text = text.trim();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = match unit.trim() {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => 0,
+    };
+    match number.parse::<u64>() {
+        Ok(number) if unit > 0 => Ok(number.saturating_mul(unit * 1000)),
+        _ => Err(Failure::new(Exit::Usage, format!("--since {text:?} is not a time"))
+            .hint("write for example `--since 12h`, `--since 7d` or `--since 2w`")),
+    }
+}
+
+fn page(entries: &[Entry], style: Style) -> String {
+    let column = |title, rank, least| Column { title, is_right: false, rank, least };
+    let columns = [
+        column("AGO", 9, None),
+        column("WHO", 8, None),
+        column("ACTION", 9, None),
+        column("TRIAL", 9, None),
+        column("ATTEMPT", 7, None),
+        column("HOSTS", 6, Some(12)),
+        column("RECIPE", 5, Some(12)),
+        column("PROGRAM", 3, None),
+        column("COMMAND", 4, Some(12)),
+    ];
+    let row = |entry: &Entry| -> Vec<Text> {
+        let subject = &entry.subject;
+        let hosts: Vec<String> = subject
+            .hosts
+            .iter()
+            .map(|place| match &place.host_key {
+                Some(key) => format!("{} ({}, {key})", place.host, place.transport),
+                None => format!("{} ({})", place.host, place.transport),
+            })
+            .collect();
+        let is_end = matches!(entry.action, Action::Stop | Action::Kill | Action::Fence);
+        vec![
+            age(entry.at_ms, style.now_ms).into(),
+            format!("{}@{}", entry.user, entry.controller).into(),
+            Text::new(action(entry.action), if is_end { Tone::Notice } else { Tone::Plain }),
+            subject.trial.0.clone().into(),
+            entry.attempt.map(|attempt| attempt.to_string()).unwrap_or_default().into(),
+            hosts.join(", ").into(),
+            subject.recipe.clone().into(),
+            subject.program.chars().take(12).collect::<String>().into(),
+            subject.argv.join(" ").into(),
+        ]
+    };
+    table(&columns, &entries.iter().map(row).collect::<Vec<_>>(), style)
+}
+
+fn action(action: Action) -> &'static str {
+    match action {
+        Action::Run => "run",
+        Action::Resume => "resume",
+        Action::Launch => "launch",
+        Action::Stop => "stop",
+        Action::Kill => "kill",
+        Action::Fence => "fence",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_unit() {
+        assert_eq!(milliseconds("2 min").ok(), Some(120_000));
+        assert_eq!(milliseconds("1w").ok(), Some(604_800_000));
+        for bad in ["", "d", "7", "7 years", "-1d"] {
+            assert!(milliseconds(bad).is_err(), "{bad:?}");
+        }
+    }
+}

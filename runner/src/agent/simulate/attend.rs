@@ -1,0 +1,175 @@
+//! The controller at work: it hears answers, reads what leaders wrote down, and finds out which attempts are lost.
+
+use super::World;
+use super::bugs::Bug;
+use super::network::Node;
+use crate::agent::SpoolRecord;
+use crate::launch::NotLaunched;
+use crate::machine::Input;
+use dtrain_protocol::checkpoint::folder_name;
+use dtrain_protocol::{AttemptId, Failure};
+
+/// Records that are read in one beat, for each machine, and at least.
+const READ: usize = 16;
+const READ_LEAST: usize = 64;
+
+/// How long a leader may not answer while a follower says that the attempt is over, in milliseconds.
+const TO_ANSWER: u64 = 3_000;
+
+impl World<'_> {
+    /// Ends what lives of attempts that are over, wherever it can be reached.
+    fn fence(&mut self) {
+        let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
+        if self.now < self.controller.fenced_at + 1000 || self.has(Bug::ReturnedNotEnded) {
+            return;
+        }
+        self.controller.fenced_at = self.now;
+        let over = self.agents.keys().filter(|(attempt, _)| *attempt < newest);
+        let over: Vec<_> = over.filter(|(_, on)| self.talk(Node::Controller, Node::Machine(*on))).collect();
+        for cell in over {
+            self.reached.note("came back and was ended");
+            self.agents.remove(&cell);
+        }
+    }
+
+    /// The controller does what is due, and reads what it can reach.
+    pub(super) fn attend(&mut self) {
+        if self.now < self.controller.away_until {
+            return;
+        }
+        self.tell(Input::Tick);
+        self.fence();
+        while let Some(input) = self.controller.owed.pop_front() {
+            self.tell(input);
+        }
+        self.hear_answers();
+        let Some(open) = self.controller.machine.open() else { return };
+        if self.controller.owed.iter().any(|input| matches!(input, Input::LaunchFailed { .. })) {
+            return;
+        }
+        let Some(machines) = self.controller.launched.get(&open).cloned() else {
+            // It crashed after the launch was recorded and before it happened.
+            return self.tell(Input::Gone { attempt: open, lost: None });
+        };
+        let leader = machines[0];
+        if self.talk(Node::Controller, Node::Machine(leader)) {
+            self.controller.unreachable_since = None;
+            return self.read(open, leader);
+        }
+        let now = self.now;
+        let since = *self.controller.unreachable_since.get_or_insert(now);
+        if self.has(Bug::GoneWhenSilent) {
+            return self.tell(Input::Gone { attempt: open, lost: None });
+        }
+        let answers = |machine: &&usize| self.talk(Node::Controller, Node::Machine(**machine));
+        let followers: Vec<usize> = machines[1..].iter().filter(answers).copied().collect();
+        let is_over = followers.iter().any(|machine| !self.agents.contains_key(&(open, *machine)));
+        if is_over && now >= since + TO_ANSWER {
+            self.reached.note("lost with its host");
+            self.lose(open, &machines, &followers);
+        } else if now >= since + self.setup.lost_after {
+            self.reached.note("given up");
+            self.controller.given_up.insert(open);
+            self.lose(open, &machines, &followers);
+        }
+    }
+
+    /// The host of a leader counts as lost: its followers that answer are ended, and what one of them mirrored is read.
+    fn lose(&mut self, attempt: AttemptId, machines: &[usize], followers: &[usize]) {
+        self.controller.unread.insert(attempt);
+        for machine in followers {
+            self.agents.remove(&(attempt, *machine));
+        }
+        self.read_mirror(attempt);
+        let lost = Failure::HostLost { host: format!("node{}", machines[0]), detail: "it is away".into() };
+        if self.controller.machine.open() == Some(attempt) {
+            self.tell(Input::Gone { attempt, lost: Some(lost) });
+        }
+    }
+
+    fn hear_answers(&mut self) {
+        for (attempt, machine, answer) in std::mem::take(&mut self.controller.answers) {
+            let is_open = self.controller.machine.open() == Some(attempt);
+            let (Err(reason), true) = (answer, is_open) else { continue };
+            if !self.talk(Node::Controller, Node::Machine(machine)) {
+                continue;
+            }
+            let failure = match reason {
+                NotLaunched::Checkpoint(detail) => {
+                    let folder =
+                        self.controller.newest().map(|point| point.folder.clone()).unwrap_or_default();
+                    self.may_refuse(attempt, &folder, &detail);
+                    Failure::CorruptCheckpoint { folder, detail }
+                }
+                other => Failure::Infrastructure { host: None, detail: other.to_string() },
+            };
+            self.tell(Input::LaunchFailed { attempt, failure });
+        }
+    }
+
+    /// Reads the spool of an attempt whose leader's machine answers.
+    fn read(&mut self, open: AttemptId, leader: usize) {
+        let is_alive = self.agents.contains_key(&(open, leader));
+        for _ in 0..READ_LEAST.max(READ * self.setup.machines) {
+            // Where nothing lives of it, nothing ever will: whoever asks for it buries it.
+            let spool = self.places[leader].disk.spools.entry(open).or_default();
+            let published =
+                if is_alive && !self.setup.bug.is_some_and(|bug| bug == Bug::PublishedBeforeFlushed) {
+                    spool.flushed
+                } else {
+                    spool.records.len()
+                };
+            if self.controller.read < published {
+                let record = spool.records[self.controller.read].clone();
+                self.controller.read += 1;
+                let read = self.controller.read;
+                let kept = self.controller.kept.entry(open).or_default();
+                *kept = (*kept).max(read);
+                if let Some(input) = input_of(record) {
+                    self.tell(input);
+                }
+                if self.controller.machine.open() != Some(open) {
+                    return;
+                }
+            } else {
+                break;
+            }
+        }
+        let records = self.places[leader].disk.spools[&open].records.len();
+        if self.controller.kept.get(&open).is_some_and(|kept| *kept > records) {
+            return self.breaks(|| format!("NL-1: what a controller was told is on disk: attempt {open}"));
+        }
+        let is_read = self.controller.read >= records || self.has(Bug::GoneBeforeRead);
+        if !is_alive && is_read {
+            self.reached.note("found gone");
+            // Its host may be back without the end of it.
+            self.read_mirror(open);
+            if self.controller.machine.open() == Some(open) {
+                self.tell(Input::Gone { attempt: open, lost: None });
+            }
+        }
+    }
+
+    /// A checkpoint may be refused only where it is not there.
+    fn may_refuse(&mut self, attempt: AttemptId, folder: &std::path::Path, detail: &str) {
+        let name = folder.file_name().and_then(|name| name.to_str());
+        let Some((step, of)) = name.and_then(dtrain_protocol::checkpoint::parse_folder_name) else { return };
+        let machines = self.controller.launched.get(&attempt).cloned().unwrap_or_default();
+        if self.is_whole((of, step), &|machine| machines.contains(&machine)) {
+            let name = folder_name(step, of);
+            self.breaks(|| format!("a checkpoint that is whole is not refused: {name}, {detail}"));
+        }
+    }
+}
+
+/// What the machine of the controller is told of a record.
+pub(super) fn input_of(record: SpoolRecord) -> Option<Input> {
+    Some(match record {
+        SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
+        SpoolRecord::Event(stamped) => Input::Event(stamped),
+        SpoolRecord::Committed { attempt, step, folder } => Input::Committed { attempt, step, folder },
+        SpoolRecord::CommitFailed { attempt, step, .. } => Input::CommitFailed { attempt, step },
+        SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
+        SpoolRecord::Unreadable { .. } => return None,
+    })
+}

@@ -1,0 +1,227 @@
+//! The audit log: who had what run where. One JSON document a line, only ever appended to.
+
+use crate::home::Home;
+use crate::secrets;
+use dtrain_protocol::{AttemptId, TrialId};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// A user had a trial run.
+    Run,
+    /// A user had a trial go on.
+    Resume,
+    /// An attempt is about to be launched.
+    Launch,
+    /// A trial was asked to stop.
+    Stop,
+    /// An attempt is about to be killed.
+    Kill,
+    /// A host is left out of a trial, or what it still ran of an earlier attempt was ended.
+    Fence,
+}
+
+/// A host, and why it counts as that host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Its name in the recipe; of this machine its host name.
+    pub host: String,
+    /// How it is reached: `here`, `ssh2`, `openssh` or `slurm`.
+    pub transport: String,
+    /// What its key is checked against: `known_hosts`, or for `openssh` also certificates; `None` where SSH is not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_key: Option<String>,
+}
+
+/// What is done to which trial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// The trial.
+    pub trial: TrialId,
+    /// blake3 of the program, in hexadecimal.
+    pub program: String,
+    /// The words of a command that is no model of dtrain's, without secrets; otherwise empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub argv: Vec<String>,
+    /// The hosts that may be used.
+    pub hosts: Vec<Place>,
+    /// Whose recipe it is: the user's own, or that of packages with their commits and digests.
+    pub recipe: String,
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// User id.
+    pub uid: u32,
+    /// User name; empty when it is not known.
+    pub user: String,
+    /// Host name of the machine whose user did it.
+    pub controller: String,
+    /// What was done.
+    pub action: Action,
+    /// The attempt, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptId>,
+    /// To what.
+    #[serde(flatten)]
+    pub subject: Subject,
+}
+
+/// Writes of one trial.
+#[derive(Clone, Debug)]
+pub struct Audit {
+    path: PathBuf,
+    subject: Subject,
+}
+
+impl Audit {
+    /// Writes to the log of a state folder.
+    pub fn new(home: &Home, subject: Subject) -> Self {
+        let argv = subject.argv.iter().map(|word| secrets::removed(word)).collect();
+        Self { path: path(home), subject: Subject { argv, ..subject } }
+    }
+
+    /// The same where it is about one host only.
+    pub fn on(mut self, host: &str) -> Self {
+        self.subject.hosts.retain(|place| place.host == host);
+        self
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends an entry, and waits until it is on disk.
+    pub fn write(&self, action: Action, attempt: Option<AttemptId>) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        let entry = Entry {
+            at_ms: u64::try_from(now).unwrap_or(u64::MAX),
+            uid: rustix::process::getuid().as_raw(),
+            user: std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default(),
+            controller: this_host(),
+            action,
+            attempt,
+            subject: self.subject.clone(),
+        };
+        append(&self.path, &entry)
+    }
+}
+
+/// Name of this machine.
+pub fn this_host() -> String {
+    sysinfo::System::host_name().unwrap_or_default()
+}
+
+/// The file of a state folder.
+pub fn path(home: &Home) -> PathBuf {
+    home.path().join("audit.jsonl")
+}
+
+fn append(path: &Path, entry: &Entry) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    // Others may write to it over a network, where appending is not one operation.
+    rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+    let mut line = if is_cut(&mut file)? { vec![b'\n'] } else { Vec::new() };
+    serde_json::to_writer(&mut line, entry)?;
+    line.push(b'\n');
+    file.write_all(&line)?;
+    file.sync_all()
+}
+
+/// Whether the last line was not written to its end.
+fn is_cut(file: &mut File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
+}
+
+/// All entries, oldest first, and how many lines cannot be read. None where nothing was written yet.
+pub fn read(home: &Home) -> io::Result<(Vec<Entry>, u64)> {
+    let bytes = match fs::read(path(home)) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), 0)),
+        Err(error) => return Err(error),
+    };
+    let (mut entries, mut damaged) = (Vec::new(), 0);
+    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match serde_json::from_slice(line) {
+            Ok(entry) => entries.push(entry),
+            Err(_) => damaged += 1,
+        }
+    }
+    Ok((entries, damaged))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn audit(home: &Home) -> Audit {
+        let place =
+            Place { host: "h".into(), transport: "ssh2".into(), host_key: Some("known_hosts".into()) };
+        let subject = Subject {
+            trial: TrialId("t".into()),
+            program: "00".into(),
+            argv: ["run", "--password", "x", "--token=hunter2hunter2"].map(String::from).to_vec(),
+            hosts: vec![place],
+            recipe: "own files".into(),
+        };
+        Audit::new(home, subject)
+    }
+
+    #[test]
+    fn entries_are_appended_for_their_owner_alone_and_read_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = Home::at(folder.path().join("new"));
+        assert_eq!(read(&home).expect("nothing is there"), (Vec::new(), 0));
+        let audit = audit(&home);
+        audit.write(Action::Run, None).expect("room");
+        audit.write(Action::Launch, Some(AttemptId(1))).expect("room");
+        let mode = fs::metadata(audit.path()).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        let (entries, damaged) = read(&home).expect("readable");
+        let told: Vec<_> = entries.iter().map(|entry| (entry.action, entry.attempt)).collect();
+        assert_eq!(told, [(Action::Run, None), (Action::Launch, Some(AttemptId(1)))]);
+        assert_eq!((damaged, entries[0].uid), (0, rustix::process::getuid().as_raw()));
+        let text = fs::read_to_string(audit.path()).expect("text");
+        assert!(!text.contains("hunter2") && text.contains("[removed: value of token]"), "{text}");
+    }
+
+    #[test]
+    fn an_entry_after_one_that_was_cut_is_not_lost() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = Home::at(folder.path());
+        fs::write(path(&home), "{\"at_ms\": 1, \"uid").expect("written");
+        audit(&home).write(Action::Stop, None).expect("room");
+        let (entries, damaged) = read(&home).expect("readable");
+        assert_eq!((entries.len(), damaged, entries[0].action), (1, 1, Action::Stop));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = Home::at(folder.path());
+        fs::create_dir(path(&home)).expect("made");
+        assert!(audit(&home).write(Action::Run, None).is_err());
+    }
+}

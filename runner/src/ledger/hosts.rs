@@ -1,0 +1,74 @@
+//! Hosts that answered, and what is held against them. It belongs to no trial: a host is not better for the next one.
+
+use super::{Fault, History, now_ms, stored, unstored};
+use crate::fact::{HostNews, LedgerError};
+use crate::strikes::{Cause, FORGOTTEN_MS, Strike};
+use rusqlite::{Connection, Transaction, params};
+
+/// A host that answered a controller of this history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownHost {
+    /// What people call it.
+    pub name: String,
+    /// When it answered last, in milliseconds since the Unix epoch.
+    pub seen_ms: u64,
+}
+
+impl History {
+    /// All hosts that ever answered, by name.
+    pub fn hosts(&self) -> Result<Vec<KnownHost>, LedgerError> {
+        self.read("read hosts from", |database| {
+            let mut select = database.prepare("SELECT name, seen_ms FROM host ORDER BY name")?;
+            let rows = select
+                .query_map([], |row| Ok(KnownHost { name: row.get(0)?, seen_ms: unstored(row.get(1)?) }))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Holds nothing more against `host`, nor against others for not hearing it; how many strikes there were.
+    pub fn forgive(&mut self, host: &str) -> Result<usize, LedgerError> {
+        self.write("forgive a host in", |transaction| {
+            Ok(transaction.execute("DELETE FROM strike WHERE host = ?1 OR partner = ?1", [host])?)
+        })
+    }
+}
+
+/// All strikes that still count, oldest first. A cause that only a newer dtrain knows counts for that alone.
+pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, Fault> {
+    let mut select = database.prepare_cached(
+        "SELECT host, partner, cause, at_ms, detail FROM strike WHERE at_ms >= ?1 ORDER BY at_ms, id",
+    )?;
+    let since = now_ms().saturating_sub(stored(FORGOTTEN_MS));
+    let mut rows = select.query([since])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let Some(cause) = Cause::parse(row.get_ref(2)?.as_str()?) else { continue };
+        let (host, with, at_ms, detail) = (row.get(0)?, row.get(1)?, unstored(row.get(3)?), row.get(4)?);
+        found.push(Strike { host, with, cause, at_ms, detail });
+    }
+    Ok(found)
+}
+
+/// Keeps what is new of hosts, and forgets strikes that no longer count.
+pub(super) fn keep(transaction: &Transaction<'_>, news: &HostNews) -> Result<(), Fault> {
+    let now = now_ms();
+    for name in &news.answered {
+        transaction
+            .prepare_cached(
+                "INSERT INTO host(name, seen_ms) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms",
+            )?
+            .execute(params![name, now])?;
+    }
+    for Strike { host, with, cause, at_ms, detail } in &news.strikes {
+        transaction
+            .prepare_cached(
+                "INSERT INTO strike(host, partner, cause, at_ms, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![host, with, cause.word(), stored(*at_ms), detail])?;
+    }
+    if !news.strikes.is_empty() {
+        let since = now.saturating_sub(stored(FORGOTTEN_MS));
+        transaction.execute("DELETE FROM strike WHERE at_ms < ?1", [since])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! How many attempts a trial has, by whose failures they are lost.
+
+use super::begun;
+use super::ranks::figures;
+use crate::fact::{Ended, Fact, Verdict};
+use crate::machine::failure::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
+use crate::machine::{Blame, Input, Machine, Moment};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped};
+
+/// Loses attempts by `failure` every `seconds` until the trial has failed; the attempts and the milliseconds it took.
+fn lose(machine: &mut Machine, failure: &Failure, seconds: u64) -> (u64, u64) {
+    let begun = machine.attempt().0;
+    let mut now = 0;
+    while machine.verdict().is_none() {
+        now += seconds * 1000;
+        let attempt = machine.attempt();
+        machine.step(Moment(now), Input::Over { attempt, ended: Ended::Lost(failure.clone()) });
+        assert_eq!(machine.step(Moment(now), Input::Tick), [], "the next attempt follows after a pause");
+        now += 60_000;
+        machine.step(Moment(now), Input::Tick);
+        machine.step(Moment(now), Input::Looked);
+    }
+    assert_eq!(machine.verdict(), Some(&Verdict::Failed(failure.clone())));
+    (machine.attempt().0 - begun + 1, now)
+}
+
+#[test]
+fn a_training_that_makes_no_progress_fails_after_five_attempts() {
+    let (mut machine, _) = begun();
+    let failure = Failure::Other("a panic".into());
+    let (attempts, _) = lose(&mut machine, &failure, 1);
+    assert_eq!(attempts, u64::from(ATTEMPTS_OF_TRAINING));
+}
+
+#[test]
+fn machines_that_fail_end_a_trial_after_a_day_only_and_leave_the_budget_of_the_training_alone() {
+    let (mut machine, _) = begun();
+    let lost = Failure::HostLost { host: "node1".into(), detail: "silent".into() };
+    let (attempts, took) = lose(&mut machine.clone(), &lost, 120);
+    assert!(took.abs_diff(MACHINES_FAIL_FOR_MS) < 400_000, "{took}");
+    assert!((400..u64::from(Blame::Machines.attempts())).contains(&attempts), "{attempts}");
+    // The facts alone end it too, where no controller lives for long.
+    let mut facts = vec![Fact::AttemptStarted { attempt: AttemptId(1), from: None }];
+    while Machine::replay(&facts).0.verdict().is_none() {
+        let attempt = Machine::replay(&facts).0.attempt();
+        facts.push(Fact::AttemptEnded { attempt, ended: Ended::NotLaunched(lost.clone()) });
+        facts.push(Fact::AttemptStarted { attempt: AttemptId(attempt.0 + 1), from: None });
+        if u64::from(Blame::Machines.attempts()) == attempt.0 {
+            facts.pop();
+        }
+    }
+    assert_eq!(Machine::replay(&facts).0.attempt().0, u64::from(Blame::Machines.attempts()));
+
+    for attempt in 1..=100 {
+        let attempt = AttemptId(attempt);
+        machine.step(Moment(0), Input::Over { attempt, ended: Ended::Lost(lost.clone()) });
+        machine.step(Moment(60_000), Input::Tick);
+        machine.step(Moment(60_000), Input::Looked);
+    }
+    assert_eq!((machine.failures(Blame::Machines), machine.failures(Blame::Training)), (100, 0));
+    let (attempts, _) = lose(&mut machine, &Failure::Exited { code: Some(1), signal: None }, 1);
+    assert_eq!(attempts, u64::from(ATTEMPTS_OF_TRAINING));
+}
+
+#[test]
+fn data_that_cannot_be_used_on_one_host_of_several_is_tried_once_on_others() {
+    let fails = |machine: &mut Machine, failure: &Failure| {
+        let attempt = machine.attempt();
+        machine.step(Moment(0), Input::Over { attempt, ended: Ended::Lost(failure.clone()) });
+        machine.step(Moment(60_000), Input::Tick);
+        machine.step(Moment(60_000), Input::Looked);
+        machine.verdict().cloned()
+    };
+    let (mut machine, _) = begun();
+    let alone = Failure::Data("no such file".into());
+    assert_eq!(fails(&mut machine.clone(), &alone), Some(Verdict::Failed(alone)), "there is no other host");
+    let there = Failure::DataOn { host: Some("node1".into()), detail: "no such file".into() };
+    assert_eq!(fails(&mut machine, &there), None);
+    let replayed = Machine::replay(&[
+        Fact::AttemptStarted { attempt: AttemptId(1), from: None },
+        Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Lost(there.clone()) },
+        Fact::AttemptStarted { attempt: AttemptId(2), from: None },
+    ]);
+    for mut machine in [machine.clone(), replayed.0] {
+        assert_eq!(fails(&mut machine, &there), Some(Verdict::Failed(there.clone())));
+    }
+    // A new step in between: it is another file, and another host may have that.
+    let event = Event::Step(figures(7));
+    let attempt = machine.attempt();
+    let said = Stamped { attempt, rank: Rank(0), sequence: 0, at_ms: 0, event };
+    machine.step(Moment(60_000), Input::Event(said));
+    assert_eq!(fails(&mut machine, &there), None);
+}

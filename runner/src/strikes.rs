@@ -1,0 +1,318 @@
+//! What is held against hosts, and which of them are left out because of it: pure, from strikes that the history keeps.
+//!
+//! A strike says that one attempt was lost, or held up, by one cause on one host. Two of the same host and cause within an hour leave
+//! the host out for ten minutes; every further time, for twice as long as the time before, up to a day. A week after a strike nothing
+//! of it is left. Strikes are kept across trials, as a host is not better for the next one.
+//!
+//! Where two hosts do not hear each other nobody knows which is to blame: that counts half for each, and what was held against a pair
+//! is settled once one of the two is left out. So the host that all pairs have in common goes first, and of one pair only one.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Milliseconds within which strikes add up.
+const WINDOW_MS: u64 = 60 * 60 * 1000;
+
+/// Milliseconds for which a host is left out the first time.
+const FIRST_MS: u64 = 10 * 60 * 1000;
+
+/// The most milliseconds for which a host is left out.
+const LONGEST_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Milliseconds after which nothing is left of a strike.
+pub const FORGOTTEN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
+/// What two strikes weigh.
+const LIMIT: u32 = 4;
+
+/// Hosts that must remain for a slow one to be left out. A slow rank takes 1.3 times as long as its like: with fewer hosts than these
+/// the training is faster with it than without.
+const FOR_A_SLOW_ONE: usize = 4;
+
+/// What is held against a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// It was lost.
+    Lost,
+    /// It could not start its ranks.
+    Launch,
+    /// The system, or somebody, killed a rank there.
+    Killed,
+    /// A rank there failed by itself, which may be the fault of the program: it counts half.
+    Rank,
+    /// It and another host did not hear each other: it counts half for each.
+    Link,
+    /// The data could not be read there, while other hosts may be able to: once is enough.
+    Data,
+    /// A rank there was slow for many steps: once is enough.
+    Slow,
+}
+
+impl Cause {
+    /// The cause as it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Launch => "launch",
+            Self::Killed => "killed",
+            Self::Rank => "rank",
+            Self::Link => "link",
+            Self::Data => "data",
+            Self::Slow => "slow",
+        }
+    }
+
+    /// The cause in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Lost => "the host was lost",
+            Self::Launch => "ranks could not be started",
+            Self::Killed => "a rank was killed",
+            Self::Rank => "a rank failed",
+            Self::Link => "two hosts did not hear each other",
+            Self::Data => "the data could not be read",
+            Self::Slow => "a rank was slow",
+        }
+    }
+
+    /// The cause that is written so.
+    pub fn parse(word: &str) -> Option<Self> {
+        let all = [Self::Lost, Self::Launch, Self::Killed, Self::Rank, Self::Link, Self::Data, Self::Slow];
+        all.into_iter().find(|cause| cause.word() == word)
+    }
+
+    fn weight(self) -> u32 {
+        match self {
+            Self::Rank | Self::Link => 1,
+            Self::Lost | Self::Launch | Self::Killed => 2,
+            Self::Data | Self::Slow => LIMIT,
+        }
+    }
+}
+
+/// One thing held against a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strike {
+    /// What people call the host.
+    pub host: String,
+    /// The other host of a pair that did not hear each other.
+    pub with: Option<String>,
+    /// What for.
+    pub cause: Cause,
+    /// When, in milliseconds since the Unix epoch by the clock of the controller.
+    pub at_ms: u64,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// A host that is not used now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// What people call it.
+    pub host: String,
+    /// Why.
+    pub cause: Cause,
+    /// Until when, in milliseconds since the Unix epoch.
+    pub until_ms: u64,
+    /// What was seen last.
+    pub detail: String,
+}
+
+/// What is known of one host and one cause.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    /// Weight, time and the other host of what was not settled.
+    open: Vec<(u32, u64, Option<String>)>,
+    /// How often the host was left out for it.
+    times: u32,
+    until_ms: u64,
+    detail: String,
+}
+
+impl Account {
+    fn sum(&self) -> u32 {
+        self.open.iter().map(|(weight, ..)| weight).sum()
+    }
+}
+
+/// The hosts that `strikes` leave out at `now_ms`, those first that are left out the longest. For each host the longest of its causes.
+pub fn left_out(strikes: &[Strike], now_ms: u64) -> Vec<LeftOut> {
+    let mut all: BTreeMap<String, LeftOut> = BTreeMap::new();
+    for ((host, cause), account) in accounts(strikes, now_ms) {
+        let Account { until_ms, detail, .. } = account;
+        if until_ms > now_ms && all.get(&host).is_none_or(|known| known.until_ms < until_ms) {
+            all.insert(host.clone(), LeftOut { host, cause, until_ms, detail });
+        }
+    }
+    let mut all: Vec<LeftOut> = all.into_values().collect();
+    all.sort_by_key(|left_out| std::cmp::Reverse(left_out.until_ms));
+    all
+}
+
+/// Of `left_out` those that a launch on hosts called `usable` does without, the worst first. At least one host remains; a slow one goes
+/// only where that makes the others faster.
+pub fn done_without(left_out: &[LeftOut], usable: &[String]) -> Vec<LeftOut> {
+    let mut gone: Vec<LeftOut> = Vec::new();
+    let is_slow = |one: &&LeftOut| one.cause == Cause::Slow;
+    let known = || left_out.iter().filter(|one| usable.contains(&one.host));
+    // Slow ones last: they are worth more than those that fail.
+    for one in known().filter(|one| !is_slow(one)).chain(known().filter(is_slow)) {
+        let remain = usable.len() - gone.len() - 1;
+        let least = if is_slow(&one) { FOR_A_SLOW_ONE } else { 1 };
+        if remain >= least {
+            gone.push(one.clone());
+        }
+    }
+    gone
+}
+
+fn accounts(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, Cause), Account> {
+    let mut all: BTreeMap<(String, Cause), Account> = BTreeMap::new();
+    let mut strikes: Vec<&Strike> = strikes.iter().collect();
+    strikes.sort_by_key(|strike| strike.at_ms);
+    for strike in strikes {
+        // A clock that was set back does not make a host bad for longer.
+        let at_ms = strike.at_ms.min(now_ms);
+        if now_ms - at_ms >= FORGOTTEN_MS {
+            continue;
+        }
+        // Of two that are equal the one goes that was not heard.
+        let both = [
+            strike.with.as_ref().map(|with| (with, Some(&strike.host))),
+            Some((&strike.host, strike.with.as_ref())),
+        ];
+        let both: Vec<(&String, Option<&String>)> = both.into_iter().flatten().collect();
+        for (host, other) in &both {
+            let account = all.entry(((*host).clone(), strike.cause)).or_default();
+            account.open.retain(|(_, at, _)| at_ms - at < WINDOW_MS);
+            account.open.push((strike.cause.weight(), at_ms, other.cloned()));
+            account.detail.clone_from(&strike.detail);
+        }
+        let sum = |host: &String| all.get(&(host.clone(), strike.cause)).map_or(0, Account::sum);
+        // The first of the heaviest.
+        let worst = both.iter().map(|(host, _)| *host).rev().max_by_key(|host| sum(host));
+        if let Some(worst) = worst.filter(|host| sum(host) >= LIMIT) {
+            leave_out(&mut all, worst, strike.cause, at_ms);
+        }
+    }
+    all
+}
+
+/// Leaves a host out, and holds nothing more against those that did not hear it.
+fn leave_out(all: &mut BTreeMap<(String, Cause), Account>, host: &str, cause: Cause, at_ms: u64) {
+    for ((_, other), account) in all.iter_mut() {
+        if *other == cause {
+            account.open.retain(|(_, _, with)| with.as_deref() != Some(host));
+        }
+    }
+    if let Some(account) = all.get_mut(&(host.to_owned(), cause)) {
+        account.open.clear();
+        let doubled = FIRST_MS.saturating_mul(1u64 << account.times.min(20));
+        account.until_ms = at_ms.saturating_add(doubled.min(LONGEST_MS));
+        account.times += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000;
+    const START: u64 = 1_800_000_000_000;
+
+    fn strike(host: &str, cause: Cause, minute: u64) -> Strike {
+        Strike { host: host.into(), with: None, cause, at_ms: START + minute * MINUTE, detail: "seen".into() }
+    }
+
+    fn pair(host: &str, with: &str, minute: u64) -> Strike {
+        Strike { with: Some(with.into()), ..strike(host, Cause::Link, minute) }
+    }
+
+    /// Host and minutes for which each is still left out.
+    fn out(strikes: &[Strike], minute: u64) -> Vec<(String, u64)> {
+        let now = START + minute * MINUTE;
+        left_out(strikes, now).into_iter().map(|one| (one.host, (one.until_ms - now) / MINUTE)).collect()
+    }
+
+    fn hosts(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn two_strikes_within_an_hour_leave_a_host_out_and_each_time_for_twice_as_long() {
+        let one = strike("a", Cause::Lost, 0);
+        assert_eq!(out(std::slice::from_ref(&one), 0), []);
+        assert_eq!(out(&[one.clone(), strike("a", Cause::Lost, 61)], 61), [], "an hour apart");
+        assert_eq!(out(&[one.clone(), strike("a", Cause::Launch, 1)], 1), [], "another cause");
+        assert_eq!(out(&[one.clone(), strike("b", Cause::Lost, 1)], 1), [], "another host");
+        let mut strikes = vec![one, strike("a", Cause::Lost, 5)];
+        assert_eq!(out(&strikes, 5), [("a".into(), 10)]);
+        assert_eq!(out(&strikes, 14), [("a".into(), 1)]);
+        assert_eq!(out(&strikes, 15), [], "it is tried again");
+        let (mut minute, mut before) = (20, 10);
+        for _ in 0..10 {
+            strikes.extend([strike("a", Cause::Lost, minute), strike("a", Cause::Lost, minute + 1)]);
+            let [(_, minutes)] = out(&strikes, minute + 1)[..] else { panic!("left out again") };
+            assert!(minutes == 2 * before || minutes == 24 * 60, "{minutes} after {before}");
+            (before, minute) = (minutes, minute + 1 + minutes);
+            if minutes == 24 * 60 {
+                return;
+            }
+        }
+        panic!("a day is the most");
+    }
+
+    #[test]
+    fn the_host_that_all_pairs_have_in_common_is_left_out_and_the_others_are_not() {
+        let strikes = [pair("a", "c", 0), pair("b", "c", 1), pair("c", "d", 2), pair("e", "c", 3)];
+        assert_eq!(out(&strikes[..3], 3), []);
+        assert_eq!(out(&strikes, 3), [("c".into(), 10)]);
+        let later = [strikes.as_slice(), &[pair("a", "b", 4), pair("a", "b", 5)]].concat();
+        assert_eq!(out(&later, 5), [("c".into(), 8)], "what was held against pairs with it is settled");
+    }
+
+    #[test]
+    fn of_one_pair_only_one_is_left_out() {
+        let strikes: Vec<Strike> = (0..4).map(|minute| pair("a", "b", minute)).collect();
+        assert_eq!(out(&strikes[..3], 2), []);
+        assert_eq!(out(&strikes, 3), [("b".into(), 10)], "the one that was not heard");
+        let turned: Vec<Strike> =
+            [pair("a", "b", 0), pair("b", "a", 1), pair("a", "b", 2), pair("b", "a", 3)].into();
+        assert_eq!(out(&turned, 3).len(), 1);
+    }
+
+    #[test]
+    fn a_rank_that_fails_by_itself_counts_half_and_bad_data_or_a_slow_rank_at_once() {
+        let ranks: Vec<Strike> = (0..4).map(|minute| strike("a", Cause::Rank, minute)).collect();
+        assert_eq!((out(&ranks[..3], 2), out(&ranks, 3)), (vec![], vec![("a".into(), 10)]));
+        assert_eq!(out(&[strike("a", Cause::Data, 0)], 0), [("a".into(), 10)]);
+        assert_eq!(out(&[strike("a", Cause::Slow, 0)], 9), [("a".into(), 1)]);
+    }
+
+    #[test]
+    fn at_least_one_host_remains_and_a_slow_one_goes_only_where_that_helps() {
+        let bad = |host: &str, cause, until_ms| LeftOut {
+            host: host.into(),
+            cause,
+            until_ms,
+            detail: String::new(),
+        };
+        let names = |left_out: &[LeftOut], usable: &[&str]| -> Vec<String> {
+            done_without(left_out, &hosts(usable)).into_iter().map(|one| one.host).collect()
+        };
+        let all = [bad("b", Cause::Lost, 9), bad("a", Cause::Launch, 5), bad("c", Cause::Slow, 20)];
+        assert_eq!(names(&all, &["a", "b"]), ["b"], "one remains");
+        assert_eq!(names(&all, &["a"]), [""; 0]);
+        assert_eq!(names(&all, &["d", "e"]), [""; 0], "they are not asked for");
+        assert_eq!(names(&all, &["a", "b", "c", "d", "e", "f"]), ["b", "a"], "three others are too few");
+        assert_eq!(names(&all, &["a", "b", "c", "d", "e", "f", "g"]), ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_and_a_week_change_nothing_for_long() {
+        let future = [strike("a", Cause::Data, 1_000_000)];
+        assert_eq!(out(&future, 0), [("a".into(), 10)], "as if it were now");
+        assert_eq!(left_out(&[strike("a", Cause::Data, 0)], START + FORGOTTEN_MS), []);
+    }
+}
