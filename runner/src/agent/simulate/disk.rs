@@ -42,6 +42,8 @@ pub(super) struct Disk {
     pub(super) spools: BTreeMap<AttemptId, Spool>,
     /// What the leaders of other machines wrote down.
     pub(super) mirrors: BTreeMap<AttemptId, Spool>,
+    /// What was fetched for ranks alone, by the folder of the checkpoint: the names of the files.
+    pub(super) parts: BTreeMap<String, BTreeSet<String>>,
     pub(super) full_until: u64,
     pub(super) slow_until: u64,
 }
@@ -49,6 +51,7 @@ pub(super) struct Disk {
 impl Disk {
     /// Power fails. Files of ranks are flushed before they say so, and folders that have a table of contents are durable.
     pub(super) fn lose_unflushed(&mut self) {
+        self.parts.clear();
         for spool in self.spools.values_mut().chain(self.mirrors.values_mut()) {
             spool.records.truncate(spool.flushed);
         }

@@ -10,6 +10,7 @@ mod agents;
 mod bugs;
 mod controller;
 mod disk;
+mod fetch;
 mod mirror;
 mod network;
 mod promises;

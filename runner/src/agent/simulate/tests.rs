@@ -71,6 +71,8 @@ fn all_promises_hold_in_every_world() {
         "no machine answers",
         "durable checkpoint",
         "resumed",
+        "fetched in parts",
+        "copied for a second host",
         "spool out of reach",
         "found gone",
         "end",
