@@ -77,6 +77,15 @@ pub fn share(size: u64, index: u32, parts: u32) -> Range<u64> {
     cut(index)..cut(index + 1)
 }
 
+/// The range of `0..length` that part `index` of `parts` holds, where the first parts are the longer ones by at most one.
+///
+/// A vector is cut so among the ranks that shard it; [`share`] cuts dimensions.
+pub fn part(length: u64, index: u64, parts: u64) -> Range<u64> {
+    let (each, longer) = (length / parts, length % parts);
+    let begin = index * each + index.min(longer);
+    begin..begin + each + u64::from(index < longer)
+}
+
 /// The region of the parameter called `name`, of global `shape`, that the rank at `coord` holds.
 pub fn region(name: &str, shape: &[u64], layout: &Layout, coord: Coord) -> Region {
     let mut region = Region::whole(shape);

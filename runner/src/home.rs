@@ -1,6 +1,6 @@
 //! Where things lie on disk: the state folder and the folder of one trial. Hardly more than names.
 
-use dtrain_protocol::checkpoint::folder_name;
+use dtrain_protocol::checkpoint::{FETCHED, folder_name};
 use dtrain_protocol::{AttemptId, Rank, StepId, TrialId};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -76,6 +76,11 @@ impl TrialFolder {
     /// The same before it is committed.
     pub fn partial_checkpoint(&self, step: StepId, attempt: AttemptId) -> PathBuf {
         self.checkpoints().join(format!("{}.partial", folder_name(step, attempt)))
+    }
+
+    /// What was fetched of the checkpoint whose folder is called `name` for the ranks of this host, when that is not all.
+    pub fn fetched_checkpoint(&self, name: &str) -> PathBuf {
+        self.checkpoints().join(format!("{name}{FETCHED}"))
     }
 
     /// What the ranks of `attempt` said, in order.

@@ -11,10 +11,12 @@ mod committed;
 mod cover;
 mod damage;
 pub mod head;
+mod reads;
 mod slice;
 
 pub use committed::is_file_name;
 pub use damage::Damage;
+pub use reads::{Chunks, Reading};
 pub use slice::{Shared, Slice};
 
 use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId};
@@ -153,6 +155,10 @@ pub struct SavedFile {
 pub fn folder_name(step: StepId, attempt: AttemptId) -> String {
     format!("step-{:09}.a{attempt}", step.0)
 }
+
+/// What the name of a folder ends with that has no more of a checkpoint than the ranks of its host read: its files have their
+/// lengths, and holes where nothing was fetched. It is no checkpoint to anybody else.
+pub const FETCHED: &str = ".fetched";
 
 /// The step and attempt of a folder name, committed or `.partial`; `None` for any other name.
 pub fn parse_folder_name(name: &str) -> Option<(StepId, AttemptId)> {

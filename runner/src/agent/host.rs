@@ -5,6 +5,7 @@ use super::foreign::Rendezvous;
 use super::messages::{Exit, HostMessage};
 use super::mirror::Mirror;
 use super::order::{FollowerOrder, Process};
+use super::parts;
 use super::peers::door::Door;
 use super::peers::link::Pulses;
 use super::rank::{self, Change, Ground, RankProcess};
@@ -17,8 +18,9 @@ use dtrain_protocol::{Event, Link, Rank};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use std::io;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long work on checkpoints may take once the attempt is over.
@@ -34,6 +36,8 @@ pub(super) struct HostDriver<'a> {
     mapping: Option<Arc<OwnedFd>>,
     worker: Worker,
     mirror: Mirror,
+    /// Where the ranks go on from, when that is not the checkpoint itself.
+    fetched: Arc<OnceLock<PathBuf>>,
     inbox: Sender<Message>,
     began: Instant,
     /// When output that is still open is given up.
@@ -58,6 +62,7 @@ impl<'a> HostDriver<'a> {
             Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) => None,
         });
         let folder = TrialFolder::at(&order.folder);
+        let fetched = Arc::<OnceLock<PathBuf>>::default();
         let workshop = Workshop {
             attempt: order.attempt,
             trial: folder.clone(),
@@ -65,6 +70,8 @@ impl<'a> HostDriver<'a> {
             host: order.seat.host,
             bind: order.seat.bind.clone(),
             framework,
+            assignments: order.assignments.clone(),
+            fetched: Arc::clone(&fetched),
             pulses: Arc::clone(pulses),
         };
         let done = inbox.clone();
@@ -80,6 +87,7 @@ impl<'a> HostDriver<'a> {
             worker,
             mirror: Mirror::at(folder.mirror(order.attempt)),
             folder,
+            fetched,
             inbox: inbox.clone(),
             began: Instant::now(),
             closed_by: None,
@@ -150,6 +158,7 @@ impl<'a> HostDriver<'a> {
         // see one folder, the leader's host is enough.
         if !self.order.seat.is_shared || self.order.seat.host == 0 {
             commit::remove_partial(&checkpoints, self.order.attempt)
+                .and_then(|()| parts::remove(&self.folder, self.fetched.get().map(PathBuf::as_path)))
                 .map_err(|error| format!("old checkpoints: {error}"))?;
         }
         let (first, resume) = (assignments.first().map_or(Rank(0), |one| one.rank), resumed(assignments));
@@ -166,7 +175,7 @@ impl<'a> HostDriver<'a> {
             let mut assignment = assignment.clone();
             assignment.checkpoints.clone_from(&checkpoints);
             if let (Some(point), Some(name)) = (&mut assignment.resume, &resume) {
-                point.folder = checkpoints.join(name);
+                point.folder = self.fetched.get().cloned().unwrap_or_else(|| checkpoints.join(name));
             }
             if let Link::Tls { bind, .. } = &mut assignment.link {
                 bind.clone_from(&self.order.seat.bind);

@@ -298,6 +298,7 @@ impl<'a> Leading<'a> {
                         self.links.remove(&host);
                     }
                 }
+                Effect::Note(words) => note(&words),
                 Effect::Announce => {
                     self.flush()?;
                     self.told_at = None;

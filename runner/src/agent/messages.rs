@@ -3,8 +3,11 @@
 use super::foreign::Rendezvous;
 use super::peers::PeerAddress;
 use dtrain_protocol::{Event, FileEntry, Order, Rank, StepId};
+use dtrain_recipes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the leader asks of a host.
 ///
@@ -28,6 +31,20 @@ pub(super) enum LeaderMessage {
         /// Content of the table of contents, of a committed checkpoint.
         #[serde(with = "shared")]
         manifest: Arc<str>,
+    },
+    /// Fetch what the ranks of the host read of a checkpoint from other hosts, unless it is there; the answer is
+    /// [`HostMessage::Fetched`].
+    FetchParts {
+        /// Name of the checkpoint's folder.
+        folder: String,
+        /// Each file with the hosts that have it.
+        #[serde(with = "shared")]
+        files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
+        /// Content of the table of contents.
+        #[serde(with = "shared")]
+        manifest: Arc<str>,
+        /// Names of files that are fetched whole and kept, as fewer than two of the hosts with ranks have them.
+        keep: Vec<String>,
     },
     /// Find free ports for foreign ranks; the answer is [`HostMessage::Reserved`].
     ReservePorts {
@@ -103,10 +120,10 @@ pub(super) enum HostMessage {
         /// Names of the files that are there in their length.
         files: Vec<String>,
     },
-    /// The files that were to be fetched are here; or why not.
+    /// What was to be fetched is here; or why not.
     Fetched {
         /// How it went.
-        outcome: Result<(), Refusal>,
+        outcome: Result<Fetched, Refusal>,
     },
     /// Ports that are free here; or why there are none.
     Reserved {
@@ -162,6 +179,46 @@ pub(super) enum HostMessage {
         /// How it went.
         outcome: Result<(), String>,
     },
+}
+
+/// What was fetched of a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Fetched {
+    /// Bytes that came over the network.
+    pub(super) bytes: u64,
+    /// Bytes that were needed: what the ranks of the host read, in whole chunks, of files that the host had not whole; and files
+    /// that it keeps for others.
+    pub(super) needed: u64,
+    /// How many hosts they came from.
+    pub(super) hosts: u32,
+    /// How long it took.
+    pub(super) milliseconds: u64,
+}
+
+impl Fetched {
+    /// What two hosts fetched at the same time.
+    pub(super) fn and(&self, other: &Self) -> Self {
+        Self {
+            bytes: self.bytes + other.bytes,
+            needed: self.needed + other.needed,
+            hosts: self.hosts.max(other.hosts),
+            milliseconds: self.milliseconds.max(other.milliseconds),
+        }
+    }
+}
+
+impl fmt::Display for Fetched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, needed, hosts, milliseconds } = *self;
+        let hosts = if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") };
+        let seconds = Duration::from_millis(milliseconds).as_secs_f64();
+        write!(
+            f,
+            "fetched {} from {hosts} in {seconds:.1} s, of {} that were needed",
+            Bytes(bytes),
+            Bytes(needed)
+        )
+    }
 }
 
 /// Why a checkpoint could not be fetched.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `leader`, `follower` | what is decided: state machines without sockets, clocks, disks and processes |
 //! | `messages` | what they tell each other |
-//! | `lead`, `follow`, `host`, `work` | the drivers: sockets, spool, processes, and the disk in a thread of its own |
+//! | `lead`, `follow`, `host`, `work`, `parts` | the drivers: sockets, spool, processes, and the disk in a thread of its own |
 //! | `peers` | the connections between agents |
 
 mod files;
@@ -24,6 +24,7 @@ mod memory;
 mod messages;
 mod mirror;
 mod order;
+mod parts;
 mod peers;
 mod rank;
 #[cfg(test)]

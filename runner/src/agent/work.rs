@@ -2,7 +2,8 @@
 
 use super::follower::Work;
 use super::foreign::{free_ports, meeting_port};
-use super::messages::{HostMessage, Refusal};
+use super::messages::{Fetched, HostMessage, Refusal};
+use super::parts::{self, Parts};
 use super::peers::PeerAddress;
 use super::peers::door::{self, Door};
 use super::peers::fetch::fetch;
@@ -12,13 +13,15 @@ use crate::checkpoints::{self, commit};
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
-use dtrain_protocol::{AttemptId, FileEntry};
+use dtrain_protocol::{Assignment, AttemptId, FileEntry, Manifest};
 use dtrain_recipes::Framework;
+use std::collections::BTreeSet;
 use std::fs;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the work of a host needs.
 pub(super) struct Workshop {
@@ -32,6 +35,10 @@ pub(super) struct Workshop {
     pub(super) bind: String,
     /// What foreign ranks are written for.
     pub(super) framework: Option<Framework>,
+    /// The ranks of the host.
+    pub(super) assignments: Vec<Assignment>,
+    /// Set to the folder that the ranks go on from, when that is not the checkpoint itself.
+    pub(super) fetched: Arc<OnceLock<PathBuf>>,
     pub(super) pulses: Arc<Pulses>,
 }
 
@@ -81,11 +88,11 @@ impl Workshop {
             }
             Work::Fetch { folder, files, manifest } => {
                 let fetched = self.fetch(&folder, &files, Some(&manifest));
-                let outcome = fetched.map_err(|error| {
-                    let is_of_checkpoint = matches!(error, NotLaunched::Checkpoint(_));
-                    Refusal { reason: error.to_string(), is_of_checkpoint }
-                });
-                HostMessage::Fetched { outcome }
+                HostMessage::Fetched { outcome: fetched.map_err(refusal) }
+            }
+            Work::FetchParts { folder, files, manifest, keep } => {
+                let fetched = self.fetch_parts(&folder, &files, &manifest, &keep);
+                HostMessage::Fetched { outcome: fetched.map_err(refusal) }
             }
             Work::ReservePorts { ranks, is_meeting } => {
                 let meeting = if is_meeting {
@@ -105,7 +112,7 @@ impl Workshop {
                 let outcome = self
                     .fetch(&folder_name(step, self.attempt), &copies, None)
                     .map_err(|error| error.to_string())
-                    .and_then(|()| commit::prepare(&partial, &manifest));
+                    .and_then(|_| commit::prepare(&partial, &manifest));
                 HostMessage::Prepared { step, outcome }
             }
             Work::SealMirror => {
@@ -120,6 +127,10 @@ impl Workshop {
                 if let Err(error) = commit::retain(&checkpoints, keep, self.attempt, resumed.as_deref()) {
                     note(&format!("an old checkpoint cannot be removed: {error}"));
                 }
+                // All ranks have saved, so that none reads any more what it went on from.
+                if let Err(error) = parts::remove(&self.trial, None) {
+                    note(&format!("what was fetched of an old checkpoint cannot be removed: {error}"));
+                }
                 return None;
             }
             Work::Discard { step } => {
@@ -131,7 +142,7 @@ impl Workshop {
         })
     }
 
-    /// Fetches the files of the checkpoint `name` that are not here; with `manifest` it is committed here then.
+    /// Fetches the files of the checkpoint `name` that are not here, whole; with `manifest` it is committed here then.
     ///
     /// `Err` says whether the checkpoint is to blame, or only what keeps it from being had here now.
     fn fetch(
@@ -139,22 +150,79 @@ impl Workshop {
         name: &str,
         files: &[(FileEntry, Vec<PeerAddress>)],
         manifest: Option<&str>,
-    ) -> Result<(), NotLaunched> {
+    ) -> Result<Fetched, NotLaunched> {
+        let since = Instant::now();
+        let mut fetched = Fetched::default();
+        let mut hosts = BTreeSet::new();
         let folder =
             door::checkpoint(&self.trial, name).ok_or_else(|| format!("{name} is not a checkpoint"))?;
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         for (file, from) in files {
             let door = self.door.as_deref().ok_or("this host is alone")?;
-            fetch(door, self.host, &self.trial, name, file, from, &self.pulses)?;
+            if let Some(host) = fetch(door, self.host, &self.trial, name, file, from, &self.pulses)? {
+                fetched.bytes += file.bytes;
+                hosts.insert(host);
+            }
         }
+        fetched.needed = fetched.bytes;
+        fetched.hosts = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        fetched.milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
         match (manifest, parse_folder_name(name)) {
             (Some(manifest), Some((step, attempt))) if folder != self.trial.checkpoint(step, attempt) => {
                 commit::prepare(&folder, manifest)?;
-                Ok(commit::finish(&self.trial, step, attempt)?)
+                commit::finish(&self.trial, step, attempt)?;
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(fetched)
     }
+
+    /// Fetches what the ranks of this host read of the checkpoint `name`, and the files `keep` whole.
+    fn fetch_parts(
+        &self,
+        name: &str,
+        files: &[(FileEntry, Vec<PeerAddress>)],
+        text: &str,
+        keep: &[String],
+    ) -> Result<Fetched, NotLaunched> {
+        let kept: Vec<_> = files.iter().filter(|(file, _)| keep.contains(&file.name)).cloned().collect();
+        // What an attempt prepared here, and others committed, is committed here too.
+        let is_here = door::checkpoint(&self.trial, name).is_some_and(|folder| folder.is_dir());
+        let whole = if is_here || !kept.is_empty() {
+            self.fetch(name, &kept, Some(text))?
+        } else {
+            Fetched::default()
+        };
+        let manifest: Manifest = serde_json::from_str(text)
+            .map_err(|error| NotLaunched::Checkpoint(format!("{name}: {error}")))?;
+        let (folder, parts) = Parts {
+            trial: &self.trial,
+            name,
+            text,
+            manifest: &manifest,
+            holders: files,
+            assignments: &self.assignments,
+            door: self.door.as_deref().ok_or("this host is alone")?,
+            own: self.host,
+            pulses: &self.pulses,
+        }
+        .fetch()?;
+        // The leader asks once.
+        drop(self.fetched.set(folder));
+        let milliseconds = whole.milliseconds + parts.milliseconds;
+        let all = Fetched { milliseconds, ..whole.and(&parts) };
+        if all.bytes > 0 {
+            note(&format!("{name}: {all}"));
+        }
+        Ok(all)
+    }
+}
+
+/// What the leader is told of a fetch that failed.
+fn refusal(error: NotLaunched) -> Refusal {
+    note(&error.to_string());
+    let is_of_checkpoint = matches!(error, NotLaunched::Checkpoint(_));
+    Refusal { reason: error.to_string(), is_of_checkpoint }
 }
 
 /// What lies here of the checkpoint `name`: its table of contents if that is what was committed, and the files that are whole.

@@ -1,7 +1,7 @@
 //! Training on hosts that ends while nobody looks: the next day everything is there, whatever happened meanwhile.
 
 use crate::cluster::train::nothing_is_left;
-use crate::lab::Lab;
+use crate::lab::{Lab, Process};
 use dtrain_protocol::{Event, frame};
 use dtrain_runner::agent::SpoolRecord;
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
@@ -30,6 +30,15 @@ fn says(lab: &Lab, arguments: &[&str]) -> (String, Option<i32>) {
     (out + &error, status.code())
 }
 
+/// The JSON document that a command of dtrain prints.
+fn json(lab: &Lab, arguments: &[&str]) -> Value {
+    let Output { stdout, stderr, .. } =
+        lab.command("dtrain").args(arguments).arg("--json").output().expect("the program starts");
+    serde_json::from_slice(&stdout).unwrap_or_else(|error| {
+        panic!("{arguments:?} prints no document: {error}: {}", String::from_utf8_lossy(&stderr))
+    })
+}
+
 fn names(hosts: usize) -> Vec<String> {
     (1..=hosts).map(|index| format!("node{index}")).collect()
 }
@@ -50,10 +59,11 @@ fn prepare(lab: &Lab, hosts: usize) {
     }
 }
 
-/// Waits until no process of the training lives on any host.
+/// Waits until no process of the training lives on any host. A relay may still wait for a controller that is cut off.
 fn has_ended(lab: &Lab, hosts: usize) {
     let until = Instant::now() + PATIENCE;
-    while !names(hosts).iter().all(|host| lab.processes(host).is_empty()) {
+    let is_relay = |process: &Process| process.command.contains("--stdio");
+    while !names(hosts).iter().all(|host| lab.processes(host).iter().all(is_relay)) {
         assert!(Instant::now() < until, "it never ends: {:?}", lab.processes("node1"));
         thread::sleep(Duration::from_millis(50));
     }
@@ -98,13 +108,13 @@ fn everything_is_known(lab: &Lab, hosts: usize, attempts: usize) {
     println!("known {:.1} s after it was asked for", begun.elapsed().as_secs_f64());
     assert_eq!(code, Some(0), "{words}");
     assert!(words.contains("completed after 150 of 150 steps"), "{words}");
-    let (shown, _) = says(lab, &["show", "lab-1", "--json"]);
-    let shown: Value = serde_json::from_str(&shown).expect("one document");
+    let shown = json(lab, &["show", "lab-1"]);
+    let shown = &shown["trial"];
     assert_eq!(shown["attempts"].as_array().map(Vec::len), Some(attempts), "{shown}");
     assert_eq!((&shown["row"]["status"], &shown["row"]["step"]), (&"completed".into(), &150.into()));
     let checkpoints = shown["checkpoints"].as_array().expect("some");
     assert_eq!(checkpoints.last().map(|last| &last["step"]), Some(&150.into()), "{shown}");
-    let (listed, code) = says(lab, &["checkpoint", "verify", "lab-1", "--json"]);
+    let (listed, code) = says(lab, &["checkpoint", "verify", "lab-1"]);
     assert_eq!(code, Some(0), "the final weights: {listed}");
     nothing_is_left(lab, &names(hosts).iter().map(String::as_str).collect::<Vec<_>>());
 }
@@ -155,6 +165,7 @@ fn with_the_controller_cut_off_for_three_checkpoints() {
     let Some(lab) = Lab::start(2) else { return };
     prepare(&lab, 2);
     let mut run = crate::cluster::train::Run::of(&lab, &["checkpoint.every=20"]);
+    run.hears("starting");
     run.hears("step ");
     let count = || fs::read_dir(trial(&lab, "node1").join("checkpoints")).map_or(0, Iterator::count);
     let newest = |host: &str| {

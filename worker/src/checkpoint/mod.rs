@@ -64,6 +64,19 @@ pub enum CheckpointError {
         /// What is wrong.
         detail: String,
     },
+    /// What was to be read was not fetched to this host.
+    #[error(
+        "tensor {tensor} in {file} at byte {offset}: this part was not fetched to this host, as its ranks were \
+         not expected to read it; please report this"
+    )]
+    NotFetched {
+        /// The tensor that was to be read.
+        tensor: String,
+        /// The file.
+        file: String,
+        /// Offset in the file of the chunk that is not there.
+        offset: u64,
+    },
     /// What was asked for is not in the checkpoint.
     #[error("the checkpoint has no {wanted}: {detail}")]
     Missing {
@@ -75,10 +88,17 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// Whether the system refused what has nothing to do with the checkpoint: files, rights or memory of this process.
+    /// Whether what is wrong has nothing to do with the checkpoint: files, rights or memory of this process that the system
+    /// refuses, or a copy here that has not all.
     pub(crate) fn is_of_this_process(&self) -> bool {
         use rustix::io::Errno;
-        let Self::Io { source, .. } = self else { return false };
+        let source = match self {
+            Self::NotFetched { .. } => return true,
+            Self::Io { source, .. } => source,
+            Self::Full { .. } | Self::Unusable { .. } | Self::Corrupt { .. } | Self::Missing { .. } => {
+                return false;
+            }
+        };
         let refusals = [Errno::MFILE, Errno::NFILE, Errno::ACCESS, Errno::NOMEM, Errno::STALE];
         refusals.iter().any(|errno| source.raw_os_error() == Some(errno.raw_os_error()))
     }

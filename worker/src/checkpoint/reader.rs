@@ -7,7 +7,7 @@
 use super::CheckpointError;
 use super::writer::io_error;
 use dtrain_protocol::checkpoint::head::{self, Places};
-use dtrain_protocol::checkpoint::{CHUNK_BYTES, Shared};
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, FETCHED, Shared};
 use dtrain_protocol::{FileEntry, Manifest, Piece, Slice, Tensor, TensorKind};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,6 +28,9 @@ pub struct Reader {
     files: BTreeMap<String, OpenFile>,
     /// The chunk that was verified last, with its file: neighbouring ranges are read one after the other.
     last: Mutex<Option<(String, u64, Vec<u8>)>>,
+    /// All that may be read, where somebody said so.
+    #[cfg(test)]
+    expected: OnceLock<Vec<dtrain_protocol::checkpoint::Reading>>,
 }
 
 /// A tensor of the manifest.
@@ -64,7 +67,30 @@ impl Reader {
             let slices = slices.collect::<Result<_, _>>().map_err(unusable)?;
             tensors.insert((tensor.name.clone(), tensor.kind), Stored { index, slices });
         }
-        Ok(Self { folder: folder.to_owned(), manifest, tensors, files, last: Mutex::default() })
+        Ok(Self {
+            folder: folder.to_owned(),
+            manifest,
+            tensors,
+            files,
+            last: Mutex::default(),
+            #[cfg(test)]
+            expected: OnceLock::new(),
+        })
+    }
+
+    /// Panics from now on when anything else is read: hosts fetch what a rank is said to read, and no more.
+    #[cfg(test)]
+    pub(crate) fn expect(&self, reads: Vec<dtrain_protocol::checkpoint::Reading>) {
+        self.expected.set(reads).expect("once");
+    }
+
+    #[cfg(test)]
+    fn is_expected(&self, tensor: usize, wanted: &Slice) -> bool {
+        self.expected.get().is_none_or(|all| {
+            let of = all.iter().filter(|read| read.tensor == tensor);
+            let shared = of.flat_map(|read| read.slice.shared(wanted)).map(|run| run.length).sum::<u64>();
+            shared == wanted.elements()
+        })
     }
 
     /// The table of contents.
@@ -119,6 +145,8 @@ impl Reader {
         if tensor.shape != *shape {
             return Err(missing(format!("it has shape {:?} there", tensor.shape)));
         }
+        #[cfg(test)]
+        assert!(self.is_expected(stored.index, wanted), "{} is read beside the table", tensor.full_name());
         for (piece, slice) in tensor.pieces.iter().zip(&stored.slices) {
             self.read_piece(tensor, piece, slice.shared(wanted), into)?;
         }
@@ -137,13 +165,14 @@ impl Reader {
         if runs.peek().is_none() {
             return Ok(());
         }
-        let corrupt = |(offset, detail)| CheckpointError::Corrupt {
-            tensor: tensor.full_name(),
-            file: piece.file.clone(),
-            offset,
-            detail,
-        };
         let file = &self.files[&piece.file];
+        let corrupt = |(offset, detail)| {
+            let (tensor, name) = (tensor.full_name(), piece.file.clone());
+            if self.is_hole(file, offset) {
+                return CheckpointError::NotFetched { tensor, file: name, offset };
+            }
+            CheckpointError::Corrupt { tensor, file: name, offset, detail }
+        };
         let begin = piece.place(self.places(file).map_err(corrupt)?).map_err(corrupt)?.start;
         for Shared { first, second, length } in runs {
             let room = &mut into[index(second)..index(second + length)];
@@ -164,6 +193,15 @@ impl Reader {
         self.read_bytes(file, 8, &mut json)?;
         let places = head::decode(&json, bytes).map_err(|detail| (0, detail))?;
         Ok(file.places.get_or_init(|| places))
+    }
+
+    /// Whether nothing was ever written to the chunk at byte `offset` of a file that was fetched in parts.
+    fn is_hole(&self, file: &OpenFile, offset: u64) -> bool {
+        let mut chunk = vec![0; index(CHUNK_BYTES.min(file.entry.bytes.saturating_sub(offset)))];
+        let is_in_parts = self.folder.to_string_lossy().ends_with(FETCHED);
+        is_in_parts
+            && file.file.read_exact_at(&mut chunk, offset).is_ok()
+            && chunk.iter().all(|byte| *byte == 0)
     }
 
     /// Fills `into` from byte `begin` of a file, chunk by verified chunk. `Err` has the offset of the bad chunk.

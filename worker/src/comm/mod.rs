@@ -103,10 +103,10 @@ pub trait Group: Send {
 /// The elements that rank `rank` of `size` owns of `length`: contiguous, in rank order, the first `length % size`
 /// parts one longer than the others.
 pub fn part(length: usize, rank: u32, size: u32) -> Range<usize> {
-    let (rank, size) = (rank as usize, size as usize);
-    let (each, longer) = (length / size, length % size);
-    let begin = rank * each + rank.min(longer);
-    begin..begin + each + usize::from(rank < longer)
+    let part = dtrain_protocol::split::part(length as u64, rank.into(), size.into());
+    #[expect(clippy::cast_possible_truncation, reason = "at most the length")]
+    let part = part.start as usize..part.end as usize;
+    part
 }
 
 /// Joins the ranks of an attempt into one group; returns when all are there.

@@ -7,10 +7,11 @@ use crate::data::DataSet;
 use crate::interpret::Replica;
 use crate::optimizer::Optimizer;
 use crate::stage::{Parameter, Stage};
+use dtrain_protocol::checkpoint::FETCHED;
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
 use dtrain_protocol::{Assignment, Failure, Inputs, Manifest, ResumePoint, Slice, StepId, TensorKind};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Opens the checkpoint at `point`.
 ///
@@ -18,7 +19,7 @@ use std::path::Path;
 pub(super) fn open(point: &ResumePoint) -> Result<Reader, Failure> {
     let reader = Reader::open(&point.folder).map_err(|error| failure(&point.folder, &error))?;
     let Manifest { step, cursor, .. } = *reader.manifest();
-    let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: point.folder.clone(), detail };
+    let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: checkpoint(&point.folder), detail };
     if step != point.step {
         return Err(corrupt(format!("it is for step {step}, expected step {}", point.step)));
     }
@@ -75,8 +76,14 @@ fn failure(folder: &Path, error: &CheckpointError) -> Failure {
     if error.is_of_this_process() {
         Failure::Other(error.to_string())
     } else {
-        Failure::CorruptCheckpoint { folder: folder.to_owned(), detail: error.to_string() }
+        Failure::CorruptCheckpoint { folder: checkpoint(folder), detail: error.to_string() }
     }
+}
+
+/// The folder of the checkpoint itself, where `folder` has what was fetched of it: whoever decides knows it by that name.
+fn checkpoint(folder: &Path) -> PathBuf {
+    let name = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(FETCHED));
+    name.map_or_else(|| folder.to_owned(), |name| folder.with_file_name(name))
 }
 
 /// The data that a checkpoint was trained on; `None` where an older program wrote it.
@@ -84,7 +91,7 @@ fn inputs(reader: &Reader) -> Result<Option<Inputs>, Failure> {
     let json = reader.file(INPUTS).map_err(|error| failure(reader.folder(), &error))?;
     let parse = |json: Vec<u8>| {
         serde_json::from_slice(&json).map_err(|error| Failure::CorruptCheckpoint {
-            folder: reader.folder().to_owned(),
+            folder: checkpoint(reader.folder()),
             detail: format!("{INPUTS}: {error}"),
         })
     };
@@ -155,4 +162,21 @@ pub(super) fn read(
     let slice = Slice::of(parameter.region.clone(), range.start as u64..range.end as u64);
     reader.read(&parameter.name, kind, &slice, &mut values)?;
     Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_of_what_was_fetched_is_damage_of_the_checkpoint() {
+        let folder = Path::new("/t/step-000000005.a1.fetched");
+        let found = || CheckpointError::Unusable { folder: folder.to_owned(), detail: "damage".into() };
+        let Failure::CorruptCheckpoint { folder: named, .. } = failure(folder, &found()) else {
+            panic!("damage")
+        };
+        assert_eq!(named, Path::new("/t/step-000000005.a1"));
+        let hole = CheckpointError::NotFetched { tensor: "w".into(), file: "a".into(), offset: 0 };
+        assert!(matches!(failure(folder, &hole), Failure::Other(_)), "a hole says nothing of the checkpoint");
+    }
 }

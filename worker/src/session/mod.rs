@@ -19,6 +19,8 @@ pub(crate) use load::weights;
 pub use orders::Orders;
 pub(crate) use save::Copying;
 pub(crate) use stream::Stream;
+#[cfg(test)]
+pub(crate) use tests::world::assignment as assignment_of_tests;
 
 use crate::checkpoint::Reader;
 use crate::comm::{self, Group, Progress, Seat, Waits};
@@ -99,6 +101,10 @@ fn attempt_with(
     let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
     let mesh = join(orders)?;
     let saved = assignment.resume.as_ref().map(load::open).transpose()?;
+    #[cfg(test)]
+    if let Some(saved) = &saved {
+        saved.expect(saved.manifest().reads(assignment));
+    }
     let data = open_data(assignment, saved.as_ref(), progress)?;
     let Assignment { model, chunks, training, until, arrangement, rank, .. } = assignment;
     let partners = mesh.partners().clone();

@@ -84,6 +84,13 @@ pub(super) enum Work {
     List { folder: String },
     /// Fetch the files of a checkpoint that are not there, and commit it.
     Fetch { folder: String, files: Arc<[(FileEntry, Vec<PeerAddress>)]>, manifest: Arc<str> },
+    /// Fetch what the ranks here read of a checkpoint, and keep the files of these names whole.
+    FetchParts {
+        folder: String,
+        files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
+        manifest: Arc<str>,
+        keep: Vec<String>,
+    },
     /// Find free ports.
     ReservePorts { ranks: u32, is_meeting: bool },
     /// Fetch copies, and write the table of contents.
@@ -197,6 +204,9 @@ impl Follower {
             LeaderMessage::ListCheckpoint { folder } => self.work(Work::List { folder }),
             LeaderMessage::FetchCheckpoint { folder, files, manifest } => {
                 self.work(Work::Fetch { folder, files, manifest });
+            }
+            LeaderMessage::FetchParts { folder, files, manifest, keep } => {
+                self.work(Work::FetchParts { folder, files, manifest, keep });
             }
             LeaderMessage::ReservePorts { ranks, is_meeting } => {
                 self.work(Work::ReservePorts { ranks, is_meeting });

@@ -78,6 +78,8 @@ pub(in crate::agent) enum Effect {
     Spool(SpoolRecord),
     /// Ask a host.
     Ask(u32, LeaderMessage),
+    /// Write a line to the agent's log.
+    Note(String),
     /// The ranks are started: tell whoever launched the attempt.
     Announce,
     /// Nothing was started, or what was must end: tell whoever launched the attempt, and end.

@@ -2,7 +2,7 @@
 //! the hosts start their ranks, the leader's last.
 
 use super::super::foreign::Rendezvous;
-use super::super::messages::{HostMessage, LeaderMessage, Refusal};
+use super::super::messages::{Fetched, HostMessage, LeaderMessage, Refusal};
 use super::super::peers::PeerAddress;
 use super::{Effect, Leader, OWN, Phase, TO_ANSWER_MS, TO_WORK_MS};
 use crate::launch::NotLaunched;
@@ -26,8 +26,8 @@ pub(super) struct Launch {
 enum Stage {
     /// What each has of the checkpoint.
     List { manifest: Option<Arc<str>>, holders: BTreeMap<String, Vec<PeerAddress>> },
-    /// To fetch what they lack.
-    Fetch,
+    /// To fetch what they lack; with what they fetched.
+    Fetch { all: Fetched },
     /// For free ports.
     Reserve { addresses: BTreeMap<u32, Vec<String>> },
     /// To start their ranks.
@@ -82,15 +82,17 @@ impl Leader {
                 }
                 None
             }
-            (Stage::Fetch, HostMessage::Fetched { outcome }) => {
-                outcome.err().map(|Refusal { reason, is_of_checkpoint }| {
-                    if is_of_checkpoint {
-                        NotLaunched::Checkpoint(format!("{name}: {reason}"))
-                    } else {
-                        refused(reason)
-                    }
-                })
-            }
+            (Stage::Fetch { all }, HostMessage::Fetched { outcome }) => match outcome {
+                Ok(fetched) => {
+                    *all = all.and(&fetched);
+                    None
+                }
+                Err(Refusal { reason, is_of_checkpoint }) => Some(if is_of_checkpoint {
+                    NotLaunched::Checkpoint(format!("{name}: {reason}"))
+                } else {
+                    refused(reason)
+                }),
+            },
             (Stage::Reserve { addresses }, HostMessage::Reserved { addresses: found }) => match found {
                 Ok(found) => {
                     addresses.insert(host, found);
@@ -115,7 +117,10 @@ impl Leader {
         let Phase::Launching(launch) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
         match launch.stage {
             Stage::List { manifest, holders } => self.fetch(manifest, holders),
-            Stage::Fetch => {
+            Stage::Fetch { all } => {
+                if all.bytes > 0 {
+                    self.effects.push(Effect::Note(format!("all hosts together: {all}")));
+                }
                 self.dismiss_lenders();
                 self.find_a_place_to_meet();
             }
@@ -141,7 +146,9 @@ impl Leader {
         }
     }
 
-    /// Lets every host that has ranks fetch what it lacks of the checkpoint.
+    /// Lets every host that has ranks fetch what these read of the checkpoint; foreign programs read all of it.
+    ///
+    /// What fewer than two of them have of it is fetched whole by as many as lack, so that it outlives any one host.
     fn fetch(&mut self, manifest_text: Option<Arc<str>>, mut holders: BTreeMap<String, Vec<PeerAddress>>) {
         let name = self.settings.resume.clone().unwrap_or_default();
         let Some(text) = manifest_text else {
@@ -158,11 +165,30 @@ impl Leader {
         };
         let files: Arc<[_]> = manifest.files.into_iter().map(&mut with_holders).collect();
         let hosts = self.with_ranks();
-        for host in &hosts {
-            let (folder, files, manifest) = (name.clone(), Arc::clone(&files), Arc::clone(&text));
-            self.ask(*host, LeaderMessage::FetchCheckpoint { folder, files, manifest });
+        let order: Vec<u32> = hosts.iter().copied().collect();
+        let mut keep = BTreeMap::<u32, Vec<String>>::new();
+        for (index, (file, holders)) in files.iter().enumerate() {
+            let stay: Vec<u32> =
+                holders.iter().map(|peer| peer.host).filter(|host| hosts.contains(host)).collect();
+            let lacking = order.len().min(2).saturating_sub(stay.len());
+            let after = stay.first().and_then(|host| order.iter().position(|other| other == host));
+            let first = after.map_or(index, |place| place + 1);
+            for keeper in order.iter().cycle().skip(first % order.len()).take(lacking) {
+                keep.entry(*keeper).or_default().push(file.name.clone());
+            }
         }
-        self.await_from(Stage::Fetch, hosts);
+        let are_foreign = self.are_foreign();
+        for host in &order {
+            let (folder, files, manifest) = (name.clone(), Arc::clone(&files), Arc::clone(&text));
+            let keep = keep.remove(host).unwrap_or_default();
+            let message = if are_foreign {
+                LeaderMessage::FetchCheckpoint { folder, files, manifest }
+            } else {
+                LeaderMessage::FetchParts { folder, files, manifest, keep }
+            };
+            self.ask(*host, message);
+        }
+        self.await_from(Stage::Fetch { all: Fetched::default() }, hosts);
     }
 
     /// Lets go of the hosts that have no ranks.
@@ -224,7 +250,7 @@ impl Leader {
     /// Gives up a launch whose hosts do not answer; while a checkpoint is fetched, those whose work stands still.
     pub(super) fn launch_in_time(&mut self) {
         let Phase::Launching(launch) = &self.phase else { return };
-        let limit = if launch.stage == Stage::Fetch { TO_WORK_MS } else { TO_ANSWER_MS };
+        let limit = if matches!(launch.stage, Stage::Fetch { .. }) { TO_WORK_MS } else { TO_ANSWER_MS };
         let is_late = |host: &&u32| {
             let worked_at = self.hosts.get(host).map_or(launch.since, |host| host.worked_at);
             self.now.moment >= worked_at.max(launch.since).after(limit)

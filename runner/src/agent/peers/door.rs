@@ -1,8 +1,8 @@
 //! The listener of an agent: lets in agents of the same attempt, and gives them files of checkpoints.
 
-use super::{Greeting, Names, Seat, Secure, hurried, patient};
+use super::{Greeting, Names, Seat, Secure, Wanted, hurried, patient};
 use crate::home::TrialFolder;
-use dtrain_protocol::checkpoint::{is_file_name, parse_folder_name};
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, is_file_name, parse_folder_name};
 use dtrain_protocol::frame;
 use dtrain_protocol::strangers::{Stranger, Strangers};
 use dtrain_protocol::tls::{Tls, prove};
@@ -10,6 +10,7 @@ use rustls::{Connection, StreamOwned};
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,7 +76,7 @@ impl Door {
         let greeting = frame::read_within(&mut stream, GREETING).map_err(io::Error::other)?;
         let claimed = match &greeting {
             Greeting::Lead => 0,
-            Greeting::Read { host, .. } => *host,
+            Greeting::Read { host, .. } | Greeting::ReadChunks { host, .. } => *host,
         };
         prove(&stream.conn, &self.names.of(claimed)).map_err(io::Error::other)?;
         drop(known);
@@ -83,14 +84,25 @@ impl Door {
         match greeting {
             Greeting::Lead => lead(stream),
             Greeting::Read { folder, file, .. } => {
-                let is_full = self.guests.fetch_add(1, Ordering::SeqCst) >= GUESTS;
-                let given =
-                    if is_full { decline(&mut stream) } else { self.give(&mut stream, &folder, &file) };
-                self.guests.fetch_sub(1, Ordering::SeqCst);
-                given?;
+                self.serve(&mut stream, |stream| self.give(stream, &folder, &file))?;
+            }
+            Greeting::ReadChunks { folder, .. } => {
+                self.serve(&mut stream, |stream| self.give_chunks(stream, &folder))?;
             }
         }
         Ok(())
+    }
+
+    /// Gives a guest what it wants, unless there are too many.
+    fn serve(&self, stream: &mut Secure, give: impl FnOnce(&mut Secure) -> io::Result<()>) -> io::Result<()> {
+        stream.socket.set_write_timeout(Some(PATIENCE))?;
+        let is_full = self.guests.fetch_add(1, Ordering::SeqCst) >= GUESTS;
+        let given = if is_full { stream.write_all(&BUSY.to_le_bytes()) } else { give(stream) };
+        self.guests.fetch_sub(1, Ordering::SeqCst);
+        given?;
+        stream.flush()?;
+        stream.tls.send_close_notify();
+        stream.flush()
     }
 
     /// Sends a file of a checkpoint: its length, then its bytes.
@@ -98,21 +110,30 @@ impl Door {
         let place = place(&self.folder, folder, file).ok_or(io::ErrorKind::InvalidInput)?;
         let mut file = File::open(place)?;
         let length = file.metadata()?.len();
-        to.socket.set_write_timeout(Some(PATIENCE))?;
         to.write_all(&length.to_le_bytes())?;
-        io::copy(&mut file, to)?;
-        to.flush()?;
-        to.tls.send_close_notify();
-        to.flush()
+        io::copy(&mut file, to).map(drop)
     }
-}
 
-/// Lets a guest come again.
-fn decline(to: &mut Secure) -> io::Result<()> {
-    to.socket.set_write_timeout(Some(PATIENCE))?;
-    to.write_all(&BUSY.to_le_bytes())?;
-    to.tls.send_close_notify();
-    to.flush()
+    /// Sends chunks of files of a checkpoint for as long as the guest asks for more.
+    fn give_chunks(&self, to: &mut Secure, folder: &str) -> io::Result<()> {
+        to.socket.set_read_timeout(Some(PATIENCE))?;
+        let mut chunk = Vec::new();
+        // A guest that has what it wanted goes.
+        while let Ok(Wanted { file, chunks }) = frame::read_within(to, GREETING) {
+            let place = place(&self.folder, folder, &file).ok_or(io::ErrorKind::InvalidInput)?;
+            let file = File::open(place)?;
+            let length = file.metadata()?.len();
+            to.write_all(&length.to_le_bytes())?;
+            for index in chunks {
+                let begin = index.saturating_mul(CHUNK_BYTES).min(length);
+                let bytes = CHUNK_BYTES.min(length - begin);
+                chunk.resize(usize::try_from(bytes).map_err(io::Error::other)?, 0);
+                file.read_exact_at(&mut chunk, begin)?;
+                to.write_all(&chunk)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The path of a file of a checkpoint, whether its folder is committed already or not; `None` for names that are none.

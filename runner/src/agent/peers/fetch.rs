@@ -15,13 +15,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a host may be too busy to give a file before it counts as one that does not.
-const TOO_BUSY: Duration = Duration::from_secs(300);
+pub(super) const TOO_BUSY: Duration = Duration::from_secs(300);
 
 /// Pause before hosts that were too busy are asked again.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// Why a file did not come.
-enum Missed {
+pub(super) enum Missed {
     /// The other host has too many guests now.
     Busy,
     /// It cannot be kept here.
@@ -33,7 +33,7 @@ enum Missed {
 }
 
 /// Gets a file of the checkpoint `folder` from one of `from` that has it as it was written; nothing to do when it is here in
-/// its length. Hosts begin with different ones, so that not all come to the same.
+/// its length. Hosts begin with different ones, so that not all come to the same. Gives the host that it came from, if any.
 ///
 /// `Err` says for every host why not, and whether the checkpoint is to blame.
 pub(in crate::agent) fn fetch(
@@ -44,11 +44,17 @@ pub(in crate::agent) fn fetch(
     file: &FileEntry,
     from: &[PeerAddress],
     pulses: &Pulses,
-) -> Result<(), NotLaunched> {
+) -> Result<Option<u32>, NotLaunched> {
     let path = place(trial, folder, &file.name)
         .ok_or_else(|| format!("{folder}/{} is not a checkpoint file", file.name))?;
     if fs::metadata(&path).is_ok_and(|found| found.len() == file.bytes) {
-        return Ok(());
+        return Ok(None);
+    }
+    // What the ranks went on from may have all of it.
+    if let Ok(parts) = File::open(trial.fetched_checkpoint(folder).join(&file.name))
+        && write(file.bytes.to_le_bytes().chain(parts), file, &path, pulses).is_ok()
+    {
+        return Ok(None);
     }
     let ask = |peer: &PeerAddress| {
         let greeting = Greeting::Read { host: own, folder: folder.into(), file: file.name.clone() };
@@ -65,7 +71,7 @@ pub(in crate::agent) fn fetch(
         let mut busy = Vec::new();
         for peer in peers {
             match ask(peer) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(Some(peer.host)),
                 Err(Missed::Here(error)) => return Err(words(&format!("it cannot be kept: {error}")).into()),
                 Err(Missed::Busy) if Instant::now() < until => busy.push(peer),
                 Err(Missed::Busy) => {

@@ -6,6 +6,7 @@
 
 pub(super) mod door;
 pub(super) mod fetch;
+pub(super) mod gather;
 pub(super) mod link;
 
 use dtrain_protocol::strangers::Hurried;
@@ -96,6 +97,22 @@ pub(super) enum Greeting {
         /// Name of the file in it.
         file: String,
     },
+    /// An agent that wants chunks of files of a checkpoint, which it names in frames of [`Wanted`] that follow.
+    ReadChunks {
+        /// Index of the asking agent's host.
+        host: u32,
+        /// Name of the checkpoint's folder, committed or not.
+        folder: String,
+    },
+}
+
+/// Chunks of a file that an agent wants; the answer is the file's length, as to [`Greeting::Read`], and the bytes of each chunk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Wanted {
+    /// Name of the file.
+    file: String,
+    /// Indices of the chunks.
+    chunks: Vec<u64>,
 }
 
 /// The names of an attempt's agents.

@@ -1,21 +1,21 @@
 //! The agents of attempts: the state machines that ship, with modelled disks and processes.
 
 use super::bugs::{follower_effects, leader_effects};
-use super::disk::{Files, State};
+use super::disk::State;
 use super::grid::Cell;
-use super::network::{Connection, Node};
+use super::network::Connection;
 use super::ranks::{Rank, assignment};
 use super::{KEEP, World};
 use crate::agent::SpoolRecord;
 use crate::agent::follower::{self, Follower, Work};
 use crate::agent::leader::{self, Effect, Host, Leader, Now, OWN};
-use crate::agent::messages::{Exit, HostMessage, Pulse, Refusal};
+use crate::agent::messages::{Exit, Fetched, HostMessage, Pulse, Refusal};
 use crate::agent::peers::PeerAddress;
 use crate::checkpoints::commit;
 use crate::launch::NotLaunched;
 use crate::machine::Moment;
+use dtrain_protocol::AttemptId;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
-use dtrain_protocol::{AttemptId, FileEntry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub(super) struct Agent {
     pub(super) unmirrored: Vec<SpoolRecord>,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) pulse: Pulse,
+    /// The checkpoint that its ranks go on from.
+    pub(super) resume: Option<String>,
     work: VecDeque<Work>,
     busy_until: u64,
     /// Whether it is to end once its work is done.
@@ -82,6 +84,7 @@ impl World<'_> {
                 unmirrored: Vec::new(),
                 ranks: BTreeMap::new(),
                 pulse: Pulse::default(),
+                resume: resume.clone(),
                 work: VecDeque::new(),
                 busy_until: 0,
                 ended: false,
@@ -142,6 +145,7 @@ impl World<'_> {
                         self.send_to_follower(attempt, to, message);
                     }
                 }
+                Effect::Note(_) => {}
                 Effect::Announce => self.reached.note("launched"),
                 Effect::Refuse(reason) => {
                     self.refused(attempt, machine, reason);
@@ -179,6 +183,7 @@ impl World<'_> {
                 }
                 follower::Effect::StartRanks(_) => {
                     self.places[machine].disk.remove_partial(attempt);
+                    self.has_what_it_reads(attempt, machine);
                     self.start_ranks(attempt, machine);
                     let done = HostMessage::Started { outcome: Ok(()) };
                     self.tell_follower(attempt, machine, follower::Input::Done(done));
@@ -262,7 +267,23 @@ impl World<'_> {
                 if outcome.is_ok() {
                     self.finish(machine, &folder, Some(manifest), State::Committed);
                 }
-                HostMessage::Fetched { outcome }
+                HostMessage::Fetched { outcome: outcome.map(|()| Fetched::default()) }
+            }
+            Work::FetchParts { folder, files, manifest, keep } => {
+                let kept: Vec<_> =
+                    files.iter().filter(|(file, _)| keep.contains(&file.name)).cloned().collect();
+                let outcome = self
+                    .fetch(machine, &folder, &kept)
+                    .and_then(|()| room().map_err(|reason| Refusal { reason, is_of_checkpoint: false }))
+                    .and_then(|()| self.fetch_parts(machine, &folder, &files));
+                let is_here = self.places[machine].disk.named(&folder).is_some();
+                if outcome.is_ok() && !kept.is_empty() {
+                    self.reached.note("copied for a second host");
+                }
+                if outcome.is_ok() && is_here {
+                    self.finish(machine, &folder, Some(manifest), State::Committed);
+                }
+                HostMessage::Fetched { outcome: outcome.map(|()| Fetched::default()) }
             }
             Work::ReservePorts { .. } => HostMessage::Reserved { addresses: Ok(Vec::new()) },
             Work::Prepare { step, manifest, copies } => {
@@ -297,6 +318,7 @@ impl World<'_> {
                 for name in commit::superfluous(&all, keep, attempt, resumed) {
                     disk.remove(name);
                 }
+                disk.parts.clear();
                 return None;
             }
             Work::Discard { step } => {
@@ -307,40 +329,6 @@ impl World<'_> {
                 return None;
             }
         })
-    }
-
-    /// Fetches files that are not here from machines that have them.
-    fn fetch(
-        &mut self,
-        machine: usize,
-        folder: &str,
-        files: &[(FileEntry, Vec<PeerAddress>)],
-    ) -> Result<(), Refusal> {
-        let Some((step, attempt)) = parse_folder_name(folder) else {
-            return Err(Refusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true });
-        };
-        for (file, peers) in files {
-            let Some(rank) = Files::rank(&file.name) else {
-                return Err(Refusal { reason: format!("no file {}", file.name), is_of_checkpoint: true });
-            };
-            let has = |machine: usize| {
-                let copy = self.places[machine].disk.checkpoints().get(&(attempt, step));
-                copy.is_some_and(|copy| copy.files.contains(rank))
-            };
-            if has(machine) {
-                continue;
-            }
-            let peers = peers.iter().filter_map(|peer| peer.address.parse::<usize>().ok());
-            let mut peers = peers.peekable();
-            let is_of_checkpoint = peers.peek().is_none();
-            let (here, there) = (Node::Machine(machine), Node::Machine);
-            let holder = peers.find(|peer| self.talk(here, there(*peer)) && has(*peer));
-            if holder.is_none() {
-                return Err(Refusal { reason: format!("no host gives {}", file.name), is_of_checkpoint });
-            }
-            self.places[machine].disk.write((attempt, step), rank);
-        }
-        Ok(())
     }
 
     fn finish(&mut self, machine: usize, folder: &str, manifest: Option<Arc<str>>, state: State) {

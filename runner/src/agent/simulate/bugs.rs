@@ -108,7 +108,7 @@ fn leader_effect(bug: Bug, effect: Effect) -> Vec<Effect> {
         | (Bug::RetainForgotten, Effect::Ask(_, LeaderMessage::Retain { .. }))
         | (Bug::DiscardForgotten, Effect::Ask(_, LeaderMessage::Discard { .. }))
         | (Bug::KillForgotten, Effect::Ask(_, LeaderMessage::Kill { .. }))
-        | (Bug::FetchForgotten, Effect::Ask(OWN, LeaderMessage::FetchCheckpoint { .. }))
+        | (Bug::FetchForgotten, Effect::Ask(OWN, LeaderMessage::FetchParts { .. }))
         | (Bug::BeganForgotten, Effect::Spool(SpoolRecord::Began { .. }))
         | (Bug::CommittedNotSpooled, Effect::Spool(SpoolRecord::Committed { .. })) => Vec::new(),
         (Bug::SavedNotSpooled, Effect::Spool(SpoolRecord::Event(stamped)))
@@ -143,10 +143,10 @@ fn leader_effect(bug: Bug, effect: Effect) -> Vec<Effect> {
         }
         (
             Bug::HoldersForgotten,
-            Effect::Ask(host, LeaderMessage::FetchCheckpoint { folder, files, manifest }),
+            Effect::Ask(host, LeaderMessage::FetchParts { folder, files, manifest, keep }),
         ) => {
             let files = files.iter().map(|(file, _)| (file.clone(), Vec::new())).collect();
-            vec![Effect::Ask(host, LeaderMessage::FetchCheckpoint { folder, files, manifest })]
+            vec![Effect::Ask(host, LeaderMessage::FetchParts { folder, files, manifest, keep })]
         }
         (Bug::OverTooEarly, Effect::Spool(SpoolRecord::Event(stamped)))
             if matches!(stamped.event, Event::Finished { .. }) && stamped.rank.0 == 0 =>

@@ -38,6 +38,9 @@ impl Cost {
     pub(super) fn worked(&mut self, work: &Work) {
         self.disk_fsyncs += match work {
             Work::Fetch { files, .. } => files.len() as u64 + 4,
+            // What is fetched for ranks alone is not flushed.
+            Work::FetchParts { keep, .. } if keep.is_empty() => 0,
+            Work::FetchParts { keep, .. } => keep.len() as u64 + 4,
             Work::Prepare { copies, .. } => copies.len() as u64 + 3,
             Work::Commit { .. } => 1,
             // The copy, and the folder around it.

@@ -116,6 +116,8 @@ pub(super) struct Disk {
     pub(super) spools: BTreeMap<AttemptId, Spool>,
     /// What the leaders of other machines wrote down.
     pub(super) mirrors: BTreeMap<AttemptId, Spool>,
+    /// The files of which something was fetched for ranks alone, of each checkpoint.
+    pub(super) parts: BTreeMap<Name, Files>,
     pub(super) full_until: u64,
     pub(super) slow_until: u64,
 }
@@ -123,6 +125,7 @@ pub(super) struct Disk {
 impl Disk {
     /// Power fails. Files of ranks are flushed before they say so, and folders that have a table of contents are durable.
     pub(super) fn lose_unflushed(&mut self) {
+        self.parts.clear();
         for spool in self.spools.values_mut().chain(self.mirrors.values_mut()) {
             spool.records.truncate(spool.flushed);
         }

@@ -13,6 +13,7 @@ mod bugs;
 mod controller;
 mod cost;
 mod disk;
+mod fetch;
 mod grid;
 mod mirror;
 mod network;

@@ -160,7 +160,7 @@ impl World<'_> {
     }
 
     /// The files of a checkpoint, as its table of contents on any machine has them. NL-6: all say the same.
-    fn files_of(&mut self, name: Name) -> Option<Files> {
+    pub(super) fn files_of(&mut self, name: Name) -> Option<Files> {
         let copies = self.places.iter().filter_map(|place| place.disk.checkpoints().get(&name));
         let texts: Vec<_> = copies
             .filter(|copy| copy.state > State::Partial)

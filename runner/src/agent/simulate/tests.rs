@@ -85,6 +85,8 @@ fn all_promises_hold_in_every_world() {
         "no machine answers",
         "durable checkpoint",
         "resumed",
+        "fetched in parts",
+        "copied for a second host",
         "given up",
         "lost with its host",
         "read from a mirror",

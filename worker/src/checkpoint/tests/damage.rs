@@ -45,6 +45,28 @@ fn a_flipped_bit_in_a_later_chunk_names_its_offset_and_spares_the_others() {
     assert!(read(&reader, &tensors[0], 0..100).is_ok(), "the good chunk is still good");
 }
 
+#[test]
+fn what_was_not_fetched_is_never_taken_for_zeros_nor_for_damage() {
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = root.path().join("step-000000005.a1.fetched");
+    fs::create_dir(&folder).expect("a folder");
+    let elements = CHUNK_BYTES;
+    let tensors = [whole("large", TensorKind::Parameter, &[elements])];
+    write(&folder, &tensors, 1);
+    let path = folder.join("rank-00000.safetensors");
+    let bytes = fs::read(&path).expect("read");
+    // As a file is of which only the second chunk was not fetched.
+    let chunk = CHUNK_BYTES as usize;
+    let holed = [&bytes[..chunk], &vec![0; chunk][..], &bytes[2 * chunk..]].concat();
+    fs::write(&path, holed).expect("written");
+    let reader = Reader::open(&folder).expect("opened");
+    assert!(read(&reader, &tensors[0], 0..100).is_ok());
+    assert!(read(&reader, &tensors[0], elements - 100..elements).is_ok());
+    let error = read(&reader, &tensors[0], elements / 2 - 5000..elements / 2 - 4990).expect_err("a hole");
+    let CheckpointError::NotFetched { file, offset: CHUNK_BYTES, .. } = &error else { panic!("{error}") };
+    assert!(file == "rank-00000.safetensors" && error.is_of_this_process(), "the checkpoint is not to blame");
+}
+
 /// Writes a small checkpoint, damages it, and expects that it cannot be opened, with `expected` in the message.
 fn check_refused(expected: &str, damage: impl FnOnce(&Path)) {
     let folder = tempfile::tempdir().expect("a folder");

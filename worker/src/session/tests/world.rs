@@ -235,7 +235,7 @@ pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
 }
 
 /// What rank `rank` of as many replicas as there are `ranks` does, with what it reads in `folder`.
-pub(in crate::session) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
+pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
     let replicas = NonZeroU32::new(ranks).unwrap();
     // Three ranks share no batch of eight evenly: they get one of nine.
     let batch = u64::from(BATCH.next_multiple_of(ranks));

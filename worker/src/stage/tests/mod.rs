@@ -3,6 +3,7 @@
 mod gradients;
 mod learning;
 mod pipeline;
+mod reads;
 mod values;
 
 use super::*;

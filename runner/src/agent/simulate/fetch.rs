@@ -1,0 +1,97 @@
+//! How files of checkpoints come from one machine to another.
+
+use super::World;
+use super::disk::{Files, Name};
+use super::network::Node;
+use crate::agent::messages::Refusal;
+use crate::agent::peers::PeerAddress;
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{AttemptId, FileEntry};
+
+impl World<'_> {
+    /// Fetches files that are not here from machines that have them.
+    pub(super) fn fetch(
+        &mut self,
+        machine: usize,
+        folder: &str,
+        files: &[(FileEntry, Vec<PeerAddress>)],
+    ) -> Result<(), Refusal> {
+        let name = name_of(folder)?;
+        for (file, peers) in files {
+            let rank = rank_of(file)?;
+            if !self.has_file(machine, name, rank) {
+                self.get(machine, name, rank, peers)?;
+                self.places[machine].disk.write(name, rank);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches for the ranks of a machine what they read, which is something of every file.
+    pub(super) fn fetch_parts(
+        &mut self,
+        machine: usize,
+        folder: &str,
+        files: &[(FileEntry, Vec<PeerAddress>)],
+    ) -> Result<(), Refusal> {
+        let name = name_of(folder)?;
+        for (file, peers) in files {
+            let rank = rank_of(file)?;
+            let is_here =
+                self.places[machine].disk.parts.get(&name).is_some_and(|parts| parts.contains(rank));
+            if !is_here && !self.has_file(machine, name, rank) {
+                self.get(machine, name, rank, peers)?;
+                self.reached.note("fetched in parts");
+                self.places[machine].disk.parts.entry(name).or_default().insert(rank);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the file of a rank in a checkpoint lies on a machine, whole.
+    fn has_file(&self, machine: usize, name: Name, rank: u32) -> bool {
+        let copy = self.places[machine].disk.checkpoints().get(&name);
+        copy.is_some_and(|copy| copy.files.contains(rank))
+    }
+
+    /// Gets the file of a rank from a machine that has it.
+    fn get(&self, machine: usize, name: Name, rank: u32, peers: &[PeerAddress]) -> Result<(), Refusal> {
+        let mut peers = peers.iter().filter_map(|peer| peer.address.parse::<usize>().ok()).peekable();
+        let is_of_checkpoint = peers.peek().is_none();
+        let (here, there) = (Node::Machine(machine), Node::Machine);
+        if peers.any(|peer| self.talk(here, there(peer)) && self.has_file(peer, name, rank)) {
+            return Ok(());
+        }
+        Err(Refusal { reason: format!("no host gives {}", Files::name(rank)), is_of_checkpoint })
+    }
+
+    /// Ranks are started where all is that they read.
+    pub(super) fn has_what_it_reads(&mut self, attempt: AttemptId, machine: usize) {
+        let agent = self.agents.get(&(attempt, machine));
+        let Some(folder) = agent.and_then(|agent| agent.resume.as_deref()) else { return };
+        let Ok(name) = name_of(folder) else { return };
+        let Some(read) = self.files_of(name) else { return };
+        let disk = &self.places[machine].disk;
+        let mut there = disk.parts.get(&name).cloned().unwrap_or_default();
+        if let Some(copy) = disk.checkpoints().get(&name) {
+            there.extend(&copy.files);
+        }
+        if let Some(file) = read.without(&there).names().first() {
+            self.breaks(|| {
+                format!("ranks are started where all is that they read: no {file} on machine {machine}")
+            });
+        }
+    }
+}
+
+/// The checkpoint in a folder.
+fn name_of(folder: &str) -> Result<Name, Refusal> {
+    let refusal = || Refusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true };
+    parse_folder_name(folder).map(|(step, attempt)| (attempt, step)).ok_or_else(refusal)
+}
+
+/// The rank that wrote a file.
+fn rank_of(file: &FileEntry) -> Result<u32, Refusal> {
+    let refusal = || Refusal { reason: format!("no file {}", file.name), is_of_checkpoint: true };
+    Files::rank(&file.name).ok_or_else(refusal)
+}
