@@ -249,7 +249,7 @@ fn the_others_go_on_when_the_host_that_leads_is_cut_off() {
     disturbed(
         "the leader is cut off",
         |lab| lab.cut("node1"),
-        ("retrying in", "the agent is gone"),
+        ("lost host", "node1"),
         &["node2", "node3", "node4"],
     );
 }
