@@ -9,7 +9,7 @@ use dtrain_protocol::HostFacts;
 use dtrain_recipes::{Bytes, Host, Launcher, Recipe, Transport};
 use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
-use dtrain_runner::launch::ssh::{Arrival, Unusable, reach_all};
+use dtrain_runner::launch::ssh::{Arrival, Unusable, connections, reach_all};
 use dtrain_runner::ledger::Trial;
 use dtrain_runner::transport::User;
 use std::error::Error;
@@ -58,7 +58,7 @@ pub(crate) fn of_trial_and_silent(
 /// One host, where it answers.
 pub(crate) fn one(host: Host, way: Transport) -> Result<RemoteHost, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let reached = reach_all(&[host], way, &user(), &program).map_err(|error| error.to_string())?;
+    let reached = reach_all(&[host], way, &user(), &program, None).map_err(|error| error.to_string())?;
     let (host, arrival) = reached.into_iter().next().ok_or("no host was named")?;
     arrival.map(|_| host).map_err(|unusable| in_words(&unusable.error))
 }
@@ -69,9 +69,12 @@ fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<U
         Launcher::Slurm => return job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
         Launcher::Local => return Ok((Vec::new(), Vec::new())),
     }
+    connections(recipe.cluster.hosts.len())
+        .map_err(|reason| Failure::new(Exit::Preflight, "too many hosts").cause(reason))?;
     let program = program()?;
     let reached =
-        reach_all(&recipe.cluster.hosts, recipe.cluster.transport, &user(), &program).map_err(no_program)?;
+        reach_all(&recipe.cluster.hosts, recipe.cluster.transport, &user(), &program, recipe.cluster.network)
+            .map_err(no_program)?;
     let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
     for (host, arrival) in reached {
         hosts.push(host);

@@ -1,5 +1,6 @@
 //! Where training happens.
 
+use crate::network::Network;
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,9 @@ pub struct Cluster {
     /// Money for an hour of one GPU, or of one core where CPUs train, above 0; `None` where nobody counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
+    /// Over which the hosts communicate with each other; `None` for the network over which each was reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// How long hosts may be out of reach before the one that leads is given up for lost, above 0; `None` for 10 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_after: Option<Seconds>,
@@ -131,6 +135,7 @@ impl Default for Cluster {
             probe: None,
             price: None,
             lost_after: None,
+            network: None,
             slurm: None,
         }
     }

@@ -40,6 +40,8 @@ pub enum Shape {
     Name,
     /// A host name, a user name, or an address with a range; one word that does not begin with `-`.
     Host,
+    /// A range of addresses, such as `10.0.0.0/16`.
+    Network,
     /// `true` or `false`.
     Flag,
     /// A whole number between two bounds, both included.
@@ -97,6 +99,7 @@ impl fmt::Display for Shape {
             Self::Text => f.write_str("a text"),
             Self::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
             Self::Host => f.write_str("a name or an address"),
+            Self::Network => f.write_str("a network such as \"10.0.0.0/16\""),
             Self::Flag => f.write_str("true or false"),
             Self::Whole(low, LARGEST_WHOLE) => write!(f, "a whole number from {low}"),
             Self::Whole(low, high) => write!(f, "a whole number from {low} to {high}"),
@@ -334,6 +337,8 @@ pub const KEYS: &[Key] = keys![
         "Time limit for measuring how fast the hosts train a model";
     "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are reported, and no money"), ANY,
         "Price per GPU hour, or per core hour on CPUs, in any currency";
+    "cluster.network", Shape::Network, Optional("that over which each host was reached"), ANY,
+        "Network over which the hosts of a run communicate with each other, such as `10.0.0.0/16`";
     "cluster.lost_after", Shape::Time, Optional("10 min"), ANY,
         "How long the hosts of a run may be out of reach before the one that leads is given up for lost";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";

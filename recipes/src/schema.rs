@@ -72,6 +72,7 @@ fn shape(shape_of: Shape) -> Value {
         Shape::Text => text(),
         Shape::Name => json!({ "type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$" }),
         Shape::Host => json!({ "type": "string", "pattern": "^[^-\\s][^\\s]*$" }),
+        Shape::Network => json!({ "type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$" }),
         Shape::Flag => json!({ "type": "boolean" }),
         Shape::Whole(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
         Shape::Above(low, high) => json!({ "type": "number", "exclusiveMinimum": low, "maximum": high }),

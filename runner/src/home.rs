@@ -36,6 +36,14 @@ impl Home {
         Self(self.hosts().join(name))
     }
 
+    /// The state folder of this host below this one, which it may share with others: hosts often see the same home folder. Its name
+    /// is the name of the host with the beginning of its machine id, which a host keeps when it starts again.
+    pub fn of_this_host(&self) -> Self {
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        self.host(&host_folder(&name, &id))
+    }
+
     /// The folder of the state folders of hosts that share this one.
     pub fn hosts(&self) -> PathBuf {
         self.0.join("hosts")
@@ -157,5 +165,39 @@ impl TrialFolder {
             DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         }
         fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700))
+    }
+}
+
+/// The name of the folder of a host, from its name and machine id as the system gives them.
+fn host_folder(name: &str, id: &str) -> String {
+    let plain = |text: &str| -> String {
+        text.trim()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '-' })
+            .collect()
+    };
+    let (name, mut id) = (plain(name), plain(id));
+    id.truncate(8);
+    match (name.is_empty(), id.is_empty()) {
+        (true, true) => "host".to_owned(),
+        (false, true) => name,
+        (true, false) => id,
+        (false, false) => format!("{name}-{id}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_share_a_home_have_folders_of_their_own() {
+        assert_eq!(host_folder("gpu-01\n", "8f3c2a91d0e24b7f\n"), "gpu-01-8f3c2a91");
+        assert_ne!(host_folder("localhost", "8f3c2a91"), host_folder("localhost", "0a3c2a91"));
+        assert_eq!(host_folder("../gpu.example\n", ""), "---gpu-example", "one folder, nowhere else");
+        assert_eq!(host_folder("", ""), "host");
+        let home = Home::at("/home/me/.local/state/dtrain");
+        assert_eq!(home.of_this_host().path().parent(), Some(home.hosts().as_path()));
+        assert_eq!(home.of_this_host(), home.of_this_host(), "it stays the same");
     }
 }

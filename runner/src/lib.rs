@@ -7,6 +7,7 @@ pub mod compare;
 pub mod driver;
 mod durable;
 pub mod fact;
+mod files;
 pub mod home;
 pub mod interrupts;
 pub mod launch;

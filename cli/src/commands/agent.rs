@@ -24,7 +24,9 @@ pub(crate) fn digest() -> ExitCode {
 /// Serves a controller until it goes. Checkpoints are kept in the state folder `shared`, where there is one.
 pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> Outcome {
     let programs = crate::hosts::programs()?;
-    relay::run(&context.home, shared.map(Home::at).as_ref(), &programs, rates::host).map_err(|error| {
+    // The folder of a Slurm node is its own already.
+    let home = if shared.is_some() { context.home.clone() } else { context.home.of_this_host() };
+    relay::run(&home, shared.map(Home::at).as_ref(), &programs, rates::host).map_err(|error| {
         Failure::new(Exit::Infrastructure, "the controller is lost").cause(error.to_string())
     })?;
     Ok(Exit::Done)

@@ -302,6 +302,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
         mtbf: values.real("cluster.mtbf").map(Seconds),
         probe: values.real("cluster.probe").map(Seconds),
         price: values.real("cluster.price"),
+        network: values.text("cluster.network").and_then(|text| text.parse().ok()),
         lost_after: values.real("cluster.lost_after").map(Seconds),
     })
 }

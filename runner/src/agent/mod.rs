@@ -11,7 +11,6 @@
 //! | `lead`, `follow`, `host`, `work`, `parts` | the drivers: sockets, spool, processes, and the disk in a thread of its own |
 //! | `peers` | the connections between agents |
 
-mod files;
 mod follow;
 mod follower;
 mod foreign;

@@ -1,10 +1,11 @@
 //! Hosts that are reached over SSH.
 
 use super::relay::{Dial, RemoteHost};
+use crate::files::allow;
 use crate::transport::{
     Bastions, OpenSsh, Placed, ProgramDigest, Ssh, Target, Transport, TransportError, User, Word,
 };
-use dtrain_recipes::{Host, Transport as Way};
+use dtrain_recipes::{Host, Network, Transport as Way};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,17 @@ pub struct Unusable {
     pub error: TransportError,
 }
 
+/// Files that a connection with a host needs: sockets, pipes, and what wakes the threads of both.
+const FILES_OF_A_HOST: u64 = 8;
+
+/// Lets this process open as many files as connections with so many hosts need. `Err` says how many are allowed, and what to do.
+pub fn connections(hosts: usize) -> Result<(), String> {
+    allow(FILES_OF_A_CONTROLLER + FILES_OF_A_HOST * hosts as u64, "a controller of so many hosts")
+}
+
+/// Files of a controller whatever it does.
+const FILES_OF_A_CONTROLLER: u64 = 128;
+
 /// Connects to all hosts at the same time and puts `program` on each, in their order.
 ///
 /// A host that cannot be used now is tried again when it is asked for something. `Err` when the program cannot be read.
@@ -40,6 +52,7 @@ pub fn reach_all(
     way: Way,
     user: &User,
     program: &Path,
+    network: Option<Network>,
 ) -> io::Result<Vec<(RemoteHost, Result<Arrival, Unusable>)>> {
     let digest = ProgramDigest::of(program)?;
     let bastions = Arc::new(Bastions::default());
@@ -55,7 +68,7 @@ pub fn reach_all(
     let connect = |mut line: Line| {
         let name = line.host.address.clone();
         let arrival = line.connect().map_err(|error| Unusable { host: name.clone(), error });
-        (RemoteHost::new(name, Box::new(line)), arrival)
+        (RemoteHost::new(name, Box::new(line)).on(network), arrival)
     };
     Ok(thread::scope(|scope| {
         let lines = hosts.iter().map(line);

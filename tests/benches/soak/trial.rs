@@ -137,7 +137,7 @@ impl<'a> Trial<'a> {
         let trial = trial.file_name().expect("a trial has a name").to_string_lossy().into_owned();
         let mut files = vec![("controller".to_owned(), log(self.lab))];
         for host in HOSTS {
-            let logs = self.lab.home(host).join(".local/state/dtrain/trials").join(&trial).join("logs");
+            let logs = self.lab.trials(host).join(&trial).join("logs");
             let mut newest: Vec<PathBuf> =
                 fs::read_dir(logs).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
             newest.sort_by_key(|path| path.metadata().and_then(|found| found.modified()).ok());

@@ -45,7 +45,7 @@ fn names(hosts: usize) -> Vec<String> {
 
 /// The folder of the only trial on a host.
 fn trial(lab: &Lab, host: &str) -> PathBuf {
-    let trials = lab.home(host).join(".local/state/dtrain/trials");
+    let trials = lab.trials(host);
     fs::read_dir(trials).expect("a trial").flatten().next().expect("a trial").path()
 }
 

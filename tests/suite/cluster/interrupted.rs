@@ -24,7 +24,6 @@ fn moment(index: u64) -> (u64, bool) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the log of the tests tells how long it took")]
 fn an_interrupt_is_heeded_within_a_second_at_any_moment() {
     let Some(lab) = Lab::start(2) else { return };
     let count =

@@ -132,7 +132,7 @@ fn four_hosts_train_the_quickstart_through_a_bastion() {
     let logs = lab.command("dtrain").args(["logs", "quickstart-1"]).output().expect("the program starts");
     assert!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));
     let kept = |host: &str| {
-        let trials = lab.home(host).join(".local/state/dtrain/trials");
+        let trials = lab.trials(host);
         let trial = fs::read_dir(trials).expect("a trial").flatten().next().expect("a trial").path();
         fs::read_dir(trial.join("checkpoints")).expect("a folder").count()
     };
@@ -182,7 +182,7 @@ fn checkpoints_of_hosts(lab: &Lab) {
 
     let verified = json(&["checkpoint", "verify", "quickstart-1", "--json"]);
     assert_eq!(verified["checkpoints"][0]["damaged"], serde_json::json!([]), "{verified}");
-    let trials = lab.home("node2").join(".local/state/dtrain/trials");
+    let trials = lab.trials("node2");
     let trial = fs::read_dir(trials).expect("a trial").flatten().next().expect("a trial").path();
     let folder = trial.join("checkpoints").join(newest["name"].as_str().expect("a name"));
     let file = folder.join("rank-00001.safetensors");
@@ -249,7 +249,7 @@ fn the_others_go_on_when_the_host_that_leads_is_cut_off() {
     disturbed(
         "the leader is cut off",
         |lab| lab.cut("node1"),
-        ("retrying in", "the agent is gone"),
+        ("lost host", "node1"),
         &["node2", "node3", "node4"],
     );
 }

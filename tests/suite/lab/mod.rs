@@ -142,6 +142,16 @@ impl Lab {
         self.machine(machine).ports.last().expect("every machine has a network").address
     }
 
+    /// The folder of the trials that a machine trained for a controller elsewhere.
+    pub(crate) fn trials(&self, machine: &str) -> PathBuf {
+        let hosts = self.home(machine).join(".local/state/dtrain/hosts");
+        let own = std::fs::read_dir(hosts)
+            .expect("it trained")
+            .flatten()
+            .find(|folder| folder.file_name().to_string_lossy().starts_with(&format!("{machine}-")));
+        own.expect("a folder of its own").path().join("trials")
+    }
+
     /// The home of a machine's user, as a folder of the machine that runs the tests. Its files outlive a power off.
     pub(crate) fn home(&self, machine: &str) -> PathBuf {
         self.space.path(&format!("mnt/{}/home", self.machine(machine).name))

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::units;
 use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
 use search::search;
-use text::{host, name, text};
+use text::{host, name, network, text};
 
 /// The value, or what is wrong with it.
 pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<Parsed, Problem> {
@@ -21,6 +21,7 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
         Shape::Text => text(path, node).map(Parsed::Text),
         Shape::Name => name(path, node),
         Shape::Host => host(path, node),
+        Shape::Network => network(path, node),
         Shape::Flag => match node.value {
             Value::Flag(flag) => Ok(Parsed::Flag(flag)),
             _ => Err(wrong(path, "true or false", node)),

@@ -3,6 +3,7 @@
 use super::wrong;
 use crate::check::parsed::Parsed;
 use crate::document::{Node, Value};
+use crate::network::Network;
 use crate::problem::Problem;
 use crate::source::Layer;
 
@@ -54,6 +55,14 @@ pub(super) fn variable(path: &str, node: &Node) -> Result<String, Problem> {
     Err(wrong(path, "the name of a variable", node).hint(
         "write its name only, such as [\"HF_HOME\"]: its value is that of the shell which submits the job",
     ))
+}
+
+pub(super) fn network(path: &str, node: &Node) -> Result<Parsed, Problem> {
+    let found = text(path, node)?;
+    match found.parse::<Network>() {
+        Ok(network) => Ok(Parsed::Text(network.to_string())),
+        Err(_) => Err(wrong(path, "a network such as \"10.0.0.0/16\"", node)),
+    }
 }
 
 pub(super) fn host(path: &str, node: &Node) -> Result<Parsed, Problem> {

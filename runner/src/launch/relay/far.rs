@@ -1,6 +1,7 @@
 //! The far end: does on its host what it is asked.
 
 use super::super::{LocalLauncher, NotLaunched, Reached};
+use super::address::address;
 use super::put::Copy;
 use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
@@ -12,7 +13,6 @@ use crate::store;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::{IpAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -47,7 +47,7 @@ pub fn run(
             Err(error) => return Err(io::Error::other(error)),
         };
         let reply = match request {
-            Request::Address => Reply::Address(own_address()),
+            Request::Address { network } => answer(address(network), Reply::Address),
             Request::Lead(order) => {
                 let order = at_home(*order, home, programs);
                 let mut launcher = starting(&order.trial);
@@ -226,22 +226,6 @@ fn at_home(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
         }
     }
     order
-}
-
-/// The address of this host on the network that the controller came by; without one this machine's own.
-fn own_address() -> String {
-    let ssh = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    let over_ssh = || ssh.split(' ').nth(2)?.parse::<IpAddr>().ok();
-    let address = over_ssh().or_else(|| towards(&std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok()?));
-    address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_string())
-}
-
-/// The address of this host on the way to another one. Nothing is sent.
-fn towards(other: &str) -> Option<IpAddr> {
-    let any = if other.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
-    let socket = UdpSocket::bind(any).ok()?;
-    socket.connect((other, 9)).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Starts a rank that measures. It ends with this process.

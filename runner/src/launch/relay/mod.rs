@@ -3,6 +3,7 @@
 //! The stream carries requests and replies in turn, as frames. A stream that was connected with an agent belongs to
 //! that agent from then on.
 
+mod address;
 mod far;
 mod holder;
 mod leftover;
@@ -18,14 +19,15 @@ pub(super) use near::HangUp;
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use crate::checkpoints::Folder;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId};
+use dtrain_recipes::Network;
 use serde::{Deserialize, Serialize};
 
 /// What is asked of the far end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
-    /// Under which address others reach the host.
-    Address,
+    /// Under which address others reach the host, on this network if it is meant.
+    Address { network: Option<Network> },
     /// Start the agent that leads. Folders and programs of the order are those of the host.
     Lead(Box<AgentOrder>),
     /// Start an agent that follows.

@@ -5,6 +5,7 @@ use super::leftover::{Leftover, STALLED};
 use super::{Reply, Request};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
+use dtrain_recipes::Network;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -35,6 +36,7 @@ pub struct RemoteHost {
     dial: Box<dyn Dial>,
     stream: Option<UnixStream>,
     hang_up: HangUp,
+    network: Option<Network>,
 }
 
 /// Ends the conversation with a host, from another thread.
@@ -57,7 +59,13 @@ impl HangUp {
 impl RemoteHost {
     /// A host that `dial` reaches.
     pub fn new(name: impl Into<String>, dial: Box<dyn Dial>) -> Self {
-        Self { name: name.into(), dial, stream: None, hang_up: HangUp::default() }
+        Self { name: name.into(), dial, stream: None, hang_up: HangUp::default(), network: None }
+    }
+
+    /// The same, which communicates with other hosts over `network`.
+    #[must_use]
+    pub fn on(self, network: Option<Network>) -> Self {
+        Self { network, ..self }
     }
 
     pub(in crate::launch) fn hang_up(&self) -> HangUp {
@@ -72,7 +80,7 @@ impl RemoteHost {
 
     /// Under which address others reach it.
     pub(crate) fn address(&mut self) -> Result<String, String> {
-        match self.ask(&Request::Address)? {
+        match self.ask(&Request::Address { network: self.network })? {
             Reply::Address(address) => Ok(address),
             other => Err(unexpected(&other)),
         }

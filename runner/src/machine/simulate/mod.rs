@@ -219,7 +219,9 @@ fn all_promises_hold_in_twenty_thousand_worlds() {
         "failed",
     ] {
         let times = reached.0.get(what).copied().unwrap_or(0);
-        assert!(times >= 500, "the chaos reached `{what}` {times} times only: {:?}", reached.0);
+        // Few fail: machines have a budget of a day.
+        let least = if what == "failed" { 200 } else { 500 };
+        assert!(times >= least, "the chaos reached `{what}` {times} times only: {:?}", reached.0);
     }
 }
 

@@ -18,8 +18,8 @@ const EACH_PEER: u64 = 5;
 /// is connected with `peers` others.
 ///
 /// `Err` says in words how many are allowed, and what to do.
-pub(super) fn suffice(ranks: usize, hosts: usize, peers: usize) -> Result<(), String> {
-    allow(needed(ranks as u64, hosts as u64, peers as u64))
+pub(crate) fn suffice(ranks: usize, hosts: usize, peers: usize) -> Result<(), String> {
+    allow(needed(ranks as u64, hosts as u64, peers as u64), "this attempt")
 }
 
 fn needed(ranks: u64, hosts: u64, peers: u64) -> u64 {
@@ -29,15 +29,15 @@ fn needed(ranks: u64, hosts: u64, peers: u64) -> u64 {
 
 /// Raises the limit that this process may raise, where it is too low. It is not raised beyond what is needed: some programs trust
 /// that it is low.
-fn allow(needed: u64) -> Result<(), String> {
+pub(crate) fn allow(needed: u64, what: &str) -> Result<(), String> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {
         return Ok(());
     }
     if let Some(most) = maximum.filter(|most| *most < needed) {
         return Err(format!(
-            "a process may open {most} files here, and this attempt needs {needed}; raise the limit (`ulimit -Hn`, \
-             /etc/security/limits.conf or LimitNOFILE of the service), or train with fewer ranks"
+            "a process may open {most} files here, and {what} needs {needed}; raise the limit (`ulimit -Hn`, \
+             /etc/security/limits.conf or LimitNOFILE of the service), or train with fewer ranks or hosts"
         ));
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum })
@@ -53,7 +53,7 @@ mod tests {
         assert!(needed(8, 0, 0) <= 256, "a small attempt needs no more than `dtrain doctor` asks for");
         assert!(needed(8, 1_000, 8_000) > 1024);
         assert_eq!(suffice(2, 0, 0), Ok(()));
-        let error = allow(u64::MAX - 1);
+        let error = allow(u64::MAX - 1, "a test");
         assert!(error.is_ok() || error.is_err_and(|words| words.contains("ulimit")));
     }
 }
