@@ -34,7 +34,9 @@ fn best(names: &[&str]) -> &'static str {
     let below = |folder: &str| {
         let mut text = String::new();
         sources(&root().join(folder), &mut text);
-        names.iter().any(|name| text.contains(&format!("fn {name}(")) || text.contains(&format!("\"{name}\",")))
+        names
+            .iter()
+            .any(|name| text.contains(&format!("fn {name}(")) || text.contains(&format!("\"{name}\",")))
     };
     match (below("tests/suite"), below("runner/tests/drive")) {
         (true, _) => "yes",
