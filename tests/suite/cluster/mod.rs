@@ -5,4 +5,5 @@ mod doctor;
 mod hosts_lose_nothing;
 mod interrupted;
 mod lab;
+mod recovery;
 pub(crate) mod train;

@@ -152,6 +152,13 @@ impl Lab {
         own.expect("a folder of its own").path().join("trials")
     }
 
+    /// What the agents of the only trial of a machine wrote to their log.
+    pub(crate) fn agent_log(&self, machine: &str) -> String {
+        let trial = std::fs::read_dir(self.trials(machine)).expect("a trial").flatten().next();
+        let log = trial.expect("a trial").path().join("logs/agent.log");
+        std::fs::read_to_string(log).expect("an agent wrote it")
+    }
+
     /// The home of a machine's user, as a folder of the machine that runs the tests. Its files outlive a power off.
     pub(crate) fn home(&self, machine: &str) -> PathBuf {
         self.space.path(&format!("mnt/{}/home", self.machine(machine).name))
