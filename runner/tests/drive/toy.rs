@@ -179,7 +179,7 @@ fn hog(a: &Assignment) -> ! {
     fs::write(Path::new(group.trim()).join("cgroup.procs"), std::process::id().to_string())
         .expect("we are root");
     // The agent looks four times a second whose limits are a rank's.
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(3));
     let mut held = Vec::new();
     loop {
         held.push(vec![1u8; 1 << 20]);

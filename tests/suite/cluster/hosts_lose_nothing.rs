@@ -1,7 +1,7 @@
 //! Training on hosts that ends while nobody looks: the next day everything is there, whatever happened meanwhile.
 
 use crate::cluster::train::nothing_is_left;
-use crate::lab::{Lab, Process};
+use crate::lab::{Lab, Options, Process};
 use dtrain_protocol::{Event, frame};
 use dtrain_runner::agent::SpoolRecord;
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
@@ -71,7 +71,7 @@ fn has_ended(lab: &Lab, hosts: usize) {
 
 /// A training on so many hosts that was started, left alone, and has ended.
 fn ended_unseen(hosts: usize) -> Option<Lab> {
-    let lab = Lab::start(hosts)?;
+    let lab = Lab::with(&Options { hosts, disk: 3 << 30, ..Options::default() })?;
     prepare(&lab, hosts);
     let run = ["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample", "--detach"];
     let (words, code) = says(&lab, &run);

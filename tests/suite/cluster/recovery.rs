@@ -1,7 +1,7 @@
 //! What recovery costs when the state is large; a measurement for docs/measured.md.
 
 use crate::cluster::train::{Run, nothing_is_left};
-use crate::lab::Lab;
+use crate::lab::{Lab, Options};
 use dtrain_tests::numbered_lines;
 use std::time::Instant;
 
@@ -31,13 +31,14 @@ zero = 3
 
 [checkpoint]
 every = 2
+keep = 2
 "#;
 
 #[test]
 #[ignore = "a measurement that needs an idle machine"]
 #[expect(clippy::print_stdout, reason = "it is what is measured")]
 fn recovery_with_two_gigabytes_of_state() {
-    let Some(lab) = Lab::start(4) else { return };
+    let Some(lab) = Lab::with(&Options { hosts: 4, disk: 6 << 30, ..Options::default() }) else { return };
     let hosts = "[cluster]\nlauncher = \"ssh\"\nhosts = [\"node[1-4]\"]\n";
     let text = numbered_lines();
     for machine in ["controller", "node1", "node2", "node3", "node4"] {
