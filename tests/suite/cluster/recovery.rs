@@ -36,7 +36,6 @@ keep = 2
 
 #[test]
 #[ignore = "a measurement that needs an idle machine"]
-#[expect(clippy::print_stdout, reason = "it is what is measured")]
 fn recovery_with_two_gigabytes_of_state() {
     let Some(lab) = Lab::with(&Options { hosts: 4, disk: 6 << 30, ..Options::default() }) else { return };
     let hosts = "[cluster]\nlauncher = \"ssh\"\nhosts = [\"node[1-4]\"]\n";
