@@ -5,6 +5,7 @@
 //! decides, which also counts other people's processes.
 
 use dtrain_protocol::Failure;
+use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,9 +14,9 @@ use std::path::{Path, PathBuf};
 pub(super) struct Memory {
     /// Where the kernel counts.
     counter: Counter,
-    /// Processes that the kernel had killed for memory at the last two looks. The older one counts: a process that is being killed
-    /// may be looked at once more.
-    kills: [u64; 2],
+    /// Processes that the kernel had killed for memory at the last looks. The oldest one counts: a process that is being killed may be
+    /// looked at several times more, until its memory is free.
+    kills: VecDeque<u64>,
     /// Bytes it held at the last look.
     resident: u64,
 }
@@ -24,15 +25,20 @@ impl Memory {
     /// Of process `id`, which has not done much yet.
     pub(super) fn at_start(id: u32) -> Self {
         let counter = Counter::of(id, Path::new("/"));
-        Self { kills: [counter.kills(); 2], counter, resident: 0 }
+        Self { kills: VecDeque::from([counter.kills()]), counter, resident: 0 }
     }
 
     /// Looks at process `id`.
     pub(super) fn look(&mut self, id: u32) {
         let counter = Counter::of(id, Path::new("/"));
-        let kills = counter.kills();
-        let before = if counter == self.counter { self.kills[1] } else { kills };
-        (self.counter, self.kills) = (counter, [before, kills]);
+        if counter != self.counter {
+            self.kills.clear();
+        }
+        self.counter = counter;
+        self.kills.push_back(self.counter.kills());
+        while self.kills.len() > self.counter.looks() {
+            self.kills.pop_front();
+        }
         self.resident = resident(id).unwrap_or(self.resident);
     }
 
@@ -42,7 +48,8 @@ impl Memory {
             Counter::Group(_) => "its memory limit, or its host,",
             Counter::Host(_) => "its host",
         };
-        (self.counter.kills() > self.kills[0]).then(|| Failure::OutOfMemory {
+        let before = self.kills.front().copied().unwrap_or(0);
+        (self.counter.kills() > before).then(|| Failure::OutOfMemory {
             detail: format!(
                 "the kernel's OOM killer killed the rank at {} MiB: {limit} has no more",
                 self.resident >> 20
@@ -67,6 +74,15 @@ impl Counter {
         let mounts = root.join("sys/fs/cgroup");
         let own = groups.lines().find_map(|line| counter_of(line, &mounts));
         own.map_or_else(|| Self::Host(root.join("proc/vmstat")), Self::Group)
+    }
+
+    /// Looks that are remembered: four a second. Other people's processes count with the host's own, so that only the last ones say
+    /// something about a rank.
+    fn looks(&self) -> usize {
+        match self {
+            Self::Group(_) => 40,
+            Self::Host(_) => 2,
+        }
     }
 
     /// 0 where it cannot be read.
