@@ -169,7 +169,7 @@ mod tests {
         let own = "sys/fs/cgroup/rank/memory.events";
         let root = host("0::/rank\n", &[(own, 1), ("proc/vmstat", 10)]);
         let counter = Counter::of(7, root.path());
-        let memory = Memory { kills: [counter.kills(); 2], counter, resident: 5 << 20 };
+        let memory = Memory { kills: VecDeque::from([counter.kills()]), counter, resident: 5 << 20 };
         assert_eq!(memory.explains(), None);
         write(root.path(), "proc/vmstat", "oom_kill 11\n");
         assert_eq!(memory.explains(), None, "the kernel killed somebody else's process");
