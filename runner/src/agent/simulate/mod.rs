@@ -155,7 +155,8 @@ fn run(seed: u64, setup: Setup, reached: &mut Reached) -> Result<Spent, String> 
         world.stop();
     }
     world.choose_the_last_step();
-    let until = world.now + 240_000;
+    // The pauses after failures of machines last up to a minute.
+    let until = world.now + 600_000;
     let mut ended_at = None;
     while world.broken.is_none() {
         world.beat();
