@@ -46,7 +46,7 @@ fn recovery_with_two_gigabytes_of_state() {
         lab.put(machine, "hosts.toml", hosts);
     }
     let mut run = Run::of(&lab, &["cluster.ranks=4"]);
-    run.hears("checkpoint at step 4 saved");
+    run.hears("step 5/8");
     let begun = Instant::now();
     lab.cut("node4");
     lab.kill_host("node4");

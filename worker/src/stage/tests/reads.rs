@@ -64,8 +64,8 @@ proptest! {
         let stage = layout.coord(rank).along(dtrain_protocol::Axis::Pipeline);
         let chunks = match (pipeline, stage) {
             (1, _) => vec![0..cut, cut..blocks],
-            (_, 0) => vec![0..cut],
-            _ => vec![cut..blocks],
+            (_, 0) => std::iter::once(0..cut).collect(),
+            _ => std::iter::once(cut..blocks).collect(),
         };
         let chunks: Vec<_> = chunks.into_iter().filter(|chunk| pipeline > 1 || !chunk.is_empty()).collect();
 
