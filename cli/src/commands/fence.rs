@@ -6,11 +6,10 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{audit, hosts, trials};
 use dtrain_protocol::{AttemptId, TrialId};
-use dtrain_recipes::{Host, Launcher};
+use dtrain_recipes::{Cluster, Host, Launcher};
 use dtrain_runner::audit::Action;
 use dtrain_runner::driver;
 use dtrain_runner::launch::Fences;
-use dtrain_runner::ledger::Trial;
 use serde::Serialize;
 
 /// What was done.
@@ -31,8 +30,10 @@ struct Report {
 pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
-    let host = host(&trial, &args.host)?;
-    let (id, label, name) = (&trial.row.id, &trial.row.label, &host.address);
+    let carried = plan(&trial)?;
+    let cluster = &carried.recipe.cluster;
+    let host = host(&trial.row.label, cluster, &args.host)?;
+    let (id, label, name) = (&trial.row.id, &trial.row.label, &args.host);
     let folder = context.home.trial(id);
     let failed = |error: std::io::Error| {
         Failure::new(Exit::Infrastructure, format!("cannot write {}", folder.fenced().display()))
@@ -54,12 +55,10 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
         context.out.say(&format!("{name} can be used for {label} again, from its next attempt on"));
     } else {
         folder.create().and_then(|()| Fences::add(&folder, name)).map_err(failed)?;
-        let audit = audit::of(context, &trial, &plan(&trial)?)?.on(name);
+        let audit = audit::of(context, &trial, &carried)?.on(name);
         audit::mention(context, &audit, Action::Fence);
         let before = AttemptId(trial.attempts.last().map_or(0, |attempt| attempt.number.0) + 1);
-        match hosts::one(host, plan(&trial)?.recipe.cluster.transport)
-            .and_then(|mut host| host.fence(id, before))
-        {
+        match hosts::one(host, cluster.transport).and_then(|mut host| host.fence(id, before)) {
             Ok(ended) => report.ended = ended,
             Err(reason) => report.away = Some(reason),
         }
@@ -89,9 +88,7 @@ fn words(report: &Report) -> String {
 }
 
 /// The host of the trial with that name.
-fn host(trial: &Trial, name: &str) -> Result<Host, Failure> {
-    let label = &trial.row.label;
-    let cluster = plan(trial)?.recipe.cluster;
+fn host(label: &str, cluster: &Cluster, name: &str) -> Result<Host, Failure> {
     if cluster.launcher != Launcher::Ssh {
         let hint = if cluster.launcher == Launcher::Slurm { "`scontrol` drains a node of Slurm" } else { "" };
         let failure =

@@ -95,17 +95,20 @@ pub(in crate::agent) fn fetch(
     Err(NotLaunched::because(words(&reasons), is_of_checkpoint))
 }
 
-/// Writes what comes, checks every chunk, and gives the file its name once it is durable.
-fn write(mut from: impl Read, entry: &FileEntry, path: &Path, pulses: &Pulses) -> Result<(), Missed> {
+/// Reads how long the file is at the other end: `Err` when it is not as long as it was written, or that end has no time.
+pub(super) fn has_length(from: &mut impl Read, entry: &FileEntry) -> Result<(), Missed> {
     let mut length = [0; 8];
     from.read_exact(&mut length).map_err(Missed::There)?;
     match u64::from_le_bytes(length) {
-        BUSY => return Err(Missed::Busy),
-        length if length == entry.bytes => {}
-        length => {
-            return Err(Missed::Damaged(format!("it has {length} bytes, {} were written", entry.bytes)));
-        }
+        BUSY => Err(Missed::Busy),
+        length if length == entry.bytes => Ok(()),
+        length => Err(Missed::Damaged(format!("it has {length} bytes, {} were written", entry.bytes))),
     }
+}
+
+/// Writes what comes, checks every chunk, and gives the file its name once it is durable.
+fn write(mut from: impl Read, entry: &FileEntry, path: &Path, pulses: &Pulses) -> Result<(), Missed> {
+    has_length(&mut from, entry)?;
     let unfinished = path.with_extension("coming");
     drop(fs::remove_file(&unfinished));
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);

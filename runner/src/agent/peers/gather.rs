@@ -1,8 +1,8 @@
 //! Chunks of checkpoints that come from other hosts: from all that have them at the same time, each as it was written or not at
 //! all.
 
-use super::door::{BUSY, Door};
-use super::fetch::{Missed, PAUSE, TOO_BUSY};
+use super::door::Door;
+use super::fetch::{Missed, PAUSE, TOO_BUSY, has_length};
 use super::link::Pulses;
 use super::{Greeting, PeerAddress, Wanted, knock};
 use crate::launch::NotLaunched;
@@ -199,16 +199,7 @@ impl Gatherer<'_> {
         given: &mut Given,
     ) -> Result<(), Missed> {
         let Target { entry, to, .. } = target;
-        let mut length = [0; 8];
-        from.read_exact(&mut length).map_err(Missed::There)?;
-        match u64::from_le_bytes(length) {
-            BUSY => return Err(Missed::Busy),
-            length if length == entry.bytes => {}
-            length => {
-                let words = format!("it has {length} bytes, {} were written", entry.bytes);
-                return Err(Missed::Damaged(words));
-            }
-        }
+        has_length(from, entry)?;
         let mut chunk = Vec::new();
         for index in chunks {
             let range = entry.chunk(*index);

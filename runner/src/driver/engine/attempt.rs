@@ -30,6 +30,10 @@ impl Engine<'_> {
         let found = found.into_iter();
         let found =
             found.map(|(attempt, step)| Input::Found { attempt, step, folder: folder(attempt, step) });
+        if self.is_leaving {
+            // No attempt follows: whoever resumes the trial looks again.
+            return Ok(());
+        }
         self.usable = Some(usable);
         self.inputs.extend(found);
         self.inputs.push_back(Input::Looked);
