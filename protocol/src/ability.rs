@@ -1,6 +1,6 @@
 //! What the worker can run today. The planner refuses what it cannot, with the reason told here.
 
-use crate::{Arrangement, Axis, DeviceKind, Layout};
+use crate::{Arrangement, Axis, ContextExchange, DeviceKind, Layout, RankOrder};
 use dtrain_recipes::{Compression, Decoder, Experts, Model, Precision, Recompute, ZeroStage};
 
 /// Why the worker cannot run this combination, as the end of a sentence; `None` when it can.
@@ -22,6 +22,9 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
     if let Some(reason) = cannot_spread(arrangement, model) {
         return Some(reason);
     }
+    if let Some(reason) = cannot_place(arrangement) {
+        return Some(reason.into());
+    }
     if let Some(reason) = recomputes_in_vain(arrangement, model) {
         return Some(reason.into());
     }
@@ -39,6 +42,18 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
             Some("f16 on a CPU is slower than f32 here and is not offered".into())
         }
         (Precision::F32, _) | (Precision::Bf16 | Precision::F16, DeviceKind::Cuda) => None,
+    }
+}
+
+/// What the worker does in one way only.
+fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
+    match arrangement {
+        Arrangement { context_exchange: ContextExchange::AllGather | ContextExchange::AllToAll, .. } => {
+            Some("keys and values are exchanged in a ring only")
+        }
+        Arrangement { expert_fold: 2.., .. } => Some("experts are spread over the expert axis only"),
+        Arrangement { order: RankOrder::DataOutermost, .. } => Some("the pipeline is the outermost axis"),
+        _ => None,
     }
 }
 

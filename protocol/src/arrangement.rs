@@ -30,6 +30,19 @@ pub struct Arrangement {
     /// Runs of blocks of one pipeline stage.
     #[serde(default = "one")]
     pub chunks: u32,
+    /// What the ends of the model count as when blocks are divided into stages.
+    #[serde(default, skip_serializing_if = "Ends::are_free")]
+    pub ends: Ends,
+    /// How ranks that share sequences exchange keys and values.
+    #[serde(default, skip_serializing_if = "ContextExchange::is_ring")]
+    pub context_exchange: ContextExchange,
+    /// Over how many of the ranks that share matrices or sequences experts are spread besides the expert axis (expert
+    /// folding); 1 for none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub expert_fold: u32,
+    /// Which ranks are neighbours.
+    #[serde(default, skip_serializing_if = "RankOrder::is_pipeline_outermost")]
+    pub order: RankOrder,
     /// How replicas are kept alike.
     #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
     pub sync: Synchronisation,
@@ -37,6 +50,67 @@ pub struct Arrangement {
     pub precision: Precision,
     /// Where every rank runs.
     pub device: DeviceKind,
+}
+
+/// What the ends of a model count as when its blocks are divided into stages: so many blocks each. The first and the last
+/// run of blocks are shorter by as many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ends {
+    /// The embedding.
+    pub embedding: u32,
+    /// The head with its loss.
+    pub head: u32,
+}
+
+impl Ends {
+    /// Both count as nothing: blocks are divided as evenly as can be.
+    pub const FREE: Self = Self { embedding: 0, head: 0 };
+
+    /// Whether both count as nothing.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub fn are_free(&self) -> bool {
+        *self == Self::FREE
+    }
+}
+
+/// How ranks that share sequences exchange keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextExchange {
+    /// From neighbour to neighbour, while scores of what is here are computed (ring attention).
+    #[default]
+    Ring,
+    /// All keys and values are gathered before the first score.
+    AllGather,
+    /// Heads are exchanged for parts of the sequence and back (Ulysses).
+    AllToAll,
+}
+
+impl ContextExchange {
+    /// Whether it is [`ContextExchange::Ring`].
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub fn is_ring(&self) -> bool {
+        *self == Self::Ring
+    }
+}
+
+/// Which ranks are neighbours. Tensor-parallel ranks always are, then those that share sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankOrder {
+    /// Replicas of a stage are nearer to each other than its next stage.
+    #[default]
+    PipelineOutermost,
+    /// Stages of a pipeline are nearer to each other than replicas.
+    DataOutermost,
+}
+
+impl RankOrder {
+    /// Whether it is [`RankOrder::PipelineOutermost`].
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub fn is_pipeline_outermost(&self) -> bool {
+        *self == Self::PipelineOutermost
+    }
 }
 
 impl Arrangement {
@@ -50,6 +124,10 @@ impl Arrangement {
         recompute_every: 1,
         schedule: PipelineSchedule::OneForwardOneBackward,
         chunks: 1,
+        ends: Ends::FREE,
+        context_exchange: ContextExchange::Ring,
+        expert_fold: 1,
+        order: RankOrder::PipelineOutermost,
         sync: Synchronisation::EXACT,
         precision: Precision::F32,
         device: DeviceKind::Cpu,
@@ -116,6 +194,11 @@ impl Arrangement {
 
 fn one() -> u32 {
     1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 fn one_forward_one_backward() -> PipelineSchedule {

@@ -29,7 +29,7 @@ pub mod wire;
 
 pub use ability::cannot_run;
 pub use action::{Action, Pass, Toward};
-pub use arrangement::Arrangement;
+pub use arrangement::{Arrangement, ContextExchange, Ends, RankOrder};
 pub use assignment::{
     Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training, WaitLimits,
 };

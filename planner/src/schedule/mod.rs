@@ -70,17 +70,23 @@ pub fn alive(schedule: PipelineSchedule, shape: Shape, stage: u32) -> u32 {
     most.min(micros * chunks)
 }
 
-/// The runs of blocks of stage `stage`: the pipeline goes through the stages once for each chunk, and all runs are
-/// equal shares, the remainder spread evenly. One truth for memory, price and assignment.
+/// The runs of blocks of stage `stage`: the pipeline goes through the stages once for each chunk, and all runs are equal
+/// shares, the remainder spread evenly, where the ends of the model count as [`Arrangement::ends`] says. One truth for
+/// memory, price and assignment.
 pub fn chunks_of(
     stage: u32,
     arrangement: &Arrangement,
     blocks: u32,
 ) -> impl Iterator<Item = Range<u32>> + use<> {
-    let (stages, chunks) = (arrangement.layout.pipeline.get(), arrangement.chunks);
+    let (stages, chunks, ends) = (arrangement.layout.pipeline.get(), arrangement.chunks, arrangement.ends);
+    let counted = u64::from(blocks) + u64::from(ends.embedding) + u64::from(ends.head);
     (0..chunks).map(move |chunk| {
-        let share = split::share(u64::from(blocks), chunk * stages + stage, stages * chunks);
-        let block = |n: u64| u32::try_from(n).expect("a share is at most the whole");
+        let share = split::share(counted, chunk * stages + stage, stages * chunks);
+        // The embedding stands before block 0, and the head behind the last.
+        let block = |n: u64| {
+            let before = n.saturating_sub(ends.embedding.into()).min(blocks.into());
+            u32::try_from(before).expect("it is at most the number of blocks")
+        };
         block(share.start)..block(share.end)
     })
 }

@@ -197,3 +197,28 @@ fn one_stage_goes_forward_and_backward_then_reduces_and_updates() {
     ];
     assert_eq!(steps(&Arrangement::SINGLE, two), [expected.to_vec()]);
 }
+
+#[test]
+fn ends_that_count_as_blocks_make_their_stages_shorter() {
+    use dtrain_protocol::{Arrangement, Ends, Layout};
+    use std::num::NonZeroU32;
+    let of = |stages: u32, chunks: u32, ends: Ends| -> Vec<Vec<u32>> {
+        let pipeline = NonZeroU32::new(stages).expect("stages start at one");
+        let layout = Layout { pipeline, ..Layout::SINGLE };
+        let arrangement = Arrangement { layout, chunks, ends, ..Arrangement::SINGLE };
+        let runs = |stage| super::chunks_of(stage, &arrangement, 126).map(|run| run.len() as u32).collect();
+        (0..stages).map(runs).collect()
+    };
+    let both = Ends { embedding: 1, head: 1 };
+    // Llama 3.1 405B: 126 layers on 16 stages, of which the first and the last have a layer less (arXiv 2407.21783, 3.3.2).
+    let llama: Vec<u32> = of(16, 1, both).into_iter().map(|runs| runs.iter().sum()).collect();
+    assert_eq!(llama, [[7].as_slice(), &[8; 14], &[7]].concat());
+    let interleaved = of(16, 8, both);
+    assert_eq!(
+        (&interleaved[0][..], &interleaved[15][..]),
+        (&[0, 1, 1, 1, 1, 1, 1, 1][..], &[1, 1, 1, 1, 1, 1, 1, 0][..])
+    );
+    assert_eq!(interleaved[7], [1; 8]);
+    assert_eq!(of(2, 1, Ends { embedding: 0, head: 4 }), [[65], [61]]);
+    assert_eq!(of(4, 1, Ends::FREE).concat().iter().sum::<u32>(), 126);
+}
