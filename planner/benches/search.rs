@@ -10,7 +10,7 @@ mod measured;
 
 use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::{Cluster, Found, Question, search, search_all};
-use dtrain_planner::analytic::{Engine, Kernel, Products, Style, Transformer};
+use dtrain_planner::analytic::{Constants, Engine, Kernel, Products, Style, Transformer};
 use dtrain_recipes::LayoutPins;
 use measured::{Better, Row};
 use std::time::Instant;
@@ -101,10 +101,11 @@ fn llama_405b(devices: u32) -> Question {
             predicts_further: false,
         },
         cluster: Cluster::of(part, devices / 8, 8),
-        engine: Engine::of(Style::Modern),
+        engine: Engine::of(Style::Modern, Constants::shipped()),
         kernel: Kernel::Fused,
         products: Products::Bits16,
         batch: 2048,
         pins: LayoutPins::default(),
+        constants: Constants::shipped(),
     }
 }

@@ -24,7 +24,9 @@ pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::search::{Choice, Cluster, Found, Question, search_front};
-use crate::analytic::{Cut, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown};
+use crate::analytic::{
+    Constants, Cut, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown,
+};
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
@@ -230,11 +232,12 @@ fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), O
     let question = Question {
         model: transformer(decoder),
         cluster: request.cluster,
-        engine: Engine::of(request.style),
+        engine: Engine::of(request.style, Constants::shipped()),
         kernel: Kernel::Fused,
         products: products(recipe),
         batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,
         pins: recipe.layout.clone(),
+        constants: Constants::shipped(),
     };
     Ok((question, batch))
 }

@@ -4,6 +4,7 @@ use crate::args::EstimateArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::render::estimate::{refused, summary, table};
+use dtrain_planner::analytic::Constants;
 use dtrain_planner::rows::{Row, price, rows, scores};
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::path::Path;
 pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     let rows = read(&args.rows)?;
     refuse_unknown(&args.calibrate_on, &rows)?;
-    let priced = price(&rows, &args.calibrate_on);
+    let priced = price(&rows, &args.calibrate_on, Constants::shipped());
     let (out, style) = (&context.out, context.out.style());
     let summary = summary(&scores(&priced), style);
     if out.json {

@@ -1,6 +1,6 @@
 //! Seconds of communication between devices, within hosts and between them.
 
-use super::constants::constants;
+use super::constants::General;
 
 /// What joins the devices of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,13 +11,31 @@ pub struct Links {
     pub network: f64,
     /// Devices of a host (of a rack, where all of its devices share one NVLink domain).
     pub per_host: f64,
+    /// Seconds to start a collective in a host.
+    pub link_start: f64,
+    /// Seconds that a further member of it adds.
+    pub link_member: f64,
+    /// Seconds to start a collective or message between hosts.
+    pub network_start: f64,
+    /// Seconds that a doubling of the hosts of a collective adds, each way.
+    pub network_doubling: f64,
+    /// Share of the bandwidths that an all-to-all reaches.
+    pub all_to_all: f64,
 }
 
 impl Links {
     /// Links of `link` and `network` bytes a second on the data sheet.
-    pub fn of(link: f64, network: f64, per_host: f64) -> Self {
-        let c = constants();
-        Self { link: link * c.link, network: network * c.network, per_host }
+    pub fn of(link: f64, network: f64, per_host: f64, c: &General) -> Self {
+        Self {
+            link: link * c.link,
+            network: network * c.network,
+            per_host,
+            link_start: c.link_start,
+            link_member: c.link_member,
+            network_start: c.network_start,
+            network_doubling: c.network_doubling,
+            all_to_all: c.all_to_all,
+        }
     }
 
     /// A group of `degree` ranks that are `stride` apart.
@@ -51,7 +69,7 @@ impl Group {
 /// Seconds of an all-gather or a reduce-scatter of `bytes`, the whole of it: level by level, or one ring over all members,
 /// whichever is shorter. All members of a host send at once, each over its own network.
 pub fn one_way(bytes: f64, group: Group, links: &Links) -> f64 {
-    let (c, size) = (constants(), group.size());
+    let size = group.size();
     if size <= 1.0 {
         return 0.0;
     }
@@ -60,9 +78,12 @@ pub fn one_way(bytes: f64, group: Group, links: &Links) -> f64 {
         + (outside - 1.0) / outside * bytes / inside / links.network;
     let slowest = if group.leaves() { links.link.min(inside * links.network) } else { links.link };
     let ring = (size - 1.0) / size * bytes / slowest;
-    let within = if inside > 1.0 { c.link_start + (inside - 1.0) * c.link_member } else { 0.0 };
-    let across =
-        if group.leaves() { c.network_start + 2.0 * outside.log2() * c.network_doubling } else { 0.0 };
+    let within = if inside > 1.0 { links.link_start + (inside - 1.0) * links.link_member } else { 0.0 };
+    let across = if group.leaves() {
+        links.network_start + 2.0 * outside.log2() * links.network_doubling
+    } else {
+        0.0
+    };
     levels.min(ring) + within + across
 }
 
@@ -73,27 +94,27 @@ pub fn all_reduce(bytes: f64, group: Group, links: &Links) -> f64 {
 
 /// Seconds of a message of `bytes`, at `share` of what a collective reaches.
 pub fn message(bytes: f64, leaves: bool, share: f64, links: &Links) -> f64 {
-    let c = constants();
-    let (speed, start) = if leaves { (links.network, c.network_start) } else { (links.link, c.link_start) };
+    let (speed, start) =
+        if leaves { (links.network, links.network_start) } else { (links.link, links.link_start) };
     bytes / (speed * share) + start
 }
 
 /// Seconds in which every member sends each other its part of `bytes`. Where tokens go to `once` experts each and a token
 /// crosses the network once for each host, fewer bytes may cross.
 pub fn all_to_all(bytes: f64, once: Option<f64>, group: Group, links: &Links) -> f64 {
-    let (c, size) = (constants(), group.size());
+    let size = group.size();
     if size <= 1.0 {
         return 0.0;
     }
     let Group { inside, outside } = group;
-    let within = bytes * (inside - 1.0) / size / (links.link * c.all_to_all);
+    let within = bytes * (inside - 1.0) / size / (links.link * links.all_to_all);
     let all = bytes * (size - inside) / size;
     let sent = once.map_or(all, |chosen| {
         let hosts = (outside - 1.0) * (1.0 - (1.0 - 1.0 / outside).powf(chosen));
         all.min(bytes / chosen * hosts)
     });
-    let across = sent / (links.network * c.all_to_all);
-    let start = c.link_start + if group.leaves() { c.network_start } else { 0.0 };
+    let across = sent / (links.network * links.all_to_all);
+    let start = links.link_start + if group.leaves() { links.network_start } else { 0.0 };
     within.max(across) + start
 }
 
@@ -102,7 +123,7 @@ mod tests {
     use super::*;
 
     fn hosts_of_eight() -> Links {
-        Links::of(300e9, 25e9, 8.0)
+        Links::of(300e9, 25e9, 8.0, &crate::analytic::Constants::shipped().general)
     }
 
     #[test]

@@ -1,13 +1,28 @@
-//! The constants that neither hardware nor engine changes, as `data/constants.toml` has them.
+//! The constants of the cost model as a value: what neither hardware nor engine changes (`data/constants.toml`), the profile of
+//! each style of engine (`data/engines.toml`) and what parts of one generation have in common (`data/generations.toml`).
 
+use super::engine::{Profile, Profiles, Style};
+use super::hardware::{Generation, Gpu};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Constants of the model; `data/constants.toml` says what each means, its prior, and whether it was fitted.
+/// All constants.
+#[derive(Clone, Debug)]
+pub struct Constants {
+    /// What neither hardware nor engine changes.
+    pub general: General,
+    /// By style of engine.
+    pub profiles: Profiles,
+    /// By name of the generation.
+    pub generations: BTreeMap<String, Generation>,
+}
+
+/// What neither hardware nor engine changes; `data/constants.toml` says what each means, its prior, and whether it was fitted.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
-pub struct Constants {
+pub struct General {
     pub wave: f64,
     pub align_8: f64,
     pub align_4: f64,
@@ -86,11 +101,40 @@ pub struct DoubtConstants {
     pub memory_unknown: f64,
 }
 
-static CONSTANTS: LazyLock<Constants> = LazyLock::new(|| {
-    toml::from_str(include_str!("data/constants.toml")).expect("the file has every constant, as a test shows")
+impl Constants {
+    /// Those that are shipped.
+    pub fn shipped() -> &'static Self {
+        &SHIPPED
+    }
+
+    /// The profile of a style of engine.
+    pub fn profile(&self, style: Style) -> Profile {
+        self.profiles.of(style)
+    }
+
+    /// What a part has in common with others of its generation.
+    ///
+    /// # Panics
+    /// Where the part is of a generation that is not there.
+    pub fn generation(&self, gpu: &Gpu) -> &Generation {
+        self.generations
+            .get(&gpu.generation)
+            .expect("every part has a generation of the table, as a test shows")
+    }
+}
+
+static SHIPPED: LazyLock<Constants> = LazyLock::new(|| Constants {
+    general: toml::from_str(include_str!("data/constants.toml")).expect("a test reads the file"),
+    profiles: toml::from_str(include_str!("data/engines.toml")).expect("a test reads the file"),
+    generations: toml::from_str(include_str!("data/generations.toml")).expect("a test reads the file"),
 });
 
-/// The constants.
-pub fn constants() -> &'static Constants {
-    &CONSTANTS
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_files_are_whole() {
+        assert!(Constants::shipped().general.wave > 0.0);
+    }
 }

@@ -1,7 +1,6 @@
 //! How far off an estimate may be: what was seen on published runs, and more for what is not known.
 
 use super::Case;
-use super::constants::constants;
 use super::hardware::Gpu;
 use super::layer::Layer;
 
@@ -34,14 +33,14 @@ pub const EIGHT_IN_TEN: f64 = 1.2816;
 
 /// Standard deviation of the logarithm of measured over estimated step time.
 pub fn of_time(case: &Case<'_>, gpu: &Gpu, layer: &Layer, unknown: Unknown) -> f64 {
-    let d = &constants().doubt;
+    let d = &case.general().doubt;
     let causes = [
         (true, d.base),
         (true, case.engine.profile.doubt),
         (case.model.experts.is_some(), d.experts),
         (case.cut.context > 1.0, d.context),
         (layer.is_bound_by_host(), d.host),
-        (!unknown.hardware && !gpu.generation().is_measured, d.unmeasured),
+        (!unknown.hardware && !case.constants.generation(gpu).is_measured, d.unmeasured),
         (unknown.hardware, d.unknown_hardware),
         (unknown.software, d.unknown_software),
         (unknown.micro_batch, d.unknown_micro_batch),
@@ -57,7 +56,7 @@ pub fn of_time(case: &Case<'_>, gpu: &Gpu, layer: &Layer, unknown: Unknown) -> f
 
 /// The same of peak memory.
 pub fn of_memory(case: &Case<'_>, unknown: Unknown) -> f64 {
-    let d = &constants().doubt;
+    let d = &case.general().doubt;
     match () {
         () if unknown.recompute || unknown.micro_batch => d.memory_unknown,
         () if case.model.experts.is_some() => d.memory_experts,

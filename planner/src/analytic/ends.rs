@@ -2,13 +2,12 @@
 
 use super::Case;
 use super::collective::all_reduce;
-use super::constants::constants;
 use super::hardware::Device;
 use super::product::{ceiling, linear};
 
 /// Forward and backward of the head with its loss, on the last stage, for one micro-batch.
 pub fn head(case: &Case<'_>) -> f64 {
-    let (c, model, tokens) = (constants(), case.model, case.tokens());
+    let (c, model, tokens) = (case.general(), case.model, case.tokens());
     let width = columns(case);
     // The head stays in 16 bits.
     let wide = Device { small: None, ..case.device };

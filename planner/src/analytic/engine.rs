@@ -1,7 +1,7 @@
 //! Engines that train, by style: what their software costs and hides.
 
+use super::Constants;
 use serde::Deserialize;
-use std::sync::LazyLock;
 
 /// Styles of engines whose constants are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,32 +68,36 @@ pub struct Engine {
     pub profile: Profile,
 }
 
-#[derive(Deserialize)]
+/// The profile of every style.
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Profiles {
-    research: Profile,
-    megatron: Profile,
-    modern: Profile,
-    fsdp: Profile,
-    compiled: Profile,
-    xla: Profile,
+#[expect(missing_docs, reason = "named after the styles")]
+pub struct Profiles {
+    pub research: Profile,
+    pub megatron: Profile,
+    pub modern: Profile,
+    pub fsdp: Profile,
+    pub compiled: Profile,
+    pub xla: Profile,
 }
 
-static PROFILES: LazyLock<Profiles> = LazyLock::new(|| {
-    toml::from_str(include_str!("data/engines.toml")).expect("the file has every style, as a test shows")
-});
+impl Profiles {
+    /// The profile of a style.
+    pub fn of(&self, style: Style) -> Profile {
+        match style {
+            Style::Research => self.research,
+            Style::Megatron => self.megatron,
+            Style::Modern => self.modern,
+            Style::Fsdp => self.fsdp,
+            Style::Compiled => self.compiled,
+            Style::Xla => self.xla,
+        }
+    }
+}
 
 impl Engine {
     /// An engine of which only the style is known.
-    pub fn of(style: Style) -> Self {
-        let profile = match style {
-            Style::Research => PROFILES.research,
-            Style::Megatron => PROFILES.megatron,
-            Style::Modern => PROFILES.modern,
-            Style::Fsdp => PROFILES.fsdp,
-            Style::Compiled => PROFILES.compiled,
-            Style::Xla => PROFILES.xla,
-        };
-        Self { style, profile }
+    pub fn of(style: Style, constants: &Constants) -> Self {
+        Self { style, profile: constants.profile(style) }
     }
 }

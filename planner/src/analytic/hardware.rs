@@ -1,8 +1,7 @@
 //! Devices: what data sheets say, and what of it large products and attention sustain.
 
-use super::constants::constants;
+use super::constants::{Constants, General};
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 /// What the data sheet of a part says; `data/gpus.toml` gives units and sources.
@@ -97,9 +96,6 @@ static GPUS: LazyLock<Vec<Gpu>> = LazyLock::new(|| {
     parts.gpu
 });
 
-static GENERATIONS: LazyLock<BTreeMap<String, Generation>> =
-    LazyLock::new(|| toml::from_str(include_str!("data/generations.toml")).expect("a test reads the file"));
-
 static UNKNOWN: LazyLock<Gpu> = LazyLock::new(|| Gpu {
     words: Vec::new(),
     unless: Vec::new(),
@@ -140,11 +136,6 @@ pub fn unknown() -> &'static Gpu {
 }
 
 impl Gpu {
-    /// What it has in common with others.
-    pub fn generation(&self) -> &'static Generation {
-        GENERATIONS.get(&self.generation).expect("every part has a generation of the table, as a test shows")
-    }
-
     /// Floating-point operations a second of 16 bits on the data sheet.
     pub fn peak(&self) -> f64 {
         self.dense_16 * 1e12
@@ -164,6 +155,10 @@ pub struct Device {
     pub stream: f64,
     /// Multiprocessors that share the tiles of a product.
     pub multiprocessors: f64,
+    /// Exponent of wave utilisation in large products.
+    pub wave: f64,
+    /// Efficiency of products with a dimension that 8 divides, 4, 2, or only 1.
+    pub align: [f64; 4],
 }
 
 /// Products of 8 bits and less.
@@ -178,8 +173,15 @@ pub struct Small {
 impl Device {
     /// What `gpu` sustains with these products and this attention over heads of `head` channels. `power` is the share of
     /// its clock that a power limit leaves.
-    pub fn of(gpu: &Gpu, products: Products, kernel: Kernel, head: f64, power: f64) -> Self {
-        let (c, generation) = (constants(), gpu.generation());
+    pub fn of(
+        gpu: &Gpu,
+        products: Products,
+        kernel: Kernel,
+        head: f64,
+        power: f64,
+        constants: &Constants,
+    ) -> Self {
+        let (c, generation) = (&constants.general, constants.generation(gpu));
         let half = gpu.peak() * generation.ceiling_16 * generation.sustained_16 * power;
         let wide = match products {
             Products::Bits32 if gpu.generation == "volta" => 0.125,
@@ -188,17 +190,19 @@ impl Device {
         };
         Self {
             products: half * wide,
-            small: small(gpu, products, power),
-            attention: gpu.peak() * attention(generation, kernel, head) * power,
+            small: small(gpu, products, power, constants),
+            attention: gpu.peak() * attention(generation, c, kernel, head) * power,
             stream: gpu.memory * 1e12 * c.stream,
             multiprocessors: gpu.multiprocessors,
+            wave: c.wave,
+            align: [c.align_8, c.align_4, c.align_2, c.align_1],
         }
     }
 }
 
 /// Products of 8 bits and less, where they are asked for and `gpu` has them.
-fn small(gpu: &Gpu, products: Products, power: f64) -> Option<Small> {
-    let (c, generation) = (constants(), gpu.generation());
+fn small(gpu: &Gpu, products: Products, power: f64, constants: &Constants) -> Option<Small> {
+    let (c, generation) = (&constants.general, constants.generation(gpu));
     if !products.are_small() || gpu.dense_8 <= 0.0 {
         return None;
     }
@@ -211,8 +215,7 @@ fn small(gpu: &Gpu, products: Products, power: f64) -> Option<Small> {
 }
 
 /// Share of the peak of 16 bits that the forward of the core of attention reaches.
-fn attention(generation: &Generation, kernel: Kernel, head: f64) -> f64 {
-    let c = constants();
+fn attention(generation: &Generation, c: &General, kernel: Kernel, head: f64) -> f64 {
     let share = match kernel {
         Kernel::Fused => generation.fused * c.fused,
         Kernel::Flash2 => generation.flash * c.flash_2,
@@ -230,7 +233,7 @@ mod tests {
     #[test]
     fn every_part_has_a_generation_a_source_and_figures() {
         for part in gpus() {
-            let generation = part.generation();
+            let generation = Constants::shipped().generation(part);
             assert!(!part.source.is_empty() && !part.words.is_empty(), "{part:?}");
             assert!(
                 part.dense_16 > 0.0 && part.memory > 0.0 && part.link > 0.0 && part.gibibytes > 0.0,

@@ -1,7 +1,7 @@
 //! Seconds of one layer on one rank, for one micro-batch.
 
 use super::collective::{all_reduce, all_to_all, message, one_way};
-use super::constants::constants;
+use super::constants::General;
 use super::hardware::Kernel;
 use super::product::{Passes, alignment, grouped, linear};
 use super::transformer::{Experts, Latent};
@@ -60,14 +60,14 @@ impl Layer {
             core,
             feed_forward: feed_forward(case, experts),
             elementwise: elementwise(case, experts),
-            idle: in_both(operations, constants().kernel),
+            idle: in_both(operations, case.general().kernel, case.general()),
             host: host(case, operations, experts),
             tensor,
             context,
             expert: exchange(case, experts),
             again: 0.0,
         };
-        layer.again = layer.computed_again(case.cut.again);
+        layer.again = layer.computed_again(case.cut.again, case.general());
         layer
     }
 
@@ -96,13 +96,13 @@ impl Layer {
         self.host.sum() > self.computed().sum() + self.communication().sum()
     }
 
-    fn computed_again(&self, again: Again) -> f64 {
+    fn computed_again(&self, again: Again, c: &General) -> f64 {
         match again {
             Again::Nothing => 0.0,
             Again::Attention => self.core.forward,
             Again::EverySecondProduct => {
                 let products = (self.projections + self.feed_forward).forward;
-                constants().product_again * products + self.elementwise.forward
+                c.product_again * products + self.elementwise.forward
             }
             Again::All => self.passes().forward,
         }
@@ -110,8 +110,8 @@ impl Layer {
 }
 
 /// `operations` of a forward at `seconds` each, and those of its backward.
-fn in_both(operations: f64, seconds: f64) -> Passes {
-    Passes { forward: 1.0, backward: constants().operations_backward } * (operations * seconds)
+fn in_both(operations: f64, seconds: f64, c: &General) -> Passes {
+    Passes { forward: 1.0, backward: c.operations_backward } * (operations * seconds)
 }
 
 fn heads(case: &Case<'_>) -> Heads {
@@ -143,7 +143,7 @@ fn projections(case: &Case<'_>) -> Passes {
 
 /// Scores, softmax and their product with the values.
 fn core(case: &Case<'_>) -> Passes {
-    let (c, model, device) = (constants(), case.model, &case.device);
+    let (c, model, device) = (case.general(), case.model, &case.device);
     let (micro, s) = (case.cut.micro, model.sequence);
     let local = model.heads / case.cut.tensor;
     let width = local * (model.head + model.head_value) / case.cut.context;
@@ -157,7 +157,7 @@ fn core(case: &Case<'_>) -> Passes {
     }
     let scores = 2.0 * micro * local * s * s / case.cut.context;
     let passes = if case.kernel == Kernel::Plain { c.plain } else { 1.0 } * scores / device.stream;
-    let rate = device.products * c.unfused * alignment(model.head).min(alignment(s));
+    let rate = device.products * c.unfused * alignment(model.head, device).min(alignment(s, device));
     Passes {
         forward: all / rate + c.scores_forward * passes,
         backward: 2.0 * all / rate + c.scores_backward * passes,
@@ -170,7 +170,7 @@ fn feed_forward(case: &Case<'_>, experts: Option<Experts>) -> Passes {
     let (h, t, up) = (model.hidden, case.cut.tensor, model.matrices() - 1.0);
     let dense = |width: f64| linear(tokens, up * width / t, h, device) + linear(tokens, h, width / t, device);
     let Some(experts) = experts else { return dense(model.ffn) };
-    let c = constants();
+    let c = case.general();
     let local = (experts.count / case.cut.expert).max(1.0);
     let spread = if experts.drop { 1.0 } else { c.imbalance };
     let each = (tokens / t * experts.chosen * spread / local).max(1.0);
@@ -181,7 +181,7 @@ fn feed_forward(case: &Case<'_>, experts: Option<Experts>) -> Passes {
 
 /// Traffic of all that is no product.
 fn elementwise(case: &Case<'_>, experts: Option<Experts>) -> Passes {
-    let (c, model, cut) = (constants(), case.model, &case.cut);
+    let (c, model, cut) = (case.general(), case.model, &case.cut);
     let (tokens, h) = (case.tokens(), model.hidden);
     let Heads { queries, keys, .. } = heads(case);
     let inner = 2.0 * tokens * (queries + 2.0 * keys);
@@ -204,7 +204,7 @@ fn elementwise(case: &Case<'_>, experts: Option<Experts>) -> Passes {
 
 /// Operations of a forward.
 fn operations(case: &Case<'_>, experts: Option<Experts>) -> f64 {
-    let c = constants();
+    let c = case.general();
     let all = if experts.is_some() { c.operations_experts } else { c.operations };
     let tensor = if case.cut.tensor > 1.0 { c.operations_tensor } else { 0.0 };
     let unfused = if case.kernel.is_fused() { 0.0 } else { c.operations_unfused };
@@ -213,8 +213,10 @@ fn operations(case: &Case<'_>, experts: Option<Experts>) -> f64 {
 
 /// What the host needs to start `operations`, and to learn how many tokens go to which expert.
 fn host(case: &Case<'_>, operations: f64, experts: Option<Experts>) -> Passes {
-    let routing = constants().routing * experts.map_or(0.0, |experts| if experts.drop { 0.5 } else { 1.0 });
-    in_both(operations, case.engine.profile.launch) + Passes { forward: routing, backward: routing }
+    let routing =
+        case.general().routing * experts.map_or(0.0, |experts| if experts.drop { 0.5 } else { 1.0 });
+    in_both(operations, case.engine.profile.launch, case.general())
+        + Passes { forward: routing, backward: routing }
 }
 
 /// Exposed all-reduces (or pairs of all-gather and reduce-scatter) among ranks that share matrices.
@@ -227,7 +229,7 @@ fn tensor(case: &Case<'_>, has_experts: bool) -> Passes {
     let bytes = 2.0 * case.tokens() * case.model.hidden;
     let late = profile.late * (cut.tensor - 1.0);
     let pair = all_reduce(bytes, group, &case.links) + 2.0 * late;
-    let again = if cut.is_sequence_parallel { constants().gather_again } else { 0.0 };
+    let again = if cut.is_sequence_parallel { case.general().gather_again } else { 0.0 };
     let gather = one_way(bytes, group, &case.links) + late;
     // Experts are not cut: only attention is entered and left.
     let count = if has_experts { 1.0 } else { 2.0 };
@@ -249,7 +251,7 @@ fn context(case: &Case<'_>, core: Passes) -> Passes {
 
 /// Exposed dispatch of tokens to experts and their way back.
 fn exchange(case: &Case<'_>, experts: Option<Experts>) -> Passes {
-    let (c, cut, profile) = (constants(), &case.cut, &case.engine.profile);
+    let (c, cut, profile) = (case.general(), &case.cut, &case.engine.profile);
     let Some(experts) = experts else { return Passes::default() };
     let routed = case.tokens() / cut.tensor * experts.chosen;
     let once = profile.routes_by_host.then_some(experts.chosen);

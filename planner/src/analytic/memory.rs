@@ -1,6 +1,6 @@
 //! Bytes of the heaviest rank at its peak.
 
-use super::constants::constants;
+use super::constants::MemoryConstants;
 use super::product::ceiling;
 use super::{Again, Case, Cut};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
@@ -44,12 +44,12 @@ impl Peak {
 
     /// A rank of a stage.
     pub fn stage(case: &Case<'_>, stage: Stage) -> Self {
-        let c = &constants().memory;
+        let c = &case.general().memory;
         let kept = Kept::of(case);
         let logits = if stage.is_last { logits(case) } else { 0.0 };
         let input = if stage.is_first { 2.0 * kept.input } else { 0.0 };
         let (states, gathered) = state(case, stage);
-        let activations = stage.layers * kept.of_layer(case.cut.again) * stage.alive;
+        let activations = stage.layers * kept.of_layer(case.cut.again, c) * stage.alive;
         let working = kept.working(case).max(logits) + input;
         let alive = states + gathered + activations + working;
         Self {
@@ -231,11 +231,11 @@ impl Kept {
     }
 
     /// Of a layer, until its backward.
-    fn of_layer(&self, again: Again) -> f64 {
+    fn of_layer(&self, again: Again, c: &MemoryConstants) -> f64 {
         match again {
             Again::Nothing => self.through + self.scores,
             Again::Attention => self.through,
-            Again::EverySecondProduct => constants().memory.kept_every_second * self.through + self.input,
+            Again::EverySecondProduct => c.kept_every_second * self.through + self.input,
             Again::All => self.input,
         }
     }
@@ -247,7 +247,7 @@ impl Kept {
         let gathered = if is_gathered { 8.0 * case.tokens() * case.model.hidden } else { 0.0 };
         gathered
             + match cut.again {
-                Again::Nothing => constants().memory.transient * self.through,
+                Again::Nothing => case.general().memory.transient * self.through,
                 Again::Attention | Again::EverySecondProduct => self.scores + 0.5 * self.through,
                 Again::All => self.through + self.scores,
             }

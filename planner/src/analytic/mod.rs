@@ -22,7 +22,7 @@ pub mod step;
 pub mod transformer;
 
 pub use collective::{Group, Links};
-pub use constants::{Constants, constants};
+pub use constants::Constants;
 pub use doubt::Unknown;
 pub use engine::{Engine, Style};
 pub use hardware::{Device, Gpu, Kernel, Products};
@@ -116,9 +116,16 @@ pub struct Case<'a> {
     pub kernel: Kernel,
     /// Number format of linear layers.
     pub products: Products,
+    /// The constants of the model.
+    pub constants: &'a Constants,
 }
 
 impl Case<'_> {
+    /// The constants that neither hardware nor engine changes.
+    pub fn general(&self) -> &constants::General {
+        &self.constants.general
+    }
+
     /// Tokens that one rank computes in a micro-batch.
     pub fn tokens(&self) -> f64 {
         self.cut.micro * self.model.sequence / self.cut.context

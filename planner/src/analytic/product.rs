@@ -1,6 +1,5 @@
 //! Seconds of matrix products.
 
-use super::constants::{Constants, constants};
 use super::hardware::Device;
 use std::ops::{Add, Mul};
 
@@ -51,15 +50,15 @@ pub(super) fn ceiling(x: f64) -> f64 {
 }
 
 /// Efficiency by the largest power of two that divides a dimension: tensor cores read 128 bytes.
-pub(super) fn alignment(dimension: f64) -> f64 {
-    let c = constants();
+pub(super) fn alignment(dimension: f64, device: &Device) -> f64 {
+    let [by_8, by_4, by_2, by_1] = device.align;
     let divides = |power: f64| dimension.round() % power == 0.0;
     match () {
         () if divides(64.0) => 1.0,
-        () if divides(8.0) => c.align_8,
-        () if divides(4.0) => c.align_4,
-        () if divides(2.0) => c.align_2,
-        () => c.align_1,
+        () if divides(8.0) => by_8,
+        () if divides(4.0) => by_4,
+        () if divides(2.0) => by_2,
+        () => by_1,
     }
 }
 
@@ -76,13 +75,14 @@ pub(super) struct Product {
 impl Product {
     /// Share of the rate of large products: whole waves of tiles over all multiprocessors, dimensions that tensor cores
     /// like, and few rows of padding.
-    fn efficiency(&self, multiprocessors: f64, c: &Constants) -> f64 {
+    fn efficiency(&self, device: &Device) -> f64 {
+        let multiprocessors = device.multiprocessors;
         let tiles = ceiling(self.m / TILE) * ceiling(self.n / TILE) * self.groups;
         // Below one wave libraries split along k: not all is lost.
         let waves = (tiles / (ceiling(tiles / multiprocessors) * multiprocessors)).max(0.02);
         let rows = self.m / TILE;
         let padding = if rows < 1.0 { rows.max(0.25) } else { (rows / ceiling(rows)).sqrt() };
-        waves.powf(c.wave) * alignment(self.n).min(alignment(self.k)) * padding
+        waves.powf(device.wave) * alignment(self.n, device).min(alignment(self.k, device)) * padding
     }
 
     /// Elements of both operands and of the result.
@@ -92,9 +92,7 @@ impl Product {
 
     /// Seconds at `rate` floating-point operations a second of large products, with `bytes` for each element.
     fn seconds(&self, rate: f64, bytes: f64, device: &Device) -> f64 {
-        let c = constants();
-        let arithmetic = 2.0 * self.m * self.n * self.k * self.groups
-            / (rate * self.efficiency(device.multiprocessors, c));
+        let arithmetic = 2.0 * self.m * self.n * self.k * self.groups / (rate * self.efficiency(device));
         arithmetic.max(bytes * self.elements() / device.stream)
     }
 
@@ -128,12 +126,13 @@ pub fn grouped(tokens: f64, outputs: f64, inputs: f64, groups: f64, share: f64, 
 
 #[cfg(test)]
 mod tests {
+    use super::super::Constants;
     use super::super::hardware::{Kernel, Products, gpu};
     use super::*;
 
     fn a100() -> Device {
         let part = gpu("A100-SXM-80GB").expect("it is in the table");
-        Device::of(part, Products::Bits16, Kernel::Flash2, 128.0, 1.0)
+        Device::of(part, Products::Bits16, Kernel::Flash2, 128.0, 1.0, Constants::shipped())
     }
 
     #[test]
@@ -156,7 +155,13 @@ mod tests {
     fn products_of_eight_bits_are_faster_by_less_than_twice() {
         let part = gpu("H100").expect("it is in the table");
         let seconds = |products| {
-            linear(16384.0, 8192.0, 8192.0, &Device::of(part, products, Kernel::Fused, 128.0, 1.0)).sum()
+            linear(
+                16384.0,
+                8192.0,
+                8192.0,
+                &Device::of(part, products, Kernel::Fused, 128.0, 1.0, Constants::shipped()),
+            )
+            .sum()
         };
         let ratio = seconds(Products::Bits16) / seconds(Products::Bits8);
         assert!(ratio > 1.5 && ratio < 2.0, "{ratio}");

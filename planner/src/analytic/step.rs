@@ -1,7 +1,6 @@
 //! Seconds of a step: layers in stages, what stages wait for, what replicas exchange, the optimizer.
 
 use super::collective::{all_reduce, message, one_way};
-use super::constants::constants;
 use super::product::ceiling;
 use super::{Case, Cut, Layer, Transformer, ends};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
@@ -207,7 +206,7 @@ fn gathering(case: &Case<'_>, layer: &Layer) -> f64 {
     let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case), layer.passes());
     let forward = (gather - hidden * passes.forward).max(0.0);
     let backward = (2.0 * gather - hidden * (passes.backward + layer.again)).max(0.0);
-    forward + backward + constants().contention * 3.0 * gather.min(passes.forward)
+    forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
 }
 
 /// Messages between stages: half of them or so wait for nothing in the steady phase.
@@ -250,11 +249,11 @@ pub(super) fn replicas(case: &Case<'_>, parameters: f64, slowest: f64) -> f64 {
 /// The optimizer over what a rank owns of the `parameters` of its stage.
 pub(super) fn optimizer(case: &Case<'_>, parameters: f64) -> f64 {
     let owners = if case.cut.zero == ZeroStage::Zero0 { 1.0 } else { case.cut.replicas() };
-    constants().optimizer_bytes * parameters / owners / case.device.stream
+    case.general().optimizer_bytes * parameters / owners / case.device.stream
 }
 
 /// What a step costs whatever is trained; stages also agree on the norm.
 pub(super) fn fixed(case: &Case<'_>) -> f64 {
-    let agree = if case.cut.pipeline > 1.0 { 4.0 * constants().network_start } else { 0.0 };
+    let agree = if case.cut.pipeline > 1.0 { 4.0 * case.general().network_start } else { 0.0 };
     case.engine.profile.step + agree
 }

@@ -9,7 +9,6 @@ pub use words::explain_mixed;
 
 use super::words::layout;
 use super::{OutlookError, OutlookRequest, TIE, TIGHT, question, rate};
-use crate::analytic::constants::constants;
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
 use crate::analytic::search::{self as equal, Cluster};
@@ -242,6 +241,6 @@ fn doubt(mixture: &Mixture, pricer: &Pricer<'_>, layout: &Layout) -> f64 {
         of_time(&case, gpu, &Layer::of(&case), Unknown::default())
     });
     let own = each.fold(0.0, f64::max);
-    let d = &constants().doubt;
+    let d = &mixture.questions()[0].constants.general.doubt;
     if layout.runs.len() > 1 { own.hypot(d.widened * d.unmeasured) } else { own }
 }

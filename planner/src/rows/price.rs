@@ -5,7 +5,7 @@ use super::training::Training;
 use super::{measured, read};
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::site::Site;
-use crate::analytic::{Peak, Step};
+use crate::analytic::{Constants, Peak, Step};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -78,8 +78,8 @@ pub struct Group {
 }
 
 /// A row's estimate, before anything measured is looked at.
-struct Estimated {
-    training: Training,
+struct Estimated<'a> {
+    training: Training<'a>,
     seconds: f64,
     /// Standard deviation of the logarithm of measured over estimated seconds.
     doubt: f64,
@@ -90,10 +90,10 @@ struct Estimated {
 
 /// Prices all rows, in their order. `known` are the ids of rows whose measured time may be used: they correct all rows of
 /// the same source and hardware.
-pub fn price(rows: &[Row], known: &[String]) -> Vec<Priced> {
-    let estimates: Vec<_> = rows.iter().map(estimated).collect();
+pub fn price(rows: &[Row], known: &[String], constants: &Constants) -> Vec<Priced> {
+    let estimates: Vec<_> = rows.iter().map(|row| estimated(row, constants)).collect();
     let sites = sites(rows, &estimates, known);
-    let priced = |(row, estimate): (&Row, Result<Estimated, String>)| match estimate {
+    let priced = |(row, estimate): (&Row, Result<Estimated<'_>, String>)| match estimate {
         Err(reason) => Priced { reason: Some(reason), ..named(row) },
         Ok(estimate) => {
             let site = sites.get(&site_of(row)).copied().unwrap_or(Site::NONE);
@@ -106,7 +106,7 @@ pub fn price(rows: &[Row], known: &[String]) -> Vec<Priced> {
 /// What the rows that may be looked at tell of their clusters.
 fn sites(
     rows: &[Row],
-    estimates: &[Result<Estimated, String>],
+    estimates: &[Result<Estimated<'_>, String>],
     known: &[String],
 ) -> BTreeMap<(String, String), Site> {
     let mut ratios: BTreeMap<_, Vec<(f64, f64)>> = BTreeMap::new();
@@ -122,8 +122,8 @@ fn site_of(row: &Row) -> (String, String) {
     (row.text("source").to_owned(), row.text("hardware").to_owned())
 }
 
-fn estimated(row: &Row) -> Result<Estimated, String> {
-    let training = read::training(row)?;
+fn estimated<'a>(row: &Row, constants: &'a Constants) -> Result<Estimated<'a>, String> {
+    let training = read::training(row, constants)?;
     let case = training.case();
     let step = Step::of(&case);
     Ok(Estimated {
@@ -154,7 +154,7 @@ fn named(row: &Row) -> Priced {
 }
 
 /// The price of a row, corrected by what its site told.
-fn told(row: &Row, estimate: &Estimated, site: Site) -> Priced {
+fn told(row: &Row, estimate: &Estimated<'_>, site: Site) -> Priced {
     let Estimated { training, bytes, .. } = estimate;
     let case = training.case();
     let seconds = estimate.seconds * site.factor;
@@ -188,7 +188,7 @@ fn told(row: &Row, estimate: &Estimated, site: Site) -> Priced {
 }
 
 /// The price beside what was measured.
-fn beside(row: &Row, estimate: &Estimated, priced: Priced) -> Priced {
+fn beside(row: &Row, estimate: &Estimated<'_>, priced: Priced) -> Priced {
     let (seconds, bytes) = (measured::step_seconds(row), measured::peak_bytes(row));
     let estimated = if measured::is_computed(row) { Some(estimate.counted) } else { priced.peak_bytes };
     let error = |estimated: Option<f64>, measured: Option<f64>| Some(estimated? / measured? - 1.0);

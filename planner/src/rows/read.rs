@@ -6,7 +6,7 @@ use super::software::style;
 use super::training::Training;
 use crate::analytic::hardware::{gpu, squashed, unknown};
 use crate::analytic::{
-    Again, Cut, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer, Unknown,
+    Again, Constants, Cut, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer, Unknown,
 };
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
@@ -17,13 +17,13 @@ const PER_HOST: f64 = 8.0;
 const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
 
 /// The training of a row, or why there is none.
-pub fn training(row: &Row) -> Result<Training, String> {
+pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>, String> {
     let missing: Vec<_> = NEEDED.into_iter().filter(|column| row.positive(column).is_none()).collect();
     if !missing.is_empty() {
         return Err(format!("{} missing or not above 0", missing.join(", ")));
     }
     let known = style(row.text("framework"), row.text("notes"));
-    let engine = engine(row, known.unwrap_or(Style::Fsdp));
+    let engine = engine(row, known.unwrap_or(Style::Fsdp), constants);
     let part = gpu(row.text("hardware"));
     let model = model(row);
     let shape = shape(row);
@@ -33,7 +33,12 @@ pub fn training(row: &Row) -> Result<Training, String> {
     let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
     let mut training = Training {
         power: if row.lower("hardware").contains("500w") { 0.85 } else { 1.0 },
-        links: Links::of(gpu.link * 1e9, network.unwrap_or(gpu.network) / 8.0 * 1e9, shape.per_host),
+        links: Links::of(
+            gpu.link * 1e9,
+            network.unwrap_or(gpu.network) / 8.0 * 1e9,
+            shape.per_host,
+            &constants.general,
+        ),
         memory: row.positive("gpu_mem_gib").unwrap_or(gpu.gibibytes) * 1024f64.powi(3),
         unknown: Unknown {
             hardware: part.is_none(),
@@ -52,6 +57,7 @@ pub fn training(row: &Row) -> Result<Training, String> {
         gpu,
         kernel,
         products,
+        constants,
         assumptions: Vec::new(),
     };
     describe(&mut training, row);
@@ -132,9 +138,9 @@ fn experts(row: &Row, family: &Family, count: f64, ffn: f64) -> Experts {
     }
 }
 
-fn engine(row: &Row, style: Style) -> Engine {
+fn engine(row: &Row, style: Style, constants: &Constants) -> Engine {
     let name = row.lower("framework");
-    let mut engine = Engine::of(style);
+    let mut engine = Engine::of(style, constants);
     let profile = &mut engine.profile;
     if has_any(&name, &["nemo", "bridge"]) {
         // They sum gradients in 16 bits.
@@ -311,7 +317,7 @@ fn kernel(row: &Row, style: Style) -> Kernel {
 }
 
 /// Says in words what the row leaves open.
-fn describe(training: &mut Training, row: &Row) {
+fn describe(training: &mut Training<'_>, row: &Row) {
     let Unknown { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
         training.unknown;
     let Training { cut, engine, kernel, .. } = training;

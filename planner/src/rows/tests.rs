@@ -3,6 +3,7 @@
 mod by_hand;
 
 use super::*;
+use crate::analytic::Constants;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -41,7 +42,7 @@ fn row(cells: &[(&str, &str)]) -> Row {
 }
 
 fn one(cells: &[(&str, &str)]) -> Priced {
-    price(&[row(cells)], &[]).remove(0)
+    price(&[row(cells)], &[], Constants::shipped()).remove(0)
 }
 
 fn seconds(cells: &[(&str, &str)]) -> f64 {
@@ -57,7 +58,7 @@ fn doubt(cells: &[(&str, &str)]) -> f64 {
 #[test]
 fn published_rows_are_priced_as_ever() {
     let mut page = String::new();
-    for row in price(&published(), &[]) {
+    for row in price(&published(), &[], Constants::shipped()) {
         let percent =
             |error: Option<f64>| error.map_or("–".to_owned(), |error| format!("{:+.1}%", 100.0 * error));
         let (step, bytes) = (row.step_seconds.expect("priced"), row.peak_bytes.expect("priced"));
@@ -74,7 +75,8 @@ fn what_was_measured_is_never_read_when_pricing() {
     let other =
         PUBLISHED.replace("tokens_per_s_per_gpu", "tokens_per_s").replace("step_time", "iteration_time");
     let other = rows(other.as_bytes()).expect("the table is whole");
-    let (known, unknown) = (price(&published(), &[]), price(&other, &[]));
+    let (known, unknown) =
+        (price(&published(), &[], Constants::shipped()), price(&other, &[], Constants::shipped()));
     assert!(known.iter().zip(&unknown).any(|(a, b)| a.measured_step_seconds != b.measured_step_seconds));
     for (a, b) in known.iter().zip(&unknown) {
         assert_eq!(a.step_seconds.map(f64::to_bits), b.step_seconds.map(f64::to_bits), "{}", a.id);
@@ -86,7 +88,7 @@ fn what_was_measured_is_never_read_when_pricing() {
 #[test]
 fn a_row_that_cannot_be_priced_says_why_and_stays_in_its_place() {
     let rows = [row(&[("heads", "")]), row(&[])];
-    let priced = price(&rows, &[]);
+    let priced = price(&rows, &[], Constants::shipped());
     assert!(!priced[0].supported && priced[0].step_seconds.is_none() && priced[1].supported);
     assert!(priced[0].reason.as_ref().is_some_and(|reason| reason.contains("heads")), "{:?}", priced[0]);
     assert_eq!(scores(&priced)[0].refused, 1);
@@ -143,7 +145,7 @@ fn memory_says_whether_a_row_fits_unless_it_cannot_know() {
 fn measured_rows_correct_the_others_of_their_cluster_and_are_not_scored() {
     let slow = |id: &str, source: &str, batch: &str| {
         let plain = row(&[("global_batch", batch)]);
-        let step = price(&[plain], &[])[0].step_seconds.expect("priced") * 1.3;
+        let step = price(&[plain], &[], Constants::shipped())[0].step_seconds.expect("priced") * 1.3;
         let step = step.to_string();
         let cells = [("id", id), ("source", source), ("global_batch", batch), ("step_time_s", step.as_str())];
         row(&cells)
@@ -153,7 +155,7 @@ fn measured_rows_correct_the_others_of_their_cluster_and_are_not_scored() {
             .map(|(id, source, batch)| slow(id, source, batch))
             .to_vec();
     let known = ["a", "b", "c"].map(str::to_owned);
-    let priced = price(&rows, &known);
+    let priced = price(&rows, &known, Constants::shipped());
     let error =
         |id: &str| priced.iter().find(|row| row.id == id).and_then(|row| row.error).expect("measured");
     assert!(error("d").abs() < 0.02, "{}", error("d"));

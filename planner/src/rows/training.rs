@@ -1,12 +1,13 @@
 //! A training as a row describes it, with everything that the row leaves open decided.
 
 use crate::analytic::{
-    Again, Case, Cut, Device, Engine, Gpu, Kernel, Links, Peak, Products, Step, Style, Transformer, Unknown,
+    Again, Case, Constants, Cut, Device, Engine, Gpu, Kernel, Links, Peak, Products, Step, Style,
+    Transformer, Unknown,
 };
 
 /// A training whose cost can be estimated.
 #[derive(Clone, Debug)]
-pub struct Training {
+pub struct Training<'a> {
     /// What is trained.
     pub model: Transformer,
     /// How it is cut.
@@ -25,6 +26,8 @@ pub struct Training {
     pub links: Links,
     /// Bytes of memory of a device.
     pub memory: f64,
+    /// The constants of the model.
+    pub constants: &'a Constants,
     /// What was assumed, for the interval …
     pub unknown: Unknown,
     /// … and in words.
@@ -40,17 +43,25 @@ const ROOMY: f64 = 0.9;
 /// Micro-batches among which a tuned run chose.
 const MICRO_BATCHES: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
 
-impl Training {
+impl Training<'_> {
     /// What decides its cost.
     pub fn case(&self) -> Case<'_> {
         Case {
             model: &self.model,
             cut: self.cut,
             engine: self.engine,
-            device: Device::of(self.gpu, self.products, self.kernel, self.model.head, self.power),
+            device: Device::of(
+                self.gpu,
+                self.products,
+                self.kernel,
+                self.model.head,
+                self.power,
+                self.constants,
+            ),
             links: self.links,
             kernel: self.kernel,
             products: self.products,
+            constants: self.constants,
         }
     }
 

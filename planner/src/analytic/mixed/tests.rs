@@ -1,7 +1,7 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::{Cluster, Question, search as search_equal};
-use crate::analytic::{Again, Case, Engine, Kernel, Peak, Products, Step, Style, Transformer};
+use crate::analytic::{Again, Case, Constants, Engine, Kernel, Peak, Products, Step, Style, Transformer};
 use crate::random::Stream;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, ZeroStage};
 
@@ -33,11 +33,12 @@ fn mixture(model: Transformer, groups: &[Cluster], batch: u32) -> Mixture {
     let question = Question {
         model,
         cluster: groups[0],
-        engine: Engine::of(Style::Modern),
+        engine: Engine::of(Style::Modern, Constants::shipped()),
         kernel: Kernel::Fused,
         products: Products::Bits16,
         batch,
         pins: LayoutPins::default(),
+        constants: Constants::shipped(),
     };
     Mixture::of(&question, groups)
 }

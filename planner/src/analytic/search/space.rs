@@ -1,6 +1,8 @@
 //! The layouts of a cluster of equal devices: all divisors along every axis.
 
-use crate::analytic::{Again, Case, Cut, Device, Engine, Gpu, Kernel, Links, Products, Transformer};
+use crate::analytic::{
+    Again, Case, Constants, Cut, Device, Engine, Gpu, Kernel, Links, Products, Transformer,
+};
 use crate::batch::divisors;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
 
@@ -38,6 +40,8 @@ pub struct Question {
     pub batch: u32,
     /// Axes that are decided.
     pub pins: LayoutPins,
+    /// The constants of the model.
+    pub constants: &'static Constants,
 }
 
 /// Degrees along all axes.
@@ -169,10 +173,11 @@ impl Question {
                 batch: self.batch.into(),
             },
             engine: self.engine,
-            device: Device::of(gpu, self.products, self.kernel, self.model.head, 1.0),
-            links: Links::of(link, network, per_host.into()),
+            device: Device::of(gpu, self.products, self.kernel, self.model.head, 1.0, self.constants),
+            links: Links::of(link, network, per_host.into(), &self.constants.general),
             kernel: self.kernel,
             products: self.products,
+            constants: self.constants,
         }
     }
 

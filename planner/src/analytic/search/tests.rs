@@ -1,6 +1,6 @@
 use super::*;
 use crate::analytic::hardware::gpu;
-use crate::analytic::{Engine, Experts, Kernel, Products, Style, Transformer};
+use crate::analytic::{Constants, Engine, Experts, Kernel, Products, Style, Transformer};
 use crate::front::{Cost, front};
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute};
 use proptest::prelude::*;
@@ -30,11 +30,12 @@ fn question(model: Transformer, devices: u32, batch: u32) -> Question {
     Question {
         model,
         cluster: Cluster { devices, ..Cluster::of(part, 1, 8.min(devices)) },
-        engine: Engine::of(Style::Modern),
+        engine: Engine::of(Style::Modern, Constants::shipped()),
         kernel: Kernel::Fused,
         products: Products::Bits16,
         batch,
         pins: LayoutPins::default(),
+        constants: Constants::shipped(),
     }
 }
 

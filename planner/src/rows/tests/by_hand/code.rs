@@ -2,7 +2,7 @@
 
 use crate::analytic::doubt::of_time;
 use crate::analytic::product::{Passes, linear};
-use crate::analytic::{Case, Layer, Peak, Step, ends};
+use crate::analytic::{Case, Constants, Layer, Peak, Step, ends};
 use crate::rows::read;
 use crate::rows::{Priced, Row, Training, price};
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ type Values = BTreeMap<&'static str, f64>;
 
 /// All values of a row.
 pub(super) fn values(row: &Row) -> Values {
-    let training = read::training(row).expect("the row has all that is needed");
+    let training = read::training(row, Constants::shipped()).expect("the row has all that is needed");
     let case = training.case();
-    let priced = price(std::slice::from_ref(row), &[]).remove(0);
+    let priced = price(std::slice::from_ref(row), &[], Constants::shipped()).remove(0);
     let parts = [device(&case), products(&case), layer(&case), step(&case, &training), memory(&case)];
     parts.into_iter().flatten().chain(told(&priced)).collect()
 }
