@@ -75,7 +75,7 @@ fn line(devices: u32, name: &str, question: &Question, search: fn(&Question, usi
             "                 best {:.2} s, {:.1} GiB: {:?}",
             best.seconds,
             best.bytes / 1024f64.powi(3),
-            best.cut
+            best.config
         );
     }
     times.into_iter().map(|seconds| found.layouts as f64 / seconds).collect()
@@ -102,6 +102,7 @@ fn llama_405b(devices: u32) -> Question {
         },
         cluster: Cluster::of(part, devices / 8, 8),
         engine: Engine::of(Style::Modern, Constants::shipped()),
+        runs_on: None,
         kernel: Kernel::Fused,
         products: Products::Bits16,
         batch: 2048,

@@ -23,14 +23,15 @@ pub use mixed::{Alone, MixedOutlook, MixedPriced, OnGroup, explain_mixed, mixed_
 pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
-use crate::analytic::search::{Choice, Cluster, Found, Question, search_front};
+use crate::analytic::search::{Choice, Cluster, Found, Question, RunsOn, search_front};
 use crate::analytic::{
-    Constants, Cut, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown,
+    Config, Constants, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown,
 };
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
 use crate::{batch_size, pace};
+use dtrain_protocol::Arrangement;
 use dtrain_recipes::{
     Activation, Choice as Wanted, Decoder, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
 };
@@ -54,6 +55,8 @@ pub struct OutlookRequest<'a> {
     pub cluster: Cluster,
     /// Style of the engine that trains.
     pub style: Style,
+    /// The engine, where its layouts are to be those that it can run.
+    pub engine: Option<&'static dyn crate::engine::Engine>,
 }
 
 /// What a recipe would cost.
@@ -84,7 +87,7 @@ pub struct Outlook {
     /// The best layout of every value of every axis that was not chosen.
     pub losers: Vec<Loser>,
     /// The choice beside what nothing betters in time, memory and money, on all devices or on fewer.
-    pub weighed: Weighed<Cut>,
+    pub weighed: Weighed<Config>,
     /// Bytes of a device that may be used.
     pub memory_bytes: f64,
     /// Bytes of a rank of every stage of the choice by category, from the first to the last.
@@ -112,7 +115,7 @@ pub struct Outlook {
 #[derive(Clone, Debug, Serialize)]
 pub struct Priced {
     /// The layout.
-    pub cut: Cut,
+    pub config: Config,
     /// Seconds of a step.
     pub step_seconds: f64,
     /// Nine steps in ten take at least this …
@@ -188,7 +191,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
     let (question, batch) = question(request)?;
     let found = search_front(&question, KEEP);
     let (chosen, ties) = preferred(&question, &found)?;
-    let price = |choice: &Choice| priced(&question, &choice.cut);
+    let price = |choice: &Choice| priced(&question, &choice.config);
     let next = found.best.iter().filter(|choice| choice.seconds > (1.0 + TIE) * found.best[0].seconds);
     let choice = price(&chosen);
     let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
@@ -211,8 +214,8 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         advice: advice::advice(&question, found.best[0].seconds),
         failures: failures::failures(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
         memory_bytes: request.cluster.memory,
-        stages: drawn::memory(&question, &chosen.cut),
-        timeline: drawn::timeline(&question, &chosen.cut),
+        stages: drawn::memory(&question, &chosen.config),
+        timeline: drawn::timeline(&question, &chosen.config),
         layouts: found.layouts,
         weighed: trade::weighed(&question, found, &chosen, bill),
         choice,
@@ -233,6 +236,7 @@ fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), O
         model: transformer(decoder),
         cluster: request.cluster,
         engine: Engine::of(request.style, Constants::shipped()),
+        runs_on: request.engine.map(|engine| RunsOn { engine, model: decoder.clone() }),
         kernel: Kernel::Fused,
         products: products(recipe),
         batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,
@@ -253,11 +257,7 @@ fn decoder(model: &Model) -> Result<&Decoder, OutlookError> {
 
 /// A pin that the question cannot hold must not be dropped in silence.
 fn refuse_pins(pins: &LayoutPins) -> Result<(), OutlookError> {
-    let set = [
-        ("shard", pins.shard.is_some()),
-        ("shares", pins.shares.is_some()),
-        ("recompute_every", pins.recompute_every.is_some_and(|every| every > 1)),
-    ];
+    let set = [("shares", pins.shares.is_some())];
     match set.into_iter().find(|(_, is_set)| *is_set) {
         Some((key, _)) => Err(OutlookError::Pin { key }),
         None => Ok(()),
@@ -336,17 +336,19 @@ fn preferred(question: &Question, found: &Found) -> Result<(Choice, Vec<Choice>)
     let mut ties: Vec<Choice> =
         found.best.iter().filter(near).filter(|choice| !is_bettered(choice)).copied().collect();
     let order = |choice: &Choice| {
-        let cut = &choice.cut;
+        let config = &choice.config;
+        let Arrangement { schedule, recompute, zero, .. } = config.arrangement;
         let is_tight = choice.bytes > TIGHT * question.cluster.memory;
-        let schedule = match cut.schedule {
+        let schedule = match schedule {
             PipelineSchedule::OneForwardOneBackward => 0,
             PipelineSchedule::Gpipe => 1,
             PipelineSchedule::Interleaved => 2,
             PipelineSchedule::ZeroBubble => 3,
         };
-        let axes = [cut.tensor, cut.pipeline, cut.context, cut.expert];
-        let cuts = axes.iter().filter(|degree| **degree > 1.0).count();
-        (is_tight, cuts, cut.tensor.to_bits(), schedule, cut.again as u8, cut.zero)
+        let degrees = config.degrees();
+        let axes = [degrees.tensor, degrees.pipeline, degrees.context, degrees.expert];
+        let cuts = axes.iter().filter(|degree| **degree > 1).count();
+        (is_tight, cuts, degrees.tensor, schedule, recompute, zero)
     };
     ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
     let chosen = ties.remove(0);
@@ -359,7 +361,7 @@ fn refusal(question: &Question, found: &Found) -> OutlookError {
         Some(nearest) => OutlookError::NothingFits {
             needed: nearest.bytes / GIB,
             available: question.cluster.memory / GIB,
-            nearest: layout(&nearest.cut),
+            nearest: layout(&nearest.config),
         },
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "heads are whole")]
         None => OutlookError::NoLayout {
@@ -371,20 +373,20 @@ fn refusal(question: &Question, found: &Found) -> OutlookError {
 }
 
 /// The price of a layout.
-fn priced(question: &Question, cut: &Cut) -> Priced {
-    let case = question.at(cut);
+fn priced(question: &Question, config: &Config) -> Priced {
+    let case = question.at(config);
     let (step, peak) = (Step::of(&case), Peak::of(&case));
     let unknown = Unknown::default();
     let gpu = question.cluster.gpu;
     let seconds = step.total();
     let (low, high) = interval(seconds, of_time(&case, gpu, &step.layer, unknown));
     Priced {
-        cut: *cut,
+        config: *config,
         step_seconds: seconds,
         step_seconds_low: low,
         step_seconds_high: high,
         causes: step.causes(&case).to_vec(),
-        tokens_per_second_per_device: cut.batch * case.model.sequence / (cut.ranks() * seconds),
+        tokens_per_second_per_device: config.batch() * case.model.sequence / (config.ranks() * seconds),
         model_flops_utilization: case.utilisation(seconds, gpu.peak()),
         peak_bytes: peak.total(),
         peak_bytes_high: interval(peak.total(), of_memory(&case, unknown)).1,

@@ -38,7 +38,7 @@ pub fn of_time(case: &Case<'_>, gpu: &Gpu, layer: &Layer, unknown: Unknown) -> f
         (true, d.base),
         (true, case.engine.profile.doubt),
         (case.model.experts.is_some(), d.experts),
-        (case.cut.context > 1.0, d.context),
+        (case.config.context() > 1.0, d.context),
         (layer.is_bound_by_host(), d.host),
         (!unknown.hardware && !case.constants.generation(gpu).is_measured, d.unmeasured),
         (unknown.hardware, d.unknown_hardware),

@@ -13,7 +13,7 @@ pub fn head(case: &Case<'_>) -> f64 {
     let wide = Device { small: None, ..case.device };
     let products = linear(tokens, width, model.hidden, &wide).sum();
     let loss = c.loss_passes * 4.0 * tokens * width / case.device.stream;
-    let group = case.links.group(case.cut.tensor, 1.0);
+    let group = super::groups::tensor(case);
     let sum = all_reduce(2.0 * tokens * model.hidden, group, &case.links);
     let host = 30.0 * case.engine.profile.launch;
     ((products + loss).max(host) + sum) * (1.0 + model.further())
@@ -21,7 +21,7 @@ pub fn head(case: &Case<'_>) -> f64 {
 
 /// Tokens of the vocabulary that one rank scores.
 fn columns(case: &Case<'_>) -> f64 {
-    let (vocabulary, tensor) = (case.model.vocabulary, case.cut.tensor);
+    let (vocabulary, tensor) = (case.model.vocabulary, case.config.tensor());
     if case.engine.profile.pads_vocabulary {
         ceiling(vocabulary / (128.0 * tensor)) * 128.0
     } else {

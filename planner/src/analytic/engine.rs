@@ -1,6 +1,6 @@
 //! Engines that train, by style: what their software costs and hides.
 
-use super::Constants;
+use super::{Again, Constants};
 use serde::Deserialize;
 
 /// Styles of engines whose constants are known.
@@ -30,6 +30,15 @@ impl Style {
             Self::Fsdp => "fsdp",
             Self::Compiled => "compiled",
             Self::Xla => "xla",
+        }
+    }
+
+    /// What engines of the style compute again where they are told to be selective: Megatron the core of attention, PyTorch every
+    /// second product.
+    pub fn selective(self) -> Again {
+        match self {
+            Self::Research | Self::Megatron | Self::Modern | Self::Xla => Again::Attention,
+            Self::Fsdp | Self::Compiled => Again::EverySecondProduct,
         }
     }
 }

@@ -5,7 +5,8 @@ use super::constants::General;
 use super::hardware::Kernel;
 use super::product::{Passes, alignment, grouped, linear};
 use super::transformer::{Experts, Latent};
-use super::{Again, Case};
+use super::{Again, Case, Group, groups};
+use dtrain_protocol::ContextExchange;
 
 /// Seconds of one layer, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,7 +29,7 @@ pub struct Layer {
     pub context: Passes,
     /// Exposed exchange with experts.
     pub expert: Passes,
-    /// What the backward computes again.
+    /// What the backward computes again, in the mean of all layers.
     pub again: f64,
 }
 
@@ -67,7 +68,7 @@ impl Layer {
             expert: exchange(case, experts),
             again: 0.0,
         };
-        layer.again = layer.computed_again(case.cut.again, case.general());
+        layer.again = case.config.share_again() * layer.computed_again(case.again(), case.general());
         layer
     }
 
@@ -115,7 +116,7 @@ fn in_both(operations: f64, seconds: f64, c: &General) -> Passes {
 }
 
 fn heads(case: &Case<'_>) -> Heads {
-    let (model, t) = (case.model, case.cut.tensor);
+    let (model, t) = (case.model, case.config.tensor());
     Heads {
         queries: model.heads / t * model.head,
         // Fewer heads than ranks are held by several of them.
@@ -131,7 +132,7 @@ fn projections(case: &Case<'_>) -> Passes {
     let before = match model.latent {
         None => linear(tokens, queries + 2.0 * keys, model.hidden, device),
         Some(Latent { query, key_value, rotary }) => {
-            let expanded = model.heads / case.cut.tensor * (model.head - rotary + model.head_value);
+            let expanded = model.heads / case.config.tensor() * (model.head - rotary + model.head_value);
             linear(tokens, query, model.hidden, device)
                 + linear(tokens, queries, query, device)
                 + linear(tokens, key_value + rotary, model.hidden, device)
@@ -144,18 +145,18 @@ fn projections(case: &Case<'_>) -> Passes {
 /// Scores, softmax and their product with the values.
 fn core(case: &Case<'_>) -> Passes {
     let (c, model, device) = (case.general(), case.model, &case.device);
-    let (micro, s) = (case.cut.micro, model.sequence);
-    let local = model.heads / case.cut.tensor;
-    let width = local * (model.head + model.head_value) / case.cut.context;
+    let (micro, s) = (case.config.micro(), model.sequence);
+    let local = model.heads / case.config.tensor();
+    let width = local * (model.head + model.head_value) / case.config.context();
     let all = 2.0 * micro * s * s * width;
     if case.kernel.is_fused() {
-        let causal = 0.5 * all;
+        let causal = 0.5 * all * pieces(case);
         let attended =
             model.window.map_or(causal, |w| 0.5 * causal + 0.5 * causal.min(2.0 * micro * s * w * width));
         let forward = attended / device.attention;
         return Passes { forward, backward: c.flash_backward * forward };
     }
-    let scores = 2.0 * micro * local * s * s / case.cut.context;
+    let scores = 2.0 * micro * local * s * s / case.config.context();
     let passes = if case.kernel == Kernel::Plain { c.plain } else { 1.0 } * scores / device.stream;
     let rate = device.products * c.unfused * alignment(model.head, device).min(alignment(s, device));
     Passes {
@@ -164,32 +165,45 @@ fn core(case: &Case<'_>) -> Passes {
     }
 }
 
+/// Factor on the seconds of fused attention of a sequence that goes round in pieces: short ones do not reach the rate of long
+/// ones.
+fn pieces(case: &Case<'_>) -> f64 {
+    let (context, s, ramp) = (case.config.context(), case.model.sequence, case.general().attention_ramp);
+    if context <= 1.0 || !case.config.arrangement.context_exchange.is_ring() {
+        return 1.0;
+    }
+    let slower = |length: f64| 1.0 + ramp / length;
+    slower(0.5 * s / context) / slower(s)
+}
+
 /// Products of the feed-forward, or of experts.
 fn feed_forward(case: &Case<'_>, experts: Option<Experts>) -> Passes {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
-    let (h, t, up) = (model.hidden, case.cut.tensor, model.matrices() - 1.0);
+    let (h, t, up) = (model.hidden, case.config.tensor(), model.matrices() - 1.0);
     let dense = |width: f64| linear(tokens, up * width / t, h, device) + linear(tokens, h, width / t, device);
     let Some(experts) = experts else { return dense(model.ffn) };
     let c = case.general();
-    let local = (experts.count / case.cut.expert).max(1.0);
+    let local = (experts.count / case.config.expert()).max(1.0);
     let spread = if experts.drop { 1.0 } else { c.imbalance };
-    let each = (tokens / t * experts.chosen * spread / local).max(1.0);
+    let share = case.config.expert_tensor();
+    let each = (tokens * share / t * experts.chosen * spread / local).max(1.0);
     let product = |outputs, inputs| grouped(each, outputs, inputs, local, c.grouped, device);
-    let routed = product(up * experts.ffn, h) + product(h, experts.ffn);
+    let routed = product(up * experts.ffn / share, h) + product(h, experts.ffn / share);
     if experts.shared > 0.0 { routed + dense(experts.shared) } else { routed }
 }
 
 /// Traffic of all that is no product.
 fn elementwise(case: &Case<'_>, experts: Option<Experts>) -> Passes {
-    let (c, model, cut) = (case.general(), case.model, &case.cut);
+    let (c, model, config) = (case.general(), case.model, &case.config);
     let (tokens, h) = (case.tokens(), model.hidden);
     let Heads { queries, keys, .. } = heads(case);
     let inner = 2.0 * tokens * (queries + 2.0 * keys);
     let (wide, permuted) = match experts {
-        None => (tokens * model.ffn / cut.tensor, 0.0),
+        None => (tokens * model.ffn / config.tensor(), 0.0),
         Some(experts) => {
-            let routed = tokens / cut.tensor * experts.chosen;
-            (routed * experts.ffn + tokens * experts.shared / cut.tensor, 2.0 * routed * h)
+            let share = config.expert_tensor();
+            let routed = tokens * share / config.tensor() * experts.chosen;
+            (routed * experts.ffn / share + tokens * experts.shared / config.tensor(), 2.0 * routed * h)
         }
     };
     let activation = if model.is_gated { (3.0, 5.0) } else { (4.0, 6.0) };
@@ -206,7 +220,7 @@ fn elementwise(case: &Case<'_>, experts: Option<Experts>) -> Passes {
 fn operations(case: &Case<'_>, experts: Option<Experts>) -> f64 {
     let c = case.general();
     let all = if experts.is_some() { c.operations_experts } else { c.operations };
-    let tensor = if case.cut.tensor > 1.0 { c.operations_tensor } else { 0.0 };
+    let tensor = if case.config.tensor() > 1.0 { c.operations_tensor } else { 0.0 };
     let unfused = if case.kernel.is_fused() { 0.0 } else { c.operations_unfused };
     all * case.engine.profile.operations + tensor + unfused
 }
@@ -221,42 +235,74 @@ fn host(case: &Case<'_>, operations: f64, experts: Option<Experts>) -> Passes {
 
 /// Exposed all-reduces (or pairs of all-gather and reduce-scatter) among ranks that share matrices.
 fn tensor(case: &Case<'_>, has_experts: bool) -> Passes {
-    let (cut, profile) = (&case.cut, &case.engine.profile);
-    if cut.tensor <= 1.0 {
+    let (config, profile) = (&case.config, &case.engine.profile);
+    if config.tensor() <= 1.0 {
         return Passes::default();
     }
-    let group = case.links.group(cut.tensor, 1.0);
+    let group = groups::tensor(case);
     let bytes = 2.0 * case.tokens() * case.model.hidden;
-    let late = profile.late * (cut.tensor - 1.0);
+    let late = profile.late * (config.tensor() - 1.0);
     let pair = all_reduce(bytes, group, &case.links) + 2.0 * late;
-    let again = if cut.is_sequence_parallel { case.general().gather_again } else { 0.0 };
+    let again = if config.arrangement.sequence { case.general().gather_again } else { 0.0 };
     let gather = one_way(bytes, group, &case.links) + late;
     // Experts are not cut: only attention is entered and left.
     let count = if has_experts { 1.0 } else { 2.0 };
-    Passes { forward: pair, backward: pair + again * gather } * (count * (1.0 - profile.hidden_tensor))
+    Passes { forward: pair, backward: pair + again * gather }
+        * (count * exposed(group, profile.hidden_tensor))
 }
 
-/// Exposed part of the ring of keys and values, which hides behind the pieces of `core`.
+/// Share of communication that is exposed, where engines of the style hide `hidden` of it. Chunks that overlap with products are
+/// as long as links within a host take: nothing hides between hosts.
+fn exposed(group: Group, hidden: f64) -> f64 {
+    if group.leaves() { 1.0 } else { 1.0 - hidden }
+}
+
+/// Exposed exchange of keys and values, and of queries where heads are exchanged. A ring hides behind the pieces of `core`.
 fn context(case: &Case<'_>, core: Passes) -> Passes {
-    let cut = &case.cut;
-    if cut.context <= 1.0 {
+    let config = &case.config;
+    if config.context() <= 1.0 {
         return Passes::default();
     }
-    let leaves = case.links.group(cut.context, cut.tensor).leaves();
-    let hop = message(4.0 * case.tokens() * heads(case).keys, leaves, 1.0, &case.links);
-    let exposed = |hops: f64, piece: f64| (hops * hop - 0.8 * piece / cut.context).max(0.1 * hops * hop);
-    Passes { forward: exposed(1.0, core.forward), backward: exposed(2.0, core.backward) }
-        * (cut.context - 1.0)
+    let (group, tokens) = (groups::context(case), case.tokens());
+    let Heads { queries, keys, values } = heads(case);
+    let gathered = |bytes: f64| one_way(bytes, group, &case.links);
+    match config.arrangement.context_exchange {
+        ContextExchange::Ring => {
+            let hop = message(4.0 * tokens * keys, group.leaves(), 1.0, &case.links);
+            let exposed =
+                |hops: f64, piece: f64| (hops * hop - 0.8 * piece / config.context()).max(0.1 * hops * hop);
+            Passes { forward: exposed(1.0, core.forward), backward: exposed(2.0, core.backward) }
+                * (config.context() - 1.0)
+        }
+        // Forwards gather; backwards gather again and scatter gradients.
+        ContextExchange::AllGather => {
+            Passes { forward: 1.0, backward: 2.0 } * gathered(4.0 * tokens * keys * config.context())
+        }
+        ContextExchange::AllToAll => {
+            let bytes = 2.0 * tokens * (queries + 2.0 * keys + values);
+            let one = all_to_all(bytes, None, group, &case.links);
+            Passes { forward: one, backward: one }
+        }
+    }
 }
 
 /// Exposed dispatch of tokens to experts and their way back.
 fn exchange(case: &Case<'_>, experts: Option<Experts>) -> Passes {
-    let (c, cut, profile) = (case.general(), &case.cut, &case.engine.profile);
+    let (c, config, profile) = (case.general(), &case.config, &case.engine.profile);
     let Some(experts) = experts else { return Passes::default() };
-    let routed = case.tokens() / cut.tensor * experts.chosen;
+    let routed = case.tokens() / config.tensor() * experts.chosen;
     let once = profile.routes_by_host.then_some(experts.chosen);
-    let group = case.links.group(cut.expert, 1.0);
+    let group = groups::expert(case);
     let bytes = 2.0 * routed * case.model.hidden * c.imbalance;
-    let both = 2.0 * all_to_all(bytes, once, group, &case.links) * (1.0 - profile.hidden_expert);
-    Passes { forward: both, backward: both }
+    let hidden = 1.0 - profile.hidden_expert;
+    let both = 2.0 * all_to_all(bytes, once, group, &case.links) * hidden;
+    // Ranks that share the matrices of an expert gather its tokens, and sum what becomes of them.
+    let share = config.expert_tensor();
+    let shared = if share > 1.0 && config.expert() > 1.0 {
+        let group = groups::tensor(case);
+        all_reduce(bytes * share, group, &case.links) * exposed(group, profile.hidden_expert)
+    } else {
+        0.0
+    };
+    Passes { forward: both + shared, backward: both + shared }
 }

@@ -1,8 +1,7 @@
 //! Bytes of the heaviest rank at its peak.
 
 use super::constants::MemoryConstants;
-use super::product::ceiling;
-use super::{Again, Case, Cut};
+use super::{Again, Case, Config, Division};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Bytes of one rank at its peak, by category.
@@ -36,10 +35,21 @@ pub struct Stage {
 }
 
 impl Peak {
-    /// The heaviest rank: of the first stage, which keeps most micro-batches, or of the last, which has the logits.
+    /// The heaviest rank: of the first stage, which keeps most micro-batches, of the second, which may have more layers, or of the
+    /// last, which has the logits.
     pub fn of(case: &Case<'_>) -> Self {
-        let (first, last) = (Self::stage(case, Stage::first(case)), Self::stage(case, Stage::last(case)));
-        if last.total() > first.total() { last } else { first }
+        Self::with(case, Division::of(case.model, &case.config))
+    }
+
+    /// The same where it is known how layers are divided.
+    pub fn with(case: &Case<'_>, division: Division) -> Self {
+        let stages = [
+            Some(Stage::first(case, division)),
+            Stage::second(case, division),
+            Some(Stage::last(case, division)),
+        ];
+        let peaks = stages.into_iter().flatten().map(|stage| Self::stage(case, stage));
+        peaks.max_by(|a, b| a.total().total_cmp(&b.total())).expect("there is a first stage")
     }
 
     /// A rank of a stage.
@@ -49,7 +59,7 @@ impl Peak {
         let logits = if stage.is_last { logits(case) } else { 0.0 };
         let input = if stage.is_first { 2.0 * kept.input } else { 0.0 };
         let (states, gathered) = state(case, stage);
-        let activations = stage.layers * kept.of_layer(case.cut.again, c) * stage.alive;
+        let activations = stage.layers * kept.of_layer(case.again(), c) * stage.alive;
         let working = kept.working(case).max(logits) + input;
         let alive = states + gathered + activations + working;
         Self {
@@ -64,7 +74,7 @@ impl Peak {
 
     /// What papers that compute memory count, of the first stage: state and activations.
     pub fn counted(case: &Case<'_>) -> f64 {
-        let first = Self::stage(case, Stage::first(case));
+        let first = Self::stage(case, Stage::first(case, Division::of(case.model, &case.config)));
         first.states + first.activations
     }
 
@@ -87,42 +97,45 @@ impl Peak {
 }
 
 impl Stage {
-    /// The first of equal stages; all of the model where it is not cut into stages.
-    fn first(case: &Case<'_>) -> Self {
-        let is_whole = case.cut.pipeline <= 1.0;
-        let layers =
-            if is_whole { case.model.layers } else { ceiling(case.model.layers / case.cut.pipeline) };
-        Self { layers, alive: in_flight(&case.cut, 0.0), is_first: true, is_last: is_whole }
+    /// The first; all of the model where it is not divided.
+    fn first(case: &Case<'_>, division: Division) -> Self {
+        let is_last = case.config.pipeline() <= 1.0;
+        Self { layers: division.first.into(), alive: in_flight(&case.config, 0.0), is_first: true, is_last }
     }
 
-    /// The last of equal stages; all of the model, without its input, where it is not cut into stages.
-    fn last(case: &Case<'_>) -> Self {
-        let cut = &case.cut;
-        let layers = if cut.pipeline <= 1.0 {
-            case.model.layers
-        } else {
-            (case.model.layers / cut.pipeline).floor().max(1.0)
-        };
-        Self { layers, alive: in_flight(cut, cut.pipeline - 1.0), is_first: false, is_last: true }
+    /// The second, where it is not the last and has more layers than the first.
+    fn second(case: &Case<'_>, division: Division) -> Option<Self> {
+        (division.most > division.first).then(|| Self {
+            layers: division.most.into(),
+            alive: in_flight(&case.config, 1.0),
+            is_first: false,
+            is_last: false,
+        })
+    }
+
+    /// The last; all of the model, without its input, where it is not divided.
+    fn last(case: &Case<'_>, division: Division) -> Self {
+        let alive = in_flight(&case.config, case.config.pipeline() - 1.0);
+        Self { layers: division.last.into(), alive, is_first: false, is_last: true }
     }
 }
 
 /// Axes that communicate.
 fn axes(case: &Case<'_>) -> f64 {
-    let cut = &case.cut;
-    let degrees = [cut.tensor, cut.pipeline, cut.replicas(), cut.expert, cut.context];
+    let config = &case.config;
+    let degrees = [config.tensor(), config.pipeline(), config.replicas(), config.expert(), config.context()];
     degrees.iter().map(|degree| if *degree > 1.0 { 1.0 } else { 0.0 }).sum()
 }
 
 /// Micro-batches whose activations are alive at once in a stage; the first is 0.
-pub(crate) fn in_flight(cut: &Cut, stage: f64) -> f64 {
-    let (p, v, n) = (cut.pipeline, cut.chunks, cut.micro_batches());
+pub(crate) fn in_flight(config: &Config, stage: f64) -> f64 {
+    let (p, v, n) = (config.pipeline(), config.chunks(), config.micro_batches());
     if p <= 1.0 {
         return 1.0;
     }
     let is_last = stage + 1.0 >= p;
     let alive = match () {
-        () if cut.schedule == PipelineSchedule::Gpipe => n,
+        () if config.arrangement.schedule == PipelineSchedule::Gpipe => n,
         () if v <= 1.0 => (p - stage).min(n),
         () if stage <= 0.0 => p.min(n) * (1.0 + (p - 1.0) / (p * v)),
         () if is_last => 1.0 + (v - 1.0) / v,
@@ -134,16 +147,16 @@ pub(crate) fn in_flight(cut: &Cut, stage: f64) -> f64 {
 
 /// Bytes of state that a stage holds, and of weights it gathers.
 fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
-    let (model, cut, profile) = (case.model, &case.cut, &case.engine.profile);
-    let t = cut.tensor;
+    let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
+    let t = config.tensor();
     let (dense, sparse) = match model.experts {
         Some(experts) => (
             (model.attention() + model.shared()) / t + model.router(),
-            model.expert() * experts.count / cut.expert,
+            model.expert() * experts.count / (config.expert() * config.expert_tensor()),
         ),
         None => ((model.attention() + model.feed_forward()) / t, 0.0),
     };
-    let is_whole = cut.pipeline <= 1.0;
+    let is_whole = config.pipeline() <= 1.0;
     let has_table = stage.is_first || stage.is_last;
     let tables = match () {
         () if is_whole && (model.is_gated || !profile.ties_embeddings) => 2.0,
@@ -152,11 +165,9 @@ fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
     };
     let embedding = model.embedding() / t;
     let (all_dense, all_sparse) = (stage.layers * dense + tables * embedding, stage.layers * sparse);
-    let replicas = cut.replicas();
     // Experts have fewer replicas than the rest.
-    let expert_replicas = (replicas * t / cut.expert).max(1.0);
-    let states = sharded(case, all_dense, replicas) + sharded(case, all_sparse, expert_replicas);
-    let gathered = match (cut.zero == ZeroStage::Zero3, is_whole) {
+    let states = sharded(case, all_dense, config.shard()) + sharded(case, all_sparse, config.expert_shard());
+    let gathered = match (config.arrangement.zero == ZeroStage::Zero3, is_whole) {
         (false, _) => 0.0,
         (true, true) => 4.0 * (dense + sparse) + 2.0 * embedding,
         // In a pipeline weights and gradients stay whole.
@@ -165,23 +176,26 @@ fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
     (states, gathered)
 }
 
-/// Bytes of `parameters` with their gradients and moments on one of `replicas`.
-fn sharded(case: &Case<'_>, parameters: f64, replicas: f64) -> f64 {
+/// Bytes of `parameters` with their gradients and moments on one of the ranks that shard them.
+fn sharded(case: &Case<'_>, parameters: f64, shard: f64) -> f64 {
     let profile = &case.engine.profile;
-    let (used, optimizer) =
-        if profile.has_master_copy { (2.0 + profile.gradient_bytes, 12.0) } else { (8.0, 8.0) };
-    let (whole, shared) = match case.cut.zero {
-        ZeroStage::Zero0 => (used + optimizer, 0.0),
-        ZeroStage::Zero1 => (used, optimizer),
-        ZeroStage::Zero2 => (0.5 * used, 0.5 * used + optimizer),
-        ZeroStage::Zero3 => (0.0, used + optimizer),
+    let (weights, gradients, optimizer) =
+        if profile.has_master_copy { (2.0, profile.gradient_bytes, 12.0) } else { (4.0, 4.0, 8.0) };
+    let all = weights + gradients + optimizer;
+    let (whole, shared) = match case.config.arrangement.zero {
+        ZeroStage::Zero0 => (all, 0.0),
+        ZeroStage::Zero1 => (weights + gradients, optimizer),
+        // Weights of 16 bits are whole; where there is no copy in f32 they are beside the sharded ones.
+        ZeroStage::Zero2 if profile.has_master_copy => (weights, gradients + optimizer),
+        ZeroStage::Zero2 => (2.0, all),
+        ZeroStage::Zero3 => (0.0, all),
     };
-    parameters * (whole + shared / replicas)
+    parameters * (whole + shared / shard)
 }
 
 /// Bytes of logits and what the loss makes of them.
 fn logits(case: &Case<'_>) -> f64 {
-    case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.cut.tensor
+    case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.config.tensor()
 }
 
 /// Bytes that a layer keeps of one micro-batch.
@@ -197,9 +211,9 @@ struct Kept {
 
 impl Kept {
     fn of(case: &Case<'_>) -> Self {
-        let (model, cut, tokens) = (case.model, &case.cut, case.tokens());
-        let (t, h) = (cut.tensor, model.hidden);
-        let between = if cut.is_sequence_parallel { t } else { 1.0 };
+        let (model, config, tokens) = (case.model, &case.config, case.tokens());
+        let (t, h) = (config.tensor(), model.hidden);
+        let between = if config.arrangement.sequence { t } else { 1.0 };
         let is_fused = case.kernel.is_fused();
         // Masks of a byte, which models of the old style have.
         let dropout = if !model.is_gated && !is_fused { 2.0 } else { 0.0 };
@@ -225,7 +239,7 @@ impl Kept {
         let scores = if is_fused {
             4.0 * tokens * model.heads / t
         } else {
-            5.0 * cut.micro * s * s * model.heads / t / cut.context
+            5.0 * config.micro() * s * s * model.heads / t / config.context()
         };
         Self { through: tokens * through, scores, input: 2.0 * tokens * h / between }
     }
@@ -242,11 +256,11 @@ impl Kept {
 
     /// What one backward holds beside what is kept: what it computes again, and gathered inputs.
     fn working(&self, case: &Case<'_>) -> f64 {
-        let cut = &case.cut;
-        let is_gathered = cut.is_sequence_parallel && cut.tensor > 1.0;
+        let config = &case.config;
+        let is_gathered = config.arrangement.sequence && config.tensor() > 1.0;
         let gathered = if is_gathered { 8.0 * case.tokens() * case.model.hidden } else { 0.0 };
         gathered
-            + match cut.again {
+            + match case.again() {
                 Again::Nothing => case.general().memory.transient * self.through,
                 Again::Attention | Again::EverySecondProduct => self.scores + 0.5 * self.through,
                 Again::All => self.through + self.scores,

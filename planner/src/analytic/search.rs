@@ -8,14 +8,16 @@ mod tests;
 
 pub(super) use space::divisors_of;
 pub(crate) use space::whole;
-pub use space::{Cluster, Question, Shape};
+pub use space::{Cluster, Passes, Question, RunsOn};
 pub use table::{Axis, Choice, Found, GPIPE};
 
 use super::step::least;
-use super::{Again, Case, Peak, Step, Unit};
+use super::{Case, Config, Degrees, Division, Peak, Step, Unit};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_recipes::{Recompute, ZeroStage};
+use space::Divisions;
 use std::cell::RefCell;
 use table::Table;
 
@@ -40,9 +42,9 @@ fn run(question: &Question, table: Table, is_bounded: bool) -> Found {
         table: RefCell::new(table),
         question,
         modes: question.modes(),
-        zeros: question.zeros(),
         is_bounded,
         units: RefCell::default(),
+        divisions: RefCell::default(),
     };
     if shapes.is_empty() {
         return prices.table.into_inner().found();
@@ -55,13 +57,13 @@ fn run(question: &Question, table: Table, is_bounded: bool) -> Found {
 
 /// Walks over all shapes.
 struct Walk {
-    shapes: Vec<Shape>,
+    shapes: Vec<Degrees>,
     next: usize,
 }
 
-type Progress = IterState<Shape, (), (), (), (), f64>;
+type Progress = IterState<Degrees, (), (), (), (), f64>;
 
-impl<O: CostFunction<Param = Shape, Output = f64>> Solver<O, Progress> for Walk {
+impl<O: CostFunction<Param = Degrees, Output = f64>> Solver<O, Progress> for Walk {
     fn name(&self) -> &str {
         "every layout"
     }
@@ -89,37 +91,53 @@ impl<O: CostFunction<Param = Shape, Output = f64>> Solver<O, Progress> for Walk 
 /// Layouts of a shape with their prices.
 struct Prices<'a> {
     question: &'a Question,
-    modes: Vec<Again>,
-    zeros: Vec<ZeroStage>,
+    modes: Vec<(Recompute, u32)>,
     table: RefCell<Table>,
     is_bounded: bool,
-    /// Units of the latest tensor, context and expert degrees, by micro-batch, sequence and what is computed again.
+    /// Units of the latest tensor, context and expert degrees.
     units: RefCell<Units>,
+    divisions: RefCell<Divisions>,
+}
+
+/// What units of one tensor, context and expert degree differ in.
+#[derive(Clone, Copy, PartialEq)]
+struct Key {
+    micro_batch: u32,
+    sequence: bool,
+    recompute: (Recompute, u32),
+    exchange: ContextExchange,
+    fold: u32,
 }
 
 /// Units that differ in nothing that matters to them.
 #[derive(Default)]
 struct Units {
     of: Option<[u32; 3]>,
-    known: Vec<((u32, bool, Again), Unit)>,
+    known: Vec<(Key, Unit)>,
 }
 
 impl CostFunction for Prices<'_> {
-    type Param = Shape;
+    type Param = Degrees;
     type Output = f64;
 
     /// Prices all layouts of a shape; the best so far.
-    fn cost(&self, shape: &Shape) -> Result<f64, Error> {
+    fn cost(&self, shape: &Degrees) -> Result<f64, Error> {
         let mut table = self.table.borrow_mut();
-        let mut case = self.question.case(shape);
-        for micro in self.question.micro_batches(shape) {
-            case.cut.micro = micro.into();
-            for is_sequence_parallel in self.question.sequence_modes(shape) {
-                case.cut.is_sequence_parallel = *is_sequence_parallel;
-                for again in &self.modes {
-                    case.cut.again = *again;
-                    let unit = self.unit(&case, shape, micro);
-                    self.leaves(&mut case, &unit, shape, &mut table);
+        for placed in self.question.placements(shape) {
+            let shards = self.question.shards(&placed);
+            let mut case = self.question.at(&placed);
+            for micro_batch in self.question.micro_batches(shape) {
+                let schedules = self.question.schedules(&Config { micro_batch, ..placed });
+                for sequence in self.question.sequence_modes(shape) {
+                    for (recompute, recompute_every) in &self.modes {
+                        let (recompute, recompute_every) = (*recompute, *recompute_every);
+                        let sequence = *sequence;
+                        let arrangement =
+                            Arrangement { sequence, recompute, recompute_every, ..placed.arrangement };
+                        case.config = Config { arrangement, micro_batch, ..placed };
+                        let unit = self.unit(&case, shape);
+                        self.leaves(&mut case, &unit, &schedules, &shards, &mut table);
+                    }
                 }
             }
         }
@@ -129,13 +147,20 @@ impl CostFunction for Prices<'_> {
 
 impl Prices<'_> {
     /// The unit of a case.
-    fn unit(&self, case: &Case<'_>, shape: &Shape, micro: u32) -> Unit {
+    fn unit(&self, case: &Case<'_>, shape: &Degrees) -> Unit {
         let mut units = self.units.borrow_mut();
         let of = [shape.tensor, shape.context, shape.expert];
         if units.of != Some(of) {
             *units = Units { of: Some(of), known: Vec::new() };
         }
-        let key = (micro, case.cut.is_sequence_parallel, case.cut.again);
+        let Config { arrangement, micro_batch, .. } = case.config;
+        let key = Key {
+            micro_batch,
+            sequence: arrangement.sequence,
+            recompute: (arrangement.recompute, arrangement.recompute_every),
+            exchange: arrangement.context_exchange,
+            fold: arrangement.expert_fold,
+        };
         if let Some((_, unit)) = units.known.iter().find(|(known, _)| *known == key) {
             return *unit;
         }
@@ -144,40 +169,65 @@ impl Prices<'_> {
         unit
     }
 
-    /// Whether layouts that take at least `bound` seconds, in these orders of passes, may change anything.
+    /// Whether layouts that take at least `bound` seconds, in these orders of passes and with no stage of fewer layers, may change
+    /// anything.
     fn may_change(
         &self,
-        case: &mut Case<'_>,
-        schedules: &[(PipelineSchedule, f64)],
+        case: &Case<'_>,
+        schedules: &[Passes],
+        shards: &[(ZeroStage, u32)],
         table: &Table,
-        bound: f64,
+        (bound, fewest): (f64, Division),
     ) -> bool {
-        let cut = case.cut;
-        table.may_gain(&cut, schedules, &self.zeros, bound)
+        table.may_gain(&case.config, schedules, shards, bound)
             || table.may_better(bound, || {
-                // No order of passes keeps fewer micro-batches alive.
-                (case.cut.schedule, case.cut.chunks) = (PipelineSchedule::OneForwardOneBackward, 1.0);
-                let bytes = self.zeros.iter().map(|zero| {
-                    case.cut.zero = *zero;
-                    Peak::of(case).total()
+                // No order of passes keeps fewer micro-batches alive than 1F1B.
+                let bytes = shards.iter().map(|(zero, shard)| {
+                    let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
+                    let case = Case { config: Config { arrangement, ..case.config }, ..*case };
+                    Peak::with(&case, fewest).total()
                 });
                 bytes.fold(f64::INFINITY, f64::min)
             })
     }
 
     /// Prices what is left open: schedule and what replicas shard.
-    fn leaves(&self, case: &mut Case<'_>, unit: &Unit, shape: &Shape, table: &mut Table) {
-        let schedules = self.question.schedules(shape, &case.cut);
-        if self.is_bounded && !self.may_change(case, &schedules, table, least(case, unit)) {
-            table.skip(schedules.len() * self.zeros.len());
+    fn leaves(
+        &self,
+        case: &mut Case<'_>,
+        unit: &Unit,
+        schedules: &[Passes],
+        shards: &[(ZeroStage, u32)],
+        table: &mut Table,
+    ) {
+        let mut divided = Vec::with_capacity(schedules.len());
+        let open = case.config;
+        for passes in schedules {
+            let config = passes.of(&open);
+            divided.push(self.question.divided(&config, unit, &mut self.divisions.borrow_mut()));
+        }
+        let (mut bound, mut fewest) =
+            (f64::INFINITY, Division { first: u32::MAX, last: u32::MAX, most: u32::MAX });
+        for (config, division) in &divided {
+            case.config = *config;
+            bound = bound.min(least(case, unit, *division));
+            fewest = fewest.least(*division);
+        }
+        case.config = open;
+        if self.is_bounded && !self.may_change(case, schedules, shards, table, (bound, fewest)) {
+            table.skip(schedules.len() * shards.len());
             return;
         }
-        for (schedule, chunks) in schedules {
-            (case.cut.schedule, case.cut.chunks) = (schedule, chunks);
-            for zero in &self.zeros {
-                case.cut.zero = *zero;
-                let seconds = Step::with(case, unit).total();
-                table.note(&case.cut, seconds, || Peak::of(case).total());
+        for (config, division) in divided {
+            for (zero, shard) in shards {
+                let arrangement = Arrangement { zero: *zero, shard: *shard, ..config.arrangement };
+                case.config = Config { arrangement, ..config };
+                if !self.question.allows(&case.config) {
+                    table.refuse();
+                    continue;
+                }
+                let seconds = Step::with(case, unit, division).total();
+                table.note(&case.config, seconds, || Peak::with(case, division).total());
             }
         }
     }

@@ -1,8 +1,7 @@
 //! Seconds of a step: layers in stages, what stages wait for, what replicas exchange, the optimizer.
 
 use super::collective::{all_reduce, message, one_way};
-use super::product::ceiling;
-use super::{Case, Cut, Layer, Transformer, ends};
+use super::{Case, Config, Division, Group, Layer, Transformer, ends, groups};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Seconds of a step, by cause.
@@ -28,6 +27,8 @@ pub struct Step {
     pub replicas: f64,
     /// The optimizer.
     pub optimizer: f64,
+    /// Waiting for the slowest host.
+    pub stragglers: f64,
     /// What grows with nothing.
     pub fixed: f64,
 }
@@ -68,28 +69,33 @@ impl Unit {
 impl Step {
     /// The step of a case.
     pub fn of(case: &Case<'_>) -> Self {
-        Self::with(case, &Unit::of(case))
+        Self::with(case, &Unit::of(case), Division::of(case.model, &case.config))
     }
 
-    /// The step of a case whose unit is known.
-    pub fn with(case: &Case<'_>, unit: &Unit) -> Self {
-        let cut = &case.cut;
-        let gathering = if cut.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
-        let Stages { sum, slowest } = Stages::of(case, unit, gathering);
-        let (bubble, messages) =
-            if cut.pipeline > 1.0 { (bubble(cut, sum - slowest), messages(case)) } else { (0.0, 0.0) };
-        let parameters = stage_parameters(case);
+    /// The step of a case whose unit is known, and how its layers are divided.
+    pub fn with(case: &Case<'_>, unit: &Unit, division: Division) -> Self {
+        let config = &case.config;
+        let gathering = if config.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
+        let Stages { sum, slowest } = Stages::of(case, unit, division, gathering);
+        let (bubble, messages) = if config.pipeline() > 1.0 {
+            (bubble(config, sum - slowest), messages(case))
+        } else {
+            (0.0, 0.0)
+        };
+        let held = Held::of(case, division.fullest().into(), true);
+        let micro_batches = config.micro_batches();
         Self {
             layer: unit.layer,
             head: unit.head,
             embedding: unit.embedding,
             gathering,
-            micro_batches: cut.micro_batches(),
+            micro_batches,
             slowest,
             bubble,
             messages,
-            replicas: replicas(case, parameters, slowest),
-            optimizer: optimizer(case, parameters),
+            replicas: replicas(case, held, slowest),
+            optimizer: optimizer(case, held),
+            stragglers: stragglers(case, micro_batches * slowest + bubble),
             fixed: fixed(case),
         }
     }
@@ -101,6 +107,7 @@ impl Step {
             + self.messages
             + self.replicas
             + self.optimizer
+            + self.stragglers
             + self.fixed
     }
 }
@@ -115,34 +122,33 @@ struct Stages {
 
 impl Stages {
     /// The stages of a case where each layer gathers its weights for `gathering` seconds.
-    fn of(case: &Case<'_>, unit: &Unit, gathering: f64) -> Self {
-        let (model, cut) = (case.model, &case.cut);
+    fn of(case: &Case<'_>, unit: &Unit, division: Division, gathering: f64) -> Self {
+        let model = case.model;
         let all = unit.layers(model, gathering);
         let sum = all + unit.head + unit.embedding;
-        if cut.pipeline <= 1.0 {
+        if case.config.pipeline() <= 1.0 {
             return Self { sum, slowest: sum };
         }
-        let (mean, stage) = (all / (model.layers + model.further()), model.layers / cut.pipeline);
-        let first = ceiling(stage) * mean + unit.embedding;
-        let last = stage.floor() * mean + unit.head;
-        Self { sum, slowest: first.max(last) }
+        let mean = all / (model.layers + model.further());
+        let of = |layers: u32| f64::from(layers) * mean;
+        let (first, last) = (of(division.first) + unit.embedding, of(division.last) + unit.head);
+        Self { sum, slowest: first.max(last).max(of(division.most)) }
     }
 }
 
 /// Seconds that no order of passes and no sharding goes below: all micro-batches through the slowest stage.
-pub(super) fn least(case: &Case<'_>, unit: &Unit) -> f64 {
-    case.cut.micro_batches() * Stages::of(case, unit, 0.0).slowest
+pub(super) fn least(case: &Case<'_>, unit: &Unit, division: Division) -> f64 {
+    case.config.micro_batches() * Stages::of(case, unit, division, 0.0).slowest
 }
 
 impl Step {
     /// Seconds by cause, in a fixed order; together they are the step.
-    pub fn causes(&self, case: &Case<'_>) -> [(&'static str, f64); 9] {
-        let (model, cut) = (case.model, &case.cut);
-        self.causes_of(if cut.pipeline > 1.0 { ceiling(model.layers / cut.pipeline) } else { model.layers })
+    pub fn causes(&self, case: &Case<'_>) -> [(&'static str, f64); 10] {
+        self.causes_of(Division::of(case.model, &case.config).fullest().into())
     }
 
     /// The same where the slowest stage has so many layers.
-    pub(crate) fn causes_of(&self, layers: f64) -> [(&'static str, f64); 9] {
+    pub(crate) fn causes_of(&self, layers: f64) -> [(&'static str, f64); 10] {
         let of_layers = |seconds: f64| self.micro_batches * layers * seconds;
         let mut causes = [
             ("computing", 0.0),
@@ -153,6 +159,7 @@ impl Step {
             ("pipeline bubble", self.bubble),
             ("pipeline messages", self.messages),
             ("replicas", self.replicas),
+            ("stragglers", self.stragglers),
             ("optimizer and the rest", self.optimizer + self.fixed),
         ];
         let others: f64 = causes.iter().map(|(_, seconds)| seconds).sum();
@@ -163,97 +170,189 @@ impl Step {
 
 /// Seconds the slowest stage stands still while the pipeline fills and drains, where all other stages together need
 /// `others` seconds for a micro-batch. ZB-H1 leaves a third of it (Qi et al. 2023).
-pub(super) fn bubble(cut: &Cut, others: f64) -> f64 {
-    match cut.schedule {
+pub(super) fn bubble(config: &Config, others: f64) -> f64 {
+    match config.arrangement.schedule {
         PipelineSchedule::ZeroBubble => others / 3.0,
-        PipelineSchedule::Interleaved => others / cut.chunks,
+        PipelineSchedule::Interleaved => others / config.chunks(),
         PipelineSchedule::Gpipe | PipelineSchedule::OneForwardOneBackward => others,
     }
 }
 
-/// Parameters of a layer on one rank.
-fn layer_parameters(case: &Case<'_>) -> f64 {
-    let (model, t) = (case.model, case.cut.tensor);
-    match model.experts {
-        Some(experts) => {
-            (model.attention() + model.shared()) / t + model.expert() * experts.count / case.cut.expert
+/// Parameters on one rank. Experts have fewer replicas than the rest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Held {
+    /// Of all that is no expert.
+    pub(super) dense: f64,
+    /// Of experts.
+    pub(super) experts: f64,
+}
+
+impl Held {
+    /// Of a stage of `layers`; an end has the embedding or the head.
+    pub(super) fn of(case: &Case<'_>, layers: f64, is_end: bool) -> Self {
+        let model = case.model;
+        let table = if is_end { model.embedding() / case.config.tensor() } else { 0.0 };
+        let layer = Self::of_layer(case);
+        Self { dense: layers * (layer.dense + model.router()) + table, experts: layers * layer.experts }
+    }
+
+    /// Of a layer, without its router.
+    fn of_layer(case: &Case<'_>) -> Self {
+        let (model, config) = (case.model, &case.config);
+        let t = config.tensor();
+        match model.experts {
+            Some(experts) => Self {
+                dense: (model.attention() + model.shared()) / t,
+                experts: model.expert() * experts.count / (config.expert() * config.expert_tensor()),
+            },
+            None => Self { dense: (model.attention() + model.feed_forward()) / t, experts: 0.0 },
         }
-        None => (model.attention() + model.feed_forward()) / t,
+    }
+
+    /// Both.
+    pub(super) fn all(self) -> f64 {
+        self.dense + self.experts
     }
 }
 
-/// Parameters of the fullest stage on one rank.
-fn stage_parameters(case: &Case<'_>) -> f64 {
-    parameters(case, ceiling(case.model.layers / case.cut.pipeline), true)
+/// The groups among which weights of one kind are reduced and gathered.
+struct Reduction {
+    /// All ranks that hold them.
+    all: Group,
+    /// Those among which their state is sharded.
+    shard: Group,
+    /// Those that hold the same shard.
+    across: Group,
 }
 
-/// Parameters of a stage of `layers` on one rank; an end has the embedding or the head.
-pub(super) fn parameters(case: &Case<'_>, layers: f64, is_end: bool) -> f64 {
-    let model = case.model;
-    let table = if is_end { model.embedding() / case.cut.tensor } else { 0.0 };
-    layers * (layer_parameters(case) + model.router()) + table
+impl Reduction {
+    fn dense(case: &Case<'_>) -> Self {
+        Self {
+            all: groups::all_replicas(case),
+            shard: groups::shard(case),
+            across: groups::across_shards(case),
+        }
+    }
+
+    fn experts(case: &Case<'_>) -> Self {
+        let config = &case.config;
+        let (all, shard) = (config.expert_replicas(), config.expert_shard());
+        Self {
+            all: groups::expert_replicas(case, all),
+            shard: groups::expert_replicas(case, shard),
+            across: Group { inside: 1.0, outside: all / shard },
+        }
+    }
+
+    /// Seconds to gather so many parameters of 16 bits that are sharded.
+    fn gather(&self, parameters: f64, case: &Case<'_>) -> f64 {
+        one_way(2.0 * parameters, self.shard, &case.links)
+    }
+
+    /// Seconds to sum the gradients of so many parameters, so that every rank has those of its shard.
+    fn reduce(&self, parameters: f64, case: &Case<'_>) -> f64 {
+        let bytes = case.engine.profile.gradient_bytes * parameters;
+        if case.config.arrangement.zero == ZeroStage::Zero0 {
+            return all_reduce(bytes, self.all, &case.links);
+        }
+        one_way(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
+    }
+
+    /// Seconds to sum shards of gradients among those that hold the same.
+    fn between_copies(&self, parameters: f64, case: &Case<'_>) -> f64 {
+        let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
+        all_reduce(bytes, self.across, &case.links)
+    }
 }
 
 /// Seconds to gather the weights of a layer.
 fn gather(case: &Case<'_>) -> f64 {
-    let group = case.links.group(case.cut.replicas(), case.cut.tensor);
-    one_way(2.0 * layer_parameters(case), group, &case.links)
+    let layer = Held::of_layer(case);
+    let experts =
+        if layer.experts > 0.0 { Reduction::experts(case).gather(layer.experts, case) } else { 0.0 };
+    Reduction::dense(case).gather(layer.dense, case) + experts
+}
+
+/// Seconds to sum the gradients of `held` parameters.
+fn reduce(case: &Case<'_>, held: Held) -> f64 {
+    let experts = if held.experts > 0.0 { Reduction::experts(case).reduce(held.experts, case) } else { 0.0 };
+    Reduction::dense(case).reduce(held.dense, case) + experts
+}
+
+/// Seconds to gather the weights of `held` parameters.
+fn gather_all(case: &Case<'_>, held: Held) -> f64 {
+    let experts = if held.experts > 0.0 { Reduction::experts(case).gather(held.experts, case) } else { 0.0 };
+    Reduction::dense(case).gather(held.dense, case) + experts
 }
 
 /// What one micro-batch exposes of gathering a layer's weights twice and scattering its gradients once: what does not hide
-/// behind the layer, and the copies and slowed products beside it.
+/// behind the layer, and the copies and slowed products beside it. Shards of gradients are summed among copies behind it.
 fn gathering(case: &Case<'_>, layer: &Layer) -> f64 {
     let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case), layer.passes());
+    let copies = if case.config.shard() < case.config.replicas() {
+        Reduction::dense(case).between_copies(Held::of_layer(case).all(), case)
+    } else {
+        0.0
+    };
     let forward = (gather - hidden * passes.forward).max(0.0);
-    let backward = (2.0 * gather - hidden * (passes.backward + layer.again)).max(0.0);
+    let backward = (2.0 * gather + copies - hidden * (passes.backward + layer.again)).max(0.0);
     forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
 }
 
 /// Messages between stages: half of them or so wait for nothing in the steady phase.
 fn messages(case: &Case<'_>) -> f64 {
-    2.0 * one_message(case) * (steady_messages(case) + case.cut.pipeline)
+    2.0 * one_message(case) * (steady_messages(case) + case.config.pipeline())
 }
 
 /// Seconds of one message from a stage to the next over the links of the case.
 pub(crate) fn one_message(case: &Case<'_>) -> f64 {
-    let leaves = case.cut.ranks() > case.links.per_host;
+    let leaves = groups::stages_leave(case);
     let bytes = 2.0 * case.tokens_between() * case.model.hidden;
     message(bytes, leaves, case.engine.profile.message, &case.links)
 }
 
 /// Messages of the steady phase that a stage waits for, each way.
 pub(super) fn steady_messages(case: &Case<'_>) -> f64 {
-    (case.cut.micro_batches() - 1.0) * case.cut.chunks * case.engine.profile.message_exposed
+    (case.config.micro_batches() - 1.0) * case.config.chunks() * case.engine.profile.message_exposed
 }
 
-/// Exposed exchange among replicas of so many `parameters` a rank: gradients summed, weights gathered where they are sharded.
-/// It hides behind the last backward of the `slowest` stage.
-pub(super) fn replicas(case: &Case<'_>, parameters: f64, slowest: f64) -> f64 {
-    let (cut, profile) = (&case.cut, &case.engine.profile);
-    if cut.gathers_layers() {
+/// Exposed exchange among replicas of what a rank holds: gradients summed, weights gathered where they are sharded. It hides
+/// behind the last backward of the `slowest` stage; where gradients are scattered after each micro-batch, behind each.
+pub(super) fn replicas(case: &Case<'_>, held: Held, slowest: f64) -> f64 {
+    let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
+    if config.gathers_layers() {
         // The first gather and the last have nothing to hide behind.
         return 2.0 * gather(case);
     }
-    let group = case.links.group(cut.replicas(), cut.tensor);
-    let gradients = profile.gradient_bytes * parameters;
-    let all = match cut.zero {
-        ZeroStage::Zero0 => all_reduce(gradients, group, &case.links),
-        ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
-            one_way(gradients, group, &case.links) + one_way(2.0 * parameters, group, &case.links)
-        }
-    };
-    let hidden = profile.hidden_data;
-    (all - hidden * slowest / cut.chunks).max((1.0 - hidden) * all)
+    let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
+    let reduced = reduce(case, held);
+    let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather_all(case, held) };
+    if config.scatters_each_micro_batch() {
+        let each = exposed(reduced, BACKWARD * slowest);
+        return config.micro_batches() * each + exposed(gathered, slowest / config.chunks());
+    }
+    exposed(reduced + gathered, slowest / config.chunks())
 }
 
-/// The optimizer over what a rank owns of the `parameters` of its stage.
-pub(super) fn optimizer(case: &Case<'_>, parameters: f64) -> f64 {
-    let owners = if case.cut.zero == ZeroStage::Zero0 { 1.0 } else { case.cut.replicas() };
-    case.general().optimizer_bytes * parameters / owners / case.device.stream
+/// Share of a micro-batch that is its backward.
+const BACKWARD: f64 = 2.0 / 3.0;
+
+/// The optimizer over what a rank owns of what its stage holds.
+pub(super) fn optimizer(case: &Case<'_>, held: Held) -> f64 {
+    let config = &case.config;
+    let owned = held.dense / config.shard() + held.experts / config.expert_shard();
+    case.general().optimizer_bytes * owned / case.device.stream
+}
+
+/// Seconds that hosts wait for the slowest of them in a step whose passes take `seconds`: the expected largest of as many
+/// normal deviates, sqrt(2 ln hosts) of them (Dean and Barroso 2013 call it the tail at scale).
+pub(super) fn stragglers(case: &Case<'_>, seconds: f64) -> f64 {
+    let hosts = (case.config.ranks() / case.links.per_host).max(1.0);
+    case.general().straggler * (2.0 * hosts.ln()).sqrt() * seconds
 }
 
 /// What a step costs whatever is trained; stages also agree on the norm.
 pub(super) fn fixed(case: &Case<'_>) -> f64 {
-    let agree = if case.cut.pipeline > 1.0 { 4.0 * case.general().network_start } else { 0.0 };
+    let agree = if case.config.pipeline() > 1.0 { 4.0 * case.general().network_start } else { 0.0 };
     case.engine.profile.step + agree
 }

@@ -3,24 +3,24 @@
 use crate::analytic::memory::in_flight;
 use crate::analytic::search::{Question, whole};
 use crate::analytic::step::one_message;
-use crate::analytic::{Case, Cut, Peak, Stage, Step, Unit};
+use crate::analytic::{Case, Config, Division, Peak, Stage, Step, Unit};
 use crate::picture::{Doing, Timeline, Work, lanes};
-use crate::schedule::Shape;
+use crate::schedule::{Shape, chunks_of};
 
 /// Part of the head and the embedding that a forward computes; of the backward of a layer, the part that is gradients of weights.
 const FORWARD: f64 = 1.0 / 3.0;
 const WEIGHTS: f64 = 0.5;
 
 /// Bytes of a rank of every stage by category, from the first to the last.
-pub(super) fn memory(question: &Question, cut: &Cut) -> Vec<Vec<(&'static str, f64)>> {
-    let case = question.at(cut);
-    if cut.pipeline <= 1.0 {
+pub(super) fn memory(question: &Question, config: &Config) -> Vec<Vec<(&'static str, f64)>> {
+    let case = question.at(config);
+    if config.pipeline() <= 1.0 {
         return vec![Peak::of(&case).categories().to_vec()];
     }
     let stages = layers(&case);
     let last = stages.len() - 1;
     let peak = |(place, layers): (usize, &f64)| {
-        let alive = in_flight(cut, position(place));
+        let alive = in_flight(config, position(place));
         let stage = Stage { layers: *layers, alive, is_first: place == 0, is_last: place == last };
         Peak::stage(&case, stage).categories().to_vec()
     };
@@ -29,15 +29,18 @@ pub(super) fn memory(question: &Question, cut: &Cut) -> Vec<Vec<(&'static str, f
 
 /// What every stage does when. Passes are walked action by action, so that the step is not quite as long as the closed form
 /// says; what follows them is as priced. `None` where the stages wait for each other forever.
-pub(super) fn timeline(question: &Question, cut: &Cut) -> Option<Timeline> {
-    let case = question.at(cut);
+pub(super) fn timeline(question: &Question, config: &Config) -> Option<Timeline> {
+    let case = question.at(config);
     let unit = Unit::of(&case);
-    let step = Step::with(&case, &unit);
+    let step = Step::with(&case, &unit, Division::of(case.model, config));
     let works = works(&case, &unit, &step);
-    let shape =
-        Shape { stages: whole(cut.pipeline), chunks: whole(cut.chunks), micros: whole(cut.micro_batches()) };
-    let transfer = if cut.pipeline > 1.0 { one_message(&case) } else { 0.0 };
-    let mut lanes = lanes(&works, cut.schedule, shape, transfer)?;
+    let shape = Shape {
+        stages: config.arrangement.layout.pipeline.get(),
+        chunks: config.arrangement.chunks,
+        micros: whole(config.micro_batches()),
+    };
+    let transfer = if config.pipeline() > 1.0 { one_message(&case) } else { 0.0 };
+    let mut lanes = lanes(&works, config.arrangement.schedule, shape, transfer)?;
     for lane in &mut lanes {
         lane.add(Doing::Communication, step.replicas);
         lane.add(Doing::Optimizer, step.optimizer);
@@ -64,7 +67,7 @@ fn works(case: &Case<'_>, unit: &Unit, step: &Step) -> Vec<Work> {
         let further = if place == last { model.further() } else { 0.0 };
         let (ends, layers) = (embedding + head, layers + further);
         let each = layers * scale;
-        let of_chunk = |seconds: f64| seconds / case.cut.chunks;
+        let of_chunk = |seconds: f64| seconds / case.config.chunks();
         let products = of_chunk(each * (passes.backward - sent.backward));
         Work {
             forward: of_chunk(each * (passes.forward - sent.forward) + FORWARD * ends),
@@ -77,12 +80,11 @@ fn works(case: &Case<'_>, unit: &Unit, step: &Step) -> Vec<Work> {
     stages.iter().enumerate().map(work).collect()
 }
 
-/// Layers of every stage: equal shares, the first stages with one more where that is not whole.
+/// Layers of every stage.
 fn layers(case: &Case<'_>) -> Vec<f64> {
-    let (layers, stages) = (case.model.layers, case.cut.pipeline.max(1.0));
-    let each = (layers / stages).floor();
-    let more = layers - each * stages;
-    (0..whole(stages)).map(|stage| if f64::from(stage) < more { each + 1.0 } else { each }).collect()
+    let (arrangement, blocks) = (case.config.arrangement, whole(case.model.layers));
+    let runs = |stage| chunks_of(stage, &arrangement, blocks).map(|run| f64::from(run.end - run.start)).sum();
+    (0..arrangement.layout.pipeline.get()).map(runs).collect()
 }
 
 fn position(stage: usize) -> f64 {

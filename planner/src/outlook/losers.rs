@@ -42,7 +42,7 @@ pub(super) fn losers(question: &Question, found: &Found, chosen: &Choice) -> Vec
         Loser {
             axis,
             value: value_of(axis, value),
-            layout: layout(&champion.cut),
+            layout: layout(&champion.config),
             step_seconds: champion.seconds,
             slower,
             tie: slower.abs() <= TIE,
@@ -51,7 +51,7 @@ pub(super) fn losers(question: &Question, found: &Found, chosen: &Choice) -> Vec
             growth,
         }
     };
-    let others = found.champions.iter().filter(|(axis, value, _)| axis.value(&chosen.cut) != *value);
+    let others = found.champions.iter().filter(|(axis, value, _)| axis.value(&chosen.config) != *value);
     let mut losers: Vec<Loser> =
         others.map(|(axis, value, champion)| loser(*axis, *value, champion)).collect();
     losers.sort_by(|a, b| a.axis.cmp(&b.axis).then(a.step_seconds.total_cmp(&b.step_seconds)));
@@ -59,6 +59,6 @@ pub(super) fn losers(question: &Question, found: &Found, chosen: &Choice) -> Vec
 }
 
 fn causes(question: &Question, choice: &Choice) -> Vec<(&'static str, f64)> {
-    let case = question.at(&choice.cut);
+    let case = question.at(&choice.config);
     Step::of(&case).causes(&case).to_vec()
 }

@@ -115,7 +115,7 @@ pub fn mixed_outlook(
     groups: &[Cluster],
     style: Style,
 ) -> Result<MixedOutlook, OutlookError> {
-    let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], style })?;
+    let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], style, engine: None })?;
     let mixture = Mixture::of(&asked, groups);
     let found = search(&mixture, 0, KEEP);
     let pricer = Pricer::new(&mixture);
@@ -157,7 +157,7 @@ fn preferred(found: &Found) -> Option<Vec<&Choice>> {
     let within = (1.0 + TIE) * found.best.first()?.seconds;
     let mut ties: Vec<&Choice> = found.best.iter().filter(|choice| choice.seconds <= within).collect();
     let order = |choice: &Choice| {
-        let Layout { tensor, context, expert, schedule, again, zero, ref runs, .. } = choice.layout;
+        let Layout { tensor, context, expert, schedule, recompute, zero, ref runs, .. } = choice.layout;
         let schedule = match schedule {
             PipelineSchedule::OneForwardOneBackward => 0,
             PipelineSchedule::Gpipe => 1,
@@ -166,7 +166,7 @@ fn preferred(found: &Found) -> Option<Vec<&Choice>> {
         };
         let axes = [tensor, context, expert, choice.layout.depth()];
         let cuts = axes.iter().filter(|degree| **degree > 1).count();
-        (choice.full > TIGHT, runs.len(), cuts, tensor, schedule, again as u8, zero)
+        (choice.full > TIGHT, runs.len(), cuts, tensor, schedule, recompute, zero)
     };
     ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
     Some(ties)
@@ -189,7 +189,7 @@ fn refusal(mixture: &Mixture, pricer: &Pricer<'_>, found: &Found) -> OutlookErro
     OutlookError::NothingFits {
         needed: fullest.peak_bytes / GIB,
         available: fullest.memory_bytes / GIB,
-        nearest: layout(&nearest.layout.cut(mixture.batch())),
+        nearest: layout(&nearest.layout.config(mixture.batch())),
     }
 }
 

@@ -34,7 +34,7 @@ fn on(part: &str, devices: u32) -> Cluster {
 }
 
 fn of(recipe: &Recipe, cluster: Cluster, style: Style) -> Result<Outlook, OutlookError> {
-    outlook(&OutlookRequest { recipe, cluster, style })
+    outlook(&OutlookRequest { recipe, cluster, style, engine: None })
 }
 
 #[test]
@@ -69,7 +69,8 @@ fn what_loses_is_not_faster_than_the_fastest_and_says_why() {
         found.losers.iter().find(|loser| (loser.axis, loser.value.as_str()) == (Axis::Tensor, "tensor 32"));
     let tensor = tensor.expect("it fits, and loses");
     assert_eq!(tensor.cause.0, "tensor parallel", "{tensor:?}");
-    assert!(!found.losers.iter().any(|loser| loser.axis == Axis::Data && loser.value == format!("data {}", found.choice.cut.data)));
+    assert!(!found.losers.iter().any(|loser| loser.axis == Axis::Data
+        && loser.value == format!("data {}", found.choice.config.degrees().data)));
 }
 
 /// A large model ties between layouts of many axes; the simplest of them used to be chosen even where a faster one needed less memory.

@@ -1,7 +1,7 @@
 //! Time, memory and money against each other, on all devices and on fewer.
 
 use super::TIE;
-use crate::analytic::Cut;
+use crate::analytic::Config;
 use crate::analytic::search::{Choice, Cluster, Found, Question, search_front, whole};
 use crate::front::{Cost, Front};
 use crate::weighed::{Bill, Compromise, Weighed};
@@ -9,7 +9,7 @@ use dtrain_recipes::Bytes;
 
 /// The choice beside what nothing betters in time, memory and money at once: among all layouts of all devices, which are
 /// `found`, and of half of them, a quarter and so on, where the others stay idle.
-pub(super) fn weighed(question: &Question, found: Found, chosen: &Choice, bill: Bill) -> Weighed<Cut> {
+pub(super) fn weighed(question: &Question, found: Found, chosen: &Choice, bill: Bill) -> Weighed<Config> {
     let mut front = Front::default();
     let fewer = halves(question.cluster).map(|cluster| {
         let question = Question { cluster, ..question.clone() };
@@ -19,16 +19,16 @@ pub(super) fn weighed(question: &Question, found: Found, chosen: &Choice, bill: 
         front.note(point.cost, point.what);
     }
     let memory = question.cluster.memory;
-    let of = |cost: Cost, cut: Cut| compromise(&bill, cost, cut, memory);
-    let choice = Cost::of(chosen.seconds, chosen.bytes / memory, whole(chosen.cut.ranks()));
+    let of = |cost: Cost, config: Config| compromise(&bill, cost, config, memory);
+    let choice = Cost::of(chosen.seconds, chosen.bytes / memory, whole(chosen.config.ranks()));
     let points = front.into_points().into_iter().map(|point| of(point.cost, point.what));
-    Weighed::of(of(choice, chosen.cut), points.collect(), TIE)
+    Weighed::of(of(choice, chosen.config), points.collect(), TIE)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
-fn compromise(bill: &Bill, cost: Cost, cut: Cut, memory: f64) -> Compromise<Cut> {
+fn compromise(bill: &Bill, cost: Cost, config: Config, memory: f64) -> Compromise<Config> {
     let bytes = Bytes((cost.memory_full * memory) as u64);
-    bill.compromise(cut, cost, bytes, whole(cut.ranks()))
+    bill.compromise(config, cost, bytes, whole(config.ranks()))
 }
 
 /// Half of the hosts of a cluster, half of those and so on; then half of the devices of a host.

@@ -1,11 +1,12 @@
 //! An outlook as people read it.
 
 use super::{Outlook, Priced};
+use crate::analytic::Config;
 use crate::analytic::search::{Axis, GPIPE};
-use crate::analytic::{Again, Cut};
 use crate::explain::{Depth, causes, count, expected, loss, memory, row, thousands};
 use crate::weighed::amount;
-use dtrain_recipes::{Bytes, PipelineSchedule, Seconds, ZeroStage};
+use dtrain_protocol::{ContextExchange, Ends, RankOrder};
+use dtrain_recipes::{Bytes, PipelineSchedule, Recompute, Seconds, ZeroStage};
 
 /// Losers told for one axis.
 const PER_AXIS: usize = 3;
@@ -33,7 +34,7 @@ pub fn explain(outlook: &Outlook, depth: Depth) -> String {
 
 fn headline(text: &mut String, outlook: &Outlook) {
     row(text, "outlook", &format!("{}: {}", outlook.recipe, subject(outlook)));
-    row(text, "choice", &layout(&outlook.choice.cut));
+    row(text, "choice", &layout(&outlook.choice.config));
     row(text, "constants", &source(outlook));
 }
 
@@ -200,45 +201,75 @@ fn line(priced: &Priced) -> String {
         "{} a step, {:.1} GiB: {}",
         Seconds(priced.step_seconds),
         priced.peak_bytes / GIB,
-        layout(&priced.cut)
+        layout(&priced.config)
     )
 }
 
 /// A layout in words; degrees of 1 are not told.
-pub fn layout(cut: &Cut) -> String {
+pub fn layout(config: &Config) -> String {
+    let (degrees, arrangement) = (config.degrees(), &config.arrangement);
     let degrees = [
-        ("data", cut.data),
-        ("tensor", cut.tensor),
-        ("pipeline", cut.pipeline),
-        ("context", cut.context),
-        ("expert", cut.expert),
+        ("data", degrees.data),
+        ("tensor", degrees.tensor),
+        ("pipeline", degrees.pipeline),
+        ("context", degrees.context),
+        ("expert", degrees.expert),
     ];
     let degrees: Vec<String> = degrees
         .iter()
-        .filter(|(_, degree)| *degree > 1.0)
+        .filter(|(_, degree)| *degree > 1)
         .map(|(axis, degree)| format!("{axis} {degree}"))
         .collect();
     let mut words = if degrees.is_empty() { "one GPU".to_owned() } else { degrees.join(" × ") };
-    words += &format!(", micro-batch {}", cut.micro);
-    if cut.pipeline > 1.0 {
-        words += &format!(", {}", schedule(cut.schedule, cut.chunks));
+    words += &format!(", micro-batch {}", config.micro_batch);
+    if config.pipeline() > 1.0 {
+        words += &format!(", {}", schedule(arrangement.schedule, arrangement.chunks));
+        words += ends(arrangement.ends);
     }
-    if cut.zero != ZeroStage::Zero0 {
-        words += &format!(", zero {}", cut.zero as u8);
+    if arrangement.zero != ZeroStage::Zero0 {
+        words += &format!(", zero {}", arrangement.zero as u8);
+        if arrangement.shard < arrangement.replicas() {
+            words += &format!(" over {}", arrangement.shard);
+        }
     }
-    if cut.is_sequence_parallel {
+    if arrangement.sequence {
         words += ", sequence parallel";
     }
-    match cut.again {
-        Again::Nothing => {}
-        Again::Attention => words += ", selective recompute",
-        Again::EverySecondProduct => words += ", recompute every second product",
-        Again::All => words += ", full recompute",
+    match arrangement.recompute {
+        Recompute::None => {}
+        Recompute::Selective => words += ", selective recompute",
+        Recompute::Full => {
+            words += ", full recompute";
+            if arrangement.recompute_every > 1 {
+                words += &format!(" of every {} layers", arrangement.recompute_every);
+            }
+        }
+    }
+    match arrangement.context_exchange {
+        ContextExchange::Ring => {}
+        ContextExchange::AllGather => words += ", keys and values gathered",
+        ContextExchange::AllToAll => words += ", heads exchanged",
+    }
+    if arrangement.expert_fold > 1 {
+        words += ", experts folded over tensor and context ranks";
+    }
+    if arrangement.order == RankOrder::DataOutermost {
+        words += ", stages within hosts";
     }
     words
 }
 
-fn schedule(schedule: PipelineSchedule, chunks: f64) -> String {
+/// What the ends of the model count as in a pipeline.
+fn ends(ends: Ends) -> &'static str {
+    match ends {
+        Ends { embedding: 0, head: 0 } => "",
+        Ends { embedding: 0, .. } => " with fewer layers in the last stage",
+        Ends { head: 0, .. } => " with fewer layers in the first stage",
+        Ends { .. } => " with fewer layers in the first and last stage",
+    }
+}
+
+fn schedule(schedule: PipelineSchedule, chunks: u32) -> String {
     match schedule {
         PipelineSchedule::Gpipe => "gpipe".into(),
         PipelineSchedule::OneForwardOneBackward => "1f1b".into(),
@@ -258,11 +289,18 @@ pub(super) fn value_of(axis: Axis, value: u32) -> String {
         Axis::MicroBatch => format!("micro-batch {value}"),
         Axis::Sequence if value == 0 => "no sequence parallelism".into(),
         Axis::Sequence => "sequence parallel".into(),
-        Axis::Recompute => {
-            ["no recompute", "selective recompute", "recompute every second product", "full recompute"]
-                .get(value as usize)
-                .map_or_else(String::new, |words| (*words).into())
-        }
+        Axis::Recompute => match value {
+            0 => "no recompute".into(),
+            1 => "selective recompute".into(),
+            2 => "full recompute".into(),
+            more => format!("full recompute of every {} layers", more - 1),
+        },
+        Axis::Exchange => ["keys and values in a ring", "keys and values gathered", "heads exchanged"]
+            .get(value as usize)
+            .map_or_else(String::new, |words| (*words).into()),
+        Axis::Order if value == 0 => "replicas within hosts".into(),
+        Axis::Order => "stages within hosts".into(),
+        Axis::Shard => format!("shards over {value}"),
         Axis::Zero => format!("zero {value}"),
         Axis::Schedule => match value {
             0 => "zero bubble".into(),

@@ -173,7 +173,7 @@ fn told(row: &Row, estimate: &Estimated<'_>, site: Site) -> Priced {
         step_seconds_low: Some(low),
         step_seconds_high: Some(high),
         tokens_per_second_per_device: Some(
-            case.cut.batch * case.model.sequence / (case.cut.ranks() * seconds),
+            case.config.batch() * case.model.sequence / (case.config.ranks() * seconds),
         ),
         model_flops_utilization: Some(case.utilisation(seconds, training.gpu.peak())),
         peak_bytes: Some(within(*bytes)),
@@ -182,7 +182,7 @@ fn told(row: &Row, estimate: &Estimated<'_>, site: Site) -> Priced {
         fits: (!is_open).then_some(*bytes <= training.memory),
         style: Some(training.engine.style.name()),
         assumptions,
-        tensor: case.cut.tensor,
+        tensor: case.config.tensor(),
         ..named(row)
     }
 }

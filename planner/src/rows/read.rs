@@ -5,10 +5,13 @@ use super::families::{Family, family, is_gated, vocabulary};
 use super::software::style;
 use super::training::Training;
 use crate::analytic::hardware::{gpu, squashed, unknown};
+use crate::analytic::search::whole;
 use crate::analytic::{
-    Again, Constants, Cut, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer, Unknown,
+    Config, Constants, Degrees, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer,
+    Unknown,
 };
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use dtrain_protocol::{Arrangement, DeviceKind, Ends};
+use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 
 /// Devices of a host where the row does not say.
 const PER_HOST: f64 = 8.0;
@@ -27,7 +30,7 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
     let part = gpu(row.text("hardware"));
     let model = model(row);
     let shape = shape(row);
-    let cut = cut(row, &model, engine.style, shape);
+    let config = config(row, &model, engine.style, shape);
     let gpu = part.unwrap_or_else(unknown);
     let network = row.positive("internode_gbps_per_gpu");
     let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
@@ -44,15 +47,15 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
             hardware: part.is_none(),
             software: known.is_none(),
             micro_batch: row.positive("micro_batch").is_none(),
-            chunks: chunks_are_unknown(row, engine.style, cut.pipeline),
-            recompute: again(row).is_none(),
+            chunks: chunks_are_unknown(row, engine.style, config.pipeline()),
+            recompute: recompute(row).is_none(),
             attention: row.text("attention").is_empty(),
             network: network.is_none() && shape.ranks > shape.per_host,
             precision: precision_is_doubtful(row),
             zero: row.number("zero").is_none(),
         },
         model,
-        cut,
+        config,
         engine,
         gpu,
         kernel,
@@ -160,28 +163,55 @@ fn is_composer(row: &Row) -> bool {
     has_any(&row.lower("framework"), &["foundry", "composer"])
 }
 
-fn cut(row: &Row, model: &Transformer, style: Style, shape: Shape) -> Cut {
+fn config(row: &Row, model: &Transformer, style: Style, shape: Shape) -> Config {
     let Shape { tensor, pipeline, context, data, .. } = shape;
     let batch = row.positive("global_batch").unwrap_or(1.0);
     let sequence = row.number("seq_parallel").map(|value| value > 0.0);
     let chunks = chunks(row, model, style, pipeline);
-    Cut {
-        tensor,
-        pipeline,
-        schedule: schedule(row, chunks),
-        chunks,
-        context,
-        expert: if model.experts.is_some() { row.positive("ep").unwrap_or(1.0).max(1.0) } else { 1.0 },
-        data,
-        zero: zero(row, style),
-        is_sequence_parallel: sequence
-            .unwrap_or(tensor > 1.0 && matches!(style, Style::Modern | Style::Compiled)),
-        again: again(row).unwrap_or(match style {
-            Style::Megatron | Style::Fsdp | Style::Xla => Again::All,
-            Style::Research | Style::Modern | Style::Compiled => Again::Nothing,
+    let zero = zero(row, style);
+    let arrangement = Arrangement {
+        zero,
+        sequence: sequence.unwrap_or(tensor > 1.0 && matches!(style, Style::Modern | Style::Compiled)),
+        recompute: recompute(row).unwrap_or(match style {
+            Style::Megatron | Style::Fsdp | Style::Xla => Recompute::Full,
+            Style::Research | Style::Modern | Style::Compiled => Recompute::None,
         }),
-        micro: micro_batch(row, style, shape, batch).min((batch / data).max(1.0)),
-        batch,
+        schedule: schedule(row, chunks),
+        chunks: whole(chunks),
+        ends: ends(model, pipeline * chunks),
+        precision: Precision::Bf16,
+        device: DeviceKind::Cuda,
+        ..Arrangement::SINGLE
+    };
+    let micro = micro_batch(row, style, shape, batch).min((batch / data).max(1.0));
+    let any = Config { arrangement, micro_batch: whole(micro).max(1), batch: whole(batch) };
+    let expert = if model.experts.is_some() { row.positive("ep").unwrap_or(1.0).max(1.0) } else { 1.0 };
+    let degrees = Degrees {
+        tensor: whole(tensor),
+        context: whole(context),
+        expert: whole(expert),
+        pipeline: whole(pipeline),
+        data: whole(data.floor()).max(1),
+    };
+    // Megatron folds experts over tensor ranks. A degree that no ranks have is taken to be one.
+    let placed =
+        any.with_degrees(degrees, style == Style::Modern).or_else(|| any.with_degrees(degrees, true));
+    let alone = || any.with_degrees(Degrees { expert: 1, ..degrees }, false).unwrap_or(any);
+    let mut config = placed.unwrap_or_else(alone);
+    if zero != ZeroStage::Zero0 {
+        config.arrangement.shard = config.arrangement.replicas();
+    }
+    config
+}
+
+/// What the ends count as where layers do not divide into so many runs, and do so with the ends.
+fn ends(model: &Transformer, runs: f64) -> Ends {
+    let divides = |counted: f64| (model.layers + counted) % runs == 0.0;
+    match () {
+        () if divides(0.0) => Ends::FREE,
+        () if divides(2.0) => Ends { embedding: 1, head: 1 },
+        () if divides(1.0) => Ends { embedding: 0, head: 1 },
+        () => Ends::FREE,
     }
 }
 
@@ -262,12 +292,11 @@ fn zero(row: &Row, style: Style) -> ZeroStage {
     }
 }
 
-fn again(row: &Row) -> Option<Again> {
+fn recompute(row: &Row) -> Option<Recompute> {
     match row.lower("recompute").as_str() {
-        "full" => Some(Again::All),
-        "none" => Some(Again::Nothing),
-        "selective" => Some(Again::Attention),
-        "selective-op" => Some(Again::EverySecondProduct),
+        "full" => Some(Recompute::Full),
+        "none" => Some(Recompute::None),
+        "selective" | "selective-op" => Some(Recompute::Selective),
         _ => None,
     }
 }
@@ -320,16 +349,17 @@ fn kernel(row: &Row, style: Style) -> Kernel {
 fn describe(training: &mut Training<'_>, row: &Row) {
     let Unknown { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
         training.unknown;
-    let Training { cut, engine, kernel, .. } = training;
+    let Training { config, engine, kernel, .. } = training;
+    let Arrangement { chunks: runs, recompute: again, zero: stage, .. } = config.arrangement;
     let said = [
         (hardware, format!("unknown GPU type `{}`; a mid-range one is assumed", row.text("hardware"))),
         (software, format!("`{}` is assumed to work like PyTorch FSDP", row.text("framework"))),
-        (chunks, format!("layers of a stage in runs: {}", cut.chunks)),
-        (recompute, format!("{:?} is recomputed", cut.again).to_lowercase()),
+        (chunks, format!("layers of a stage in runs: {runs}")),
+        (recompute, format!("recompute: {again:?}").to_lowercase()),
         (attention, format!("{kernel:?} attention").to_lowercase()),
         (network, "network typical for the GPU type".to_owned()),
         (precision && row.text("precision").is_empty(), "products of 16 bits".to_owned()),
-        (zero, format!("{:?}, as engines of style {} do", cut.zero, engine.style.name()).to_lowercase()),
+        (zero, format!("{stage:?}, as engines of style {} do", engine.style.name()).to_lowercase()),
     ];
     let said: Vec<String> =
         said.into_iter().filter(|(applies, _)| *applies).map(|(_, words)| words).collect();

@@ -1,17 +1,18 @@
 //! A training as a row describes it, with everything that the row leaves open decided.
 
 use crate::analytic::{
-    Again, Case, Constants, Cut, Device, Engine, Gpu, Kernel, Links, Peak, Products, Step, Style,
-    Transformer, Unknown,
+    Case, Config, Constants, Device, Engine, Gpu, Kernel, Links, Peak, Products, Step, Style, Transformer,
+    Unknown,
 };
+use dtrain_recipes::Recompute;
 
 /// A training whose cost can be estimated.
 #[derive(Clone, Debug)]
 pub struct Training<'a> {
     /// What is trained.
     pub model: Transformer,
-    /// How it is cut.
-    pub cut: Cut,
+    /// Layout and batch.
+    pub config: Config,
     /// The engine.
     pub engine: Engine,
     /// The part.
@@ -41,14 +42,14 @@ const FULL: f64 = 0.95;
 const ROOMY: f64 = 0.9;
 
 /// Micro-batches among which a tuned run chose.
-const MICRO_BATCHES: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+const MICRO_BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 
 impl Training<'_> {
     /// What decides its cost.
     pub fn case(&self) -> Case<'_> {
         Case {
             model: &self.model,
-            cut: self.cut,
+            config: self.config,
             engine: self.engine,
             device: Device::of(
                 self.gpu,
@@ -72,33 +73,34 @@ impl Training<'_> {
 
     /// Engines of the style of research compute again only where memory asks for it, whatever they were allowed to.
     pub(super) fn settle_recompute(&mut self) {
-        let may = self.engine.style == Style::Research && self.cut.again == Again::All;
+        let may =
+            self.engine.style == Style::Research && self.config.arrangement.recompute == Recompute::Full;
         if !may {
             return;
         }
-        self.cut.again = Again::Nothing;
+        self.config.arrangement.recompute = Recompute::None;
         if Peak::of(&self.case()).total() < ROOMY * self.memory {
             self.unknown.recompute = true;
             self.assume("nothing is recomputed, because memory suffices");
         } else {
-            self.cut.again = Again::All;
+            self.config.arrangement.recompute = Recompute::Full;
         }
     }
 
     /// The fastest power of two that fits: published runs are tuned.
     pub(super) fn settle_micro_batch(&mut self) {
-        let per_replica = self.cut.batch / self.cut.data;
-        let tried = |micro: f64| {
+        let per_replica = self.config.batch / self.config.degrees().data;
+        let tried = |micro: u32| {
             let mut other = self.clone();
-            other.cut.micro = micro;
+            other.config.micro_batch = micro;
             let case = other.case();
-            let fits = micro <= 1.0 || Peak::of(&case).total() < FULL * self.memory;
-            (per_replica % micro == 0.0 && fits).then(|| (micro, Step::of(&case).total()))
+            let fits = micro <= 1 || Peak::of(&case).total() < FULL * self.memory;
+            (per_replica.is_multiple_of(micro) && fits).then(|| (micro, Step::of(&case).total()))
         };
         let best = MICRO_BATCHES.into_iter().filter_map(tried).min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((micro, _)) = best {
-            self.cut.micro = micro;
+            self.config.micro_batch = micro;
         }
-        self.assume(format!("micro-batch {}, the fastest power of two that fits", self.cut.micro));
+        self.assume(format!("micro-batch {}, the fastest power of two that fits", self.config.micro_batch));
     }
 }

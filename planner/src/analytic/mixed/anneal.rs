@@ -6,12 +6,13 @@ use super::layout::{Layout, Run};
 use super::moves::Move;
 use super::price::Pricer;
 use super::space::{Degree, Mixture};
-use crate::analytic::Again;
+use crate::analytic::Config;
 use crate::analytic::search::{Cluster, Question, search};
 use crate::random::Stream;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
 use dtrain_protocol::order::mix;
+use dtrain_recipes::Recompute;
 use std::cell::{Cell, RefCell};
 
 /// Layouts that are tried in one search, by all descents together.
@@ -121,8 +122,8 @@ impl Landscape<'_> {
         let mut lowest = None;
         let mut below = height;
         for layout in layouts {
-            for again in self.mixture.first().modes() {
-                let layout = Layout { again, ..layout.clone() };
+            for recompute in self.mixture.first().modes() {
+                let layout = Layout { recompute, ..layout.clone() };
                 if self.pricer.least(&layout).ln() >= below {
                     continue;
                 }
@@ -190,7 +191,7 @@ fn smallest(mixture: &Mixture) -> Option<Layout> {
     let pricer = Pricer::new(mixture);
     let all: Vec<Run> =
         (0..mixture.questions().len()).map(|group| Run { group, stages: mixture.layers() }).collect();
-    let one = Layout { is_sequence_parallel: true, again: Again::All, runs: all, ..any() };
+    let one = Layout { is_sequence_parallel: true, recompute: (Recompute::Full, 1), runs: all, ..any() };
     let degrees = mixture.values(Degree::Tensor, &one).into_iter().flat_map(|tensor| {
         let contexts = mixture.values(Degree::Context, &one).into_iter();
         contexts.map(move |context| (tensor, context))
@@ -214,23 +215,20 @@ fn spread(mixture: &Mixture, order: &[usize], depth: u32, width: u32) -> Vec<Run
 
 /// The best layout of equal devices, as one run of stages.
 fn best(question: &Question) -> Option<Layout> {
-    let cut = search(question, 1).best.first()?.cut;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "degrees are whole")]
-    let [tensor, context, expert, data, micro, chunks, stages] =
-        [cut.tensor, cut.context, cut.expert, cut.data, cut.micro, cut.chunks, cut.pipeline]
-            .map(|degree| degree as u32);
+    let Config { arrangement, micro_batch, .. } = search(question, 1).best.first()?.config;
+    let degrees = Config { arrangement, micro_batch, batch: 0 }.degrees();
     Some(Layout {
-        tensor,
-        context,
-        expert,
-        data,
-        micro,
-        is_sequence_parallel: cut.is_sequence_parallel,
-        again: cut.again,
-        zero: cut.zero,
-        schedule: cut.schedule,
-        chunks,
-        runs: vec![Run { group: 0, stages }],
+        tensor: degrees.tensor,
+        context: degrees.context,
+        expert: degrees.expert,
+        data: degrees.data,
+        micro: micro_batch,
+        is_sequence_parallel: arrangement.sequence,
+        recompute: (arrangement.recompute, arrangement.recompute_every),
+        zero: arrangement.zero,
+        schedule: arrangement.schedule,
+        chunks: arrangement.chunks,
+        runs: vec![Run { group: 0, stages: degrees.pipeline }],
     })
 }
 

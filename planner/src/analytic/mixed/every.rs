@@ -4,8 +4,7 @@ use super::kept::{Found, Kept};
 use super::layout::Layout;
 use super::price::Pricer;
 use super::space::{Degree, Mixture};
-use crate::analytic::Again;
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
 /// The best `keep` of all layouts.
 pub fn every(mixture: &Mixture, keep: usize) -> Found {
@@ -70,8 +69,8 @@ fn units(mixture: &Mixture, layout: &mut Layout, visit: &mut impl FnMut(&Layout)
             layout.micro = micro;
             for is_sequence_parallel in mixture.sequences(layout) {
                 layout.is_sequence_parallel = *is_sequence_parallel;
-                for again in mixture.first().modes() {
-                    layout.again = again;
+                for recompute in mixture.first().modes() {
+                    layout.recompute = recompute;
                     if !visit(layout) {
                         return false;
                     }
@@ -91,7 +90,7 @@ pub(super) fn any() -> Layout {
         data: 1,
         micro: 1,
         is_sequence_parallel: false,
-        again: Again::Nothing,
+        recompute: (Recompute::None, 1),
         zero: ZeroStage::Zero0,
         schedule: PipelineSchedule::OneForwardOneBackward,
         chunks: 1,

@@ -1,7 +1,8 @@
 //! A layout of a mixed cluster.
 
-use crate::analytic::{Again, Cut};
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use crate::analytic::{Config, Degrees};
+use dtrain_protocol::{Arrangement, DeviceKind};
+use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 use serde::Serialize;
 
 /// Consecutive stages on one group.
@@ -28,8 +29,8 @@ pub struct Layout {
     pub micro: u32,
     /// Whether ranks that share matrices hold a part of the sequence each between them.
     pub is_sequence_parallel: bool,
-    /// What a backward computes again.
-    pub again: Again,
+    /// What a backward computes again, and of how many layers one.
+    pub recompute: (Recompute, u32),
     /// What the replicas shard among them.
     pub zero: ZeroStage,
     /// Order of the passes in the pipeline.
@@ -61,21 +62,36 @@ impl Layout {
         self.runs.iter().flat_map(|run| (0..run.stages).map(|_| run.group))
     }
 
-    /// What all stages have in common, for steps of `batch` samples.
-    pub fn cut(&self, batch: u32) -> Cut {
-        Cut {
-            tensor: self.tensor.into(),
-            pipeline: self.depth().into(),
-            schedule: self.schedule,
-            chunks: self.chunks.into(),
-            context: self.context.into(),
-            expert: self.expert.into(),
-            data: self.data.into(),
+    /// What all stages have in common, for steps of `batch` samples. Replicas shard among all of them.
+    ///
+    /// # Panics
+    /// Where experts cannot be spread over the ranks of a stage.
+    pub fn config(&self, batch: u32) -> Config {
+        let (recompute, recompute_every) = self.recompute;
+        let arrangement = Arrangement {
             zero: self.zero,
-            is_sequence_parallel: self.is_sequence_parallel,
-            again: self.again,
-            micro: self.micro.into(),
-            batch: batch.into(),
+            sequence: self.is_sequence_parallel,
+            recompute,
+            recompute_every,
+            schedule: self.schedule,
+            chunks: self.chunks,
+            precision: Precision::Bf16,
+            device: DeviceKind::Cuda,
+            ..Arrangement::SINGLE
+        };
+        let degrees = Degrees {
+            tensor: self.tensor,
+            context: self.context,
+            expert: self.expert,
+            pipeline: self.depth(),
+            data: self.data,
+        };
+        let any = Config { arrangement, micro_batch: self.micro, batch };
+        let config = any.with_degrees(degrees, false).or_else(|| any.with_degrees(degrees, true));
+        let mut config = config.expect("experts are spread over the ranks of a stage");
+        if self.zero != ZeroStage::Zero0 {
+            config.arrangement.shard = config.arrangement.replicas();
         }
+        config
     }
 }

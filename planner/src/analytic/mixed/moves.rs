@@ -2,8 +2,7 @@
 
 use super::layout::{Layout, Run};
 use super::space::{Degree, Mixture};
-use crate::analytic::Again;
-use dtrain_recipes::ZeroStage;
+use dtrain_recipes::{Recompute, ZeroStage};
 
 /// One step in the space of layouts.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +18,7 @@ pub(super) enum Move {
     /// Sequences in parts, or not.
     Sequence,
     /// What is computed again.
-    Again(Again),
+    Recompute((Recompute, u32)),
     /// What replicas shard.
     Zero(ZeroStage),
     /// The next order of passes.
@@ -56,7 +55,7 @@ impl Mixture {
         for up in DEGREES {
             moves.extend(DEGREES.into_iter().filter(|down| *down != up).map(|down| Move::Trade(up, down)));
         }
-        moves.extend(self.first().modes().into_iter().map(Move::Again));
+        moves.extend(self.first().modes().into_iter().map(Move::Recompute));
         moves.extend(self.first().zeros().into_iter().map(Move::Zero));
         for group in 0..self.questions().len() {
             moves.extend([Move::More(group), Move::Fewer(group), Move::Fill(group), Move::Leave(group)]);
@@ -78,7 +77,7 @@ impl Mixture {
                 self.set(&mut next, up, true)?;
             }
             Move::Sequence => next.is_sequence_parallel = !next.is_sequence_parallel,
-            Move::Again(again) => next.again = again,
+            Move::Recompute(recompute) => next.recompute = recompute,
             Move::Zero(zero) => next.zero = zero,
             Move::Order => self.order(&mut next, 1),
             Move::OrderBack => self.order(&mut next, self.schedules(layout).len() - 1),

@@ -1,11 +1,15 @@
 //! Seconds of a step whose stages are on different groups, and bytes of every stage, from the formulas of equal devices.
 
-use super::layout::Layout;
+use super::every;
+use super::layout::{Layout, Run};
 use super::partition::{Room, even, partition};
 use super::space::Mixture;
 use crate::analytic::memory::in_flight;
-use crate::analytic::step::{bubble, fixed, one_message, optimizer, parameters, replicas, steady_messages};
-use crate::analytic::{Case, Peak, Stage, Step, Unit};
+use crate::analytic::step::{
+    Held, bubble, fixed, one_message, optimizer, replicas, steady_messages, stragglers,
+};
+use crate::analytic::{Case, Division, Peak, Stage, Step, Unit};
+use dtrain_recipes::Recompute;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -16,7 +20,7 @@ pub struct Pricer<'a> {
     /// A case of each group.
     cases: Vec<Case<'a>>,
     /// Units of each group, by tensor, context and expert degrees, micro-batch, sequence and what is computed again.
-    units: RefCell<BTreeMap<([u32; 4], bool, u8), Vec<Unit>>>,
+    units: RefCell<BTreeMap<([u32; 4], bool, (Recompute, u32)), Vec<Unit>>>,
 }
 
 /// The stages of a layout with their price.
@@ -45,20 +49,23 @@ struct Terms<'a> {
 impl<'a> Pricer<'a> {
     /// Prices layouts of `mixture`.
     pub fn new(mixture: &'a Mixture) -> Self {
-        let cases = mixture.questions().iter().map(|question| question.case(&super::space::ONE)).collect();
+        let cases = {
+            let one = Layout { runs: vec![Run { group: 0, stages: 1 }], ..every::any() }.config(1);
+            mixture.questions().iter().map(|question| question.at(&one)).collect()
+        };
         Self { mixture, cases, units: RefCell::default() }
     }
 
     /// The case of a layout on one of its groups.
     pub fn case(&self, layout: &Layout, group: usize) -> Case<'a> {
-        Case { cut: layout.cut(self.mixture.batch()), ..self.cases[group] }
+        Case { config: layout.config(self.mixture.batch()), ..self.cases[group] }
     }
 
     fn terms(&self, layout: &Layout) -> Terms<'a> {
-        let cut = layout.cut(self.mixture.batch());
-        let cases: Vec<Case<'a>> = self.cases.iter().map(|case| Case { cut, ..*case }).collect();
+        let config = layout.config(self.mixture.batch());
+        let cases: Vec<Case<'a>> = self.cases.iter().map(|case| Case { config, ..*case }).collect();
         let key = [layout.tensor, layout.context, layout.expert, layout.micro];
-        let key = (key, layout.is_sequence_parallel, layout.again as u8);
+        let key = (key, layout.is_sequence_parallel, layout.recompute);
         let mut known = self.units.borrow_mut();
         let units = known.entry(key).or_insert_with(|| cases.iter().map(Unit::of).collect()).clone();
         let model = cases[0].model;
@@ -73,7 +80,10 @@ impl<'a> Pricer<'a> {
         if let [group] = groups[..] {
             let case = &terms.cases[group];
             let memory = self.mixture.questions()[group].cluster.memory;
-            return (Step::with(case, &terms.units[group]).total(), Peak::of(case).total() / memory);
+            return (
+                Step::with(case, &terms.units[group], Division::of(case.model, &case.config)).total(),
+                Peak::of(case).total() / memory,
+            );
         }
         let (rooms, lines) = self.rooms(&terms, &groups);
         let layers = laid(layout, &rooms, &lines, self.mixture.layers());
@@ -86,8 +96,8 @@ impl<'a> Pricer<'a> {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
         let rooms: Vec<Room> = (0..groups.len()).map(|stage| terms.room(&groups, stage)).collect();
-        let cut = &terms.cases[0].cut;
-        cut.micro_batches() * even(terms.cases[0].model.layers, &rooms)
+        let config = &terms.cases[0].config;
+        config.micro_batches() * even(terms.cases[0].model.layers, &rooms)
     }
 
     /// The stages of a layout, laid as fast as memory allows; where it allows no way, so that the least is missing.
@@ -109,7 +119,7 @@ impl<'a> Pricer<'a> {
         assert_eq!(groups.len(), layers.len(), "every stage has a number of layers");
         if let [group] = groups[..] {
             let case = &terms.cases[group];
-            let step = Step::with(case, &terms.units[group]);
+            let step = Step::with(case, &terms.units[group], Division::of(case.model, &case.config));
             let (seconds, peaks) = (vec![step.slowest], vec![Peak::of(case)]);
             return Stages { groups, layers: layers.to_vec(), seconds, step, peaks };
         }
@@ -139,7 +149,7 @@ impl<'a> Pricer<'a> {
                 *inner[*group].get_or_insert_with(|| Slopes::of(case, groups, stage))
             };
             let memory = self.mixture.questions()[*group].cluster.memory;
-            let line = slopes.line(in_flight(&case.cut, position(stage)), memory);
+            let line = slopes.line(in_flight(&case.config, position(stage)), memory);
             (Room { most: line.most(), ..terms.room(groups, stage) }, line)
         });
         stages.unzip()
@@ -166,7 +176,7 @@ fn position(stage: usize) -> f64 {
 
 /// A stage in memory.
 fn place(case: &Case<'_>, groups: &[usize], stage: usize, layers: f64) -> Stage {
-    let alive = in_flight(&case.cut, position(stage));
+    let alive = in_flight(&case.config, position(stage));
     Stage { layers, alive, is_first: stage == 0, is_last: stage + 1 == groups.len() }
 }
 
@@ -235,17 +245,19 @@ impl Terms<'_> {
         }
         let case = &self.cases[at];
         let (replicas, optimizer) = self.after(groups, layers, slowest);
+        let filling = bubble(&case.config, sum - slowest);
         Step {
             layer: self.units[at].layer,
             head: self.units[groups[end]].head,
             embedding: self.units[groups[0]].embedding,
             gathering: 0.0,
-            micro_batches: case.cut.micro_batches(),
+            micro_batches: case.config.micro_batches(),
             slowest,
-            bubble: bubble(&case.cut, sum - slowest),
+            bubble: filling,
             messages: self.messages(groups),
             replicas,
             optimizer,
+            stragglers: stragglers(case, case.config.micro_batches() * slowest + filling),
             fixed: fixed(case),
         }
     }
@@ -261,16 +273,16 @@ impl Terms<'_> {
     /// Exchange among replicas and the optimizer, of the stage that ends both last.
     fn after(&self, groups: &[usize], layers: &[u32], slowest: f64) -> (f64, f64) {
         let end = groups.len() - 1;
-        let mut fullest = vec![0.0f64; self.cases.len()];
+        let mut fullest: Vec<Option<Held>> = vec![None; self.cases.len()];
         for (stage, (group, layers)) in groups.iter().zip(layers).enumerate() {
             let is_end = stage == 0 || stage == end;
-            let here = parameters(&self.cases[*group], f64::from(*layers), is_end);
-            fullest[*group] = fullest[*group].max(here);
+            let here = Held::of(&self.cases[*group], f64::from(*layers), is_end);
+            if fullest[*group].is_none_or(|most| here.all() > most.all()) {
+                fullest[*group] = Some(here);
+            }
         }
-        let of = |(case, parameters): (&Case<'_>, f64)| {
-            (replicas(case, parameters, slowest), optimizer(case, parameters))
-        };
-        let used = self.cases.iter().zip(fullest).filter(|(_, parameters)| *parameters > 0.0);
+        let of = |(case, held): (&Case<'_>, Held)| (replicas(case, held, slowest), optimizer(case, held));
+        let used = self.cases.iter().zip(fullest).filter_map(|(case, held)| Some((case, held?)));
         used.map(of).max_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1))).expect("a layout uses a group")
     }
 }

@@ -1,11 +1,12 @@
 //! The layouts of a mixed cluster: degrees that all stages share, and stages of every group.
 
 use super::layout::{Layout, Run};
-use crate::analytic::search::{Cluster, Question, Shape, divisors_of, whole};
+use crate::analytic::Degrees;
+use crate::analytic::search::{Cluster, Question, divisors_of, whole};
 use dtrain_recipes::PipelineSchedule;
 
 /// A shape of one rank, for cases whose cut is filled in later.
-pub(super) const ONE: Shape = Shape { tensor: 1, context: 1, expert: 1, pipeline: 1, data: 1 };
+pub(super) const ONE: Degrees = Degrees::ONE;
 
 /// What is to be trained on groups of equal hosts: a question for each, which differ in nothing but the cluster.
 #[derive(Clone, Debug)]
@@ -86,7 +87,7 @@ impl Mixture {
 
     /// Whether sequences are held in parts, where that is open.
     pub(super) fn sequences(&self, layout: &Layout) -> &'static [bool] {
-        self.first().sequence_modes(&Shape { tensor: layout.tensor, ..ONE })
+        self.first().sequence_modes(&Degrees { tensor: layout.tensor, ..ONE })
     }
 
     /// Orders of the passes with the runs of layers of each stage; none where the pins cannot be met. GPipe is only taken where

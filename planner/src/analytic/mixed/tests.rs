@@ -1,9 +1,9 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::{Cluster, Question, search as search_equal};
-use crate::analytic::{Again, Case, Constants, Engine, Kernel, Peak, Products, Step, Style, Transformer};
+use crate::analytic::{Constants, Engine, Kernel, Peak, Products, Step, Style, Transformer};
 use crate::random::Stream;
-use dtrain_recipes::{LayoutPins, PipelineSchedule, ZeroStage};
+use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
 
 fn decoder(layers: u32, hidden: u32, heads: u32) -> Transformer {
     let head = f64::from(hidden) / f64::from(heads);
@@ -34,6 +34,7 @@ fn mixture(model: Transformer, groups: &[Cluster], batch: u32) -> Mixture {
         model,
         cluster: groups[0],
         engine: Engine::of(Style::Modern, Constants::shipped()),
+        runs_on: None,
         kernel: Kernel::Fused,
         products: Products::Bits16,
         batch,
@@ -52,7 +53,7 @@ fn layout() -> Layout {
         data: 4,
         micro: 1,
         is_sequence_parallel: true,
-        again: Again::Nothing,
+        recompute: (Recompute::None, 1),
         zero: ZeroStage::Zero1,
         schedule: PipelineSchedule::OneForwardOneBackward,
         chunks: 1,
@@ -73,10 +74,10 @@ fn equal_groups_with_even_layers_cost_what_one_cluster_costs() {
     ];
     for (schedule, chunks) in orders {
         for zero in whole.zeros() {
-            for again in whole.modes() {
-                let layout = Layout { schedule, chunks, zero, again, ..layout() };
+            for recompute in whole.modes() {
+                let layout = Layout { schedule, chunks, zero, recompute, ..layout() };
                 let found = Pricer::new(&two).stages_of(&layout, &[6; 4]);
-                let case = Case { cut: layout.cut(64), ..whole.case(&space::ONE) };
+                let case = whole.at(&layout.config(64));
                 let step = Step::of(&case);
                 let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
                 assert!(near(found.step.total(), step.total()), "{layout:?}: {:?} {step:?}", found.step);

@@ -1,10 +1,14 @@
 //! The layouts of a cluster of equal devices: all divisors along every axis.
 
 use crate::analytic::{
-    Again, Case, Constants, Cut, Device, Engine, Gpu, Kernel, Links, Products, Transformer,
+    Case, Config, Constants, Degrees, Device, Division, Engine, Gpu, Kernel, Links, Products, Transformer,
+    Unit,
 };
 use crate::batch::divisors;
-use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
+use crate::engine;
+use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, Ends, RankOrder};
+use dtrain_recipes::{Decoder, LayoutPins, PipelineSchedule, Precision, Recompute, ZeroStage};
+use std::collections::BTreeMap;
 
 /// Equal devices, equally spread over hosts.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +34,10 @@ pub struct Question {
     pub model: Transformer,
     /// The devices.
     pub cluster: Cluster,
-    /// The engine.
+    /// What the engine costs.
     pub engine: Engine,
+    /// What the engine can run; `None` where that is not asked.
+    pub runs_on: Option<RunsOn>,
     /// How attention is computed.
     pub kernel: Kernel,
     /// Number format of linear layers.
@@ -44,19 +50,13 @@ pub struct Question {
     pub constants: &'static Constants,
 }
 
-/// Degrees along all axes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
-    /// Ranks that share matrices.
-    pub tensor: u32,
-    /// Ranks that share a sequence.
-    pub context: u32,
-    /// Ranks that share experts.
-    pub expert: u32,
-    /// Stages.
-    pub pipeline: u32,
-    /// Replicas.
-    pub data: u32,
+/// An engine that is to run a model.
+#[derive(Clone, Debug)]
+pub struct RunsOn {
+    /// The engine.
+    pub engine: &'static dyn engine::Engine,
+    /// The model.
+    pub model: Decoder,
 }
 
 #[expect(
@@ -87,14 +87,14 @@ impl Cluster {
 }
 
 impl Question {
-    /// All shapes whose degrees divide what they cut, in a fixed order: those that share units follow each other.
-    pub fn shapes(&self) -> Vec<Shape> {
+    /// All degrees that divide what they cut, in a fixed order: those that share units follow each other.
+    pub fn shapes(&self) -> Vec<Degrees> {
         let devices = self.cluster.devices;
         let heads = whole(self.model.heads);
         let mut shapes = Vec::new();
         for tensor in divisors_of(devices).filter(|t| heads.is_multiple_of(*t)) {
             for context in divisors_of(devices / tensor).filter(|c| self.cuts_sequence(*c)) {
-                for expert in self.expert_degrees(devices / tensor) {
+                for expert in self.expert_degrees(devices) {
                     shapes.extend(self.stages(tensor, context, expert));
                 }
             }
@@ -113,38 +113,83 @@ impl Question {
     }
 
     /// The shapes of these degrees, by number of stages.
-    fn stages(&self, tensor: u32, context: u32, expert: u32) -> impl Iterator<Item = Shape> + '_ {
+    fn stages(&self, tensor: u32, context: u32, expert: u32) -> impl Iterator<Item = Degrees> + '_ {
         let rest = self.cluster.devices / (tensor * context);
         let deep = move |stages: &u32| *stages <= whole(self.model.layers);
-        let of = move |pipeline: u32| Shape { tensor, context, expert, pipeline, data: rest / pipeline };
+        let of = move |pipeline: u32| Degrees { tensor, context, expert, pipeline, data: rest / pipeline };
         divisors_of(rest).filter(deep).map(of).filter(move |shape| {
-            let replicas = shape.data * context;
-            self.batch.is_multiple_of(shape.data) && replicas.is_multiple_of(expert) && self.is_wanted(shape)
+            let ranks = shape.data * context * tensor;
+            self.batch.is_multiple_of(shape.data) && ranks.is_multiple_of(expert) && self.is_wanted(shape)
         })
     }
 
     /// Whether a shape is what the pins ask for.
-    fn is_wanted(&self, shape: &Shape) -> bool {
+    fn is_wanted(&self, shape: &Degrees) -> bool {
         let pins = &self.pins;
-        [
+        let pinned = [
             (pins.tensor, shape.tensor),
             (pins.context, shape.context),
             (pins.expert, shape.expert),
             (pins.pipeline, shape.pipeline),
-            (pins.data, shape.data),
-        ]
-        .into_iter()
-        .all(|(pin, degree)| pin.is_none_or(|pin| pin == degree))
+        ];
+        pinned.into_iter().all(|(pin, degree)| pin.is_none_or(|pin| pin == degree))
     }
 
-    /// What a backward may compute again.
-    pub fn modes(&self) -> Vec<Again> {
-        match self.pins.recompute {
-            None => vec![Again::Nothing, Again::Attention, Again::All],
-            Some(Recompute::None) => vec![Again::Nothing],
-            Some(Recompute::Selective) => vec![Again::Attention],
-            Some(Recompute::Full) => vec![Again::All],
+    /// The ways to place a shape: experts over replicas alone or folded over other ranks, the ways to exchange keys and
+    /// values, and both orders of ranks where they differ.
+    pub fn placements(&self, shape: &Degrees) -> Vec<Config> {
+        let exchanges: &[ContextExchange] = if shape.context > 1 { &EXCHANGES } else { &EXCHANGES[..1] };
+        let folds: &[bool] =
+            if shape.expert > 1 && shape.tensor * shape.context > 1 { &[false, true] } else { &[false] };
+        let neighbours = shape.tensor * shape.context;
+        let has_orders = shape.pipeline > 1 && shape.data > 1 && neighbours < self.cluster.per_host;
+        let orders: &[RankOrder] = if has_orders { &ORDERS } else { &ORDERS[..1] };
+        let mut all: Vec<Config> = Vec::new();
+        for exchange in exchanges {
+            for folded in folds {
+                for order in orders {
+                    let arrangement =
+                        Arrangement { context_exchange: *exchange, order: *order, ..self.arrangement() };
+                    let any = Config { arrangement, micro_batch: 1, batch: self.batch };
+                    let placed = any.with_degrees(*shape, *folded);
+                    let is_wanted = |config: &Config| {
+                        let data = config.arrangement.layout.data.get();
+                        self.pins.data.is_none_or(|pin| pin == data) && !all.contains(config)
+                    };
+                    all.extend(placed.filter(is_wanted));
+                }
+            }
         }
+        all
+    }
+
+    /// What is the same in all layouts.
+    fn arrangement(&self) -> Arrangement {
+        Arrangement { precision: self.precision(), device: DeviceKind::Cuda, ..Arrangement::SINGLE }
+    }
+
+    fn precision(&self) -> Precision {
+        if self.products == Products::Bits32 { Precision::F32 } else { Precision::Bf16 }
+    }
+
+    /// What a backward may compute again, and of how many layers one.
+    pub fn modes(&self) -> Vec<(Recompute, u32)> {
+        const MODES: [(Recompute, u32); 6] = [
+            (Recompute::None, 1),
+            (Recompute::Selective, 1),
+            (Recompute::Full, 1),
+            (Recompute::Full, 2),
+            (Recompute::Full, 3),
+            (Recompute::Full, 4),
+        ];
+        let pins = &self.pins;
+        let of_pin = pins.recompute_every.filter(|every| MODES.iter().all(|(_, known)| known != every));
+        let all = MODES.into_iter().chain(of_pin.map(|every| (Recompute::Full, every)));
+        all.filter(|(mode, every)| {
+            pins.recompute.is_none_or(|pin| pin == *mode)
+                && pins.recompute_every.is_none_or(|pin| pin == *every || *mode != Recompute::Full)
+        })
+        .collect()
     }
 
     /// What replicas may shard.
@@ -153,25 +198,32 @@ impl Question {
         ALL.into_iter().filter(|zero| self.pins.zero.is_none_or(|pin| pin == *zero)).collect()
     }
 
-    /// A case of a shape, whatever else is open.
-    pub fn case(&self, shape: &Shape) -> Case<'_> {
+    /// What the replicas of a placement may shard, and among how many of them: all, those of a host, or those of some hosts.
+    pub fn shards(&self, config: &Config) -> Vec<(ZeroStage, u32)> {
+        let replicas = config.arrangement.replicas();
+        let of_host = (self.cluster.per_host / config.arrangement.layout.tensor.get()).max(1);
+        let sizes = [1, 4, 16].map(|hosts| of_host * hosts);
+        let smaller =
+            sizes.into_iter().filter(|size| *size > 1 && *size < replicas && replicas.is_multiple_of(*size));
+        let sizes: Vec<u32> = match self.pins.shard {
+            Some(pin) => vec![pin],
+            None => std::iter::once(replicas).chain(smaller).collect(),
+        };
+        let of_stage = |zero: ZeroStage| -> Vec<(ZeroStage, u32)> {
+            match zero {
+                ZeroStage::Zero0 => vec![(zero, 1)],
+                _ => sizes.iter().map(|size| (zero, *size)).collect(),
+            }
+        };
+        self.zeros().into_iter().flat_map(of_stage).collect()
+    }
+
+    /// A case of a layout.
+    pub fn at(&self, config: &Config) -> Case<'_> {
         let Cluster { gpu, per_host, link, network, .. } = self.cluster;
         Case {
             model: &self.model,
-            cut: Cut {
-                tensor: shape.tensor.into(),
-                pipeline: shape.pipeline.into(),
-                schedule: PipelineSchedule::OneForwardOneBackward,
-                chunks: 1.0,
-                context: shape.context.into(),
-                expert: shape.expert.into(),
-                data: shape.data.into(),
-                zero: ZeroStage::Zero0,
-                is_sequence_parallel: false,
-                again: Again::Nothing,
-                micro: 1.0,
-                batch: self.batch.into(),
-            },
+            config: *config,
             engine: self.engine,
             device: Device::of(gpu, self.products, self.kernel, self.model.head, 1.0, self.constants),
             links: Links::of(link, network, per_host.into(), &self.constants.general),
@@ -181,19 +233,20 @@ impl Question {
         }
     }
 
-    /// The case of a layout that was found.
-    pub fn at(&self, cut: &Cut) -> Case<'_> {
-        Case { cut: *cut, ..self.case(&Shape { tensor: 1, context: 1, expert: 1, pipeline: 1, data: 1 }) }
+    /// Whether the engine can run a layout.
+    pub fn allows(&self, config: &Config) -> bool {
+        let Some(runs) = &self.runs_on else { return true };
+        runs.engine.cannot(&runs.model, &config.arrangement, whole(config.micro_batches())).is_none()
     }
 
     /// Micro-batches of a shape.
-    pub fn micro_batches(&self, shape: &Shape) -> Vec<u32> {
+    pub fn micro_batches(&self, shape: &Degrees) -> Vec<u32> {
         let is_wanted = |micro: &u32| self.pins.micro_batch.is_none_or(|pin| pin == *micro);
         divisors_of(self.batch / shape.data).filter(is_wanted).collect()
     }
 
     /// Whether ranks that share matrices may hold the sequence in parts.
-    pub fn sequence_modes(&self, shape: &Shape) -> &'static [bool] {
+    pub fn sequence_modes(&self, shape: &Degrees) -> &'static [bool] {
         match self.pins.sequence {
             _ if shape.tensor == 1 => &[false],
             None => &[false, true],
@@ -202,23 +255,126 @@ impl Question {
         }
     }
 
-    /// Orders of the passes, with the runs of layers of each stage.
-    pub fn schedules(&self, shape: &Shape, cut: &Cut) -> Vec<(PipelineSchedule, f64)> {
-        let plain = (PipelineSchedule::OneForwardOneBackward, 1.0);
-        if shape.pipeline == 1 {
+    /// Orders of the passes, with the runs of layers of each stage and what the ends count as. Layers that do not divide are
+    /// interleaved where they do with the ends. GPipe is only there where it is pinned: it takes as long as 1F1B and more
+    /// memory.
+    pub fn schedules(&self, config: &Config) -> Vec<Passes> {
+        let plain = Passes { schedule: PipelineSchedule::OneForwardOneBackward, chunks: 1, ends: Ends::FREE };
+        let stages = config.arrangement.layout.pipeline.get();
+        if stages == 1 {
             return vec![plain];
         }
-        let mut all = vec![plain, (PipelineSchedule::ZeroBubble, 1.0), (PipelineSchedule::Gpipe, 1.0)];
-        let layers = whole(self.model.layers);
-        let is_even = layers.is_multiple_of(shape.pipeline);
-        if is_even && cut.micro_batches() % cut.pipeline == 0.0 {
-            let chunks = divisors_of(layers / shape.pipeline).skip(1);
-            all.extend(chunks.map(|chunks| (PipelineSchedule::Interleaved, chunks.into())));
+        let mut all = Vec::new();
+        for schedule in [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZeroBubble] {
+            all.push(Passes { schedule, ..plain });
         }
-        all.retain(|(schedule, chunks)| {
-            self.pins.schedule.is_none_or(|pin| pin == *schedule)
-                && self.pins.chunks.is_none_or(|pin| f64::from(pin) == *chunks)
+        if self.pins.schedule == Some(PipelineSchedule::Gpipe) {
+            all.push(Passes { schedule: PipelineSchedule::Gpipe, ..plain });
+        }
+        let layers = whole(self.model.layers);
+        if whole(config.micro_batches()).is_multiple_of(stages) {
+            for ends in INTERLEAVED_ENDS {
+                let counted = layers + ends.embedding + ends.head;
+                if !counted.is_multiple_of(stages) {
+                    continue;
+                }
+                let chunks = divisors_of(counted / stages).skip(1);
+                all.extend(chunks.map(|chunks| Passes {
+                    schedule: PipelineSchedule::Interleaved,
+                    chunks,
+                    ends,
+                }));
+            }
+        }
+        all.retain(|passes| {
+            self.pins.schedule.is_none_or(|pin| pin == passes.schedule)
+                && self.pins.chunks.is_none_or(|pin| pin == passes.chunks)
         });
         all
+    }
+
+    /// The layout with the layers of its stages divided so that the slowest is as fast as can be, where the schedule leaves that
+    /// open.
+    pub(in crate::analytic) fn divided(
+        &self,
+        config: &Config,
+        unit: &Unit,
+        known: &mut Divisions,
+    ) -> (Config, Division) {
+        let of = |ends: Ends, known: &mut Divisions| {
+            let config = Config { arrangement: Arrangement { ends, ..config.arrangement }, ..*config };
+            (config, known.of(&self.model, &config))
+        };
+        let is_open = config.arrangement.layout.pipeline.get() > 1 && config.arrangement.chunks == 1;
+        if !is_open {
+            return of(config.arrangement.ends, known);
+        }
+        let mean = unit.layers(&self.model, 0.0) / self.model.layers;
+        let slowest = |division: &Division| {
+            let of = |layers: u32, extra: f64| f64::from(layers) * mean + extra;
+            of(division.first, unit.embedding).max(of(division.last, unit.head)).max(of(division.most, 0.0))
+        };
+        let mut best = of(Ends::FREE, known);
+        let mut seconds = slowest(&best.1);
+        for ends in PLAIN_ENDS {
+            let other = of(ends, known);
+            let other_seconds = slowest(&other.1);
+            if other_seconds < seconds && self.allows(&other.0) {
+                (best, seconds) = (other, other_seconds);
+            }
+        }
+        best
+    }
+}
+
+/// What ends may count as where stages have one run each.
+const PLAIN_ENDS: [Ends; 4] = [
+    Ends { embedding: 0, head: 1 },
+    Ends { embedding: 1, head: 1 },
+    Ends { embedding: 0, head: 2 },
+    Ends { embedding: 1, head: 2 },
+];
+
+/// What ends may count as where runs are interleaved.
+const INTERLEAVED_ENDS: [Ends; 4] = [
+    Ends::FREE,
+    Ends { embedding: 1, head: 1 },
+    Ends { embedding: 0, head: 1 },
+    Ends { embedding: 1, head: 0 },
+];
+
+const EXCHANGES: [ContextExchange; 3] =
+    [ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll];
+
+const ORDERS: [RankOrder; 2] = [RankOrder::PipelineOutermost, RankOrder::DataOutermost];
+
+/// How the passes of a step are ordered, and its layers divided into runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// Order of the passes.
+    pub schedule: PipelineSchedule,
+    /// Runs of layers of each stage.
+    pub chunks: u32,
+    /// What the ends of the model count as.
+    pub ends: Ends,
+}
+
+impl Passes {
+    /// A layout with these.
+    pub fn of(self, config: &Config) -> Config {
+        let Self { schedule, chunks, ends } = self;
+        Config { arrangement: Arrangement { schedule, chunks, ends, ..config.arrangement }, ..*config }
+    }
+}
+
+/// Divisions that were asked for before.
+#[derive(Debug, Default)]
+pub(in crate::analytic) struct Divisions(BTreeMap<(u32, u32, Ends), Division>);
+
+impl Divisions {
+    pub(in crate::analytic) fn of(&mut self, model: &Transformer, config: &Config) -> Division {
+        let Arrangement { layout, chunks, ends, .. } = config.arrangement;
+        let key = (layout.pipeline.get(), chunks, ends);
+        *self.0.entry(key).or_insert_with(|| Division::of(model, config))
     }
 }

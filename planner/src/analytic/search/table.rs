@@ -1,9 +1,11 @@
 //! The best layouts so far, and the best of every value along every axis.
 
-use super::space::{Question, whole};
-use crate::analytic::Cut;
+use super::space::{Passes, Question, whole};
+use crate::analytic::Config;
 use crate::front::{Cost, Front, Point};
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+#[cfg(doc)]
+use dtrain_protocol::{ContextExchange, RankOrder};
+use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 use serde::Serialize;
 
 /// A layout with its price.
@@ -14,7 +16,7 @@ pub struct Choice {
     /// Bytes of the heaviest rank at its peak.
     pub bytes: f64,
     /// The layout.
-    pub cut: Cut,
+    pub config: Config,
 }
 
 /// What a search found.
@@ -28,10 +30,12 @@ pub struct Found {
     pub layouts: u64,
     /// Of them, those that a bound showed to gain nothing.
     pub bounded: u64,
+    /// Of the others, those that the engine cannot run.
+    pub refused: u64,
     /// The layout that came nearest to fitting, where one that would have gained did not.
     pub nearest: Option<Choice>,
     /// What nothing betters in time, memory and money at once, fastest first, where it was asked for.
-    pub front: Vec<Point<Cut>>,
+    pub front: Vec<Point<Config>>,
 }
 
 /// An axis along which layouts differ.
@@ -52,16 +56,22 @@ pub enum Axis {
     MicroBatch,
     /// Whether the sequence is held in parts.
     Sequence,
-    /// What is computed again: 0 nothing, 1 attention, 2 every second product, 3 all.
+    /// What is computed again: 0 nothing, 1 what is selected, and above that all of every so many layers, less one.
     Recompute,
+    /// How keys and values are exchanged, as in [`ContextExchange`].
+    Exchange,
+    /// Which ranks are neighbours, as in [`RankOrder`].
+    Order,
     /// What replicas shard.
     Zero,
+    /// Among how many of them.
+    Shard,
     /// Runs of layers of a stage; 0 for the zero-bubble schedule, [`GPIPE`] for GPipe.
     Schedule,
 }
 
 /// Axes whose values a shape and a unit decide, before schedule and sharding.
-const OUTER: [Axis; 8] = [
+const OUTER: [Axis; 10] = [
     Axis::Tensor,
     Axis::Context,
     Axis::Expert,
@@ -70,12 +80,14 @@ const OUTER: [Axis; 8] = [
     Axis::MicroBatch,
     Axis::Sequence,
     Axis::Recompute,
+    Axis::Exchange,
+    Axis::Order,
 ];
 
 /// The value of GPipe along the axis of schedules.
 pub const GPIPE: u32 = u32::MAX;
 
-const INNER: [Axis; 2] = [Axis::Zero, Axis::Schedule];
+const INNER: [Axis; 3] = [Axis::Zero, Axis::Shard, Axis::Schedule];
 
 /// Champions along one axis, by value.
 #[derive(Clone, Debug, Default)]
@@ -108,8 +120,9 @@ pub(super) struct Table {
     inner: [Column; INNER.len()],
     layouts: u64,
     bounded: u64,
+    refused: u64,
     nearest: Option<Choice>,
-    front: Option<Front<Cut>>,
+    front: Option<Front<Config>>,
 }
 
 impl Axis {
@@ -124,43 +137,52 @@ impl Axis {
             Self::MicroBatch => "micro-batch",
             Self::Sequence => "sequence",
             Self::Recompute => "recompute",
+            Self::Exchange => "context exchange",
+            Self::Order => "order of ranks",
             Self::Zero => "zero",
+            Self::Shard => "shard",
             Self::Schedule => "schedule",
         }
     }
 
     /// The value of a layout along the axis.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "all of them count")]
-    pub fn value(self, cut: &Cut) -> u32 {
+    pub fn value(self, config: &Config) -> u32 {
+        let (arrangement, degrees) = (&config.arrangement, config.degrees());
         match self {
-            Self::Tensor => cut.tensor as u32,
-            Self::Context => cut.context as u32,
-            Self::Expert => cut.expert as u32,
-            Self::Pipeline => cut.pipeline as u32,
-            Self::Data => cut.data as u32,
-            Self::MicroBatch => cut.micro as u32,
-            Self::Sequence => cut.is_sequence_parallel.into(),
-            Self::Recompute => cut.again as u32,
-            Self::Zero => cut.zero as u32,
-            Self::Schedule => order(cut.schedule, cut.chunks),
+            Self::Tensor => degrees.tensor,
+            Self::Context => degrees.context,
+            Self::Expert => degrees.expert,
+            Self::Pipeline => degrees.pipeline,
+            Self::Data => degrees.data,
+            Self::MicroBatch => config.micro_batch,
+            Self::Sequence => arrangement.sequence.into(),
+            Self::Recompute => match arrangement.recompute {
+                Recompute::None => 0,
+                Recompute::Selective => 1,
+                Recompute::Full => 1 + arrangement.recompute_every,
+            },
+            Self::Exchange => arrangement.context_exchange as u32,
+            Self::Order => arrangement.order as u32,
+            Self::Zero => arrangement.zero as u32,
+            Self::Shard => arrangement.shard,
+            Self::Schedule => order(arrangement.schedule, arrangement.chunks),
         }
     }
 }
 
-fn outer(cut: &Cut) -> [u32; OUTER.len()] {
-    OUTER.map(|axis| axis.value(cut))
+fn outer(config: &Config) -> [u32; OUTER.len()] {
+    OUTER.map(|axis| axis.value(config))
 }
 
-fn inner(cut: &Cut) -> [u32; INNER.len()] {
-    INNER.map(|axis| axis.value(cut))
+fn inner(config: &Config) -> [u32; INNER.len()] {
+    INNER.map(|axis| axis.value(config))
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts runs of layers")]
-fn order(schedule: PipelineSchedule, chunks: f64) -> u32 {
+fn order(schedule: PipelineSchedule, chunks: u32) -> u32 {
     match schedule {
         PipelineSchedule::ZeroBubble => 0,
         PipelineSchedule::Gpipe => GPIPE,
-        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => chunks as u32,
+        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => chunks,
     }
 }
 
@@ -174,6 +196,7 @@ impl Table {
             inner: Default::default(),
             layouts: 0,
             bounded: 0,
+            refused: 0,
             nearest: None,
             front: None,
         }
@@ -202,19 +225,20 @@ impl Table {
     /// anything but the front.
     pub(super) fn may_gain(
         &self,
-        cut: &Cut,
-        schedules: &[(PipelineSchedule, f64)],
-        zeros: &[ZeroStage],
+        config: &Config,
+        schedules: &[Passes],
+        shards: &[(ZeroStage, u32)],
         bound: f64,
     ) -> bool {
         if self.keep == 0 {
             return false;
         }
-        let [zero, orders] = &self.inner;
+        let [zero, shard, orders] = &self.inner;
         bound < self.last()
-            || self.outer.iter().zip(outer(cut)).any(|(column, value)| bound < column.seconds(value))
-            || zeros.iter().any(|stage| bound < zero.seconds(*stage as u32))
-            || schedules.iter().any(|(schedule, chunks)| bound < orders.seconds(order(*schedule, *chunks)))
+            || self.outer.iter().zip(outer(config)).any(|(column, value)| bound < column.seconds(value))
+            || shards.iter().any(|(stage, _)| bound < zero.seconds(*stage as u32))
+            || shards.iter().any(|(_, size)| bound < shard.seconds(*size))
+            || schedules.iter().any(|passes| bound < orders.seconds(order(passes.schedule, passes.chunks)))
     }
 
     /// Whether layouts that take at least `bound` seconds, and of memory at least what `bytes` says, may be of the front. All
@@ -231,10 +255,16 @@ impl Table {
         self.bounded += layouts as u64;
     }
 
-    /// Takes note of a layout; its memory is asked for only where its time would gain.
-    pub(super) fn note(&mut self, cut: &Cut, seconds: f64, bytes: impl FnOnce() -> f64) {
+    /// Takes note of a layout that the engine cannot run.
+    pub(super) fn refuse(&mut self) {
         self.layouts += 1;
-        let (outer, inner) = (outer(cut), inner(cut));
+        self.refused += 1;
+    }
+
+    /// Takes note of a layout; its memory is asked for only where its time would gain.
+    pub(super) fn note(&mut self, config: &Config, seconds: f64, bytes: impl FnOnce() -> f64) {
+        self.layouts += 1;
+        let (outer, inner) = (outer(config), inner(config));
         let gains = |columns: &[Column], values: &[u32]| {
             columns.iter().zip(values).any(|(column, value)| seconds < column.seconds(*value))
         };
@@ -242,7 +272,7 @@ impl Table {
         if !is_wanted && self.front.is_none() {
             return;
         }
-        let choice = Choice { seconds, bytes: bytes(), cut: *cut };
+        let choice = Choice { seconds, bytes: bytes(), config: *config };
         if choice.bytes > self.memory {
             if self.nearest.is_none_or(|nearest| choice.bytes < nearest.bytes) {
                 self.nearest = Some(choice);
@@ -250,7 +280,7 @@ impl Table {
             return;
         }
         if let Some(front) = &mut self.front {
-            front.note(Cost::of(seconds, choice.bytes / self.memory, whole(cut.ranks())), *cut);
+            front.note(Cost::of(seconds, choice.bytes / self.memory, whole(config.ranks())), *config);
         }
         if self.keep == 0 {
             return;
@@ -286,6 +316,7 @@ impl Table {
             champions: champions.collect(),
             layouts: self.layouts,
             bounded: self.bounded,
+            refused: self.refused,
             nearest: self.nearest,
             front: self.front.map_or_else(Vec::new, Front::into_points),
         }

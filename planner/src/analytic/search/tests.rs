@@ -31,17 +31,13 @@ fn question(model: Transformer, devices: u32, batch: u32) -> Question {
         model,
         cluster: Cluster { devices, ..Cluster::of(part, 1, 8.min(devices)) },
         engine: Engine::of(Style::Modern, Constants::shipped()),
+        runs_on: None,
         kernel: Kernel::Fused,
         products: Products::Bits16,
         batch,
         pins: LayoutPins::default(),
         constants: Constants::shipped(),
     }
-}
-
-fn both(question: &Question) -> Vec<(Again, ZeroStage)> {
-    let zeros = question.zeros();
-    question.modes().into_iter().flat_map(|again| zeros.iter().map(move |zero| (again, *zero))).collect()
 }
 
 proptest! {
@@ -75,28 +71,47 @@ proptest! {
     }
 }
 
-#[test]
-fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
-    let question = question(decoder(12, 1536, 12), 24, 48);
-    let (mut fastest, mut fitting) = (f64::INFINITY, Vec::new());
-    for shape in question.shapes() {
-        for micro in question.micro_batches(&shape) {
-            for sequence in question.sequence_modes(&shape) {
-                let mut case = question.case(&shape);
-                (case.cut.micro, case.cut.is_sequence_parallel) = (micro.into(), *sequence);
-                for (again, zero) in both(&question) {
-                    (case.cut.again, case.cut.zero) = (again, zero);
-                    for (schedule, chunks) in question.schedules(&shape, &case.cut) {
-                        (case.cut.schedule, case.cut.chunks) = (schedule, chunks);
-                        let full = Peak::of(&case).total() / question.cluster.memory;
-                        if full <= 1.0 {
-                            let seconds = Step::of(&case).total();
-                            fastest = fastest.min(seconds);
-                            fitting.push((Cost::of(seconds, full, 24), ()));
+/// All layouts of a question.
+fn every(question: &Question) -> Vec<Config> {
+    let mut all = Vec::new();
+    let shapes = question.shapes();
+    let placed =
+        shapes.iter().flat_map(|shape| question.placements(shape).into_iter().map(move |p| (shape, p)));
+    for (shape, placed) in placed {
+        for micro_batch in question.micro_batches(shape) {
+            for sequence in question.sequence_modes(shape) {
+                for (recompute, recompute_every) in question.modes() {
+                    let sequence = *sequence;
+                    let arrangement =
+                        Arrangement { sequence, recompute, recompute_every, ..placed.arrangement };
+                    let open = Config { arrangement, micro_batch, ..placed };
+                    let unit = Unit::of(&question.at(&open));
+                    for passes in question.schedules(&open) {
+                        let config = passes.of(&open);
+                        let (config, _) = question.divided(&config, &unit, &mut Divisions::default());
+                        for (zero, shard) in question.shards(&placed) {
+                            let arrangement = Arrangement { zero, shard, ..config.arrangement };
+                            all.push(Config { arrangement, ..config });
                         }
                     }
                 }
             }
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
+    let question = question(decoder(12, 1536, 12), 24, 48);
+    let (mut fastest, mut fitting) = (f64::INFINITY, Vec::new());
+    for config in every(&question) {
+        let case = question.at(&config);
+        let full = Peak::of(&case).total() / question.cluster.memory;
+        if full <= 1.0 {
+            let seconds = Step::of(&case).total();
+            fastest = fastest.min(seconds);
+            fitting.push((Cost::of(seconds, full, 24), ()));
         }
     }
     let found = search(&question, 3);
@@ -154,12 +169,13 @@ fn a_pinned_axis_has_its_value_and_the_rest_is_searched() {
     let pinned = found.best[0];
     assert!(pinned.seconds > free.seconds, "a pin never helps");
     for choice in found.best {
-        let cut = choice.cut;
-        assert_eq!((cut.tensor, cut.pipeline, cut.micro), (4.0, 3.0, 2.0));
+        let Config { arrangement, micro_batch, .. } = choice.config;
+        let degrees = choice.config.degrees();
+        assert_eq!((degrees.tensor, degrees.pipeline, micro_batch), (4, 3, 2));
         assert_eq!(
-            (cut.schedule, cut.zero, cut.again),
-            (PipelineSchedule::Gpipe, ZeroStage::Zero1, Again::All)
+            (arrangement.schedule, arrangement.zero, arrangement.recompute),
+            (PipelineSchedule::Gpipe, ZeroStage::Zero1, Recompute::Full)
         );
-        assert!(cut.is_sequence_parallel);
+        assert!(arrangement.sequence);
     }
 }

@@ -125,7 +125,7 @@ fn alone(group: &Alone, chosen: f64) -> String {
 
 /// A layout in words, with the stages of each group.
 fn layout(outlook: &MixedOutlook, priced: &MixedPriced) -> String {
-    let cut = priced.layout.cut(u32::try_from(outlook.batch.value).unwrap_or(u32::MAX));
+    let cut = priced.layout.config(u32::try_from(outlook.batch.value).unwrap_or(u32::MAX));
     let stages = |on: &OnGroup| {
         let (stages, part) = (on.layers.len(), &outlook.groups[on.group].gpu.0);
         format!("{stages} {} of {part}", if stages == 1 { "stage" } else { "stages" })

@@ -31,7 +31,7 @@ fn device(case: &Case<'_>) -> Values {
 
 /// Projections and feed-forward of a layer of which heads have keys and values of their own, and which has no gate.
 fn products(case: &Case<'_>) -> Values {
-    let (model, tokens, t) = (case.model, case.tokens(), case.cut.tensor);
+    let (model, tokens, t) = (case.model, case.tokens(), case.config.tensor());
     let (heads, wide) = (model.heads / t * model.head, model.ffn / t);
     let of = |outputs, inputs| linear(tokens, outputs, inputs, &case.device);
     let named =
@@ -71,7 +71,7 @@ fn step(case: &Case<'_>, training: &Training) -> Values {
     [
         ("head", ends::head(case)),
         ("embedding", ends::embedding(case)),
-        ("layer parameters", (model.attention() + model.feed_forward()) / case.cut.tensor),
+        ("layer parameters", (model.attention() + model.feed_forward()) / case.config.tensor()),
         // The first gather and the last are exposed.
         ("gather", step.replicas / 2.0),
         ("gathering", step.gathering),

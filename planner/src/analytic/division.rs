@@ -1,0 +1,46 @@
+//! How many layers the stages of a pipeline hold.
+
+use super::{Config, Transformer};
+use crate::schedule::chunks_of;
+
+/// Layers of the stages that decide time and memory. All that is not an end holds at most `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// Of the first stage.
+    pub first: u32,
+    /// Of the last stage.
+    pub last: u32,
+    /// Of the fullest stage between them; 0 where there is none.
+    pub most: u32,
+}
+
+impl Division {
+    /// The layers of a model divided as a layout says.
+    pub fn of(model: &Transformer, config: &Config) -> Self {
+        let stages = config.arrangement.layout.pipeline.get();
+        let blocks = super::search::whole(model.layers);
+        let layers = |stage: u32| -> u32 {
+            chunks_of(stage, &config.arrangement, blocks).map(|run| run.end - run.start).sum()
+        };
+        Self {
+            first: layers(0),
+            last: layers(stages - 1),
+            most: (1..stages.saturating_sub(1)).map(layers).max().unwrap_or(0),
+        }
+    }
+
+    /// The fewer layers of each stage.
+    #[must_use]
+    pub(super) fn least(self, other: Self) -> Self {
+        Self {
+            first: self.first.min(other.first),
+            last: self.last.min(other.last),
+            most: self.most.min(other.most),
+        }
+    }
+
+    /// Layers of the fullest stage.
+    pub fn fullest(&self) -> u32 {
+        self.most.max(self.first).max(self.last)
+    }
+}
