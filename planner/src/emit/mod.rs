@@ -4,21 +4,25 @@
 //! differently, or leaves to the user, is a note. A note stands at the head of the file where the format has
 //! comments, and is returned for the caller to show. Nothing is left out without a word.
 
-mod deepspeed;
-mod fsdp;
+pub(crate) mod deepspeed;
+pub(crate) mod fsdp;
 mod hosts;
 mod hugging_face;
 mod json;
 mod kubernetes;
-mod megatron;
+pub(crate) mod maxtext;
+pub(crate) mod megatron;
+pub(crate) mod own;
 mod slurm;
 mod source;
-mod torchtitan;
+pub(crate) mod torchtitan;
+mod yaml;
 
 use crate::Plan;
+use crate::engine::{self, Engine};
 use dtrain_recipes::OptimizerKind;
 use serde::Serialize;
-use source::Source;
+pub use source::Source;
 use std::fmt::Write;
 
 /// What a plan can be turned into.
@@ -32,6 +36,8 @@ pub enum Format {
     Deepspeed,
     /// A configuration of Hugging Face accelerate for PyTorch's FSDP2, training arguments and the model.
     Fsdp,
+    /// A configuration of MaxText (JAX), and a script that starts it.
+    Maxtext,
     /// A batch script for Slurm.
     Slurm,
     /// An indexed job for Kubernetes.
@@ -91,8 +97,15 @@ pub enum EmitError {
 
 impl Format {
     /// All formats, in the order in which they are told.
-    pub const ALL: [Self; 6] =
-        [Self::Torchtitan, Self::Megatron, Self::Deepspeed, Self::Fsdp, Self::Slurm, Self::Kubernetes];
+    pub const ALL: [Self; 7] = [
+        Self::Torchtitan,
+        Self::Megatron,
+        Self::Deepspeed,
+        Self::Fsdp,
+        Self::Maxtext,
+        Self::Slurm,
+        Self::Kubernetes,
+    ];
 
     /// Its name on the command line.
     pub fn word(self) -> &'static str {
@@ -101,8 +114,21 @@ impl Format {
             Self::Megatron => "megatron",
             Self::Deepspeed => "deepspeed",
             Self::Fsdp => "fsdp",
+            Self::Maxtext => "maxtext",
             Self::Slurm => "slurm",
             Self::Kubernetes => "kubernetes",
+        }
+    }
+
+    /// The engine that reads it; `None` for what launches any program.
+    pub fn engine(self) -> Option<&'static dyn Engine> {
+        match self {
+            Self::Torchtitan => Some(&engine::TORCHTITAN),
+            Self::Megatron => Some(&engine::MEGATRON),
+            Self::Deepspeed => Some(&engine::DEEPSPEED),
+            Self::Fsdp => Some(&engine::FSDP),
+            Self::Maxtext => Some(&engine::JAX),
+            Self::Slurm | Self::Kubernetes => None,
         }
     }
 
@@ -119,13 +145,10 @@ impl Format {
 
 /// The best choice of `plan` in another engine's words. `Err` when the engine cannot train so.
 pub fn emit(plan: &Plan, format: Format) -> Result<Emitted, EmitError> {
-    match format {
-        Format::Torchtitan => torchtitan::emit(&Source::of(plan, "torchtitan")?),
-        Format::Megatron => megatron::emit(&Source::of(plan, "Megatron-LM")?),
-        Format::Deepspeed => deepspeed::emit(&Source::of(plan, "DeepSpeed")?),
-        Format::Fsdp => fsdp::emit(&Source::of(plan, "FSDP2")?),
-        Format::Slurm => Ok(slurm::emit(plan)),
-        Format::Kubernetes => Ok(kubernetes::emit(plan)),
+    match (format.engine(), format) {
+        (Some(engine), _) => engine.emit(&Source::of(plan, engine)?),
+        (None, Format::Kubernetes) => Ok(kubernetes::emit(plan)),
+        (None, _) => Ok(slurm::emit(plan)),
     }
 }
 
