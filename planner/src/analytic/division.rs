@@ -29,16 +29,6 @@ impl Division {
         }
     }
 
-    /// The fewer layers of each stage.
-    #[must_use]
-    pub(super) fn least(self, other: Self) -> Self {
-        Self {
-            first: self.first.min(other.first),
-            last: self.last.min(other.last),
-            most: self.most.min(other.most),
-        }
-    }
-
     /// Layers of the fullest stage.
     pub fn fullest(&self) -> u32 {
         self.most.max(self.first).max(self.last)

@@ -11,7 +11,6 @@ pub(crate) use space::whole;
 pub use space::{Cluster, Passes, Question, RunsOn};
 pub use table::{Axis, Choice, Found, GPIPE};
 
-use super::step::least;
 use super::{Case, Config, Degrees, Division, Peak, Step, Unit};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
@@ -24,6 +23,11 @@ use table::Table;
 /// Searches all layouts that a question leaves open, keeping the best `keep`.
 pub fn search(question: &Question, keep: usize) -> Found {
     run(question, Table::new(question, keep), true)
+}
+
+/// The fastest layout that fits, where one takes less than `limit` seconds. Nothing else is kept, so that it is found sooner.
+pub fn fastest(question: &Question, limit: f64) -> Option<Choice> {
+    run(question, Table::fastest(question, limit), true).best.into_iter().next()
 }
 
 /// The same without a bound; slower, for those who want to check.
@@ -105,15 +109,14 @@ struct Key {
     micro_batch: u32,
     sequence: bool,
     recompute: (Recompute, u32),
-    exchange: ContextExchange,
     fold: u32,
 }
 
-/// Units that differ in nothing that matters to them.
+/// Units that differ in nothing that matters to them, each with the fastest exchange of keys and values.
 #[derive(Default)]
 struct Units {
     of: Option<[u32; 3]>,
-    known: Vec<(Key, Unit)>,
+    known: Vec<(Key, (ContextExchange, Unit))>,
 }
 
 impl CostFunction for Prices<'_> {
@@ -125,17 +128,23 @@ impl CostFunction for Prices<'_> {
         let mut table = self.table.borrow_mut();
         for placed in self.question.placements(shape) {
             let shards = self.question.shards(&placed);
+            if !self.question.may_run(&placed, &shards) {
+                continue;
+            }
             let mut case = self.question.at(&placed);
             for micro_batch in self.question.micro_batches(shape) {
                 let schedules = self.question.schedules(&Config { micro_batch, ..placed });
                 for sequence in self.question.sequence_modes(shape) {
                     for (recompute, recompute_every) in &self.modes {
-                        let (recompute, recompute_every) = (*recompute, *recompute_every);
-                        let sequence = *sequence;
-                        let arrangement =
-                            Arrangement { sequence, recompute, recompute_every, ..placed.arrangement };
+                        let arrangement = Arrangement {
+                            sequence: *sequence,
+                            recompute: *recompute,
+                            recompute_every: *recompute_every,
+                            ..placed.arrangement
+                        };
                         case.config = Config { arrangement, micro_batch, ..placed };
-                        let unit = self.unit(&case, shape);
+                        let Some((exchange, unit)) = self.unit(&case, shape) else { continue };
+                        case.config.arrangement.context_exchange = exchange;
                         self.leaves(&mut case, &unit, &schedules, &shards, &mut table);
                     }
                 }
@@ -146,8 +155,8 @@ impl CostFunction for Prices<'_> {
 }
 
 impl Prices<'_> {
-    /// The unit of a case.
-    fn unit(&self, case: &Case<'_>, shape: &Degrees) -> Unit {
+    /// The unit of a case with the fastest exchange of keys and values; `None` where the engine has no exchange for it.
+    fn unit(&self, case: &Case<'_>, shape: &Degrees) -> Option<(ContextExchange, Unit)> {
         let mut units = self.units.borrow_mut();
         let of = [shape.tensor, shape.context, shape.expert];
         if units.of != Some(of) {
@@ -158,34 +167,36 @@ impl Prices<'_> {
             micro_batch,
             sequence: arrangement.sequence,
             recompute: (arrangement.recompute, arrangement.recompute_every),
-            exchange: arrangement.context_exchange,
             fold: arrangement.expert_fold,
         };
-        if let Some((_, unit)) = units.known.iter().find(|(known, _)| *known == key) {
-            return *unit;
+        if let Some((_, known)) = units.known.iter().find(|(known, _)| *known == key) {
+            return Some(*known);
         }
-        let unit = Unit::of(case);
-        units.known.push((key, unit));
-        unit
+        let with = |exchange: ContextExchange| {
+            let arrangement = Arrangement { context_exchange: exchange, ..arrangement };
+            (exchange, Unit::of(&Case { config: Config { arrangement, ..case.config }, ..*case }))
+        };
+        let all = self.question.exchanges(&case.config).into_iter().map(with);
+        let found = all.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()))?;
+        units.known.push((key, found));
+        Some(found)
     }
 
-    /// Whether layouts that take at least `bound` seconds, in these orders of passes and with no stage of fewer layers, may change
-    /// anything.
+    /// Whether layouts that take at least `bound` seconds, in this order of passes, may change anything.
     fn may_change(
         &self,
         case: &Case<'_>,
-        schedules: &[Passes],
         shards: &[(ZeroStage, u32)],
         table: &Table,
-        (bound, fewest): (f64, Division),
+        bound: (f64, Division),
     ) -> bool {
-        table.may_gain(&case.config, schedules, shards, bound)
-            || table.may_better(bound, || {
-                // No order of passes keeps fewer micro-batches alive than 1F1B.
+        let (seconds, division) = bound;
+        table.may_gain(&case.config, shards, seconds)
+            || table.may_better(seconds, || {
                 let bytes = shards.iter().map(|(zero, shard)| {
                     let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
-                    let case = Case { config: Config { arrangement, ..case.config }, ..*case };
-                    Peak::with(&case, fewest).total()
+                    Peak::with(&Case { config: Config { arrangement, ..case.config }, ..*case }, division)
+                        .total()
                 });
                 bytes.fold(f64::INFINITY, f64::min)
             })
@@ -200,25 +211,16 @@ impl Prices<'_> {
         shards: &[(ZeroStage, u32)],
         table: &mut Table,
     ) {
-        let mut divided = Vec::with_capacity(schedules.len());
         let open = case.config;
         for passes in schedules {
-            let config = passes.of(&open);
-            divided.push(self.question.divided(&config, unit, &mut self.divisions.borrow_mut()));
-        }
-        let (mut bound, mut fewest) =
-            (f64::INFINITY, Division { first: u32::MAX, last: u32::MAX, most: u32::MAX });
-        for (config, division) in &divided {
-            case.config = *config;
-            bound = bound.min(least(case, unit, *division));
-            fewest = fewest.least(*division);
-        }
-        case.config = open;
-        if self.is_bounded && !self.may_change(case, schedules, shards, table, (bound, fewest)) {
-            table.skip(schedules.len() * shards.len());
-            return;
-        }
-        for (config, division) in divided {
+            let (config, division) =
+                self.question.divided(&passes.of(&open), unit, &mut self.divisions.borrow_mut());
+            case.config = config;
+            let step = Step::passes(case, unit, division);
+            if self.is_bounded && !self.may_change(case, shards, table, (step.total(), division)) {
+                table.skip(shards.len());
+                continue;
+            }
             for (zero, shard) in shards {
                 let arrangement = Arrangement { zero: *zero, shard: *shard, ..config.arrangement };
                 case.config = Config { arrangement, ..config };
@@ -226,7 +228,9 @@ impl Prices<'_> {
                     table.refuse();
                     continue;
                 }
-                let seconds = Step::with(case, unit, division).total();
+                let step =
+                    if case.config.gathers_layers() { Step::passes(case, unit, division) } else { step };
+                let seconds = step.ended(case, division).total();
                 table.note(&case.config, seconds, || Peak::with(case, division).total());
             }
         }

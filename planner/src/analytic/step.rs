@@ -74,6 +74,12 @@ impl Step {
 
     /// The step of a case whose unit is known, and how its layers are divided.
     pub fn with(case: &Case<'_>, unit: &Unit, division: Division) -> Self {
+        Self::passes(case, unit, division).ended(case, division)
+    }
+
+    /// The same without what follows the passes: exchange among replicas and the optimizer, which alone depend on what
+    /// replicas shard unless each layer gathers its weights.
+    pub(super) fn passes(case: &Case<'_>, unit: &Unit, division: Division) -> Self {
         let config = &case.config;
         let gathering = if config.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
         let Stages { sum, slowest } = Stages::of(case, unit, division, gathering);
@@ -82,7 +88,6 @@ impl Step {
         } else {
             (0.0, 0.0)
         };
-        let held = Held::of(case, division.fullest().into(), true);
         let micro_batches = config.micro_batches();
         Self {
             layer: unit.layer,
@@ -93,11 +98,16 @@ impl Step {
             slowest,
             bubble,
             messages,
-            replicas: replicas(case, held, slowest),
-            optimizer: optimizer(case, held),
             stragglers: stragglers(case, micro_batches * slowest + bubble),
             fixed: fixed(case),
+            ..Self::default()
         }
+    }
+
+    /// The passes with what follows them.
+    pub(super) fn ended(self, case: &Case<'_>, division: Division) -> Self {
+        let held = Held::of(case, division.fullest().into(), true);
+        Self { replicas: replicas(case, held, self.slowest), optimizer: optimizer(case, held), ..self }
     }
 
     /// All of it.
@@ -134,11 +144,6 @@ impl Stages {
         let (first, last) = (of(division.first) + unit.embedding, of(division.last) + unit.head);
         Self { sum, slowest: first.max(last).max(of(division.most)) }
     }
-}
-
-/// Seconds that no order of passes and no sharding goes below: all micro-batches through the slowest stage.
-pub(super) fn least(case: &Case<'_>, unit: &Unit, division: Division) -> f64 {
-    case.config.micro_batches() * Stages::of(case, unit, division, 0.0).slowest
 }
 
 impl Step {

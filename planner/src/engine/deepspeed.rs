@@ -2,7 +2,7 @@
 
 use super::{Cannot, Engine, cannot, rules};
 use crate::emit::{EmitError, Emitted, Source, deepspeed};
-use dtrain_protocol::Arrangement;
+use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, Decoder, ZeroStage};
 
 /// DeepSpeed.
@@ -16,6 +16,10 @@ impl Engine for DeepSpeed {
 
     fn title(&self) -> &'static str {
         "DeepSpeed"
+    }
+
+    fn context_exchanges(&self) -> &'static [ContextExchange] {
+        &[ContextExchange::Ring]
     }
 
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {

@@ -3,7 +3,7 @@
 use super::{Cannot, Engine, cannot};
 use crate::emit::{EmitError, Emitted, Source, own};
 use crate::schedule::{Shape, is_possible};
-use dtrain_protocol::{Arrangement, ability};
+use dtrain_protocol::{Arrangement, ContextExchange, ability};
 use dtrain_recipes::{Decoder, Model};
 
 /// dtrain's own worker.
@@ -17,6 +17,10 @@ impl Engine for Dtrain {
 
     fn title(&self) -> &'static str {
         "dtrain"
+    }
+
+    fn context_exchanges(&self) -> &'static [ContextExchange] {
+        &[ContextExchange::Ring]
     }
 
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {

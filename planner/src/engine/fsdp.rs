@@ -19,6 +19,10 @@ impl Engine for Fsdp {
         "FSDP2"
     }
 
+    fn context_exchanges(&self) -> &'static [ContextExchange] {
+        &[ContextExchange::AllGather, ContextExchange::Ring]
+    }
+
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         rules::hugging_face(model)
             .or_else(|| rules::no_pipeline(arrangement))

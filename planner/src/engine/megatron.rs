@@ -19,6 +19,10 @@ impl Engine for Megatron {
         "Megatron-LM"
     }
 
+    fn context_exchanges(&self) -> &'static [ContextExchange] {
+        &[ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll]
+    }
+
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         rules::of_all(model, arrangement, micro_batches)
             .or_else(|| rules::exact(arrangement))

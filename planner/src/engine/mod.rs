@@ -22,7 +22,7 @@ pub use self::megatron::Megatron;
 pub use self::torchtitan::Torchtitan;
 
 use crate::emit::{EmitError, Emitted, Source};
-use dtrain_protocol::Arrangement;
+use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::Decoder;
 
 /// An engine that trains: what it can run and how it is told.
@@ -32,6 +32,9 @@ pub trait Engine: Sync + std::fmt::Debug {
 
     /// Its name in errors, as its authors write it.
     fn title(&self) -> &'static str;
+
+    /// How it can exchange keys and values among ranks that share sequences.
+    fn context_exchanges(&self) -> &'static [ContextExchange];
 
     /// Why it cannot run a layout of a model; `None` where it can. Cheap, as a search asks it of millions of layouts.
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot>;

@@ -18,6 +18,10 @@ impl Engine for Torchtitan {
         "torchtitan"
     }
 
+    fn context_exchanges(&self) -> &'static [ContextExchange] {
+        &[ContextExchange::AllGather]
+    }
+
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         family(model)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))

@@ -1,6 +1,6 @@
 //! Which one change would help most: the search again, with the change.
 
-use crate::analytic::search::{Cluster, Question, search};
+use crate::analytic::search::{Cluster, Question, fastest};
 use serde::Serialize;
 
 /// What one change would make of a training.
@@ -39,7 +39,7 @@ pub(super) fn advice(question: &Question, seconds: f64) -> Vec<Advice> {
         .into_iter()
         .filter(|(_, changed)| changed.batch > 0)
         .filter_map(|(change, changed)| {
-            let best = search(&changed, 1).best.first()?.seconds;
+            let best = fastest(&changed, f64::INFINITY)?.seconds;
             Some(Advice { change, speed: f64::from(changed.batch) / best / before - 1.0, step_seconds: best })
         })
         .collect();

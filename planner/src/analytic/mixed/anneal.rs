@@ -7,7 +7,7 @@ use super::moves::Move;
 use super::price::Pricer;
 use super::space::{Degree, Mixture};
 use crate::analytic::Config;
-use crate::analytic::search::{Cluster, Question, search};
+use crate::analytic::search::{Cluster, Question, fastest};
 use crate::random::Stream;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
@@ -215,7 +215,7 @@ fn spread(mixture: &Mixture, order: &[usize], depth: u32, width: u32) -> Vec<Run
 
 /// The best layout of equal devices, as one run of stages.
 fn best(question: &Question) -> Option<Layout> {
-    let Config { arrangement, micro_batch, .. } = search(question, 1).best.first()?.config;
+    let Config { arrangement, micro_batch, .. } = fastest(question, f64::INFINITY)?.config;
     let degrees = Config { arrangement, micro_batch, batch: 0 }.degrees();
     Some(Layout {
         tensor: degrees.tensor,

@@ -135,32 +135,40 @@ impl Question {
         pinned.into_iter().all(|(pin, degree)| pin.is_none_or(|pin| pin == degree))
     }
 
-    /// The ways to place a shape: experts over replicas alone or folded over other ranks, the ways to exchange keys and
-    /// values, and both orders of ranks where they differ.
+    /// The ways to place a shape: experts over replicas alone or folded over other ranks, and both orders of ranks where they
+    /// differ.
     pub fn placements(&self, shape: &Degrees) -> Vec<Config> {
-        let exchanges: &[ContextExchange] = if shape.context > 1 { &EXCHANGES } else { &EXCHANGES[..1] };
-        let folds: &[bool] =
-            if shape.expert > 1 && shape.tensor * shape.context > 1 { &[false, true] } else { &[false] };
+        let can_fold = shape.expert > 1 && shape.tensor * shape.context > 1;
+        let folds: &[bool] = if can_fold { &[false, true] } else { &[false] };
         let neighbours = shape.tensor * shape.context;
         let has_orders = shape.pipeline > 1 && shape.data > 1 && neighbours < self.cluster.per_host;
         let orders: &[RankOrder] = if has_orders { &ORDERS } else { &ORDERS[..1] };
         let mut all: Vec<Config> = Vec::new();
-        for exchange in exchanges {
-            for folded in folds {
-                for order in orders {
-                    let arrangement =
-                        Arrangement { context_exchange: *exchange, order: *order, ..self.arrangement() };
-                    let any = Config { arrangement, micro_batch: 1, batch: self.batch };
-                    let placed = any.with_degrees(*shape, *folded);
-                    let is_wanted = |config: &Config| {
-                        let data = config.arrangement.layout.data.get();
-                        self.pins.data.is_none_or(|pin| pin == data) && !all.contains(config)
-                    };
-                    all.extend(placed.filter(is_wanted));
-                }
-            }
+        for (folded, order) in
+            folds.iter().flat_map(|folded| orders.iter().map(move |order| (*folded, *order)))
+        {
+            let arrangement = Arrangement { order, ..self.arrangement() };
+            let any = Config { arrangement, micro_batch: 1, batch: self.batch };
+            let is_wanted = |config: &Config| {
+                let data = config.arrangement.layout.data.get();
+                self.pins.data.is_none_or(|pin| pin == data) && !all.contains(config)
+            };
+            let placed = any.with_degrees(*shape, folded).filter(is_wanted);
+            all.extend(placed);
         }
         all
+    }
+
+    /// The ways to exchange keys and values that the engine has for these degrees. They differ in time alone.
+    pub fn exchanges(&self, config: &Config) -> Vec<ContextExchange> {
+        let degrees = config.degrees();
+        if degrees.context == 1 {
+            return vec![ContextExchange::Ring];
+        }
+        let known = self.runs_on.as_ref().map_or(&EXCHANGES[..], |runs| runs.engine.context_exchanges());
+        let local = |heads: f64| whole(heads).is_multiple_of(degrees.tensor * degrees.context);
+        let has_heads = local(self.model.heads) && local(self.model.kv_heads);
+        known.iter().copied().filter(|kind| *kind != ContextExchange::AllToAll || has_heads).collect()
     }
 
     /// What is the same in all layouts.
@@ -174,12 +182,11 @@ impl Question {
 
     /// What a backward may compute again, and of how many layers one.
     pub fn modes(&self) -> Vec<(Recompute, u32)> {
-        const MODES: [(Recompute, u32); 6] = [
+        const MODES: [(Recompute, u32); 5] = [
             (Recompute::None, 1),
             (Recompute::Selective, 1),
             (Recompute::Full, 1),
             (Recompute::Full, 2),
-            (Recompute::Full, 3),
             (Recompute::Full, 4),
         ];
         let pins = &self.pins;
@@ -198,7 +205,7 @@ impl Question {
         ALL.into_iter().filter(|zero| self.pins.zero.is_none_or(|pin| pin == *zero)).collect()
     }
 
-    /// What the replicas of a placement may shard, and among how many of them: all, those of a host, or those of some hosts.
+    /// What the replicas of a placement may shard, and among how many of them: all, or those of a host.
     pub fn shards(&self, config: &Config) -> Vec<(ZeroStage, u32)> {
         let replicas = config.arrangement.replicas();
         let of_host = (self.cluster.per_host / config.arrangement.layout.tensor.get()).max(1);
@@ -231,6 +238,38 @@ impl Question {
             products: self.products,
             constants: self.constants,
         }
+    }
+
+    /// Whether the engine can run any layout of a placement. Not asked of everything that is open: whatever an engine has, it has
+    /// with one of these.
+    pub fn may_run(&self, placed: &Config, shards: &[(ZeroStage, u32)]) -> bool {
+        if self.runs_on.is_none() {
+            return true;
+        }
+        let exchanges = self.exchanges(placed);
+        let sequences = if placed.degrees().tensor > 1 { &[false, true][..] } else { &[false][..] };
+        let schedules = self.schedules(placed);
+        let modes = self.modes();
+        let any = |arrangement: Arrangement| self.allows(&Config { arrangement, ..*placed });
+        shards.iter().any(|(zero, shard)| {
+            schedules.iter().any(|passes| {
+                modes.iter().any(|(recompute, recompute_every)| {
+                    sequences.iter().any(|sequence| {
+                        exchanges.iter().any(|exchange| {
+                            any(Arrangement {
+                                zero: *zero,
+                                shard: *shard,
+                                sequence: *sequence,
+                                recompute: *recompute,
+                                recompute_every: *recompute_every,
+                                context_exchange: *exchange,
+                                ..passes.of(placed).arrangement
+                            })
+                        })
+                    })
+                })
+            })
+        })
     }
 
     /// Whether the engine can run a layout.

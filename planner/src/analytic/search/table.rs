@@ -1,6 +1,6 @@
 //! The best layouts so far, and the best of every value along every axis.
 
-use super::space::{Passes, Question, whole};
+use super::space::{Question, whole};
 use crate::analytic::Config;
 use crate::front::{Cost, Front, Point};
 #[cfg(doc)]
@@ -114,6 +114,10 @@ impl Column {
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     keep: usize,
+    /// What takes as long is not kept.
+    limit: f64,
+    /// Whether the best of every value of every axis is kept.
+    has_axes: bool,
     memory: f64,
     best: Vec<Choice>,
     outer: [Column; OUTER.len()],
@@ -190,6 +194,8 @@ impl Table {
     pub(super) fn new(question: &Question, keep: usize) -> Self {
         Self {
             keep,
+            limit: f64::INFINITY,
+            has_axes: true,
             memory: question.cluster.memory,
             best: Vec::with_capacity(keep + 1),
             outer: Default::default(),
@@ -202,6 +208,11 @@ impl Table {
         }
     }
 
+    /// One that keeps nothing but the fastest, where it takes less than `limit` seconds.
+    pub(super) fn fastest(question: &Question, limit: f64) -> Self {
+        Self { limit, has_axes: false, ..Self::new(question, 1) }
+    }
+
     /// The same, which also keeps the front of all layouts.
     pub(super) fn with_front(question: &Question, keep: usize) -> Self {
         Self { front: Some(Front::default()), ..Self::new(question, keep) }
@@ -212,33 +223,29 @@ impl Table {
         self.best.first().map_or(f64::INFINITY, |choice| choice.seconds)
     }
 
-    /// The slowest that is kept; infinite while there is room, and 0 where none is kept.
+    /// The slowest that is kept; the limit while there is room, and 0 where none is kept.
     fn last(&self) -> f64 {
         if self.best.len() < self.keep {
-            f64::INFINITY
+            self.limit
         } else {
             self.best.last().map_or(0.0, |last| last.seconds)
         }
     }
 
-    /// Whether layouts of a shape and unit, in these orders of passes, that take at least `bound` seconds may change
+    /// Whether layouts of a shape, unit and order of passes that take at least `bound` seconds may change
     /// anything but the front.
-    pub(super) fn may_gain(
-        &self,
-        config: &Config,
-        schedules: &[Passes],
-        shards: &[(ZeroStage, u32)],
-        bound: f64,
-    ) -> bool {
+    pub(super) fn may_gain(&self, config: &Config, shards: &[(ZeroStage, u32)], bound: f64) -> bool {
         if self.keep == 0 {
             return false;
         }
+        if bound < self.last() || !self.has_axes {
+            return bound < self.last();
+        }
         let [zero, shard, orders] = &self.inner;
-        bound < self.last()
-            || self.outer.iter().zip(outer(config)).any(|(column, value)| bound < column.seconds(value))
+        self.outer.iter().zip(outer(config)).any(|(column, value)| bound < column.seconds(value))
             || shards.iter().any(|(stage, _)| bound < zero.seconds(*stage as u32))
             || shards.iter().any(|(_, size)| bound < shard.seconds(*size))
-            || schedules.iter().any(|passes| bound < orders.seconds(order(passes.schedule, passes.chunks)))
+            || bound < orders.seconds(Axis::Schedule.value(config))
     }
 
     /// Whether layouts that take at least `bound` seconds, and of memory at least what `bytes` says, may be of the front. All
@@ -264,6 +271,12 @@ impl Table {
     /// Takes note of a layout; its memory is asked for only where its time would gain.
     pub(super) fn note(&mut self, config: &Config, seconds: f64, bytes: impl FnOnce() -> f64) {
         self.layouts += 1;
+        if !self.has_axes {
+            if seconds < self.last() {
+                self.keep_fitting(Choice { seconds, bytes: bytes(), config: *config });
+            }
+            return;
+        }
         let (outer, inner) = (outer(config), inner(config));
         let gains = |columns: &[Column], values: &[u32]| {
             columns.iter().zip(values).any(|(column, value)| seconds < column.seconds(*value))
@@ -291,6 +304,15 @@ impl Table {
             if seconds < column.seconds(value) {
                 column.place(value, choice);
             }
+        }
+    }
+
+    /// Keeps a choice if it fits, or if it comes nearest to it.
+    fn keep_fitting(&mut self, choice: Choice) {
+        if choice.bytes <= self.memory {
+            self.insert(choice);
+        } else if self.nearest.is_none_or(|nearest| choice.bytes < nearest.bytes) {
+            self.nearest = Some(choice);
         }
     }
 

@@ -45,7 +45,7 @@ proptest! {
     #[test]
     fn a_bound_changes_nothing_that_is_found(
         layers in 1u32..13, width in 1u32..9, heads in prop::sample::select(vec![6u32, 7, 8, 12, 16, 20]),
-        devices in prop::sample::select(vec![1u32, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 30, 48]),
+        devices in prop::sample::select(vec![1u32, 2, 3, 4, 5, 6, 8, 12, 16, 24]),
         batch in prop::sample::select(vec![1u32, 12, 16, 48, 60, 84, 128]),
         memory in 1.0f64..80.0, network in 1e9f64..100e9, has_experts: bool,
     ) {
@@ -85,7 +85,14 @@ fn every(question: &Question) -> Vec<Config> {
                     let arrangement =
                         Arrangement { sequence, recompute, recompute_every, ..placed.arrangement };
                     let open = Config { arrangement, micro_batch, ..placed };
-                    let unit = Unit::of(&question.at(&open));
+                    let with = |context_exchange| {
+                        let arrangement = Arrangement { context_exchange, ..open.arrangement };
+                        let open = Config { arrangement, ..open };
+                        (open, Unit::of(&question.at(&open)))
+                    };
+                    let units = question.exchanges(&open).into_iter().map(with);
+                    let first = units.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()));
+                    let (open, unit) = first.expect("there is an exchange");
                     for passes in question.schedules(&open) {
                         let config = passes.of(&open);
                         let (config, _) = question.divided(&config, &unit, &mut Divisions::default());
