@@ -16,6 +16,7 @@ pub mod candidate;
 pub mod compare;
 pub mod compute;
 pub mod emit;
+pub mod engine;
 pub mod error;
 pub mod estimate;
 pub mod explain;

@@ -1,46 +1,103 @@
 //! What the worker can run today. The planner refuses what it cannot, with the reason told here.
 
 use crate::{Arrangement, Axis, ContextExchange, DeviceKind, Layout, RankOrder};
-use dtrain_recipes::{Compression, Decoder, Experts, Model, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{
+    Compression, Decoder, Experts, Model, Precision, Recompute, Synchronisation, ZeroStage,
+};
+use std::fmt;
+
+/// Why the worker cannot run a combination. Its text is the end of a sentence, with the numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Refusal {
+    /// The reason without numbers.
+    pub reason: &'static str,
+    numbers: Numbers,
+}
+
+/// The numbers of a refusal, and how they stand in its sentence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Numbers {
+    /// None.
+    None,
+    /// At the end.
+    Degree(Axis, u32),
+    /// Experts and the ranks that they cannot be divided over.
+    Experts(u32, u32),
+    /// A size of shard groups and the expert ranks.
+    Groups(u32, u32),
+    /// Replicas and a size of shard groups that they cannot be divided into.
+    Replicas(u32, u32),
+    /// What is approximate, at the start; and a degree at the end.
+    Sync(Synchronisation, Option<(Axis, u32)>),
+}
+
+impl Refusal {
+    const fn of(reason: &'static str) -> Self {
+        Self { reason, numbers: Numbers::None }
+    }
+
+    const fn with(reason: &'static str, numbers: Numbers) -> Self {
+        Self { reason, numbers }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = self.reason;
+        match &self.numbers {
+            Numbers::None => f.write_str(reason),
+            Numbers::Degree(axis, degree) => write!(f, "{reason}: {} {degree}", axis.word()),
+            Numbers::Experts(count, ranks) => {
+                write!(f, "{count} experts cannot be divided evenly over {ranks} ranks (model.experts)")
+            }
+            Numbers::Groups(shard, expert) => {
+                write!(
+                    f,
+                    "groups of {shard} hold unequal numbers of each expert (layout.shard): expert {expert}"
+                )
+            }
+            Numbers::Replicas(replicas, shard) => {
+                write!(f, "{replicas} replicas cannot be divided into groups of {shard} (layout.shard)")
+            }
+            Numbers::Sync(sync, None) => write!(f, "{sync} {reason}"),
+            Numbers::Sync(sync, Some((axis, degree))) => {
+                write!(f, "{sync} {reason}: {} {degree}", axis.word())
+            }
+        }
+    }
+}
 
 /// Why the worker cannot run this combination, as the end of a sentence; `None` when it can.
 ///
 /// A foreign command brings its own arithmetic and its own layouts: nothing is refused for it here.
 pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
-    let Arrangement { layout, precision, device, .. } = arrangement;
+    refusal(arrangement, model).map(|refusal| refusal.to_string())
+}
+
+/// What [`cannot_run`] says, before it is a sentence.
+pub fn refusal(arrangement: &Arrangement, model: &Model) -> Option<Refusal> {
     if let Model::Command(_) = model {
         return None;
     }
-    for axis in Axis::ALL.into_iter().filter(|axis| layout.degree(*axis) > 1) {
-        if let Some(reason) = cannot_cut(axis, model) {
-            return Some(format!("{reason}: {} {}", axis.word(), layout.degree(axis)));
-        }
-    }
-    if layout.context.get() > 1 && *device != DeviceKind::Cpu {
-        return Some("context parallelism runs on CPUs only".into());
-    }
-    if let Some(reason) = cannot_spread(arrangement, model) {
-        return Some(reason);
-    }
-    if let Some(reason) = cannot_place(arrangement) {
-        return Some(reason.into());
-    }
-    if let Some(reason) = recomputes_in_vain(arrangement, model) {
-        return Some(reason.into());
-    }
-    if let Some(reason) = cannot_shard(arrangement) {
-        return Some(reason);
-    }
-    if let Some(reason) = cannot_approximate(arrangement) {
-        return Some(reason);
-    }
-    match (precision, device) {
+    let layout = &arrangement.layout;
+    let cut = Axis::ALL.into_iter().filter(|axis| layout.degree(*axis) > 1).find_map(|axis| {
+        let numbers = Numbers::Degree(axis, layout.degree(axis));
+        cannot_cut(axis, model).map(|reason| Refusal::with(reason, numbers))
+    });
+    cut.or_else(|| cannot_spread(arrangement, model))
+        .or_else(|| cannot_place(arrangement).map(Refusal::of))
+        .or_else(|| recomputes_in_vain(arrangement, model).map(Refusal::of))
+        .or_else(|| cannot_shard(arrangement))
+        .or_else(|| cannot_approximate(arrangement))
+        .or_else(|| cannot_multiply(arrangement).map(Refusal::of))
+}
+
+fn cannot_multiply(arrangement: &Arrangement) -> Option<&'static str> {
+    match (arrangement.precision, arrangement.device) {
         (Precision::Bf16, DeviceKind::Cpu) => {
-            Some("bf16 on a CPU is slower than f32 here and is not offered".into())
+            Some("bf16 on a CPU is slower than f32 here and is not offered")
         }
-        (Precision::F16, DeviceKind::Cpu) => {
-            Some("f16 on a CPU is slower than f32 here and is not offered".into())
-        }
+        (Precision::F16, DeviceKind::Cpu) => Some("f16 on a CPU is slower than f32 here and is not offered"),
         (Precision::F32, _) | (Precision::Bf16 | Precision::F16, DeviceKind::Cuda) => None,
     }
 }
@@ -48,6 +105,9 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
 /// What the worker does in one way only.
 fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
     match arrangement {
+        Arrangement { layout, device: DeviceKind::Cuda, .. } if layout.context.get() > 1 => {
+            Some("context parallelism runs on CPUs only")
+        }
         Arrangement { context_exchange: ContextExchange::AllGather | ContextExchange::AllToAll, .. } => {
             Some("keys and values are exchanged in a ring only")
         }
@@ -58,29 +118,29 @@ fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
 }
 
 /// Why the tokens of this model cannot reach their experts.
-fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<String> {
+fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<Refusal> {
     let Model::Decoder(Decoder { experts: Some(Experts { count, capacity, .. }), .. }) = model else {
         return None;
     };
     let Layout { context, expert, .. } = arrangement.layout;
     if capacity.is_some() && context.get() > 1 {
         let reason = "a capacity counts the tokens of a whole sequence (model.capacity = \"none\")";
-        return Some(format!("{reason}: context {context}"));
+        return Some(Refusal::with(reason, Numbers::Degree(Axis::Context, context.get())));
     }
     if !count.is_multiple_of(expert.get()) {
-        return Some(format!("{count} experts cannot be divided evenly over {expert} ranks (model.experts)"));
+        let numbers = Numbers::Experts(*count, expert.get());
+        return Some(Refusal::with("experts that cannot be divided evenly over their ranks", numbers));
     }
     if expert.get() == 1 {
         return None;
     }
     if arrangement.device != DeviceKind::Cpu {
-        return Some(format!("expert parallelism runs on CPUs only: expert {expert}"));
+        let numbers = Numbers::Degree(Axis::Expert, expert.get());
+        return Some(Refusal::with("expert parallelism runs on CPUs only", numbers));
     }
     if arrangement.zero != ZeroStage::Zero0 && arrangement.expert_shard().is_none() {
-        let shard = arrangement.shard;
-        return Some(format!(
-            "groups of {shard} hold unequal numbers of each expert (layout.shard): expert {expert}"
-        ));
+        let numbers = Numbers::Groups(arrangement.shard, expert.get());
+        return Some(Refusal::with("shard groups that hold unequal numbers of each expert", numbers));
     }
     None
 }
@@ -105,29 +165,31 @@ fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'stat
 }
 
 /// Why the replicas cannot shard what is asked for.
-fn cannot_shard(arrangement: &Arrangement) -> Option<String> {
+fn cannot_shard(arrangement: &Arrangement) -> Option<Refusal> {
     let Arrangement { zero, shard, recompute, recompute_every, .. } = arrangement;
     let replicas = arrangement.replicas();
     if *shard == 0 || !replicas.is_multiple_of(*shard) {
-        return Some(format!("{replicas} replicas cannot be divided into groups of {shard} (layout.shard)"));
+        let numbers = Numbers::Replicas(replicas, *shard);
+        return Some(Refusal::with("replicas that cannot be divided into shard groups", numbers));
     }
     if *zero == ZeroStage::Zero3 && (*recompute, *recompute_every) != (Recompute::Full, 1) {
         // A graph holds its weights: a block whose graph waits for its backward would keep them gathered.
         let reason = "zero = 3 gathers a block again for its backward, and computes it again: \
                       layout.recompute = \"full\"";
-        return Some(reason.into());
+        return Some(Refusal::of(reason));
     }
     None
 }
 
 /// Why the replicas cannot be kept alike as cheaply as is asked for.
-fn cannot_approximate(arrangement: &Arrangement) -> Option<String> {
+fn cannot_approximate(arrangement: &Arrangement) -> Option<Refusal> {
     let Arrangement { layout, zero, sync, .. } = arrangement;
     if sync.is_exact() {
         return None;
     }
+    let told = |reason, degree| Some(Refusal::with(reason, Numbers::Sync(*sync, degree)));
     if *zero != ZeroStage::Zero0 {
-        return Some(format!("{sync} needs replicas with unsharded state (layout.zero = 0)"));
+        return told("needs replicas with unsharded state (layout.zero = 0)", None);
     }
     let keeps = match sync.compress {
         Compression::None | Compression::F16 | Compression::Bf16 => {
@@ -137,14 +199,12 @@ fn cannot_approximate(arrangement: &Arrangement) -> Option<String> {
     };
     let is_late = matches!(sync.compress, Compression::PowerSgd { .. }) || sync.local.is_some();
     if sync.staleness > 0 && is_late {
-        return Some(format!(
-            "what replicas send with {sync} cannot wait for a later step (sync.staleness = 0)"
-        ));
+        return told("sends what cannot wait for a later step (sync.staleness = 0)", None);
     }
     let cuts = |axis: &Axis| *axis != Axis::Data && layout.degree(*axis) > 1;
     // Experts are summed among fewer ranks than everything else.
     let axis = Axis::ALL.into_iter().filter(cuts).find(|axis| keeps || *axis == Axis::Expert)?;
-    Some(format!("{sync} works with data parallelism alone: {} {}", axis.word(), layout.degree(axis)))
+    told("works with data parallelism alone", Some((axis, layout.degree(axis))))
 }
 
 /// Why the work of this model is not cut along `axis`; `None` when it can be.

@@ -11,12 +11,12 @@ use dtrain_protocol::Axis;
 use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
 /// The version whose names were checked.
-pub(super) const VERSION: &str = "0.19.8";
+pub(crate) const VERSION: &str = "0.19.8";
 
 /// `ds_config.json`, `config.json` and `deepspeed.sh`.
-pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
+pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     refuse(source)?;
-    let family = Family::of(source)?;
+    let family = Family::of(source.model);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     notes.extend(hugging_face::notes(source));
@@ -27,25 +27,11 @@ pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
 }
 
 fn refuse(source: &Source) -> Result<(), EmitError> {
-    if source.degree(Axis::Pipeline) > 1 {
-        let what = format!("layout.pipeline = {}", source.degree(Axis::Pipeline));
-        let instead = "it cuts pipelines in the program (PipelineModule), not in its configuration; pin layout.pipeline = 1";
-        return Err(source.cannot(what, instead));
-    }
-    if source.degree(Axis::Context) > 1 {
-        let what = format!("layout.context = {}", source.degree(Axis::Context));
-        let instead = "its sequence parallelism (Ulysses) is set up in the program; pin layout.context = 1";
-        return Err(source.cannot(what, instead));
-    }
     if source.optimizer().kind == OptimizerKind::Lamb {
         return Err(source.cannot(
             "train.optimizer = \"lamb\"",
             "its Lamb bounds the trust ratio, which trains something else; use adamw, lion or sgd",
         ));
-    }
-    if source.degree(Axis::Expert) > 1 && source.degree(Axis::Tensor) > 1 {
-        let what = format!("layout.expert = {} with layout.tensor", source.degree(Axis::Expert));
-        return Err(source.cannot(what, "pin one of the two to 1"));
     }
     Ok(())
 }
@@ -55,32 +41,9 @@ fn own_notes(source: &Source) -> Vec<String> {
         "DeepSpeed takes no seed: call transformers.set_seed({}) before the model is made",
         source.train().seed
     )];
-    if compress_word(source).is_none() {
-        notes.extend(source.sync_note());
-    }
-    if source.copies() > 1 && source.arrangement.zero != ZeroStage::Zero0 {
-        let (shard, all) = (source.shard(), source.arrangement.replicas());
-        notes.push(format!(
-            "state is sharded over all {all} replicas, not over {shard}: less memory, more traffic"
-        ));
-    }
-    match source.arrangement.recompute {
-        Recompute::None => {}
-        Recompute::Full => {
-            notes.push(
-                "recompute: call model.gradient_checkpointing_enable(), which computes every block again"
-                    .into(),
-            );
-        }
-        Recompute::Selective => {
-            notes.push(
-                "selective recompute: use a fused attention, which does not keep its core anyway".into(),
-            );
-        }
-    }
-    if source.arrangement.sequence {
+    if source.arrangement.recompute == Recompute::Full {
         notes.push(
-            "sequence parallelism between cut matrices is not done: more memory, the same result".into(),
+            "recompute: call model.gradient_checkpointing_enable(), which computes every block again".into(),
         );
     }
     if source.warmup() < 2 {

@@ -4,18 +4,17 @@ use super::hosts::Hosts;
 use super::hugging_face::{self, Family};
 use super::source::Source;
 use super::{EmitError, Emitted, File, head};
-use dtrain_protocol::Axis;
+use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
 /// The version whose names were checked.
-pub(super) const VERSION: &str = "1.15.0";
+pub(crate) const VERSION: &str = "1.15.0";
 
 /// `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
-pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
+pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     refuse(source)?;
-    let family = Family::of(source)?;
+    let family = Family::of(source.model);
     let mut notes = source.notes();
-    notes.extend(source.sync_note());
     notes.extend(own_notes(source));
     notes.extend(hugging_face::notes(source));
     let world = source.arrangement.layout.world();
@@ -34,26 +33,8 @@ pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
 }
 
 fn refuse(source: &Source) -> Result<(), EmitError> {
-    for axis in [Axis::Pipeline, Axis::Expert] {
-        if source.degree(axis) > 1 {
-            let what = format!("layout.{} = {}", axis.word(), source.degree(axis));
-            return Err(source
-                .cannot(what, "accelerate cuts along data, tensor and context only; pin that axis to 1"));
-        }
-    }
     if source.optimizer().kind == OptimizerKind::Lamb {
         return Err(source.cannot("train.optimizer = \"lamb\"", "transformers have adamw, lion and sgd"));
-    }
-    let cut = source.degree(Axis::Tensor) * source.degree(Axis::Context) > 1;
-    if cut && source.arrangement.zero == ZeroStage::Zero0 && source.degree(Axis::Data) > 1 {
-        let what = "zero 0 with tensor or context ranks";
-        return Err(
-            source.cannot(what, "FSDP2 combines these with sharded replicas only; pin layout.zero = 2 or 3")
-        );
-    }
-    if is_fsdp(source) && !source.shard().is_multiple_of(source.degree(Axis::Context)) {
-        let what = format!("shards over {} of {} replicas", source.shard(), source.arrangement.replicas());
-        return Err(source.cannot(what, "pin layout.shard to a multiple of layout.context"));
     }
     Ok(())
 }
@@ -70,35 +51,11 @@ fn is_parallel(source: &Source) -> bool {
 
 fn own_notes(source: &Source) -> Vec<String> {
     let mut notes = Vec::new();
-    let arrangement = source.arrangement;
-    if arrangement.zero == ZeroStage::Zero1 {
-        notes.push("zero 1: gradients are sharded too, as FSDP2 always does".into());
-    }
-    if source.degree(Axis::Context) > 1 && !is_fsdp(source) {
-        notes.push("zero 0: weights are sharded all the same along context ranks".into());
-    }
     if source.degree(Axis::Tensor) > 1 {
         let tensor = source.degree(Axis::Tensor);
         notes.push(format!(
             "tensor {tensor}: give from_config or from_pretrained tp_plan=\"auto\" and the mesh of accelerate"
         ));
-    }
-    if arrangement.sequence {
-        notes.push(
-            "sequence parallelism between cut matrices is not done: more memory, the same result".into(),
-        );
-    }
-    match arrangement.recompute {
-        Recompute::Selective => {
-            notes.push(
-                "selective recompute: use a fused attention, which does not keep its core anyway".into(),
-            );
-        }
-        Recompute::Full if arrangement.recompute_every > 1 => {
-            let every = arrangement.recompute_every;
-            notes.push(format!("recompute of every {every} blocks: here of every block, which needs less memory and more time"));
-        }
-        Recompute::Full | Recompute::None => {}
     }
     if source.train().schedule == Schedule::Linear && source.train().final_fraction > 0.0 {
         notes.push(format!("the learning rate falls to 0, not to {:?}", source.rate_last()));
@@ -169,7 +126,12 @@ fn parallelism(source: &Source) -> String {
         source.degree(Axis::Tensor)
     );
     if context > 1 {
-        text += &format!("{prefix}cp_backend: torch\n{prefix}cp_comm_strategy: allgather\n");
+        // The ring of PyTorch passes keys and values on by all-to-all.
+        let strategy = match source.arrangement.context_exchange {
+            ContextExchange::AllGather => "allgather",
+            ContextExchange::Ring | ContextExchange::AllToAll => "alltoall",
+        };
+        text += &format!("{prefix}cp_backend: torch\n{prefix}cp_comm_strategy: {strategy}\n");
     }
     text
 }

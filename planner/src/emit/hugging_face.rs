@@ -1,9 +1,9 @@
 //! The model as Hugging Face transformers describe it: a `config.json`, which DeepSpeed and accelerate train alike.
 
+use super::File;
 use super::json::Object;
 use super::source::Source;
-use super::{EmitError, File};
-use dtrain_recipes::{Activation, Decoder, Experts, Norm, Positions};
+use dtrain_recipes::{Decoder, Experts, Positions};
 
 /// The version whose names were checked.
 pub(super) const VERSION: &str = "5.23.0";
@@ -20,25 +20,12 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// The family of the model. `Err` when it is of none.
-    pub(super) fn of(source: &Source) -> Result<Self, EmitError> {
-        let model = source.model;
-        let is_llama = model.positions == Positions::Rotary
-            && model.norm == Norm::Rms
-            && model.activation == Activation::Swiglu;
-        let is_gpt2 = model.positions == Positions::Learned
-            && model.norm == Norm::Layer
-            && model.activation == Activation::Gelu
-            && model.bias
-            && model.kv_heads == model.heads;
-        match model.experts {
-            None if is_llama => Ok(Self::Llama),
-            None if is_gpt2 => Ok(Self::Gpt2),
-            Some(_) if is_llama && !model.bias => Ok(Self::Mixtral),
-            _ => Err(source.cannot(
-                "a decoder that is neither GPT-2, Llama nor Mixtral",
-                "transformers have no such architecture; take positions, norm, activation and bias of one of these",
-            )),
+    /// The family of a model that transformers have.
+    pub(super) fn of(model: &Decoder) -> Self {
+        match (&model.experts, model.positions) {
+            (Some(_), _) => Self::Mixtral,
+            (None, Positions::Rotary) => Self::Llama,
+            (None, Positions::Learned) => Self::Gpt2,
         }
     }
 

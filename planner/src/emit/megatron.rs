@@ -6,20 +6,19 @@ use super::hosts::Hosts;
 use super::source::Source;
 use super::{EmitError, Emitted, File, head};
 use crate::schedule::chunks_of;
-use dtrain_protocol::Axis;
-use dtrain_recipes::{OptimizerKind, PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
+use dtrain_protocol::{Axis, ContextExchange, RankOrder};
+use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
 /// The version whose arguments were checked; `megatron-core` on PyPI carries them since it carries Megatron-LM.
-pub(super) const VERSION: &str = "0.19.2";
+pub(crate) const VERSION: &str = "0.19.2";
 
 /// An argument with its values, such as `--micro-batch-size 4`.
 type Argument = String;
 
 /// One script.
-pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
+pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     refuse(source)?;
     let mut notes = source.notes();
-    notes.extend(source.sync_note());
     notes.extend(own_notes(source));
     let what = format!("Megatron-LM, core {VERSION}: run in the root of its repository, on every host");
     let hosts = Hosts::of(source.plan);
@@ -81,27 +80,12 @@ fn refuse(source: &Source) -> Result<(), EmitError> {
         let what = format!("train.optimizer = {}{with}", super::optimizer_word(kind));
         return Err(source.cannot(what, "use adamw, or sgd (lion with zero 0 or 1)"));
     }
-    let micros = source.split.micro_batches().get();
-    let stages = source.degree(Axis::Pipeline);
-    if source.arrangement.chunks > 1 && !micros.is_multiple_of(stages) {
-        let what = format!("{micros} micro-batches through {stages} interleaved stages");
-        return Err(source.cannot(what, "pin a layout.micro_batch that makes a multiple of layout.pipeline"));
-    }
-    model::refuse(source)
+    Ok(())
 }
 
 fn own_notes(source: &Source) -> Vec<String> {
     let mut notes = Vec::new();
     let arrangement = source.arrangement;
-    match arrangement.schedule {
-        PipelineSchedule::Gpipe => {
-            notes.push("gpipe: 1F1B stands in its place, which computes the same in less memory".into());
-        }
-        PipelineSchedule::ZeroBubble => notes.push(
-            "zero_bubble: 1F1B stands in its place, which computes the same with a longer bubble".into(),
-        ),
-        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => {}
-    }
     if arrangement.recompute == Recompute::Full && arrangement.recompute_every > 1 {
         let every = arrangement.recompute_every;
         notes.push(format!("recompute of every {every} blocks: here of as many, but the first of each run"));
@@ -125,11 +109,25 @@ fn layout(source: &Source) -> Vec<Argument> {
         format!("--context-parallel-size {}", degree(Axis::Context)),
     ];
     if source.model.experts.is_some() {
-        arguments.push(format!("--expert-model-parallel-size {}", degree(Axis::Expert)));
-        arguments.push(format!("--expert-tensor-parallel-size {}", degree(Axis::Tensor)));
+        let fold = arrangement.expert_fold;
+        // Experts that are folded over the tensor ranks are whole on each of them.
+        let cut = if fold > 1 { 1 } else { degree(Axis::Tensor) };
+        arguments.push(format!("--expert-model-parallel-size {}", degree(Axis::Expert) * fold));
+        arguments.push(format!("--expert-tensor-parallel-size {cut}"));
     }
-    if arrangement.sequence || needs_sequence(source) {
+    if arrangement.sequence {
         arguments.push("--sequence-parallel".into());
+    }
+    if degree(Axis::Context) > 1 {
+        let kind = match arrangement.context_exchange {
+            ContextExchange::Ring => "p2p",
+            ContextExchange::AllGather => "all_gather",
+            ContextExchange::AllToAll => "a2a",
+        };
+        arguments.push(format!("--cp-comm-type {kind}"));
+    }
+    if arrangement.order == RankOrder::DataOutermost {
+        arguments.push("--use-tp-pp-dp-mapping".into());
     }
     arguments.extend(stages(source));
     arguments.extend(state(source));
@@ -137,16 +135,11 @@ fn layout(source: &Source) -> Vec<Argument> {
     arguments
 }
 
-/// Megatron-LM refuses experts on tensor ranks that do not also hold parts of the sequence.
-fn needs_sequence(source: &Source) -> bool {
-    source.model.experts.is_some() && source.degree(Axis::Tensor) > 1
-}
-
 /// Even runs of blocks by their number; uneven ones by a letter for each block, `t`, with `E` and `L` at the ends.
 fn stages(source: &Source) -> Option<Argument> {
     let (stages, chunks) = (source.degree(Axis::Pipeline), source.arrangement.chunks);
     let blocks = source.model.layers;
-    if blocks.is_multiple_of(stages * chunks) {
+    if blocks.is_multiple_of(stages * chunks) && source.arrangement.ends.are_free() || stages == 1 {
         return (chunks > 1).then(|| format!("--num-virtual-stages-per-pipeline-rank {chunks}"));
     }
     let runs =

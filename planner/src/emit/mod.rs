@@ -4,21 +4,23 @@
 //! differently, or leaves to the user, is a note. A note stands at the head of the file where the format has
 //! comments, and is returned for the caller to show. Nothing is left out without a word.
 
-mod deepspeed;
-mod fsdp;
+pub(crate) mod deepspeed;
+pub(crate) mod fsdp;
 mod hosts;
 mod hugging_face;
 mod json;
 mod kubernetes;
-mod megatron;
+pub(crate) mod megatron;
+pub(crate) mod own;
 mod slurm;
 mod source;
-mod torchtitan;
+pub(crate) mod torchtitan;
 
 use crate::Plan;
+use crate::engine::{self, Engine};
 use dtrain_recipes::OptimizerKind;
 use serde::Serialize;
-use source::Source;
+pub use source::Source;
 use std::fmt::Write;
 
 /// What a plan can be turned into.
@@ -106,6 +108,17 @@ impl Format {
         }
     }
 
+    /// The engine that reads it; `None` for what launches any program.
+    pub fn engine(self) -> Option<&'static dyn Engine> {
+        match self {
+            Self::Torchtitan => Some(&engine::TORCHTITAN),
+            Self::Megatron => Some(&engine::MEGATRON),
+            Self::Deepspeed => Some(&engine::DEEPSPEED),
+            Self::Fsdp => Some(&engine::FSDP),
+            Self::Slurm | Self::Kubernetes => None,
+        }
+    }
+
     /// The format called `name`; `Err` names those that there are.
     pub fn parse(name: &str) -> Result<Self, EmitError> {
         let known = Self::ALL.into_iter().find(|format| format.word() == name);
@@ -119,13 +132,10 @@ impl Format {
 
 /// The best choice of `plan` in another engine's words. `Err` when the engine cannot train so.
 pub fn emit(plan: &Plan, format: Format) -> Result<Emitted, EmitError> {
-    match format {
-        Format::Torchtitan => torchtitan::emit(&Source::of(plan, "torchtitan")?),
-        Format::Megatron => megatron::emit(&Source::of(plan, "Megatron-LM")?),
-        Format::Deepspeed => deepspeed::emit(&Source::of(plan, "DeepSpeed")?),
-        Format::Fsdp => fsdp::emit(&Source::of(plan, "FSDP2")?),
-        Format::Slurm => Ok(slurm::emit(plan)),
-        Format::Kubernetes => Ok(kubernetes::emit(plan)),
+    match (format.engine(), format) {
+        (Some(engine), _) => engine.emit(&Source::of(plan, engine)?),
+        (None, Format::Kubernetes) => Ok(kubernetes::emit(plan)),
+        (None, _) => Ok(slurm::emit(plan)),
     }
 }
 

@@ -1,37 +1,43 @@
 //! What every engine reads from a plan, each value once.
 
 use super::EmitError;
+use crate::engine::Engine;
 use crate::{BatchSplit, Plan};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
 use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Valid, ZeroStage};
 
 /// A plan for a decoder, as an engine reads it.
-pub(super) struct Source<'a> {
-    /// The engine, as it is called in errors.
-    pub(super) engine: &'static str,
+pub struct Source<'a> {
+    /// The engine that will read it.
+    pub(crate) engine: &'static dyn Engine,
     /// The plan.
-    pub(super) plan: &'a Plan,
+    pub(crate) plan: &'a Plan,
     /// The model.
-    pub(super) model: &'a Decoder,
+    pub(crate) model: &'a Decoder,
     /// How its work is arranged.
-    pub(super) arrangement: &'a Arrangement,
+    pub(crate) arrangement: &'a Arrangement,
     /// How its batch is split.
-    pub(super) split: &'a BatchSplit,
+    pub(crate) split: &'a BatchSplit,
 }
 
 impl<'a> Source<'a> {
-    /// Reads a plan. `Err` when it is for another kind of model, or when replicas do not do alike.
-    pub(super) fn of(plan: &'a Plan, engine: &'static str) -> Result<Self, EmitError> {
+    /// Reads a plan. `Err` when it is for another kind of model, when replicas do not do alike, or when the engine cannot run
+    /// its layout.
+    pub(crate) fn of(plan: &'a Plan, engine: &'static dyn Engine) -> Result<Self, EmitError> {
         let kind = match &plan.recipe.model {
             Model::Decoder(model) => return Self::of_decoder(plan, engine, model),
             Model::Mlp(_) => "mlp",
             Model::Cnn(_) => "cnn",
             Model::Command(_) => "command",
         };
-        Err(EmitError::OtherModel { engine, kind })
+        Err(EmitError::OtherModel { engine: engine.title(), kind })
     }
 
-    fn of_decoder(plan: &'a Plan, engine: &'static str, model: &'a Decoder) -> Result<Self, EmitError> {
+    fn of_decoder(
+        plan: &'a Plan,
+        engine: &'static dyn Engine,
+        model: &'a Decoder,
+    ) -> Result<Self, EmitError> {
         let candidate = &plan.best().candidate;
         let (arrangement, split) = (&candidate.arrangement, &candidate.split);
         let source = Self { engine, plan, model, arrangement, split };
@@ -40,72 +46,77 @@ impl<'a> Source<'a> {
             let what = format!("replicas do {shares:?} micro-batches each");
             return Err(source.cannot(what, "remove layout.shares"));
         }
+        let micro_batches = split.micro_batches().get();
+        if let Some(reason) = engine.cannot(model, arrangement, micro_batches) {
+            let what = format!("{} ({}, {micro_batches} micro-batches)", reason.what, arrangement.layout);
+            return Err(source.cannot(what, reason.instead));
+        }
         Ok(source)
     }
 
     /// An error about `what` the plan says, with what to do `instead`.
-    pub(super) fn cannot(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
-        EmitError::CannotSay { engine: self.engine, what: what.into(), instead }
+    pub(crate) fn cannot(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
+        EmitError::CannotSay { engine: self.engine.title(), what: what.into(), instead }
     }
 
     /// The degree along an axis.
-    pub(super) fn degree(&self, axis: Axis) -> u32 {
+    pub(crate) fn degree(&self, axis: Axis) -> u32 {
         self.arrangement.layout.degree(axis)
     }
 
     /// Ranks that read samples of their own: what engines call data parallel, whose expert axis lies within it.
-    pub(super) fn readers(&self) -> u32 {
+    pub(crate) fn readers(&self) -> u32 {
         self.arrangement.layout.readers()
     }
 
     /// Replicas that keep the same shard; 1 when all replicas share one copy of the state.
-    pub(super) fn copies(&self) -> u32 {
+    pub(crate) fn copies(&self) -> u32 {
         self.arrangement.replicas() / self.shard()
     }
 
     /// Replicas among which state is sharded; 1 when nothing is.
-    pub(super) fn shard(&self) -> u32 {
+    pub(crate) fn shard(&self) -> u32 {
         if self.arrangement.zero == ZeroStage::Zero0 { 1 } else { self.arrangement.shard }
     }
 
     /// How the weights are moved.
-    pub(super) fn train(&self) -> &'a Train {
+    pub(crate) fn train(&self) -> &'a Train {
         &self.plan.recipe.train
     }
 
     /// Optimizer.
-    pub(super) fn optimizer(&self) -> &'a Optimizer {
+    pub(crate) fn optimizer(&self) -> &'a Optimizer {
         &self.train().optimizer
     }
 
     /// Peak learning rate.
-    pub(super) fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.plan.best().candidate.learning_rate
     }
 
     /// Learning rate at the end, rounded to 12 digits so that it has no dust of binary fractions.
-    pub(super) fn rate_last(&self) -> f64 {
+    pub(crate) fn rate_last(&self) -> f64 {
         let text = format!("{:.11e}", self.rate() * self.train().final_fraction);
         text.parse().expect("it was just written")
     }
 
     /// Optimizer steps over which the learning rate falls.
-    pub(super) fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.plan.best().pace.schedule_steps
     }
 
     /// Optimizer steps of the warm-up.
-    pub(super) fn warmup(&self) -> u64 {
+    pub(crate) fn warmup(&self) -> u64 {
         self.plan.best().pace.warmup.value
     }
 
     /// The training data; every decoder has some.
-    pub(super) fn data(&self) -> &'a Data {
+    pub(crate) fn data(&self) -> &'a Data {
         self.plan.recipe.data.as_ref().expect("only a foreign command has no data")
     }
 
     /// Fraction of the training data that is held back; `None` when validation has files of its own.
-    pub(super) fn valid_fraction(&self) -> Option<f64> {
+    pub(crate) fn valid_fraction(&self) -> Option<f64> {
         match self.data().valid {
             Valid::Fraction(fraction) => Some(fraction),
             Valid::Files(_) => None,
@@ -113,13 +124,13 @@ impl<'a> Source<'a> {
     }
 
     /// The files of the training data as they are named in the recipe, joined to its folder.
-    pub(super) fn train_files(&self) -> Vec<String> {
+    pub(crate) fn train_files(&self) -> Vec<String> {
         let root = &self.plan.data_root;
         self.data().train.iter().map(|path| root.join(path).display().to_string()).collect()
     }
 
     /// Notes that hold for every engine: where the plan was made, what ends it, and its data.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.arrangement.device == DeviceKind::Cpu {
             notes.push(format!(
@@ -145,13 +156,6 @@ impl<'a> Source<'a> {
         }
         notes.push(format!("data: {}", self.data_words()));
         notes
-    }
-
-    /// A note where the plan is approximate: nobody else trains so.
-    pub(super) fn sync_note(&self) -> Option<String> {
-        let sync = self.arrangement.sync;
-        let told = || format!("the plan is approximate ({sync}); here every step sums exact gradients");
-        (!sync.is_exact()).then(told)
     }
 
     fn data_words(&self) -> String {

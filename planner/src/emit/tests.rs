@@ -4,7 +4,7 @@ use super::*;
 use crate::BatchSplit;
 use crate::planning::plan;
 use crate::sample;
-use dtrain_protocol::{Arrangement, DeviceKind, Layout};
+use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, Ends, Layout, RankOrder};
 use dtrain_recipes::*;
 use proptest::prelude::*;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -70,6 +70,54 @@ fn hybrid() -> Plan {
     planned(sample::llama(), Arrangement { shard: 4, ..arranged(layout, ZeroStage::Zero3) })
 }
 
+/// Cut matrices and sharded weights, where whole activations lie between the matrices.
+fn cut() -> Plan {
+    let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
+    planned(sample::llama(), Arrangement { recompute: Recompute::Full, ..arranged(layout, ZeroStage::Zero3) })
+}
+
+/// Four replicas with shards of gradients.
+fn gradients() -> Plan {
+    planned(sample::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero2))
+}
+
+/// A mixture whose experts are whole on every rank.
+fn whole() -> Plan {
+    planned(sample::experts(), arranged(Layout::replicas(n(4)), ZeroStage::Zero3))
+}
+
+/// Two stages of two chunks with sharded gradients, and keys and values that are gathered.
+fn gathered() -> Plan {
+    let layout = Layout { pipeline: n(2), context: n(2), ..Layout::replicas(n(2)) };
+    let arrangement = Arrangement {
+        schedule: PipelineSchedule::Interleaved,
+        chunks: 2,
+        context_exchange: ContextExchange::AllGather,
+        ..arranged(layout, ZeroStage::Zero2)
+    };
+    planned(sample::llama(), arrangement)
+}
+
+/// Shorter stages at the ends, heads exchanged for parts of sequences, stages nearer than replicas.
+fn ends() -> Plan {
+    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let layout = Layout { pipeline: n(2), context: n(2), ..Layout::replicas(n(2)) };
+    let arrangement = Arrangement {
+        ends: Ends { embedding: 0, head: 2 },
+        context_exchange: ContextExchange::AllToAll,
+        order: RankOrder::DataOutermost,
+        ..arranged(layout, ZeroStage::Zero1)
+    };
+    planned(Model::Decoder(Decoder { layers: 6, ..model }), arrangement)
+}
+
+/// Experts folded over the tensor ranks.
+fn folded() -> Plan {
+    let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
+    let arrangement = Arrangement { sequence: true, expert_fold: 2, ..arranged(layout, ZeroStage::Zero2) };
+    planned(sample::experts(), arrangement)
+}
+
 /// One rank on a CPU, as the planner chose it.
 fn single() -> Plan {
     let (recipe, host) = (sample::recipe(), sample::host(1));
@@ -84,7 +132,7 @@ fn hosts() -> Plan {
 }
 
 /// All of them with their names.
-fn plans() -> [(&'static str, Plan); 7] {
+fn plans() -> [(&'static str, Plan); 13] {
     let (gpt, llama, pipeline) = (gpt(), llama(), pipeline());
     [
         ("gpt", gpt),
@@ -94,6 +142,12 @@ fn plans() -> [(&'static str, Plan); 7] {
         ("hybrid", hybrid()),
         ("single", single()),
         ("hosts", hosts()),
+        ("cut", cut()),
+        ("gradients", gradients()),
+        ("whole", whole()),
+        ("gathered", gathered()),
+        ("ends", ends()),
+        ("folded", folded()),
     ]
 }
 
@@ -167,20 +221,19 @@ fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
     };
     refused(&with(OptimizerKind::Lion), Format::Torchtitan, "train.optimizer = \"lion\"; its only optimizer");
     refused(&with(OptimizerKind::Lion), Format::Megatron, "train.optimizer = \"lion\" with zero 2 or 3");
-    refused(&with(OptimizerKind::Lamb), Format::Deepspeed, "train.optimizer = \"lamb\"");
-    refused(&with(OptimizerKind::Lamb), Format::Fsdp, "train.optimizer = \"lamb\"");
+    let mut lamb = cut();
+    lamb.recipe.train.optimizer.kind = OptimizerKind::Lamb;
+    refused(&lamb, Format::Deepspeed, "train.optimizer = \"lamb\"");
+    refused(&lamb, Format::Fsdp, "train.optimizer = \"lamb\"");
     refused(&gpt(), Format::Torchtitan, "not of the Llama family");
-    refused(&pipeline(), Format::Deepspeed, "layout.pipeline = 2; it cuts pipelines in the program");
-    refused(
-        &pipeline(),
-        Format::Fsdp,
-        "layout.pipeline = 2; accelerate cuts along data, tensor and context only",
-    );
-    refused(&experts(), Format::Fsdp, "layout.expert = 2");
-    refused(&hybrid(), Format::Deepspeed, "layout.context = 2");
+    refused(&pipeline(), Format::Deepspeed, "pipeline parallelism (data 2 × pipeline 2");
+    refused(&pipeline(), Format::Deepspeed, "micro-batches); it cuts pipelines in the program");
+    refused(&pipeline(), Format::Fsdp, "pipeline parallelism (data 2 × pipeline 2");
+    refused(&experts(), Format::Fsdp, "expert parallelism (data 2 × expert 2");
+    refused(&hybrid(), Format::Deepspeed, "context parallelism (data 4 × context 2");
     let mut half = llama();
     half.choices[0].candidate.arrangement.precision = Precision::F16;
-    refused(&half, Format::Torchtitan, "train.precision = \"f16\"; pin \"bf16\" or \"f32\"");
+    refused(&half, Format::Torchtitan, "train.precision = \"f16\" (data 4 × tensor 2");
     let mut uneven = gpt();
     uneven.choices[0].candidate.split = BatchSplit::of_shares(&[8, 8, 8, 16], n(8)).expect("it splits");
     for format in [Format::Megatron, Format::Deepspeed, Format::Fsdp] {
@@ -205,22 +258,17 @@ fn stages_of_other_lengths_are_told_block_by_block() {
 }
 
 #[test]
-fn what_is_approximate_is_told_or_done() {
+fn what_is_approximate_is_done_or_refused() {
     let mut plan = gpt();
     let sync = &mut plan.choices[0].candidate.arrangement.sync;
     *sync = Synchronisation { compress: Compression::Bf16, ..Synchronisation::EXACT };
     let config = shown(&plan, Format::Deepspeed);
     assert!(config.contains("\"communication_data_type\": \"bf16\""), "{config}");
     for format in [Format::Megatron, Format::Fsdp] {
-        let notes = emit(&plan, format).expect("it can be said").notes;
-        assert!(notes.iter().any(|note| note.contains("approximate (bf16 on the wire)")), "{notes:?}");
+        refused(&plan, format, "replicas that are kept alike approximately");
     }
     plan.choices[0].candidate.arrangement.sync.staleness = 2;
-    let config = shown(&plan, Format::Deepspeed);
-    assert!(
-        !config.contains("communication_data_type") && config.contains("gradients up to 2 steps old"),
-        "{config}"
-    );
+    refused(&plan, Format::Deepspeed, "replicas that are kept alike approximately");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use dtrain_protocol::Axis;
 use dtrain_recipes::{OptimizerKind, PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
 
 /// The version whose sources the names below were checked against.
-pub(super) const VERSION: &str = "0.3.0";
+pub(crate) const VERSION: &str = "0.3.0";
 
 /// Name of the Python module.
 const MODULE: &str = "dtrain_config";
@@ -25,11 +25,10 @@ struct Sharding {
 }
 
 /// One Python module with a function `train`, which returns the `Trainer.Config`.
-pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
+pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     refuse(source)?;
-    let sharding = sharding(source)?;
+    let sharding = sharding(source);
     let mut notes = source.notes();
-    notes.extend(source.sync_note());
     notes.extend(own_notes(source));
     let Hosts { count, each } = Hosts::of(source.plan);
     let meet = if count > 1 {
@@ -47,67 +46,27 @@ pub(super) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     Ok(Emitted { files: vec![File { name: format!("{MODULE}.py"), text }], notes, start })
 }
 
-/// What torchtitan has no word for, and would not run or would train something else.
 fn refuse(source: &Source) -> Result<(), EmitError> {
-    model::refuse(source)?;
     if source.optimizer().kind != OptimizerKind::Adamw {
         let what = format!("train.optimizer = {}", super::optimizer_word(source.optimizer().kind));
         return Err(source.cannot(what, "its only optimizer here is adamw"));
     }
-    if source.arrangement.precision == Precision::F16 {
-        return Err(source.cannot("train.precision = \"f16\"", "pin \"bf16\" or \"f32\""));
-    }
-    if source.model.tied && source.degree(Axis::Pipeline) > 1 {
-        let what = "a tied head in a pipeline";
-        return Err(source.cannot(what, "set model.tied = false or pin layout.pipeline = 1"));
-    }
     Ok(())
 }
 
-/// Shards lie within `data × expert × context` as in the plan; experts need theirs to be at least as many.
-fn sharding(source: &Source) -> Result<Sharding, EmitError> {
-    let (readers, context) = (source.readers(), source.degree(Axis::Context));
-    let wanted = match source.arrangement.zero {
-        ZeroStage::Zero0 => source.degree(Axis::Expert) * context,
-        _ => source.shard(),
-    };
-    let cut = wanted * source.degree(Axis::Tensor);
-    if !wanted.is_multiple_of(context) || !cut.is_multiple_of(source.degree(Axis::Expert)) {
-        let what = format!("shards over {wanted} of {} replicas", source.arrangement.replicas());
-        return Err(source.cannot(what, "pin layout.shard to a multiple of layout.context × layout.expert"));
-    }
-    let shard = wanted / context;
-    Ok(Sharding { replicate: readers / shard, shard })
+/// Shards lie within `data × expert × context` as in the plan.
+fn sharding(source: &Source) -> Sharding {
+    let context = source.degree(Axis::Context);
+    let shard = (source.shard() / context).max(1);
+    Sharding { replicate: source.readers() / shard, shard }
 }
 
 fn own_notes(source: &Source) -> Vec<String> {
     let mut notes = Vec::new();
-    let arrangement = source.arrangement;
-    let (context, expert) = (source.degree(Axis::Context), source.degree(Axis::Expert));
-    match arrangement.zero {
-        ZeroStage::Zero0 if context * expert > 1 => {
-            notes.push("zero 0: weights are sharded all the same along context and expert ranks".into());
-        }
-        ZeroStage::Zero1 => notes.push("zero 1: gradients are sharded too, as FSDP2 always does".into()),
-        _ => {}
-    }
-    if expert > 1 && source.degree(Axis::Tensor) > 1 {
-        notes.push("experts are not cut along the tensor axis; those ranks shard them instead".into());
-    }
-    if arrangement.schedule == PipelineSchedule::ZeroBubble {
+    if source.arrangement.recompute == Recompute::Selective {
         notes.push(
-            "zero_bubble: 1F1B stands in its place, which computes the same with a longer bubble".into(),
-        );
-    }
-    match arrangement.recompute {
-        Recompute::Selective => notes.push(
             "selective recompute: SelectiveAC computes cheap operations and every second product again, not the attention core".into(),
-        ),
-        Recompute::Full if arrangement.recompute_every > 1 => notes.push(format!(
-            "recompute of every {} blocks: here of every block, which needs less memory and more time",
-            arrangement.recompute_every
-        )),
-        Recompute::Full | Recompute::None => {}
+        );
     }
     notes.extend(model::notes(source));
     notes
@@ -208,7 +167,7 @@ fn parallelism(source: &Source, sharding: &Sharding) -> String {
         sharding.shard,
         degree(Axis::Tensor),
         degree(Axis::Context),
-        degree(Axis::Expert),
+        degree(Axis::Expert) * source.arrangement.expert_fold,
         degree(Axis::Pipeline)
     );
     if degree(Axis::Pipeline) > 1 {
@@ -223,7 +182,9 @@ fn stages(source: &Source) -> String {
     let name = match arrangement.schedule {
         PipelineSchedule::Gpipe => "GPipe",
         PipelineSchedule::Interleaved => "Interleaved1F1B",
-        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::ZeroBubble => "1F1B",
+        PipelineSchedule::OneForwardOneBackward => "1F1B",
+        // ZB1P, which with one part a stage is ZB-H1.
+        PipelineSchedule::ZeroBubble => "InterleavedZeroBubble",
     };
     let blocks = source.model.layers;
     let mut parts = String::new();

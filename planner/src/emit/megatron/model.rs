@@ -1,17 +1,7 @@
 //! The arguments that say what the model is.
 
 use super::Source;
-use crate::emit::EmitError;
 use dtrain_recipes::{Activation, Experts, Norm, Positions};
-
-/// Models that Megatron-LM has no arguments for.
-pub(super) fn refuse(source: &Source) -> Result<(), EmitError> {
-    let model = source.model;
-    if model.experts.is_some() && model.bias {
-        return Err(source.cannot("biases beside experts without", "set model.bias = false"));
-    }
-    Ok(())
-}
 
 /// What is told of the model.
 pub(super) fn notes(source: &Source) -> Vec<String> {
@@ -20,9 +10,6 @@ pub(super) fn notes(source: &Source) -> Vec<String> {
         notes.push("the recipe validates on files of its own: give them with --valid-data-path, and the others with --train-data-path".into());
     }
     let Some(experts) = source.model.experts else { return notes };
-    if super::needs_sequence(source) && !source.arrangement.sequence {
-        notes.push("sequence parallelism is on, as Megatron-LM asks of experts on tensor ranks; the result is the same".into());
-    }
     if experts.capacity.is_some() {
         notes.push(
             "the capacity of experts is counted over a micro-batch here, over each sequence in the plan"

@@ -1,25 +1,8 @@
 //! The part of the Python module that builds the model.
 
 use super::Source;
-use crate::emit::EmitError;
 
-use dtrain_recipes::{Activation, DataFormat, Experts, Norm, Positions, Recompute};
-
-/// Models that torchtitan has no parts for.
-pub(super) fn refuse(source: &Source) -> Result<(), EmitError> {
-    let model = source.model;
-    let is_llama = model.positions == Positions::Rotary
-        && model.norm == Norm::Rms
-        && model.activation == Activation::Swiglu
-        && !model.bias;
-    if is_llama {
-        return Ok(());
-    }
-    let what = "a decoder that is not of the Llama family";
-    let instead = "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false; \
-                   `megatron`, `deepspeed` and `fsdp` know GPT-2";
-    Err(source.cannot(what, instead))
-}
+use dtrain_recipes::{DataFormat, Experts, Recompute};
 
 /// What is told of the model.
 pub(super) fn notes(source: &Source) -> Vec<String> {

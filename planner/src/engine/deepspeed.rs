@@ -1,0 +1,77 @@
+//! DeepSpeed: rules read from its sources, version 0.19.8.
+
+use super::{Cannot, Engine, cannot, rules};
+use crate::emit::{EmitError, Emitted, Source, deepspeed};
+use dtrain_protocol::Arrangement;
+use dtrain_recipes::{Compression, Decoder, ZeroStage};
+
+/// DeepSpeed.
+#[derive(Clone, Copy, Debug)]
+pub struct DeepSpeed;
+
+impl Engine for DeepSpeed {
+    fn name(&self) -> &'static str {
+        "deepspeed"
+    }
+
+    fn title(&self) -> &'static str {
+        "DeepSpeed"
+    }
+
+    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        rules::hugging_face(model)
+            .or_else(|| no_pipeline(arrangement))
+            .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| sums(arrangement))
+            .or_else(|| rules::whole_heads(model, arrangement))
+            .or_else(|| rules::whole_blocks(arrangement))
+            .or_else(|| axes(arrangement))
+            .or_else(|| state(arrangement))
+    }
+
+    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+        deepspeed::emit(source)
+    }
+}
+
+fn no_pipeline(arrangement: &Arrangement) -> Option<Cannot> {
+    let instead = "it cuts pipelines in the program (PipelineModule), not in its configuration; pin layout.pipeline = 1";
+    rules::no_pipeline(arrangement).map(|reason| Cannot { instead, ..reason })
+}
+
+/// Sums may be rounded on the wire (`communication_data_type`).
+fn sums(arrangement: &Arrangement) -> Option<Cannot> {
+    let sync = &arrangement.sync;
+    match sync.compress {
+        Compression::F16 | Compression::Bf16 if sync.local.is_none() && sync.staleness == 0 => None,
+        _ => rules::exact(arrangement),
+    }
+}
+
+fn axes(arrangement: &Arrangement) -> Option<Cannot> {
+    let layout = &arrangement.layout;
+    if layout.context.get() > 1 {
+        return cannot(
+            "context parallelism",
+            "its sequence parallelism (Ulysses) is set up in the program; pin layout.context = 1",
+        );
+    }
+    if arrangement.sequence {
+        return cannot("sequence parallelism between tensor ranks", "pin layout.sequence = false");
+    }
+    if arrangement.expert_fold > 1 || layout.expert.get() > 1 && layout.tensor.get() > 1 {
+        return cannot(
+            "experts spread over ranks with tensor parallelism",
+            "pin layout.expert or layout.tensor to 1",
+        );
+    }
+    None
+}
+
+/// State is sharded among all replicas; groups of them (MiCS) were removed.
+fn state(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.zero == ZeroStage::Zero0 || arrangement.shard == arrangement.replicas() {
+        return None;
+    }
+    cannot("shard groups smaller than all replicas", "pin layout.shard to all replicas")
+}

@@ -1,0 +1,96 @@
+//! PyTorch's FSDP2 by Hugging Face accelerate: rules read from `parallelism_config.py` of accelerate 1.15.0, and from the plans
+//! for tensor parallelism of transformers 5.23.0.
+
+use super::{Cannot, Engine, cannot, rules};
+use crate::emit::{EmitError, Emitted, Source, fsdp};
+use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_recipes::{Decoder, ZeroStage};
+
+/// PyTorch's FSDP2 by Hugging Face accelerate.
+#[derive(Clone, Copy, Debug)]
+pub struct Fsdp;
+
+impl Engine for Fsdp {
+    fn name(&self) -> &'static str {
+        "fsdp"
+    }
+
+    fn title(&self) -> &'static str {
+        "FSDP2"
+    }
+
+    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        rules::hugging_face(model)
+            .or_else(|| rules::no_pipeline(arrangement))
+            .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| rules::exact(arrangement))
+            .or_else(|| rules::whole_heads(model, arrangement))
+            .or_else(|| rules::whole_blocks(arrangement))
+            .or_else(|| axes(model, arrangement))
+            .or_else(|| state(arrangement))
+    }
+
+    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+        fsdp::emit(source)
+    }
+}
+
+fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    let layout = &arrangement.layout;
+    if layout.expert.get() > 1 || arrangement.expert_fold > 1 {
+        return cannot("expert parallelism", "pin layout.expert = 1");
+    }
+    if arrangement.sequence {
+        return cannot("sequence parallelism between tensor ranks", "pin layout.sequence = false");
+    }
+    if layout.tensor.get() > 1 && rules::is_gpt2(model) {
+        return cannot(
+            "tensor parallelism of GPT-2",
+            "transformers have no plan for it; pin layout.tensor = 1",
+        );
+    }
+    if layout.context.get() == 1 {
+        return None;
+    }
+    if arrangement.context_exchange == ContextExchange::AllToAll {
+        return cannot(
+            "context parallelism by all-to-all of heads",
+            "exchange keys and values in a ring, or gather them",
+        );
+    }
+    if !model.context.is_multiple_of(2 * layout.context.get()) {
+        return cannot(
+            "sequences that are no multiple of twice the context ranks",
+            "pin another layout.context",
+        );
+    }
+    None
+}
+
+/// `dp_replicate × dp_shard × cp × tp`: shards lie over `dp_shard × cp`, and replicas of unsharded state are those of
+/// `DistributedDataParallel`, which nothing else goes with.
+fn state(arrangement: &Arrangement) -> Option<Cannot> {
+    let layout = &arrangement.layout;
+    let (data, context) = (layout.data.get(), layout.context.get());
+    let is_cut = layout.tensor.get() * context > 1;
+    match arrangement.zero {
+        ZeroStage::Zero0 if is_cut => {
+            cannot("zero 0 with tensor or context parallelism", "pin layout.zero = 2 or 3")
+        }
+        ZeroStage::Zero0 => None,
+        ZeroStage::Zero1 => cannot("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3"),
+        ZeroStage::Zero2 | ZeroStage::Zero3 if !arrangement.shard.is_multiple_of(context) => cannot(
+            "shard groups that hold parts of a sequence only",
+            "pin layout.shard to a multiple of layout.context",
+        ),
+        ZeroStage::Zero2 | ZeroStage::Zero3 => {
+            let groups = data * context / arrangement.shard;
+            let is_alone = arrangement.shard == 1 && (is_cut || data > 1);
+            if is_alone || arrangement.shard == context && groups > 1 {
+                cannot("shard groups of one reader", "pin a larger layout.shard")
+            } else {
+                None
+            }
+        }
+    }
+}

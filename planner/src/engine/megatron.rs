@@ -1,0 +1,155 @@
+//! Megatron-LM: rules read from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
+
+use super::{Cannot, Engine, cannot, rules};
+use crate::emit::{EmitError, Emitted, Source, megatron};
+use crate::schedule::chunks_of;
+use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
+
+/// Megatron-LM on Megatron-Core.
+#[derive(Clone, Copy, Debug)]
+pub struct Megatron;
+
+impl Engine for Megatron {
+    fn name(&self) -> &'static str {
+        "megatron"
+    }
+
+    fn title(&self) -> &'static str {
+        "Megatron-LM"
+    }
+
+    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        rules::of_all(model, arrangement, micro_batches)
+            .or_else(|| rules::exact(arrangement))
+            .or_else(|| pipeline(arrangement))
+            .or_else(|| matrices(model, arrangement))
+            .or_else(|| context(model, arrangement))
+            .or_else(|| experts(model, arrangement))
+            .or_else(|| recompute(model, arrangement))
+    }
+
+    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+        megatron::emit(source)
+    }
+}
+
+/// `forward_backward_func` of `core/pipeline_parallel/schedules.py`: 1F1B, interleaved or none.
+fn pipeline(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.layout.pipeline.get() == 1 {
+        return None;
+    }
+    if arrangement.zero >= ZeroStage::Zero2 {
+        return cannot(
+            "zero 2 or 3 in a pipeline",
+            "Megatron-FSDP shards gradients without one; pin layout.zero = 1 or layout.pipeline = 1",
+        );
+    }
+    match arrangement.schedule {
+        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => None,
+        PipelineSchedule::Gpipe => cannot("a pipeline schedule of gpipe", "pin layout.schedule = \"1f1b\""),
+        PipelineSchedule::ZeroBubble => {
+            cannot("a pipeline schedule of zero_bubble", "pin layout.schedule = \"1f1b\"")
+        }
+    }
+}
+
+/// Key and value heads are divided among tensor ranks, or each is on several of them.
+fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
+    if !model.kv_heads.is_multiple_of(tensor) && !tensor.is_multiple_of(model.kv_heads) {
+        return cannot(
+            "tensor ranks that are neither a divisor nor a multiple of the key and value heads",
+            "pin layout.tensor to a divisor of model.kv_heads",
+        );
+    }
+    if arrangement.sequence && !(model.context / context).is_multiple_of(tensor) {
+        return cannot("sequences that the tensor ranks do not divide", "pin layout.sequence = false");
+    }
+    None
+}
+
+/// Context parallelism of Transformer Engine: in 16 bits, and with as many parts on each rank from the start of a sequence
+/// as from its end.
+fn context(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
+    if context == 1 {
+        return None;
+    }
+    if arrangement.precision == Precision::F32 {
+        return cannot("context parallelism in f32", "pin train.precision = \"bf16\"");
+    }
+    if !model.context.is_multiple_of(2 * context) {
+        return cannot(
+            "sequences that are no multiple of twice the context ranks",
+            "pin another layout.context",
+        );
+    }
+    let is_whole = |heads: u32| (heads / tensor).is_multiple_of(context) && heads >= tensor;
+    if arrangement.context_exchange == ContextExchange::AllToAll
+        && !(is_whole(model.heads) && is_whole(model.kv_heads))
+    {
+        return cannot(
+            "context parallelism by all-to-all over ranks that do not divide the heads of a tensor rank",
+            "exchange keys and values in a ring",
+        );
+    }
+    None
+}
+
+/// Expert ranks count from the nearest: `RankGenerator` of `core/parallel_state.py`.
+fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    model.experts?;
+    if model.bias {
+        return cannot("biases beside experts without", "set model.bias = false");
+    }
+    if arrangement.layout.tensor.get() > 1 && !arrangement.sequence {
+        return cannot(
+            "experts with tensor parallelism but no sequence parallelism",
+            "pin layout.sequence = true",
+        );
+    }
+    if let Some(reason) = rules::experts_from_the_nearest(arrangement) {
+        return Some(reason);
+    }
+    let copies = match arrangement.zero {
+        ZeroStage::Zero0 => 1,
+        _ => arrangement.replicas() / arrangement.shard,
+    };
+    if !expert_replicas(arrangement).is_multiple_of(copies) {
+        return cannot(
+            "more shard groups than there are replicas of an expert",
+            "pin layout.shard to all replicas",
+        );
+    }
+    None
+}
+
+/// Ranks that hold the same experts.
+fn expert_replicas(arrangement: &Arrangement) -> u32 {
+    let layout = &arrangement.layout;
+    let dense = layout.data.get() * layout.context.get();
+    match arrangement.expert_fold {
+        1 => dense,
+        fold => dense * layout.tensor.get() / fold,
+    }
+}
+
+/// `--recompute-method block` counts blocks in each run, so all runs must have as many to compute again.
+fn recompute(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    let every = u64::from(arrangement.recompute_every);
+    if arrangement.recompute != Recompute::Full || every == 1 {
+        return None;
+    }
+    let again = |run: std::ops::Range<u32>| u64::from(run.end - run.start).div_ceil(every);
+    let stages = arrangement.layout.pipeline.get();
+    let mut runs = (0..stages).flat_map(|stage| chunks_of(stage, arrangement, model.layers)).map(again);
+    let first = runs.next();
+    if runs.all(|count| Some(count) == first) {
+        return None;
+    }
+    cannot(
+        "recompute of one block in several, in runs of blocks of unequal length",
+        "pin layout.recompute_every = 1",
+    )
+}

@@ -1,0 +1,69 @@
+//! Engines that train: what each can run, and how it is told.
+//!
+//! One rule decides twice: a search asks [`Engine::cannot`] of every layout, and [`Engine::emit`] refuses what it names.
+//! So what cannot be written for an engine is no candidate, and nothing that is written stands in for something else.
+
+mod deepspeed;
+mod dtrain;
+mod fsdp;
+mod megatron;
+mod rules;
+mod torchtitan;
+
+pub use self::deepspeed::DeepSpeed;
+pub use self::dtrain::Dtrain;
+pub use self::fsdp::Fsdp;
+pub use self::megatron::Megatron;
+pub use self::torchtitan::Torchtitan;
+
+use crate::emit::{EmitError, Emitted, Source};
+use dtrain_protocol::Arrangement;
+use dtrain_recipes::Decoder;
+
+/// An engine that trains: what it can run and how it is told.
+pub trait Engine: Sync + std::fmt::Debug {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Its name in errors, as its authors write it.
+    fn title(&self) -> &'static str;
+
+    /// Why it cannot run a layout of a model; `None` where it can. Cheap, as a search asks it of millions of layouts.
+    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot>;
+
+    /// Its files for the best choice of a plan. `Err` where it cannot run the layout, or has no such optimizer.
+    fn emit(&self, source: &Source) -> Result<Emitted, EmitError>;
+}
+
+/// Why an engine cannot run a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cannot {
+    /// What the layout has that the engine has not.
+    pub what: &'static str,
+    /// What to do.
+    pub instead: &'static str,
+}
+
+/// A refusal.
+const fn cannot(what: &'static str, instead: &'static str) -> Option<Cannot> {
+    Some(Cannot { what, instead })
+}
+
+/// dtrain's own worker.
+pub static DTRAIN: Dtrain = Dtrain;
+/// Megatron-LM on Megatron-Core.
+pub static MEGATRON: Megatron = Megatron;
+/// torchtitan.
+pub static TORCHTITAN: Torchtitan = Torchtitan;
+/// PyTorch's FSDP2 by Hugging Face accelerate.
+pub static FSDP: Fsdp = Fsdp;
+/// DeepSpeed.
+pub static DEEPSPEED: DeepSpeed = DeepSpeed;
+
+/// All engines, dtrain first.
+pub static ALL: [&dyn Engine; 5] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED];
+
+/// The engine called `name`.
+pub fn named(name: &str) -> Option<&'static dyn Engine> {
+    ALL.into_iter().find(|engine| engine.name() == name)
+}

@@ -1,0 +1,218 @@
+//! Rules that several engines share.
+
+use super::{Cannot, cannot};
+use crate::schedule::{Shape, is_possible};
+use dtrain_protocol::{Arrangement, split};
+use dtrain_recipes::{Activation, Decoder, Norm, PipelineSchedule, Positions, Recompute, ZeroStage};
+
+/// Layouts that no engine but dtrain's worker has, and those that no engine can have.
+pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    matrices(model, arrangement)
+        .or_else(|| experts(model, arrangement))
+        .or_else(|| stages(model, arrangement, micro_batches))
+        .or_else(|| state(arrangement))
+        .or_else(|| recompute(arrangement))
+}
+
+fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    let tensor = arrangement.layout.tensor.get();
+    if tensor == 1 && arrangement.sequence {
+        return cannot("sequence parallelism without tensor parallelism", "pin layout.sequence = false");
+    }
+    if ![model.hidden, model.heads, model.ffn].iter().all(|size| size.is_multiple_of(tensor)) {
+        return cannot(
+            "matrices whose width or heads the tensor ranks do not divide",
+            "pin another layout.tensor",
+        );
+    }
+    if !model.context.is_multiple_of(arrangement.layout.context.get()) {
+        return cannot("sequences that the context ranks do not divide", "pin another layout.context");
+    }
+    None
+}
+
+/// Key and value heads, in engines that give each tensor rank whole ones.
+pub(super) fn whole_heads(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    if model.kv_heads.is_multiple_of(arrangement.layout.tensor.get()) {
+        return None;
+    }
+    cannot(
+        "key and value heads that the tensor ranks do not divide",
+        "pin layout.tensor to a divisor of model.kv_heads",
+    )
+}
+
+fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    let (layout, fold) = (&arrangement.layout, arrangement.expert_fold);
+    let shared = layout.tensor.get() * layout.context.get();
+    let Some(experts) = &model.experts else {
+        let is_spread = layout.expert.get() > 1 || fold != 1;
+        return if is_spread {
+            cannot("expert parallelism of a model without experts", "pin layout.expert = 1")
+        } else {
+            None
+        };
+    };
+    if fold == 0 || !shared.is_multiple_of(fold) {
+        return cannot(
+            "experts folded over ranks that there are not",
+            "fold over a divisor of tensor × context",
+        );
+    }
+    if !experts.count.is_multiple_of(layout.expert.get() * fold) {
+        return cannot(
+            "experts that their ranks do not divide",
+            "pin layout.expert to a divisor of model.experts",
+        );
+    }
+    None
+}
+
+/// Expert ranks where an engine counts them from the nearest: over the tensor ranks, then those that share sequences, then
+/// replicas. What lies in between must be whole.
+pub(super) fn experts_from_the_nearest(arrangement: &Arrangement) -> Option<Cannot> {
+    let (layout, fold) = (&arrangement.layout, arrangement.expert_fold);
+    let (tensor, context) = (layout.tensor.get(), layout.context.get());
+    if fold > 1 && !fold.is_multiple_of(tensor) {
+        return cannot("experts folded over some of the tensor ranks", "fold over all tensor ranks or none");
+    }
+    if layout.expert.get() > 1 && fold > 1 && fold != tensor * context {
+        return cannot(
+            "experts spread over replicas and only some of the ranks within one",
+            "fold over all tensor and context ranks",
+        );
+    }
+    if layout.expert.get() > 1 && fold == 1 && context > 1 {
+        return cannot(
+            "experts spread over replicas but not over the context ranks between them",
+            "fold over all tensor and context ranks",
+        );
+    }
+    None
+}
+
+fn stages(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    let (stages, chunks, ends) = (arrangement.layout.pipeline.get(), arrangement.chunks, arrangement.ends);
+    if stages == 1 {
+        return if chunks == 1 {
+            None
+        } else {
+            cannot("interleaving without a pipeline", "set one run of blocks")
+        };
+    }
+    if chunks == 0 || (chunks > 1) != (arrangement.schedule == PipelineSchedule::Interleaved) {
+        return cannot(
+            "several runs of blocks on a stage",
+            "interleave where there are several, and only there",
+        );
+    }
+    if !is_possible(arrangement.schedule, Shape { stages, chunks, micros: micro_batches }) {
+        return cannot(
+            "micro-batches of an interleaved pipeline that are no multiple of its stages",
+            "pin a layout.micro_batch that makes a multiple of layout.pipeline",
+        );
+    }
+    let runs = stages * chunks;
+    let counted = u64::from(model.layers) + u64::from(ends.embedding) + u64::from(ends.head);
+    let length = |run| {
+        let share = split::share(counted, run, runs);
+        share.end - share.start
+    };
+    if u64::from(model.layers) < runs.into()
+        || length(0) <= ends.embedding.into()
+        || length(runs - 1) <= ends.head.into()
+    {
+        return cannot("a pipeline stage without blocks", "pin a smaller layout.pipeline");
+    }
+    None
+}
+
+fn state(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.zero == ZeroStage::Zero0 {
+        return None;
+    }
+    if arrangement.shard == 0 || !arrangement.replicas().is_multiple_of(arrangement.shard) {
+        return cannot(
+            "shard groups that do not divide the replicas",
+            "pin layout.shard to a divisor of the replicas",
+        );
+    }
+    None
+}
+
+fn recompute(arrangement: &Arrangement) -> Option<Cannot> {
+    match (arrangement.recompute, arrangement.recompute_every) {
+        (_, 1) | (Recompute::Full, 2..) => None,
+        _ => cannot("recompute of some blocks that is not full", "pin layout.recompute = \"full\""),
+    }
+}
+
+/// Replicas that every step keeps exactly alike.
+pub(super) fn exact(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.sync.is_exact() {
+        return None;
+    }
+    cannot("replicas that are kept alike approximately", "remove the `sync` table")
+}
+
+/// Recompute of every block or none.
+pub(super) fn every_block(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.recompute_every == 1 {
+        return None;
+    }
+    cannot("recompute of one block in several", "pin layout.recompute_every = 1")
+}
+
+/// Blocks that are computed again whole; scores alone are not.
+pub(super) fn whole_blocks(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.recompute != Recompute::Selective {
+        return every_block(arrangement);
+    }
+    let instead = "pin layout.recompute = \"none\": its fused attention does not keep its scores";
+    cannot("selective recompute", instead)
+}
+
+/// Pipelines as the outermost axis.
+pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.order.is_pipeline_outermost() || arrangement.layout.pipeline.get() == 1 {
+        return None;
+    }
+    cannot("pipeline stages nearer to each other than replicas", "let the pipeline be the outermost axis")
+}
+
+/// No pipeline at all.
+pub(super) fn no_pipeline(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.layout.pipeline.get() == 1 {
+        return None;
+    }
+    cannot("pipeline parallelism", "pin layout.pipeline = 1")
+}
+
+/// Whether the model is one of the Llama family, biases aside.
+pub(super) fn is_llama(model: &Decoder) -> bool {
+    model.positions == Positions::Rotary && model.norm == Norm::Rms && model.activation == Activation::Swiglu
+}
+
+/// Whether the model is a GPT-2.
+pub(super) fn is_gpt2(model: &Decoder) -> bool {
+    model.positions == Positions::Learned
+        && model.norm == Norm::Layer
+        && model.activation == Activation::Gelu
+        && model.bias
+        && model.kv_heads == model.heads
+}
+
+/// Models that transformers have.
+pub(super) fn hugging_face(model: &Decoder) -> Option<Cannot> {
+    let is_known = match model.experts {
+        None => is_llama(model) || is_gpt2(model),
+        Some(_) => is_llama(model) && !model.bias,
+    };
+    if is_known {
+        return None;
+    }
+    cannot(
+        "a decoder that is neither GPT-2, Llama nor Mixtral",
+        "transformers have no such architecture; take positions, norm, activation and bias of one of these",
+    )
+}

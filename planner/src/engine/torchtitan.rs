@@ -1,0 +1,125 @@
+//! torchtitan: rules read from its sources, version 0.3.0.
+
+use super::{Cannot, Engine, cannot, rules};
+use crate::emit::{EmitError, Emitted, Source, torchtitan};
+use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
+
+/// torchtitan.
+#[derive(Clone, Copy, Debug)]
+pub struct Torchtitan;
+
+impl Engine for Torchtitan {
+    fn name(&self) -> &'static str {
+        "torchtitan"
+    }
+
+    fn title(&self) -> &'static str {
+        "torchtitan"
+    }
+
+    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        family(model)
+            .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| rules::exact(arrangement))
+            .or_else(|| rules::whole_heads(model, arrangement))
+            .or_else(|| rules::every_block(arrangement))
+            .or_else(|| rules::pipeline_outermost(arrangement))
+            .or_else(|| pipeline(model, arrangement, micro_batches))
+            .or_else(|| axes(arrangement))
+            .or_else(|| state(arrangement))
+    }
+
+    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+        torchtitan::emit(source)
+    }
+}
+
+fn family(model: &Decoder) -> Option<Cannot> {
+    if rules::is_llama(model) && !model.bias {
+        return None;
+    }
+    cannot(
+        "a decoder that is not of the Llama family",
+        "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false; \
+         `megatron`, `deepspeed` and `fsdp` know GPT-2",
+    )
+}
+
+/// Schedules of `torch.distributed.pipelining`. Its `InterleavedZeroBubble` is ZB1P, with one part a stage the ZB-H1 of a
+/// plan; its backward in two halves does not go with checkpointed blocks.
+fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    let stages = arrangement.layout.pipeline.get();
+    if stages == 1 {
+        return None;
+    }
+    if model.tied {
+        return cannot("a tied head in a pipeline", "set model.tied = false or pin layout.pipeline = 1");
+    }
+    if micro_batches < stages {
+        return cannot(
+            "fewer micro-batches than pipeline stages",
+            "pin a smaller layout.micro_batch or layout.pipeline",
+        );
+    }
+    let is_again = arrangement.recompute != Recompute::None;
+    if arrangement.schedule == PipelineSchedule::ZeroBubble {
+        if is_again {
+            return cannot("zero_bubble with recompute", "pin layout.recompute = \"none\"");
+        }
+        if !micro_batches.is_multiple_of(stages) {
+            return cannot(
+                "micro-batches of zero_bubble that are no multiple of the stages",
+                "pin a layout.micro_batch that makes a multiple of layout.pipeline",
+            );
+        }
+    }
+    None
+}
+
+/// Attention is flex attention, which gathers keys and values. Expert ranks count from the nearest.
+fn axes(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.precision == Precision::F16 {
+        return cannot("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
+    }
+    if arrangement.layout.context.get() > 1 && arrangement.context_exchange != ContextExchange::AllGather {
+        return cannot(
+            "context parallelism in a ring or by all-to-all",
+            "let keys and values be gathered (all_gather)",
+        );
+    }
+    let layout = &arrangement.layout;
+    if layout.expert.get() > 1 && arrangement.expert_fold == 1 && layout.tensor.get() > 1 {
+        return cannot(
+            "experts that are spread over replicas and cut along tensor ranks",
+            "fold over all tensor and context ranks",
+        );
+    }
+    rules::experts_from_the_nearest(arrangement)
+}
+
+/// Shards lie over `dp_shard × cp`; experts borrow their ranks from these and from tensor ranks.
+fn state(arrangement: &Arrangement) -> Option<Cannot> {
+    let layout = &arrangement.layout;
+    let context = layout.context.get();
+    match arrangement.zero {
+        ZeroStage::Zero0 if context * layout.expert.get() > 1 => cannot(
+            "zero 0 with context or expert parallelism",
+            "it shards weights along these ranks; pin layout.zero = 2 or 3",
+        ),
+        ZeroStage::Zero0 => None,
+        ZeroStage::Zero1 => cannot("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3"),
+        ZeroStage::Zero2 | ZeroStage::Zero3 => {
+            let spread = layout.expert.get() * arrangement.expert_fold;
+            let ranks = arrangement.shard * layout.tensor.get();
+            if arrangement.shard.is_multiple_of(context) && ranks.is_multiple_of(spread) {
+                None
+            } else {
+                cannot(
+                    "shard groups that hold parts of a sequence or some experts only",
+                    "pin layout.shard to a multiple of layout.context × layout.expert",
+                )
+            }
+        }
+    }
+}
