@@ -86,9 +86,9 @@ fn configuration(source: &Source) -> Object {
         let tensor = Object::default().with("autotp_size", source.degree(Axis::Tensor));
         object = object.object("tensor_parallel", tensor);
     }
-    if source.degree(Axis::Expert) > 1 {
-        let expert =
-            enabled().with("autoep_size", source.degree(Axis::Expert)).with("preset_model", "mixtral");
+    let spread = source.degree(Axis::Expert) * source.arrangement.expert_fold;
+    if spread > 1 {
+        let expert = enabled().with("autoep_size", spread).with("preset_model", "mixtral");
         object = object.object("expert_parallel", expert);
     }
     object

@@ -3,6 +3,7 @@
 use super::hosts::Hosts;
 use super::hugging_face::{self, Family};
 use super::source::Source;
+use super::yaml::number;
 use super::{EmitError, Emitted, File, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
@@ -186,13 +187,4 @@ fn arguments(source: &Source) -> String {
 /// Whether transformers compute blocks again, because nothing of FSDP does.
 fn recomputes_alone(source: &Source) -> bool {
     source.arrangement.recompute == Recompute::Full && !is_fsdp(source) && !is_parallel(source)
-}
-
-/// A number that YAML 1.1 reads as one: with a point before its exponent.
-fn number(value: f64) -> String {
-    let text = format!("{value:?}");
-    match text.split_once('e') {
-        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
-        _ => text,
-    }
 }

@@ -10,11 +10,13 @@ mod hosts;
 mod hugging_face;
 mod json;
 mod kubernetes;
+pub(crate) mod maxtext;
 pub(crate) mod megatron;
 pub(crate) mod own;
 mod slurm;
 mod source;
 pub(crate) mod torchtitan;
+mod yaml;
 
 use crate::Plan;
 use crate::engine::{self, Engine};
@@ -34,6 +36,8 @@ pub enum Format {
     Deepspeed,
     /// A configuration of Hugging Face accelerate for PyTorch's FSDP2, training arguments and the model.
     Fsdp,
+    /// A configuration of MaxText (JAX), and a script that starts it.
+    Maxtext,
     /// A batch script for Slurm.
     Slurm,
     /// An indexed job for Kubernetes.
@@ -93,8 +97,15 @@ pub enum EmitError {
 
 impl Format {
     /// All formats, in the order in which they are told.
-    pub const ALL: [Self; 6] =
-        [Self::Torchtitan, Self::Megatron, Self::Deepspeed, Self::Fsdp, Self::Slurm, Self::Kubernetes];
+    pub const ALL: [Self; 7] = [
+        Self::Torchtitan,
+        Self::Megatron,
+        Self::Deepspeed,
+        Self::Fsdp,
+        Self::Maxtext,
+        Self::Slurm,
+        Self::Kubernetes,
+    ];
 
     /// Its name on the command line.
     pub fn word(self) -> &'static str {
@@ -103,6 +114,7 @@ impl Format {
             Self::Megatron => "megatron",
             Self::Deepspeed => "deepspeed",
             Self::Fsdp => "fsdp",
+            Self::Maxtext => "maxtext",
             Self::Slurm => "slurm",
             Self::Kubernetes => "kubernetes",
         }
@@ -115,6 +127,7 @@ impl Format {
             Self::Megatron => Some(&engine::MEGATRON),
             Self::Deepspeed => Some(&engine::DEEPSPEED),
             Self::Fsdp => Some(&engine::FSDP),
+            Self::Maxtext => Some(&engine::JAX),
             Self::Slurm | Self::Kubernetes => None,
         }
     }

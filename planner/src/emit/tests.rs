@@ -118,6 +118,29 @@ fn folded() -> Plan {
     planned(sample::experts(), arrangement)
 }
 
+/// All forward passes, then all backward passes, over two stages; weights sharded among all replicas.
+fn circular() -> Plan {
+    let layout = Layout { pipeline: n(2), ..Layout::replicas(n(2)) };
+    let arrangement = Arrangement {
+        schedule: PipelineSchedule::Gpipe,
+        recompute: Recompute::Full,
+        ..arranged(layout, ZeroStage::Zero3)
+    };
+    planned(sample::llama(), arrangement)
+}
+
+/// A mixture with every axis but the pipeline, weights sharded in two groups.
+fn mixture() -> Plan {
+    let layout = Layout { tensor: n(2), context: n(2), expert: n(2), ..Layout::replicas(n(4)) };
+    let arrangement = Arrangement {
+        sequence: true,
+        recompute: Recompute::Selective,
+        shard: 8,
+        ..arranged(layout, ZeroStage::Zero3)
+    };
+    planned(sample::experts(), arrangement)
+}
+
 /// One rank on a CPU, as the planner chose it.
 fn single() -> Plan {
     let (recipe, host) = (sample::recipe(), sample::host(1));
@@ -132,7 +155,7 @@ fn hosts() -> Plan {
 }
 
 /// All of them with their names.
-fn plans() -> [(&'static str, Plan); 13] {
+fn plans() -> [(&'static str, Plan); 15] {
     let (gpt, llama, pipeline) = (gpt(), llama(), pipeline());
     [
         ("gpt", gpt),
@@ -148,6 +171,8 @@ fn plans() -> [(&'static str, Plan); 13] {
         ("gathered", gathered()),
         ("ends", ends()),
         ("folded", folded()),
+        ("circular", circular()),
+        ("mixture", mixture()),
     ]
 }
 
@@ -181,7 +206,7 @@ fn a_format_is_found_by_its_name_only() {
     let error = Format::parse("Megatron").expect_err("names are written small");
     assert_eq!(
         error.to_string(),
-        "unknown format `Megatron`; known are torchtitan, megatron, deepspeed, fsdp, slurm, kubernetes"
+        "unknown format `Megatron`; known are torchtitan, megatron, deepspeed, fsdp, maxtext, slurm, kubernetes"
     );
 }
 

@@ -59,13 +59,14 @@ fn axes(arrangement: &Arrangement) -> Option<Cannot> {
     if arrangement.sequence {
         return cannot("sequence parallelism between tensor ranks", "pin layout.sequence = false");
     }
-    if arrangement.expert_fold > 1 || layout.expert.get() > 1 && layout.tensor.get() > 1 {
+    // AutoEP keeps experts whole, on ranks that count from the nearest.
+    if layout.expert.get() > 1 && arrangement.expert_fold == 1 && layout.tensor.get() > 1 {
         return cannot(
-            "experts spread over ranks with tensor parallelism",
-            "pin layout.expert or layout.tensor to 1",
+            "experts that are spread over replicas and cut along tensor ranks",
+            "fold over all tensor ranks",
         );
     }
-    None
+    rules::experts_from_the_nearest(arrangement)
 }
 
 /// State is sharded among all replicas; groups of them (MiCS) were removed.

@@ -6,13 +6,18 @@
 mod deepspeed;
 mod dtrain;
 mod fsdp;
+mod jax;
 mod megatron;
 mod rules;
 mod torchtitan;
 
+#[cfg(test)]
+mod tests;
+
 pub use self::deepspeed::DeepSpeed;
 pub use self::dtrain::Dtrain;
 pub use self::fsdp::Fsdp;
+pub use self::jax::Jax;
 pub use self::megatron::Megatron;
 pub use self::torchtitan::Torchtitan;
 
@@ -59,9 +64,11 @@ pub static TORCHTITAN: Torchtitan = Torchtitan;
 pub static FSDP: Fsdp = Fsdp;
 /// DeepSpeed.
 pub static DEEPSPEED: DeepSpeed = DeepSpeed;
+/// MaxText on JAX.
+pub static JAX: Jax = Jax;
 
 /// All engines, dtrain first.
-pub static ALL: [&dyn Engine; 5] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED];
+pub static ALL: [&dyn Engine; 6] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED, &JAX];
 
 /// The engine called `name`.
 pub fn named(name: &str) -> Option<&'static dyn Engine> {

@@ -1,0 +1,154 @@
+//! MaxText on JAX: rules read from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
+
+use super::{Cannot, Engine, cannot, rules};
+use crate::emit::{EmitError, Emitted, Source, maxtext};
+use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
+
+/// MaxText on JAX.
+#[derive(Clone, Copy, Debug)]
+pub struct Jax;
+
+impl Engine for Jax {
+    fn name(&self) -> &'static str {
+        "jax"
+    }
+
+    fn title(&self) -> &'static str {
+        "MaxText"
+    }
+
+    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        family(model)
+            .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| rules::exact(arrangement))
+            .or_else(|| rules::whole_heads(model, arrangement))
+            .or_else(|| rules::pipeline_outermost(arrangement))
+            .or_else(|| recompute(arrangement))
+            .or_else(|| axes(model, arrangement))
+            .or_else(|| state(arrangement))
+            .or_else(|| pipeline(model, arrangement, micro_batches))
+    }
+
+    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+        maxtext::emit(source)
+    }
+}
+
+fn family(model: &Decoder) -> Option<Cannot> {
+    if rules::is_llama(model) && !model.bias {
+        return None;
+    }
+    cannot(
+        "a decoder that is not of the Llama family",
+        "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false",
+    )
+}
+
+fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+    let layout = &arrangement.layout;
+    if arrangement.precision == Precision::F16 {
+        return cannot("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
+    }
+    if layout.tensor.get() > 1 && !arrangement.sequence {
+        return cannot(
+            "tensor parallelism without sequence parallelism",
+            "its axis `tensor_sequence` divides sequences between matrices; pin layout.sequence = true",
+        );
+    }
+    if arrangement.sequence && !model.context.is_multiple_of(layout.tensor.get() * layout.context.get()) {
+        return cannot(
+            "sequences that the tensor and context ranks do not divide",
+            "pin another layout.tensor",
+        );
+    }
+    if arrangement.expert_fold > 1 {
+        return cannot("experts folded over tensor or context ranks", "spread them over the expert axis");
+    }
+    if layout.context.get() == 1 {
+        return None;
+    }
+    if arrangement.precision == Precision::F32 {
+        return cannot("context parallelism in f32", "pin train.precision = \"bf16\"");
+    }
+    if arrangement.context_exchange == ContextExchange::AllToAll {
+        return cannot(
+            "context parallelism by all-to-all of heads",
+            "MaxText has it on TPUs only; let keys and values be gathered, or exchange them in a ring",
+        );
+    }
+    if !model.context.is_multiple_of(2 * layout.context.get()) {
+        return cannot(
+            "sequences that are no multiple of twice the context ranks",
+            "pin another layout.context",
+        );
+    }
+    None
+}
+
+/// Its policies keep what products made at most; none keeps everything.
+fn recompute(arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.recompute == Recompute::None {
+        return cannot(
+            "no recompute",
+            "its `remat_policy` keeps products at most; pin layout.recompute = \"selective\"",
+        );
+    }
+    rules::every_block(arrangement)
+}
+
+/// Weights lie over `fsdp × context × expert`, gathered for each block; replicas of them lie along `data`, where
+/// `shard_optimizer_over_data` shards moments.
+fn state(arrangement: &Arrangement) -> Option<Cannot> {
+    let layout = &arrangement.layout;
+    let inner = layout.context.get() * layout.expert.get();
+    match arrangement.zero {
+        ZeroStage::Zero0 | ZeroStage::Zero1 if inner > 1 => cannot(
+            "zero 0 or 1 with context or expert parallelism",
+            "it shards weights along these ranks; pin layout.zero = 3",
+        ),
+        ZeroStage::Zero0 => None,
+        ZeroStage::Zero1 if arrangement.shard != arrangement.replicas() => {
+            cannot("zero 1 in shard groups smaller than all replicas", "pin layout.shard to all replicas")
+        }
+        ZeroStage::Zero1 if layout.pipeline.get() > 1 => {
+            cannot("zero 1 in a pipeline", "pin layout.zero = 0 or 3")
+        }
+        ZeroStage::Zero1 => None,
+        ZeroStage::Zero2 => {
+            cannot("zero 2", "its axis `fsdp` shards weights too; pin layout.zero = 0, 1 or 3")
+        }
+        ZeroStage::Zero3 if arrangement.shard.is_multiple_of(inner) => None,
+        ZeroStage::Zero3 => cannot(
+            "shard groups that hold parts of a sequence or some experts only",
+            "pin layout.shard to a multiple of layout.context × layout.expert",
+        ),
+    }
+}
+
+/// A circular pipeline: all forward passes, then all backward passes. Its mesh is `stage × data × fsdp × …`.
+fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    let stages = arrangement.layout.pipeline.get();
+    if stages == 1 {
+        return None;
+    }
+    if arrangement.schedule != PipelineSchedule::Gpipe {
+        return cannot(
+            "a pipeline schedule that mixes forward and backward passes",
+            "pin layout.schedule = \"gpipe\"",
+        );
+    }
+    if !model.layers.is_multiple_of(stages) || !arrangement.ends.are_free() {
+        return cannot(
+            "pipeline stages of unequal length",
+            "pin layout.pipeline to a divisor of model.layers",
+        );
+    }
+    if !micro_batches.is_multiple_of(stages) {
+        return cannot(
+            "micro-batches that are no multiple of the pipeline stages",
+            "pin a layout.micro_batch that makes a multiple of layout.pipeline",
+        );
+    }
+    None
+}
