@@ -120,6 +120,9 @@ pub(crate) enum EngineName {
     Deepspeed,
     /// MaxText on JAX
     Jax,
+    /// Megatron-DeepSpeed, GPT-NeoX: known from published runs only
+    #[value(hide = true)]
+    MegatronDeepspeed,
 }
 
 #[derive(Args, Debug)]

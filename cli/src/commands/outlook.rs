@@ -79,6 +79,11 @@ fn style(args: &PlanArgs) -> Result<Style, Failure> {
         EngineName::Fsdp | EngineName::Deepspeed => Ok(Style::Fsdp),
         EngineName::Torchtitan => Ok(Style::Compiled),
         EngineName::Jax => Ok(Style::Xla),
+        EngineName::MegatronDeepspeed => {
+            let message = "nothing is written for megatron-deepspeed, so nothing is planned for it";
+            let hint = "name megatron or deepspeed; `dtrain estimate` predicts runs of megatron-deepspeed";
+            Err(Failure::new(Exit::Usage, message).hint(hint))
+        }
         EngineName::Dtrain => {
             let message = "`--engine dtrain` is planned from measured rates, and those of `--on` are not";
             let hint = "name its hosts in `[cluster]` and omit `--on`, or name another engine";
