@@ -113,6 +113,29 @@ def training_arguments(path, arguments):
         check(read.max_steps == arguments["max_steps"], path, "other steps were read")
 
 
+def maxtext(path, config):
+    """Its own parser takes the configuration, for as many processors as there would be GPUs."""
+    axes = ("pipeline", "data", "fsdp", "expert", "context", "tensor_sequence")
+    devices = 1
+    for axis in axes:
+        devices *= config[f"ici_{axis}_parallelism"]
+    passed = config["per_device_batch_size"] * devices
+    check(abs(passed - round(passed)) < 1e-6 and round(passed) >= 1, path, f"a pass has {passed} samples")
+    if installed("maxtext.configs.pyconfig") is None:
+        return
+    program = (
+        "import sys, omegaconf; from maxtext.configs import pyconfig, types;"
+        "raw = omegaconf.OmegaConf.to_container(pyconfig._load_config(sys.argv[1]), resolve=True);"
+        "c = types.MaxTextConfig(**pyconfig._prepare_for_pydantic(raw));"
+        "print(c.num_target_devices, c.micro_batch_size_to_train_on)"
+    )
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", program, path], env=environment, capture_output=True, text=True)
+    check(done.returncode == 0, path, done.stderr[-1500:])
+    check(done.stdout.split()[-2:] == [str(devices), str(round(passed))], path, f"it read {done.stdout}")
+
+
 def model(path, text):
     config = json.loads(text)
     transformers = installed("transformers")
@@ -177,7 +200,7 @@ def look(path):
         deepspeed(path, text)
     elif name == "config.json":
         model(path, text)
-    elif name.endswith(".yaml"):
+    elif name.endswith((".yaml", ".yml")):
         yaml = installed("yaml")
         if yaml is None:
             return
@@ -186,6 +209,8 @@ def look(path):
             kubernetes(path, documents)
         elif name == "accelerate.yaml":
             accelerate(path, documents[0])
+        elif name == "maxtext.yml":
+            maxtext(path, documents[0])
         else:
             training_arguments(path, documents[0])
     else:

@@ -23,6 +23,7 @@ PACKAGES = {
     "deepspeed": ["--no-binary=:all:", "--no-build-isolation"],
     "accelerate": [],
     "transformers": [],
+    "maxtext": ["--python-version", "3.12", "--only-binary=:all:"],
 }
 
 # What an emitted module for torchtitan names.
@@ -199,6 +200,20 @@ def transformers(place):
     return out
 
 
+def maxtext(place):
+    """Keys of its configuration, and the values of those that are one of a list."""
+    module = dict(classes(tree(place, "maxtext/configs/types.py")))
+    blocks = dict(classes(tree(place, "maxtext/common/common_types.py")))["DecoderBlockType"]
+    keys = {k for _, node in module.items() for k, _ in fields(node)} | {"base_config"}
+    values = {name: constants(module[name]) for name in ("LearningRateScheduleType", "RematPolicy", "WsdDecayStyle")}
+    return {"keys": sorted(keys), "values": {**values, "DecoderBlockType": constants(blocks)}}
+
+
+def constants(node):
+    """The values of an enumeration."""
+    return [item.value.value for item in node.body if isinstance(item, ast.Assign)]
+
+
 def torchtitan(place):
     """The keywords of what the emitted module calls: parameters of functions, fields of configurations."""
     modules = {}
@@ -262,6 +277,7 @@ def main():
         "deepspeed": deepspeed,
         "accelerate": accelerate,
         "transformers": transformers,
+        "maxtext": maxtext,
     }
     out = {}
     for package, options in PACKAGES.items():

@@ -31,7 +31,7 @@ learning_rate = 1e-3
 
 [layout]
 data = 2
-zero = 1
+zero = 2
 
 [cluster]
 ranks = 2
@@ -90,6 +90,34 @@ fn a_plan_is_written_for_every_engine_that_can_train_it() {
         assert_eq!(written, files, "{name}");
         println!("{}", checked(&[Path::new(&folder)]));
         house.expect(2, ["plan", recipe, "--emit", name, "--emit-to", &folder]);
+    }
+}
+
+/// MaxText has Llamas only, and computes blocks again.
+#[test]
+fn a_plan_is_written_for_maxtext() {
+    let (house, _) = house();
+    let recipe = RECIPE.replace("[data]", "family = \"llama\"\n\n[data]");
+    let recipe = house.file("llama.toml", recipe.replace("zero = 2", "zero = 3\nrecompute = \"full\""));
+    let recipe = recipe.to_str().expect("the path is UTF-8");
+    let folder = recipe.replace("llama.toml", "maxtext");
+    house.expect(0, ["plan", recipe, "--emit", "maxtext", "--emit-to", &folder]);
+    let config = fs::read_to_string(Path::new(&folder).join("maxtext.yml")).expect("it was written");
+    assert!(config.contains("\nici_fsdp_parallelism: 2\n"), "{config}");
+    println!("{}", checked(&[Path::new(&folder)]));
+}
+
+#[test]
+fn an_engine_that_nothing_is_written_for_is_not_planned_for() {
+    let recipe = root().join("examples/llama-405b/recipe.toml");
+    let recipe = recipe.to_str().expect("the path is UTF-8");
+    for (engine, words) in
+        [("megatron-deepspeed", "name megatron or deepspeed"), ("dtrain", "planned from measured rates")]
+    {
+        let house = House::default();
+        let refused = house.expect(2, ["plan", recipe, "--on", "2048x8 H100", "--engine", engine]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains(words), "{said}");
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use model::{ModelCommand, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
-    EngineStyle, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
+    EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
     AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs,

@@ -85,7 +85,7 @@ pub(crate) struct PlanArgs {
 
     /// Engine that would train there [default: that of --emit, otherwise megatron]
     #[arg(long, requires = "on", value_enum)]
-    pub(crate) engine: Option<EngineStyle>,
+    pub(crate) engine: Option<EngineName>,
 
     /// Network bandwidth per GPU in Gbit/s [default: typical for the GPU type]
     #[arg(long, requires = "on", value_name = "GBIT")]
@@ -105,19 +105,24 @@ fn formats() -> impl TypedValueParser<Value = Format> {
         .try_map(|name| -> Result<Format, EmitError> { Format::parse(&name) })
 }
 
-/// Engines whose cost is known from published runs.
+/// Engines that train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EngineStyle {
-    /// Megatron-Core, NeMo, Megatron-Bridge
+pub(crate) enum EngineName {
+    /// dtrain's own worker, which is planned for hosts that were measured
+    Dtrain,
+    /// Megatron-LM, NeMo, Megatron-Bridge
     Megatron,
-    /// Megatron-DeepSpeed, GPT-NeoX
-    MegatronDeepspeed,
-    /// PyTorch FSDP, DeepSpeed ZeRO, not compiled
-    Fsdp,
     /// torchtitan with torch.compile
     Torchtitan,
-    /// MaxText and others on JAX
+    /// PyTorch FSDP2 through accelerate, not compiled
+    Fsdp,
+    /// DeepSpeed ZeRO, not compiled
+    Deepspeed,
+    /// MaxText on JAX
     Jax,
+    /// Megatron-DeepSpeed, GPT-NeoX: known from published runs only
+    #[value(hide = true)]
+    MegatronDeepspeed,
 }
 
 #[derive(Args, Debug)]

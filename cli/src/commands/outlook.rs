@@ -4,7 +4,7 @@ mod on;
 
 use super::emit;
 use super::plan::{depth, save};
-use crate::args::{EngineStyle, PlanArgs};
+use crate::args::{EngineName, PlanArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
@@ -20,7 +20,7 @@ use on::groups;
 /// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let loaded = describe(&args.recipe.recipe, &args.recipe.layers, &[])?;
-    let (recipe, style) = (&loaded.checked.recipe, style(args));
+    let (recipe, style) = (&loaded.checked.recipe, style(args)?);
     let groups = groups(on, args.network)?;
     let [cluster] = groups[..] else {
         refuse_what_is_for_equal_hosts(args)?;
@@ -66,19 +66,29 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
 }
 
 /// The style of the engine that the user named, or of the one that the plan is written for.
-fn style(args: &PlanArgs) -> Style {
+fn style(args: &PlanArgs) -> Result<Style, Failure> {
     let of_format = match args.emit {
-        Some(Format::Torchtitan) => EngineStyle::Torchtitan,
-        Some(Format::Deepspeed) => EngineStyle::MegatronDeepspeed,
-        Some(Format::Fsdp) => EngineStyle::Fsdp,
-        Some(Format::Megatron | Format::Slurm | Format::Kubernetes) | None => EngineStyle::Megatron,
+        Some(Format::Torchtitan) => EngineName::Torchtitan,
+        Some(Format::Deepspeed) => EngineName::Deepspeed,
+        Some(Format::Fsdp) => EngineName::Fsdp,
+        Some(Format::Maxtext) => EngineName::Jax,
+        Some(Format::Megatron | Format::Slurm | Format::Kubernetes) | None => EngineName::Megatron,
     };
     match args.engine.unwrap_or(of_format) {
-        EngineStyle::Megatron => Style::Modern,
-        EngineStyle::MegatronDeepspeed => Style::Research,
-        EngineStyle::Fsdp => Style::Fsdp,
-        EngineStyle::Torchtitan => Style::Compiled,
-        EngineStyle::Jax => Style::Xla,
+        EngineName::Megatron => Ok(Style::Modern),
+        EngineName::Fsdp | EngineName::Deepspeed => Ok(Style::Fsdp),
+        EngineName::Torchtitan => Ok(Style::Compiled),
+        EngineName::Jax => Ok(Style::Xla),
+        EngineName::MegatronDeepspeed => {
+            let message = "nothing is written for megatron-deepspeed, so nothing is planned for it";
+            let hint = "name megatron or deepspeed; `dtrain estimate` predicts runs of megatron-deepspeed";
+            Err(Failure::new(Exit::Usage, message).hint(hint))
+        }
+        EngineName::Dtrain => {
+            let message = "`--engine dtrain` is planned from measured rates, and those of `--on` are not";
+            let hint = "name its hosts in `[cluster]` and omit `--on`, or name another engine";
+            Err(Failure::new(Exit::Usage, message).hint(hint))
+        }
     }
 }
 

@@ -237,7 +237,8 @@ fn data(source: &Source) -> Lines {
         "dataset_type: hf".into(),
         "hf_path: text".into(),
         format!("hf_train_files: {}", text(first)),
-        "hf_eval_files: '' # SET: the text for validation".into(),
+        "hf_eval_files: validation.txt # SET: the text for validation".into(),
+        "hf_eval_split: train".into(),
         "tokenizer_type: huggingface".into(),
         "tokenizer_path: tokenizer".into(),
         format!("packing: {is_packed}"),
@@ -271,7 +272,8 @@ fn script(source: &Source) -> String {
     };
     let what = format!("MaxText {VERSION}: bash maxtext.sh on every host, with {each} GPUs on each");
     format!(
-        "#!/usr/bin/env bash\n{}set -euo pipefail\n\n{meet}exec python3 -m maxtext.trainers.pre_train.train maxtext.yml \"$@\"\n",
+        "#!/usr/bin/env bash\n{}set -euo pipefail\n\n# SET: the Python that MaxText is installed for.\nPYTHON=${{PYTHON:-python3}}\n{meet}\n\
+         exec \"$PYTHON\" -m maxtext.trainers.pre_train.train maxtext.yml \"$@\"\n",
         head(source.plan, &what, &[])
     )
 }

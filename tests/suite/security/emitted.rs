@@ -40,7 +40,7 @@ fn laid() -> (Trap, String, Vec<String>) {
     let recipe = format!(
         "name = 'emitted'\ndescription = {}\n[model]\nkind = 'decoder'\nfamily = 'llama'\nlayers = 2\nhidden = 32\nheads = 2\ncontext = 32\n\
          [data]\ntrain = {}\nvalid = '10%'\n[objective]\nstop = {{ steps = 20 }}\n[train]\nbatch = 8\nlearning_rate = 1e-3\n\
-         [layout]\ndata = 2\nzero = 1\n[cluster]\nranks = 2\n",
+         [layout]\ndata = 2\nzero = 0\nrecompute = 'full'\n[cluster]\nranks = 2\n",
         toml::Value::from(ATTACKS.join(" ")),
         toml::Value::from(patterns),
     );
@@ -62,7 +62,7 @@ fn data_may_be_called_anything_in_files_for_other_engines() {
         trap.program(name, "printf '<%s>' \"$0\" \"$@\"");
     }
     trap.program("scontrol", "echo node1");
-    for format in ["torchtitan", "megatron", "deepspeed", "fsdp", "slurm", "kubernetes"] {
+    for format in ["torchtitan", "megatron", "deepspeed", "fsdp", "maxtext", "slurm", "kubernetes"] {
         let folder = trap.folder().join(format);
         let to = folder.to_str().expect("UTF-8");
         trap.ends(trap.dtrain(["plan", &recipe, "--emit", format, "--emit-to", to]), &[0]);
@@ -88,6 +88,8 @@ fn read(trap: &Trap, path: &Path, names: &[String]) {
                 ("SLURM_JOB_NUM_NODES", "1"),
                 ("SLURM_JOB_NODELIST", "node1"),
                 ("SLURM_JOB_ID", "7"),
+                // Of maxtext.sh.
+                ("PYTHON", "torchrun"),
             ]);
             let output = trap.ends(trap.with_path(script), &[0]);
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -96,7 +98,7 @@ fn read(trap: &Trap, path: &Path, names: &[String]) {
                 "{said}"
             );
         }
-        Some("yaml") => only_comments_say_fire(&text, path),
+        Some("yaml" | "yml") => only_comments_say_fire(&text, path),
         Some("json") => {
             let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             assert!(!value.to_string().contains("fire"), "{text}");

@@ -43,7 +43,7 @@ fn keys(value: &Value) -> impl Iterator<Item = &str> {
 fn yaml_keys<'a>(text: &'a str, below: Option<&str>) -> Vec<&'a str> {
     let mut section = None;
     let mut found = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let key = line.split(':').next().expect("a line has a first part");
         let is_inner = key.starts_with(' ');
         if !is_inner {
@@ -65,6 +65,7 @@ fn versions_are_those_whose_names_are_known() {
         ("deepspeed", deepspeed::VERSION),
         ("accelerate", fsdp::VERSION),
         ("transformers", hugging_face::VERSION),
+        ("maxtext", maxtext::VERSION),
     ] {
         assert_eq!(engines[package]["version"], version, "{package}");
     }
@@ -122,6 +123,22 @@ fn accelerate_and_transformers_have_every_key() {
     }
     for text in named(Format::Fsdp, "training_arguments.yaml") {
         all_known(yaml_keys(&text, None), &["transformers", "training_arguments"]);
+    }
+}
+
+#[test]
+fn maxtext_has_every_key_and_value() {
+    let configs = named(Format::Maxtext, "maxtext.yml");
+    for text in &configs {
+        all_known(yaml_keys(text, None), &["maxtext", "keys"]);
+    }
+    for (key, list) in [
+        ("remat_policy: ", "RematPolicy"),
+        ("lr_schedule_type: ", "LearningRateScheduleType"),
+        ("decoder_block: ", "DecoderBlockType"),
+    ] {
+        let written = configs.iter().flat_map(|text| text.lines().filter_map(|line| line.strip_prefix(key)));
+        all_known(written, &["maxtext", "values", list]);
     }
 }
 
