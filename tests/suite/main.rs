@@ -23,6 +23,7 @@ mod lab;
 mod layouts;
 mod memory;
 mod parity;
+mod plans;
 mod power;
 mod security;
 mod signals;

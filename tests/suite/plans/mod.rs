@@ -1,0 +1,232 @@
+//! The gate on plans of `dtrain plan --on`: published trainings that were tuned, and random ones.
+//!
+//! A cost model that is right about sensible layouts can still choose one that cannot run, or that only its blind spots make fast.
+//! These tests look at the choice.
+
+mod planner;
+mod published;
+mod random;
+
+use planner::{Answer, Question};
+use published::{Run, runs};
+use random::{Case, cases};
+use std::fmt::Write;
+use std::thread;
+
+/// Random cases.
+const CASES: u64 = 200;
+
+/// Trainings that the gate has at least.
+const LEAST: usize = 25;
+
+/// `ask` of all, on all cores, in their order.
+fn each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let part = |part: &'_ [T]| part.iter().map(&ask).collect::<Vec<R>>();
+        let parts = all.chunks(all.len().div_ceil(threads).max(1));
+        let running: Vec<_> = parts.map(|some| scope.spawn(move || part(some))).collect();
+        running.into_iter().flat_map(|one| one.join().expect("it answers")).collect()
+    })
+}
+
+/// Panics with what is wrong, one line each.
+fn none(wrong: &[String], of: usize, what: &str) {
+    assert!(wrong.is_empty(), "{} of {of} {what}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The published layout as the planner prices it.
+fn published(run: &Run) -> Result<Answer, String> {
+    let answer = run.published().ask()?;
+    let differences = run.differences(&answer.choice);
+    if differences.is_empty() { Ok(answer) } else { Err(differences.join(", ")) }
+}
+
+#[test]
+fn every_published_layout_is_a_candidate_and_fits() {
+    let runs = runs();
+    assert!(runs.len() >= LEAST);
+    for run in &runs {
+        assert!(run.uses_all_gpus(), "{}: the layout is not one of {}", run.name, run.on);
+    }
+    let answers = each(&runs, published);
+    let wrong: Vec<_> = runs
+        .iter()
+        .zip(answers)
+        .filter_map(|(run, answer)| Some(format!("{} ({}): {}", run.name, run.source, answer.err()?)))
+        .collect();
+    none(&wrong, runs.len(), "published layouts are refused");
+}
+
+#[test]
+fn no_choice_is_predicted_far_from_the_published_layout() {
+    let runs = runs();
+    let answers = each(&runs, |run| (published(run), run.open().ask()));
+    let (mut table, mut wrong, mut compared) = (String::new(), Vec::new(), 0);
+    for (run, answers) in runs.iter().zip(answers) {
+        let (tuned, choice) = match answers {
+            (Ok(tuned), Ok(open)) => (tuned.choice, open.choice),
+            (_, Err(error)) => {
+                wrong.push(format!("{}: no choice: {error}", run.name));
+                continue;
+            }
+            (Err(_), Ok(_)) => continue,
+        };
+        compared += 1;
+        let ratio = choice.seconds / tuned.seconds;
+        let measured = run.measured(&tuned).map_or("–".into(), |seconds| format!("{seconds:.2}"));
+        let row = format!(
+            "{:30} measured {measured:>7} published {:7.2} ({:.2} to {:.2}) chosen {:7.2} ({:.2} to {:.2}) ratio {ratio:.2}: {}",
+            run.name,
+            tuned.seconds,
+            tuned.interval.0,
+            tuned.interval.1,
+            choice.seconds,
+            choice.interval.0,
+            choice.interval.1,
+            choice.layout()
+        );
+        // A choice that looks so much faster than what people tuned owes an interval that reaches back.
+        if choice.seconds > tuned.interval.1 || (ratio < 0.7 && choice.interval.1 < 0.7 * tuned.seconds) {
+            wrong.push(row.clone());
+        }
+        writeln!(table, "{row}").expect("a string grows");
+    }
+    println!("{table}");
+    none(&wrong, runs.len(), "choices are far from the published layout");
+    assert!(compared >= LEAST, "only {compared} published layouts could be compared");
+}
+
+#[test]
+fn measured_steps_lie_in_the_interval_of_seven_in_ten() {
+    let runs = runs();
+    let answers = each(&runs, published);
+    let (mut outside, mut compared) = (Vec::new(), 0);
+    for (run, answer) in runs.iter().zip(answers) {
+        let Ok(Answer { choice, .. }) = answer else { continue };
+        let Some(measured) = run.measured(&choice) else { continue };
+        compared += 1;
+        let (low, high) = choice.interval;
+        if measured < low || measured > high {
+            let error = 100.0 * (choice.seconds / measured - 1.0);
+            outside.push(format!(
+                "{}: measured {measured:.3} s, predicted {low:.3} to {high:.3} s ({error:+.0} %)",
+                run.name
+            ));
+        }
+    }
+    println!("{} of {compared} outside:\n{}", outside.len(), outside.join("\n"));
+    assert!(compared >= LEAST, "only {compared} steps could be compared");
+    assert!(10 * outside.len() <= 3 * compared, "{} of {compared} are outside", outside.len());
+}
+
+#[test]
+fn one_host_more_is_never_slower_without_a_word() {
+    let models = [
+        ("8B", "megatron", 512, "layers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\nffn = 14336"),
+        ("8B", "fsdp", 512, "layers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\nffn = 14336"),
+        ("70B", "megatron", 1024, "layers = 80\nhidden = 8192\nheads = 64\nkv_heads = 8\nffn = 28672"),
+        (
+            "8x7B",
+            "megatron",
+            1024,
+            "layers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\nffn = 14336\nexperts = 8\nexperts_per_token = 2",
+        ),
+    ];
+    let question = |(engine, batch, model): (&str, u32, &str), hosts: u32| {
+        let text = format!("family = \"llama\"\nvocab = 128256\ncontext = 8192\n{model}");
+        Question {
+            recipe: published::recipe(&toml::from_str(&text).expect("TOML"), batch, "bf16"),
+            on: format!("{hosts}x8 H100-SXM-80GB"),
+            network: None,
+            engine: engine.into(),
+        }
+    };
+    let asked: Vec<_> = models
+        .into_iter()
+        .flat_map(|(name, engine, batch, model)| {
+            [4, 8, 12, 16, 31, 32, 64].map(|hosts| {
+                (name, engine, hosts, [hosts, hosts + 1].map(|hosts| question((engine, batch, model), hosts)))
+            })
+        })
+        .collect();
+    let wrong = each(&asked, |(name, engine, hosts, [fewer, more])| {
+        // A model that does not fit on the fewer hosts has nothing to compare.
+        let fewer = fewer.ask().ok()?.choice.seconds;
+        let seconds = more.ask().map_err(|error| format!("{name}, {engine}, {} hosts: {error}", hosts + 1));
+        let seconds = match seconds {
+            Ok(answer) => answer.choice.seconds,
+            Err(error) => return Some(error),
+        };
+        let is_said = |text: String| {
+            text.lines().any(|line| line.contains("idle") || line.contains(&format!("{hosts} hosts")))
+        };
+        let is_slower = seconds > 1.01 * fewer && !more.read().is_ok_and(is_said);
+        is_slower.then(|| {
+            format!("{name}, {engine}: {fewer:.2} s on {hosts} hosts, {seconds:.2} s on {}", hosts + 1)
+        })
+    });
+    none(
+        &wrong.into_iter().flatten().collect::<Vec<_>>(),
+        asked.len(),
+        "clusters are slower with one host more",
+    );
+}
+
+#[test]
+fn nothing_that_is_shown_is_both_faster_and_smaller_than_the_choice() {
+    let questions: Vec<Question> =
+        runs().iter().map(Run::open).chain(cases(CASES).into_iter().map(|case| case.question)).collect();
+    let wrong = each(&questions, |question| {
+        let Answer { choice, shown } = question.ask().ok()?;
+        let betters = |(seconds, bytes): &&(f64, f64)| *seconds < choice.seconds && *bytes < choice.bytes;
+        let (seconds, bytes) = shown.iter().find(betters)?;
+        Some(format!(
+            "{:.3} s and {:.2e} bytes, beside {seconds:.3} s and {bytes:.2e} bytes: {question}",
+            choice.seconds, choice.bytes
+        ))
+    });
+    let wrong: Vec<_> = wrong.into_iter().flatten().collect();
+    none(&wrong, questions.len(), "choices are bettered by a row of their own table");
+}
+
+#[test]
+fn every_choice_can_be_written_for_its_engine() {
+    let cases = cases(CASES);
+    let answers = each(&cases, |Case { question, .. }| {
+        let Err(error) = question.emit() else { return Ok(()) };
+        // What has no layout has nothing to write.
+        let choice = question.ask().map_err(|_| None)?.choice;
+        Err(Some(format!("{error} ({})", choice.layout())))
+    });
+    let planned = answers.iter().filter(|answer| !matches!(answer, Err(None))).count();
+    let wrong: Vec<_> = cases
+        .iter()
+        .zip(answers)
+        .filter_map(|(case, answer)| {
+            Some(format!("seed {}: {}: {}", case.seed, answer.err()??, case.question))
+        })
+        .collect();
+    none(&wrong, planned, "choices cannot be written for their engine");
+    assert!(5 * planned >= 3 * cases.len(), "only {planned} of {} cases have a layout", cases.len());
+}
+
+/// "Tensor model parallelism should generally be used up to degree g when using g-GPU servers" (Narayanan et al. 2021,
+/// arXiv 2104.04473, section 3.2, takeaway 1).
+#[test]
+fn tensor_parallel_stays_within_a_host() {
+    let is_dense =
+        |run: &Run| !run.open().recipe["model"].as_table().expect("a table").contains_key("experts");
+    let of_runs = runs().into_iter().filter(|run| is_dense(run) && run.on.contains("x8 "));
+    let of_cases = cases(CASES).into_iter().filter(|case| case.is_dense && case.per_host == 8);
+    let questions: Vec<Question> =
+        of_runs.map(|run| run.open()).chain(of_cases.map(|case| case.question)).collect();
+    assert!(questions.len() >= 2 * LEAST, "{} questions", questions.len());
+    let wrong = each(&questions, |question| {
+        let choice = question.ask().ok()?.choice;
+        let tensor = choice.degree("tensor").expect("a degree");
+        (tensor > 8.0).then(|| format!("{}: {question}", choice.layout()))
+    });
+    let wrong: Vec<_> = wrong.into_iter().flatten().collect();
+    none(&wrong, questions.len(), "choices have tensor parallel over several hosts");
+}

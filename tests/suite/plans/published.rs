@@ -1,0 +1,108 @@
+//! The published trainings of `tests/data/tuned_runs.toml`.
+
+use super::planner::{Priced, Question};
+use dtrain_tests::root;
+use serde::Deserialize;
+use std::fs;
+
+/// A training whose layout was tuned by those who ran it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Run {
+    pub(super) name: String,
+    /// Where it is published.
+    pub(super) source: String,
+    /// What the keys do not say.
+    #[serde(default)]
+    #[expect(dead_code, reason = "for those who read the file")]
+    note: Option<String>,
+    pub(super) on: String,
+    network: Option<f64>,
+    engine: String,
+    batch: u32,
+    precision: String,
+    /// Of attention, where it is not a fused one.
+    kernel: Option<String>,
+    step_seconds: Option<f64>,
+    tokens_per_second_per_gpu: Option<f64>,
+    mfu: Option<f64>,
+    model: toml::Table,
+    /// Keys of `[layout]`.
+    pub(super) layout: toml::Table,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Runs {
+    run: Vec<Run>,
+}
+
+/// All of them.
+pub(super) fn runs() -> Vec<Run> {
+    let text = fs::read_to_string(root().join("tests/data/tuned_runs.toml")).expect("the file is there");
+    toml::from_str::<Runs>(&text).expect("it has the keys that its head explains").run
+}
+
+impl Run {
+    /// Whether the published layout uses all GPUs, where it says how many replicas there are.
+    pub(super) fn uses_all_gpus(&self) -> bool {
+        let degrees = ["tensor", "pipeline", "context", "data"].map(|key| self.layout.get(key));
+        let ranks: i64 = degrees.iter().flatten().filter_map(|degree| degree.as_integer()).product();
+        !self.layout.contains_key("data") || ranks as f64 == self.gpus()
+    }
+
+    /// GPUs in all.
+    fn gpus(&self) -> f64 {
+        let shape = self.on.split(' ').next().expect("hosts and GPUs");
+        let (hosts, gpus) = shape.split_once('x').expect("hosts × GPUs");
+        [hosts, gpus].map(|count| count.parse::<f64>().expect("a number")).iter().product()
+    }
+
+    /// What to train on what, every axis of the layout open.
+    pub(super) fn open(&self) -> Question {
+        let recipe = recipe(&self.model, self.batch, &self.precision);
+        Question { recipe, on: self.on.clone(), network: self.network, engine: self.engine.clone() }
+    }
+
+    /// The same with the published layout.
+    pub(super) fn published(&self) -> Question {
+        self.open().pinned(&self.layout)
+    }
+
+    /// Where a priced layout differs from the published one.
+    pub(super) fn differences(&self, priced: &Priced) -> Vec<String> {
+        let differs = |(key, value): (&String, &toml::Value)| {
+            let (wanted, found) = (value.as_integer()?, priced.degree(key)?);
+            (wanted as f64 != found).then(|| format!("{key} {found} instead of {wanted}"))
+        };
+        self.layout.iter().filter_map(differs).collect()
+    }
+
+    /// The measured seconds of a step, where they were published for attention as the planner prices it. `priced` is the
+    /// published layout: its utilization says which operations are counted.
+    pub(super) fn measured(&self, priced: &Priced) -> Option<f64> {
+        if self.kernel.is_some() {
+            return None;
+        }
+        let context = self.model["context"].as_integer().expect("tokens") as f64;
+        let tokens = f64::from(self.batch) * context;
+        let of_rate = self.tokens_per_second_per_gpu.map(|rate| tokens / (rate * self.gpus()));
+        let of_mfu = self.mfu.map(|mfu| priced.seconds * priced.utilization / mfu);
+        self.step_seconds.or(of_rate).or(of_mfu)
+    }
+}
+
+/// A recipe with this model, batch and precision.
+pub(super) fn recipe(model: &toml::Table, batch: u32, precision: &str) -> toml::Table {
+    let mut recipe: toml::Table = toml::from_str(
+        "name = \"gate\"\ndata = { train = \"tokens/*.bin\" }\nobjective = { stop = { steps = 1000 } }",
+    )
+    .expect("TOML");
+    let mut model = model.clone();
+    model.insert("kind".into(), "decoder".into());
+    recipe.insert("model".into(), model.into());
+    let train = [("batch", i64::from(batch).into()), ("precision", precision.into())];
+    let train = train.map(|(key, value): (&str, toml::Value)| (key.to_owned(), value));
+    recipe.insert("train".into(), toml::Table::from_iter(train).into());
+    recipe
+}
