@@ -10,7 +10,7 @@ mod measured;
 
 use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::{Cluster, Found, Question, search, search_all};
-use dtrain_planner::analytic::{Constants, Engine, Kernel, Products, Style, Transformer};
+use dtrain_planner::analytic::{Constants, Kernel, Products, Software, Style, Transformer};
 use dtrain_recipes::LayoutPins;
 use measured::{Better, Row};
 use std::time::Instant;
@@ -101,7 +101,7 @@ fn llama_405b(devices: u32) -> Question {
             predicts_further: false,
         },
         cluster: Cluster::of(part, devices / 8, 8),
-        engine: Engine::of(Style::Modern, Constants::shipped()),
+        engine: Software::of(Style::Modern, Constants::shipped()),
         runs_on: None,
         kernel: Kernel::Fused,
         products: Products::Bits16,

@@ -25,7 +25,7 @@ pub use words::{explain, layout, source, subject};
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::search::{Choice, Cluster, Found, Question, RunsOn, search_front};
 use crate::analytic::{
-    Config, Constants, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown,
+    Config, Constants, Experts, Kernel, Peak, Products, Software, Step, Transformer, Unknown,
 };
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
@@ -53,10 +53,8 @@ pub struct OutlookRequest<'a> {
     pub recipe: &'a Recipe,
     /// The devices.
     pub cluster: Cluster,
-    /// Style of the engine that trains.
-    pub style: Style,
-    /// The engine, where its layouts are to be those that it can run.
-    pub engine: Option<&'static dyn crate::engine::Engine>,
+    /// The engine that trains.
+    pub engine: &'static dyn crate::engine::Engine,
 }
 
 /// What a recipe would cost.
@@ -72,8 +70,8 @@ pub struct Outlook {
     pub per_host: u32,
     /// The part, by its words in the table, and where its figures come from.
     pub gpu: (String, &'static str),
-    /// Style of the engine.
-    pub style: &'static str,
+    /// The engine that trains.
+    pub engine: &'static str,
     /// Samples of a step.
     pub batch: Decision<u64>,
     /// Peak learning rate.
@@ -205,7 +203,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         devices,
         per_host: request.cluster.per_host,
         gpu: (request.cluster.gpu.words.join(" ").to_uppercase(), &request.cluster.gpu.source),
-        style: request.style.name(),
+        engine: request.engine.name(),
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
         ties: ties.iter().map(price).collect(),
@@ -235,8 +233,8 @@ fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), O
     let question = Question {
         model: transformer(decoder),
         cluster: request.cluster,
-        engine: Engine::of(request.style, Constants::shipped()),
-        runs_on: request.engine.map(|engine| RunsOn { engine, model: decoder.clone() }),
+        engine: Software::of(request.engine.style(), Constants::shipped()),
+        runs_on: Some(RunsOn { engine: request.engine, model: decoder.clone() }),
         kernel: Kernel::Fused,
         products: products(recipe),
         batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,

@@ -10,8 +10,8 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
 use crate::rates;
 use crate::render::html::{of_outlook, page};
-use dtrain_planner::analytic::Style;
 use dtrain_planner::emit::Format;
+use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::outlook::{
     OutlookError, OutlookRequest, as_plan, explain, explain_mixed, mixed_outlook, outlook,
 };
@@ -20,11 +20,11 @@ use on::groups;
 /// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let loaded = describe(&args.recipe.recipe, &args.recipe.layers, &[])?;
-    let (recipe, style) = (&loaded.checked.recipe, style(args)?);
+    let (recipe, engine) = (&loaded.checked.recipe, engine(args)?);
     let groups = groups(on, args.network)?;
     let [cluster] = groups[..] else {
         refuse_what_is_for_equal_hosts(args)?;
-        let found = mixed_outlook(recipe, &groups, style).map_err(|error| refusal(&error))?;
+        let found = mixed_outlook(recipe, &groups, engine).map_err(|error| refusal(&error))?;
         if context.out.json {
             context.out.json("mixed_outlook", &found)?;
         } else {
@@ -32,7 +32,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
         }
         return Ok(Exit::Done);
     };
-    let request = OutlookRequest { recipe, cluster, style };
+    let request = OutlookRequest { recipe, cluster, engine };
     let found = outlook(&request).map_err(|error| refusal(&error))?;
     if let Some(format) = args.emit {
         let plan = as_plan(&request, &found, (loaded.folder.clone(), rates::PROGRAM));
@@ -65,8 +65,8 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
     }
 }
 
-/// The style of the engine that the user named, or of the one that the plan is written for.
-fn style(args: &PlanArgs) -> Result<Style, Failure> {
+/// The engine that the user named, or of the one that the plan is written for.
+fn engine(args: &PlanArgs) -> Result<&'static dyn Engine, Failure> {
     let of_format = match args.emit {
         Some(Format::Torchtitan) => EngineName::Torchtitan,
         Some(Format::Deepspeed) => EngineName::Deepspeed,
@@ -75,10 +75,11 @@ fn style(args: &PlanArgs) -> Result<Style, Failure> {
         Some(Format::Megatron | Format::Slurm | Format::Kubernetes) | None => EngineName::Megatron,
     };
     match args.engine.unwrap_or(of_format) {
-        EngineName::Megatron => Ok(Style::Modern),
-        EngineName::Fsdp | EngineName::Deepspeed => Ok(Style::Fsdp),
-        EngineName::Torchtitan => Ok(Style::Compiled),
-        EngineName::Jax => Ok(Style::Xla),
+        EngineName::Megatron => Ok(&engine::MEGATRON),
+        EngineName::Fsdp => Ok(&engine::FSDP),
+        EngineName::Deepspeed => Ok(&engine::DEEPSPEED),
+        EngineName::Torchtitan => Ok(&engine::TORCHTITAN),
+        EngineName::Jax => Ok(&engine::JAX),
         EngineName::MegatronDeepspeed => {
             let message = "nothing is written for megatron-deepspeed, so nothing is planned for it";
             let hint = "name megatron or deepspeed; `dtrain estimate` predicts runs of megatron-deepspeed";

@@ -10,8 +10,12 @@ pub struct Division {
     pub first: u32,
     /// Of the last stage.
     pub last: u32,
-    /// Of the fullest stage between them; 0 where there is none.
+    /// Of the second stage, where that is not the last; otherwise 0.
+    pub second: u32,
+    /// Of the fullest stage between the first and the last; 0 where there is none.
     pub most: u32,
+    /// The first stage that has so many.
+    pub most_at: u32,
 }
 
 impl Division {
@@ -22,10 +26,14 @@ impl Division {
         let layers = |stage: u32| -> u32 {
             chunks_of(stage, &config.arrangement, blocks).map(|run| run.end - run.start).sum()
         };
+        let between = 1..stages.saturating_sub(1);
+        let most = between.clone().map(layers).max().unwrap_or(0);
         Self {
             first: layers(0),
             last: layers(stages - 1),
-            most: (1..stages.saturating_sub(1)).map(layers).max().unwrap_or(0),
+            second: between.clone().next().map_or(0, layers),
+            most,
+            most_at: between.clone().find(|stage| layers(*stage) == most).unwrap_or(0),
         }
     }
 

@@ -70,7 +70,7 @@ pub struct Profile {
 
 /// An engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Engine {
+pub struct Software {
     /// Its style.
     pub style: Style,
     /// What the style says, changed where more is known of this engine.
@@ -104,7 +104,7 @@ impl Profiles {
     }
 }
 
-impl Engine {
+impl Software {
     /// An engine of which only the style is known.
     pub fn of(style: Style, constants: &Constants) -> Self {
         Self { style, profile: constants.profile(style) }

@@ -35,8 +35,8 @@ pub struct Stage {
 }
 
 impl Peak {
-    /// The heaviest rank: of the first stage, which keeps most micro-batches, of the second, which may have more layers, or of the
-    /// last, which has the logits.
+    /// The heaviest rank: of the first stage, which keeps most micro-batches, of the second or the fullest, which may have more
+    /// layers, or of the last, which has the logits.
     pub fn of(case: &Case<'_>) -> Self {
         Self::with(case, Division::of(case.model, &case.config))
     }
@@ -45,7 +45,8 @@ impl Peak {
     pub fn with(case: &Case<'_>, division: Division) -> Self {
         let stages = [
             Some(Stage::first(case, division)),
-            Stage::second(case, division),
+            Stage::between(case, division.second, 1),
+            Stage::between(case, division.most, division.most_at),
             Some(Stage::last(case, division)),
         ];
         let peaks = stages.into_iter().flatten().map(|stage| Self::stage(case, stage));
@@ -103,14 +104,10 @@ impl Stage {
         Self { layers: division.first.into(), alive: in_flight(&case.config, 0.0), is_first: true, is_last }
     }
 
-    /// The second, where it is not the last and has more layers than the first.
-    fn second(case: &Case<'_>, division: Division) -> Option<Self> {
-        (division.most > division.first).then(|| Self {
-            layers: division.most.into(),
-            alive: in_flight(&case.config, 1.0),
-            is_first: false,
-            is_last: false,
-        })
+    /// A stage between the first and the last.
+    fn between(case: &Case<'_>, layers: u32, stage: u32) -> Option<Self> {
+        let alive = in_flight(&case.config, stage.into());
+        (layers > 0).then(|| Self { layers: layers.into(), alive, is_first: false, is_last: false })
     }
 
     /// The last; all of the model, without its input, where it is not divided.

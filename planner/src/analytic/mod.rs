@@ -27,7 +27,7 @@ pub use collective::{Group, Links};
 pub use constants::Constants;
 pub use division::Division;
 pub use doubt::Unknown;
-pub use engine::{Engine, Style};
+pub use engine::{Software, Style};
 pub use hardware::{Device, Gpu, Kernel, Products};
 pub use layer::Layer;
 pub use memory::{Peak, Stage};
@@ -226,7 +226,7 @@ pub struct Case<'a> {
     /// Layout and batch.
     pub config: Config,
     /// The engine.
-    pub engine: Engine,
+    pub engine: Software,
     /// What one device sustains.
     pub device: Device,
     /// What joins the devices.

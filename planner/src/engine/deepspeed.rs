@@ -1,6 +1,7 @@
 //! DeepSpeed: rules read from its sources, version 0.19.8.
 
 use super::{Cannot, Engine, cannot, rules};
+use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, deepspeed};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, Decoder, ZeroStage};
@@ -16,6 +17,10 @@ impl Engine for DeepSpeed {
 
     fn title(&self) -> &'static str {
         "DeepSpeed"
+    }
+
+    fn style(&self) -> Style {
+        Style::Fsdp
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

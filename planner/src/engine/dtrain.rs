@@ -1,6 +1,7 @@
 //! dtrain's own worker: `dtrain_protocol::ability` says what it can run.
 
 use super::{Cannot, Engine, cannot};
+use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, own};
 use crate::schedule::{Shape, is_possible};
 use dtrain_protocol::{Arrangement, ContextExchange, ability};
@@ -17,6 +18,10 @@ impl Engine for Dtrain {
 
     fn title(&self) -> &'static str {
         "dtrain"
+    }
+
+    fn style(&self) -> Style {
+        Style::Fsdp
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

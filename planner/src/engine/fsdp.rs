@@ -2,6 +2,7 @@
 //! for tensor parallelism of transformers 5.23.0.
 
 use super::{Cannot, Engine, cannot, rules};
+use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, ZeroStage};
@@ -17,6 +18,10 @@ impl Engine for Fsdp {
 
     fn title(&self) -> &'static str {
         "FSDP2"
+    }
+
+    fn style(&self) -> Style {
+        Style::Fsdp
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

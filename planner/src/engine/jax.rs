@@ -1,6 +1,7 @@
 //! MaxText on JAX: rules read from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
 use super::{Cannot, Engine, cannot, rules};
+use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, maxtext};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -16,6 +17,10 @@ impl Engine for Jax {
 
     fn title(&self) -> &'static str {
         "MaxText"
+    }
+
+    fn style(&self) -> Style {
+        Style::Xla
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

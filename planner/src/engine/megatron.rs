@@ -1,6 +1,7 @@
 //! Megatron-LM: rules read from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
 
 use super::{Cannot, Engine, cannot, rules};
+use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, megatron};
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -17,6 +18,10 @@ impl Engine for Megatron {
 
     fn title(&self) -> &'static str {
         "Megatron-LM"
+    }
+
+    fn style(&self) -> Style {
+        Style::Modern
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

@@ -21,6 +21,7 @@ pub use self::jax::Jax;
 pub use self::megatron::Megatron;
 pub use self::torchtitan::Torchtitan;
 
+use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::Decoder;
@@ -32,6 +33,9 @@ pub trait Engine: Sync + std::fmt::Debug {
 
     /// Its name in errors, as its authors write it.
     fn title(&self) -> &'static str;
+
+    /// The style of its software, which decides what it costs.
+    fn style(&self) -> Style;
 
     /// How it can exchange keys and values among ranks that share sequences.
     fn context_exchanges(&self) -> &'static [ContextExchange];

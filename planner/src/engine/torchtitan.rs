@@ -1,6 +1,7 @@
 //! torchtitan: rules read from its sources, version 0.3.0.
 
 use super::{Cannot, Engine, cannot, rules};
+use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, torchtitan};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -16,6 +17,10 @@ impl Engine for Torchtitan {
 
     fn title(&self) -> &'static str {
         "torchtitan"
+    }
+
+    fn style(&self) -> Style {
+        Style::Compiled
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

@@ -44,7 +44,7 @@ pub(super) fn timeline(question: &Question, config: &Config) -> Option<Timeline>
     for lane in &mut lanes {
         lane.add(Doing::Communication, step.replicas);
         lane.add(Doing::Optimizer, step.optimizer);
-        lane.add(Doing::Overhead, step.fixed);
+        lane.add(Doing::Overhead, step.stragglers + step.fixed);
     }
     let step_seconds = lanes.iter().map(|lane| lane.seconds()).fold(0.0, f64::max);
     lanes.iter_mut().for_each(|lane| lane.until(step_seconds));

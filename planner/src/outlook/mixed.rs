@@ -12,7 +12,7 @@ use super::{OutlookError, OutlookRequest, TIE, TIGHT, question, rate};
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
 use crate::analytic::search::{self as equal, Cluster};
-use crate::analytic::{Layer, Style, Unknown};
+use crate::analytic::{Layer, Unknown};
 use crate::batch_size;
 use crate::learning_rate::Decision;
 use dtrain_recipes::{PipelineSchedule, Recipe};
@@ -36,8 +36,8 @@ pub struct MixedOutlook {
     pub parameters: u64,
     /// What each group would do alone, in the order they were given.
     pub groups: Vec<Alone>,
-    /// Style of the engine.
-    pub style: &'static str,
+    /// The engine that trains.
+    pub engine: &'static str,
     /// Samples of a step.
     pub batch: Decision<u64>,
     /// Peak learning rate.
@@ -113,9 +113,9 @@ pub struct OnGroup {
 pub fn mixed_outlook(
     recipe: &Recipe,
     groups: &[Cluster],
-    style: Style,
+    engine: &'static dyn crate::engine::Engine,
 ) -> Result<MixedOutlook, OutlookError> {
-    let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], style, engine: None })?;
+    let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], engine })?;
     let mixture = Mixture::of(&asked, groups);
     let found = search(&mixture, 0, KEEP);
     let pricer = Pricer::new(&mixture);
@@ -128,7 +128,7 @@ pub fn mixed_outlook(
         recipe: recipe.name.clone(),
         parameters: recipe.model.parameters(),
         groups: mixture.questions().iter().map(alone).collect(),
-        style: style.name(),
+        engine: engine.name(),
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
         ties: ties.iter().take(TIES).map(|tie| priced(&mixture, &pricer, &tie.layout)).collect(),

@@ -1,6 +1,7 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::Axis;
+use crate::engine::{Engine, FSDP, MEGATRON};
 use crate::explain::Depth;
 use crate::front::Cost;
 use crate::sample;
@@ -33,20 +34,20 @@ fn on(part: &str, devices: u32) -> Cluster {
     Cluster { devices, ..Cluster::of(gpu, 1, 8.min(devices)) }
 }
 
-fn of(recipe: &Recipe, cluster: Cluster, style: Style) -> Result<Outlook, OutlookError> {
-    outlook(&OutlookRequest { recipe, cluster, style, engine: None })
+fn of(recipe: &Recipe, cluster: Cluster, engine: &'static dyn Engine) -> Result<Outlook, OutlookError> {
+    outlook(&OutlookRequest { recipe, cluster, engine })
 }
 
 #[test]
 fn an_outlook_reads_as_ever() {
-    let found = of(&recipe(), on("H100", 64), Style::Modern).expect("it fits");
+    let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
     insta::assert_snapshot!("llama_8b_on_64_h100", explain(&found, Depth::Short));
     insta::assert_snapshot!("llama_8b_on_64_h100_in_full", explain(&found, Depth::Full));
 }
 
 #[test]
 fn seconds_and_bytes_are_the_sums_of_their_parts() {
-    let found = of(&recipe(), on("H100", 64), Style::Fsdp).expect("it fits");
+    let found = of(&recipe(), on("H100", 64), &FSDP).expect("it fits");
     for priced in found.ties.iter().chain(&found.next).chain([&found.choice]) {
         let seconds: f64 = priced.causes.iter().map(|(_, seconds)| seconds).sum();
         let bytes: f64 = priced.bytes.iter().map(|(_, bytes)| bytes).sum();
@@ -61,7 +62,7 @@ fn seconds_and_bytes_are_the_sums_of_their_parts() {
 
 #[test]
 fn what_loses_is_not_faster_than_the_fastest_and_says_why() {
-    let found = of(&recipe(), on("H100", 64), Style::Modern).expect("it fits");
+    let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
     let fastest = found.ties.iter().map(|tie| tie.step_seconds).fold(found.choice.step_seconds, f64::min);
     assert!(found.choice.step_seconds <= (1.0 + TIE) * fastest);
     assert!(found.losers.iter().all(|loser| loser.step_seconds >= fastest), "{:?}", found.losers);
@@ -80,7 +81,7 @@ fn no_layout_is_faster_than_the_choice_and_needs_less_memory() {
     let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
     *decoder = Decoder { layers: 126, hidden: 16_384, heads: 128, ffn: 53_248, ..*decoder };
     recipe.train.batch = Wanted::Pinned(Samples(2048));
-    let found = of(&recipe, on("H100", 2048 * 8), Style::Modern).expect("it fits");
+    let found = of(&recipe, on("H100", 2048 * 8), &MEGATRON).expect("it fits");
     let chosen = found.weighed.choice.cost;
     let better = found.weighed.front.iter().find(|point| {
         point.cost.step_seconds < chosen.step_seconds
@@ -96,15 +97,14 @@ fn more_devices_take_less_time_and_more_hours() {
     let mut recipe = recipe();
     recipe.train.batch = Wanted::Pinned(Samples(1024));
     let (few, many) =
-        (of(&recipe, few, Style::Modern).expect("fits"), of(&recipe, many, Style::Modern).expect("fits"));
+        (of(&recipe, few, &MEGATRON).expect("fits"), of(&recipe, many, &MEGATRON).expect("fits"));
     assert!(many.choice.step_seconds < few.choice.step_seconds);
     assert!(many.device_hours.expect("steps are counted") > few.device_hours.expect("steps are counted"));
 }
 
 #[test]
 fn what_cannot_be_priced_is_refused_with_its_reason() {
-    let message =
-        |recipe: &Recipe, cluster| of(recipe, cluster, Style::Modern).expect_err("refused").to_string();
+    let message = |recipe: &Recipe, cluster| of(recipe, cluster, &MEGATRON).expect_err("refused").to_string();
     let mut small = on("H100", 8);
     small.memory = 4e9;
     assert!(message(&recipe(), small).contains("GiB"), "{}", message(&recipe(), small));
@@ -119,22 +119,21 @@ fn what_cannot_be_priced_is_refused_with_its_reason() {
         Model::Cnn(Cnn { channels: 3, height: 8, width: 8, stages: vec![8], blocks: 1, classes: 2 });
     assert!(message(&image, on("H100", 8)).contains("cnn"));
     let mut pinned = recipe();
-    pinned.layout.shard = Some(4);
-    assert!(message(&pinned, on("H100", 8)).contains("layout.shard"));
+    pinned.layout.shares = Some(vec![1, 2]);
+    assert!(message(&pinned, on("H100", 8)).contains("layout.shares"));
 }
 
 #[test]
 fn advice_is_what_a_search_with_the_change_finds() {
     let cluster = on("A100-40GB", 32);
     let mut slow = cluster;
-    slow.network /= 16.0;
-    let found = of(&recipe(), slow, Style::Modern).expect("it fits");
+    slow.network /= 64.0;
+    let found = of(&recipe(), slow, &MEGATRON).expect("it fits");
     let speed = |outlook: &Outlook| {
         let fastest = outlook.ties.iter().map(|tie| tie.step_seconds);
         128.0 / fastest.fold(outlook.choice.step_seconds, f64::min)
     };
-    let twice =
-        of(&recipe(), Cluster { network: 2.0 * slow.network, ..slow }, Style::Modern).expect("it fits");
+    let twice = of(&recipe(), Cluster { network: 2.0 * slow.network, ..slow }, &MEGATRON).expect("it fits");
     let advice = found.advice.iter().find(|advice| advice.change.contains("network")).expect("it is asked");
     assert!((advice.speed - (speed(&twice) / speed(&found) - 1.0)).abs() < 1e-9, "{advice:?}");
     assert!(advice.speed > 0.05, "a slow network is worth a change: {advice:?}");
@@ -149,7 +148,7 @@ fn fewer_devices_take_longer_for_less_money_and_nothing_named_betters_the_choice
     recipe.objective.stop = dtrain_recipes::Stop { steps: Some(1000), ..Default::default() };
     let usual = on("H100", 64);
     let cluster = Cluster { network: usual.network / 64.0, ..usual };
-    let found = of(&recipe, cluster, Style::Modern).expect("it fits");
+    let found = of(&recipe, cluster, &MEGATRON).expect("it fits");
     let Weighed { choice, front, named } = &found.weighed;
     assert!((choice.cost.step_seconds / found.choice.step_seconds - 1.0).abs() < 1e-12);
     assert_eq!(choice.device_hours, found.device_hours);
@@ -172,7 +171,7 @@ fn fewer_devices_take_longer_for_less_money_and_nothing_named_betters_the_choice
 
 #[test]
 fn a_loser_is_slower_by_the_sum_of_its_causes() {
-    let found = of(&recipe(), on("H100", 64), Style::Modern).expect("it fits");
+    let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
     for loser in &found.losers {
         let grown: f64 = loser.growth.iter().map(|(_, seconds)| seconds).sum();
         let slower = loser.step_seconds - found.choice.step_seconds;
@@ -188,7 +187,7 @@ fn what_is_drawn_of_a_step_is_what_is_priced() {
         recipe.layout.pipeline = Some(pipeline);
         recipe.layout.data = Some(data);
         recipe.layout.tensor = Some(8);
-        let found = of(&recipe, on("H100", 64), Style::Modern).expect("it fits");
+        let found = of(&recipe, on("H100", 64), &MEGATRON).expect("it fits");
         let drawn = found.timeline.expect("it ends");
         let ratio = drawn.step_seconds / found.choice.step_seconds;
         // A closed form puts passes and messages of a pipeline together; without one there is nothing to put together.

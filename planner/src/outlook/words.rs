@@ -47,7 +47,7 @@ pub fn subject(outlook: &Outlook) -> String {
 
 /// Where the figures come from.
 pub fn source(outlook: &Outlook) -> String {
-    format!("{}; engine style {}; not measured", outlook.gpu.1, outlook.style)
+    format!("{}; engine {}; not measured", outlook.gpu.1, outlook.engine)
 }
 
 fn costs(text: &mut String, outlook: &Outlook) {

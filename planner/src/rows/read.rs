@@ -7,7 +7,7 @@ use super::training::Training;
 use crate::analytic::hardware::{gpu, squashed, unknown};
 use crate::analytic::search::whole;
 use crate::analytic::{
-    Config, Constants, Degrees, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer,
+    Config, Constants, Degrees, Experts, Gpu, Kernel, Latent, Links, Products, Software, Style, Transformer,
     Unknown,
 };
 use dtrain_protocol::{Arrangement, DeviceKind, Ends};
@@ -141,9 +141,9 @@ fn experts(row: &Row, family: &Family, count: f64, ffn: f64) -> Experts {
     }
 }
 
-fn engine(row: &Row, style: Style, constants: &Constants) -> Engine {
+fn engine(row: &Row, style: Style, constants: &Constants) -> Software {
     let name = row.lower("framework");
-    let mut engine = Engine::of(style, constants);
+    let mut engine = Software::of(style, constants);
     let profile = &mut engine.profile;
     if has_any(&name, &["nemo", "bridge"]) {
         // They sum gradients in 16 bits.
@@ -345,6 +345,14 @@ fn kernel(row: &Row, style: Style) -> Kernel {
     }
 }
 
+fn recomputed(recompute: Recompute) -> &'static str {
+    match recompute {
+        Recompute::None => "nothing is recomputed",
+        Recompute::Selective => "what is selected is recomputed",
+        Recompute::Full => "all is recomputed",
+    }
+}
+
 /// Says in words what the row leaves open.
 fn describe(training: &mut Training<'_>, row: &Row) {
     let Unknown { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
@@ -355,7 +363,7 @@ fn describe(training: &mut Training<'_>, row: &Row) {
         (hardware, format!("unknown GPU type `{}`; a mid-range one is assumed", row.text("hardware"))),
         (software, format!("`{}` is assumed to work like PyTorch FSDP", row.text("framework"))),
         (chunks, format!("layers of a stage in runs: {runs}")),
-        (recompute, format!("recompute: {again:?}").to_lowercase()),
+        (recompute, recomputed(again).to_owned()),
         (attention, format!("{kernel:?} attention").to_lowercase()),
         (network, "network typical for the GPU type".to_owned()),
         (precision && row.text("precision").is_empty(), "products of 16 bits".to_owned()),

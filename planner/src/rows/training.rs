@@ -1,7 +1,7 @@
 //! A training as a row describes it, with everything that the row leaves open decided.
 
 use crate::analytic::{
-    Case, Config, Constants, Device, Engine, Gpu, Kernel, Links, Peak, Products, Step, Style, Transformer,
+    Case, Config, Constants, Device, Gpu, Kernel, Links, Peak, Products, Software, Step, Style, Transformer,
     Unknown,
 };
 use dtrain_recipes::Recompute;
@@ -14,7 +14,7 @@ pub struct Training<'a> {
     /// Layout and batch.
     pub config: Config,
     /// The engine.
-    pub engine: Engine,
+    pub engine: Software,
     /// The part.
     pub gpu: &'static Gpu,
     /// Share of its clock that a power limit leaves.

@@ -13,7 +13,7 @@ pub(crate) fn of_outlook(outlook: &Outlook) -> Report {
     Report {
         title: outlook.recipe.clone(),
         subtitle: subject(outlook),
-        choice: vec![layout(&choice.cut)],
+        choice: vec![layout(&choice.config)],
         figures: figures(outlook),
         time: TimeOfStep {
             seconds: choice.step_seconds,

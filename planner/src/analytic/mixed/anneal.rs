@@ -122,7 +122,7 @@ impl Landscape<'_> {
         let mut lowest = None;
         let mut below = height;
         for layout in layouts {
-            for recompute in self.mixture.first().modes() {
+            for recompute in self.mixture.modes() {
                 let layout = Layout { recompute, ..layout.clone() };
                 if self.pricer.least(&layout).ln() >= below {
                     continue;

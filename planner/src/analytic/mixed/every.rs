@@ -69,7 +69,7 @@ fn units(mixture: &Mixture, layout: &mut Layout, visit: &mut impl FnMut(&Layout)
             layout.micro = micro;
             for is_sequence_parallel in mixture.sequences(layout) {
                 layout.is_sequence_parallel = *is_sequence_parallel;
-                for recompute in mixture.first().modes() {
+                for recompute in mixture.modes() {
                     layout.recompute = recompute;
                     if !visit(layout) {
                         return false;

@@ -55,7 +55,7 @@ impl Mixture {
         for up in DEGREES {
             moves.extend(DEGREES.into_iter().filter(|down| *down != up).map(|down| Move::Trade(up, down)));
         }
-        moves.extend(self.first().modes().into_iter().map(Move::Recompute));
+        moves.extend(self.modes().into_iter().map(Move::Recompute));
         moves.extend(self.first().zeros().into_iter().map(Move::Zero));
         for group in 0..self.questions().len() {
             moves.extend([Move::More(group), Move::Fewer(group), Move::Fill(group), Move::Leave(group)]);

@@ -3,7 +3,7 @@
 use super::layout::{Layout, Run};
 use crate::analytic::Degrees;
 use crate::analytic::search::{Cluster, Question, divisors_of, whole};
-use dtrain_recipes::PipelineSchedule;
+use dtrain_recipes::{PipelineSchedule, Recompute};
 
 /// A shape of one rank, for cases whose cut is filled in later.
 pub(super) const ONE: Degrees = Degrees::ONE;
@@ -58,6 +58,13 @@ impl Mixture {
     /// The question of the first group, for what all have in common.
     pub(super) fn first(&self) -> &Question {
         &self.questions[0]
+    }
+
+    /// What a backward may compute again: of all layers, unless a part of them is pinned.
+    pub(super) fn modes(&self) -> Vec<(Recompute, u32)> {
+        let question = self.first();
+        let every = question.pins.recompute_every.unwrap_or(1);
+        question.modes().into_iter().filter(|(mode, of)| *of == every || *mode != Recompute::Full).collect()
     }
 
     /// Stages of `width` devices that a group has room for.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::{Cluster, Question, search as search_equal};
-use crate::analytic::{Constants, Engine, Kernel, Peak, Products, Step, Style, Transformer};
+use crate::analytic::{Constants, Kernel, Peak, Products, Software, Step, Style, Transformer};
 use crate::random::Stream;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
 
@@ -33,7 +33,7 @@ fn mixture(model: Transformer, groups: &[Cluster], batch: u32) -> Mixture {
     let question = Question {
         model,
         cluster: groups[0],
-        engine: Engine::of(Style::Modern, Constants::shipped()),
+        engine: Software::of(Style::Modern, Constants::shipped()),
         runs_on: None,
         kernel: Kernel::Fused,
         products: Products::Bits16,

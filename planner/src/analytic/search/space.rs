@@ -1,7 +1,7 @@
 //! The layouts of a cluster of equal devices: all divisors along every axis.
 
 use crate::analytic::{
-    Case, Config, Constants, Degrees, Device, Division, Engine, Gpu, Kernel, Links, Products, Transformer,
+    Case, Config, Constants, Degrees, Device, Division, Gpu, Kernel, Links, Products, Software, Transformer,
     Unit,
 };
 use crate::batch::divisors;
@@ -35,7 +35,7 @@ pub struct Question {
     /// The devices.
     pub cluster: Cluster,
     /// What the engine costs.
-    pub engine: Engine,
+    pub engine: Software,
     /// What the engine can run; `None` where that is not asked.
     pub runs_on: Option<RunsOn>,
     /// How attention is computed.
@@ -141,7 +141,8 @@ impl Question {
         let can_fold = shape.expert > 1 && shape.tensor * shape.context > 1;
         let folds: &[bool] = if can_fold { &[false, true] } else { &[false] };
         let neighbours = shape.tensor * shape.context;
-        let has_orders = shape.pipeline > 1 && shape.data > 1 && neighbours < self.cluster.per_host;
+        let Cluster { devices, per_host, .. } = self.cluster;
+        let has_orders = shape.pipeline > 1 && shape.data > 1 && neighbours < per_host && per_host < devices;
         let orders: &[RankOrder] = if has_orders { &ORDERS } else { &ORDERS[..1] };
         let mut all: Vec<Config> = Vec::new();
         for (folded, order) in

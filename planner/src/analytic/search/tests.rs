@@ -1,6 +1,6 @@
 use super::*;
 use crate::analytic::hardware::gpu;
-use crate::analytic::{Constants, Engine, Experts, Kernel, Products, Style, Transformer};
+use crate::analytic::{Constants, Experts, Kernel, Products, Software, Style, Transformer};
 use crate::front::{Cost, front};
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute};
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn question(model: Transformer, devices: u32, batch: u32) -> Question {
     Question {
         model,
         cluster: Cluster { devices, ..Cluster::of(part, 1, 8.min(devices)) },
-        engine: Engine::of(Style::Modern, Constants::shipped()),
+        engine: Software::of(Style::Modern, Constants::shipped()),
         runs_on: None,
         kernel: Kernel::Fused,
         products: Products::Bits16,

@@ -30,7 +30,7 @@ fn on(part: &str, hosts: u32) -> Cluster {
 }
 
 fn of(recipe: &Recipe, groups: &[Cluster]) -> Result<MixedOutlook, OutlookError> {
-    mixed_outlook(recipe, groups, Style::Modern)
+    mixed_outlook(recipe, groups, &crate::engine::MEGATRON)
 }
 
 #[test]

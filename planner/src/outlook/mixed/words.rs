@@ -26,7 +26,7 @@ fn headline(text: &mut String, outlook: &MixedOutlook) {
     row(text, "choice", &layout(outlook, &outlook.choice));
     let mut sources: Vec<&str> = outlook.groups.iter().map(|group| group.gpu.1).collect();
     sources.dedup();
-    let style = outlook.style;
+    let style = outlook.engine;
     row(text, "constants", &format!("{}; engine style {style}; not measured", sources.join(", ")));
 }
 

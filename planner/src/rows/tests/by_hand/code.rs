@@ -81,6 +81,7 @@ fn step(case: &Case<'_>, training: &Training) -> Values {
         ("messages", step.messages),
         ("replicas", step.replicas),
         ("optimizer", step.optimizer),
+        ("stragglers", step.stragglers),
         ("fixed", step.fixed),
         ("step", step.total()),
         ("deviation", of_time(case, training.gpu, &step.layer, training.unknown)),

@@ -107,7 +107,10 @@ fn step(notes: &mut Notes) {
     notes.note("optimizer", 26.1 * stage / notes.at("stream"));
     notes.note("fixed", 8e-3 + 4.0 * 25e-6);
     let stages = notes.at("micro-batches") * notes.at("slowest stage");
-    notes.note("step", stages + notes.sum(&["bubble", "messages", "optimizer", "fixed"]));
+    // Eight hosts.
+    let passes = stages + notes.at("bubble");
+    notes.note("stragglers", 0.005 * (2.0 * 8f64.ln()).sqrt() * passes);
+    notes.note("step", stages + notes.sum(&["bubble", "messages", "optimizer", "stragglers", "fixed"]));
     note_interval(notes, 0.015, 13.75);
 }
 
