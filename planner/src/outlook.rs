@@ -25,14 +25,15 @@ pub use words::{explain, layout, source, subject};
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::search::{Choice, Cluster, Found, Question, search_front};
 use crate::analytic::{
-    Constants, Cut, Engine, Experts, Kernel, Peak, Products, Step, Style, Transformer, Unknown,
+    Constants, Cut, Engine, Experts, Kernel, Latent, Peak, Products, Step, Style, Transformer, Unknown,
+    Window,
 };
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
 use crate::{batch_size, pace};
 use dtrain_recipes::{
-    Activation, Choice as Wanted, Decoder, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
+    Activation, Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
 };
 use serde::Serialize;
 
@@ -267,28 +268,36 @@ fn refuse_pins(pins: &LayoutPins) -> Result<(), OutlookError> {
 /// The dimensions of a decoder that decide its cost.
 pub fn transformer(decoder: &Decoder) -> Transformer {
     let head = f64::from(decoder.head_width());
+    let rotary = decoder.latent.map_or(0.0, |latent| latent.rotary.into());
     Transformer {
         layers: decoder.layers.into(),
         hidden: decoder.hidden.into(),
         heads: decoder.heads.into(),
         kv_heads: decoder.kv_heads.into(),
-        head,
-        head_value: head,
-        latent: None,
-        window: None,
-        ffn: decoder.ffn.into(),
+        head: head + rotary,
+        head_value: decoder.latent.map_or(head, |latent| latent.value.into()),
+        latent: decoder.latent.map(|latent| Latent {
+            query: latent.query.into(),
+            key_value: latent.key_value.into(),
+            rotary,
+        }),
+        window: decoder.window.map(|window| Window {
+            tokens: window.tokens.into(),
+            share: window.every.map_or(1.0, |every| 1.0 - 1.0 / f64::from(every)),
+        }),
+        ffn: decoder.dense_ffn().into(),
         is_gated: decoder.activation == Activation::Swiglu,
         experts: decoder.experts.map(|experts| Experts {
             count: experts.count.into(),
             chosen: experts.per_token.into(),
             ffn: decoder.ffn.into(),
-            shared: 0.0,
-            dense_layers: 0.0,
+            shared: experts.shared_ffn.unwrap_or(0).into(),
+            dense_layers: decoder.dense_layers().into(),
             drop: experts.capacity.is_some(),
         }),
         vocabulary: decoder.vocab.into(),
         sequence: decoder.context.into(),
-        predicts_further: false,
+        mtp_layers: decoder.mtp_layers.into(),
     }
 }
 
@@ -315,6 +324,10 @@ fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
 fn products(recipe: &Recipe) -> Products {
     match recipe.train.precision {
         Wanted::Pinned(Precision::F32) => Products::Bits32,
+        Wanted::Pinned(Precision::Fp8) => match recipe.train.fp8_recipe.unwrap_or_default() {
+            Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => Products::Bits8,
+            Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => Products::Blocks8,
+        },
         Wanted::Pinned(_) | Wanted::Auto | Wanted::Among(_) | Wanted::Log { .. } => Products::Bits16,
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{Arrangement, Axis, ContextExchange, DeviceKind, Layout, RankOrder};
 use dtrain_recipes::{Compression, Decoder, Experts, Model, Precision, Recompute, ZeroStage};
+use std::fmt;
 
 /// Why the worker cannot run this combination, as the end of a sentence; `None` when it can.
 ///
@@ -10,6 +11,9 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
     let Arrangement { layout, precision, device, .. } = arrangement;
     if let Model::Command(_) = model {
         return None;
+    }
+    if let Some(untrainable) = cannot_train(model, *precision) {
+        return Some(untrainable.to_string());
     }
     for axis in Axis::ALL.into_iter().filter(|axis| layout.degree(*axis) > 1) {
         if let Some(reason) = cannot_cut(axis, model) {
@@ -41,8 +45,56 @@ pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
         (Precision::F16, DeviceKind::Cpu) => {
             Some("f16 on a CPU is slower than f32 here and is not offered".into())
         }
-        (Precision::F32, _) | (Precision::Bf16 | Precision::F16, DeviceKind::Cuda) => None,
+        (Precision::F32, _) | (Precision::Bf16 | Precision::F16 | Precision::Fp8, DeviceKind::Cuda) => None,
+        (Precision::Fp8, DeviceKind::Cpu) => unreachable!("the worker has no fp8 on any device"),
     }
+}
+
+/// Something that the recipe language can say and the worker cannot train in any layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untrainable {
+    /// The key of the recipe.
+    pub key: &'static str,
+    /// What it asks for.
+    pub what: &'static str,
+    /// Engines that have it, as `dtrain plan --engine` spells them, in words.
+    pub engines: &'static str,
+}
+
+impl fmt::Display for Untrainable {
+    /// What is missing and, after a semicolon, what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, what, engines } = self;
+        write!(
+            f,
+            "`{key}`: dtrain's own worker has no {what}; plan for an engine that has it: \
+             `dtrain plan RECIPE --on \"HOSTSxGPUS PART\" --engine NAME` with {engines}"
+        )
+    }
+}
+
+/// What of a model or of a precision the worker cannot train, wherever it runs; `None` when there is nothing.
+pub fn cannot_train(model: &Model, precision: Precision) -> Option<Untrainable> {
+    const ALL: &str = "megatron, torchtitan or jax";
+    let missing = |key, what, engines| Some(Untrainable { key, what, engines });
+    if precision == Precision::Fp8 {
+        return missing("train.precision", "fp8", ALL);
+    }
+    let Model::Decoder(decoder) = model else { return None };
+    if decoder.latent.is_some() {
+        return missing("model.latent", "latent attention", ALL);
+    }
+    if decoder.window.is_some() {
+        return missing("model.window", "sliding windows", ALL);
+    }
+    if decoder.mtp_layers > 0 {
+        return missing("model.mtp_layers", "multi-token prediction", "megatron or jax");
+    }
+    let experts = decoder.experts?;
+    if experts.shared_ffn.is_some() {
+        return missing("model.shared_ffn", "shared experts", ALL);
+    }
+    experts.dense.and_then(|_| missing("model.dense_layers", "dense layers among layers with experts", ALL))
 }
 
 /// What the worker does in one way only.
@@ -235,6 +287,11 @@ mod tests {
             tied: true,
             bias: true,
             experts,
+            head_width: None,
+            rotary_base: None,
+            latent: None,
+            window: None,
+            mtp_layers: 0,
         })
     }
 
@@ -243,7 +300,7 @@ mod tests {
         let n = |degree| NonZeroU32::new(degree).expect("degrees start at one");
         let spread = |expert| Layout { expert: n(expert), ..Layout::SINGLE };
         let asked = |layout, capacity| {
-            let experts = Experts { count: 6, per_token: 2, capacity, balance: 0.01 };
+            let experts = Experts { capacity, ..Experts::new(6, 2) };
             cannot_run(&Arrangement { layout, ..Arrangement::SINGLE }, &decoder(Some(experts)))
         };
         assert_eq!(asked(spread(3), Some(1.0)), None);

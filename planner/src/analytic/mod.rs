@@ -29,7 +29,7 @@ pub use hardware::{Device, Gpu, Kernel, Products};
 pub use layer::Layer;
 pub use memory::{Peak, Stage};
 pub use step::{Step, Unit};
-pub use transformer::{Experts, Latent, Transformer};
+pub use transformer::{Experts, Latent, Transformer, Window};
 
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use serde::Serialize;

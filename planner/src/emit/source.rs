@@ -3,7 +3,9 @@
 use super::EmitError;
 use crate::{BatchSplit, Plan};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
-use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Valid, ZeroStage};
+use dtrain_recipes::{
+    Data, DataFormat, Decoder, Model, Optimizer, Precision, Tokenizer, Train, Valid, ZeroStage,
+};
 
 /// A plan for a decoder, as an engine reads it.
 pub(super) struct Source<'a> {
@@ -46,6 +48,25 @@ impl<'a> Source<'a> {
     /// An error about `what` the plan says, with what to do `instead`.
     pub(super) fn cannot(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
         EmitError::CannotSay { engine: self.engine, what: what.into(), instead }
+    }
+
+    /// Refuses the parts of newer models that the engine's files have no word for here; `instead` names who has.
+    pub(super) fn refuse_newer(&self, can_slide: bool, instead: &'static str) -> Result<(), EmitError> {
+        let model = self.model;
+        let experts = model.experts.as_ref();
+        let slides = model.window.is_some_and(|window| !can_slide || window.every.is_some());
+        let newer = [
+            ("model.latent", model.latent.is_some()),
+            ("model.window", slides),
+            ("model.shared_ffn", experts.is_some_and(|experts| experts.shared_ffn.is_some())),
+            ("model.dense_layers", experts.is_some_and(|experts| experts.dense.is_some())),
+            ("model.mtp_layers", model.mtp_layers > 0),
+            ("train.precision = \"fp8\"", self.arrangement.precision == Precision::Fp8),
+        ];
+        match newer.into_iter().find(|(_, is_said)| *is_said) {
+            Some((what, _)) => Err(self.cannot(what, instead)),
+            None => Ok(()),
+        }
     }
 
     /// The degree along an axis.

@@ -47,7 +47,8 @@ pub fn as_plan(
         chunks: whole("chunks", cut.chunks)?.get(),
         precision: match products(recipe) {
             Products::Bits32 => Precision::F32,
-            _ => Precision::Bf16,
+            Products::Bits16 => Precision::Bf16,
+            Products::Bits8 | Products::Blocks8 | Products::Blocks4 => Precision::Fp8,
         },
         device: DeviceKind::Cuda,
         ..single

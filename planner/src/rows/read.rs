@@ -6,7 +6,8 @@ use super::software::style;
 use super::training::Training;
 use crate::analytic::hardware::{gpu, squashed, unknown};
 use crate::analytic::{
-    Again, Constants, Cut, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer, Unknown,
+    Again, Constants, Cut, Engine, Experts, Gpu, Kernel, Latent, Links, Products, Style, Transformer,
+    Unknown, Window,
 };
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
@@ -117,13 +118,14 @@ fn model(row: &Row) -> Transformer {
         head,
         head_value: family.head_value.unwrap_or(head),
         latent: family.latent.map(|(query, key_value, rotary)| Latent { query, key_value, rotary }),
-        window: family.window,
+        // Every second layer has it.
+        window: family.window.map(|tokens| Window { tokens, share: 0.5 }),
         ffn,
         is_gated,
         experts: count.map(|count| experts(row, &family, count, ffn)),
         vocabulary: number("vocab").unwrap_or_else(|| vocabulary(name)),
         sequence,
-        predicts_further: name.to_lowercase().contains("mtp"),
+        mtp_layers: if name.to_lowercase().contains("mtp") { 1.0 } else { 0.0 },
     }
 }
 
