@@ -34,7 +34,7 @@ impl Family {
             && model.head_width.is_none();
         source.refuse_newer(
             model.experts.is_some(),
-            "`megatron` has it: `dtrain plan --on … --emit megatron`",
+            "only files for `megatron` say it: `dtrain plan --on … --emit megatron`",
         )?;
         match model.experts {
             None if is_llama => Ok(Self::Llama),

@@ -72,8 +72,16 @@ fn heads_bases_and_windows_of_all_layers_are_said_everywhere() {
 #[test]
 fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
     let plan = newer(sample::deepseek(), Precision::Bf16);
-    refused(&plan, Format::Torchtitan, "model.latent; `megatron` has it");
-    refused(&newer(windowed(Some(2)), Precision::Bf16), Format::Torchtitan, "model.window; `megatron`");
-    refused(&newer(windowed(Some(2)), Precision::Bf16), Format::Deepspeed, "model.window; `megatron`");
+    refused(&plan, Format::Torchtitan, "model.latent; only files for `megatron` say it");
+    refused(
+        &newer(windowed(Some(2)), Precision::Bf16),
+        Format::Torchtitan,
+        "model.window; only files for `megatron`",
+    );
+    refused(
+        &newer(windowed(Some(2)), Precision::Bf16),
+        Format::Deepspeed,
+        "model.window; only files for `megatron`",
+    );
     refused(&newer(sample::experts(), Precision::Fp8), Format::Torchtitan, "train.precision = \"fp8\"");
 }

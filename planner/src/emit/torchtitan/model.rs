@@ -8,7 +8,7 @@ use dtrain_recipes::{Activation, DataFormat, Experts, Norm, Positions, Recompute
 /// Models that torchtitan has no parts for.
 pub(super) fn refuse(source: &Source) -> Result<(), EmitError> {
     let model = source.model;
-    source.refuse_newer(false, "`megatron` has it: `dtrain plan --on … --emit megatron`")?;
+    source.refuse_newer(false, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`")?;
     let is_llama = model.positions == Positions::Rotary
         && model.norm == Norm::Rms
         && model.activation == Activation::Swiglu
