@@ -10,6 +10,7 @@ mod failures;
 mod losers;
 mod mixed;
 mod trade;
+mod transformer;
 mod words;
 
 #[cfg(test)]
@@ -20,20 +21,18 @@ pub use as_plan::as_plan;
 pub use failures::{Failures, STORAGE_BYTES_PER_SECOND};
 pub use losers::Loser;
 pub use mixed::{Alone, MixedOutlook, MixedPriced, OnGroup, explain_mixed, mixed_outlook};
+pub use transformer::transformer;
 pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::search::{Choice, Cluster, Found, Question, search_front};
-use crate::analytic::{
-    Constants, Cut, Engine, Experts, Kernel, Latent, Peak, Products, Step, Style, Transformer, Unknown,
-    Window,
-};
+use crate::analytic::{Constants, Cut, Engine, Kernel, Peak, Products, Step, Style, Unknown};
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
 use crate::{batch_size, pace};
 use dtrain_recipes::{
-    Activation, Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
+    Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
 };
 use serde::Serialize;
 
@@ -262,42 +261,6 @@ fn refuse_pins(pins: &LayoutPins) -> Result<(), OutlookError> {
     match set.into_iter().find(|(_, is_set)| *is_set) {
         Some((key, _)) => Err(OutlookError::Pin { key }),
         None => Ok(()),
-    }
-}
-
-/// The dimensions of a decoder that decide its cost.
-pub fn transformer(decoder: &Decoder) -> Transformer {
-    let head = f64::from(decoder.head_width());
-    let rotary = decoder.latent.map_or(0.0, |latent| latent.rotary.into());
-    Transformer {
-        layers: decoder.layers.into(),
-        hidden: decoder.hidden.into(),
-        heads: decoder.heads.into(),
-        kv_heads: decoder.kv_heads.into(),
-        head: head + rotary,
-        head_value: decoder.latent.map_or(head, |latent| latent.value.into()),
-        latent: decoder.latent.map(|latent| Latent {
-            query: latent.query.into(),
-            key_value: latent.key_value.into(),
-            rotary,
-        }),
-        window: decoder.window.map(|window| Window {
-            tokens: window.tokens.into(),
-            share: window.every.map_or(1.0, |every| 1.0 - 1.0 / f64::from(every)),
-        }),
-        ffn: decoder.dense_ffn().into(),
-        is_gated: decoder.activation == Activation::Swiglu,
-        experts: decoder.experts.map(|experts| Experts {
-            count: experts.count.into(),
-            chosen: experts.per_token.into(),
-            ffn: decoder.ffn.into(),
-            shared: experts.shared_ffn.unwrap_or(0).into(),
-            dense_layers: decoder.dense_layers().into(),
-            drop: experts.capacity.is_some(),
-        }),
-        vocabulary: decoder.vocab.into(),
-        sequence: decoder.context.into(),
-        mtp_layers: decoder.mtp_layers.into(),
     }
 }
 

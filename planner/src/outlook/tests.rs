@@ -4,7 +4,7 @@ use crate::analytic::search::Axis;
 use crate::explain::Depth;
 use crate::front::Cost;
 use crate::sample;
-use dtrain_recipes::{Cnn, Samples};
+use dtrain_recipes::{Activation, Cnn, Samples};
 
 /// A Llama of 8 billion parameters.
 fn recipe() -> Recipe {
