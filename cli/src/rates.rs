@@ -220,6 +220,7 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
         E::NoGpu { .. } => Failure::of(Exit::Preflight, error),
         E::UnevenHosts { .. }
         | E::TooManyMicroBatches { .. }
+        | E::Untrainable(_)
         | E::SamplesUnknown
         | E::NoEnd
         | E::EmptyBatch

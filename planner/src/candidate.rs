@@ -110,6 +110,7 @@ pub fn precision_word(precision: Precision) -> &'static str {
         Precision::F32 => "f32",
         Precision::Bf16 => "bf16",
         Precision::F16 => "f16",
+        Precision::Fp8 => "fp8",
     }
 }
 

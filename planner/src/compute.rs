@@ -185,11 +185,12 @@ fn decoder(d: &Decoder) -> Work {
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
     let (weights, active) = (d.block_parameters() as f64, d.block_parameters_active() as f64);
     let passed = d.experts.map_or(1.0, |experts| f64::from(experts.per_token));
+    let queries = f64::from(d.heads) * f64::from(d.head_width());
     let (s, h, f, v) = (f64::from(d.context), f64::from(d.hidden), f64::from(d.ffn), f64::from(d.vocab));
     let causal = 0.5;
     let up = if d.activation == Activation::Swiglu { 3.0 } else { 2.0 };
     Work {
-        block_flops: s * (2.0 * active + causal * 4.0 * s * h),
+        block_flops: s * (2.0 * active + causal * 4.0 * s * queries),
         block_weights: weights,
         block_values: s * (14.0 * h + passed * up * 2.0 * f) + causal * 4.0 * s * s * f64::from(d.heads),
         outer_flops: 2.0 * s * h * v,

@@ -1,6 +1,7 @@
 //! Why there is no plan.
 
 use crate::candidate::{Rejected, Rejection};
+use dtrain_protocol::Untrainable;
 use std::fmt::Write;
 
 /// Why there is no plan.
@@ -37,6 +38,9 @@ pub enum PlanError {
         tokens or time instead"
     )]
     SamplesUnknown,
+    /// The worker cannot train what the recipe says.
+    #[error("{0}")]
+    Untrainable(Untrainable),
     /// Nothing says when training ends.
     #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]
     NoEnd,

@@ -30,7 +30,7 @@ impl Datasheet {
     pub fn flops(&self, precision: Precision) -> f64 {
         match precision {
             Precision::F32 => self.f32_flops,
-            Precision::Bf16 | Precision::F16 => self.bf16_flops,
+            Precision::Bf16 | Precision::F16 | Precision::Fp8 => self.bf16_flops,
         }
     }
 }

@@ -234,6 +234,6 @@ fn whole(case: &Case<'_>, rates: &RankRates) -> Option<f64> {
 fn precision_index(precision: Precision) -> usize {
     match precision {
         Precision::F32 => 0,
-        Precision::Bf16 | Precision::F16 => 1,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 1,
     }
 }

@@ -125,7 +125,7 @@ fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
     match model {
         Model::Decoder(d) => {
             #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
-            let blocks = (u64::from(d.layers) * d.block_parameters()) as f64;
+            let blocks = d.parameters().saturating_sub(d.outer_parameters()) as f64;
             // Kaplan et al. 2020, equation D.1, on parameters outside the embeddings.
             let rate = (0.003_239 - 0.000_139_5 * blocks.ln()).clamp(5e-5, 3e-3);
             let from = format!("{:.1e} for {} parameters in the blocks", rate, in_words(blocks));

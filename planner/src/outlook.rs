@@ -10,6 +10,7 @@ mod failures;
 mod losers;
 mod mixed;
 mod trade;
+mod transformer;
 mod words;
 
 #[cfg(test)]
@@ -20,20 +21,19 @@ pub use as_plan::as_plan;
 pub use failures::{Failures, STORAGE_BYTES_PER_SECOND};
 pub use losers::Loser;
 pub use mixed::{Alone, MixedOutlook, MixedPriced, OnGroup, explain_mixed, mixed_outlook};
+pub use transformer::transformer;
 pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::search::{Choice, Cluster, Found, Question, RunsOn, search_front};
-use crate::analytic::{
-    Config, Constants, Experts, Kernel, Peak, Products, Software, Step, Transformer, Unknown,
-};
+use crate::analytic::{Config, Constants, Kernel, Peak, Products, Software, Step, Unknown};
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
 use crate::{batch_size, pace};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{
-    Activation, Choice as Wanted, Decoder, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
+    Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
 };
 use serde::Serialize;
 
@@ -262,34 +262,6 @@ fn refuse_pins(pins: &LayoutPins) -> Result<(), OutlookError> {
     }
 }
 
-/// The dimensions of a decoder that decide its cost.
-pub fn transformer(decoder: &Decoder) -> Transformer {
-    let head = f64::from(decoder.head_width());
-    Transformer {
-        layers: decoder.layers.into(),
-        hidden: decoder.hidden.into(),
-        heads: decoder.heads.into(),
-        kv_heads: decoder.kv_heads.into(),
-        head,
-        head_value: head,
-        latent: None,
-        window: None,
-        ffn: decoder.ffn.into(),
-        is_gated: decoder.activation == Activation::Swiglu,
-        experts: decoder.experts.map(|experts| Experts {
-            count: experts.count.into(),
-            chosen: experts.per_token.into(),
-            ffn: decoder.ffn.into(),
-            shared: 0.0,
-            dense_layers: 0.0,
-            drop: experts.capacity.is_some(),
-        }),
-        vocabulary: decoder.vocab.into(),
-        sequence: decoder.context.into(),
-        predicts_further: false,
-    }
-}
-
 /// Samples of a step: as the recipe says, or as the length of the run recommends, in multiples that divide well.
 fn batch(recipe: &Recipe) -> Result<Decision<u64>, OutlookError> {
     let budget = batch_size::budget(&recipe.objective.stop, &recipe.model, None, 0.0);
@@ -313,6 +285,10 @@ fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
 fn products(recipe: &Recipe) -> Products {
     match recipe.train.precision {
         Wanted::Pinned(Precision::F32) => Products::Bits32,
+        Wanted::Pinned(Precision::Fp8) => match recipe.train.fp8_recipe.unwrap_or_default() {
+            Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => Products::Bits8,
+            Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => Products::Blocks8,
+        },
         Wanted::Pinned(_) | Wanted::Auto | Wanted::Among(_) | Wanted::Log { .. } => Products::Bits16,
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::error::PlanError;
 use crate::space;
-use dtrain_protocol::{DeviceKind, HostFacts};
-use dtrain_recipes::{Choice, Model, Recipe, Samples};
+use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
+use dtrain_recipes::{Choice, Model, Precision, Recipe, Samples};
 
 /// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
 pub const MICRO_BATCHES: u64 = 16_384;
@@ -13,6 +13,9 @@ pub const MICRO_BATCHES: u64 = 16_384;
 /// Refuses what no plan can be made of. `host` is `None` where the training hosts cannot be asked, `samples` (to train on)
 /// where nobody counted them.
 pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>) -> Result<(), PlanError> {
+    if let Some(missing) = cannot_train(&recipe.model, easiest(&recipe.train.precision)) {
+        return Err(PlanError::Untrainable(missing));
+    }
     let hosts = host.map_or_else(|| recipe.cluster.host_count().max(1), |host| host.hosts.get());
     if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(hosts)) {
         return Err(PlanError::UnevenHosts { ranks, hosts });
@@ -42,6 +45,15 @@ pub(crate) fn fills(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
     }
 }
 
+/// A precision that the worker has, where the recipe allows one.
+fn easiest(precision: &Choice<Precision>) -> Precision {
+    match precision {
+        Choice::Pinned(precision) => *precision,
+        Choice::Among(all) if all.iter().all(|precision| *precision == Precision::Fp8) => Precision::Fp8,
+        Choice::Auto | Choice::Among(_) | Choice::Log { .. } => Precision::F32,
+    }
+}
+
 /// The smallest batch that the recipe allows; `None` where the planner chooses it.
 fn smallest(batch: &Choice<Samples>) -> Option<u64> {
     match batch {
@@ -66,7 +78,7 @@ fn few_passes(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Resu
 mod tests {
     use super::*;
     use crate::sample;
-    use dtrain_recipes::Devices;
+    use dtrain_recipes::{Decoder, Devices, Window};
 
     fn refused(change: impl Fn(&mut Recipe), samples: Option<u64>) -> String {
         let mut recipe = sample::recipe();
@@ -92,6 +104,34 @@ mod tests {
         assert!(passes.contains("200000 micro-batches of 1 on each of 2 replicas"), "{passes}");
         let gpu = refused(|recipe| recipe.cluster.devices = Devices::Cuda, None);
         assert!(gpu.contains("has no CUDA device"), "{gpu}");
+    }
+
+    #[test]
+    fn what_the_worker_cannot_train_is_refused_with_its_key_and_the_engines_that_can() {
+        let fp8 = refused(|recipe| recipe.train.precision = Choice::Pinned(Precision::Fp8), None);
+        assert!(fp8.starts_with("`train.precision`: dtrain's own worker has no fp8; plan for"), "{fp8}");
+        let either = |recipe: &mut Recipe| {
+            recipe.train.precision = Choice::Among(vec![Precision::Fp8, Precision::F32]);
+        };
+        let mut recipe = sample::recipe();
+        either(&mut recipe);
+        assert_eq!(precheck(&recipe, Some(&sample::host(2)), None), Ok(()), "f32 is left");
+        let window = Some(Window { tokens: 8, every: Some(2) });
+        let windowed = refused(|recipe| decoder(recipe).window = window, None);
+        assert!(windowed.contains("`model.window`") && windowed.contains("with megatron, torchtitan or jax"));
+        let further = refused(|recipe| decoder(recipe).mtp_layers = 1, None);
+        assert!(further.contains("`model.mtp_layers`"), "{further}");
+        let wide = |recipe: &mut Recipe| {
+            let decoder = decoder(recipe);
+            (decoder.head_width, decoder.rotary_base) = (Some(48), Some(500_000));
+        };
+        wide(&mut recipe);
+        assert_eq!(precheck(&recipe, Some(&sample::host(2)), None), Ok(()), "the worker trains these");
+    }
+
+    fn decoder(recipe: &mut Recipe) -> &mut Decoder {
+        let Model::Decoder(decoder) = &mut recipe.model else { unreachable!("the sample is one") };
+        decoder
     }
 
     #[test]

@@ -20,6 +20,11 @@ pub(crate) fn gpt2() -> Model {
         tied: true,
         bias: true,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     })
 }
 
@@ -38,14 +43,38 @@ pub(crate) fn llama() -> Model {
         tied: false,
         bias: false,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     })
 }
 
 /// Eight experts a block, of which a token passes two.
 pub(crate) fn experts() -> Model {
     let Model::Decoder(dense) = llama() else { unreachable!("it is a decoder") };
-    let experts = Experts { count: 8, per_token: 2, capacity: None, balance: 0.01 };
+    let experts = Experts::new(8, 2);
     Model::Decoder(Decoder { experts: Some(experts), ..dense })
+}
+
+/// Latent attention, shared experts, a dense layer before the others, and a layer that predicts a further token.
+pub(crate) fn deepseek() -> Model {
+    let Model::Decoder(llama) = llama() else { unreachable!("it is a decoder") };
+    let experts = Experts {
+        shared_ffn: Some(96),
+        dense: Some(DenseLayers { layers: 1, ffn: 512 }),
+        ..Experts::new(8, 2)
+    };
+    Model::Decoder(Decoder {
+        kv_heads: llama.heads,
+        experts: Some(experts),
+        head_width: Some(24),
+        rotary_base: Some(50_000),
+        latent: Some(Latent { query: 48, key_value: 32, rotary: 8, value: 16 }),
+        mtp_layers: 1,
+        ..llama
+    })
 }
 
 pub(crate) fn models() -> [Model; 3] {
@@ -81,6 +110,7 @@ pub(crate) fn recipe() -> Recipe {
             final_fraction: 0.1,
             clip: Some(1.0),
             precision: Choice::Auto,
+            fp8_recipe: None,
             seed: 1,
         },
         layout: LayoutPins::default(),

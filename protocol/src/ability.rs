@@ -29,6 +29,8 @@ enum Numbers {
     Replicas(u32, u32),
     /// What is approximate, at the start; and a degree at the end.
     Sync(Synchronisation, Option<(Axis, u32)>),
+    /// The whole sentence of what is in no layout.
+    Untrainable(Untrainable),
 }
 
 impl Refusal {
@@ -59,6 +61,7 @@ impl fmt::Display for Refusal {
             Numbers::Replicas(replicas, shard) => {
                 write!(f, "{replicas} replicas cannot be divided into groups of {shard} (layout.shard)")
             }
+            Numbers::Untrainable(untrainable) => untrainable.fmt(f),
             Numbers::Sync(sync, None) => write!(f, "{sync} {reason}"),
             Numbers::Sync(sync, Some((axis, degree))) => {
                 write!(f, "{sync} {reason}: {} {degree}", axis.word())
@@ -79,6 +82,9 @@ pub fn refusal(arrangement: &Arrangement, model: &Model) -> Option<Refusal> {
     if let Model::Command(_) = model {
         return None;
     }
+    if let Some(untrainable) = cannot_train(model, arrangement.precision) {
+        return Some(Refusal { reason: untrainable.what, numbers: Numbers::Untrainable(untrainable) });
+    }
     let layout = &arrangement.layout;
     let cut = Axis::ALL.into_iter().filter(|axis| layout.degree(*axis) > 1).find_map(|axis| {
         let numbers = Numbers::Degree(axis, layout.degree(axis));
@@ -98,8 +104,53 @@ fn cannot_multiply(arrangement: &Arrangement) -> Option<&'static str> {
             Some("bf16 on a CPU is slower than f32 here and is not offered")
         }
         (Precision::F16, DeviceKind::Cpu) => Some("f16 on a CPU is slower than f32 here and is not offered"),
+        (Precision::Fp8, _) => unreachable!("the worker has no fp8 on any device"),
         (Precision::F32, _) | (Precision::Bf16 | Precision::F16, DeviceKind::Cuda) => None,
     }
+}
+
+/// Something that the recipe language can say and the worker cannot train in any layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untrainable {
+    /// The key of the recipe.
+    pub key: &'static str,
+    /// What it asks for.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Untrainable {
+    /// What is missing and, after a semicolon, what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, what } = self;
+        write!(
+            f,
+            "`{key}`: dtrain's own worker has no {what}; plan for an engine that has it: \
+             `dtrain plan RECIPE --on \"HOSTSxGPUS PART\" --engine NAME` with megatron, torchtitan or jax"
+        )
+    }
+}
+
+/// What of a model or of a precision the worker cannot train, wherever it runs; `None` when there is nothing.
+pub fn cannot_train(model: &Model, precision: Precision) -> Option<Untrainable> {
+    let missing = |key, what| Some(Untrainable { key, what });
+    if precision == Precision::Fp8 {
+        return missing("train.precision", "fp8");
+    }
+    let Model::Decoder(decoder) = model else { return None };
+    if decoder.latent.is_some() {
+        return missing("model.latent", "latent attention");
+    }
+    if decoder.window.is_some() {
+        return missing("model.window", "sliding windows");
+    }
+    if decoder.mtp_layers > 0 {
+        return missing("model.mtp_layers", "multi-token prediction");
+    }
+    let experts = decoder.experts?;
+    if experts.shared_ffn.is_some() {
+        return missing("model.shared_ffn", "shared experts");
+    }
+    experts.dense.and_then(|_| missing("model.dense_layers", "dense layers among layers with experts"))
 }
 
 /// What the worker does in one way only.
@@ -295,6 +346,11 @@ mod tests {
             tied: true,
             bias: true,
             experts,
+            head_width: None,
+            rotary_base: None,
+            latent: None,
+            window: None,
+            mtp_layers: 0,
         })
     }
 
@@ -303,7 +359,7 @@ mod tests {
         let n = |degree| NonZeroU32::new(degree).expect("degrees start at one");
         let spread = |expert| Layout { expert: n(expert), ..Layout::SINGLE };
         let asked = |layout, capacity| {
-            let experts = Experts { count: 6, per_token: 2, capacity, balance: 0.01 };
+            let experts = Experts { capacity, ..Experts::new(6, 2) };
             cannot_run(&Arrangement { layout, ..Arrangement::SINGLE }, &decoder(Some(experts)))
         };
         assert_eq!(asked(spread(3), Some(1.0)), None);

@@ -27,7 +27,7 @@ pub mod strangers;
 pub mod tls;
 pub mod wire;
 
-pub use ability::cannot_run;
+pub use ability::{Untrainable, cannot_run, cannot_train};
 pub use action::{Action, Pass, Toward};
 pub use arrangement::{Arrangement, ContextExchange, Ends, RankOrder};
 pub use assignment::{

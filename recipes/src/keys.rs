@@ -207,6 +207,20 @@ pub const KEYS: &[Key] = keys![
     "model.kv_heads", Whole(1, 65_536), Default("heads"), DECODER, "Key and value heads; they divide heads";
     "model.ffn", Whole(1, 8_388_608), Default("gelu: 4 × hidden; swiglu: 8/3 × hidden, rounded up to a multiple of 64"),
         DECODER, "Feed-forward width; of each expert, where there are experts";
+    "model.head_width", Whole(1, 65_536), Default("hidden / heads"), DECODER,
+        "Width of a head; with latent attention, of the part of queries and keys without positions (qk_nope_head_dim)";
+    "model.latent.query", Whole(1, 262_144), Optional("no latent attention"), DECODER,
+        "Multi-head latent attention (MLA): rank of the queries (q_lora_rank)";
+    "model.latent.key_value", Whole(1, 262_144), Optional("no latent attention"), DECODER,
+        "Rank of keys and values (kv_lora_rank)";
+    "model.latent.rotary", Whole(2, 65_536), Optional("no latent attention"), DECODER,
+        "Width of the part of a head with rotary positions (qk_rope_head_dim)";
+    "model.latent.value", Whole(1, 65_536), Optional("with latent attention: head_width"), DECODER,
+        "Width of a head of values (v_head_dim)";
+    "model.window", Whole(1, 16_777_216), Optional("every token attends to all before it"), DECODER,
+        "Sliding-window attention: tokens that a token attends to, itself included";
+    "model.window_every", Whole(2, 16_384), Optional("with window: every layer has it"), DECODER,
+        "Of this many layers, the last attends to all tokens before each";
     "model.experts", Whole(2, 65_536), Optional("one dense feed-forward layer"), DECODER,
         "Experts (feed-forward layers without biases) in each block; each token is routed to a few";
     "model.experts_per_token", Whole(1, 65_536), Default("2, where there are experts"), DECODER,
@@ -215,11 +229,21 @@ pub const KEYS: &[Key] = keys![
         "Tokens of a sequence that an expert accepts, as a multiple of its even share; the rest skip it";
     "model.balance", Shape::Below(0.0, 1e6), Default("0.01, where there are experts"), DECODER,
         "Weight of the load-balance loss, which is not part of the reported loss";
+    "model.shared_ffn", Whole(1, 8_388_608), Optional("no shared experts"), DECODER,
+        "Width of the shared experts together, which every token passes";
+    "model.dense_layers", Whole(1, 16_384), Optional("every layer has experts"), DECODER,
+        "Leading layers with one dense feed-forward layer in place of experts";
+    "model.dense_ffn", Whole(1, 8_388_608), Optional("required with dense_layers"), DECODER,
+        "Feed-forward width of the leading dense layers";
+    "model.mtp_layers", Whole(1, 64), Optional("only the next token is predicted"), DECODER,
+        "Multi-token prediction: layers that each predict one further token";
     "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; required for token shards"), DECODER,
         "Vocabulary size";
     "model.context", Whole(1, 16_777_216), Required, DECODER, "Sequence length in tokens";
     "model.positions", OneOf(&["learned", "rotary"]), Default("gpt2: \"learned\"; llama: \"rotary\""), DECODER,
         "Position encoding";
+    "model.rotary_base", Whole(2, 1_000_000_000_000), Default("10000, with rotary positions"), DECODER,
+        "Base of the angles of rotary positions (rope_theta)";
     "model.norm", OneOf(&["layer", "rms"]), Default("gpt2: \"layer\"; llama: \"rms\""), DECODER,
         "Normalisation before each sub-layer";
     "model.activation", OneOf(&["gelu", "swiglu"]), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
@@ -281,8 +305,10 @@ pub const KEYS: &[Key] = keys![
         "How the learning rate falls after warm-up";
     "train.final_fraction", Shape::Share, Default("0.1"), OURS, "Learning rate at the end, as a share of the peak";
     "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), OURS, "Largest global norm of the gradient";
-    "train.precision", Choice(&OneOf(&["f32", "bf16", "f16"])), Default("auto"), OURS,
-        "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling";
+    "train.precision", Choice(&OneOf(&["f32", "bf16", "f16", "fp8"])), Default("auto"), OURS,
+        "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling; fp8 is for plans with `--on`";
+    "train.fp8_recipe", OneOf(&["tensorwise", "delayed", "blockwise", "mxfp8"]), Default("fp8: \"tensorwise\""), OURS,
+        "Scaling of fp8: per tensor, from earlier steps, per block of 128, or per 32 values (Blackwell)";
     "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), OURS, "Seed of weights and data order";
 
     "layout.data", AXIS, AUTO_AXIS, OURS, "Data-parallel replicas";

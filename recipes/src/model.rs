@@ -1,5 +1,6 @@
 //! Models, described by their numbers.
 
+use crate::decoder::Decoder;
 use serde::{Deserialize, Serialize};
 
 /// Kind of model.
@@ -22,7 +23,7 @@ pub enum Model {
 pub enum Positions {
     /// A trained vector for each position.
     Learned,
-    /// Rotary embedding of queries and keys, base 10,000, halves rotated (the Llama convention).
+    /// Rotary embedding of queries and keys, halves rotated (the Llama convention).
     Rotary,
 }
 
@@ -46,70 +47,6 @@ pub enum Activation {
     Swiglu,
     /// `max(0, x)`; for mlp and cnn only.
     Relu,
-}
-
-/// A causal transformer. All counts are at least 1; `heads` divides `hidden`, `kv_heads` divides `heads`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decoder {
-    /// Number of blocks.
-    pub layers: u32,
-    /// Hidden size.
-    pub hidden: u32,
-    /// Query heads.
-    pub heads: u32,
-    /// Key and value heads (grouped-query attention when fewer than `heads`).
-    pub kv_heads: u32,
-    /// Feed-forward width; of each expert, where there are experts.
-    pub ffn: u32,
-    /// Vocabulary size.
-    pub vocab: u32,
-    /// Sequence length in tokens.
-    pub context: u32,
-    /// Position encoding.
-    pub positions: Positions,
-    /// Normalisation.
-    pub norm: Norm,
-    /// Feed-forward non-linearity: `Gelu` or `Swiglu`.
-    pub activation: Activation,
-    /// Whether the head shares the embedding's weights.
-    pub tied: bool,
-    /// Whether linear layers have a bias; those of experts never have.
-    pub bias: bool,
-    /// Feed-forward layers of which each token passes a few; `None`: one, which every token passes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub experts: Option<Experts>,
-}
-
-/// A mixture of experts in place of each feed-forward layer.
-///
-/// A router gives every token a probability for each expert. The token passes the experts with the largest, and their
-/// results are summed with the probabilities as weights, scaled to sum to one. With one expert a token, the weight is
-/// the probability as it is: scaled it would always be one, and the router would learn nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Experts {
-    /// Experts of each block.
-    pub count: u32,
-    /// Experts that a token passes; at most `count`.
-    pub per_token: u32,
-    /// Tokens of one sequence that an expert takes, as a multiple of its even share; later tokens of the sequence pass
-    /// it by. `None`: all that are sent to it.
-    pub capacity: Option<f64>,
-    /// Weight of the load-balance loss, which training lowers beside the cross-entropy; 0 for none.
-    pub balance: f64,
-}
-
-impl Experts {
-    /// Tokens of a sequence of `length` that an expert takes at most; one at least.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "a length in tokens, far below 2^52; more than fits means everything"
-    )]
-    pub fn most(&self, length: usize) -> usize {
-        let even = length as f64 * f64::from(self.per_token) / f64::from(self.count);
-        self.capacity.map_or(length, |capacity| ((capacity * even).ceil() as usize).max(1))
-    }
 }
 
 /// A multi-layer perceptron.
@@ -173,61 +110,6 @@ pub enum Framework {
     Horovod,
 }
 
-impl Decoder {
-    /// Width of one head.
-    pub fn head_width(&self) -> u32 {
-        self.hidden / self.heads
-    }
-
-    /// Parameters of one block.
-    pub fn block_parameters(&self) -> u64 {
-        self.block_with(self.experts.map_or(0, |experts| experts.count))
-    }
-
-    /// Parameters of one block that a token passes: all of them without experts.
-    pub fn block_parameters_active(&self) -> u64 {
-        self.block_with(self.experts.map_or(0, |experts| experts.per_token))
-    }
-
-    /// Parameters of one block with some of its experts.
-    fn block_with(&self, experts: u32) -> u64 {
-        let (h, f) = (u64::from(self.hidden), u64::from(self.ffn));
-        let kv = u64::from(self.kv_heads) * u64::from(self.head_width());
-        let up = if self.activation == Activation::Swiglu { 2 } else { 1 };
-        let attention = h * (h + 2 * kv) + h * h;
-        let attention_bias = (h + 2 * kv) + h;
-        let matrices = up * h * f + f * h;
-        let (feed_forward, bias) = match self.experts {
-            Some(all) => {
-                let routed = u64::from(experts).saturating_mul(matrices);
-                (routed.saturating_add(h * u64::from(all.count)), attention_bias)
-            }
-            None => (matrices, attention_bias + up * f + h),
-        };
-        let outside = attention + if self.bias { bias } else { 0 } + 2 * self.norm_parameters();
-        feed_forward.saturating_add(outside)
-    }
-
-    /// Parameters of one normalisation.
-    pub fn norm_parameters(&self) -> u64 {
-        match self.norm {
-            Norm::Layer => 2 * u64::from(self.hidden),
-            Norm::Rms => u64::from(self.hidden),
-        }
-    }
-
-    /// Parameters outside the blocks: embeddings, final norm, head (counted once when tied).
-    pub fn outer_parameters(&self) -> u64 {
-        let embedding = u64::from(self.vocab) * u64::from(self.hidden);
-        let positions = match self.positions {
-            Positions::Learned => u64::from(self.context) * u64::from(self.hidden),
-            Positions::Rotary => 0,
-        };
-        let head = if self.tied { 0 } else { embedding };
-        embedding + positions + head + self.norm_parameters()
-    }
-}
-
 impl Mlp {
     /// Width of every layer boundary: inputs, hidden layers, classes.
     pub fn widths(&self) -> Vec<u32> {
@@ -242,9 +124,7 @@ impl Model {
     /// Trainable parameters, each counted once; of an absurd model [`u64::MAX`]. Zero for a foreign command, which nobody here can count.
     pub fn parameters(&self) -> u64 {
         match self {
-            Self::Decoder(d) => {
-                u64::from(d.layers).saturating_mul(d.block_parameters()).saturating_add(d.outer_parameters())
-            }
+            Self::Decoder(d) => d.parameters(),
             Self::Mlp(m) => m.widths().windows(2).map(|w| (u64::from(w[0]) + 1) * u64::from(w[1])).sum(),
             Self::Cnn(c) => c.parameters(),
             Self::Command(_) => 0,

@@ -23,6 +23,9 @@ pub struct Train {
     pub clip: Option<f64>,
     /// Arithmetic of matrix products.
     pub precision: Choice<Precision>,
+    /// How values are scaled into fp8, where the precision is `Fp8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fp8_recipe: Option<Fp8Recipe>,
     /// Seed of weights and data order.
     pub seed: u64,
 }
@@ -88,4 +91,33 @@ pub enum Precision {
     Bf16,
     /// Half-precision products of f32 master weights, with a loss scale.
     F16,
+    /// 8-bit floats (e4m3 and e5m2) in the products of linear layers, bf16 elsewhere, f32 master weights.
+    Fp8,
+}
+
+/// How values are scaled into the range of fp8, in the words of Megatron-LM's `--fp8-recipe`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fp8Recipe {
+    /// One scale for each tensor, of its present values.
+    #[default]
+    Tensorwise,
+    /// One scale for each tensor, of its values in earlier steps.
+    Delayed,
+    /// One scale for each 1 × 128 activations and 128 × 128 weights (DeepSeek-V3).
+    Blockwise,
+    /// One power of two for each 32 values, which Blackwell multiplies itself (OCP microscaling).
+    Mxfp8,
+}
+
+impl Fp8Recipe {
+    /// As a recipe spells it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tensorwise => "tensorwise",
+            Self::Delayed => "delayed",
+            Self::Blockwise => "blockwise",
+            Self::Mxfp8 => "mxfp8",
+        }
+    }
 }

@@ -206,6 +206,11 @@ fn gpt(hidden: u32) -> Decoder {
         tied: false,
         bias: true,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     }
 }
 

@@ -32,7 +32,7 @@ impl LossScale {
     pub(crate) fn of(precision: Precision) -> Option<Self> {
         match precision {
             Precision::F16 => Some(Self { scale: FIRST, steps: 0, travelling: VecDeque::new() }),
-            Precision::F32 | Precision::Bf16 => None,
+            Precision::F32 | Precision::Bf16 | Precision::Fp8 => None,
         }
     }
 

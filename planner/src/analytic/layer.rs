@@ -4,7 +4,7 @@ use super::collective::{all_reduce, all_to_all, message, one_way};
 use super::constants::General;
 use super::hardware::Kernel;
 use super::product::{Passes, alignment, grouped, linear};
-use super::transformer::{Experts, Latent};
+use super::transformer::{Experts, Latent, Window};
 use super::{Again, Case, Group, groups};
 use dtrain_protocol::ContextExchange;
 
@@ -151,8 +151,9 @@ fn core(case: &Case<'_>) -> Passes {
     let all = 2.0 * micro * s * s * width;
     if case.kernel.is_fused() {
         let causal = 0.5 * all * pieces(case);
-        let attended =
-            model.window.map_or(causal, |w| 0.5 * causal + 0.5 * causal.min(2.0 * micro * s * w * width));
+        let attended = model.window.map_or(causal, |Window { tokens, share }| {
+            (1.0 - share) * causal + share * causal.min(2.0 * micro * s * tokens * width)
+        });
         let forward = attended / device.attention;
         return Passes { forward, backward: c.flash_backward * forward };
     }

@@ -32,7 +32,7 @@ pub use hardware::{Device, Gpu, Kernel, Products};
 pub use layer::Layer;
 pub use memory::{Peak, Stage};
 pub use step::{Step, Unit};
-pub use transformer::{Experts, Latent, Transformer};
+pub use transformer::{Experts, Latent, Transformer, Window};
 
 use dtrain_protocol::{Arrangement, Layout};
 use dtrain_recipes::{Recompute, ZeroStage};

@@ -17,8 +17,8 @@ pub struct Transformer {
     pub head_value: f64,
     /// Latent attention, where keys and values pass through narrow matrices.
     pub latent: Option<Latent>,
-    /// Tokens that every second layer attends to, where it does not attend to all.
-    pub window: Option<f64>,
+    /// Sliding windows, where not every layer attends to all tokens.
+    pub window: Option<Window>,
     /// Hidden channels of the feed-forward of a dense layer.
     pub ffn: f64,
     /// Whether it has a gate: three matrices rather than two.
@@ -29,8 +29,17 @@ pub struct Transformer {
     pub vocabulary: f64,
     /// Tokens of a sample.
     pub sequence: f64,
-    /// Whether one more layer and head predict a further token.
-    pub predicts_further: bool,
+    /// Layers, each with a head, that predict a further token.
+    pub mtp_layers: f64,
+}
+
+/// Sliding windows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    /// Tokens that a token attends to in a layer with a window.
+    pub tokens: f64,
+    /// Share of the layers that have one.
+    pub share: f64,
 }
 
 /// Latent attention.
@@ -67,9 +76,9 @@ impl Transformer {
         if self.is_gated { 3.0 } else { 2.0 }
     }
 
-    /// Layers that predict a further token, 0 or 1.
+    /// Layers that predict a further token.
     pub fn further(&self) -> f64 {
-        if self.predicts_further { 1.0 } else { 0.0 }
+        self.mtp_layers
     }
 
     /// Parameters of the attention of a layer.

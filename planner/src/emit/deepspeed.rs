@@ -77,6 +77,7 @@ fn configuration(source: &Source) -> Object {
         Precision::F32 => object,
         Precision::Bf16 => object.object("bf16", enabled()),
         // Zero is a scale that adapts itself.
+        Precision::Fp8 => unreachable!("no family of models has fp8"),
         Precision::F16 => object.object("fp16", enabled().with("loss_scale", 0)),
     };
     if let Some(word) = compress_word(source) {

@@ -83,6 +83,7 @@ fn configuration(source: &Source, family: Family) -> String {
         Precision::F32 => "'no'",
         Precision::Bf16 => "bf16",
         Precision::F16 => "fp16",
+        Precision::Fp8 => unreachable!("no family of models has fp8"),
     };
     let count = Hosts::of(source.plan).count;
     let meet = if count > 1 {

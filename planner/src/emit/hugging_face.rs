@@ -49,7 +49,11 @@ pub(super) fn config(source: &Source, family: Family) -> File {
             .with("mlp_bias", model.bias),
         Family::Mixtral => {
             let experts = model.experts.as_ref().expect("a mixture has experts");
-            mixture(llama(named("MixtralForCausalLM", "mixtral"), model), experts)
+            let object = mixture(llama(named("MixtralForCausalLM", "mixtral"), model), experts);
+            match model.window {
+                Some(window) => object.with("sliding_window", window.tokens),
+                None => object,
+            }
         }
     };
     let object = object.with("tie_word_embeddings", model.tied).with("dtype", "float32");
@@ -94,7 +98,13 @@ fn gpt2(model: &Decoder) -> Object {
 }
 
 fn llama(named: Object, model: &Decoder) -> Object {
-    let rope = Object::default().with("rope_type", "default").with("rope_theta", 10_000.0);
+    let base = model.rotary_base();
+    #[expect(clippy::cast_precision_loss, reason = "a base has few digits")]
+    let rope = Object::default().with("rope_type", "default").with("rope_theta", base as f64);
+    let named = match model.head_width {
+        Some(width) => named.with("head_dim", width),
+        None => named,
+    };
     named
         .with("num_hidden_layers", model.layers)
         .with("hidden_size", model.hidden)

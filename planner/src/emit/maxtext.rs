@@ -79,7 +79,7 @@ fn model(source: &Source) -> Lines {
         format!("base_emb_dim: {}", model.hidden),
         format!("base_num_query_heads: {}", model.heads),
         format!("base_num_kv_heads: {}", model.kv_heads),
-        format!("head_dim: {}", model.hidden / model.heads),
+        format!("head_dim: {}", model.head_width()),
         format!("base_mlp_dim: {}", model.ffn),
         "mlp_activations: [silu, linear]".into(),
         format!("vocab_size: {}", model.vocab),
@@ -87,7 +87,7 @@ fn model(source: &Source) -> Lines {
         format!("logits_via_embedding: {}", model.tied),
         "normalize_embedding_logits: false".into(),
         "normalization_layer_epsilon: 1.0e-5".into(),
-        "rope_max_timescale: 10000".into(),
+        format!("rope_max_timescale: {}", model.rotary_base()),
         "enable_dropout: false".into(),
     ];
     if let Some(experts) = &model.experts {

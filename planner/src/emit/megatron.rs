@@ -150,7 +150,8 @@ fn stages(source: &Source) -> Option<Argument> {
             format!("t*{}", run.len())
         });
     let layout = runs.collect::<Vec<_>>().join("|");
-    Some(format!("--pipeline-model-parallel-layout 'E{layout}L'"))
+    let further = "m".repeat(source.model.mtp_layers as usize);
+    Some(format!("--pipeline-model-parallel-layout 'E{layout}{further}L'"))
 }
 
 fn state(source: &Source) -> Vec<Argument> {
@@ -238,6 +239,7 @@ fn training(source: &Source) -> Vec<Argument> {
         Precision::F32 => {}
         Precision::Bf16 => arguments.push("--bf16".into()),
         Precision::F16 => arguments.push("--fp16".into()),
+        Precision::Fp8 => arguments.extend(model::fp8(train.fp8_recipe.unwrap_or_default())),
     }
     arguments
 }

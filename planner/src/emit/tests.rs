@@ -1,4 +1,5 @@
 mod names;
+mod newer;
 
 use super::*;
 use crate::BatchSplit;

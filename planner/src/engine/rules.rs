@@ -3,7 +3,9 @@
 use super::{Cannot, cannot};
 use crate::schedule::{Shape, is_possible};
 use dtrain_protocol::{Arrangement, split};
-use dtrain_recipes::{Activation, Decoder, Norm, PipelineSchedule, Positions, Recompute, ZeroStage};
+use dtrain_recipes::{
+    Activation, Decoder, Norm, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
+};
 
 /// Layouts that no engine but dtrain's worker has, and those that no engine can have.
 pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
@@ -12,6 +14,23 @@ pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: 
         .or_else(|| stages(model, arrangement, micro_batches))
         .or_else(|| state(arrangement))
         .or_else(|| recompute(arrangement))
+}
+
+/// Parts of newer models that the files of an engine have no word for here. `can_slide` says whether every layer may have a
+/// window.
+pub(super) fn newer(model: &Decoder, arrangement: &Arrangement, can_slide: bool) -> Option<Cannot> {
+    let experts = model.experts.as_ref();
+    let slides = model.window.is_some_and(|window| !can_slide || window.every.is_some());
+    let newer = [
+        ("model.latent", model.latent.is_some()),
+        ("model.window", slides),
+        ("model.shared_ffn", experts.is_some_and(|experts| experts.shared_ffn.is_some())),
+        ("model.dense_layers", experts.is_some_and(|experts| experts.dense.is_some())),
+        ("model.mtp_layers", model.mtp_layers > 0),
+        ("train.precision = \"fp8\"", arrangement.precision == Precision::Fp8),
+    ];
+    let (what, _) = newer.into_iter().find(|(_, is_said)| *is_said)?;
+    cannot(what, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`")
 }
 
 fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {

@@ -64,7 +64,7 @@ pub(super) fn kept(model: &Model, cut: Cut, recompute: Recompute, precision: Pre
     }
 }
 
-// Values for one token: h hidden, k key-value width, a heads, s sequence, f feed-forward width.
+// Values for one token: h hidden, q width of all query heads, k key-value width, a heads, s sequence, f feed-forward width.
 
 /// What the fused operations keep: scores never, only one logarithm for each row of them.
 ///
@@ -72,8 +72,8 @@ pub(super) fn kept(model: &Model, cut: Cut, recompute: Recompute, precision: Pre
 /// on each (gathered, in sequence mode), the residual stream only outside sequence mode.
 fn decoder_fused(d: &Decoder, cut: Cut) -> Kept {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
-    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
-    let packed = h + 2 * k;
+    let (q, k) = (d.query_width(), d.key_width());
+    let packed = q + 2 * k;
     let passed = passed(d);
     let (wide, inner) = match d.activation {
         Activation::Swiglu => (2 * passed * f, passed * f),
@@ -83,13 +83,13 @@ fn decoder_fused(d: &Decoder, cut: Cut) -> Kept {
     let input = cut.between(h);
     let all = 2 * input
         + 2 * h
-        + cut.inside(packed + u64::from(d.heads) + h)
+        + cut.inside(packed + u64::from(d.heads) + q)
         + cut.inside(wide + inner)
         + routed(d);
     // Keys and values, and their gradients, on their way around the ring: one here, one arriving.
     let ring = if cut.context > 1 { cut.inside(8 * k) } else { 0 };
     // Gradients on their way through the block: of the residual, of the packed or the wide tensor and beside it.
-    let passing = input + h + cut.inside(packed + h).max(cut.inside(wide + inner)) + ring;
+    let passing = input + h + cut.inside(packed + q).max(cut.inside(wide + inner)) + ring;
     // The loss leaves its gradient where the logits were; the head keeps its input before and after the norm.
     let logits = cut.inside(u64::from(d.vocab)) + input + 2 * h;
     let bytes = |values| cut.bytes(s, 4, values);
@@ -117,18 +117,18 @@ fn routed(d: &Decoder) -> u64 {
 /// What plain tensor operations keep.
 fn decoder_plain(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precision) -> Kept {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
-    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
+    let (q, k) = (d.query_width(), d.key_width());
     let product = match precision {
         Precision::F32 => 4,
-        Precision::Bf16 | Precision::F16 => 2,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 2,
     };
-    let rotated = if d.positions == Positions::Rotary { h + k } else { 0 };
+    let rotated = if d.positions == Positions::Rotary { q + k } else { 0 };
     // Each query sees the keys of the whole sequence.
     let scores = cut.inside(2 * u64::from(d.heads) * s);
     let gathered = cut.inside(2 * k * (cut.context - 1));
     // Input, normed, queries, keys, values, rotated copies, context; then residual and normed again.
     let input = cut.between(h);
-    let attention = input + h + cut.inside(h + 2 * k + rotated + h) + gathered;
+    let attention = input + h + cut.inside(q + 2 * k + rotated + q) + gathered;
     let feed_forward = input
         + h
         + match d.activation {

@@ -166,7 +166,7 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let is_sharded = |at: ZeroStage| arrangement.zero >= at && shard > 1;
     let copies = match arrangement.precision {
         Precision::F32 => 4,
-        Precision::Bf16 | Precision::F16 => 6,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 6,
     };
     // The values of a part that computes, the pack they came in, and the next on its way.
     let gathered = if is_sharded(ZeroStage::Zero3) { 3 * 4 * largest } else { 0 };

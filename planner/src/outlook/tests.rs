@@ -5,7 +5,7 @@ use crate::engine::{Engine, FSDP, MEGATRON};
 use crate::explain::Depth;
 use crate::front::Cost;
 use crate::sample;
-use dtrain_recipes::{Cnn, Samples};
+use dtrain_recipes::{Activation, Cnn, Samples};
 
 /// A Llama of 8 billion parameters.
 fn recipe() -> Recipe {
@@ -43,6 +43,38 @@ fn an_outlook_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
     insta::assert_snapshot!("llama_8b_on_64_h100", explain(&found, Depth::Short));
     insta::assert_snapshot!("llama_8b_on_64_h100_in_full", explain(&found, Depth::Full));
+}
+
+#[test]
+fn what_newer_models_have_is_priced() {
+    let Model::Decoder(model) = sample::deepseek() else { panic!("the sample is a decoder") };
+    let found = transformer(&model);
+    let latent = found.latent.expect("it has latent attention");
+    assert_eq!((latent.query, latent.key_value, latent.rotary), (48.0, 32.0, 8.0));
+    assert_eq!((found.head, found.head_value, found.mtp_layers), (32.0, 16.0, 1.0));
+    let experts = found.experts.expect("it has experts");
+    assert_eq!((found.ffn, experts.shared, experts.dense_layers), (512.0, 96.0, 1.0));
+    assert_eq!(experts.ffn, f64::from(model.ffn));
+    // Both count the same, but for norms.
+    let norms = model.layers * (2 * model.hidden + 48 + 32) + model.hidden;
+    let embedding = u64::from(model.vocab) * u64::from(model.hidden);
+    let active = model.active_parameters() - u64::from(norms) - embedding;
+    #[expect(clippy::cast_precision_loss, reason = "a small model")]
+    let active = active as f64;
+    assert_eq!(found.active(), active);
+    let window = |every| {
+        let sliding =
+            Decoder { window: Some(dtrain_recipes::Window { tokens: 128, every }), ..model.clone() };
+        transformer(&sliding).window.map(|window| (window.tokens, window.share))
+    };
+    assert_eq!([window(None), window(Some(4))], [Some((128.0, 1.0)), Some((128.0, 0.75))]);
+    let mut recipe = recipe();
+    let mut products = |fp8| {
+        (recipe.train.precision, recipe.train.fp8_recipe) = (Wanted::Pinned(Precision::Fp8), fp8);
+        products(&recipe)
+    };
+    assert_eq!(products(None), Products::Bits8);
+    assert_eq!(products(Some(Fp8Recipe::Blockwise)), Products::Blocks8);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod shapes;
 
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split, wire};
-use dtrain_recipes::Model;
+use dtrain_recipes::{Decoder, Model};
 use shapes::{
     Parameter, cnn_block, cnn_head, cnn_stem, decoder_block, decoder_embedding, decoder_head, mlp_layer,
 };
@@ -208,13 +208,22 @@ impl Stage {
     }
 }
 
+/// One for each block where some are dense and others have experts, one for all where all are alike.
+fn decoder_blocks(d: &Decoder, part: impl Fn(&[Parameter]) -> Part) -> Vec<Part> {
+    let alike = part(&decoder_block(d, false));
+    if d.dense_layers() == 0 {
+        return vec![alike];
+    }
+    let dense = part(&decoder_block(d, true));
+    (0..d.layers).map(|layer| if layer < d.dense_layers() { &dense } else { &alike }.clone()).collect()
+}
+
 impl Parts {
     /// The parts of `model` in `layout` as the rank at `coord` holds them.
     pub fn of(model: &Model, layout: &Layout, coord: Coord) -> Self {
         let part = |parameters: &[Parameter]| Part::of(parameters, layout, coord);
         let (count, blocks): (u32, Vec<Part>) = match model {
-            // All alike.
-            Model::Decoder(d) => (d.layers, vec![part(&decoder_block(d))]),
+            Model::Decoder(d) => (d.layers, decoder_blocks(d, part)),
             Model::Mlp(m) => {
                 (model.blocks(), (0..m.hidden.len()).map(|layer| part(&mlp_layer(m, layer))).collect())
             }
@@ -334,7 +343,7 @@ mod tests {
 
     #[test]
     fn all_parts_together_are_the_model() {
-        for model in sample::models().into_iter().chain([sample::gpt2()]) {
+        for model in sample::models().into_iter().chain([sample::gpt2(), sample::deepseek()]) {
             let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
             assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.parameters());
             let mut units = 0;
@@ -346,7 +355,7 @@ mod tests {
     #[test]
     fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice() {
         let gpt = sample::gpt2();
-        for model in sample::models().into_iter().chain([gpt.clone()]) {
+        for model in sample::models().into_iter().chain([gpt.clone(), sample::deepseek()]) {
             for stages in 1..=model.blocks().min(4) {
                 let layout = Layout { pipeline: n(stages), ..Layout::SINGLE };
                 let arrangement = Arrangement { layout, ..Arrangement::SINGLE };
@@ -360,7 +369,9 @@ mod tests {
 
     #[test]
     fn tensor_parallel_ranks_hold_the_model_and_what_is_whole_each() {
-        for (model, ways) in [(sample::gpt2(), 2), (sample::gpt2(), 4), (sample::llama(), 4)] {
+        for (model, ways) in
+            [(sample::gpt2(), 2), (sample::gpt2(), 4), (sample::llama(), 4), (sample::deepseek(), 2)]
+        {
             let layout = Layout { tensor: n(ways), ..Layout::SINGLE };
             let of = |rank| {
                 Parts::of(&model, &layout, layout.coord(Rank(rank))).stage(&Arrangement::SINGLE, 0).all()

@@ -1,6 +1,6 @@
 //! The shapes that the worker declares, by model and by part of it.
 
-use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Positions};
+use dtrain_recipes::{Activation, Cnn, Decoder, Latent, Mlp, Norm, Positions};
 
 /// Name (without what only tells the block) and shape.
 pub(super) type Parameter = (&'static str, Vec<u64>);
@@ -14,42 +14,83 @@ pub(super) fn decoder_embedding(d: &Decoder) -> Vec<Parameter> {
     all
 }
 
-pub(super) fn decoder_block(d: &Decoder) -> Vec<Parameter> {
-    let [h, f] = [d.hidden, d.ffn].map(u64::from);
-    let k = u64::from(d.kv_heads) * u64::from(d.head_width());
-    let mut all = norm(d, "attention_norm.weight", "attention_norm.bias");
-    all.extend(norm(d, "ffn_norm.weight", "ffn_norm.bias"));
+/// A block; one of the leading dense ones, where the others have experts, if `is_dense`.
+pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<Parameter> {
+    let [h, f] = [d.hidden, if is_dense { d.dense_ffn() } else { d.ffn }].map(u64::from);
+    let mut all = norm(d, d.hidden.into(), "attention_norm.weight", "attention_norm.bias");
+    all.extend(norm(d, d.hidden.into(), "ffn_norm.weight", "ffn_norm.bias"));
     let mut linear = |weight, bias, shape: [u64; 2]| {
         all.push((weight, shape.to_vec()));
         if d.bias {
             all.push((bias, shape[1..].to_vec()));
         }
     };
-    linear("attention.q.weight", "attention.q.bias", [h, h]);
-    linear("attention.k.weight", "attention.k.bias", [h, k]);
-    linear("attention.v.weight", "attention.v.bias", [h, k]);
-    linear("attention.out.weight", "attention.out.bias", [h, h]);
-    if let Some(experts) = d.experts {
+    if d.latent.is_none() {
+        let (q, k) = (d.query_width(), d.key_width());
+        linear("attention.q.weight", "attention.q.bias", [h, q]);
+        linear("attention.k.weight", "attention.k.bias", [h, k]);
+        linear("attention.v.weight", "attention.v.bias", [h, k]);
+        linear("attention.out.weight", "attention.out.bias", [q, h]);
+    }
+    if is_dense || d.experts.is_none() {
+        if d.activation == Activation::Swiglu {
+            linear("ffn.gate.weight", "ffn.gate.bias", [h, f]);
+        }
+        linear("ffn.up.weight", "ffn.up.bias", [h, f]);
+        linear("ffn.down.weight", "ffn.down.bias", [f, h]);
+    }
+    if let Some(latent) = d.latent {
+        all.extend(latent_attention(d, latent));
+    }
+    if let Some(experts) = d.experts.filter(|_| !is_dense) {
         let e = u64::from(experts.count);
         all.push(("router.weight", vec![h, e]));
         if d.activation == Activation::Swiglu {
             all.push(("experts.gate.weight", vec![e, h, f]));
         }
         all.extend([("experts.up.weight", vec![e, h, f]), ("experts.down.weight", vec![e, f, h])]);
-        return all;
+        if let Some(shared) = experts.shared_ffn.map(u64::from) {
+            if d.activation == Activation::Swiglu {
+                all.push(("shared.gate.weight", vec![h, shared]));
+            }
+            all.extend([("shared.up.weight", vec![h, shared]), ("shared.down.weight", vec![shared, h])]);
+        }
     }
-    if d.activation == Activation::Swiglu {
-        linear("ffn.gate.weight", "ffn.gate.bias", [h, f]);
-    }
-    linear("ffn.up.weight", "ffn.up.bias", [h, f]);
-    linear("ffn.down.weight", "ffn.down.bias", [f, h]);
     all
 }
 
-/// What the head has of its own, and the embedding that it uses where it is tied.
+/// The matrices that latent attention passes through, with the norms between them; the worker does not train them.
+fn latent_attention(d: &Decoder, latent: Latent) -> Vec<Parameter> {
+    let [h, heads, width] = [d.hidden, d.heads, d.head_width()].map(u64::from);
+    let [query, key_value, rotary, value] =
+        [latent.query, latent.key_value, latent.rotary, latent.value].map(u64::from);
+    let mut all = norm(d, query, "attention.q_norm.weight", "attention.q_norm.bias");
+    all.extend(norm(d, key_value, "attention.kv_norm.weight", "attention.kv_norm.bias"));
+    all.extend([
+        ("attention.q_down.weight", vec![h, query]),
+        ("attention.q_up.weight", vec![query, d.query_width()]),
+        ("attention.kv_down.weight", vec![h, key_value + rotary]),
+        ("attention.kv_up.weight", vec![key_value, heads * (width + value)]),
+        ("attention.out.weight", vec![heads * value, h]),
+    ]);
+    all
+}
+
+/// What the head has of its own, with the layers that predict further tokens, and the embedding that it uses where it is tied.
 pub(super) fn decoder_head(d: &Decoder) -> (Vec<Parameter>, Vec<Parameter>) {
     let [v, h] = [d.vocab, d.hidden].map(u64::from);
-    let mut own = norm(d, "norm.weight", "norm.bias");
+    let mut own = norm(d, h, "norm.weight", "norm.bias");
+    for _ in 0..d.mtp_layers {
+        own.extend(decoder_block(d, false));
+        own.push(("mtp.project.weight", vec![2 * h, h]));
+        for (weight, bias) in [
+            ("mtp.embedding_norm.weight", "mtp.embedding_norm.bias"),
+            ("mtp.hidden_norm.weight", "mtp.hidden_norm.bias"),
+            ("mtp.norm.weight", "mtp.norm.bias"),
+        ] {
+            own.extend(norm(d, h, weight, bias));
+        }
+    }
     if d.tied {
         return (own, vec![("embedding.weight", vec![v, h])]);
     }
@@ -57,8 +98,8 @@ pub(super) fn decoder_head(d: &Decoder) -> (Vec<Parameter>, Vec<Parameter>) {
     (own, Vec::new())
 }
 
-fn norm(d: &Decoder, weight: &'static str, bias: &'static str) -> Vec<Parameter> {
-    let shape = vec![u64::from(d.hidden)];
+fn norm(d: &Decoder, width: u64, weight: &'static str, bias: &'static str) -> Vec<Parameter> {
+    let shape = vec![width];
     match d.norm {
         Norm::Layer => vec![(weight, shape.clone()), (bias, shape)],
         Norm::Rms => vec![(weight, shape)],

@@ -8,7 +8,7 @@ use crate::analytic::hardware::{gpu, squashed, unknown};
 use crate::analytic::search::whole;
 use crate::analytic::{
     Config, Constants, Degrees, Experts, Gpu, Kernel, Latent, Links, Products, Software, Style, Transformer,
-    Unknown,
+    Unknown, Window,
 };
 use dtrain_protocol::{Arrangement, DeviceKind, Ends};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -120,13 +120,14 @@ fn model(row: &Row) -> Transformer {
         head,
         head_value: family.head_value.unwrap_or(head),
         latent: family.latent.map(|(query, key_value, rotary)| Latent { query, key_value, rotary }),
-        window: family.window,
+        // Every second layer has it.
+        window: family.window.map(|tokens| Window { tokens, share: 0.5 }),
         ffn,
         is_gated,
         experts: count.map(|count| experts(row, &family, count, ffn)),
         vocabulary: number("vocab").unwrap_or_else(|| vocabulary(name)),
         sequence,
-        predicts_further: name.to_lowercase().contains("mtp"),
+        mtp_layers: if name.to_lowercase().contains("mtp") { 1.0 } else { 0.0 },
     }
 }
 

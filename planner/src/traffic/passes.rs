@@ -101,7 +101,7 @@ impl Sender<'_> {
             return;
         }
         let (n, r) = (u64::from(ranks), u64::from(self.coord.along(Axis::Context)));
-        let width = 2 * u64::from(d.kv_heads) * u64::from(d.head_width());
+        let width = 2 * d.key_width();
         let keys = tokens * width / u64::from(self.degree(Axis::Tensor));
         let mut one = |when, kind, values, times| {
             let (purpose, channel) = (Purpose::Context, Channel::Context);

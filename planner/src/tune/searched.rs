@@ -110,8 +110,8 @@ impl Key {
 }
 
 /// Precisions as they are written in a recipe.
-const PRECISIONS: [(Precision, &str); 3] =
-    [(Precision::F32, "f32"), (Precision::Bf16, "bf16"), (Precision::F16, "f16")];
+const PRECISIONS: [(Precision, &str); 4] =
+    [(Precision::F32, "f32"), (Precision::Bf16, "bf16"), (Precision::F16, "f16"), (Precision::Fp8, "fp8")];
 
 fn word(precision: Precision) -> Value {
     Value::Word(crate::candidate::precision_word(precision).into())

@@ -5,13 +5,14 @@ use super::parsed::Parsed;
 use super::values::Values;
 use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
+use crate::decoder::{Decoder, DenseLayers, Experts, Latent, ROTARY_BASE, Window};
 use crate::keys::Kind;
-use crate::model::{Activation, Cnn, Command, Decoder, Experts, Framework, Mlp, Model, Norm, Positions};
+use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
 use crate::objective::{Metric, Objective, Stop};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
 use crate::sync::{Compression, Local, Synchronisation};
-use crate::train::{Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
+use crate::train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 use crate::units::{Samples, Seconds, Tokens};
 
 pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
@@ -32,32 +33,7 @@ fn model(values: &Values) -> Option<Model> {
     let count = |key: &str| values.count(&format!("model.{key}"));
     let counts = |key: &str| counts(values, &format!("model.{key}"));
     Some(match values.kind? {
-        Kind::Decoder => Model::Decoder(Decoder {
-            layers: count("layers")?,
-            hidden: count("hidden")?,
-            heads: count("heads")?,
-            kv_heads: count("kv_heads")?,
-            ffn: count("ffn")?,
-            vocab: count("vocab")?,
-            context: count("context")?,
-            positions: match values.word("model.positions")? {
-                "rotary" => Positions::Rotary,
-                _ => Positions::Learned,
-            },
-            norm: if values.word("model.norm")? == "rms" { Norm::Rms } else { Norm::Layer },
-            activation: activation(values)?,
-            tied: values.flag("model.tied")?,
-            bias: values.flag("model.bias")?,
-            experts: match count("experts") {
-                Some(all) => Some(Experts {
-                    count: all,
-                    per_token: count("experts_per_token")?,
-                    capacity: values.real("model.capacity"),
-                    balance: values.real("model.balance")?,
-                }),
-                None => None,
-            },
-        }),
+        Kind::Decoder => Model::Decoder(decoder(values)?),
         Kind::Mlp => Model::Mlp(Mlp {
             inputs: count("inputs")?,
             hidden: counts("hidden")?,
@@ -82,6 +58,61 @@ fn model(values: &Values) -> Option<Model> {
                 },
             }),
             _ => return None,
+        },
+    })
+}
+
+fn decoder(values: &Values) -> Option<Decoder> {
+    let count = |key: &str| values.count(&format!("model.{key}"));
+    let (hidden, heads) = (count("hidden")?, count("heads")?);
+    Some(Decoder {
+        layers: count("layers")?,
+        hidden,
+        heads,
+        kv_heads: count("kv_heads")?,
+        ffn: count("ffn")?,
+        vocab: count("vocab")?,
+        context: count("context")?,
+        positions: match values.word("model.positions")? {
+            "rotary" => Positions::Rotary,
+            _ => Positions::Learned,
+        },
+        norm: if values.word("model.norm")? == "rms" { Norm::Rms } else { Norm::Layer },
+        activation: activation(values)?,
+        tied: values.flag("model.tied")?,
+        bias: values.flag("model.bias")?,
+        experts: match count("experts") {
+            Some(all) => Some(experts(values, all)?),
+            None => None,
+        },
+        // What is as by default is not told: equal recipes have equal digests.
+        head_width: count("head_width").filter(|width| width.checked_mul(heads) != Some(hidden)),
+        rotary_base: values.whole("model.rotary_base").filter(|base| *base != ROTARY_BASE),
+        latent: match count("latent.key_value") {
+            Some(key_value) => Some(Latent {
+                query: count("latent.query")?,
+                key_value,
+                rotary: count("latent.rotary")?,
+                value: count("latent.value")?,
+            }),
+            None => None,
+        },
+        window: count("window").map(|tokens| Window { tokens, every: count("window_every") }),
+        mtp_layers: count("mtp_layers").unwrap_or(0),
+    })
+}
+
+fn experts(values: &Values, count: u32) -> Option<Experts> {
+    let dense = |layers| Some(DenseLayers { layers, ffn: values.count("model.dense_ffn")? });
+    Some(Experts {
+        count,
+        per_token: values.count("model.experts_per_token")?,
+        capacity: values.real("model.capacity"),
+        balance: values.real("model.balance")?,
+        shared_ffn: values.count("model.shared_ffn"),
+        dense: match values.count("model.dense_layers") {
+            Some(layers) => Some(dense(layers)?),
+            None => None,
         },
     })
 }
@@ -184,9 +215,16 @@ fn train(values: &Values) -> Option<Train> {
             Some(match value.word()? {
                 "bf16" => Precision::Bf16,
                 "f16" => Precision::F16,
+                "fp8" => Precision::Fp8,
                 _ => Precision::F32,
             })
         })?,
+        fp8_recipe: values.word("train.fp8_recipe").map(|word| match word {
+            "delayed" => Fp8Recipe::Delayed,
+            "blockwise" => Fp8Recipe::Blockwise,
+            "mxfp8" => Fp8Recipe::Mxfp8,
+            _ => Fp8Recipe::Tensorwise,
+        }),
         seed: values.whole("train.seed")?,
     })
 }

@@ -3,6 +3,7 @@
 use super::CheckContext;
 use super::parsed::Parsed;
 use super::values::Values;
+use crate::decoder::ROTARY_BASE;
 use crate::keys::Kind;
 use std::path::Path;
 
@@ -49,8 +50,17 @@ fn decoder(values: &mut Values) {
     values.or("model.activation", word("swiglu", "gelu"));
     values.or("model.tied", Parsed::Flag(!is_llama));
     values.or("model.bias", Parsed::Flag(!is_llama));
+    if values.word("model.positions") == Some("rotary") {
+        values.or("model.rotary_base", Parsed::Whole(ROTARY_BASE));
+    }
     if let Some(heads) = values.whole("model.heads") {
         values.or("model.kv_heads", Parsed::Whole(heads));
+        if let Some(hidden) = values.whole("model.hidden").filter(|hidden| hidden.is_multiple_of(heads)) {
+            values.or("model.head_width", Parsed::Whole(hidden / heads));
+        }
+    }
+    if let (Some(_), Some(width)) = (values.get("model.latent.key_value"), values.whole("model.head_width")) {
+        values.or("model.latent.value", Parsed::Whole(width));
     }
     if let Some(hidden) = values.whole("model.hidden") {
         let is_gated = values.word("model.activation") == Some("swiglu");
@@ -136,5 +146,8 @@ fn train(values: &mut Values) {
     values.or("train.final_fraction", Parsed::Real(0.1));
     values.or("train.clip", Parsed::Real(1.0));
     values.or("train.precision", Parsed::Auto);
+    if values.get("train.precision").is_some_and(|precision| precision.can_be("fp8")) {
+        values.or("train.fp8_recipe", Parsed::Word("tensorwise"));
+    }
     values.or("train.seed", Parsed::Whole(1));
 }

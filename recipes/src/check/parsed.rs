@@ -47,6 +47,14 @@ impl Parsed {
         if let Self::Word(word) = self { Some(word) } else { None }
     }
 
+    /// Whether this is the word, or it is among the choices.
+    pub(crate) fn can_be(&self, word: &str) -> bool {
+        match self {
+            Self::Among(values) => values.iter().any(|value| value.can_be(word)),
+            value => value.word() == Some(word),
+        }
+    }
+
     pub(crate) fn flag(&self) -> Option<bool> {
         if let Self::Flag(flag) = self { Some(*flag) } else { None }
     }

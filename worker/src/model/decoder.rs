@@ -37,7 +37,7 @@ fn embedding_specs(decoder: &Decoder) -> Vec<Spec> {
 
 fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
     let [w, f] = [decoder.hidden, decoder.ffn].map(|n| n as usize);
-    let kv = (decoder.kv_heads * decoder.head_width()) as usize;
+    let [q, kv] = [decoder.heads, decoder.kv_heads].map(|heads| (heads * decoder.head_width()) as usize);
     // Both outputs of a block add to the residual stream; its variance grows with 2 · layers of them.
     let residual = DEVIATION / (2.0 * f64::from(decoder.layers)).sqrt();
     let mut specs = norm_specs(decoder, prefix, "attention_norm");
@@ -47,10 +47,10 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
             specs.push(Spec::new(prefix, &format!("{name}.bias"), &shape[1..], Initial::Zeros));
         }
     };
-    linear(&mut specs, "attention.q", [w, w], DEVIATION);
+    linear(&mut specs, "attention.q", [w, q], DEVIATION);
     linear(&mut specs, "attention.k", [w, kv], DEVIATION);
     linear(&mut specs, "attention.v", [w, kv], DEVIATION);
-    linear(&mut specs, "attention.out", [w, w], residual);
+    linear(&mut specs, "attention.out", [q, w], residual);
     specs.extend(norm_specs(decoder, prefix, "ffn_norm"));
     if let Some(all) = &decoder.experts {
         specs.extend(experts::specs(decoder, all, prefix, DEVIATION, residual));
@@ -90,7 +90,7 @@ pub(crate) fn rotary(decoder: &Decoder, context: &Peers) -> Option<Rotary> {
         Positions::Learned => None,
         Positions::Rotary => {
             let positions = context::pieces(decoder.context as usize, context).into_iter().flatten();
-            Some(Rotary::new(positions, decoder.head_width() as usize))
+            Some(Rotary::new(positions, decoder.head_width() as usize, decoder.rotary_base()))
         }
     }
 }

@@ -84,10 +84,10 @@ pub(crate) struct Rotary {
 }
 
 impl Rotary {
-    /// Angles `position · 10000^(-2i / width)`.
-    pub(crate) fn new(positions: impl Iterator<Item = usize> + Clone, width: usize) -> Self {
+    /// Angles `position · base^(-2i / width)`.
+    pub(crate) fn new(positions: impl Iterator<Item = usize> + Clone, width: usize, base: u64) -> Self {
         let angle = |position: usize, pair: usize| {
-            position as f64 * 10_000f64.powf(-2.0 * pair as f64 / width as f64)
+            position as f64 * (base as f64).powf(-2.0 * pair as f64 / width as f64)
         };
         let table = |f: fn(f64) -> f64| {
             let row = |position| (0..width / 2).map(move |pair| f(angle(position, pair)) as f32);

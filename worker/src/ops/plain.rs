@@ -14,6 +14,7 @@ fn product<const D: usize>(precision: Precision, lhs: Tensor<D>, rhs: Tensor<D>)
         Precision::F32 => return lhs.matmul(rhs),
         Precision::Bf16 => FloatDType::BF16,
         Precision::F16 => FloatDType::F16,
+        Precision::Fp8 => unreachable!("it is refused before anything starts"),
     };
     lhs.cast(half).matmul(rhs.cast(half)).cast(FloatDType::F32)
 }

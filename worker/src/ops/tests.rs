@@ -146,7 +146,7 @@ fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
 #[test]
 fn rotary_turns_pairs_by_position() {
     let heads = Heads { query: 4, key: 2, width: 6 };
-    let table = Rotary::new(0..12, 6);
+    let table = Rotary::new(0..12, 6, 10_000);
     // The product keeps the input alive, so that turning in place would be seen.
     check(&[(1, &[2, 9, 48])], |a, l| rotary(a, l[0].clone(), heads, &table) * l[0].clone());
     let x = leaf(1, [1, 2, 48]).inner();
@@ -156,6 +156,9 @@ fn rotary_turns_pairs_by_position() {
     let (sin, cos) = 1f32.sin_cos();
     assert!((turned[48] - (x[48] * cos - x[51] * sin)).abs() < 1e-6);
     assert_eq!(turned[84..], x[84..], "values do not turn");
+    let of = |base| Rotary::new(1..2, 4, base).cos[1];
+    assert!((of(10_000) - 0.01f32.cos()).abs() < 1e-6, "the second pair turns by 1 / sqrt(base)");
+    assert!((of(100) - 0.1f32.cos()).abs() < 1e-6);
 }
 
 #[test]

@@ -31,6 +31,11 @@ fn decoder() -> Model {
         tied: true,
         bias: true,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     })
 }
 

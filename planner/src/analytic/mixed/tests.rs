@@ -21,7 +21,7 @@ fn decoder(layers: u32, hidden: u32, heads: u32) -> Transformer {
         experts: None,
         vocabulary: 32_000.0,
         sequence: 4096.0,
-        predicts_further: false,
+        mtp_layers: 0.0,
     }
 }
 

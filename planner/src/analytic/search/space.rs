@@ -178,7 +178,11 @@ impl Question {
     }
 
     fn precision(&self) -> Precision {
-        if self.products == Products::Bits32 { Precision::F32 } else { Precision::Bf16 }
+        match self.products {
+            Products::Bits32 => Precision::F32,
+            Products::Bits16 => Precision::Bf16,
+            Products::Bits8 | Products::Blocks8 | Products::Blocks4 => Precision::Fp8,
+        }
     }
 
     /// What a backward may compute again, and of how many layers one.

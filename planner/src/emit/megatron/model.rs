@@ -1,7 +1,7 @@
 //! The arguments that say what the model is.
 
 use super::Source;
-use dtrain_recipes::{Activation, Experts, Norm, Positions};
+use dtrain_recipes::{Activation, Decoder, Experts, Fp8Recipe, Latent, Norm, Positions, Window};
 
 /// What is told of the model.
 pub(super) fn notes(source: &Source) -> Vec<String> {
@@ -25,13 +25,14 @@ pub(super) fn arguments(source: &Source) -> Vec<String> {
     let mut arguments = vec![
         format!("--num-layers {}", model.layers),
         format!("--hidden-size {}", model.hidden),
-        format!("--ffn-hidden-size {}", model.ffn),
+        format!("--ffn-hidden-size {}", model.dense_ffn()),
         format!("--num-attention-heads {}", model.heads),
     ];
     if model.kv_heads < model.heads {
         arguments.push("--group-query-attention".into());
         arguments.push(format!("--num-query-groups {}", model.kv_heads));
     }
+    arguments.extend(attention(model));
     arguments.extend([
         format!("--seq-length {}", model.context),
         format!("--max-position-embeddings {}", model.context),
@@ -42,7 +43,9 @@ pub(super) fn arguments(source: &Source) -> Vec<String> {
     ]);
     arguments.extend(match model.positions {
         Positions::Learned => vec!["--position-embedding-type learned_absolute".into()],
-        Positions::Rotary => vec!["--position-embedding-type rope".into(), "--rotary-base 10000".into()],
+        Positions::Rotary => {
+            vec!["--position-embedding-type rope".into(), format!("--rotary-base {}", model.rotary_base())]
+        }
     });
     arguments.push(match model.norm {
         Norm::Layer => "--normalization LayerNorm".into(),
@@ -60,22 +63,69 @@ pub(super) fn arguments(source: &Source) -> Vec<String> {
     if !model.bias {
         arguments.push("--disable-bias-linear".into());
     }
-    arguments.extend(model.experts.iter().flat_map(|all| experts(all, model.ffn)));
+    arguments.extend(model.experts.iter().flat_map(|all| experts(all, model)));
+    if model.mtp_layers > 0 {
+        arguments.push(format!("--mtp-num-layers {}", model.mtp_layers));
+    }
     arguments
 }
 
+/// Heads of another width, latent attention and sliding windows.
+fn attention(model: &Decoder) -> Vec<String> {
+    let mut arguments = Vec::new();
+    if let Some(width) = model.head_width {
+        arguments.push(format!("--kv-channels {width}"));
+    }
+    if let Some(Latent { query, key_value, rotary, value }) = model.latent {
+        arguments.extend([
+            "--multi-latent-attention".into(),
+            format!("--q-lora-rank {query}"),
+            format!("--kv-lora-rank {key_value}"),
+            format!("--qk-head-dim {}", model.head_width()),
+            format!("--qk-pos-emb-head-dim {rotary}"),
+            format!("--v-head-dim {value}"),
+            // Norms between its matrices; and positions as they are, which the fused kernel has no word for.
+            "--qk-layernorm".into(),
+            "--rope-type rope".into(),
+            "--no-rope-fusion".into(),
+        ]);
+    }
+    if let Some(Window { tokens, every }) = model.window {
+        // Tokens to the left and to the right of the one that attends.
+        arguments.push(format!("--window-size {},0", tokens - 1));
+        arguments.extend(every.map(|every| format!("--window-attn-skip-freq {every}")));
+    }
+    arguments
+}
+
+/// Products in 8 bits, as `--fp8-recipe` calls it: gradients need the larger range where a scale is of a whole tensor.
+pub(super) fn fp8(recipe: Fp8Recipe) -> [String; 3] {
+    let format = match recipe {
+        Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => "hybrid",
+        Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => "e4m3",
+    };
+    ["--bf16".into(), format!("--fp8-format {format}"), format!("--fp8-recipe {}", recipe.word())]
+}
+
 /// Balance is counted in each sequence; one expert a token is weighed by its probability among all.
-fn experts(experts: &Experts, ffn: u32) -> Vec<String> {
+fn experts(experts: &Experts, model: &Decoder) -> Vec<String> {
     let balance = if experts.balance > 0.0 { "seq_aux_loss" } else { "none" };
     let mut arguments = vec![
         format!("--num-experts {}", experts.count),
-        format!("--moe-ffn-hidden-size {ffn}"),
+        format!("--moe-ffn-hidden-size {}", model.ffn),
         format!("--moe-router-topk {}", experts.per_token),
         format!("--moe-router-load-balancing-type {balance}"),
         "--moe-token-dispatcher-type alltoall".into(),
     ];
     if experts.balance > 0.0 {
         arguments.push(format!("--moe-aux-loss-coeff {:?}", experts.balance));
+    }
+    if let Some(width) = experts.shared_ffn {
+        arguments.push(format!("--moe-shared-expert-intermediate-size {width}"));
+    }
+    if let Some(dense) = experts.dense {
+        let others = model.layers - dense.layers;
+        arguments.push(format!("--moe-layer-freq '[0]*{}+[1]*{others}'", dense.layers));
     }
     if experts.per_token == 1 {
         arguments.push("--moe-router-pre-softmax".into());

@@ -74,11 +74,16 @@ fn versions_are_those_whose_names_are_known() {
 #[test]
 fn megatron_has_every_argument() {
     for text in named(Format::Megatron, "megatron.sh") {
-        let arguments = text.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
-        let arguments: Vec<String> =
-            arguments.map(|rest| format!("--{}", rest.split(' ').next().expect("a word"))).collect();
-        all_known(arguments.iter().map(String::as_str), &["megatron-core", "arguments"]);
+        megatron_has_the_arguments_of(&text);
     }
+}
+
+#[track_caller]
+pub(super) fn megatron_has_the_arguments_of(text: &str) {
+    let arguments = text.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
+    let arguments: Vec<String> =
+        arguments.map(|rest| format!("--{}", rest.split(' ').next().expect("a word"))).collect();
+    all_known(arguments.iter().map(String::as_str), &["megatron-core", "arguments"]);
 }
 
 #[test]

@@ -75,9 +75,15 @@ fn settings(source: &Source) -> String {
          DATASETS[\"recipe\"] = DatasetConfig(\n    path=\"text\",\n    \
          loader=lambda path: load_dataset(path, data_files=FILES, sample_by=\"document\", split=\"train\"),\n    \
          sample_processor=lambda sample: sample[\"text\"],\n)\n\n\
-         HIDDEN, HEADS, KV_HEADS, FFN, VOCAB = {}, {}, {}, {}, {}\n\
+         HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, FFN, VOCAB = {}, {}, {}, {}, {}, {}\n\
          INIT = {{\"weight\": partial(nn.init.normal_, std=0.02), \"bias\": nn.init.zeros_}}\n",
-        model.vocab, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab
+        model.vocab,
+        model.hidden,
+        model.heads,
+        model.kv_heads,
+        model.head_width(),
+        model.ffn,
+        model.vocab
     )
 }
 
@@ -92,10 +98,11 @@ fn blocks(source: &Source) -> String {
          param_init={{\"weight\": nn.init.ones_}})\n\n\n\
          def block():\n    return {base}TransformerBlock.Config(\n        attention_norm=norm(),\n        \
          ffn_norm=norm(),\n        attention=make_gqa_config(\n            dim=HIDDEN,\n            n_heads=HEADS,\n            \
-         n_kv_heads=KV_HEADS,\n            head_dim=HIDDEN // HEADS,\n            wqkv_param_init=INIT,\n            \
+         n_kv_heads=KV_HEADS,\n            head_dim=HEAD_WIDTH,\n            wqkv_param_init=INIT,\n            \
          wo_param_init=INIT,\n            inner_attention=get_attention_config(\"flex\"),\n            fuse_qkv=True,\n            \
-         rope={rope}.Config(dim=HIDDEN // HEADS, max_seq_len={}, theta=10000.0),\n        ),\n{inside}    )\n",
-        model.context
+         rope={rope}.Config(dim=HEAD_WIDTH, max_seq_len={}, theta={}.0),\n        ),\n{inside}    )\n",
+        model.context,
+        model.rotary_base()
     )
 }
 

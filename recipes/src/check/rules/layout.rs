@@ -11,6 +11,8 @@ impl Rules<'_> {
             ("layout.tensor", "model.heads"),
             ("layout.tensor", "model.kv_heads"),
             ("layout.tensor", "model.ffn"),
+            ("layout.tensor", "model.dense_ffn"),
+            ("layout.tensor", "model.shared_ffn"),
         ] {
             if key != "model.kv_heads" || self.values.said(key).is_some() {
                 self.divides(axis, key);

@@ -2,6 +2,7 @@
 
 mod arrangement;
 mod data;
+mod decoder;
 mod layout;
 mod model;
 mod sbatch;

@@ -8,24 +8,6 @@ use crate::progress::Template;
 use crate::units::grouped;
 
 impl Rules<'_> {
-    pub(super) fn decoder(&mut self) {
-        self.divides("model.heads", "model.hidden");
-        self.divides("model.kv_heads", "model.heads");
-        let width = match (self.values.whole("model.hidden"), self.values.whole("model.heads")) {
-            (Some(hidden), Some(heads)) if hidden.is_multiple_of(heads) => Some(hidden / heads),
-            _ => None,
-        };
-        if let Some(width) = width.filter(|width| width % 2 == 1)
-            && self.values.word("model.positions") == Some("rotary")
-        {
-            let message =
-                format!("rotary positions need heads of even width, found {width} (hidden / heads)");
-            self.wrong(message, &["model.heads", "model.hidden", "model.positions"], "");
-        }
-        self.experts();
-        self.vocabulary();
-    }
-
     /// Sizes that are each within their bounds can make a model that is beyond all.
     pub(super) fn parameters(&mut self, model: &Model) {
         let parameters = model.parameters();
@@ -38,7 +20,21 @@ impl Rules<'_> {
             trillions(parameters),
             trillions(MOST_PARAMETERS)
         );
-        let keys = ["layers", "hidden", "ffn", "experts", "vocab", "inputs", "stages", "blocks", "classes"];
+        let keys = [
+            "layers",
+            "hidden",
+            "head_width",
+            "ffn",
+            "experts",
+            "shared_ffn",
+            "dense_ffn",
+            "mtp_layers",
+            "vocab",
+            "inputs",
+            "stages",
+            "blocks",
+            "classes",
+        ];
         let keys = keys.map(|key| format!("model.{key}"));
         let keys = keys.each_ref().map(String::as_str);
         self.wrong(message, &keys, "the largest models that were trained have a few T; is a digit too many?");
@@ -63,27 +59,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What is said of experts needs experts, and a token passes no more than there are.
-    fn experts(&mut self) {
-        let per_token = "model.experts_per_token";
-        let Some(experts) = self.values.whole("model.experts") else {
-            let keys = [per_token, "model.capacity", "model.balance"];
-            for key in keys.into_iter().filter(|key| self.values.said(key).is_some()) {
-                if self.values.is_wrong("model.experts") {
-                    continue;
-                }
-                let message = format!("`{key}` is for a model with experts, and this one has none");
-                self.wrong(message, &[key], "write for example `experts = 8` below `[model]`, or remove it");
-            }
-            return;
-        };
-        if let Some(passed) = self.values.whole(per_token).filter(|passed| *passed > experts) {
-            let message = format!("a token cannot be routed to {passed} experts of {experts}");
-            self.wrong(message, &[per_token, "model.experts"], &format!("the most is {experts}"));
-        }
-    }
-
-    fn vocabulary(&mut self) {
+    pub(super) fn vocabulary(&mut self) {
         let vocab = self.values.whole("model.vocab");
         match (self.values.get("data.tokenizer"), vocab) {
             (Some(Parsed::Word(_)), Some(vocab))

@@ -66,6 +66,14 @@ impl Rules<'_> {
             let message = format!("`{key}` does not apply to the optimizer \"{kind}\"");
             self.wrong(message, &[key, "train.optimizer.kind"], "remove it");
         }
+        let has_fp8 = self.values.get("train.precision").is_none_or(|precision| precision.can_be("fp8"));
+        if !has_fp8 && self.values.said("train.fp8_recipe").is_some() {
+            self.wrong(
+                "`train.fp8_recipe` does not apply: it is for the precision \"fp8\"".to_owned(),
+                &["train.fp8_recipe", "train.precision"],
+                "write `precision = \"fp8\"` below `[train]`, or remove it",
+            );
+        }
         if let (Some(Parsed::Steps(warmup)), Some(steps)) =
             (self.values.get("train.warmup"), self.values.whole("objective.stop.steps"))
             && *warmup >= steps

@@ -30,6 +30,11 @@ fn decoder() -> Model {
         tied: true,
         bias: false,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     })
 }
 

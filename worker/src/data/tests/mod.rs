@@ -26,6 +26,11 @@ fn decoder(context: u32, vocab: u32) -> Model {
         tied: false,
         bias: false,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     })
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use burn::tensor::Device;
 
-const TWO_OF_FOUR: Experts = Experts { count: 4, per_token: 2, capacity: None, balance: 0.5 };
+const TWO_OF_FOUR: Experts = Experts { balance: 0.5, ..Experts::new(4, 2) };
 
 fn tensor<const D: usize>(values: &[f32], shape: [usize; D]) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values.to_vec(), shape), &Device::flex())

@@ -289,6 +289,11 @@ fn decoder() -> Decoder {
         tied: true,
         bias: false,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     }
 }
 

@@ -24,6 +24,11 @@ fn gpt() -> Decoder {
         tied: true,
         bias: true,
         experts: None,
+        head_width: None,
+        rotary_base: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
     }
 }
 
@@ -43,14 +48,19 @@ fn llama() -> Decoder {
 
 /// Every token passes two of four experts, which have no room for all.
 fn moe() -> Decoder {
-    let experts = Experts { count: 4, per_token: 2, capacity: Some(1.0), balance: 0.5 };
+    let experts = Experts { capacity: Some(1.0), balance: 0.5, ..Experts::new(4, 2) };
     Decoder { ffn: 10, experts: Some(experts), ..llama() }
 }
 
 /// The same with biases elsewhere, GELU, and one expert a token.
 fn switch() -> Decoder {
-    let experts = Experts { count: 3, per_token: 1, capacity: None, balance: 0.1 };
+    let experts = Experts { balance: 0.1, ..Experts::new(3, 1) };
     Decoder { ffn: 10, experts: Some(experts), ..gpt() }
+}
+
+/// Heads that are wider together than the hidden size, and turn more.
+fn wide() -> Decoder {
+    Decoder { head_width: Some(6), rotary_base: Some(500), ..llama() }
 }
 
 fn mlp() -> Mlp {
@@ -62,7 +72,7 @@ fn cnn() -> Cnn {
 }
 
 fn models() -> Vec<Model> {
-    let decoders = [gpt(), llama(), moe(), switch()].map(Model::Decoder);
+    let decoders = [gpt(), llama(), moe(), switch(), wide()].map(Model::Decoder);
     decoders.into_iter().chain([Model::Mlp(mlp()), Model::Cnn(cnn())]).collect()
 }
 

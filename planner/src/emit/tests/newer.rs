@@ -1,0 +1,87 @@
+//! What newer models have: said where an engine has a word for it, refused elsewhere.
+
+use super::*;
+
+/// A plan for a model that dtrain's own worker does not train, as `plan --on` makes one.
+fn newer(model: Model, precision: Precision) -> Plan {
+    let layout = Layout { expert: n(2), ..Layout::replicas(n(2)) };
+    let mut plan = planned(sample::experts(), arranged(layout, ZeroStage::Zero1));
+    plan.recipe.model = model;
+    plan.choices[0].candidate.arrangement.precision = precision;
+    plan
+}
+
+fn windowed(every: Option<u32>) -> Model {
+    let Model::Decoder(mixture) = sample::experts() else { unreachable!("it is a decoder") };
+    Model::Decoder(Decoder { window: Some(Window { tokens: 128, every }), head_width: Some(64), ..mixture })
+}
+
+#[test]
+fn megatron_says_all_of_it() {
+    let mut plan = newer(sample::deepseek(), Precision::Fp8);
+    plan.recipe.train.fp8_recipe = Some(Fp8Recipe::Blockwise);
+    insta::with_settings!({filters => vec![("plan [0-9a-f]{12}", "plan [digest]")]}, {
+        insta::assert_snapshot!("deepseek_megatron", shown(&plan, Format::Megatron));
+    });
+    let slides = shown(&newer(windowed(Some(2)), Precision::Bf16), Format::Megatron);
+    for argument in ["--window-size 127,0", "--window-attn-skip-freq 2", "--kv-channels 64"] {
+        assert!(slides.contains(&format!("\n    {argument}\n")), "{argument}: {slides}");
+    }
+    let always = shown(&newer(windowed(None), Precision::Bf16), Format::Megatron);
+    assert!(
+        always.contains("--window-size 127,0") && !always.contains("--window-attn-skip-freq"),
+        "{always}"
+    );
+}
+
+#[test]
+fn every_argument_of_newer_models_is_one_that_megatron_has() {
+    let mut plans =
+        vec![newer(windowed(Some(2)), Precision::Bf16), newer(sample::deepseek(), Precision::Fp8)];
+    plans[1].recipe.train.fp8_recipe = Some(Fp8Recipe::Mxfp8);
+    for plan in plans {
+        names::megatron_has_the_arguments_of(&shown(&plan, Format::Megatron));
+    }
+}
+
+#[test]
+fn layers_that_predict_further_tokens_stand_in_the_last_of_uneven_stages() {
+    let Model::Decoder(model) = sample::deepseek() else { unreachable!("it is a decoder") };
+    let layout = Layout { pipeline: n(2), ..Layout::SINGLE };
+    let mut plan = planned(sample::llama(), arranged(layout, ZeroStage::Zero0));
+    plan.recipe.model = Model::Decoder(Decoder { layers: 5, ..model });
+    let script = shown(&plan, Format::Megatron);
+    assert!(script.contains("--pipeline-model-parallel-layout 'Et*2|t*3mL'"), "{script}");
+}
+
+#[test]
+fn heads_bases_and_windows_of_all_layers_are_said_everywhere() {
+    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let mut plan = llama();
+    plan.recipe.model = Model::Decoder(Decoder { head_width: Some(48), rotary_base: Some(500_000), ..model });
+    let module = shown(&plan, Format::Torchtitan);
+    assert!(module.contains("HEAD_WIDTH, FFN, VOCAB = ") && module.contains("theta=500000.0"), "{module}");
+    let config = shown(&plan, Format::Fsdp);
+    assert!(config.contains("\"head_dim\": 48") && config.contains("\"rope_theta\": 500000.0"), "{config}");
+    let mut slides = newer(windowed(None), Precision::Bf16);
+    slides.choices[0].candidate.arrangement.layout.expert = n(1);
+    let config = shown(&slides, Format::Deepspeed);
+    assert!(config.contains("\"sliding_window\": 128"), "{config}");
+}
+
+#[test]
+fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
+    let plan = newer(sample::deepseek(), Precision::Bf16);
+    refused(&plan, Format::Torchtitan, "model.latent; only files for `megatron` say it");
+    refused(
+        &newer(windowed(Some(2)), Precision::Bf16),
+        Format::Torchtitan,
+        "model.window; only files for `megatron`",
+    );
+    refused(
+        &newer(windowed(Some(2)), Precision::Bf16),
+        Format::Deepspeed,
+        "model.window; only files for `megatron`",
+    );
+    refused(&newer(sample::experts(), Precision::Fp8), Format::Torchtitan, "train.precision = \"fp8\"");
+}

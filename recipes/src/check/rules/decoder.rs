@@ -1,0 +1,128 @@
+//! Contradictions within a decoder.
+
+use super::Rules;
+
+impl Rules<'_> {
+    pub(super) fn decoder(&mut self) {
+        if self.values.said("model.head_width").is_none() {
+            self.divides("model.heads", "model.hidden");
+        }
+        self.divides("model.kv_heads", "model.heads");
+        self.rotary();
+        self.latent();
+        if self.values.get("model.window").is_none() && !self.values.is_wrong("model.window") {
+            self.needless("model.window_every", "a sliding window", "window = 4096");
+        }
+        self.experts();
+        self.vocabulary();
+    }
+
+    /// Rotary positions turn pairs of channels, and only they have a base.
+    fn rotary(&mut self) {
+        if self.values.word("model.positions") != Some("rotary") {
+            self.needless("model.rotary_base", "rotary positions", "positions = \"rotary\"");
+            return;
+        }
+        let (key, origin) = match self.values.whole("model.latent.rotary") {
+            Some(_) => ("model.latent.rotary", ""),
+            None if self.values.said("model.head_width").is_some() => ("model.head_width", ""),
+            None => ("model.head_width", " (hidden / heads)"),
+        };
+        if let Some(width) = self.values.whole(key).filter(|width| width % 2 == 1) {
+            let message = format!("rotary positions need heads of even width, found {width}{origin}");
+            self.wrong(message, &[key, "model.heads", "model.hidden", "model.positions"], "");
+        }
+    }
+
+    /// Latent attention is said whole, and has no heads of keys and values.
+    fn latent(&mut self) {
+        let needed = ["query", "key_value", "rotary"];
+        let path = |key: &str| format!("model.latent.{key}");
+        let all = needed.iter().chain(&["value"]);
+        let said: Vec<String> =
+            all.map(|key| path(key)).filter(|path| self.values.said(path).is_some()).collect();
+        let Some(first) = said.first() else { return };
+        if self.values.is_wrong("model.latent") {
+            return;
+        }
+        if let Some(missing) = needed.iter().find(|key| self.values.get(&path(key)).is_none()) {
+            let hint =
+                "write for example `latent = { query = 1536, key_value = 512, rotary = 64, value = 128 }`";
+            self.wrong(format!("missing `model.latent.{missing}`"), &[first], hint);
+            return;
+        }
+        if self.values.said("model.kv_heads").is_some() {
+            self.wrong(
+                "latent attention has keys and values for every head: `model.kv_heads` does not apply"
+                    .to_owned(),
+                &["model.kv_heads", first],
+                "remove one of them",
+            );
+        }
+        if self.values.word("model.positions") == Some("learned") {
+            self.wrong(
+                "latent attention needs rotary positions".to_owned(),
+                &[first, "model.positions", "model.family"],
+                "write `positions = \"rotary\"` below `[model]`",
+            );
+        }
+        if self.values.flag("model.bias") == Some(true) {
+            self.wrong(
+                "latent attention has no biases".to_owned(),
+                &[first, "model.bias", "model.family"],
+                "write `bias = false` below `[model]`",
+            );
+        }
+    }
+
+    /// What is said of experts needs experts, and a token passes no more than there are.
+    fn experts(&mut self) {
+        let per_token = "model.experts_per_token";
+        let Some(experts) = self.values.whole("model.experts") else {
+            if self.values.is_wrong("model.experts") {
+                return;
+            }
+            for key in ["experts_per_token", "capacity", "balance", "shared_ffn", "dense_layers", "dense_ffn"]
+            {
+                self.needless(&format!("model.{key}"), "experts", "experts = 8");
+            }
+            return;
+        };
+        if let Some(passed) = self.values.whole(per_token).filter(|passed| *passed > experts) {
+            let message = format!("a token cannot be routed to {passed} experts of {experts}");
+            self.wrong(message, &[per_token, "model.experts"], &format!("the most is {experts}"));
+        }
+        let (dense, width) = ("model.dense_layers", "model.dense_ffn");
+        let Some(leading) = self.values.whole(dense) else {
+            if !self.values.is_wrong(dense) {
+                self.needless(width, "leading dense layers", "dense_layers = 1");
+            }
+            return;
+        };
+        if self.values.get(width).is_none() && !self.values.is_wrong(width) {
+            let hint = "write for example `dense_ffn = 18432` below `[model]`";
+            self.wrong(
+                format!("missing `{width}`: the feed-forward width of the dense layers"),
+                &[dense],
+                hint,
+            );
+        }
+        if let Some(layers) = self.values.whole("model.layers").filter(|layers| leading >= *layers) {
+            let message = format!("{leading} dense layers leave none of {layers} with experts");
+            let hint = "remove `model.experts`, or choose fewer dense layers";
+            self.wrong(message, &[dense, "model.layers"], hint);
+        }
+    }
+
+    /// Reports a key that was said without what it is for.
+    fn needless(&mut self, key: &str, what: &str, example: &str) {
+        if self.values.said(key).is_some() {
+            let message = format!("`{key}` is for a model with {what}, and this one has none");
+            self.wrong(
+                message,
+                &[key],
+                &format!("write for example `{example}` below `[model]`, or remove it"),
+            );
+        }
+    }
+}
