@@ -98,7 +98,10 @@ fn a_plan_is_written_for_every_engine_that_can_train_it() {
 fn a_plan_is_written_for_maxtext() {
     let (house, _) = house();
     let recipe = RECIPE.replace("[data]", "family = \"llama\"\n\n[data]");
-    let recipe = house.file("llama.toml", recipe.replace("zero = 2", "zero = 3\nrecompute = \"full\""));
+    let recipe = house.file(
+        "llama.toml",
+        recipe.replace("zero = 2", "zero = 3\nrecompute = \"full\"\nrecompute_every = 1"),
+    );
     let recipe = recipe.to_str().expect("the path is UTF-8");
     let folder = recipe.replace("llama.toml", "maxtext");
     house.expect(0, ["plan", recipe, "--emit", "maxtext", "--emit-to", &folder]);

@@ -40,7 +40,7 @@ fn laid() -> (Trap, String, Vec<String>) {
     let recipe = format!(
         "name = 'emitted'\ndescription = {}\n[model]\nkind = 'decoder'\nfamily = 'llama'\nlayers = 2\nhidden = 32\nheads = 2\ncontext = 32\n\
          [data]\ntrain = {}\nvalid = '10%'\n[objective]\nstop = {{ steps = 20 }}\n[train]\nbatch = 8\nlearning_rate = 1e-3\n\
-         [layout]\ndata = 2\nzero = 0\nrecompute = 'full'\n[cluster]\nranks = 2\n",
+         [layout]\ndata = 2\nzero = 0\nrecompute = 'full'\nrecompute_every = 1\n[cluster]\nranks = 2\n",
         toml::Value::from(ATTACKS.join(" ")),
         toml::Value::from(patterns),
     );
