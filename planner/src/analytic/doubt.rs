@@ -156,7 +156,7 @@ pub(super) mod tests {
             experts: None,
             vocabulary: 128_256.0,
             sequence: 8192.0,
-            predicts_further: false,
+            mtp_layers: 0.0,
         },
         cluster: Cluster::of(gpu("H100").expect("it is in the table"), 8, 8),
         engine: Software::of(Style::Modern, Constants::shipped()),
