@@ -98,7 +98,7 @@ fn llama_405b(devices: u32) -> Question {
             experts: None,
             vocabulary: 128_256.0,
             sequence: 8192.0,
-            predicts_further: false,
+            mtp_layers: 0.0,
         },
         cluster: Cluster::of(part, devices / 8, 8),
         engine: Software::of(Style::Modern, Constants::shipped()),

@@ -20,6 +20,7 @@ pub mod engine;
 pub mod error;
 pub mod estimate;
 pub mod explain;
+pub mod fit;
 mod foreign;
 pub mod front;
 pub mod goodput;

@@ -353,7 +353,7 @@ fn priced(question: &Question, config: &Config) -> Priced {
     let unknown = Unknown::default();
     let gpu = question.cluster.gpu;
     let seconds = step.total();
-    let (low, high) = interval(seconds, of_time(&case, gpu, &step.layer, unknown));
+    let (low, high) = interval(seconds, of_time(&case, gpu, unknown).deviation());
     Priced {
         config: *config,
         step_seconds: seconds,

@@ -17,8 +17,8 @@ pub struct Links {
     pub link_member: f64,
     /// Seconds to start a collective or message between hosts.
     pub network_start: f64,
-    /// Seconds that a doubling of the hosts of a collective adds, each way.
-    pub network_doubling: f64,
+    /// Seconds that a further host of it adds: rings pass all of them.
+    pub network_member: f64,
     /// Share of the bandwidths that an all-to-all reaches.
     pub all_to_all: f64,
 }
@@ -33,9 +33,15 @@ impl Links {
             link_start: c.link_start,
             link_member: c.link_member,
             network_start: c.network_start,
-            network_doubling: c.network_doubling,
+            network_member: c.network_member,
             all_to_all: c.all_to_all,
         }
+    }
+
+    /// The same links where the constants are `to` rather than `from`.
+    #[must_use]
+    pub fn under(&self, from: &General, to: &General) -> Self {
+        Self::of(self.link / from.link, self.network / from.network, self.per_host, to)
     }
 
     /// A group of `degree` ranks that are `stride` apart.
@@ -79,11 +85,8 @@ pub fn one_way(bytes: f64, group: Group, links: &Links) -> f64 {
     let slowest = if group.leaves() { links.link.min(inside * links.network) } else { links.link };
     let ring = (size - 1.0) / size * bytes / slowest;
     let within = if inside > 1.0 { links.link_start + (inside - 1.0) * links.link_member } else { 0.0 };
-    let across = if group.leaves() {
-        links.network_start + 2.0 * outside.log2() * links.network_doubling
-    } else {
-        0.0
-    };
+    let across =
+        if group.leaves() { links.network_start + (outside - 1.0) * links.network_member } else { 0.0 };
     levels.min(ring) + within + across
 }
 
@@ -92,11 +95,13 @@ pub fn all_reduce(bytes: f64, group: Group, links: &Links) -> f64 {
     2.0 * one_way(bytes, group, links)
 }
 
-/// Seconds of a message of `bytes`, at `share` of what a collective reaches.
+/// Seconds of a message of `bytes`. It has fewer channels than a collective, and reaches `share` of a link, between hosts as of
+/// a slower network.
 pub fn message(bytes: f64, leaves: bool, share: f64, links: &Links) -> f64 {
+    let inside = links.link * share;
     let (speed, start) =
-        if leaves { (links.network, links.network_start) } else { (links.link, links.link_start) };
-    bytes / (speed * share) + start
+        if leaves { (links.network.min(inside), links.network_start) } else { (inside, links.link_start) };
+    bytes / speed + start
 }
 
 /// Seconds in which every member sends each other its part of `bytes`. Where tokens go to `once` experts each and a token
@@ -137,6 +142,19 @@ mod tests {
         let alone = 0.5 * bytes / links.network;
         assert!((seconds(apart) / alone - 1.0).abs() < 0.01);
         assert!(seconds(whole) < 0.3 * alone, "eight networks carry what crosses: {}", seconds(whole));
+    }
+
+    #[test]
+    fn a_message_of_few_channels_is_as_fast_as_a_slow_network_and_hosts_in_a_ring_wait_for_each_other() {
+        let links = hosts_of_eight();
+        let seconds = |share| message(1e9, true, share, &links) - links.network_start;
+        assert!(
+            (seconds(0.25) / seconds(1.0) - 1.0).abs() < 1e-9,
+            "a quarter of a link is faster than the network"
+        );
+        assert!(seconds(0.05) > 1.2 * seconds(1.0));
+        let gather = |hosts: f64| one_way(0.0, links.group(8.0 * hosts, 1.0), &links);
+        assert!(gather(1024.0) > 10.0 * gather(16.0), "{} {}", gather(1024.0), gather(16.0));
     }
 
     #[test]

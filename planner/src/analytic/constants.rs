@@ -1,8 +1,12 @@
 //! The constants of the cost model as a value: what neither hardware nor engine changes (`data/constants.toml`), the profile of
 //! each style of engine (`data/engines.toml`) and what parts of one generation have in common (`data/generations.toml`).
 
+pub mod covariance;
+pub mod fitted;
+
 use super::engine::{Profile, Profiles, Style};
 use super::hardware::{Generation, Gpu};
+use covariance::{Covariance, CovariancePage};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -16,6 +20,8 @@ pub struct Constants {
     pub profiles: Profiles,
     /// By name of the generation.
     pub generations: BTreeMap<String, Generation>,
+    /// How certain the fitted ones among them are.
+    pub covariance: Covariance,
 }
 
 /// What neither hardware nor engine changes; `data/constants.toml` says what each means, its prior, and whether it was fitted.
@@ -36,6 +42,7 @@ pub struct General {
     pub narrow_head: f64,
     pub flash_backward: f64,
     pub attention_ramp: f64,
+    pub ring: f64,
     pub unfused: f64,
     pub scores_forward: f64,
     pub scores_backward: f64,
@@ -47,7 +54,7 @@ pub struct General {
     pub link_member: f64,
     pub network: f64,
     pub network_start: f64,
-    pub network_doubling: f64,
+    pub network_member: f64,
     pub all_to_all: f64,
     pub gather_again: f64,
     pub contention: f64,
@@ -59,6 +66,7 @@ pub struct General {
     pub operations_tensor: f64,
     pub operations_unfused: f64,
     pub operations_experts: f64,
+    pub operations_expert: f64,
     pub routing: f64,
     pub imbalance: f64,
     pub grouped: f64,
@@ -85,10 +93,19 @@ pub struct MemoryConstants {
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
 pub struct DoubtConstants {
     pub base: f64,
-    pub widened: f64,
     pub experts: f64,
+    pub exchange: f64,
     pub context: f64,
+    pub context_short: f64,
+    pub short: f64,
     pub host: f64,
+    pub messages: f64,
+    pub tensor_hosts: f64,
+    pub zero_bubble: f64,
+    pub zero_2: f64,
+    pub larger: f64,
+    pub power: f64,
+    pub several: f64,
     pub unmeasured: f64,
     pub unknown_hardware: f64,
     pub unknown_software: f64,
@@ -98,6 +115,7 @@ pub struct DoubtConstants {
     pub unknown_attention: f64,
     pub unknown_network: f64,
     pub unknown_precision: f64,
+    pub unknown_zero: f64,
     pub memory: f64,
     pub memory_experts: f64,
     pub memory_unknown: f64,
@@ -128,8 +146,19 @@ impl Constants {
 static SHIPPED: LazyLock<Constants> = LazyLock::new(|| Constants {
     general: toml::from_str(include_str!("data/constants.toml")).expect("a test reads the file"),
     profiles: toml::from_str(include_str!("data/engines.toml")).expect("a test reads the file"),
-    generations: toml::from_str(include_str!("data/generations.toml")).expect("a test reads the file"),
+    generations: generations(),
+    covariance: covariance(),
 });
+
+fn generations() -> BTreeMap<String, Generation> {
+    toml::from_str(include_str!("data/generations.toml")).expect("a test reads the file")
+}
+
+fn covariance() -> Covariance {
+    let page: CovariancePage =
+        toml::from_str(include_str!("data/covariance.toml")).expect("a test reads the file");
+    Covariance::of(page).expect("a test reads the file")
+}
 
 #[cfg(test)]
 mod tests {

@@ -66,6 +66,7 @@ pub struct Profile {
     pub logit_bytes: f64,
     pub context_bytes: f64,
     pub doubt: f64,
+    pub largest: f64,
 }
 
 /// An engine.
@@ -100,6 +101,20 @@ impl Profiles {
             Style::Fsdp => self.fsdp,
             Style::Compiled => self.compiled,
             Style::Xla => self.xla,
+        }
+    }
+}
+
+impl Profiles {
+    /// The profile of a style, to change it.
+    pub(crate) fn of_mut(&mut self, style: Style) -> &mut Profile {
+        match style {
+            Style::Research => &mut self.research,
+            Style::Megatron => &mut self.megatron,
+            Style::Modern => &mut self.modern,
+            Style::Fsdp => &mut self.fsdp,
+            Style::Compiled => &mut self.compiled,
+            Style::Xla => &mut self.xla,
         }
     }
 }

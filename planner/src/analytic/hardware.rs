@@ -21,6 +21,8 @@ pub struct Gpu {
     pub link: f64,
     pub network: f64,
     pub gibibytes: f64,
+    #[serde(default)]
+    pub watts: Option<f64>,
     pub source: String,
 }
 
@@ -108,6 +110,7 @@ static UNKNOWN: LazyLock<Gpu> = LazyLock::new(|| Gpu {
     link: 32.0,
     network: 100.0,
     gibibytes: 24.0,
+    watts: None,
     source: "a guess: the part is not in the table".into(),
 });
 
@@ -159,6 +162,8 @@ pub struct Device {
     pub wave: f64,
     /// Efficiency of products with a dimension that 8 divides, 4, 2, or only 1.
     pub align: [f64; 4],
+    /// Share of its clock that a power limit leaves.
+    pub power: f64,
 }
 
 /// Products of 8 bits and less.
@@ -184,8 +189,7 @@ impl Device {
         let (c, generation) = (&constants.general, constants.generation(gpu));
         let half = gpu.peak() * generation.ceiling_16 * generation.sustained_16 * power;
         let wide = match products {
-            Products::Bits32 if gpu.generation == "volta" => 0.125,
-            Products::Bits32 => 0.5,
+            Products::Bits32 => gpu.dense_32 / gpu.dense_16,
             Products::Bits16 | Products::Bits8 | Products::Blocks8 | Products::Blocks4 => 1.0,
         };
         Self {
@@ -196,6 +200,7 @@ impl Device {
             multiprocessors: gpu.multiprocessors,
             wave: c.wave,
             align: [c.align_8, c.align_4, c.align_2, c.align_1],
+            power,
         }
     }
 }
@@ -244,6 +249,19 @@ mod tests {
     }
 
     #[test]
+    fn products_of_32_bits_run_at_the_rate_of_the_data_sheet() {
+        let ratio = |name| {
+            let of = |products| {
+                let part = gpu(name).expect("it is in the table");
+                Device::of(part, products, Kernel::Fused, 128.0, 1.0, Constants::shipped()).products
+            };
+            of(Products::Bits32) / of(Products::Bits16)
+        };
+        assert!((ratio("T4") - 8.1 / 65.0).abs() < 1e-9, "{}", ratio("T4"));
+        assert!((ratio("H100") - 495.0 / 989.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn a_name_means_the_most_special_part() {
         let peak = |name: &str| gpu(name).map(|part| (part.dense_16, part.memory));
         assert_eq!(peak("NVIDIA H200"), Some((989.0, 4.8)));
@@ -254,6 +272,7 @@ mod tests {
         assert_eq!(peak("NVIDIA GB200"), Some((2500.0, 8.0)));
         assert_eq!(peak("A100-SXM4-40GB"), Some((312.0, 1.555)));
         assert_eq!(peak("NVIDIA A100-SXM4-80GB"), Some((312.0, 2.039)));
+        assert_eq!(peak("NVIDIA A10G"), Some((70.0, 0.6)));
         assert_eq!(peak("NVIDIA L40S"), Some((362.0, 0.864)));
         assert_eq!(peak("AMD Instinct MI300X"), Some((1307.0, 5.3)));
         assert_eq!(peak("NVIDIA GeForce RTX 4090"), Some((165.0, 1.008)));

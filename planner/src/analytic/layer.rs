@@ -167,14 +167,14 @@ fn core(case: &Case<'_>) -> Passes {
 }
 
 /// Factor on the seconds of fused attention of a sequence that goes round in pieces: short ones do not reach the rate of long
-/// ones.
+/// ones, and ranks wait for each other's halves of the mask.
 fn pieces(case: &Case<'_>) -> f64 {
     let (context, s, ramp) = (case.config.context(), case.model.sequence, case.general().attention_ramp);
     if context <= 1.0 || !case.config.arrangement.context_exchange.is_ring() {
         return 1.0;
     }
     let slower = |length: f64| 1.0 + ramp / length;
-    slower(0.5 * s / context) / slower(s)
+    slower(0.5 * s / context) / slower(s) * (1.0 + case.general().ring * (context - 1.0) / context)
 }
 
 /// Products of the feed-forward, or of experts.
@@ -230,7 +230,9 @@ fn operations(case: &Case<'_>, experts: Option<Experts>) -> f64 {
 fn host(case: &Case<'_>, operations: f64, experts: Option<Experts>) -> Passes {
     let routing =
         case.general().routing * experts.map_or(0.0, |experts| if experts.drop { 0.5 } else { 1.0 });
-    in_both(operations, case.engine.profile.launch, case.general())
+    let local = experts.map_or(0.0, |experts| (experts.count / case.config.expert()).max(1.0));
+    let started = operations + case.general().operations_expert * local;
+    in_both(started, case.engine.profile.launch, case.general())
         + Passes { forward: routing, backward: routing }
 }
 

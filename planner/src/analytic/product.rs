@@ -96,14 +96,14 @@ impl Product {
         arithmetic.max(bytes * self.elements() / device.stream)
     }
 
-    /// Seconds with the device's products, `share` of their rate.
-    fn on(&self, device: &Device, share: f64) -> f64 {
+    /// Seconds with the device's products.
+    fn on(&self, device: &Device) -> f64 {
         match device.small {
-            None => self.seconds(device.products * share, 2.0, device),
+            None => self.seconds(device.products, 2.0, device),
             Some(small) => {
                 let operands = self.groups * (self.m * self.k + 0.3 * self.n * self.k);
                 let quantised = small.passes * operands * 2.0 / device.stream;
-                self.seconds(small.products * share, 1.3, device) + quantised
+                self.seconds(small.products, 1.3, device) + quantised
             }
         }
     }
@@ -112,12 +112,13 @@ impl Product {
 /// Seconds of a linear layer over `tokens` from `inputs` to `outputs` channels; its backward is two products, each with a
 /// shape of its own.
 pub fn linear(tokens: f64, outputs: f64, inputs: f64, device: &Device) -> Passes {
-    grouped(tokens, outputs, inputs, 1.0, 1.0, device)
+    grouped(tokens, outputs, inputs, 1.0, 0.0, device)
 }
 
-/// Seconds of `groups` linear layers at `share` of the rate of large products, each over `tokens`.
-pub fn grouped(tokens: f64, outputs: f64, inputs: f64, groups: f64, share: f64, device: &Device) -> Passes {
-    let product = |m, n, k| Product { m, n, k, groups }.on(device, share);
+/// Seconds of `groups` linear layers, each over `tokens`. Each product takes `start` seconds beside the others, but for one that
+/// is alone: many small experts cost more than a few large ones.
+pub fn grouped(tokens: f64, outputs: f64, inputs: f64, groups: f64, start: f64, device: &Device) -> Passes {
+    let product = |m, n, k| Product { m, n, k, groups }.on(device) + (groups - 1.0) * start;
     Passes {
         forward: product(tokens, outputs, inputs),
         backward: product(tokens, inputs, outputs) + product(outputs, inputs, tokens),
@@ -149,6 +150,16 @@ mod tests {
         let read = 2.0 * 8192.0 * 8192.0 / device.stream;
         let found = linear(1.0, 8192.0, 8192.0, &device).forward;
         assert!((found / read - 1.0).abs() < 0.01, "{found} {read}");
+    }
+
+    #[test]
+    fn one_large_expert_costs_what_one_large_product_costs_and_many_small_ones_more() {
+        let device = a100();
+        let start = Constants::shipped().general.grouped;
+        let one = grouped(8192.0, 14336.0, 4096.0, 1.0, start, &device).sum();
+        assert!((one / linear(8192.0, 14336.0, 4096.0, &device).sum() - 1.0).abs() < 1e-12);
+        let many = grouped(256.0, 768.0, 2048.0, 32.0, start, &device).sum();
+        assert!(many > 1.2 * grouped(256.0, 768.0, 2048.0, 32.0, 0.0, &device).sum());
     }
 
     #[test]

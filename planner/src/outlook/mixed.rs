@@ -9,10 +9,10 @@ pub use words::explain_mixed;
 
 use super::words::layout;
 use super::{OutlookError, OutlookRequest, TIE, TIGHT, question, rate};
+use crate::analytic::Unknown;
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
 use crate::analytic::search::{self as equal, Cluster};
-use crate::analytic::{Layer, Unknown};
 use crate::batch_size;
 use crate::learning_rate::Decision;
 use dtrain_recipes::{PipelineSchedule, Recipe};
@@ -238,9 +238,9 @@ fn doubt(mixture: &Mixture, pricer: &Pricer<'_>, layout: &Layout) -> f64 {
     let each = layout.runs.iter().map(|run| {
         let case = pricer.case(layout, run.group);
         let gpu = mixture.questions()[run.group].cluster.gpu;
-        of_time(&case, gpu, &Layer::of(&case), Unknown::default())
+        of_time(&case, gpu, Unknown::default()).deviation()
     });
     let own = each.fold(0.0, f64::max);
     let d = &mixture.questions()[0].constants.general.doubt;
-    if layout.runs.len() > 1 { own.hypot(d.widened * d.unmeasured) } else { own }
+    if layout.runs.len() > 1 { own.hypot(d.several) } else { own }
 }

@@ -128,7 +128,7 @@ fn estimated<'a>(row: &Row, constants: &'a Constants) -> Result<Estimated<'a>, S
     let step = Step::of(&case);
     Ok(Estimated {
         seconds: step.total(),
-        doubt: of_time(&case, training.gpu, &step.layer, training.unknown),
+        doubt: of_time(&case, training.gpu, training.unknown).deviation(),
         bytes: Peak::of(&case).total(),
         counted: Peak::counted(&case),
         training,

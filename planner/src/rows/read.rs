@@ -25,17 +25,17 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
     if !missing.is_empty() {
         return Err(format!("{} missing or not above 0", missing.join(", ")));
     }
-    let known = style(row.text("framework"), row.text("notes"));
-    let engine = engine(row, known.unwrap_or(Style::Fsdp), constants);
     let part = gpu(row.text("hardware"));
     let model = model(row);
     let shape = shape(row);
+    let known = style(row.text("framework"), row.text("notes"));
+    let engine = engine(row, known.unwrap_or_else(|| likely(shape, part)), constants);
     let config = config(row, &model, engine.style, shape);
     let gpu = part.unwrap_or_else(unknown);
     let network = row.positive("internode_gbps_per_gpu");
     let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
     let mut training = Training {
-        power: if row.lower("hardware").contains("500w") { 0.85 } else { 1.0 },
+        power: power(row, gpu),
         links: Links::of(
             gpu.link * 1e9,
             network.unwrap_or(gpu.network) / 8.0 * 1e9,
@@ -52,7 +52,7 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
             attention: row.text("attention").is_empty(),
             network: network.is_none() && shape.ranks > shape.per_host,
             precision: precision_is_doubtful(row),
-            zero: row.number("zero").is_none(),
+            zero: stage(row).is_none(),
         },
         model,
         config,
@@ -63,12 +63,34 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
         constants,
         assumptions: Vec::new(),
     };
-    describe(&mut training, row);
     training.settle_recompute();
+    describe(&mut training, row);
     if training.unknown.micro_batch && tunes_micro_batch(engine.style) {
         training.settle_micro_batch();
     }
     Ok(training)
+}
+
+/// The style of an engine whose name says nothing: what cuts matrices or layers is no plain FSDP, and works as Megatron did when
+/// the part was new.
+fn likely(shape: Shape, part: Option<&Gpu>) -> Style {
+    let is_old = part.is_some_and(|part| ["volta", "turing", "ampere"].contains(&part.generation.as_str()));
+    match () {
+        () if shape.pipeline <= 1.0 && shape.tensor <= 1.0 => Style::Fsdp,
+        () if is_old => Style::Megatron,
+        () => Style::Modern,
+    }
+}
+
+/// Share of its clock that a power limit in the name of the part leaves, as in `H100-SXM-500W`: power grows with its square or so.
+fn power(row: &Row, gpu: &Gpu) -> f64 {
+    let name = row.lower("hardware");
+    let words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    let limit = words.filter_map(|word| word.strip_suffix('w')?.parse::<f64>().ok()).next();
+    match (limit, gpu.watts) {
+        (Some(limit), Some(usual)) => (limit / usual).sqrt().min(1.0),
+        _ => 1.0,
+    }
 }
 
 /// Degrees that do not depend on the model.
@@ -154,7 +176,7 @@ fn engine(row: &Row, style: Style, constants: &Constants) -> Software {
         // Its loss is fused with the head.
         profile.logit_bytes = 4.0;
     }
-    if row.lower("notes").contains("asynctp") {
+    if has_any(&squashed(&format!("{name} {}", row.text("notes"))), &["asynctp"]) {
         profile.hidden_tensor = profile.hidden_tensor.max(0.5);
     }
     engine
@@ -173,10 +195,7 @@ fn config(row: &Row, model: &Transformer, style: Style, shape: Shape) -> Config 
     let arrangement = Arrangement {
         zero,
         sequence: sequence.unwrap_or(tensor > 1.0 && matches!(style, Style::Modern | Style::Compiled)),
-        recompute: recompute(row).unwrap_or(match style {
-            Style::Megatron | Style::Fsdp | Style::Xla => Recompute::Full,
-            Style::Research | Style::Modern | Style::Compiled => Recompute::None,
-        }),
+        recompute: recompute(row).unwrap_or(Recompute::None),
         schedule: schedule(row, chunks),
         chunks: whole(chunks),
         ends: ends(model, pipeline * chunks),
@@ -200,9 +219,34 @@ fn config(row: &Row, model: &Transformer, style: Style, shape: Shape) -> Config 
     let alone = || any.with_degrees(Degrees { expert: 1, ..degrees }, false).unwrap_or(any);
     let mut config = placed.unwrap_or_else(alone);
     if zero != ZeroStage::Zero0 {
-        config.arrangement.shard = config.arrangement.replicas();
+        let replicas = config.arrangement.replicas();
+        config.arrangement.shard = shard(row, shape, replicas).unwrap_or(replicas);
     }
     config
+}
+
+/// Replicas among which state is sharded where others hold copies of it (hybrid sharding): as the row says, as in `replicate 4,
+/// shard 8` or `4x8`, and otherwise those of one host. `None` where nothing is said to be hybrid.
+fn shard(row: &Row, shape: Shape, replicas: u32) -> Option<u32> {
+    let said = format!("{} {} {}", row.lower("zero"), row.lower("framework"), row.lower("notes"));
+    if !has_any(&said, &["hsdp", "hybrid", "replicate"]) {
+        return None;
+    }
+    let words: Vec<&str> =
+        said.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let after = |name: &str| {
+        let at =
+            words.iter().position(|word| word.strip_suffix('d').unwrap_or(word) == name || *word == name)?;
+        words.get(at + 1)?.parse::<u32>().ok()
+    };
+    let product = || {
+        let (copies, shard) = words.iter().find_map(|word| word.split_once('x'))?;
+        let (copies, shard): (u32, u32) = (copies.parse().ok()?, shard.parse().ok()?);
+        (copies.checked_mul(shard) == Some(replicas)).then_some(shard)
+    };
+    let on_a_host = || whole((shape.per_host / (shape.tensor * shape.context)).floor().max(1.0));
+    let shard = after("shard").or_else(|| Some(replicas / after("replicate")?.max(1))).or_else(product);
+    Some(shard.unwrap_or_else(on_a_host)).filter(|shard| *shard > 0 && replicas.is_multiple_of(*shard))
 }
 
 /// What the ends count as where layers do not divide into so many runs, and do so with the ends.
@@ -225,20 +269,13 @@ fn micro_batch(row: &Row, style: Style, shape: Shape, batch: f64) -> f64 {
         () if tunes_micro_batch(style) => 1.0,
         // torchtitan cuts the local batch into as many parts as there are stages.
         () if shape.pipeline > 1.0 => (local / shape.pipeline).floor().max(1.0),
-        () => local_batch(&row.lower("notes")).unwrap_or(local).max(1.0),
+        () => local.max(1.0),
     }
 }
 
 /// Whether those who publish runs of this style choose the micro-batch that is fastest.
 fn tunes_micro_batch(style: Style) -> bool {
     matches!(style, Style::Research | Style::Megatron | Style::Modern)
-}
-
-/// The number after "local batch" in a note.
-fn local_batch(notes: &str) -> Option<f64> {
-    let (_, rest) = notes.split_once("local batch ")?;
-    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
 }
 
 fn chunks(row: &Row, model: &Transformer, style: Style, pipeline: f64) -> f64 {
@@ -279,13 +316,21 @@ fn chunks_are_unknown(row: &Row, style: Style, pipeline: f64) -> bool {
     row.positive("vp").is_none() && pipeline > 1.0 && may
 }
 
+/// The stage of ZeRO that a cell begins with, as in `3 (hsdp)`; FSDP is the third.
+fn stage(row: &Row) -> Option<f64> {
+    let cell = row.lower("zero");
+    let word = cell.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let stage = word.strip_prefix("zero").unwrap_or(word).parse().ok();
+    stage.or_else(|| has_any(&cell, &["fsdp", "hsdp", "hybrid"]).then_some(3.0))
+}
+
 fn zero(row: &Row, style: Style) -> ZeroStage {
     let usual = match style {
         Style::Research | Style::Megatron => 0.0,
         Style::Modern => 1.0,
         Style::Fsdp | Style::Compiled | Style::Xla => 3.0,
     };
-    match row.number("zero").unwrap_or(usual) {
+    match stage(row).unwrap_or(usual) {
         stage if stage >= 3.0 => ZeroStage::Zero3,
         stage if stage >= 2.0 => ZeroStage::Zero2,
         stage if stage >= 1.0 => ZeroStage::Zero1,
@@ -303,23 +348,16 @@ fn recompute(row: &Row) -> Option<Recompute> {
 }
 
 fn products(row: &Row, gpu: &Gpu) -> Products {
-    let (precision, notes) = (row.lower("precision"), row.lower("notes"));
-    // Megatron-Bridge's table of 25.09 has two values in a cell: scaled by tensor, and by block.
-    let by_block = notes.contains("second value");
-    let is_table = precision.contains("25.09 table");
+    let precision = row.lower("precision");
+    let by_tensor = has_any(&precision, &["tensor", "delayed", "current"]) || has_word(&precision, "cs");
+    let by_block = has_any(&precision, &["mx", "block", "nv"]);
     match () {
         () if has_any(&precision, &["fp32", "tf32", "float32"]) => Products::Bits32,
         () if gpu.dense_8 <= 0.0 => Products::Bits16,
         () if precision.contains("fp4") => Products::Blocks4,
-        () if is_table => {
-            if by_block {
-                Products::Blocks8
-            } else {
-                Products::Bits8
-            }
-        }
-        () if !precision.contains("fp8") => Products::Bits16,
-        () if precision.contains("mx") || by_block => Products::Blocks8,
+        () if !has_any(&precision, &["fp8", "float8"]) => Products::Bits16,
+        // Where a cell names both, the scale of a tensor is the older and more common one.
+        () if by_block && !by_tensor => Products::Blocks8,
         () => Products::Bits8,
     }
 }
@@ -362,7 +400,14 @@ fn describe(training: &mut Training<'_>, row: &Row) {
     let Arrangement { chunks: runs, recompute: again, zero: stage, .. } = config.arrangement;
     let said = [
         (hardware, format!("unknown GPU type `{}`; a mid-range one is assumed", row.text("hardware"))),
-        (software, format!("`{}` is assumed to work like PyTorch FSDP", row.text("framework"))),
+        (
+            software,
+            format!(
+                "`{}` is assumed to work like engines of style {}",
+                row.text("framework"),
+                engine.style.name()
+            ),
+        ),
         (chunks, format!("layers of a stage in runs: {runs}")),
         (recompute, recomputed(again).to_owned()),
         (attention, format!("{kernel:?} attention").to_lowercase()),

@@ -98,11 +98,11 @@ fn a_row_that_cannot_be_priced_says_why_and_stays_in_its_place() {
 fn what_a_row_leaves_open_is_said_and_widens_its_interval() {
     for (column, word) in [
         ("micro_batch", "micro-batch"),
-        ("recompute", "recomputed"),
+        ("recompute", "recompute"),
         ("attention", "attention"),
         ("precision", "16 bits"),
         ("zero", "zero1"),
-        ("framework", "FSDP"),
+        ("framework", "style fsdp"),
         ("hardware", "unknown GPU type"),
     ] {
         let priced = one(&[(column, "")]);
@@ -110,6 +110,45 @@ fn what_a_row_leaves_open_is_said_and_widens_its_interval() {
         assert!(doubt(&[(column, "")]) > doubt(&[]) || column == "zero", "{column}");
     }
     assert!(one(&[]).assumptions.is_empty(), "{:?}", one(&[]).assumptions);
+}
+
+/// What the row assumes, in one line.
+fn assumed(cells: &[(&str, &str)]) -> String {
+    one(cells).assumptions.join("; ")
+}
+
+#[test]
+fn a_row_is_decided_by_what_it_says_and_not_by_the_name_of_its_engine() {
+    let unknown = ("framework", "Frobnicator");
+    assert!(assumed(&[unknown]).contains("style fsdp"));
+    assert!(assumed(&[unknown, ("pp", "2"), ("zero", "")]).contains("style modern"));
+    assert!(assumed(&[unknown, ("pp", "2"), ("hardware", "A100")]).contains("style megatron"));
+    let open = ("recompute", "");
+    assert!(assumed(&[open, ("micro_batch", "1")]).contains("recompute: none"));
+    let fsdp = [("framework", "PyTorch FSDP"), ("zero", "3"), open];
+    assert!(assumed(&fsdp).contains("recompute: none"));
+    assert!(assumed(&[fsdp[0], fsdp[1], fsdp[2], ("micro_batch", "8")]).contains("recompute: full"));
+    let tuned = [("micro_batch", ""), ("global_batch", "24"), ("recompute", "full")];
+    assert!(assumed(&tuned).contains("micro-batch 3"), "{}", assumed(&tuned));
+}
+
+#[test]
+fn state_that_is_sharded_within_a_host_is_not_gathered_over_the_network() {
+    let cells = |zero| {
+        [
+            ("num_gpus", "64"),
+            ("framework", "PyTorch FSDP"),
+            ("internode_gbps_per_gpu", "25"),
+            ("recompute", "full"),
+            ("zero", zero),
+        ]
+    };
+    let (whole, hybrid) = (one(&cells("3")), one(&cells("3 (hsdp)")));
+    assert!(hybrid.step_seconds < whole.step_seconds, "{hybrid:?}");
+    assert!(hybrid.peak_bytes > whole.peak_bytes);
+    assert_eq!(one(&cells("3 hybrid 8x8")).peak_bytes, hybrid.peak_bytes);
+    assert_eq!(one(&cells("3, replicate 8, shard 8")).peak_bytes, hybrid.peak_bytes);
+    assert!(one(&cells("3, replicate 4")).peak_bytes < hybrid.peak_bytes, "sixteen share it");
 }
 
 #[test]

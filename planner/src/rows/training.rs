@@ -41,8 +41,14 @@ const FULL: f64 = 0.95;
 /// Share of the memory below which a run that may recompute does not.
 const ROOMY: f64 = 0.9;
 
-/// Micro-batches among which a tuned run chose.
-const MICRO_BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
+/// Share of the memory that an estimate may take of a run that says nothing of it: it ran, and estimates are that far off.
+const UNSURE: f64 = 1.1;
+
+/// The same of engines that compute single modules again, and no more layers than they must: all of them only where little fits.
+const BY_MODULE: f64 = 2.0;
+
+/// Samples of a micro-batch beyond which no tuned run goes.
+const MOST: u32 = 32;
 
 impl Training<'_> {
     /// What decides its cost.
@@ -71,23 +77,32 @@ impl Training<'_> {
         self.assumptions.push(words.into());
     }
 
-    /// Engines of the style of research compute again only where memory asks for it, whatever they were allowed to.
+    /// What is computed again where the row does not say: as little as memory allows. Engines of the style of research do so
+    /// whatever they were allowed to.
     pub(super) fn settle_recompute(&mut self) {
-        let may =
-            self.engine.style == Style::Research && self.config.arrangement.recompute == Recompute::Full;
-        if !may {
+        let asked = self.config.arrangement.recompute;
+        let may = self.engine.style == Style::Research && asked == Recompute::Full;
+        if !may && !self.unknown.recompute {
             return;
         }
-        self.config.arrangement.recompute = Recompute::None;
-        if Peak::of(&self.case()).total() < ROOMY * self.memory {
-            self.unknown.recompute = true;
-            self.assume("nothing is recomputed, because memory suffices");
-        } else {
-            self.config.arrangement.recompute = Recompute::Full;
-        }
+        let share = match self.engine.style {
+            Style::Research if may => ROOMY,
+            Style::Modern => BY_MODULE,
+            _ => UNSURE,
+        };
+        let room = share * self.memory;
+        let fits = |recompute: &Recompute| {
+            let mut other = self.clone();
+            other.config.arrangement.recompute = *recompute;
+            Peak::of(&other.case()).total() < room
+        };
+        let modes = if may { &[Recompute::None][..] } else { &[Recompute::None, Recompute::Selective] };
+        let chosen = modes.iter().copied().find(fits).unwrap_or(Recompute::Full);
+        self.config.arrangement.recompute = chosen;
+        self.unknown.recompute |= chosen != asked;
     }
 
-    /// The fastest power of two that fits: published runs are tuned.
+    /// The fastest micro-batch that fits and divides the batch of a replica: published runs are tuned.
     pub(super) fn settle_micro_batch(&mut self) {
         let per_replica = self.config.batch / self.config.degrees().data;
         let tried = |micro: u32| {
@@ -97,10 +112,10 @@ impl Training<'_> {
             let fits = micro <= 1 || Peak::of(&case).total() < FULL * self.memory;
             (per_replica.is_multiple_of(micro) && fits).then(|| (micro, Step::of(&case).total()))
         };
-        let best = MICRO_BATCHES.into_iter().filter_map(tried).min_by(|a, b| a.1.total_cmp(&b.1));
+        let best = (1..=MOST).filter_map(tried).min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((micro, _)) = best {
             self.config.micro_batch = micro;
         }
-        self.assume(format!("micro-batch {}, the fastest power of two that fits", self.config.micro_batch));
+        self.assume(format!("micro-batch {}, the fastest that fits", self.config.micro_batch));
     }
 }

@@ -41,7 +41,8 @@ impl Cholesky {
         Some(Self { factor: matrix, size })
     }
 
-    fn row(&self, i: usize) -> &[f64] {
+    /// Row `i` of `L`; what is behind entry `i` is not used.
+    pub fn row(&self, i: usize) -> &[f64] {
         &self.factor[i * self.size..][..self.size]
     }
 

@@ -1,4 +1,12 @@
-//! Formulas of `docs/cost-model.md` that occur more than once, as the page writes them; its constants stand as figures.
+//! Formulas of `docs/cost-model.md` that occur more than once, as the page writes them.
+
+use crate::analytic::Constants;
+use crate::analytic::constants::fitted::Fitted;
+
+/// A constant of the files by its table and key.
+pub(super) fn constant(name: &str) -> f64 {
+    Fitted::named(name).unwrap_or_else(|| panic!("there is no constant {name}")).of(Constants::shipped())
+}
 
 /// Named values in the order in which they are computed.
 #[derive(Default)]
@@ -37,7 +45,7 @@ fn product(m: f64, n: f64, k: f64, part: Part) -> f64 {
     let tiles = (m / 128.0).ceil() * (n / 128.0).ceil();
     let waves = tiles / ((tiles / part.multiprocessors).ceil() * part.multiprocessors);
     let padding = ((m / 128.0) / (m / 128.0).ceil()).sqrt();
-    let arithmetic = 2.0 * m * n * k / (part.products * waves.powf(0.556) * padding);
+    let arithmetic = 2.0 * m * n * k / (part.products * waves.powf(constant("general.wave")) * padding);
     let traffic = 2.0 * (m * k + k * n + m * n) / part.stream;
     arithmetic.max(traffic)
 }
@@ -51,7 +59,7 @@ pub(super) fn linear(tokens: f64, outputs: f64, inputs: f64, part: Part) -> (f64
 
 /// Seconds of an all-gather or a reduce-scatter of `bytes` among eight devices of one host.
 pub(super) fn one_way_of_eight(bytes: f64, link: f64) -> f64 {
-    7.0 / 8.0 * bytes / link + 1.47e-5 + 7.0 * 1.94e-6
+    7.0 / 8.0 * bytes / link + constant("general.link_start") + 7.0 * constant("general.link_member")
 }
 
 /// Notes forward and backward of a linear layer.
@@ -70,12 +78,9 @@ pub(super) fn note_computed(notes: &mut Notes) {
     notes.note("computed backward", backward);
 }
 
-/// Notes both ends of the 80 % interval of the step, and its error against what was measured.
-pub(super) fn note_interval(notes: &mut Notes, style: f64, measured: f64) {
+/// Notes the error of the step against what was measured.
+pub(super) fn note_error(notes: &mut Notes, measured: f64) {
     let step = notes.at("step");
-    let deviation = notes.note("deviation", 1.15 * (0.040f64.powi(2) + style.powi(2)).sqrt());
-    notes.note("step low", step * (-1.2816 * deviation).exp());
-    notes.note("step high", step * (1.2816 * deviation).exp());
     notes.note("error", step / measured - 1.0);
 }
 

@@ -1,10 +1,9 @@
 //! The same values as the code computes them, from the cells of a row to the price.
 
-use crate::analytic::doubt::of_time;
 use crate::analytic::product::{Passes, linear};
 use crate::analytic::{Case, Constants, Layer, Peak, Step, ends};
 use crate::rows::read;
-use crate::rows::{Priced, Row, Training, price};
+use crate::rows::{Priced, Row, price};
 use std::collections::BTreeMap;
 
 type Values = BTreeMap<&'static str, f64>;
@@ -14,7 +13,7 @@ pub(super) fn values(row: &Row) -> Values {
     let training = read::training(row, Constants::shipped()).expect("the row has all that is needed");
     let case = training.case();
     let priced = price(std::slice::from_ref(row), &[], Constants::shipped()).remove(0);
-    let parts = [device(&case), products(&case), layer(&case), step(&case, &training), memory(&case)];
+    let parts = [device(&case), products(&case), layer(&case), step(&case), memory(&case)];
     parts.into_iter().flatten().chain(told(&priced)).collect()
 }
 
@@ -66,7 +65,7 @@ fn layer(case: &Case<'_>) -> Values {
         .collect()
 }
 
-fn step(case: &Case<'_>, training: &Training) -> Values {
+fn step(case: &Case<'_>) -> Values {
     let (step, model) = (Step::of(case), case.model);
     [
         ("head", ends::head(case)),
@@ -84,7 +83,6 @@ fn step(case: &Case<'_>, training: &Training) -> Values {
         ("stragglers", step.stragglers),
         ("fixed", step.fixed),
         ("step", step.total()),
-        ("deviation", of_time(case, training.gpu, &step.layer, training.unknown)),
     ]
     .into()
 }
@@ -105,11 +103,5 @@ fn memory(case: &Case<'_>) -> Values {
 
 /// What a user is told.
 fn told(priced: &Priced) -> Values {
-    let known = |value: Option<f64>| value.expect("the row is priced and measured");
-    [
-        ("step low", known(priced.step_seconds_low)),
-        ("step high", known(priced.step_seconds_high)),
-        ("error", known(priced.error)),
-    ]
-    .into()
+    [("error", priced.error.expect("the row is priced and measured"))].into()
 }

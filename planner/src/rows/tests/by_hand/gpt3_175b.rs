@@ -1,7 +1,7 @@
 //! 175 billion parameters on 64 A100: Korthikanti et al. 2022, table 5. Eight interleaved stages of eight tensor ranks.
 
 use super::arithmetic::{
-    Notes, Part, linear, note_computed, note_interval, note_linear, note_peak, one_way_of_eight,
+    Notes, Part, constant, linear, note_computed, note_error, note_linear, note_peak, one_way_of_eight,
 };
 
 /// Tokens of a micro-batch: 1 sample of 2048.
@@ -26,11 +26,12 @@ pub(super) fn notes() -> Notes {
 }
 
 fn device(notes: &mut Notes) -> Part {
-    notes.note("link", 300e9 * 0.818);
-    notes.note("network", 200e9 / 8.0 * 0.84);
+    notes.note("link", 300e9 * constant("general.link"));
+    notes.note("network", 200e9 / 8.0 * constant("general.network"));
     Part {
-        products: notes.note("products", 312e12 * 0.869 * 0.928),
-        stream: notes.note("stream", 2.039e12 * 0.756),
+        products: notes
+            .note("products", 312e12 * constant("ampere.ceiling_16") * constant("ampere.sustained_16")),
+        stream: notes.note("stream", 2.039e12 * constant("general.stream")),
         multiprocessors: 108.0,
     }
 }
@@ -44,23 +45,28 @@ fn products(notes: &mut Notes, part: Part) {
 }
 
 fn attention(notes: &mut Notes) {
-    let (rate, stream) = (notes.at("products") * 0.579, notes.at("stream"));
+    let (rate, stream) = (notes.at("products") * constant("general.unfused"), notes.at("stream"));
     let operations = 2.0 * 1.0 * 2048.0 * 2048.0 * (12.0 * (128.0 + 128.0));
     let scores = 2.0 * 1.0 * 12.0 * 2048.0 * 2048.0;
-    notes.note("core forward", operations / rate + 5.83 * scores / stream);
-    notes.note("core backward", 2.0 * operations / rate + 8.28 * scores / stream);
+    notes.note("core forward", operations / rate + constant("general.scores_forward") * scores / stream);
+    notes.note(
+        "core backward",
+        2.0 * operations / rate + constant("general.scores_backward") * scores / stream,
+    );
 }
 
 fn beside_products(notes: &mut Notes) {
     let (between, inner, wide) = (M / 8.0 * H, 2.0 * M * 3.0 * 1536.0, M * 6144.0);
     let stream = notes.at("stream");
-    let forward = 0.84 * (12.0 * 2.0 * between + 2.0 * inner + 4.0 * 2.0 * wide) / stream;
-    let backward = 0.84 * (16.0 * 2.0 * between + 2.0 * inner + 6.0 * 2.0 * wide) / stream;
+    let forward =
+        constant("megatron.passes") * (12.0 * 2.0 * between + 2.0 * inner + 4.0 * 2.0 * wide) / stream;
+    let backward =
+        constant("megatron.passes") * (16.0 * 2.0 * between + 2.0 * inner + 6.0 * 2.0 * wide) / stream;
     notes.note("element-wise forward", forward);
     notes.note("element-wise backward", backward);
     let operations = notes.note("operations", 34.0 * 0.7 + 4.0 + 6.0);
-    notes.note("idle forward", operations * 1.51e-5);
-    notes.note("idle backward", 1.5 * operations * 1.51e-5);
+    notes.note("idle forward", operations * constant("general.kernel"));
+    notes.note("idle backward", 1.5 * operations * constant("general.kernel"));
     notes.note("host forward", operations * 2.5e-5);
     notes.note("host backward", 1.5 * operations * 2.5e-5);
 }
@@ -68,7 +74,7 @@ fn beside_products(notes: &mut Notes) {
 fn tensor(notes: &mut Notes) {
     let one = one_way_of_eight(2.0 * M * H, notes.at("link"));
     notes.note("tensor forward", 2.0 * (2.0 * one));
-    notes.note("tensor backward", 2.0 * (2.0 * one + 0.458 * one));
+    notes.note("tensor backward", 2.0 * (2.0 * one + constant("general.gather_again") * one));
 }
 
 fn layer(notes: &mut Notes) {
@@ -85,7 +91,7 @@ fn layer(notes: &mut Notes) {
 
 fn ends(notes: &mut Notes, part: Part) {
     let (forward, backward) = linear(M, 6400.0, H, part);
-    let loss = 7.91 * 4.0 * M * 6400.0 / part.stream;
+    let loss = constant("general.loss_passes") * 4.0 * M * 6400.0 / part.stream;
     let sum = 2.0 * one_way_of_eight(2.0 * M * H, notes.at("link"));
     notes.note("head", (forward + backward + loss).max(30.0 * 2.5e-5) + sum);
     notes.note("embedding", 20.0 * M * H / part.stream + 10.0 * 2.5e-5);
@@ -98,20 +104,20 @@ fn stages(notes: &mut Notes) {
     notes.note("micro-batches", 64.0 / 1.0);
     notes.note("bubble", (96.0 * layer + head + embedding - slowest) / 3.0);
     let one = 2.0 * (M / 8.0) * H / notes.at("network") + 25e-6;
-    notes.note("messages", 2.0 * one * (63.0 * 3.0 * 0.55 + 8.0));
+    notes.note("messages", 2.0 * one * (63.0 * 3.0 * constant("megatron.message_exposed") + 8.0));
 }
 
 fn step(notes: &mut Notes) {
     let layer = notes.note("layer parameters", (4.0 * H * H + 2.0 * H * 49152.0) / 8.0);
     let stage = 12.0 * layer + 51200.0 * H / 8.0;
-    notes.note("optimizer", 26.1 * stage / notes.at("stream"));
+    notes.note("optimizer", constant("general.optimizer_bytes") * stage / notes.at("stream"));
     notes.note("fixed", 8e-3 + 4.0 * 25e-6);
     let stages = notes.at("micro-batches") * notes.at("slowest stage");
     // Eight hosts.
-    let passes = stages + notes.at("bubble");
-    notes.note("stragglers", 0.005 * (2.0 * 8f64.ln()).sqrt() * passes);
+    let busy = stages + notes.at("bubble");
+    notes.note("stragglers", constant("general.straggler") * (2.0 * 8f64.ln()).sqrt() * busy);
     notes.note("step", stages + notes.sum(&["bubble", "messages", "optimizer", "stragglers", "fixed"]));
-    note_interval(notes, 0.015, 13.75);
+    note_error(notes, 13.75);
 }
 
 fn memory(notes: &mut Notes) {

@@ -1,7 +1,7 @@
 //! 22 billion parameters on eight A100: Korthikanti et al. 2022, table 5. One stage, one replica, eight tensor ranks.
 
 use super::arithmetic::{
-    Notes, Part, linear, note_computed, note_interval, note_linear, note_peak, one_way_of_eight,
+    Notes, Part, constant, linear, note_computed, note_error, note_linear, note_peak, one_way_of_eight,
 };
 
 /// Tokens of a micro-batch: 4 samples of 2048.
@@ -25,10 +25,11 @@ pub(super) fn notes() -> Notes {
 }
 
 fn device(notes: &mut Notes) -> Part {
-    notes.note("link", 300e9 * 0.818);
+    notes.note("link", 300e9 * constant("general.link"));
     Part {
-        products: notes.note("products", 312e12 * 0.869 * 0.928),
-        stream: notes.note("stream", 2.039e12 * 0.756),
+        products: notes
+            .note("products", 312e12 * constant("ampere.ceiling_16") * constant("ampere.sustained_16")),
+        stream: notes.note("stream", 2.039e12 * constant("general.stream")),
         multiprocessors: 108.0,
     }
 }
@@ -43,24 +44,29 @@ fn products(notes: &mut Notes, part: Part) {
 
 fn attention(notes: &mut Notes) {
     // 8, but not 64, divides the width of a head.
-    let rate = notes.at("products") * 0.579 * 0.95;
+    let rate = notes.at("products") * constant("general.unfused") * 0.95;
     let operations = 2.0 * 4.0 * 2048.0 * 2048.0 * (8.0 * (96.0 + 96.0));
     let scores = 2.0 * 4.0 * 8.0 * 2048.0 * 2048.0;
     let stream = notes.at("stream");
-    notes.note("core forward", operations / rate + 5.83 * scores / stream);
-    notes.note("core backward", 2.0 * operations / rate + 8.28 * scores / stream);
+    notes.note("core forward", operations / rate + constant("general.scores_forward") * scores / stream);
+    notes.note(
+        "core backward",
+        2.0 * operations / rate + constant("general.scores_backward") * scores / stream,
+    );
 }
 
 fn beside_products(notes: &mut Notes) {
     let (between, inner, wide) = (M / 8.0 * H, 2.0 * M * 3.0 * 768.0, M * 3072.0);
     let stream = notes.at("stream");
-    let forward = 0.84 * (12.0 * 2.0 * between + 2.0 * inner + 4.0 * 2.0 * wide) / stream;
-    let backward = 0.84 * (16.0 * 2.0 * between + 2.0 * inner + 6.0 * 2.0 * wide) / stream;
+    let forward =
+        constant("megatron.passes") * (12.0 * 2.0 * between + 2.0 * inner + 4.0 * 2.0 * wide) / stream;
+    let backward =
+        constant("megatron.passes") * (16.0 * 2.0 * between + 2.0 * inner + 6.0 * 2.0 * wide) / stream;
     notes.note("element-wise forward", forward);
     notes.note("element-wise backward", backward);
     let operations = notes.note("operations", 34.0 * 0.7 + 4.0 + 6.0);
-    notes.note("idle forward", operations * 1.51e-5);
-    notes.note("idle backward", 1.5 * operations * 1.51e-5);
+    notes.note("idle forward", operations * constant("general.kernel"));
+    notes.note("idle backward", 1.5 * operations * constant("general.kernel"));
     notes.note("host forward", operations * 2.5e-5);
     notes.note("host backward", 1.5 * operations * 2.5e-5);
 }
@@ -68,7 +74,7 @@ fn beside_products(notes: &mut Notes) {
 fn tensor(notes: &mut Notes) {
     let one = one_way_of_eight(2.0 * M * H, notes.at("link"));
     notes.note("tensor forward", 2.0 * (2.0 * one));
-    notes.note("tensor backward", 2.0 * (2.0 * one + 0.458 * one));
+    notes.note("tensor backward", 2.0 * (2.0 * one + constant("general.gather_again") * one));
 }
 
 fn layer(notes: &mut Notes) {
@@ -86,7 +92,7 @@ fn layer(notes: &mut Notes) {
 fn ends(notes: &mut Notes, part: Part) {
     // 51200 is a multiple of 128 · 8.
     let (forward, backward) = linear(M, 6400.0, H, part);
-    let loss = 7.91 * 4.0 * M * 6400.0 / part.stream;
+    let loss = constant("general.loss_passes") * 4.0 * M * 6400.0 / part.stream;
     let sum = 2.0 * one_way_of_eight(2.0 * M * H, notes.at("link"));
     notes.note("head", (forward + backward + loss).max(30.0 * 2.5e-5) + sum);
     notes.note("embedding", 20.0 * M * H / part.stream + 10.0 * 2.5e-5);
@@ -98,10 +104,10 @@ fn step(notes: &mut Notes) {
     notes.note("micro-batches", 1.0);
     let layer = notes.note("layer parameters", (4.0 * H * H + 2.0 * H * 24576.0) / 8.0);
     let stage = 48.0 * layer + 51200.0 * H / 8.0;
-    let optimizer = notes.note("optimizer", 26.1 * stage / notes.at("stream"));
+    let optimizer = notes.note("optimizer", constant("general.optimizer_bytes") * stage / notes.at("stream"));
     let fixed = notes.note("fixed", 8e-3);
     notes.note("step", 1.0 * slowest + optimizer + fixed);
-    note_interval(notes, 0.015, 1.1);
+    note_error(notes, 1.1);
 }
 
 fn memory(notes: &mut Notes) {

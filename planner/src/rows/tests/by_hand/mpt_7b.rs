@@ -1,7 +1,7 @@
 //! MPT-7B on eight H100: llm-foundry's benchmarks. Eight replicas that shard all they hold (ZeRO-3).
 
 use super::arithmetic::{
-    Notes, Part, linear, note_computed, note_interval, note_linear, note_peak, one_way_of_eight,
+    Notes, Part, constant, linear, note_computed, note_error, note_linear, note_peak, one_way_of_eight,
 };
 
 /// Tokens of a micro-batch: 6 samples of 2048.
@@ -27,11 +27,12 @@ pub(super) fn notes() -> Notes {
 }
 
 fn device(notes: &mut Notes) -> Part {
-    notes.note("link", 450e9 * 0.818);
-    notes.note("attention", 989e12 * 0.36 * 0.584);
+    notes.note("link", 450e9 * constant("general.link"));
+    notes.note("attention", 989e12 * constant("hopper.flash") * constant("general.flash_1"));
     Part {
-        products: notes.note("products", 989e12 * 0.804 * 0.849),
-        stream: notes.note("stream", 3.35e12 * 0.756),
+        products: notes
+            .note("products", 989e12 * constant("hopper.ceiling_16") * constant("hopper.sustained_16")),
+        stream: notes.note("stream", 3.35e12 * constant("general.stream")),
         multiprocessors: 132.0,
     }
 }
@@ -52,13 +53,13 @@ fn attention(notes: &mut Notes) {
 fn beside_products(notes: &mut Notes) {
     let (between, inner, wide) = (M * H, 2.0 * M * 3.0 * H, M * 16384.0);
     let stream = notes.at("stream");
-    let forward = 1.12 * (12.0 * 2.0 * between + 2.0 * inner + 4.0 * 2.0 * wide) / stream;
-    let backward = 1.12 * (16.0 * 2.0 * between + 2.0 * inner + 6.0 * 2.0 * wide) / stream;
+    let forward = constant("fsdp.passes") * (12.0 * 2.0 * between + 2.0 * inner + 4.0 * 2.0 * wide) / stream;
+    let backward = constant("fsdp.passes") * (16.0 * 2.0 * between + 2.0 * inner + 6.0 * 2.0 * wide) / stream;
     notes.note("element-wise forward", forward);
     notes.note("element-wise backward", backward);
     let operations = notes.note("operations", 34.0 * 1.0);
-    notes.note("idle forward", operations * 1.51e-5);
-    notes.note("idle backward", 1.5 * operations * 1.51e-5);
+    notes.note("idle forward", operations * constant("general.kernel"));
+    notes.note("idle backward", 1.5 * operations * constant("general.kernel"));
     notes.note("host forward", operations * 2e-5);
     notes.note("host backward", 1.5 * operations * 2e-5);
 }
@@ -74,7 +75,7 @@ fn layer(notes: &mut Notes) {
 
 fn ends(notes: &mut Notes, part: Part) {
     let (forward, backward) = linear(M, V, H, part);
-    let loss = 7.91 * 4.0 * M * V / part.stream;
+    let loss = constant("general.loss_passes") * 4.0 * M * V / part.stream;
     notes.note("head", (forward + backward + loss).max(30.0 * 2e-5));
     notes.note("embedding", 20.0 * M * H / part.stream + 10.0 * 2e-5);
 }
@@ -85,7 +86,7 @@ fn replicas(notes: &mut Notes) {
     let gather = notes.note("gather", one_way_of_eight(2.0 * layer, notes.at("link")));
     let [forward, backward] = ["forward", "backward"].map(|name| notes.at(name));
     let exposed = (gather - 0.9 * forward).max(0.0) + (2.0 * gather - 0.9 * backward).max(0.0);
-    notes.note("gathering", exposed + 0.825 * 3.0 * gather.min(forward));
+    notes.note("gathering", exposed + constant("general.contention") * 3.0 * gather.min(forward));
 }
 
 fn step(notes: &mut Notes) {
@@ -95,11 +96,12 @@ fn step(notes: &mut Notes) {
     notes.note("micro-batches", 1.0);
     let replicas = notes.note("replicas", 2.0 * notes.at("gather"));
     let all = 32.0 * notes.at("layer parameters") + V * H;
-    let optimizer = notes.note("optimizer", 26.1 * all / 8.0 / notes.at("stream"));
+    let optimizer =
+        notes.note("optimizer", constant("general.optimizer_bytes") * all / 8.0 / notes.at("stream"));
     let fixed = notes.note("fixed", 5e-3);
     notes.note("step", 1.0 * slowest + replicas + optimizer + fixed);
     // Measured: 85144 tokens a second.
-    note_interval(notes, 0.025, 48.0 * 2048.0 / 85144.0);
+    note_error(notes, 48.0 * 2048.0 / 85144.0);
 }
 
 fn memory(notes: &mut Notes) {

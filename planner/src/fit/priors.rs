@@ -1,0 +1,68 @@
+//! What is known of constants before any row is seen.
+
+use crate::analytic::Constants;
+use crate::analytic::constants::fitted::Fitted;
+use std::collections::BTreeMap;
+
+/// The prior of one constant.
+#[derive(Clone, Debug)]
+pub struct Prior {
+    /// The constant.
+    pub constant: Fitted,
+    /// Its usual value.
+    pub mean: f64,
+    /// Standard deviation of its logarithm.
+    pub spread: f64,
+}
+
+/// The priors of all constants that are fitted, in the order of their names.
+#[derive(Clone, Debug)]
+pub struct Priors(pub Vec<Prior>);
+
+impl Priors {
+    /// The priors of a TOML page: `key = [mean, spread]` in a table for each file or section of constants.
+    ///
+    /// # Errors
+    /// Where the page is no such TOML, or names a constant that does not exist.
+    pub fn read(page: &str) -> Result<Self, String> {
+        let tables: BTreeMap<String, BTreeMap<String, [f64; 2]>> =
+            toml::from_str(page).map_err(|error| error.to_string())?;
+        let keys = tables.into_iter().flat_map(|(table, keys)| {
+            keys.into_iter().map(move |(key, prior)| (format!("{table}.{key}"), prior))
+        });
+        let prior = |(name, [mean, spread]): (String, [f64; 2])| {
+            let constant = Fitted::named(&name).ok_or_else(|| format!("there is no constant `{name}`"))?;
+            if mean > 0.0 && spread > 0.0 {
+                return Ok(Prior { constant, mean, spread });
+            }
+            Err(format!("the prior of `{name}` needs a mean and a spread above 0; found {mean}, {spread}"))
+        };
+        keys.map(prior).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// `constants` with the values at `places`: deviations from the means, in spreads.
+    pub fn constants(&self, places: &[f64], constants: &Constants) -> Constants {
+        let mut moved = constants.clone();
+        for (prior, place) in self.0.iter().zip(places) {
+            prior.constant.set(&mut moved, prior.value(*place));
+        }
+        moved
+    }
+
+    /// Where `constants` are.
+    pub fn places(&self, constants: &Constants) -> Vec<f64> {
+        self.0.iter().map(|prior| prior.place(prior.constant.of(constants))).collect()
+    }
+}
+
+impl Prior {
+    /// The value so many spreads from the mean.
+    pub fn value(&self, place: f64) -> f64 {
+        self.mean * (place * self.spread).exp()
+    }
+
+    /// How many spreads `value` is from the mean.
+    pub fn place(&self, value: f64) -> f64 {
+        (value / self.mean).ln() / self.spread
+    }
+}
