@@ -9,6 +9,7 @@ pub mod measured;
 pub mod price;
 pub mod read;
 pub mod score;
+mod sharding;
 pub mod software;
 pub mod training;
 

@@ -2,6 +2,7 @@
 
 use super::cells::{Row, has_any, has_word};
 use super::families::{Family, family, is_gated, vocabulary};
+use super::sharding::{shard, stage, zero};
 use super::software::style;
 use super::training::Training;
 use crate::analytic::hardware::{gpu, squashed, unknown};
@@ -220,33 +221,10 @@ fn config(row: &Row, model: &Transformer, style: Style, shape: Shape) -> Config 
     let mut config = placed.unwrap_or_else(alone);
     if zero != ZeroStage::Zero0 {
         let replicas = config.arrangement.replicas();
-        config.arrangement.shard = shard(row, shape, replicas).unwrap_or(replicas);
+        let on_a_host = whole((shape.per_host / (tensor * context)).floor().max(1.0));
+        config.arrangement.shard = shard(row, on_a_host, replicas).unwrap_or(replicas);
     }
     config
-}
-
-/// Replicas among which state is sharded where others hold copies of it (hybrid sharding): as the row says, as in `replicate 4,
-/// shard 8` or `4x8`, and otherwise those of one host. `None` where nothing is said to be hybrid.
-fn shard(row: &Row, shape: Shape, replicas: u32) -> Option<u32> {
-    let said = format!("{} {} {}", row.lower("zero"), row.lower("framework"), row.lower("notes"));
-    if !has_any(&said, &["hsdp", "hybrid", "replicate"]) {
-        return None;
-    }
-    let words: Vec<&str> =
-        said.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    let after = |name: &str| {
-        let at =
-            words.iter().position(|word| word.strip_suffix('d').unwrap_or(word) == name || *word == name)?;
-        words.get(at + 1)?.parse::<u32>().ok()
-    };
-    let product = || {
-        let (copies, shard) = words.iter().find_map(|word| word.split_once('x'))?;
-        let (copies, shard): (u32, u32) = (copies.parse().ok()?, shard.parse().ok()?);
-        (copies.checked_mul(shard) == Some(replicas)).then_some(shard)
-    };
-    let on_a_host = || whole((shape.per_host / (shape.tensor * shape.context)).floor().max(1.0));
-    let shard = after("shard").or_else(|| Some(replicas / after("replicate")?.max(1))).or_else(product);
-    Some(shard.unwrap_or_else(on_a_host)).filter(|shard| *shard > 0 && replicas.is_multiple_of(*shard))
 }
 
 /// What the ends count as where layers do not divide into so many runs, and do so with the ends.
@@ -314,28 +292,6 @@ fn schedule(row: &Row, chunks: f64) -> PipelineSchedule {
 fn chunks_are_unknown(row: &Row, style: Style, pipeline: f64) -> bool {
     let may = row.lower("schedule").contains("interleaved") || style == Style::Modern;
     row.positive("vp").is_none() && pipeline > 1.0 && may
-}
-
-/// The stage of ZeRO that a cell begins with, as in `3 (hsdp)`; FSDP is the third.
-fn stage(row: &Row) -> Option<f64> {
-    let cell = row.lower("zero");
-    let word = cell.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
-    let stage = word.strip_prefix("zero").unwrap_or(word).parse().ok();
-    stage.or_else(|| has_any(&cell, &["fsdp", "hsdp", "hybrid"]).then_some(3.0))
-}
-
-fn zero(row: &Row, style: Style) -> ZeroStage {
-    let usual = match style {
-        Style::Research | Style::Megatron => 0.0,
-        Style::Modern => 1.0,
-        Style::Fsdp | Style::Compiled | Style::Xla => 3.0,
-    };
-    match stage(row).unwrap_or(usual) {
-        stage if stage >= 3.0 => ZeroStage::Zero3,
-        stage if stage >= 2.0 => ZeroStage::Zero2,
-        stage if stage >= 1.0 => ZeroStage::Zero1,
-        _ => ZeroStage::Zero0,
-    }
 }
 
 fn recompute(row: &Row) -> Option<Recompute> {
