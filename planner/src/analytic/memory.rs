@@ -2,6 +2,7 @@
 
 use super::constants::MemoryConstants;
 use super::{Again, Case, Config, Division};
+use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Bytes of one rank at its peak, by category.
@@ -43,34 +44,34 @@ impl Peak {
 
     /// The same where it is known how layers are divided.
     pub fn with(case: &Case<'_>, division: Division) -> Self {
+        Self::heaviest(case, &Held::of(case), division)
+    }
+
+    /// Bytes of the heaviest rank where replicas shard what takes least of `shards`.
+    pub(super) fn least(case: &Case<'_>, shards: &[(ZeroStage, u32)], division: Division) -> f64 {
+        let held = Held::of(case);
+        let of = |(zero, shard): &(ZeroStage, u32)| {
+            let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
+            let case = Case { config: Config { arrangement, ..case.config }, ..*case };
+            Self::heaviest(&case, &held, division).total()
+        };
+        shards.iter().map(of).fold(f64::INFINITY, f64::min)
+    }
+
+    fn heaviest(case: &Case<'_>, held: &Held, division: Division) -> Self {
         let stages = [
             Some(Stage::first(case, division)),
             Stage::between(case, division.second, 1),
             Stage::between(case, division.most, division.most_at),
             Some(Stage::last(case, division)),
         ];
-        let peaks = stages.into_iter().flatten().map(|stage| Self::stage(case, stage));
+        let peaks = stages.into_iter().flatten().map(|stage| held.stage(case, stage));
         peaks.max_by(|a, b| a.total().total_cmp(&b.total())).expect("there is a first stage")
     }
 
     /// A rank of a stage.
     pub fn stage(case: &Case<'_>, stage: Stage) -> Self {
-        let c = &case.general().memory;
-        let kept = Kept::of(case);
-        let logits = if stage.is_last { logits(case) } else { 0.0 };
-        let input = if stage.is_first { 2.0 * kept.input } else { 0.0 };
-        let (states, gathered) = state(case, stage);
-        let activations = stage.layers * kept.of_layer(case.again(), c) * stage.alive;
-        let working = kept.working(case).max(logits) + input;
-        let alive = states + gathered + activations + working;
-        Self {
-            states,
-            gathered,
-            activations,
-            working,
-            fragments: alive * (c.fragmentation - 1.0),
-            process: case.engine.profile.context_bytes + c.communicator * axes(case),
-        }
+        Held::of(case).stage(case, stage)
     }
 
     /// What papers that compute memory count, of the first stage: state and activations.
@@ -94,6 +95,53 @@ impl Peak {
     /// All of it.
     pub fn total(&self) -> f64 {
         self.states + self.gathered + self.activations + self.working + self.fragments + self.process
+    }
+}
+
+/// What does not depend on the stage, nor on what replicas shard.
+struct Held {
+    /// Of a layer of one micro-batch, where its backward computes again what is computed again.
+    again: f64,
+    /// Of a layer where it computes nothing again.
+    whole: f64,
+    /// Of a layer's input.
+    input: f64,
+    /// What one backward holds beside what is kept.
+    working: f64,
+    logits: f64,
+    process: f64,
+}
+
+impl Held {
+    fn of(case: &Case<'_>) -> Self {
+        let (c, kept) = (&case.general().memory, Kept::of(case));
+        Self {
+            again: kept.of_layer(case.again(), c),
+            whole: kept.of_layer(Again::Nothing, c),
+            input: kept.input,
+            working: kept.working(case),
+            logits: logits(case),
+            process: case.engine.profile.context_bytes + c.communicator * axes(case),
+        }
+    }
+
+    /// A rank of a stage.
+    fn stage(&self, case: &Case<'_>, stage: Stage) -> Peak {
+        let logits = if stage.is_last { self.logits } else { 0.0 };
+        let input = if stage.is_first { 2.0 * self.input } else { 0.0 };
+        let (states, gathered) = state(case, stage);
+        let again = (stage.layers * case.config.share_again()).ceil();
+        let activations = (again * self.again + (stage.layers - again) * self.whole) * stage.alive;
+        let working = self.working.max(logits) + input;
+        let alive = states + gathered + activations + working;
+        Peak {
+            states,
+            gathered,
+            activations,
+            working,
+            fragments: alive * (case.general().memory.fragmentation - 1.0),
+            process: self.process,
+        }
     }
 }
 

@@ -192,14 +192,7 @@ impl Prices<'_> {
     ) -> bool {
         let (seconds, division) = bound;
         table.may_gain(&case.config, shards, seconds)
-            || table.may_better(seconds, || {
-                let bytes = shards.iter().map(|(zero, shard)| {
-                    let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
-                    Peak::with(&Case { config: Config { arrangement, ..case.config }, ..*case }, division)
-                        .total()
-                });
-                bytes.fold(f64::INFINITY, f64::min)
-            })
+            || table.may_better(seconds, || Peak::least(case, shards, division))
     }
 
     /// Prices what is left open: schedule and what replicas shard.

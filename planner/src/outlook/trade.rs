@@ -2,23 +2,24 @@
 
 use super::TIE;
 use crate::analytic::Config;
-use crate::analytic::search::{Choice, Cluster, Found, Question, search_front, whole};
+use crate::analytic::search::{Choice, Cluster, Found, Question, fastest, whole};
 use crate::front::{Cost, Front};
 use crate::weighed::{Bill, Compromise, Weighed};
 use dtrain_recipes::Bytes;
 
 /// The choice beside what nothing betters in time, memory and money at once: among all layouts of all devices, which are
-/// `found`, and of half of them, a quarter and so on, where the others stay idle.
+/// `found`, and the fastest of half of them, a quarter and so on, where the others stay idle.
 pub(super) fn weighed(question: &Question, found: Found, chosen: &Choice, bill: Bill) -> Weighed<Config> {
     let mut front = Front::default();
-    let fewer = halves(question.cluster).map(|cluster| {
-        let question = Question { cluster, ..question.clone() };
-        search_front(&question, 0).front
-    });
-    for point in std::iter::once(found.front).chain(fewer).flatten() {
+    for point in found.front {
         front.note(point.cost, point.what);
     }
     let memory = question.cluster.memory;
+    for cluster in halves(question.cluster) {
+        let Some(fastest) = fastest(&Question { cluster, ..question.clone() }, f64::INFINITY) else { break };
+        let cost = Cost::of(fastest.seconds, fastest.bytes / memory, cluster.devices);
+        front.note(cost, fastest.config);
+    }
     let of = |cost: Cost, config: Config| compromise(&bill, cost, config, memory);
     let choice = Cost::of(chosen.seconds, chosen.bytes / memory, whole(chosen.config.ranks()));
     let points = front.into_points().into_iter().map(|point| of(point.cost, point.what));
