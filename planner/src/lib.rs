@@ -48,6 +48,7 @@ pub mod simulate;
 pub mod space;
 pub mod speeds;
 pub mod stale;
+pub mod tie;
 pub mod timing;
 pub mod traffic;
 pub mod tune;

@@ -7,8 +7,10 @@ mod advice;
 mod as_plan;
 mod drawn;
 mod failures;
+mod hosts;
 mod losers;
 mod mixed;
+mod prefer;
 mod trade;
 mod transformer;
 mod words;
@@ -16,7 +18,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-pub use advice::Advice;
+pub use advice::{Advice, Measurement};
 pub use as_plan::as_plan;
 pub use failures::{Failures, STORAGE_BYTES_PER_SECOND};
 pub use losers::Loser;
@@ -25,23 +27,17 @@ pub use transformer::transformer;
 pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
-use crate::analytic::search::{Choice, Cluster, Found, Question, RunsOn, search_front};
+use crate::analytic::search::{Cluster, Found, Question, RunsOn, search_front};
 use crate::analytic::{Config, Constants, Kernel, Peak, Products, Software, Step, Unknown};
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
 use crate::{batch_size, pace};
-use dtrain_protocol::Arrangement;
-use dtrain_recipes::{
-    Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, PipelineSchedule, Precision, Recipe,
-};
+use dtrain_recipes::{Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe};
 use serde::Serialize;
 
 /// Estimates within this share of the best are a tie.
 pub const TIE: f64 = 0.04;
-
-/// Share of the memory beyond which a layout is tight.
-const TIGHT: f64 = 0.9;
 
 /// Layouts that are kept.
 const KEEP: usize = 200;
@@ -66,6 +62,8 @@ pub struct Outlook {
     pub parameters: u64,
     /// Devices in all.
     pub devices: u32,
+    /// Devices that stay idle, because fewer hosts are faster.
+    pub idle: u32,
     /// Devices of a host.
     pub per_host: u32,
     /// The part, by its words in the table, and where its figures come from.
@@ -95,6 +93,8 @@ pub struct Outlook {
     pub timeline: Option<Timeline>,
     /// What one change would make of it, the most helpful first.
     pub advice: Vec<Advice>,
+    /// Which layout to measure beside the choice, where some cannot be told apart from it.
+    pub measurement: Option<Measurement>,
     /// Optimizer steps, where the recipe counts them.
     pub steps: Option<u64>,
     /// Seconds of all steps, where nothing fails.
@@ -186,12 +186,13 @@ pub enum OutlookError {
 /// The outlook of a request.
 pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
     let recipe = request.recipe;
-    let (question, batch) = question(request)?;
+    let (asked, batch) = question(request)?;
+    let question = Question { cluster: hosts::used(&asked), ..asked };
     let found = search_front(&question, KEEP);
-    let (chosen, ties) = preferred(&question, &found)?;
-    let price = |choice: &Choice| priced(&question, &choice.config);
-    let next = found.best.iter().filter(|choice| choice.seconds > (1.0 + TIE) * found.best[0].seconds);
-    let choice = price(&chosen);
+    let preferred = prefer::preferred(&question, &found)?;
+    let chosen = preferred.chosen.choice;
+    let price = |one: &prefer::Weighed| priced(&question, &one.choice.config);
+    let choice = price(&preferred.chosen);
     let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
     #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
     let total_seconds = steps.map(|steps| steps as f64 * choice.step_seconds);
@@ -206,10 +207,12 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         engine: request.engine.name(),
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
-        ties: ties.iter().map(price).collect(),
-        next: next.take(5).map(price).collect(),
+        idle: devices - question.cluster.devices,
+        ties: preferred.ties.iter().map(price).collect(),
+        next: preferred.others.iter().take(5).map(price).collect(),
+        measurement: advice::measurement(&preferred, devices),
         losers: losers::losers(&question, &found, &chosen),
-        advice: advice::advice(&question, found.best[0].seconds),
+        advice: advice::advice(request, &question, found.best[0].seconds),
         failures: failures::failures(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
         memory_bytes: request.cluster.memory,
         stages: drawn::memory(&question, &chosen.config),
@@ -291,42 +294,6 @@ fn products(recipe: &Recipe) -> Products {
         },
         Wanted::Pinned(_) | Wanted::Auto | Wanted::Among(_) | Wanted::Log { .. } => Products::Bits16,
     }
-}
-
-/// The layout to train with, and those that tie with it. They are within [`TIE`] of the fastest, and no other layout is both
-/// faster and smaller. First come those that leave memory, then those with fewer axes that cut the model, fewer
-/// tensor-parallel ranks, the simpler schedule, less recompute, and last the faster.
-fn preferred(question: &Question, found: &Found) -> Result<(Choice, Vec<Choice>), OutlookError> {
-    let Some(fastest) = found.best.first() else { return Err(refusal(question, found)) };
-    let within = (1.0 + TIE) * fastest.seconds;
-    let near = |choice: &&Choice| choice.seconds <= within;
-    let is_bettered = |choice: &Choice| {
-        let betters = |other: &Choice| {
-            (other.seconds < choice.seconds && other.bytes <= choice.bytes)
-                || (other.seconds <= choice.seconds && other.bytes < choice.bytes)
-        };
-        found.best.iter().any(betters)
-    };
-    let mut ties: Vec<Choice> =
-        found.best.iter().filter(near).filter(|choice| !is_bettered(choice)).copied().collect();
-    let order = |choice: &Choice| {
-        let config = &choice.config;
-        let Arrangement { schedule, recompute, zero, .. } = config.arrangement;
-        let is_tight = choice.bytes > TIGHT * question.cluster.memory;
-        let schedule = match schedule {
-            PipelineSchedule::OneForwardOneBackward => 0,
-            PipelineSchedule::Gpipe => 1,
-            PipelineSchedule::Interleaved => 2,
-            PipelineSchedule::ZeroBubble => 3,
-        };
-        let degrees = config.degrees();
-        let axes = [degrees.tensor, degrees.pipeline, degrees.context, degrees.expert];
-        let cuts = axes.iter().filter(|degree| **degree > 1).count();
-        (is_tight, cuts, degrees.tensor, schedule, recompute, zero)
-    };
-    ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
-    let chosen = ties.remove(0);
-    Ok((chosen, ties))
 }
 
 fn refusal(question: &Question, found: &Found) -> OutlookError {

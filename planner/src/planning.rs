@@ -14,6 +14,7 @@ use crate::precheck::{fills, precheck};
 use crate::pricing::Pricing;
 use crate::search::{self, Ranking};
 use crate::space::{self, Place, Space};
+use crate::tie::Simplicity;
 use dtrain_protocol::ability::cannot_run;
 use dtrain_recipes::{Model, Stop};
 use std::collections::BTreeMap;
@@ -174,16 +175,16 @@ fn residual(case: Case<'_>, observation: &Observation) -> Option<Residual> {
 }
 
 /// The kept places, the one to train first. Candidates that cannot be told apart from the fastest come before
-/// the others: first those that leave a quarter of the memory free, then fewer ranks, then nothing recomputed or
-/// sharded, then the one whose slow end is fastest (so a measured micro-batch goes before a guessed one).
+/// the others, the simplest first ([`Simplicity`]), and of equals the one whose slow end is fastest (so a measured micro-batch goes before a guessed one).
 fn in_order(judge: &Judge<'_>, ranking: &Ranking) -> Vec<(Place, bool)> {
     let Some((fastest, first)) = ranking.best.first().copied() else { return Vec::new() };
     let limit = fastest * (1.0 + judge.doubt(first).1);
     let slow_end = |(seconds, place): (f64, Place)| seconds * (1.0 + judge.doubt(place).0);
     let simplicity = |place: Place| {
         let way = judge.space().ways[place.way as usize];
-        let is_tight = judge.memory(place).total().0 > judge.available(&way).0 / 4 * 3;
-        (is_tight, way.arrangement.layout.world(), way.arrangement.recompute, way.arrangement.zero)
+        #[expect(clippy::cast_precision_loss, reason = "bytes of memory are far below 2^52")]
+        let full = judge.memory(place).total().0 as f64 / judge.available(&way).0 as f64;
+        Simplicity::of(&way.arrangement, full)
     };
     let (mut ties, rest): (Vec<_>, Vec<_>) = ranking.best.iter().copied().partition(|(s, _)| *s <= limit);
     ties.sort_by(|a, b| {

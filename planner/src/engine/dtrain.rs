@@ -13,7 +13,7 @@ pub struct Dtrain;
 
 impl Engine for Dtrain {
     fn name(&self) -> &'static str {
-        "dtrain"
+        super::DTRAIN_NAME
     }
 
     fn title(&self) -> &'static str {

@@ -1,7 +1,16 @@
 //! Which one change would help most: the search again, with the change.
 
-use crate::analytic::search::{Cluster, Question, fastest};
+use super::OutlookRequest;
+use super::prefer::Preferred;
+use crate::analytic::search::{Cluster, Question, RunsOn, fastest};
+use crate::analytic::{Constants, Software};
+use crate::batch::divisors;
+use crate::engine;
+use crate::goodput::RESTART_SECONDS;
 use serde::Serialize;
+
+/// Steps that a measurement takes, the first of which do not count.
+const STEPS_TO_MEASURE: f64 = 20.0;
 
 /// What one change would make of a training.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,33 +25,96 @@ pub struct Advice {
 
 /// What each change would make of a training whose step takes `seconds`, the most helpful first. A change with which nothing
 /// fits or divides is left out.
-pub(super) fn advice(question: &Question, seconds: f64) -> Vec<Advice> {
+pub(super) fn advice(request: &OutlookRequest<'_>, question: &Question, seconds: f64) -> Vec<Advice> {
     let cluster = question.cluster;
-    let Cluster { devices, per_host, .. } = cluster;
+    let Cluster { devices, per_host, .. } = request.cluster;
     let on = |cluster: Cluster| Question { cluster, ..question.clone() };
     let of = |batch: u32| Question { batch, ..question.clone() };
-    let more = |hosts: u32| {
-        let devices = devices.saturating_add(hosts.saturating_mul(per_host));
-        on(Cluster { devices: devices - devices % per_host, ..cluster })
-    };
-    let changes = [
+    let hosts = devices / per_host;
+    let with = |hosts: u32| on(Cluster { devices: hosts.saturating_mul(per_host), ..request.cluster });
+    let mut changes = vec![
         ("twice the memory of each GPU".to_owned(), on(Cluster { memory: 2.0 * cluster.memory, ..cluster })),
         ("a network twice as fast".to_owned(), on(Cluster { network: 2.0 * cluster.network, ..cluster })),
         ("links in each host twice as fast".to_owned(), on(Cluster { link: 2.0 * cluster.link, ..cluster })),
-        ("two more hosts".to_owned(), more(2)),
-        ("twice the hosts".to_owned(), more(devices / per_host)),
+        ("one more host".to_owned(), with(hosts + 1)),
+        ("two more hosts".to_owned(), with(hosts + 2)),
+        ("twice the hosts".to_owned(), with(hosts.saturating_mul(2))),
         ("twice the batch".to_owned(), of(question.batch.saturating_mul(2))),
         ("half the batch".to_owned(), of(question.batch / 2)),
     ];
+    if hosts > 1 {
+        changes.push(("one host fewer".to_owned(), with(hosts - 1)));
+    }
+    changes.extend(near(question.batch).map(|batch| (format!("a batch of {batch}"), of(batch))));
+    let others = engine::ALL.into_iter().filter(|engine| engine.name() != request.engine.name());
+    let others = others.filter(|engine| engine.name() != engine::DTRAIN_NAME);
+    changes.extend(others.filter_map(|engine| {
+        let model = question.runs_on.as_ref()?.model.clone();
+        let software = Software::of(engine.style(), Constants::shipped());
+        let changed =
+            Question { engine: software, runs_on: Some(RunsOn { engine, model }), ..question.clone() };
+        Some((format!("the engine {}", engine.name()), changed))
+    }));
     let before = f64::from(question.batch) / seconds;
     let mut all: Vec<Advice> = changes
         .into_iter()
         .filter(|(_, changed)| changed.batch > 0)
         .filter_map(|(change, changed)| {
-            let best = fastest(&changed, f64::INFINITY)?.seconds;
+            let limit = 2.0 * seconds * f64::from(changed.batch) / f64::from(question.batch);
+            let best = fastest(&changed, limit)?.seconds;
             Some(Advice { change, speed: f64::from(changed.batch) / best / before - 1.0, step_seconds: best })
         })
         .collect();
     all.sort_by(|a, b| b.speed.total_cmp(&a.speed));
     all
+}
+
+/// Batches within a tenth of one that divide into more parts than it does, the two that divide best.
+fn near(batch: u32) -> impl Iterator<Item = u32> {
+    let parts = |batch: u32| divisors(batch.into()).len();
+    let (least, most) = (batch - batch / 10, batch + batch / 10);
+    // Of large batches those are looked at that a power of two divides.
+    let stride = (batch / 1024).next_power_of_two().max(1);
+    let all = (least.div_ceil(stride)..=most / stride).map(|n| n * stride);
+    let mut better: Vec<u32> = all.filter(|near| *near != batch && parts(*near) > parts(batch)).collect();
+    better.sort_by_key(|near| (std::cmp::Reverse(parts(*near)), near.abs_diff(batch)));
+    better.into_iter().take(2)
+}
+
+/// The measurement that says most about which layout to train with.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// The layout to measure beside the choice, in words.
+    pub layout: String,
+    /// Standard deviation of the logarithm of the ratio of both steps, as estimated.
+    pub deviation: f64,
+    /// Seconds that both measurements take together, with a restart between them.
+    pub seconds: f64,
+    /// Hours of all devices in that time.
+    pub device_hours: f64,
+}
+
+/// Which layout to measure beside the choice: of those that cannot be told apart from it the one whose ratio is least certain.
+pub(super) fn measurement(preferred: &Preferred, devices: u32) -> Option<Measurement> {
+    let chosen = &preferred.chosen;
+    let apart = preferred.ties.iter().map(|tie| (chosen.doubt.deviation_of_ratio(&tie.doubt), tie));
+    let (deviation, other) = apart.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let seconds = STEPS_TO_MEASURE * (chosen.choice.seconds + other.choice.seconds) + RESTART_SECONDS;
+    Some(Measurement {
+        layout: super::layout(&other.choice.config),
+        deviation,
+        seconds,
+        device_hours: seconds / 3600.0 * f64::from(devices),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn batches_that_divide_better_are_near() {
+        let near = |batch| super::near(batch).collect::<Vec<_>>();
+        assert_eq!(near(500), [504, 480]);
+        assert!(near(2048).iter().all(|batch| (1844..=2252).contains(batch)));
+        assert!(near(1).is_empty());
+    }
 }

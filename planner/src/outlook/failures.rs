@@ -37,6 +37,8 @@ pub struct Failures {
     pub checkpoint_every_seconds: f64,
     /// Share of the time that is useful.
     pub goodput: f64,
+    /// The same if hosts failed half as often, with the checkpoints that suit.
+    pub goodput_if_rarer: f64,
     /// Seconds of the whole training with its failures; `None` where the recipe counts no steps, or where it never ends.
     pub total_seconds: Option<f64>,
     /// Hours of all devices together in that time.
@@ -81,6 +83,10 @@ pub(super) fn failures(
         checkpoint_every: every,
         checkpoint_every_seconds: seconds(every),
         goodput: goodput::goodput(&hazard, seconds(every)),
+        goodput_if_rarer: {
+            let rarer = Hazard { mtbf_seconds: 2.0 * hazard.mtbf_seconds, ..hazard };
+            goodput::goodput(&rarer, goodput::interval_seconds(&rarer))
+        },
         total_seconds: total,
         device_hours: total.map(|total| total / 3600.0 * f64::from(devices)),
     }

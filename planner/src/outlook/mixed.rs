@@ -8,14 +8,15 @@ mod tests;
 pub use words::explain_mixed;
 
 use super::words::layout;
-use super::{OutlookError, OutlookRequest, TIE, TIGHT, question, rate};
+use super::{OutlookError, OutlookRequest, TIE, question, rate};
 use crate::analytic::Unknown;
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
 use crate::analytic::search::{self as equal, Cluster};
 use crate::batch_size;
 use crate::learning_rate::Decision;
-use dtrain_recipes::{PipelineSchedule, Recipe};
+use crate::tie::Simplicity;
+use dtrain_recipes::Recipe;
 use serde::Serialize;
 
 /// Layouts that are kept.
@@ -157,16 +158,8 @@ fn preferred(found: &Found) -> Option<Vec<&Choice>> {
     let within = (1.0 + TIE) * found.best.first()?.seconds;
     let mut ties: Vec<&Choice> = found.best.iter().filter(|choice| choice.seconds <= within).collect();
     let order = |choice: &Choice| {
-        let Layout { tensor, context, expert, schedule, recompute, zero, ref runs, .. } = choice.layout;
-        let schedule = match schedule {
-            PipelineSchedule::OneForwardOneBackward => 0,
-            PipelineSchedule::Gpipe => 1,
-            PipelineSchedule::Interleaved => 2,
-            PipelineSchedule::ZeroBubble => 3,
-        };
-        let axes = [tensor, context, expert, choice.layout.depth()];
-        let cuts = axes.iter().filter(|degree| **degree > 1).count();
-        (choice.full > TIGHT, runs.len(), cuts, tensor, schedule, recompute, zero)
+        let simplicity = Simplicity::of(&choice.layout.config(1).arrangement, choice.full);
+        (simplicity.is_tight, choice.layout.runs.len(), simplicity)
     };
     ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
     Some(ties)

@@ -140,7 +140,9 @@ fn what_cannot_be_priced_is_refused_with_its_reason() {
     let mut small = on("H100", 8);
     small.memory = 4e9;
     assert!(message(&recipe(), small).contains("GiB"), "{}", message(&recipe(), small));
-    assert!(message(&recipe(), on("H100", 8 * 37)).contains("must divide"));
+    let mut third = recipe();
+    third.layout.tensor = Some(3);
+    assert!(message(&third, on("H100", 8)).contains("must divide"));
     let mut open = recipe();
     open.train.batch = Wanted::Auto;
     open.objective.stop =
@@ -155,19 +157,35 @@ fn what_cannot_be_priced_is_refused_with_its_reason() {
     assert!(message(&pinned, on("H100", 8)).contains("layout.shares"));
 }
 
+/// Nine hosts divide a batch of 128 worse than eight do, and 33 not at all.
+#[test]
+fn hosts_that_only_slow_a_step_stay_idle() {
+    let mut last = f64::INFINITY;
+    for hosts in [8, 9, 12, 13, 33] {
+        let found = of(&recipe(), on("H100", 8 * hosts), &MEGATRON).expect("it fits");
+        assert!(found.choice.step_seconds <= 1.05 * last, "{hosts} hosts: {last} {:?}", found.choice);
+        assert_eq!(found.choice.config.ranks() as u32, found.devices - found.idle);
+        let said = explain(&found, Depth::Short).contains("stay idle");
+        assert_eq!(said, found.idle > 0, "{hosts} hosts");
+        assert!(hosts != 33 || found.idle > 0, "no layout has 264 ranks");
+        last = found.choice.step_seconds;
+    }
+}
+
 #[test]
 fn advice_is_what_a_search_with_the_change_finds() {
     let cluster = on("A100-40GB", 32);
     let mut slow = cluster;
     slow.network /= 64.0;
     let found = of(&recipe(), slow, &MEGATRON).expect("it fits");
-    let speed = |outlook: &Outlook| {
-        let fastest = outlook.ties.iter().map(|tie| tie.step_seconds);
-        128.0 / fastest.fold(outlook.choice.step_seconds, f64::min)
+    let fastest = |cluster| {
+        let request = OutlookRequest { recipe: &recipe(), cluster, engine: &MEGATRON };
+        let (question, _) = question(&request).expect("it can be asked");
+        crate::analytic::search::fastest(&question, f64::INFINITY).expect("it fits").seconds
     };
-    let twice = of(&recipe(), Cluster { network: 2.0 * slow.network, ..slow }, &MEGATRON).expect("it fits");
+    let speed = fastest(slow) / fastest(Cluster { network: 2.0 * slow.network, ..slow }) - 1.0;
     let advice = found.advice.iter().find(|advice| advice.change.contains("network")).expect("it is asked");
-    assert!((advice.speed - (speed(&twice) / speed(&found) - 1.0)).abs() < 1e-9, "{advice:?}");
+    assert!((advice.speed - speed).abs() < 1e-9, "{advice:?} {speed}");
     assert!(advice.speed > 0.05, "a slow network is worth a change: {advice:?}");
     assert!(found.advice.windows(2).all(|pair| pair[0].speed >= pair[1].speed), "{:?}", found.advice);
     assert!(found.advice.iter().all(|advice| advice.speed > -0.5), "{:?}", found.advice);

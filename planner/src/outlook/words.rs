@@ -1,9 +1,10 @@
 //! An outlook as people read it.
 
-use super::{Outlook, Priced};
+use super::{Advice, Measurement, Outlook, Priced};
 use crate::analytic::Config;
 use crate::analytic::search::{Axis, GPIPE};
 use crate::explain::{Depth, causes, count, expected, loss, memory, row, thousands};
+use crate::tie::Simplicity;
 use crate::weighed::amount;
 use dtrain_protocol::{ContextExchange, Ends, RankOrder};
 use dtrain_recipes::{Bytes, PipelineSchedule, Recompute, Seconds, ZeroStage};
@@ -35,6 +36,15 @@ pub fn explain(outlook: &Outlook, depth: Depth) -> String {
 fn headline(text: &mut String, outlook: &Outlook) {
     row(text, "outlook", &format!("{}: {}", outlook.recipe, subject(outlook)));
     row(text, "choice", &layout(&outlook.choice.config));
+    if outlook.idle > 0 {
+        let working = (outlook.devices - outlook.idle) / outlook.per_host;
+        let hosts = outlook.devices / outlook.per_host;
+        row(
+            text,
+            "hosts",
+            &format!("{working} of {hosts} work and the others stay idle: more are no faster"),
+        );
+    }
     row(text, "constants", &source(outlook));
 }
 
@@ -125,9 +135,10 @@ fn failures(text: &mut String, outlook: &Outlook) {
         text,
         "goodput",
         &format!(
-            "{:.1} % of the time is useful if a restart takes {}{total}",
+            "{:.1} % of the time is useful if a restart takes {}, {:.1} % if hosts failed half as often{total}",
             100.0 * found.goodput,
-            Seconds(found.restart_seconds)
+            Seconds(found.restart_seconds),
+            100.0 * found.goodput_if_rarer
         ),
     );
 }
@@ -139,6 +150,9 @@ fn training(text: &mut String, outlook: &Outlook) {
 }
 
 fn ties(text: &mut String, outlook: &Outlook) {
+    if !outlook.ties.is_empty() {
+        row(text, "why", &format!("its steps cannot be told apart from those below; {}", Simplicity::RULE));
+    }
     for (place, tie) in outlook.ties.iter().take(5).enumerate() {
         let title = if place == 0 { "ties" } else { "" };
         row(text, title, &line(tie));
@@ -190,9 +204,22 @@ fn in_bytes(bytes: f64) -> Bytes {
 }
 
 fn advice(text: &mut String, outlook: &Outlook) {
-    for (place, advice) in outlook.advice.iter().filter(|advice| advice.speed >= 0.01).enumerate() {
+    let helps = |advice: &&Advice| advice.speed >= 0.01 || advice.change == "one host fewer";
+    for (place, advice) in outlook.advice.iter().filter(helps).enumerate() {
         let title = if place == 0 { "advice" } else { "" };
-        row(text, title, &format!("{}: {:.0} % more tokens a second", advice.change, 100.0 * advice.speed));
+        let more = if advice.speed < 0.0 { "fewer" } else { "more" };
+        let percent = 100.0 * advice.speed.abs();
+        row(text, title, &format!("{}: {percent:.0} % {more} tokens a second", advice.change));
+    }
+    if let Some(Measurement { layout, deviation, seconds, device_hours }) = &outlook.measurement {
+        let spread = 100.0 * deviation;
+        let what = format!(
+            "measure the choice beside {layout}: which is faster is open by {spread:.0} %; 20 steps of each take {} and \
+             {} GPU hours",
+            Seconds(*seconds),
+            amount(*device_hours)
+        );
+        row(text, "measure", &what);
     }
 }
 

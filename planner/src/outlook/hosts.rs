@@ -1,0 +1,38 @@
+//! How many of the hosts to use: a number of devices that divides badly is slower than a smaller one that divides well.
+
+use crate::analytic::search::{Cluster, Question, fastest};
+use crate::batch::divisors;
+
+/// What fewer hosts must save of the time of a step for the others to stay idle.
+const WORTH: f64 = 0.01;
+
+/// Numbers of hosts that are tried.
+const TRIED: usize = 8;
+
+/// The hosts of the question's cluster that are to work: all of them, unless fewer are faster or alone have a layout.
+pub(super) fn used(question: &Question) -> Cluster {
+    let mut best = (question.cluster, seconds(question, f64::INFINITY));
+    for cluster in fewer(question.cluster) {
+        let limit = (1.0 - WORTH) * best.1;
+        let found = seconds(&Question { cluster, ..question.clone() }, limit);
+        if found < limit {
+            best = (cluster, found);
+        }
+    }
+    best.0
+}
+
+fn seconds(question: &Question, limit: f64) -> f64 {
+    fastest(question, limit).map_or(f64::INFINITY, |choice| choice.seconds)
+}
+
+/// Clusters of fewer hosts, of at least half of them, those first whose devices have most divisors.
+fn fewer(cluster: Cluster) -> Vec<Cluster> {
+    let Cluster { devices, per_host, .. } = cluster;
+    let hosts = devices / per_host;
+    let least = if hosts <= 16 { hosts.div_ceil(2) } else { hosts - hosts / 5 };
+    let count = |hosts: &u32| divisors(u64::from(*hosts) * u64::from(per_host)).len();
+    let mut all: Vec<u32> = (least.max(1)..hosts).collect();
+    all.sort_by(|a, b| count(b).cmp(&count(a)).then(b.cmp(a)));
+    all.into_iter().take(TRIED).map(|hosts| Cluster { devices: hosts * per_host, ..cluster }).collect()
+}
