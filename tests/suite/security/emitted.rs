@@ -98,7 +98,17 @@ fn read(trap: &Trap, path: &Path, names: &[String]) {
                 "{said}"
             );
         }
-        Some("yaml" | "yml") => only_comments_say_fire(&text, path),
+        Some("yaml") => only_comments_say_fire(&text, path),
+        Some("yml") => {
+            // One path is data: text in quotes, whose end no name can reach.
+            let is_data = |line: &&str| line.starts_with("hf_train_files: ");
+            let data =
+                text.lines().find(is_data).and_then(|line| line.split_once(' ')).expect("it names data").1;
+            assert!(serde_json::from_str::<String>(data).is_ok(), "{data}");
+            let rest: String =
+                text.lines().filter(|line| !is_data(line)).flat_map(|line| [line, "\n"]).collect();
+            only_comments_say_fire(&rest, path);
+        }
         Some("json") => {
             let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             assert!(!value.to_string().contains("fire"), "{text}");

@@ -61,10 +61,13 @@ fn heads_bases_and_windows_of_all_layers_are_said_everywhere() {
     plan.recipe.model = Model::Decoder(Decoder { head_width: Some(48), rotary_base: Some(500_000), ..model });
     let module = shown(&plan, Format::Torchtitan);
     assert!(module.contains("HEAD_WIDTH, FFN, VOCAB = ") && module.contains("theta=500000.0"), "{module}");
+    plan.choices[0].candidate.arrangement.sequence = false;
     let config = shown(&plan, Format::Fsdp);
     assert!(config.contains("\"head_dim\": 48") && config.contains("\"rope_theta\": 500000.0"), "{config}");
     let mut slides = newer(windowed(None), Precision::Bf16);
-    slides.choices[0].candidate.arrangement.layout.expert = n(1);
+    let arrangement = &mut slides.choices[0].candidate.arrangement;
+    arrangement.layout.expert = n(1);
+    arrangement.shard = arrangement.replicas();
     let config = shown(&slides, Format::Deepspeed);
     assert!(config.contains("\"sliding_window\": 128"), "{config}");
 }
@@ -72,16 +75,20 @@ fn heads_bases_and_windows_of_all_layers_are_said_everywhere() {
 #[test]
 fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
     let plan = newer(sample::deepseek(), Precision::Bf16);
-    refused(&plan, Format::Torchtitan, "model.latent; only files for `megatron` say it");
+    refused(
+        &plan,
+        Format::Torchtitan,
+        "model.latent (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
+    );
     refused(
         &newer(windowed(Some(2)), Precision::Bf16),
         Format::Torchtitan,
-        "model.window; only files for `megatron`",
+        "model.window (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
     );
     refused(
         &newer(windowed(Some(2)), Precision::Bf16),
         Format::Deepspeed,
-        "model.window; only files for `megatron`",
+        "model.window (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
     );
     refused(&newer(sample::experts(), Precision::Fp8), Format::Torchtitan, "train.precision = \"fp8\"");
 }
