@@ -28,7 +28,7 @@ pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::search::{Cluster, Found, Question, RunsOn, search_front};
-use crate::analytic::{Config, Constants, Kernel, Peak, Products, Software, Step, Unknown};
+use crate::analytic::{Config, Constants, Peak, Products, Software, Step, Unknown};
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
@@ -238,7 +238,7 @@ fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), O
         cluster: request.cluster,
         engine: Software::of(request.engine.style(), Constants::shipped()),
         runs_on: Some(RunsOn { engine: request.engine, model: decoder.clone() }),
-        kernel: Kernel::Fused,
+        kernel: request.engine.style().kernel(),
         products: products(recipe),
         batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,
         pins: recipe.layout.clone(),

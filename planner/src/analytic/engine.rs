@@ -1,6 +1,6 @@
 //! Engines that train, by style: what their software costs and hides.
 
-use super::{Again, Constants};
+use super::{Again, Constants, Kernel};
 use serde::Deserialize;
 
 /// Styles of engines whose constants are known.
@@ -30,6 +30,16 @@ impl Style {
             Self::Fsdp => "fsdp",
             Self::Compiled => "compiled",
             Self::Xla => "xla",
+        }
+    }
+
+    /// How engines of the style compute the core of attention, where nothing says otherwise.
+    pub fn kernel(self) -> Kernel {
+        match self {
+            Self::Research => Kernel::Plain,
+            Self::Megatron => Kernel::Unfused,
+            Self::Modern => Kernel::Fused,
+            Self::Fsdp | Self::Compiled | Self::Xla => Kernel::Flash2,
         }
     }
 

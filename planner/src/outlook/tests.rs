@@ -1,9 +1,10 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::Axis;
-use crate::engine::{Engine, FSDP, MEGATRON};
+use crate::engine::{Engine, FSDP, MEGATRON, TORCHTITAN};
 use crate::explain::Depth;
 use crate::front::Cost;
+use crate::rows::{self, Row};
 use crate::sample;
 use dtrain_recipes::{Activation, Cnn, Samples};
 
@@ -250,5 +251,109 @@ fn what_is_drawn_of_a_step_is_what_is_priced() {
         let total = |stage: &Vec<(&str, f64)>| stage.iter().map(|(_, bytes)| bytes).sum::<f64>();
         let heaviest = found.stages.iter().map(total).fold(0.0, f64::max);
         assert!((heaviest / found.choice.peak_bytes - 1.0).abs() < 1e-9, "pipeline {pipeline}");
+    }
+}
+
+/// The row of a table that says the same as the choice of an outlook.
+fn as_row(found: &Outlook, framework: &str, attention: &str) -> Row {
+    let Config { arrangement, micro_batch, batch } = found.choice.config;
+    let degrees = found.choice.config.degrees();
+    let recompute = match arrangement.recompute {
+        dtrain_recipes::Recompute::None => "none",
+        dtrain_recipes::Recompute::Selective => "selective",
+        dtrain_recipes::Recompute::Full => "full",
+    };
+    let cells = [
+        ("id", "one".to_owned()),
+        ("framework", framework.into()),
+        ("attention", attention.into()),
+        ("hardware", "H100-SXM-80GB".into()),
+        ("gpu_mem_gib", "80".into()),
+        ("gpus_per_node", "8".into()),
+        ("num_gpus", (found.devices - found.idle).to_string()),
+        ("model", "llama-3-8b".into()),
+        ("layers", "32".into()),
+        ("hidden", "4096".into()),
+        ("heads", "32".into()),
+        ("kv_heads", "8".into()),
+        ("ffn", "14336".into()),
+        ("gated_mlp", "1".into()),
+        ("vocab", "128256".into()),
+        ("seq", "8192".into()),
+        ("precision", "bf16".into()),
+        ("global_batch", batch.to_string()),
+        ("micro_batch", micro_batch.to_string()),
+        ("tp", degrees.tensor.to_string()),
+        ("pp", degrees.pipeline.to_string()),
+        ("cp", degrees.context.to_string()),
+        ("dp", degrees.data.to_string()),
+        ("vp", arrangement.chunks.to_string()),
+        ("zero", (arrangement.zero as u8).to_string()),
+        ("seq_parallel", u8::from(arrangement.sequence).to_string()),
+        ("recompute", recompute.into()),
+        ("notes", "compile".into()),
+    ];
+    Row::of(cells.into_iter().map(|(name, cell)| (name.to_owned(), cell)).collect(), 1)
+}
+
+/// One price: `plan --on` and `estimate` say the same of the same layout.
+#[test]
+fn a_plan_and_the_estimate_of_its_row_agree() {
+    let engines: [(&'static dyn Engine, &str, &str); 3] = [
+        (&MEGATRON, "Megatron-Core", "fused"),
+        (&FSDP, "PyTorch FSDP", "flash"),
+        (&TORCHTITAN, "torchtitan compile", "flash"),
+    ];
+    for (engine, framework, attention) in engines {
+        for (devices, pins) in
+            [(8, vec![]), (64, vec![]), (64, vec!["tensor"]), (128, vec!["pipeline"]), (256, vec!["micro"])]
+        {
+            let mut recipe = recipe();
+            // A row has no word for these.
+            recipe.layout.recompute_every = Some(1);
+            recipe.layout.context = Some(1);
+            for pin in pins {
+                match pin {
+                    "tensor" => recipe.layout.tensor = Some(2),
+                    "pipeline" if engine.name() != "fsdp" => recipe.layout.pipeline = Some(4),
+                    _ => recipe.layout.micro_batch = Some(1),
+                }
+            }
+            let Ok(found) = of(&recipe, on("H100", devices), engine) else { continue };
+            let config = found.choice.config.arrangement;
+            let is_said = (config.shard == 1 || config.shard == config.replicas())
+                && config.ends.are_free()
+                && config.order.is_pipeline_outermost();
+            if !is_said {
+                continue;
+            }
+            let row = as_row(&found, framework, attention);
+            let priced = rows::price(&[row], &[], Constants::shipped()).remove(0);
+            let (here, there) = (found.choice.step_seconds, priced.step_seconds.expect("it can be priced"));
+            assert!(
+                (there / here - 1.0).abs() < 1e-9,
+                "{} on {devices}: {here} {there} {:?}",
+                engine.name(),
+                found.choice.config
+            );
+            let bytes = priced.peak_bytes.expect("it can be priced") / found.choice.peak_bytes;
+            assert!((bytes - 1.0).abs() < 1e-9, "{} on {devices}: {bytes}", engine.name());
+        }
+    }
+}
+
+/// The closed form against the walk over every action of every stage, of the layouts that are nearest to the best.
+#[test]
+fn the_first_twenty_candidates_take_as_long_as_their_actions() {
+    let mut recipe = recipe();
+    recipe.layout.pipeline = Some(4);
+    let cluster = on("H100", 64);
+    let (question, _) =
+        question(&OutlookRequest { recipe: &recipe, cluster, engine: &MEGATRON }).expect("it can be asked");
+    let found = search_front(&question, 20);
+    assert_eq!(found.best.len(), 20);
+    for choice in &found.best {
+        let walked = drawn::timeline(&question, &choice.config).expect("it ends").step_seconds;
+        assert!((walked / choice.seconds - 1.0).abs() < 0.03, "{walked} {choice:?}");
     }
 }

@@ -333,10 +333,8 @@ fn kernel(row: &Row, style: Style) -> Kernel {
         _ if is_flash => Kernel::Fused,
         _ if !attention.is_empty() && is_composer(row) => Kernel::Flash1,
         _ if !attention.is_empty() => Kernel::Flash2,
-        Style::Research => Kernel::Plain,
-        Style::Megatron => Kernel::Unfused,
         Style::Xla if !has_word(&precision, "te") => Kernel::Unfused,
-        Style::Xla | Style::Modern | Style::Fsdp | Style::Compiled => Kernel::Flash2,
+        _ => style.kernel(),
     }
 }
 
