@@ -39,9 +39,7 @@ pub(super) fn timeline(question: &Question, config: &Config) -> Option<Timeline>
         chunks: config.arrangement.chunks,
         micros: whole(config.micro_batches()),
     };
-    // The rest of a message hides behind other passes.
-    let exposed = case.engine.profile.message_exposed;
-    let transfer = if config.pipeline() > 1.0 { exposed * one_message(&case) } else { 0.0 };
+    let transfer = if config.pipeline() > 1.0 { one_message(&case) } else { 0.0 };
     let mut lanes = lanes(&works, config.arrangement.schedule, shape, transfer)?;
     for lane in &mut lanes {
         lane.add(Doing::Communication, step.replicas);
