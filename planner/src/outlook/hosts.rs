@@ -30,6 +30,10 @@ fn seconds(question: &Question, limit: f64) -> f64 {
 fn fewer(cluster: Cluster) -> Vec<Cluster> {
     let Cluster { devices, per_host, .. } = cluster;
     let hosts = devices / per_host;
+    // These divide as well as any.
+    if hosts.is_power_of_two() {
+        return Vec::new();
+    }
     let least = if hosts <= 16 { hosts.div_ceil(2) } else { hosts - hosts / 5 };
     let count = |hosts: &u32| divisors(u64::from(*hosts) * u64::from(per_host)).len();
     let mut all: Vec<u32> = (least.max(1)..hosts).collect();

@@ -8,7 +8,7 @@ use std::process::Output;
 /// Engines as `--engine` takes them, and as `--emit` does.
 pub(super) const ENGINES: [(&str, &str); 5] = [
     ("megatron", "megatron"),
-    ("megatron-deepspeed", "deepspeed"),
+    ("deepspeed", "deepspeed"),
     ("fsdp", "fsdp"),
     ("torchtitan", "torchtitan"),
     ("jax", "maxtext"),
@@ -49,8 +49,9 @@ pub(super) struct Priced {
 pub(super) struct Answer {
     /// The layout to train with.
     pub(super) choice: Priced,
-    /// Seconds and bytes of all rows that are shown beside it.
-    pub(super) shown: Vec<(f64, f64)>,
+    /// Seconds, seconds that one step in ten exceeds, and bytes of all rows that are shown beside it. Rows of the front have no
+    /// interval; theirs is as wide as that of the choice.
+    pub(super) shown: Vec<(f64, f64, f64)>,
 }
 
 impl Question {
@@ -66,11 +67,17 @@ impl Question {
         let text = succeeded(&self.run(&["--json"]))?;
         let answer: Value = serde_json::from_str(&text).expect("it is JSON");
         let shown = ["ties", "next"].into_iter().flat_map(|key| list(&answer[key]));
-        let mut shown: Vec<_> =
-            shown.map(|row| (number(&row["step_seconds"]), number(&row["peak_bytes"]))).collect();
+        let choice = Priced::of(&answer["choice"]);
+        let of =
+            |row: &Value| ["step_seconds", "step_seconds_high", "peak_bytes"].map(|key| number(&row[key]));
+        let mut shown: Vec<_> = shown.map(of).map(|[seconds, high, bytes]| (seconds, high, bytes)).collect();
+        let wide = choice.interval.1 / choice.interval.0;
         let front = list(&answer["weighed"]["front"]);
-        shown.extend(front.map(|row| (number(&row["cost"]["step_seconds"]), number(&row["memory_peak"]))));
-        Ok(Answer { choice: Priced::of(&answer["choice"]), shown })
+        shown.extend(front.map(|row| {
+            let seconds = number(&row["cost"]["step_seconds"]);
+            (seconds, seconds * wide, number(&row["memory_peak"]))
+        }));
+        Ok(Answer { choice, shown })
     }
 
     /// What a person reads.
@@ -107,20 +114,22 @@ impl fmt::Display for Question {
 
 impl Priced {
     fn of(row: &Value) -> Self {
-        let layout = &row["cut"];
+        let config = &row["config"];
+        let layout = |axis: &str| number(&config["layout"][axis]);
         let degrees = [
-            ("tensor", "tensor"),
-            ("pipeline", "pipeline"),
-            ("context", "context"),
-            ("expert", "expert"),
-            ("chunks", "chunks"),
-            ("micro_batch", "micro"),
+            ("tensor", layout("tensor")),
+            ("pipeline", layout("pipeline")),
+            ("context", layout("context")),
+            // Of all ranks that experts are spread over.
+            ("expert", layout("expert") * config["expert_fold"].as_f64().unwrap_or(1.0)),
+            ("chunks", number(&config["chunks"])),
+            ("micro_batch", number(&config["micro_batch"])),
         ];
-        let words = [("", "schedule"), ("zero ", "zero"), ("recompute ", "again")];
+        let words = [("", "schedule"), ("zero ", "zero"), ("recompute ", "recompute")];
         Self {
-            degrees: degrees.map(|(key, name)| (key, number(&layout[name]))).to_vec(),
+            degrees: degrees.to_vec(),
             words: words
-                .map(|(word, key)| format!("{word}{}", layout[key].as_str().unwrap_or("?")))
+                .map(|(word, key)| format!("{word}{}", config[key].as_str().unwrap_or("?")))
                 .join(", "),
             seconds: number(&row["step_seconds"]),
             interval: (number(&row["step_seconds_low"]), number(&row["step_seconds_high"])),

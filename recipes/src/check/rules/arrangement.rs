@@ -106,7 +106,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Where nothing is computed again, nothing is counted; and what is gathered again is computed again.
+    /// Where nothing is computed again, nothing is counted.
     pub(super) fn recompute(&mut self) {
         let mode = self.values.word("layout.recompute");
         let every = self.values.whole("layout.recompute_every").unwrap_or(1);
@@ -115,17 +115,6 @@ impl Rules<'_> {
                 format!("`layout.recompute_every` = {every}, but there is no recomputation"),
                 &["layout.recompute_every", "layout.recompute"],
                 "remove it, or set `layout.recompute` to \"full\"",
-            );
-        }
-        if self.values.whole("layout.zero") == Some(3)
-            && (mode.is_some_and(|mode| mode != "full") || every > 1)
-        {
-            self.wrong(
-                "`layout.zero` = 3 gathers every block again for the backward pass, and so needs \
-                recomputation"
-                    .to_owned(),
-                &["layout.zero", "layout.recompute", "layout.recompute_every"],
-                "write `recompute = \"full\"`, or choose a zero of 2 or less",
             );
         }
     }
