@@ -39,6 +39,7 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         settings: BTreeMap::new(),
         data_root: request.data_root.clone(),
         host: host.clone(),
+        engine: None,
         rates: None,
         factors: Factors::default(),
         seed: request.seed,

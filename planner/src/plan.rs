@@ -55,6 +55,10 @@ pub struct Plan {
     pub data_root: PathBuf,
     /// The host it was made for.
     pub host: HostFacts,
+    /// Name of the engine that it was made for, as in [`crate::engine::named`]; `None`: dtrain's own worker, and a plan
+    /// of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
     /// The rates it was made from; `None`: the data sheet.
     pub rates: Option<RatesStamp>,
     /// Correction from earlier trials.
@@ -139,7 +143,8 @@ pub struct RatesStamp {
 pub struct Ranked {
     /// The candidate.
     pub candidate: Candidate,
-    /// What it will cost; `None` for a foreign command, which nobody here can price.
+    /// What it will cost; `None` for a foreign command, which nobody here can price, and in a plan for another engine,
+    /// whose times and memory are told by other causes and categories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// Steps, warm-up, checkpoints, validations.
@@ -149,7 +154,7 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    /// What a choice of a model of ours will cost. Panics for a foreign command.
+    /// What a choice of a model of ours will cost. Panics for a foreign command, and in a plan for another engine.
     pub fn price(&self) -> &Estimate {
         self.estimate.as_ref().expect("models of ours are priced")
     }
@@ -162,7 +167,7 @@ impl Plan {
     }
 
     /// Whether it was made for hosts that are only known from a data sheet.
-    pub(crate) fn is_estimated(&self) -> bool {
+    pub fn is_estimated(&self) -> bool {
         self.host.cores == 0
     }
 

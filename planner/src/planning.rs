@@ -68,6 +68,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         settings: BTreeMap::new(),
         data_root: request.data_root.clone(),
         host: host.clone(),
+        engine: None,
         rates: request
             .rates
             .map(|rates| RatesStamp { digest: rates_digest(rates), measured_at_ms: rates.measured_at_ms }),

@@ -1,5 +1,6 @@
 //! What changed since a plan was made, in words.
 
+use crate::analytic::hardware::{gpu, squashed};
 use crate::plan::{Plan, rates_digest};
 use crate::when;
 use dtrain_protocol::{HostFacts, Rates};
@@ -46,7 +47,7 @@ impl fmt::Display for Staleness {
 
 impl Plan {
     /// What changed since the plan was made; empty when it still holds. The recipe's name is a label and does
-    /// not count.
+    /// not count. Of hosts that were only known from a data sheet, their number and their GPUs count.
     pub fn stale(
         &self,
         recipe: &Recipe,
@@ -55,7 +56,8 @@ impl Plan {
         program: &str,
     ) -> Vec<Staleness> {
         let mut found = recipe_changes(&self.recipe, recipe);
-        found.extend(host_changes(&self.host, host).into_iter().map(Staleness::Host));
+        let changes = if self.is_estimated() { gpu_changes } else { host_changes };
+        found.extend(changes(&self.host, host).into_iter().map(Staleness::Host));
         found.extend(self.rates_change(rates).map(Staleness::Rates));
         if self.program != program {
             found.push(Staleness::Program { was: self.program.clone(), is: program.into() });
@@ -103,6 +105,47 @@ fn host_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
         found.push(format!("the host has {}, the plan was made for {}", words(names(is)), words(names(was))));
     }
     found
+}
+
+/// How hosts differ from those of a data sheet, in words.
+fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
+    let mut found = Vec::new();
+    if was.hosts != is.hosts {
+        let there = if is.hosts.get() == 1 {
+            "there is 1 host".into()
+        } else {
+            format!("there are {} hosts", is.hosts)
+        };
+        found.push(format!("{there}, the plan was made for {}", was.hosts));
+    }
+    let count = |host: &HostFacts| match host.gpus.len() {
+        0 => "no GPU".to_owned(),
+        1 => "1 GPU".to_owned(),
+        n => format!("{n} GPUs"),
+    };
+    if was.gpus.len() != is.gpus.len() {
+        found.push(format!("a host has {}, the plan was made for {}", count(is), count(was)));
+    }
+    let (Some(wanted), Some(there)) = (was.gpus.first(), is.gpus.first()) else { return found };
+    if !is_same_part(&wanted.name, &there.name) {
+        found.push(format!("the GPUs are {}, the plan was made for {}", there.name, wanted.name));
+    }
+    // Data sheets round, and a driver keeps some for itself. More memory than planned for does no harm.
+    let least = is.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0);
+    if least < wanted.memory_bytes - wanted.memory_bytes / 50 {
+        let (is, was) = (Bytes(least), Bytes(wanted.memory_bytes));
+        found.push(format!("a GPU has {is} of memory, the plan was made for {was}"));
+    }
+    found
+}
+
+/// Whether two names mean one part of the table of data sheets, or are written alike where it has neither.
+fn is_same_part(a: &str, b: &str) -> bool {
+    match (gpu(a), gpu(b)) {
+        (Some(a), Some(b)) => a.words == b.words,
+        (None, None) => squashed(a) == squashed(b),
+        _ => false,
+    }
 }
 
 fn cores(n: u32) -> String {
@@ -164,7 +207,9 @@ fn words(value: &Value) -> String {
 mod tests {
     use crate::planning::plan;
     use crate::sample;
+    use dtrain_protocol::{Gpu, HostFacts};
     use dtrain_recipes::{Choice, Recompute, Samples};
+    use std::num::NonZeroU32;
 
     #[test]
     fn every_change_is_told_in_words() {
@@ -209,5 +254,37 @@ mod tests {
             ["rates were measured again on 2023-11-15; the plan was made from those of 2023-11-14"]
         );
         assert_eq!(words(&recipe, &host, None, "0.1.0"), ["the rates the plan was made from are gone"]);
+    }
+
+    #[test]
+    fn a_plan_from_data_sheets_is_held_against_the_hosts_and_their_gpus() {
+        let (recipe, here) = (sample::recipe(), sample::host(2));
+        let gpus = |count: usize, name: &str, gib: u64| {
+            vec![Gpu { name: name.into(), memory_bytes: gib << 30 }; count]
+        };
+        let mut plan = plan(&sample::request(&recipe, &here, None)).expect("the sample fits");
+        let hosts = |hosts: u32| NonZeroU32::new(hosts).expect("not zero");
+        plan.host = HostFacts { hosts: hosts(4), cores: 0, memory_bytes: 0, ..here.clone() };
+        plan.host.gpus = gpus(8, "H100", 80);
+        let words = |hosts, gpus| {
+            let is = HostFacts { hosts, gpus, ..here.clone() };
+            let stale = plan.stale(&recipe, &is, None, "0.1.0");
+            stale.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        // Cores, memory of the host and the vendor's way to write the name do not count.
+        assert_eq!(words(hosts(4), gpus(8, "NVIDIA H100 80GB HBM3", 79)), Vec::<String>::new());
+        assert_eq!(
+            words(hosts(1), Vec::new()),
+            ["there is 1 host, the plan was made for 4", "a host has no GPU, the plan was made for 8 GPUs"]
+        );
+        assert_eq!(
+            words(hosts(8), gpus(4, "NVIDIA A100-SXM4-40GB", 39)),
+            [
+                "there are 8 hosts, the plan was made for 4",
+                "a host has 4 GPUs, the plan was made for 8 GPUs",
+                "the GPUs are NVIDIA A100-SXM4-40GB, the plan was made for H100",
+                "a GPU has 39.0 GiB of memory, the plan was made for 80.0 GiB",
+            ]
+        );
     }
 }

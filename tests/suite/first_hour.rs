@@ -205,29 +205,6 @@ fn a_measurement_without_memory_ends_with_a_word_and_a_hint() {
     assert!(words.contains("hint: free some memory") && !words.contains("backtrace"), "{words}");
 }
 
-#[test]
-fn a_plan_for_gpus_that_are_not_here_is_written_for_another_engine() {
-    let house = House::default();
-    let recipe = root().join("examples/llama-405b/recipe.toml");
-    let recipe = recipe.to_str().expect("UTF-8");
-    let plan = |format| house.expect(0, ["plan", recipe, "--on", "2048x8 H100", "--emit", format]);
-    let output = plan("megatron");
-    let script = String::from_utf8_lossy(&output.stdout);
-    let outlook = house.expect(0, ["plan", recipe, "--on", "2048x8 H100", "--json"]);
-    let outlook: serde_json::Value = serde_json::from_slice(&outlook.stdout).expect("JSON");
-    let cut = &outlook["choice"]["cut"];
-    for (option, key) in
-        [("--tensor-model-parallel-size", "tensor"), ("--pipeline-model-parallel-size", "pipeline")]
-    {
-        let wanted = format!("{option} {}", cut[key].as_f64().expect("a number"));
-        assert!(script.contains(&wanted), "{wanted}: {script}");
-    }
-    assert!(words(&output).contains("an estimate for 2048x8 H100"), "{}", words(&output));
-    let slurm = plan("slurm");
-    let slurm = String::from_utf8_lossy(&slurm.stdout);
-    assert!(slurm.contains("--nodes=2048\n") && slurm.contains("--gpus-per-node=8\n"), "{slurm}");
-}
-
 /// A git repository with these files, and the house that has added it as `pack`.
 fn with_package(files: &[(&str, &str)]) -> House {
     let house = House::default();

@@ -11,6 +11,7 @@ mod children;
 mod cluster;
 mod digits;
 mod docs;
+mod elsewhere;
 mod emit;
 mod examples;
 mod failures;

@@ -67,20 +67,20 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// How many of the best candidates to show
-    #[arg(long, default_value_t = 5, value_name = "N")]
-    pub(crate) top: usize,
+    /// How many of the best candidates to show; with --on, how many ties and how many of the next [default: 5]
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
 
     /// Show what every value that was not chosen would cost, by cause
     #[arg(long, conflicts_with = "emit")]
     pub(crate) explain: bool,
 
     /// Also write an HTML page with charts of step time, memory and trade-offs
-    #[arg(long, value_name = "FILE", conflicts_with = "emit")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
     /// Plan for other hardware: hosts, GPUs per host and GPU type; `+` joins groups
-    #[arg(long, value_name = "HOSTSxGPUS TYPE", conflicts_with_all = ["out", "top"], allow_hyphen_values = true)]
+    #[arg(long, value_name = "HOSTSxGPUS TYPE", allow_hyphen_values = true)]
     pub(crate) on: Option<String>,
 
     /// Engine that would train there [default: that of --emit, otherwise megatron]

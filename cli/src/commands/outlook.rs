@@ -2,18 +2,18 @@
 
 mod on;
 
-use super::emit;
-use super::plan::{depth, save};
+use super::plan::{Made, Stored, TOP, deliver, depth};
 use crate::args::{EngineName, PlanArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
 use crate::rates;
 use crate::render::html::{of_outlook, page};
+use dtrain_planner::Plan;
 use dtrain_planner::emit::Format;
 use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::outlook::{
-    OutlookError, OutlookRequest, as_plan, explain, explain_mixed, mixed_outlook, outlook,
+    Outlook, OutlookError, OutlookRequest, as_plan, explain, explain_mixed, mixed_outlook, outlook,
 };
 use on::groups;
 
@@ -34,30 +34,40 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     };
     let request = OutlookRequest { recipe, cluster, engine };
     let found = outlook(&request).map_err(|error| refusal(&error))?;
-    if let Some(format) = args.emit {
+    let mut stored = None;
+    if args.out.is_some() || args.emit.is_some() {
         let plan = as_plan(&request, &found, (loaded.folder.clone(), rates::PROGRAM));
-        let plan = plan.map_err(|error| {
-            Failure::new(Exit::Usage, format!("the choice cannot be written for {}", format.word()))
-                .cause(error.to_string())
-        })?;
-        emit::run(context, args, &plan, format)?;
-        return Ok(Exit::Done);
+        let plan = plan.map_err(|error| Failure::of(Exit::Usage, &error))?;
+        let plan = Plan { settings: loaded.checked.settings(), ..plan };
+        stored = Some(Stored { digest: plan.digest(), plan });
     }
-    if let Some(path) = &args.html {
-        save(path, &page(&of_outlook(&found)))?;
-        context.out.say(&format!("drawn in {}", path.display()));
-    }
-    if context.out.json {
-        context.out.json("outlook", &found)?;
-    } else {
-        context.out.data(&explain(&found, depth(args)))?;
-    }
-    Ok(Exit::Done)
+    let made = Made {
+        stored: stored.as_ref(),
+        document: ("outlook", &found),
+        text: text(&found, args),
+        page: args.html.as_ref().map(|_| page(&of_outlook(&found))),
+        next: None,
+    };
+    deliver(context, args, &made)
+}
+
+/// What people read: of ties, and of what comes next, as many as `--top` says.
+fn text(found: &Outlook, args: &PlanArgs) -> String {
+    let mut shown = found.clone();
+    let top = args.top.unwrap_or(TOP);
+    shown.ties.truncate(top);
+    shown.next.truncate(top);
+    explain(&shown, depth(args))
 }
 
 fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
-    let said =
-        [("--explain", args.explain), ("--html", args.html.is_some()), ("--emit", args.emit.is_some())];
+    let said = [
+        ("--explain", args.explain),
+        ("--html", args.html.is_some()),
+        ("--emit", args.emit.is_some()),
+        ("--out", args.out.is_some()),
+        ("--top", args.top.is_some()),
+    ];
     match said.into_iter().find(|(_, is_said)| *is_said) {
         None => Ok(()),
         Some((flag, _)) => Err(Failure::new(Exit::Usage, format!("`{flag}` needs identical hosts"))

@@ -12,8 +12,12 @@ use crate::{job, rates, trials};
 use dtrain_planner::explain::Depth;
 use dtrain_planner::{Plan, plan};
 use dtrain_recipes::Model;
+use dtrain_runner::ledger::History;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// Candidates that are shown unless `--top` says otherwise; for other hardware so many ties, and so many of the next.
+pub(super) const TOP: usize = 5;
 
 /// A plan as it is stored and printed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,37 +39,71 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     }
     let mut history = trials::open_history(context)?;
     let plan = rates::plan(context, &mut history, &loaded)?;
-    let shown = long(&plan, depth(args), args.top, context.out.paint_data);
-    if let Some(path) = &args.html {
-        if let Model::Command(_) = plan.recipe.model {
-            return Err(Failure::new(
-                Exit::Usage,
-                "--html needs predicted step times, and a foreign command has none",
-            ));
-        }
-        let picture = rates::picture(&history, &plan)?;
-        save(path, &page(&of_plan(&plan, picture)))?;
+    let page = match &args.html {
+        Some(_) => Some(drawn(&history, &plan)?),
+        None => None,
+    };
+    let text = long(&plan, depth(args), args.top.unwrap_or(TOP), context.out.paint_data);
+    let stored = Stored { digest: plan.digest(), plan };
+    let run = args.out.as_ref().map_or_else(|| word(&loaded.name), |path| word(path.display()));
+    let made = Made {
+        stored: Some(&stored),
+        document: ("plan", &stored),
+        text,
+        page,
+        next: Some(format!("dtrain run {run}")),
+    };
+    deliver(context, args, &made)
+}
+
+fn drawn(history: &History, plan: &Plan) -> Result<String, Failure> {
+    if let Model::Command(_) = plan.recipe.model {
+        let message = "--html needs predicted step times, and a foreign command has none";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    Ok(page(&of_plan(plan, rates::picture(history, plan)?)))
+}
+
+/// What was planned, for these hosts or others.
+pub(super) struct Made<'a, T> {
+    /// What is saved and written for other engines; `None` where neither is asked for.
+    pub(super) stored: Option<&'a Stored>,
+    /// Kind and value of the document of `--json`.
+    pub(super) document: (&'static str, &'a T),
+    /// What people read.
+    pub(super) text: String,
+    /// The page of `--html`; `None` where it is not asked for.
+    pub(super) page: Option<String>,
+    /// The command that trains so, where dtrain can.
+    pub(super) next: Option<String>,
+}
+
+/// Saves, draws, writes for another engine and prints what was planned, as the arguments ask.
+pub(super) fn deliver<T: Serialize>(context: &Context, args: &PlanArgs, made: &Made<'_, T>) -> Outcome {
+    if let (Some(path), Some(page)) = (&args.html, &made.page) {
+        save(path, page)?;
         context.out.say(&format!("drawn in {}", path.display()));
     }
-    let stored = Stored { digest: plan.digest(), plan };
-    if let Some(path) = &args.out {
-        write(path, &stored)?;
+    let mut saved = None;
+    if let (Some(path), Some(stored)) = (&args.out, made.stored) {
+        write(path, stored)?;
+        saved = Some(format!("saved as {} (digest {})", path.display(), &stored.digest[..12]));
     }
-    if let Some(format) = args.emit {
+    let say_saved = || saved.iter().for_each(|words| context.out.say(words));
+    if let (Some(format), Some(stored)) = (args.emit, made.stored) {
+        say_saved();
         emit::run(context, args, &stored.plan, format)?;
         return Ok(Exit::Done);
     }
+    let (kind, document) = made.document;
     if context.out.json {
-        context.out.json("plan", &stored)?;
+        context.out.json(kind, document)?;
     } else {
-        context.out.data(&shown)?;
+        context.out.data(&made.text)?;
     }
-    match &args.out {
-        Some(path) => {
-            context.out.say(&format!("saved as {} (digest {})", path.display(), &stored.digest[..12]));
-            context.out.next(&format!("dtrain run {}", word(path.display())));
-        }
-        None => context.out.next(&format!("dtrain run {}", word(&loaded.name))),
+    say_saved();
+    if let Some(next) = &made.next {
+        context.out.next(next);
     }
     Ok(Exit::Done)
 }

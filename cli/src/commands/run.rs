@@ -9,7 +9,8 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
 use crate::render::plan::short;
 use crate::trials::ledger;
-use crate::{audit, child, job, rates, trials};
+use crate::{audit, child, hosts, job, rates, trials};
+use dtrain_planner::emit::{Format, emit};
 use dtrain_planner::{Plan, model_digest, saving};
 use dtrain_recipes::{Bytes, Devices, Launcher, Layer, Model};
 use dtrain_runner::ledger::{History, NewTrial, Parent, Source};
@@ -30,6 +31,9 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
         What::Plan(plan) => &plan.recipe,
         What::Recipe(loaded) => &loaded.checked.recipe,
     };
+    if let What::Plan(plan) = &what {
+        refuse_other_engine(plan, &args.target)?;
+    }
     if let Some(exit) = job::sent(context, recipe, args.detach)? {
         return Ok(exit);
     }
@@ -41,7 +45,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let (plan, sources, folder, recipe) = match what {
         What::Plan(plan) => {
             refuse_layers(args)?;
-            refuse_stale(&history, &plan, args.stale_ok)?;
+            refuse_stale(context, &history, &plan, args.stale_ok)?;
             let folder = plan.data_root.clone();
             (plan, BTreeMap::new(), folder, "saved plan".to_owned())
         }
@@ -127,12 +131,36 @@ fn refuse_layers(args: &RunArgs) -> Result<(), Failure> {
     .hint("run the recipe with them, or make a new plan"))
 }
 
-fn refuse_stale(history: &History, plan: &Plan, is_allowed: bool) -> Result<(), Failure> {
-    if plan.recipe.cluster.launcher != Launcher::Local {
+/// Refuses a plan for an engine that is not started here, and says how it is.
+fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), Failure> {
+    let Some(engine) = &plan.engine else { return Ok(()) };
+    let on = &plan.host.name;
+    let message = format!(
+        "{file} is a plan for {engine} on {on}, and `dtrain run` trains with dtrain's own worker on the hosts of the recipe"
+    );
+    let reads = |format: &Format| format.engine().is_some_and(|one| one.name() == engine);
+    let format = Format::ALL.into_iter().find(reads);
+    let start = format.and_then(|format| Some((format.word(), emit(plan, format).ok()?.start)));
+    let failure = Failure::new(Exit::Usage, message);
+    Err(match start {
+        Some((format, start)) => failure.hint(format!(
+            "write it as files with `dtrain plan RECIPE --on \"{on}\" --emit {format} --emit-to FOLDER` and the flags it \
+             was planned with, and start it there with `cd FOLDER && {start}`"
+        )),
+        None => failure.hint("`dtrain plan RECIPE` plans for the hosts of the recipe"),
+    })
+}
+
+fn refuse_stale(context: &Context, history: &History, plan: &Plan, is_allowed: bool) -> Result<(), Failure> {
+    let host = match plan.recipe.cluster.launcher {
+        Launcher::Local => rates::host(),
+        // Nobody has seen the hosts of a data sheet.
+        Launcher::Ssh | Launcher::Slurm if plan.is_estimated() => {
+            hosts::facts(&mut hosts::of(context, &plan.recipe)?)?
+        }
         // What became of other hosts is seen when they are reached.
-        return Ok(());
-    }
-    let host = rates::host();
+        Launcher::Ssh | Launcher::Slurm => return Ok(()),
+    };
     let known = history.rates(&host, &model_digest(&plan.recipe.model)).map_err(|error| ledger(&error))?;
     let changes = plan.stale(&plan.recipe, &host, known.as_ref(), rates::PROGRAM);
     if changes.is_empty() || is_allowed {

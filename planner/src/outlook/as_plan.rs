@@ -1,6 +1,6 @@
-//! The choice of an outlook as a plan, so that it can be written for another engine.
+//! An outlook as a plan, so that it can be saved and written for another engine.
 
-use super::{Outlook, OutlookRequest};
+use super::{Outlook, OutlookRequest, Priced};
 use crate::calibrate::Factors;
 use crate::plan::{FORMAT, Plan, Ranked};
 use crate::{BatchSplit, Candidate, Rejection, pace};
@@ -9,23 +9,18 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
-/// The choice of `found`, the outlook of `request`, as a plan of one choice. Its times and its memory are not in it: they are
-/// those of another engine. `Err` when the batch cannot be split so.
+/// `found`, the outlook of `request`, as a plan: its choice, then the layouts that tie with it, then the next. They have
+/// no [`Ranked::estimate`]: its parts are those of dtrain's own worker, and an outlook of another engine divides time and
+/// memory otherwise. `Err` when the batch cannot be split so.
 pub fn as_plan(
     request: &OutlookRequest<'_>,
     found: &Outlook,
     (data_root, program): (PathBuf, &str),
 ) -> Result<Plan, Rejection> {
-    let (recipe, config) = (request.recipe, &found.choice.config);
-    let arrangement = config.arrangement;
-    let batch = NonZeroU64::new(found.batch.value).unwrap_or(NonZeroU64::MIN);
-    let readers = NonZeroU32::new(arrangement.layout.readers()).unwrap_or(NonZeroU32::MIN);
-    let split =
-        BatchSplit::of(batch, NonZeroU32::new(config.micro_batch).unwrap_or(NonZeroU32::MIN), readers)?;
-    let learning_rate = found.learning_rate.value;
-    // Cores of the hosts are not known; torchrun gives each rank one thread unless told otherwise.
-    let candidate = Candidate { arrangement, split, threads: 1, learning_rate };
-    let pace = pace::pace(recipe, batch.get(), None, None, found.choice.step_seconds);
+    let recipe = request.recipe;
+    let near = std::iter::once(&found.choice).chain(&found.ties).map(|priced| (priced, true));
+    let all = near.chain(found.next.iter().map(|priced| (priced, false)));
+    let choices = all.map(|(priced, tie)| ranked(request, found, priced, tie)).collect::<Result<_, _>>()?;
     let hosts = NonZeroU32::new(found.devices / found.per_host).unwrap_or(NonZeroU32::MIN);
     Ok(Plan {
         format: FORMAT,
@@ -33,6 +28,7 @@ pub fn as_plan(
         settings: BTreeMap::new(),
         data_root,
         host: host(found, hosts),
+        engine: Some(found.engine.into()),
         rates: None,
         factors: Factors::default(),
         seed: recipe.train.seed,
@@ -41,12 +37,29 @@ pub fn as_plan(
         valid_samples: None,
         batch: found.batch.clone(),
         learning_rate: found.learning_rate.clone(),
-        choices: vec![Ranked { candidate, estimate: None, pace, tie: false }],
+        choices,
         priced: found.layouts,
         weighed: None,
         alternatives: Vec::new(),
         rejected: Vec::new(),
     })
+}
+
+fn ranked(
+    request: &OutlookRequest<'_>,
+    found: &Outlook,
+    priced: &Priced,
+    tie: bool,
+) -> Result<Ranked, Rejection> {
+    let arrangement = priced.config.arrangement;
+    let batch = NonZeroU64::new(found.batch.value).unwrap_or(NonZeroU64::MIN);
+    let readers = NonZeroU32::new(arrangement.layout.readers()).unwrap_or(NonZeroU32::MIN);
+    let micro_batch = NonZeroU32::new(priced.config.micro_batch).unwrap_or(NonZeroU32::MIN);
+    let split = BatchSplit::of(batch, micro_batch, readers)?;
+    // Cores of the hosts are not known; torchrun gives each rank one thread unless told otherwise.
+    let candidate = Candidate { arrangement, split, threads: 1, learning_rate: found.learning_rate.value };
+    let pace = pace::pace(request.recipe, batch.get(), None, None, priced.step_seconds);
+    Ok(Ranked { candidate, estimate: None, pace, tie })
 }
 
 /// The hosts that the outlook is for. What is not known of them is zero.
