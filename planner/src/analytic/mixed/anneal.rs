@@ -92,6 +92,11 @@ impl Landscape<'_> {
     /// The logarithm of the time of a step; where it does not fit higher by the fence, and the higher the more is missing.
     fn height(&self, layout: &Layout) -> f64 {
         let (seconds, full) = self.pricer.price(layout);
+        if !self.pricer.allows(layout) {
+            // A descent may pass it.
+            self.kept.borrow_mut().skip(1);
+            return seconds.max(1e-12).ln() + self.fence;
+        }
         self.kept.borrow_mut().note(layout, seconds, full);
         let missing = if full > 1.0 { self.fence * (1.0 + full.ln()) } else { 0.0 };
         seconds.max(1e-12).ln() + missing

@@ -16,6 +16,10 @@ pub fn every(mixture: &Mixture, keep: usize) -> Found {
             return true;
         }
         for layout in mixture.variants(layout) {
+            if !pricer.allows(&layout) {
+                kept.skip(1);
+                continue;
+            }
             let (seconds, full) = pricer.price(&layout);
             kept.note(&layout, seconds, full);
         }

@@ -73,6 +73,11 @@ impl<'a> Pricer<'a> {
         Terms { means: means.collect(), units, cases }
     }
 
+    /// Whether the engine can run a layout.
+    pub(super) fn allows(&self, layout: &Layout) -> bool {
+        self.mixture.first().allows(&layout.config(self.mixture.batch()))
+    }
+
     /// Seconds of a step, and bytes of the heaviest rank over the memory of its device; above 1 it does not fit.
     pub fn price(&self, layout: &Layout) -> (f64, f64) {
         let terms = self.terms(layout);

@@ -168,11 +168,15 @@ fn gap(seed: u64) -> f64 {
         return f64::INFINITY;
     }
     if let ([question], true) = (mixture.questions(), all.is_finite()) {
-        // A mixture shards among all replicas, computes all layers again or none, and keeps the order of ranks.
+        // A mixture shards among all replicas, computes all layers again or none, has rings and one order of ranks, and
+        // interleaves equal runs.
         let has = |choice: &&EqualChoice| {
-            let Arrangement { shard, recompute_every, order, .. } = choice.config.arrangement;
+            let Arrangement { shard, recompute_every, order, context_exchange, .. } =
+                choice.config.arrangement;
             let is_whole = shard == 1 || shard == choice.config.arrangement.replicas();
-            is_whole && recompute_every == 1 && order.is_pipeline_outermost()
+            let is_plain = context_exchange.is_ring() && order.is_pipeline_outermost();
+            let is_even = chunks == 1 || ends.are_free();
+            is_whole && recompute_every == 1 && is_plain && is_even
         };
         let equal = search_equal(question, 500).best;
         let equal = equal.iter().find(has).map_or(f64::INFINITY, |choice| choice.seconds);

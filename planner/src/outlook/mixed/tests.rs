@@ -1,5 +1,6 @@
 use super::*;
 use crate::analytic::hardware::gpu;
+use crate::engine::Engine as _;
 use crate::sample;
 use dtrain_recipes::{Activation, Choice as Wanted, Decoder, Model, Samples};
 
@@ -64,4 +65,18 @@ fn what_cannot_be_met_is_refused_with_its_reason() {
     pinned.layout.tensor = Some(7);
     let error = of(&pinned, &[on("H100", 1), on("A100", 1)]).expect_err("7 does not divide").to_string();
     assert!(error.contains("must divide"), "{error}");
+}
+
+/// Megatron-LM has no zero bubble, and no ZeRO-2 in a pipeline.
+#[test]
+fn what_is_proposed_for_groups_is_what_the_engine_can_run() {
+    let groups = [on("H100", 16), on("A100-80GB", 16)];
+    let recipe = recipe();
+    let found = of(&recipe, &groups).expect("it fits");
+    let Model::Decoder(model) = &recipe.model else { panic!("it is a decoder") };
+    for priced in found.ties.iter().chain([&found.choice]) {
+        let config = priced.layout.config(found.batch.value as u32);
+        let why = crate::engine::MEGATRON.cannot(model, &config.arrangement, config.micro_batches() as u32);
+        assert_eq!(why, None, "{:?}", priced.layout);
+    }
 }
