@@ -171,7 +171,7 @@ fn gap(seed: u64) -> f64 {
         // A mixture shards among all replicas, computes all layers again or none, has rings and one order of ranks, and
         // interleaves equal runs.
         let has = |choice: &&EqualChoice| {
-            let Arrangement { shard, recompute_every, order, context_exchange, .. } =
+            let Arrangement { shard, recompute_every, order, context_exchange, chunks, ends, .. } =
                 choice.config.arrangement;
             let is_whole = shard == 1 || shard == choice.config.arrangement.replicas();
             let is_plain = context_exchange.is_ring() && order.is_pipeline_outermost();
