@@ -3,6 +3,7 @@
 //! Dense models are its Llama 3, mixtures its Qwen 3 without norms of queries and keys; both with the sizes of the
 //! plan. The folder of a tokenizer and the data are the user's to set.
 
+mod fp8;
 mod model;
 
 use super::hosts::Hosts;
@@ -51,7 +52,7 @@ fn refuse(source: &Source) -> Result<(), EmitError> {
         let what = format!("train.optimizer = {}", super::optimizer_word(source.optimizer().kind));
         return Err(source.cannot(what, "its only optimizer here is adamw"));
     }
-    Ok(())
+    fp8::refuse(source)
 }
 
 /// Shards lie within `data × expert × context` as in the plan.
@@ -69,6 +70,7 @@ fn own_notes(source: &Source) -> Vec<String> {
         );
     }
     notes.extend(model::notes(source));
+    notes.extend(fp8::notes(source));
     notes
 }
 
@@ -93,6 +95,7 @@ fn trainer(source: &Source, sharding: &Sharding) -> String {
         schedule(source),
         training(source),
         parallelism(source, sharding),
+        fp8::compile(source).into(),
         format!("        activation_checkpoint={recompute},\n"),
         format!("        checkpoint={checkpoint},\n"),
         format!("        debug=DebugConfig(seed={}),\n    )\n", source.train().seed),
@@ -140,7 +143,10 @@ fn training(source: &Source) -> String {
     let (split, piped) = (source.split, source.degree(Axis::Pipeline) > 1);
     let local = if piped { split.micro() * split.micro_batches().get() } else { split.micro() };
     let clip = source.train().clip.map_or("float(\"inf\")".into(), |clip| format!("{clip:?}"));
-    let products = if source.arrangement.precision == Precision::Bf16 { "bfloat16" } else { "float32" };
+    let products = match source.arrangement.precision {
+        Precision::Bf16 | Precision::Fp8 => "bfloat16",
+        Precision::F32 | Precision::F16 => "float32",
+    };
     let is_loose = piped || source.degree(Axis::Expert) > 1;
     let graphs = if is_loose { "            disable_cuda_graphs=True,\n" } else { "" };
     format!(

@@ -29,7 +29,9 @@ impl Engine for DeepSpeed {
 
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         rules::hugging_face(model)
-            .or_else(|| rules::newer(model, arrangement, model.experts.is_some()))
+            .or_else(|| {
+                rules::newer(model, arrangement, rules::Newer { window: model.experts.is_some(), fp8: false })
+            })
             .or_else(|| no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| sums(arrangement))

@@ -29,7 +29,7 @@ impl Engine for Jax {
 
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         family(model)
-            .or_else(|| rules::newer(model, arrangement, false))
+            .or_else(|| rules::newer(model, arrangement, rules::Newer { window: false, fp8: false }))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))

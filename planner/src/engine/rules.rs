@@ -16,21 +16,35 @@ pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: 
         .or_else(|| recompute(arrangement))
 }
 
-/// Parts of newer models that the files of an engine have no word for here. `can_slide` says whether every layer may have a
-/// window.
-pub(super) fn newer(model: &Decoder, arrangement: &Arrangement, can_slide: bool) -> Option<Cannot> {
+/// What the files of an engine can say of newer models.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newer {
+    /// Every layer may have a window.
+    pub(super) window: bool,
+    /// Products may be in fp8.
+    pub(super) fp8: bool,
+}
+
+/// Parts of newer models that the files of an engine have no word for here.
+pub(super) fn newer(model: &Decoder, arrangement: &Arrangement, can: Newer) -> Option<Cannot> {
     let experts = model.experts.as_ref();
-    let slides = model.window.is_some_and(|window| !can_slide || window.every.is_some());
+    let slides = model.window.is_some_and(|window| !can.window || window.every.is_some());
     let newer = [
         ("model.latent", model.latent.is_some()),
         ("model.window", slides),
         ("model.shared_ffn", experts.is_some_and(|experts| experts.shared_ffn.is_some())),
         ("model.dense_layers", experts.is_some_and(|experts| experts.dense.is_some())),
         ("model.mtp_layers", model.mtp_layers > 0),
-        ("train.precision = \"fp8\"", arrangement.precision == Precision::Fp8),
     ];
-    let (what, _) = newer.into_iter().find(|(_, is_said)| *is_said)?;
-    cannot(what, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`")
+    if let Some((what, _)) = newer.into_iter().find(|(_, is_said)| *is_said) {
+        return cannot(what, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`");
+    }
+    if arrangement.precision == Precision::Fp8 && !can.fp8 {
+        let instead =
+            "only files for `megatron` and `torchtitan` say it: `dtrain plan --on … --emit megatron`";
+        return cannot("train.precision = \"fp8\"", instead);
+    }
+    None
 }
 
 fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {

@@ -191,6 +191,8 @@ fn torchtitan_runs_these() {
                 Some("one block in several"),
             ),
             ("f16", llama(), with(on_gpus(data(2), Zero2), |a| a.precision = Precision::F16), Some("f16")),
+            ("fp8", llama(), with(on_gpus(data(2), Zero2), |a| a.precision = Precision::Fp8), None),
+            ("fp8 experts", mixtral(), with(experts(1, 2, 1, Zero2), |a| a.precision = Precision::Fp8), None),
         ],
     );
 }
@@ -200,6 +202,7 @@ fn fsdp_runs_these() {
     holds(
         &FSDP,
         vec![
+            ("fp8", llama(), with(on_gpus(data(8), Zero3), |a| a.precision = Precision::Fp8), Some("fp8")),
             ("zero 0", llama(), on_gpus(data(8), Zero0), None),
             ("zero 1", llama(), on_gpus(data(8), Zero1), Some("zero 1")),
             ("zero 2", gpt2(), on_gpus(data(8), Zero2), None),

@@ -90,5 +90,61 @@ fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
         Format::Deepspeed,
         "model.window (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
     );
-    refused(&newer(sample::experts(), Precision::Fp8), Format::Torchtitan, "train.precision = \"fp8\"");
+    let mut whole = newer(sample::experts(), Precision::Fp8);
+    let arrangement = &mut whole.choices[0].candidate.arrangement;
+    arrangement.layout.expert = n(1);
+    arrangement.shard = arrangement.replicas();
+    for format in [Format::Deepspeed, Format::Fsdp, Format::Maxtext] {
+        refused(&whole, format, "only files for `megatron` and `torchtitan` say it");
+    }
+}
+
+/// A plan whose products are in fp8.
+fn in_fp8(mut plan: Plan, scales: Option<Fp8Recipe>) -> Plan {
+    plan.choices[0].candidate.arrangement.precision = Precision::Fp8;
+    plan.recipe.train.fp8_recipe = scales;
+    plan
+}
+
+#[test]
+fn torchtitan_converts_layers_and_experts_to_fp8() {
+    for (name, plan, scales) in [
+        ("llama_fp8_torchtitan", llama(), Fp8Recipe::Blockwise),
+        ("experts_fp8_torchtitan", experts(), Fp8Recipe::Blockwise),
+        ("llama_mxfp8_torchtitan", llama(), Fp8Recipe::Mxfp8),
+        ("experts_mxfp8_torchtitan", experts(), Fp8Recipe::Mxfp8),
+    ] {
+        insta::with_settings!({filters => vec![("plan [0-9a-f]{12}", "plan [digest]")]}, {
+            insta::assert_snapshot!(name, shown(&in_fp8(plan, Some(scales)), Format::Torchtitan));
+        });
+    }
+}
+
+#[test]
+fn torchtitan_has_no_scale_of_a_whole_tensor() {
+    for (scales, word) in [
+        (None, "tensorwise"),
+        (Some(Fp8Recipe::Tensorwise), "tensorwise"),
+        (Some(Fp8Recipe::Delayed), "delayed"),
+    ] {
+        let words = format!("train.fp8_recipe = \"{word}\"; it has no scale for a whole tensor");
+        refused(&in_fp8(llama(), scales), Format::Torchtitan, &words);
+    }
+}
+
+#[test]
+fn torchtitan_compiles_no_backward_in_two_halves() {
+    let layout = Layout { pipeline: n(2), ..Layout::SINGLE };
+    let of = |schedule| {
+        let arrangement = Arrangement { schedule, ..arranged(layout, ZeroStage::Zero0) };
+        let plan = in_fp8(planned(sample::llama(), arrangement), Some(Fp8Recipe::Blockwise));
+        shown(&plan, Format::Torchtitan)
+    };
+    let usual = of(PipelineSchedule::OneForwardOneBackward);
+    assert!(
+        usual.contains("model_compile_enabled=True") && usual.contains("compile=CompileConfig("),
+        "{usual}"
+    );
+    let halved = of(PipelineSchedule::ZeroBubble);
+    assert!(halved.contains("model_compile_enabled=False") && !halved.contains("CompileConfig"), "{halved}");
 }

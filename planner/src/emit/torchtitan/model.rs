@@ -1,6 +1,6 @@
 //! The part of the Python module that builds the model.
 
-use super::Source;
+use super::{Source, fp8};
 
 use dtrain_recipes::{DataFormat, Experts, Recompute};
 
@@ -24,7 +24,7 @@ pub(super) fn notes(source: &Source) -> Vec<String> {
 
 /// Imports, what the user sets, and `SPEC`.
 pub(super) fn module(source: &Source) -> String {
-    [imports(source), settings(source), blocks(source), spec(source)].concat()
+    [imports(source), settings(source), blocks(source), spec(source), fp8::convert(source)].concat()
 }
 
 fn imports(source: &Source) -> String {
@@ -47,12 +47,13 @@ fn imports(source: &Source) -> String {
     } else {
         ""
     };
+    let (converters, compile) = (fp8::imports(source), fp8::compile_import(source));
     format!(
         "\nfrom functools import partial\n\nimport torch.nn as nn\nfrom datasets import load_dataset\n\n\
          from torchtitan.components.checkpoint import CheckpointManager\n\
          from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss\n\
-         from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig{hook}\n\
-         from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig\n{recompute}\
+         from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig{hook}\n{converters}\
+         from torchtitan.config import {compile}DebugConfig, ParallelismConfig, TrainingConfig\n{recompute}\
          from torchtitan.distributed.pipeline_parallel import pipeline_llm\n\
          from torchtitan.hf_datasets import DatasetConfig\n\
          from torchtitan.hf_datasets.text_datasets import DATASETS, HuggingFaceTextDataLoader\n\

@@ -1,0 +1,97 @@
+//! Products in fp8: converters that replace linear layers and experts before the model is built.
+//!
+//! torchtitan 0.3.0 has a scale for each row (`Float8LinearConverter`, whose `recipe_name` is no longer "tensorwise") and
+//! one for each 32 values (`MXFP8LinearConverter`). With both, weights are gathered in bf16.
+
+use super::Source;
+use crate::emit::EmitError;
+use dtrain_protocol::Axis;
+use dtrain_recipes::{Fp8Recipe, PipelineSchedule, Precision};
+
+fn recipe(source: &Source) -> Option<Fp8Recipe> {
+    let is_fp8 = source.arrangement.precision == Precision::Fp8;
+    is_fp8.then(|| source.train().fp8_recipe.unwrap_or_default())
+}
+
+/// Scales that it does not have.
+pub(super) fn refuse(source: &Source) -> Result<(), EmitError> {
+    match recipe(source) {
+        Some(scales @ (Fp8Recipe::Tensorwise | Fp8Recipe::Delayed)) => Err(source.cannot(
+            format!("train.fp8_recipe = \"{}\"", scales.word()),
+            "it has no scale for a whole tensor; set \"blockwise\", which it scales by row, or \"mxfp8\"",
+        )),
+        None | Some(Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8) => Ok(()),
+    }
+}
+
+/// What is told of the converters.
+pub(super) fn notes(source: &Source) -> Vec<String> {
+    let Some(scales) = recipe(source) else { return Vec::new() };
+    let mut notes = vec!["fp8 needs the package torchao".into()];
+    if scales == Fp8Recipe::Blockwise {
+        notes.push("fp8 has a scale for each row of an operand, not for each block of 128".into());
+    }
+    if !is_compiled(source) {
+        notes.push("blocks are not compiled, so that values are cast to fp8 in kernels of their own".into());
+    }
+    notes
+}
+
+/// Whether `torch.compile` takes each block, which fuses the casts to fp8 into other kernels. torchtitan's own mixtures in
+/// fp8 are not compiled, nor is a backward that is done in two halves.
+fn is_compiled(source: &Source) -> bool {
+    let is_piped = source.degree(Axis::Pipeline) > 1;
+    let is_halved = is_piped && source.arrangement.schedule == PipelineSchedule::ZeroBubble;
+    source.model.experts.is_none() && !is_halved
+}
+
+/// The line of imports, in the order of modules between `components.optimizer` and `config`.
+pub(super) fn imports(source: &Source) -> String {
+    let Some(scales) = recipe(source) else { return String::new() };
+    let scales = prefix(scales);
+    let experts = if source.model.experts.is_some() {
+        format!("{scales}GroupedExpertsConverter, ")
+    } else {
+        String::new()
+    };
+    format!("from torchtitan.components.quantization import {experts}{scales}LinearConverter\n")
+}
+
+/// `CompileConfig` as the first import of `torchtitan.config`.
+pub(super) fn compile_import(source: &Source) -> &'static str {
+    if recipe(source).is_some() && is_compiled(source) { "CompileConfig, " } else { "" }
+}
+
+/// The argument `compile` of `Trainer.Config`.
+pub(super) fn compile(source: &Source) -> &'static str {
+    if recipe(source).is_some() && is_compiled(source) {
+        "        compile=CompileConfig(enable=True, components=[\"model\"]),\n"
+    } else {
+        ""
+    }
+}
+
+fn prefix(scales: Fp8Recipe) -> &'static str {
+    if scales == Fp8Recipe::Mxfp8 { "MXFP8" } else { "Float8" }
+}
+
+/// The loop that converts the model of `SPEC`. The head and routers stay in bf16.
+pub(super) fn convert(source: &Source) -> String {
+    let Some(scales) = recipe(source) else { return String::new() };
+    let compiled = if is_compiled(source) { "True" } else { "False" };
+    let (linear, experts) = if scales == Fp8Recipe::Mxfp8 {
+        // 128 is what its kernel asks for on Blackwell.
+        ("fqns=[\"attention\", \"feed_forward\"]", "pad_multiple=128, ")
+    } else {
+        ("recipe_name=\"rowwise\", filter_fqns=[\"lm_head\", \"router.gate\"]", "")
+    };
+    let name = prefix(scales);
+    let mut converters =
+        format!("    {name}LinearConverter.Config({linear}, model_compile_enabled={compiled}),\n");
+    if source.model.experts.is_some() {
+        converters += &format!(
+            "    {name}GroupedExpertsConverter.Config({experts}model_compile_enabled={compiled}),\n"
+        );
+    }
+    format!("\nfor converter in [\n{converters}]:\n    SPEC.model = converter.build().convert(SPEC.model)\n")
+}
