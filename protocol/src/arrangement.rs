@@ -67,7 +67,6 @@ impl Ends {
     pub const FREE: Self = Self { embedding: 0, head: 0 };
 
     /// Whether both count as nothing.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub fn are_free(&self) -> bool {
         *self == Self::FREE
     }
@@ -88,7 +87,6 @@ pub enum ContextExchange {
 
 impl ContextExchange {
     /// Whether it is [`ContextExchange::Ring`].
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub fn is_ring(&self) -> bool {
         *self == Self::Ring
     }
@@ -107,7 +105,6 @@ pub enum RankOrder {
 
 impl RankOrder {
     /// Whether it is [`RankOrder::PipelineOutermost`].
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub fn is_pipeline_outermost(&self) -> bool {
         *self == Self::PipelineOutermost
     }

@@ -163,9 +163,9 @@ pub(super) fn the_page_s_command_writes_a_config_of_torchtitan(house: &House) ->
 /// The plans whose files were reviewed, read by the parsers of the engines where they are installed.
 #[test]
 fn what_was_reviewed_can_be_read() {
-    let folder = root().join("planner/src/emit/snapshots");
-    let entries = fs::read_dir(folder).expect("snapshots");
-    let all: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let folders = ["planner/src/emit/snapshots", "planner/src/emit/tests/snapshots"];
+    let entries = folders.map(|folder| fs::read_dir(root().join(folder)).expect("snapshots"));
+    let all: Vec<_> = entries.into_iter().flatten().map(|entry| entry.expect("an entry").path()).collect();
     let all: Vec<_> = all
         .iter()
         .map(PathBuf::as_path)
