@@ -1,14 +1,16 @@
 //! Searches every layout of a cluster of equal devices, with a bound: the same optimum as pricing them all.
 
+mod passes;
 mod space;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
+pub use passes::Passes;
 pub(super) use space::divisors_of;
 pub(crate) use space::whole;
-pub use space::{Cluster, Passes, Question, RunsOn};
+pub use space::{Cluster, Question, RunsOn};
 pub use table::{Axis, Choice, Found, GPIPE};
 
 use super::{Case, Config, Degrees, Division, Peak, Step, Unit};
@@ -16,7 +18,7 @@ use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver
 use argmin::core::{TerminationReason, TerminationStatus};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Recompute, ZeroStage};
-use space::Divisions;
+use passes::Divisions;
 use std::cell::RefCell;
 use table::Table;
 
