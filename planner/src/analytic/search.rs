@@ -136,6 +136,10 @@ impl CostFunction for Prices<'_> {
             let mut case = self.question.at(&placed);
             for micro_batch in self.question.micro_batches(shape) {
                 let schedules = self.question.schedules(&Config { micro_batch, ..placed });
+                // Larger ones need more: what did not fit before does not fit now.
+                if micro_batch > 1 && !self.may_fit(&case, &Config { micro_batch, ..placed }, &shards) {
+                    break;
+                }
                 for sequence in self.question.sequence_modes(shape) {
                     for (recompute, recompute_every) in &self.modes {
                         let arrangement = Arrangement {
@@ -182,6 +186,21 @@ impl Prices<'_> {
         let found = all.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()))?;
         units.known.push((key, found));
         Some(found)
+    }
+
+    /// Whether a placement may fit where its backward computes all layers again, which needs least; known only where that is open.
+    fn may_fit(&self, case: &Case<'_>, config: &Config, shards: &[(ZeroStage, u32)]) -> bool {
+        if !self.modes.contains(&(Recompute::Full, 1)) {
+            return true;
+        }
+        let is_split = config.degrees().tensor > 1 && self.question.pins.sequence != Some(false);
+        let arrangement =
+            Arrangement { recompute: Recompute::Full, sequence: is_split, ..config.arrangement };
+        let case = Case { config: Config { arrangement, ..*config }, ..*case };
+        // No end has fewer layers, whatever it counts as.
+        let fewest = space::whole((case.model.layers / case.config.pipeline()).floor() - 2.0);
+        let division = Division { first: fewest, last: fewest, second: 0, most: 0, most_at: 0 };
+        Peak::least(&case, shards, division) <= self.question.cluster.memory
     }
 
     /// Whether layouts that take at least `bound` seconds, in this order of passes, may change anything.

@@ -12,7 +12,7 @@ use crate::random::Stream;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
 use dtrain_protocol::order::mix;
-use dtrain_recipes::Recompute;
+use dtrain_recipes::{LayoutPins, Recompute};
 use std::cell::{Cell, RefCell};
 
 /// Layouts that are tried in one search, by all descents together.
@@ -220,7 +220,11 @@ fn spread(mixture: &Mixture, order: &[usize], depth: u32, width: u32) -> Vec<Run
 
 /// The best layout of equal devices, as one run of stages.
 fn best(question: &Question) -> Option<Layout> {
-    let Config { arrangement, micro_batch, .. } = fastest(question, f64::INFINITY)?.config;
+    // The layouts of a mixture compute all layers again, or none.
+    let every = question.pins.recompute_every.or(Some(1));
+    let pins = LayoutPins { recompute_every: every, ..question.pins.clone() };
+    let question = Question { pins, ..question.clone() };
+    let Config { arrangement, micro_batch, .. } = fastest(&question, f64::INFINITY)?.config;
     let degrees = Config { arrangement, micro_batch, batch: 0 }.degrees();
     Some(Layout {
         tensor: degrees.tensor,

@@ -71,7 +71,8 @@ impl Question {
         for ends in PLAIN_ENDS {
             let other = of(ends, known);
             let other_seconds = slowest(&other.1);
-            if other_seconds < seconds && self.allows(&other.0) {
+            let has_layers = other.1.first > 0 && other.1.last > 0;
+            if has_layers && other_seconds < seconds && self.allows(&other.0) {
                 (best, seconds) = (other, other_seconds);
             }
         }
