@@ -75,6 +75,7 @@ fn of_plan(checked: &Checked, error: &PlanError) -> Problem {
         PlanError::NoGpu { .. } => &["cluster.devices"],
         PlanError::BatchBeyondData { .. } => &["train.batch", "data.train"],
         PlanError::TooManyMicroBatches { .. } => &["train.batch", "layout.micro_batch"],
+        PlanError::GathersWithoutRecompute => &["layout.recompute", "layout.recompute_every", "layout.zero"],
         PlanError::Untrainable(missing) if missing.key == "model.latent" => &["model.latent.key_value"],
         PlanError::Untrainable(missing) => &[missing.key],
         PlanError::NothingFits { .. }

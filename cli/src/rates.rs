@@ -221,6 +221,7 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
         E::UnevenHosts { .. }
         | E::TooManyMicroBatches { .. }
         | E::Untrainable(_)
+        | E::GathersWithoutRecompute
         | E::SamplesUnknown
         | E::NoEnd
         | E::EmptyBatch

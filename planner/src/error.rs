@@ -41,6 +41,12 @@ pub enum PlanError {
     /// The worker cannot train what the recipe says.
     #[error("{0}")]
     Untrainable(Untrainable),
+    /// Zero 3 is pinned beside a recompute that the worker does not have with it.
+    #[error(
+        "layout.zero = 3 gathers every block again for the backward pass, and so needs recomputation; \
+        set layout.recompute = \"full\" of every block, or a zero of 2 or less"
+    )]
+    GathersWithoutRecompute,
     /// Nothing says when training ends.
     #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]
     NoEnd,

@@ -191,7 +191,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
     let found = search_front(&question, KEEP);
     let preferred = prefer::preferred(&question, &found)?;
     let chosen = preferred.chosen.choice;
-    let price = |one: &prefer::Weighed| priced(&question, &one.choice.config);
+    let price = |one: &prefer::Uncertain| priced(&question, &one.choice.config);
     let choice = price(&preferred.chosen);
     let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
     #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]

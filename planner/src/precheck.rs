@@ -5,7 +5,7 @@
 use crate::error::PlanError;
 use crate::space;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
-use dtrain_recipes::{Choice, Model, Precision, Recipe, Samples};
+use dtrain_recipes::{Choice, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
 
 /// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
 pub const MICRO_BATCHES: u64 = 16_384;
@@ -29,12 +29,22 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     if let Model::Command(_) = recipe.model {
         return Ok(());
     }
+    if gathers_in_vain(&recipe.layout) {
+        return Err(PlanError::GathersWithoutRecompute);
+    }
     let Some(batch) = smallest(&recipe.train.batch) else { return Ok(()) };
     fills(batch, samples)?;
     match (recipe.layout.micro_batch, host) {
         (Some(micro), Some(host)) => few_passes(recipe, host, batch, micro),
         _ => Ok(()),
     }
+}
+
+/// Whether zero 3 is pinned beside a recompute that the worker cannot have with it: what it gathers again, it computes again.
+/// Other engines can, so that the recipe is valid.
+fn gathers_in_vain(pins: &LayoutPins) -> bool {
+    let is_other = pins.recompute.is_some_and(|recompute| recompute != Recompute::Full);
+    pins.zero == Some(ZeroStage::Zero3) && (is_other || pins.recompute_every.is_some_and(|every| every > 1))
 }
 
 /// Refuses a batch that the data cannot fill.
@@ -91,6 +101,14 @@ mod tests {
         let batch = |batch| Choice::Pinned(Samples(batch));
         let pinned = refused(|recipe| recipe.train.batch = batch(64), Some(63));
         assert!(pinned.contains("train.batch is 64, and the data has 63 samples"), "{pinned}");
+        let gathers = refused(
+            |recipe| {
+                recipe.layout.zero = Some(ZeroStage::Zero3);
+                recipe.layout.recompute = Some(Recompute::None);
+            },
+            None,
+        );
+        assert!(gathers.contains("layout.zero = 3") && gathers.contains("full"), "{gathers}");
         let many = |recipe: &mut Recipe| recipe.train.batch = Choice::Among(vec![Samples(128), Samples(64)]);
         assert!(refused(many, Some(63)).contains("train.batch is 64"));
         let passes = refused(

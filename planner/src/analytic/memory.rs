@@ -1,7 +1,7 @@
 //! Bytes of the heaviest rank at its peak.
 
 use super::constants::MemoryConstants;
-use super::{Again, Case, Config, Division};
+use super::{Again, Case, Config, Division, step};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
@@ -44,34 +44,34 @@ impl Peak {
 
     /// The same where it is known how layers are divided.
     pub fn with(case: &Case<'_>, division: Division) -> Self {
-        Self::heaviest(case, &Held::of(case), division)
+        Self::heaviest(case, &Shared::of(case), division)
     }
 
     /// Bytes of the heaviest rank where replicas shard what takes least of `shards`.
     pub(super) fn least(case: &Case<'_>, shards: &[(ZeroStage, u32)], division: Division) -> f64 {
-        let held = Held::of(case);
+        let shared = Shared::of(case);
         let of = |(zero, shard): &(ZeroStage, u32)| {
             let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
             let case = Case { config: Config { arrangement, ..case.config }, ..*case };
-            Self::heaviest(&case, &held, division).total()
+            Self::heaviest(&case, &shared, division).total()
         };
         shards.iter().map(of).fold(f64::INFINITY, f64::min)
     }
 
-    fn heaviest(case: &Case<'_>, held: &Held, division: Division) -> Self {
+    fn heaviest(case: &Case<'_>, shared: &Shared, division: Division) -> Self {
         let stages = [
             Some(Stage::first(case, division)),
             Stage::between(case, division.second, 1),
             Stage::between(case, division.most, division.most_at),
             Some(Stage::last(case, division)),
         ];
-        let peaks = stages.into_iter().flatten().map(|stage| held.stage(case, stage));
+        let peaks = stages.into_iter().flatten().map(|stage| shared.stage(case, stage));
         peaks.max_by(|a, b| a.total().total_cmp(&b.total())).expect("there is a first stage")
     }
 
     /// A rank of a stage.
     pub fn stage(case: &Case<'_>, stage: Stage) -> Self {
-        Held::of(case).stage(case, stage)
+        Shared::of(case).stage(case, stage)
     }
 
     /// What papers that compute memory count, of the first stage: state and activations.
@@ -99,7 +99,7 @@ impl Peak {
 }
 
 /// What does not depend on the stage, nor on what replicas shard.
-struct Held {
+struct Shared {
     /// Of a layer of one micro-batch, where its backward computes again what is computed again.
     again: f64,
     /// Of a layer where it computes nothing again.
@@ -112,7 +112,7 @@ struct Held {
     process: f64,
 }
 
-impl Held {
+impl Shared {
     fn of(case: &Case<'_>) -> Self {
         let (c, kept) = (&case.general().memory, Kept::of(case));
         Self {
@@ -194,13 +194,8 @@ pub(crate) fn in_flight(config: &Config, stage: f64) -> f64 {
 fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
     let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
     let t = config.tensor();
-    let (dense, sparse) = match model.experts {
-        Some(experts) => (
-            (model.attention() + model.shared()) / t + model.router(),
-            model.expert() * experts.count / (config.expert() * config.expert_tensor()),
-        ),
-        None => ((model.attention() + model.feed_forward()) / t, 0.0),
-    };
+    let layer = step::Held::of_layer(case);
+    let (dense, sparse) = (layer.dense + model.router(), layer.experts);
     let is_whole = config.pipeline() <= 1.0;
     let has_table = stage.is_first || stage.is_last;
     let tables = match () {

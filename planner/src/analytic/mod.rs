@@ -187,8 +187,7 @@ impl Config {
         self.arrangement.zero == ZeroStage::Zero3 && self.pipeline() <= 1.0
     }
 
-    /// Whether gradients are scattered after each micro-batch, as no rank has room for all of them. In a pipeline they stay
-    /// whole until the last.
+    /// Whether gradients are scattered after each micro-batch, as no rank has room for all of them.
     pub fn scatters_each_micro_batch(&self) -> bool {
         self.arrangement.zero == ZeroStage::Zero2
     }

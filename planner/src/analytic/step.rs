@@ -202,7 +202,7 @@ impl Held {
     }
 
     /// Of a layer, without its router.
-    fn of_layer(case: &Case<'_>) -> Self {
+    pub(super) fn of_layer(case: &Case<'_>) -> Self {
         let (model, config) = (case.model, &case.config);
         let t = config.tensor();
         match model.experts {
@@ -270,14 +270,6 @@ impl Reduction {
     }
 }
 
-/// Seconds to gather the weights of a layer.
-fn gather(case: &Case<'_>) -> f64 {
-    let layer = Held::of_layer(case);
-    let experts =
-        if layer.experts > 0.0 { Reduction::experts(case).gather(layer.experts, case) } else { 0.0 };
-    Reduction::dense(case).gather(layer.dense, case) + experts
-}
-
 /// Seconds to sum the gradients of `held` parameters.
 fn reduce(case: &Case<'_>, held: Held) -> f64 {
     let experts = if held.experts > 0.0 { Reduction::experts(case).reduce(held.experts, case) } else { 0.0 };
@@ -285,7 +277,7 @@ fn reduce(case: &Case<'_>, held: Held) -> f64 {
 }
 
 /// Seconds to gather the weights of `held` parameters.
-fn gather_all(case: &Case<'_>, held: Held) -> f64 {
+fn gather(case: &Case<'_>, held: Held) -> f64 {
     let experts = if held.experts > 0.0 { Reduction::experts(case).gather(held.experts, case) } else { 0.0 };
     Reduction::dense(case).gather(held.dense, case) + experts
 }
@@ -293,9 +285,10 @@ fn gather_all(case: &Case<'_>, held: Held) -> f64 {
 /// What one micro-batch exposes of gathering a layer's weights twice and scattering its gradients once: what does not hide
 /// behind the layer, and the copies and slowed products beside it. Shards of gradients are summed among copies behind it.
 fn gathering(case: &Case<'_>, layer: &Layer) -> f64 {
-    let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case), layer.passes());
+    let held = Held::of_layer(case);
+    let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
     let copies = if case.config.shard() < case.config.replicas() {
-        Reduction::dense(case).between_copies(Held::of_layer(case).all(), case)
+        Reduction::dense(case).between_copies(held.all(), case)
     } else {
         0.0
     };
@@ -327,11 +320,11 @@ pub(super) fn replicas(case: &Case<'_>, held: Held, slowest: f64) -> f64 {
     let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
     if config.gathers_layers() {
         // The first gather and the last have nothing to hide behind.
-        return 2.0 * gather(case);
+        return 2.0 * gather(case, Held::of_layer(case));
     }
     let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
     let reduced = reduce(case, held);
-    let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather_all(case, held) };
+    let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather(case, held) };
     if config.scatters_each_micro_batch() {
         let each = exposed(reduced, BACKWARD * slowest);
         return config.micro_batches() * each + exposed(gathered, slowest / config.chunks());

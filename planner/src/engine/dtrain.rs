@@ -13,7 +13,7 @@ pub struct Dtrain;
 
 impl Engine for Dtrain {
     fn name(&self) -> &'static str {
-        super::DTRAIN_NAME
+        "dtrain"
     }
 
     fn title(&self) -> &'static str {

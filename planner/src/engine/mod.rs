@@ -61,9 +61,6 @@ const fn cannot(what: &'static str, instead: &'static str) -> Option<Cannot> {
     Some(Cannot { what, instead })
 }
 
-/// The name of dtrain's own worker.
-pub const DTRAIN_NAME: &str = "dtrain";
-
 /// dtrain's own worker.
 pub static DTRAIN: Dtrain = Dtrain;
 /// Megatron-LM on Megatron-Core.

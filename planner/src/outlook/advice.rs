@@ -5,12 +5,15 @@ use super::prefer::Preferred;
 use crate::analytic::search::{Cluster, Question, RunsOn, fastest};
 use crate::analytic::{Constants, Software};
 use crate::batch::divisors;
-use crate::engine;
+use crate::engine::{self, Engine as _};
 use crate::goodput::RESTART_SECONDS;
 use serde::Serialize;
 
 /// Steps that a measurement takes, the first of which do not count.
 const STEPS_TO_MEASURE: f64 = 20.0;
+
+/// The change that tells what a host is worth; told also where it slows.
+pub(super) const ONE_HOST_FEWER: &str = "one host fewer";
 
 /// What one change would make of a training.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -43,11 +46,12 @@ pub(super) fn advice(request: &OutlookRequest<'_>, question: &Question, seconds:
         ("half the batch".to_owned(), of(question.batch / 2)),
     ];
     if hosts > 1 {
-        changes.push(("one host fewer".to_owned(), with(hosts - 1)));
+        changes.push((ONE_HOST_FEWER.to_owned(), with(hosts - 1)));
     }
     changes.extend(near(question.batch).map(|batch| (format!("a batch of {batch}"), of(batch))));
-    let others = engine::ALL.into_iter().filter(|engine| engine.name() != request.engine.name());
-    let others = others.filter(|engine| engine.name() != engine::DTRAIN_NAME);
+    // dtrain's own worker is planned from measured rates.
+    let ours = [request.engine.name(), engine::DTRAIN.name()];
+    let others = engine::ALL.into_iter().filter(|engine| !ours.contains(&engine.name()));
     changes.extend(others.filter_map(|engine| {
         let model = question.runs_on.as_ref()?.model.clone();
         let software = Software::of(engine.style(), Constants::shipped());

@@ -21,7 +21,7 @@ pub fn as_plan(
     let near = std::iter::once(&found.choice).chain(&found.ties).map(|priced| (priced, true));
     let all = near.chain(found.next.iter().map(|priced| (priced, false)));
     let choices = all.map(|(priced, tie)| ranked(request, found, priced, tie)).collect::<Result<_, _>>()?;
-    let hosts = NonZeroU32::new(found.devices / found.per_host).unwrap_or(NonZeroU32::MIN);
+    let hosts = NonZeroU32::new((found.devices - found.idle) / found.per_host).unwrap_or(NonZeroU32::MIN);
     Ok(Plan {
         format: FORMAT,
         recipe: recipe.clone(),
@@ -62,7 +62,7 @@ fn ranked(
     Ok(Ranked { candidate, estimate: None, pace, tie })
 }
 
-/// The hosts that the outlook is for. What is not known of them is zero.
+/// The hosts that work in the outlook. What is not known of them is zero.
 fn host(found: &Outlook, hosts: NonZeroU32) -> HostFacts {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
     let memory_bytes = found.memory_bytes as u64;

@@ -166,6 +166,9 @@ fn hosts_that_only_slow_a_step_stay_idle() {
         let found = of(&recipe(), on("H100", 8 * hosts), &MEGATRON).expect("it fits");
         assert!(found.choice.step_seconds <= 1.05 * last, "{hosts} hosts: {last} {:?}", found.choice);
         assert_eq!(found.choice.config.ranks() as u32, found.devices - found.idle);
+        let request = OutlookRequest { recipe: &recipe(), cluster: on("H100", 8 * hosts), engine: &MEGATRON };
+        let plan = as_plan(&request, &found, ("/data".into(), "0")).expect("it is a plan");
+        assert_eq!(plan.host.hosts.get() * 8, found.devices - found.idle, "hosts that work");
         let said = explain(&found, Depth::Short).contains("stay idle");
         assert_eq!(said, found.idle > 0, "{hosts} hosts");
         assert!(hosts != 33 || found.idle > 0, "no layout has 264 ranks");

@@ -1,5 +1,6 @@
 //! An outlook as people read it.
 
+use super::advice::ONE_HOST_FEWER;
 use super::{Advice, Measurement, Outlook, Priced};
 use crate::analytic::Config;
 use crate::analytic::search::{Axis, GPIPE};
@@ -204,7 +205,7 @@ fn in_bytes(bytes: f64) -> Bytes {
 }
 
 fn advice(text: &mut String, outlook: &Outlook) {
-    let helps = |advice: &&Advice| advice.speed >= 0.01 || advice.change == "one host fewer";
+    let helps = |advice: &&Advice| advice.speed >= 0.01 || advice.change == ONE_HOST_FEWER;
     for (place, advice) in outlook.advice.iter().filter(helps).enumerate() {
         let title = if place == 0 { "advice" } else { "" };
         let more = if advice.speed < 0.0 { "fewer" } else { "more" };
