@@ -3,7 +3,7 @@
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::History;
 use dtrain_tests::{House, root};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -95,12 +95,16 @@ fn viewers_follow_a_trial_that_another_terminal_runs() {
 fn a_viewer_takes_over_when_the_controller_is_killed() {
     let house = House::default();
     let mut run = run(&house);
-    let viewer = piped(house.dtrain(["attach", "last"]));
-    sleep(Duration::from_millis(300));
+    let mut viewer = piped(house.dtrain(["attach", "last"]));
+    // The controller dies only when the viewer has said that it is not the first.
+    let mut errors = BufReader::new(viewer.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.contains("which process") {
+        assert_ne!(errors.read_line(&mut said).expect("UTF-8"), 0, "it was the first: {said}");
+    }
     run.kill().expect("it runs");
     run.wait().expect("it ends");
-    let (code, _, said) = ended(viewer);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("which process"), "it was not the first: {said}");
+    errors.read_to_string(&mut said).expect("UTF-8");
+    assert_eq!(viewer.wait().expect("it ends").code(), Some(0), "{said}");
     assert!(said.contains("completed after 1500 of 1500 steps"), "{said}");
 }
