@@ -187,9 +187,9 @@ impl Space {
                     is_able
                 });
             }
-            match reason.or_else(|| refused.filter(|_| fitting.is_empty())) {
-                Some(reason) => {
-                    let rejection = Rejection::CannotRun(reason);
+            let refused = refused.filter(|_| fitting.is_empty()).map(Rejection::EngineCannot);
+            match reason.map(Rejection::CannotRun).or(refused) {
+                Some(rejection) => {
                     self.left_out.add(count, &rejection, || where_it_runs(&layout, device, threads), 0);
                 }
                 None => {
