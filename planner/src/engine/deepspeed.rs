@@ -4,7 +4,7 @@ use super::{Cannot, Engine, cannot, rules};
 use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, deepspeed};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Compression, Decoder, ZeroStage};
+use dtrain_recipes::{Compression, Decoder, Precision, ZeroStage};
 
 /// DeepSpeed.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +27,13 @@ impl Engine for DeepSpeed {
         &[ContextExchange::Ring]
     }
 
+    fn cannot_train(&self, model: &Decoder, precision: Precision) -> Option<Cannot> {
+        let newer = rules::Newer { window: model.experts.is_some(), fp8: false };
+        rules::hugging_face(model).or_else(|| rules::newer(model, precision, newer))
+    }
+
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        rules::hugging_face(model)
-            .or_else(|| {
-                rules::newer(model, arrangement, rules::Newer { window: model.experts.is_some(), fp8: false })
-            })
+        self.cannot_train(model, arrangement.precision)
             .or_else(|| no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| sums(arrangement))

@@ -5,7 +5,7 @@ use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, own};
 use crate::schedule::{Shape, is_possible};
 use dtrain_protocol::{Arrangement, ContextExchange, ability};
-use dtrain_recipes::{Decoder, Model};
+use dtrain_recipes::{Decoder, Model, Precision};
 
 /// dtrain's own worker.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,10 @@ impl Engine for Dtrain {
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::Ring]
+    }
+
+    fn cannot_train(&self, _: &Decoder, _: Precision) -> Option<Cannot> {
+        None
     }
 
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {

@@ -5,7 +5,7 @@ use super::{Cannot, Engine, cannot, rules};
 use crate::analytic::Style;
 use crate::emit::{EmitError, Emitted, Source, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, ZeroStage};
+use dtrain_recipes::{Decoder, Precision, ZeroStage};
 
 /// PyTorch's FSDP2 by Hugging Face accelerate.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +28,13 @@ impl Engine for Fsdp {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
+    fn cannot_train(&self, model: &Decoder, precision: Precision) -> Option<Cannot> {
+        let newer = rules::Newer { window: model.experts.is_some(), fp8: false };
+        rules::hugging_face(model).or_else(|| rules::newer(model, precision, newer))
+    }
+
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        rules::hugging_face(model)
-            .or_else(|| {
-                rules::newer(model, arrangement, rules::Newer { window: model.experts.is_some(), fp8: false })
-            })
+        self.cannot_train(model, arrangement.precision)
             .or_else(|| rules::no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))

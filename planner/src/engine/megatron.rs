@@ -28,6 +28,10 @@ impl Engine for Megatron {
         &[ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll]
     }
 
+    fn cannot_train(&self, _: &Decoder, _: Precision) -> Option<Cannot> {
+        None
+    }
+
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         rules::of_all(model, arrangement, micro_batches)
             .or_else(|| rules::exact(arrangement))

@@ -27,9 +27,12 @@ impl Engine for Torchtitan {
         &[ContextExchange::AllGather]
     }
 
+    fn cannot_train(&self, model: &Decoder, precision: Precision) -> Option<Cannot> {
+        family(model).or_else(|| rules::newer(model, precision, rules::Newer { window: false, fp8: true }))
+    }
+
     fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        family(model)
-            .or_else(|| rules::newer(model, arrangement, rules::Newer { window: false, fp8: true }))
+        self.cannot_train(model, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))

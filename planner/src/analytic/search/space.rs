@@ -243,36 +243,10 @@ impl Question {
         }
     }
 
-    /// Whether the engine can run any layout of a placement. Not asked of everything that is open: whatever an engine has, it has
-    /// with one of these.
-    pub fn may_run(&self, placed: &Config, shards: &[(ZeroStage, u32)]) -> bool {
-        if self.runs_on.is_none() {
-            return true;
-        }
-        let exchanges = self.exchanges(placed);
-        let sequences = if placed.degrees().tensor > 1 { &[false, true][..] } else { &[false][..] };
-        let schedules = self.schedules(placed);
-        let modes = self.modes();
-        let any = |arrangement: Arrangement| self.allows(&Config { arrangement, ..*placed });
-        shards.iter().any(|(zero, shard)| {
-            schedules.iter().any(|passes| {
-                modes.iter().any(|(recompute, recompute_every)| {
-                    sequences.iter().any(|sequence| {
-                        exchanges.iter().any(|exchange| {
-                            any(Arrangement {
-                                zero: *zero,
-                                shard: *shard,
-                                sequence: *sequence,
-                                recompute: *recompute,
-                                recompute_every: *recompute_every,
-                                context_exchange: *exchange,
-                                ..passes.of(placed).arrangement
-                            })
-                        })
-                    })
-                })
-            })
-        })
+    /// Whether the engine can train the model at all.
+    pub fn can_train(&self) -> bool {
+        let refused = |runs: &RunsOn| runs.engine.cannot_train(&runs.model, self.precision()).is_some();
+        !self.runs_on.as_ref().is_some_and(refused)
     }
 
     /// Whether the engine can run a layout.
