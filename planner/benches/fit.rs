@@ -13,7 +13,7 @@ mod measured;
 
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::analytic::constants::covariance::CovariancePage;
-use dtrain_planner::fit::{Fit, Objective, Priors, fit, observed, page};
+use dtrain_planner::analytic::fit::{Fit, Objective, Priors, fit, observed, page};
 use dtrain_planner::rows::{Priced, Row as Cells, Scores, price, rows, scores};
 use measured::{Better, Row};
 use std::collections::BTreeSet;

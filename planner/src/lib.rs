@@ -4,74 +4,46 @@
 //! gives the same plan, to the last bit. A formula is a free function of values, in the file named after the
 //! quantity it computes.
 //!
-//! There are two ways to a price. dtrain's own worker is priced from measured rates (`speeds`, `compute`, `timing`, `memory`), over the
-//! worker's own list of actions and table of traffic. Other engines on GPUs that are not here are priced from data sheets and formulas
-//! (`analytic`). The two share the table of parts and the model of failures (`goodput`), nothing else; measured rates win.
+//! The way from a recipe to a plan, one folder each: `planning` takes the request, `layout` lists what could be done, `step` says what each
+//! rank then does, `price` and `analytic` say what that costs, `choice` takes one and explains it, `training` decides what a step does not:
+//! learning rate, batch, checkpoints.
+//!
+//! There are two ways to a price. dtrain's own worker is priced from measured rates (`rates`, `price`), over the worker's own list of
+//! actions and table of traffic. Engines on GPUs that are not here, dtrain's own among them, are priced from data sheets and fitted
+//! formulas (`analytic`), and `outlook` asks for that. The two share the table of parts and the model of failures, nothing else; measured rates win.
 
 pub mod analytic;
-pub mod batch;
-pub mod batch_size;
-pub mod calibrate;
-pub mod candidate;
-pub mod compare;
-pub mod compute;
-pub mod emit;
+pub mod choice;
 pub mod engine;
-pub mod error;
-pub mod estimate;
-pub mod explain;
-pub mod fit;
-mod foreign;
-pub mod front;
-pub mod goodput;
-pub mod hardware;
-pub mod judge;
-pub mod learning_rate;
-pub mod lower;
-pub mod memory;
-pub mod network;
+pub mod layout;
 pub mod outlook;
-pub mod pace;
-pub mod parameters;
-pub mod picture;
-pub mod plan;
 pub mod planning;
-pub mod precheck;
-pub mod pricing;
-pub mod probing;
-mod random;
+pub mod price;
+pub mod rates;
 pub mod rows;
-pub mod saving;
-pub mod schedule;
-pub mod search;
-pub mod simulate;
-pub mod space;
-pub mod speeds;
-pub mod stale;
-pub mod tie;
-pub mod timing;
-pub mod traffic;
+pub mod step;
+pub mod training;
 pub mod tune;
-pub mod weighed;
-pub mod when;
 
 #[cfg(test)]
 mod sample;
 
-pub use batch::BatchSplit;
-pub use calibrate::{Factors, Observation};
-pub use candidate::{Candidate, Rejected, Rejection};
-pub use compare::Alternative;
-pub use error::PlanError;
-pub use estimate::{Breakdown, Causes, Estimate};
-pub use explain::explain;
-pub use learning_rate::Decision;
-pub use lower::{Launch, lower};
-pub use memory::Memory;
-pub use pace::Pace;
-pub use picture::{Picture, picture};
-pub use plan::{Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest};
+pub use choice::compare::Alternative;
+pub use choice::explain::explain;
+pub use layout::batch::BatchSplit;
+pub use layout::candidate::{Candidate, Rejected, Rejection};
+pub use planning::error::PlanError;
 pub use planning::plan;
-pub use precheck::precheck;
-pub use probing::micro_batches_to_measure;
-pub use stale::Staleness;
+pub use planning::plan::{
+    Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest,
+};
+pub use planning::precheck::precheck;
+pub use price::estimate::{Breakdown, Causes, Estimate};
+pub use price::memory::Memory;
+pub use rates::calibrate::{Factors, Observation};
+pub use rates::probing::micro_batches_to_measure;
+pub use rates::stale::Staleness;
+pub use step::lower::{Launch, lower};
+pub use step::picture::{Picture, picture};
+pub use training::learning_rate::Decision;
+pub use training::pace::Pace;

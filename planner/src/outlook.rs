@@ -29,11 +29,12 @@ pub use words::{explain, layout, source, subject};
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::search::{Cluster, Found, Question, RunsOn, search_front, whole};
 use crate::analytic::{Config, Constants, Peak, Products, Software, Step, Unknown};
+use crate::choice::weighed::{Bill, Weighed};
 use crate::engine::{Cannot, Training};
-use crate::learning_rate::{self, Decision};
-use crate::picture::Timeline;
-use crate::weighed::{Bill, Weighed};
-use crate::{batch_size, pace};
+use crate::step::picture::Timeline;
+use crate::training::batch_size;
+use crate::training::learning_rate::{self, Decision};
+use crate::training::pace;
 use dtrain_recipes::{Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe};
 use serde::Serialize;
 

@@ -1,20 +1,27 @@
 //! From a request to a plan: decides the batch, searches, prices, puts in order.
 
-use crate::batch_size::{self, Budget};
-use crate::calibrate::{self, Factors, Observation, Residual};
-use crate::candidate::{Rejected, Rejection};
-use crate::compare::alternatives;
-use crate::error::PlanError;
-use crate::foreign;
-use crate::judge::{Case, Judge};
-use crate::learning_rate::{self, Decision};
-use crate::pace::pace;
-use crate::plan::{FORMAT, Plan, PlanRequest, Ranked, RatesStamp, rates_digest};
-use crate::precheck::{fills, precheck};
-use crate::pricing::Pricing;
-use crate::search::{self, Ranking};
-use crate::space::{self, Abilities, Place, Space};
-use crate::tie::Simplicity;
+pub mod error;
+pub(crate) mod foreign;
+pub mod plan;
+pub mod precheck;
+pub(crate) mod random;
+pub mod saving;
+pub mod search;
+
+use self::search::Ranking;
+use crate::choice::compare::alternatives;
+use crate::choice::tie::Simplicity;
+use crate::layout::candidate::{Rejected, Rejection};
+use crate::layout::space::{self, Abilities, Place, Space};
+use crate::planning::error::PlanError;
+use crate::planning::plan::{FORMAT, Plan, PlanRequest, Ranked, RatesStamp, rates_digest};
+use crate::planning::precheck::{fills, precheck};
+use crate::price::judge::{Case, Judge};
+use crate::price::pricing::Pricing;
+use crate::rates::calibrate::{self, Factors, Observation, Residual};
+use crate::training::batch_size::{self, Budget};
+use crate::training::learning_rate::{self, Decision};
+use crate::training::pace::pace;
 use dtrain_recipes::{Model, Stop};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;

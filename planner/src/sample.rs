@@ -1,6 +1,6 @@
 //! Recipes, hosts and rates that tests share.
 
-use crate::plan::PlanRequest;
+use crate::planning::plan::PlanRequest;
 use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
 use dtrain_recipes::*;
 use std::num::NonZeroU32;

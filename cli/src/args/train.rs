@@ -3,7 +3,7 @@
 use crate::completion;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use dtrain_planner::emit::{EmitError, Format};
+use dtrain_planner::engine::emit::{EmitError, Format};
 use std::path::PathBuf;
 
 /// A recipe and the layers over it.

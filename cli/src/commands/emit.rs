@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::output::word;
 use dtrain_planner::Plan;
-use dtrain_planner::emit::{Emitted, Format, emit};
+use dtrain_planner::engine::emit::{Emitted, Format, emit};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;

@@ -10,7 +10,7 @@ use crate::load::describe;
 use crate::rates;
 use crate::render::html::{of_outlook, page};
 use dtrain_planner::Plan;
-use dtrain_planner::emit::Format;
+use dtrain_planner::engine::emit::Format;
 use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::outlook::{
     NEXT, OutlookError, OutlookRequest, as_plan, explain, explain_mixed, mixed_outlook, outlook,

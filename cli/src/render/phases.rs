@@ -1,7 +1,7 @@
 //! Where the time of a step and the memory of the ranks went and what they sent, beside what was predicted.
 
 use super::number::{deviation, seconds};
-use dtrain_planner::traffic::Traffic;
+use dtrain_planner::step::traffic::Traffic;
 use dtrain_planner::{Breakdown, Memory};
 use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::Trial;

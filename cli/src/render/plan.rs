@@ -2,7 +2,7 @@
 
 use super::number::{count, counted, whole};
 use crate::output::Paint;
-use dtrain_planner::explain::{Depth, explain};
+use dtrain_planner::choice::explain::{Depth, explain};
 use dtrain_planner::{Estimate, Plan, Ranked};
 use std::fmt::Write as _;
 

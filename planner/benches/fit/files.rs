@@ -2,7 +2,7 @@
 
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::analytic::constants::covariance::CovariancePage;
-use dtrain_planner::fit::Priors;
+use dtrain_planner::analytic::fit::Priors;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! How many layers the stages of a pipeline hold.
 
 use super::{Config, Transformer};
-use crate::schedule::chunks_of;
+use crate::step::schedule::chunks_of;
 
 /// Layers of the stages that decide time and memory. All that is not an end holds at most `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,11 @@
 //!
 //! A formula is a free function of values in the file named after its quantity; constants are data, in three kinds of
 //! files: `data/gpus.toml` and `generations.toml` (hardware), `engines.toml` (software), `constants.toml` (neither).
-//! `docs/cost-model.md` explains them with their sources. Rates that were measured ([`crate::speeds`]) win over this.
+//! `docs/cost-model.md` explains them with their sources. Rates that were measured ([`crate::rates::speeds`]) win over this.
 //!
 //! Numbers are `f64` also where they count things: what is priced here is multiplied, never stored.
+
+pub mod fit;
 
 pub mod collective;
 pub mod constants;

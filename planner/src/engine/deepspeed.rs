@@ -2,7 +2,7 @@
 
 use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{Emitted, Source, deepspeed};
+use crate::engine::emit::{Emitted, Source, deepspeed};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, OptimizerKind, Precision, ZeroStage};
 

@@ -2,7 +2,7 @@
 
 use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{Emitted, Source, own};
+use crate::engine::emit::{Emitted, Source, own};
 use dtrain_protocol::{Arrangement, ContextExchange, ability};
 use dtrain_recipes::{Model, Precision};
 

@@ -3,7 +3,7 @@
 
 use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{Emitted, Source, fsdp};
+use crate::engine::emit::{Emitted, Source, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
 

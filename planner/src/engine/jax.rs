@@ -2,7 +2,7 @@
 
 use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{Emitted, Source, maxtext};
+use crate::engine::emit::{Emitted, Source, maxtext};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 

@@ -2,8 +2,8 @@
 
 use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{Emitted, Source, megatron};
-use crate::schedule::chunks_of;
+use crate::engine::emit::{Emitted, Source, megatron};
+use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 

@@ -3,6 +3,8 @@
 //! One rule decides twice: a search asks [`Engine::cannot`] of every layout, and [`Engine::emit`] refuses what it names.
 //! So what cannot be written for an engine is no candidate, and nothing that is written stands in for something else.
 
+pub mod emit;
+
 mod deepspeed;
 mod dtrain;
 mod fsdp;
@@ -22,7 +24,7 @@ pub use self::megatron::Megatron;
 pub use self::torchtitan::Torchtitan;
 
 use crate::analytic::Style;
-use crate::emit::{Emitted, Source};
+use crate::engine::emit::{Emitted, Source};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
 

@@ -1,7 +1,7 @@
 //! Rules that several engines share.
 
 use super::{Cannot, Training, cannot};
-use crate::schedule::{Shape, is_possible};
+use crate::step::schedule::{Shape, is_possible};
 use dtrain_protocol::{Arrangement, split};
 use dtrain_recipes::{
     Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,

@@ -5,7 +5,7 @@ mod trained;
 mod written;
 
 use super::*;
-use crate::emit::Format;
+use crate::engine::emit::Format;
 use dtrain_protocol::{ContextExchange, DeviceKind, Ends, Layout, RankOrder};
 use dtrain_recipes::{Compression, Model, PipelineSchedule, Precision, Recompute, Window, ZeroStage};
 use layouts::*;

@@ -4,9 +4,9 @@ use super::OutlookRequest;
 use super::prefer::Preferred;
 use crate::analytic::search::{Choice, Cluster, Question, RunsOn, fastest_beside};
 use crate::analytic::{Constants, Software};
-use crate::batch::divisors;
 use crate::engine::{self, Engine as _};
-use crate::goodput::RESTART_SECONDS;
+use crate::layout::batch::divisors;
+use crate::training::goodput::RESTART_SECONDS;
 use serde::Serialize;
 
 /// Steps that a measurement takes, the first of which do not count.

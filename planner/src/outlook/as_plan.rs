@@ -1,10 +1,11 @@
 //! An outlook as a plan, so that it can be saved and written for another engine.
 
 use super::{Outlook, OutlookRequest, Priced};
-use crate::calibrate::Factors;
 use crate::engine::{DTRAIN, Engine as _};
-use crate::plan::{FORMAT, Plan, Ranked};
-use crate::{BatchSplit, Candidate, Rejection, pace};
+use crate::planning::plan::{FORMAT, Plan, Ranked};
+use crate::rates::calibrate::Factors;
+use crate::training::pace;
+use crate::{BatchSplit, Candidate, Rejection};
 use dtrain_protocol::{Gpu, HostFacts};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};

@@ -4,8 +4,8 @@ use crate::analytic::memory::in_flight;
 use crate::analytic::search::{Question, whole};
 use crate::analytic::step::one_message;
 use crate::analytic::{Case, Config, Division, Peak, Stage, Step, Unit};
-use crate::picture::{Doing, Timeline, Work, lanes};
-use crate::schedule::{Shape, chunks_of};
+use crate::step::picture::{Doing, Timeline, Work, lanes};
+use crate::step::schedule::{Shape, chunks_of};
 
 /// Part of the head and the embedding that a forward computes; of the backward of a layer, the part that is gradients of weights.
 const FORWARD: f64 = 1.0 / 3.0;

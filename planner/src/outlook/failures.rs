@@ -1,8 +1,8 @@
 //! What failures of hosts make of a training: how often to save, and how much longer it takes.
 
-use crate::goodput::{self, HOST_MTBF_SECONDS, Hazard, RESTART_SECONDS};
-use crate::pace::nearest_steps;
-use crate::saving::state;
+use crate::planning::saving::state;
+use crate::training::goodput::{self, HOST_MTBF_SECONDS, Hazard, RESTART_SECONDS};
+use crate::training::pace::nearest_steps;
 use dtrain_recipes::{Recipe, SaveEvery};
 use serde::Serialize;
 

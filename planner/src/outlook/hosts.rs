@@ -1,7 +1,7 @@
 //! How many of the hosts to use: a number of devices that divides badly is slower than a smaller one that divides well.
 
 use crate::analytic::search::{Cluster, Question, fastest, fastest_beside};
-use crate::batch::divisors;
+use crate::layout::batch::divisors;
 
 /// What fewer hosts must save of the time of a step for the others to stay idle.
 const WORTH: f64 = 0.01;

@@ -13,9 +13,9 @@ use crate::analytic::Unknown;
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
 use crate::analytic::search::{self as equal, Cluster};
-use crate::batch_size;
-use crate::learning_rate::Decision;
-use crate::tie::Simplicity;
+use crate::choice::tie::Simplicity;
+use crate::training::batch_size;
+use crate::training::learning_rate::Decision;
 use dtrain_recipes::Recipe;
 use serde::Serialize;
 

@@ -8,7 +8,7 @@ use super::{OutlookError, TIE, refusal};
 use crate::analytic::doubt::{Doubt, of_time};
 use crate::analytic::search::{Choice, Found, Question};
 use crate::analytic::{Config, Unknown};
-use crate::tie::Simplicity;
+use crate::choice::tie::Simplicity;
 
 /// Standard deviations above the estimate: one step in five takes longer.
 const PESSIMISTIC: f64 = 0.8416;

@@ -3,8 +3,8 @@
 use super::TIE;
 use crate::analytic::Config;
 use crate::analytic::search::{Choice, Cluster, Found, Question, fastest_beside, whole};
-use crate::front::{Cost, Front};
-use crate::weighed::{Bill, Compromise, Weighed};
+use crate::choice::front::{Cost, Front};
+use crate::choice::weighed::{Bill, Compromise, Weighed};
 use dtrain_recipes::Bytes;
 
 /// The choice beside what nothing betters in time, memory and money at once: among all layouts of all devices, which are

@@ -4,10 +4,10 @@ use super::advice::ONE_HOST_FEWER;
 use super::{Advice, Measurement, Outlook, Priced};
 use crate::analytic::Config;
 use crate::analytic::search::{Axis, GPIPE};
+use crate::choice::explain::{Depth, causes, count, expected, loss, memory, row, thousands};
+use crate::choice::tie::Simplicity;
+use crate::choice::weighed::amount;
 use crate::engine::named;
-use crate::explain::{Depth, causes, count, expected, loss, memory, row, thousands};
-use crate::tie::Simplicity;
-use crate::weighed::amount;
 use dtrain_protocol::{ContextExchange, Ends, RankOrder};
 use dtrain_recipes::{Bytes, PipelineSchedule, Recompute, Seconds, ZeroStage};
 

@@ -1,9 +1,9 @@
 use super::*;
-use crate::emit::{Format, emit};
 use crate::engine::Training;
-use crate::estimate::Estimate;
+use crate::engine::emit::{Format, emit};
 use crate::explain;
-use crate::probing::micro_batches_to_measure;
+use crate::price::estimate::Estimate;
+use crate::rates::probing::micro_batches_to_measure;
 use crate::sample;
 use dtrain_protocol::{DeviceKind, Gpu, HostFacts};
 use dtrain_recipes::*;
@@ -313,7 +313,7 @@ fn a_foreign_command_is_planned_without_a_price() {
     let planned = of(&recipe, &hosts(3)).expect("it is planned");
     assert_eq!((planned.best().candidate.arrangement.layout.world(), &planned.best().estimate), (3, &None));
     assert_eq!(Plan::parse(&serde_json::to_string(&planned).expect("JSON")).expect("a plan"), planned);
-    let told = explain(&planned, crate::explain::Depth::Short);
+    let told = explain(&planned, crate::choice::explain::Depth::Short);
     assert!(told.contains("true") && told.contains("data 3"), "{told}");
     recipe.cluster.ranks = Some(4);
     assert_eq!(of(&recipe, &hosts(2)).expect("planned").best().candidate.arrangement.layout.world(), 4);

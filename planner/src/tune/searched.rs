@@ -1,8 +1,8 @@
 //! What of a recipe is searched, and the recipe with what was found.
 
 use super::space::{Dimension, Scale, Space, Value};
-use crate::learning_rate::Decision;
-use crate::plan::Plan;
+use crate::planning::plan::Plan;
+use crate::training::learning_rate::Decision;
 use dtrain_recipes::{Choice, Precision, Recipe, Samples, Tokens, Warmup};
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +114,7 @@ const PRECISIONS: [(Precision, &str); 4] =
     [(Precision::F32, "f32"), (Precision::Bf16, "bf16"), (Precision::F16, "f16"), (Precision::Fp8, "fp8")];
 
 fn word(precision: Precision) -> Value {
-    Value::Word(crate::candidate::precision_word(precision).into())
+    Value::Word(crate::layout::candidate::precision_word(precision).into())
 }
 
 /// Whether there is more than one value.

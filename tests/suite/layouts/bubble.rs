@@ -4,8 +4,8 @@
 
 use super::Case;
 use super::world::{assignments, events, write_data};
-use dtrain_planner::schedule::Shape;
-use dtrain_planner::simulate::{PassCost, walk};
+use dtrain_planner::step::schedule::Shape;
+use dtrain_planner::step::simulate::{PassCost, walk};
 use dtrain_protocol::{Assignment, Event, PhaseTimes};
 use dtrain_worker::Tempo;
 use std::time::Duration;

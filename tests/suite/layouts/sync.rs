@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::world::{assignments, events, write_data};
-use dtrain_planner::traffic::Traffic;
+use dtrain_planner::step::traffic::Traffic;
 use dtrain_protocol::Event;
 use dtrain_recipes::{Compression, Local, Synchronisation};
 use dtrain_worker::Tempo;

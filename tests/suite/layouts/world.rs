@@ -3,7 +3,7 @@
 use super::Case;
 use super::parted::Trained;
 use super::relay::commit;
-use dtrain_planner::traffic::Traffic;
+use dtrain_planner::step::traffic::Traffic;
 use dtrain_planner::{Launch, Plan, PlanRequest, lower, plan};
 use dtrain_protocol::checkpoint::merge;
 use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, ResumePoint, SavedFile, StepId, TrialId};

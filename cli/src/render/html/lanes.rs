@@ -4,7 +4,7 @@ use super::WIDTH;
 use super::bars::{axis, percent};
 use super::svg::{Anchor, Area, Scale, Svg, escaped};
 use crate::render::number::seconds;
-use dtrain_planner::picture::{Doing, Lane, Span, Timeline};
+use dtrain_planner::step::picture::{Doing, Lane, Span, Timeline};
 use std::fmt::Write as _;
 
 /// Where the lanes begin and end.

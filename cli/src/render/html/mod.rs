@@ -13,8 +13,8 @@ mod svg;
 mod tests;
 
 use crate::render::number::seconds;
-use dtrain_planner::picture::Timeline;
-use dtrain_planner::weighed::Weighed;
+use dtrain_planner::choice::weighed::Weighed;
+use dtrain_planner::step::picture::Timeline;
 use dtrain_recipes::Bytes;
 pub(crate) use of_outlook::of_outlook;
 pub(crate) use of_plan::of_plan;
@@ -114,7 +114,7 @@ struct Loser {
 impl Front {
     /// The front of a choice; `words` says a way to train.
     fn of<T>(weighed: &Weighed<T>, device: &str, words: impl Fn(&T) -> String) -> Self {
-        let dot = |point: &dtrain_planner::weighed::Compromise<T>, number| Dot {
+        let dot = |point: &dtrain_planner::choice::weighed::Compromise<T>, number| Dot {
             number,
             words: words(&point.what),
             step_seconds: point.cost.step_seconds,

@@ -2,9 +2,9 @@
 
 use super::{Front, Loser, MemoryOfStage, Report, TimeOfStep, bytes, categories, causes};
 use crate::render::number::{count, seconds};
-use dtrain_planner::explain;
+use dtrain_planner::choice::explain;
+use dtrain_planner::choice::weighed::amount;
 use dtrain_planner::outlook::{Loser as Lost, Outlook, layout, source, subject};
-use dtrain_planner::weighed::amount;
 use dtrain_recipes::Bytes;
 
 /// An outlook.

@@ -3,8 +3,8 @@
 use super::{Front, Loser, MemoryOfStage, Report, TimeOfStep, categories, causes, whole};
 use crate::render::number::count;
 use crate::render::plan::unit;
-use dtrain_planner::explain::{self, choice, device, subject};
-use dtrain_planner::weighed::amount;
+use dtrain_planner::choice::explain::{self, choice, device, subject};
+use dtrain_planner::choice::weighed::amount;
 use dtrain_planner::{Alternative, Memory, Picture, Plan};
 
 /// A plan, with the picture of its best candidate.

@@ -4,7 +4,7 @@ use super::bars::axis;
 use super::svg::{Anchor, Scale, Svg, escaped};
 use super::{Dot, Front, WIDTH, bytes};
 use crate::render::number::seconds;
-use dtrain_planner::weighed::amount;
+use dtrain_planner::choice::weighed::amount;
 use std::fmt::Write as _;
 
 /// Ratio of the longest step to the shortest from which equal ratios are drawn alike.

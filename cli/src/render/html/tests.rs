@@ -4,7 +4,7 @@ use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::Cluster;
 use dtrain_planner::engine::MEGATRON;
 use dtrain_planner::outlook::{NEXT, OutlookRequest, outlook};
-use dtrain_planner::picture::{Doing, Span, Timeline};
+use dtrain_planner::step::picture::{Doing, Span, Timeline};
 use dtrain_planner::{Picture, Plan, PlanRequest, picture, plan};
 use dtrain_protocol::HostFacts;
 use dtrain_recipes::{CheckContext, Document, Layer, Recipe, Source, check};

@@ -8,7 +8,7 @@ use super::price::Pricer;
 use super::space::{Degree, Mixture};
 use crate::analytic::Config;
 use crate::analytic::search::{Cluster, Question, fastest};
-use crate::random::Stream;
+use crate::planning::random::Stream;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
 use dtrain_protocol::order::mix;

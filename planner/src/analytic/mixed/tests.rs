@@ -2,7 +2,7 @@ use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::{Choice as EqualChoice, Cluster, Question, search as search_equal};
 use crate::analytic::{Constants, Kernel, Peak, Products, Software, Step, Style, Transformer};
-use crate::random::Stream;
+use crate::planning::random::Stream;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
 

@@ -3,8 +3,8 @@
 use crate::analytic::{
     Case, Config, Constants, Degrees, Device, Gpu, Kernel, Links, Products, Software, Transformer,
 };
-use crate::batch::divisors;
 use crate::engine::{self, Cannot};
+use crate::layout::batch::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
 use dtrain_recipes::{LayoutPins, Precision, Recompute, ZeroStage};
 

@@ -2,7 +2,7 @@
 
 use super::space::{Question, whole};
 use crate::analytic::Config;
-use crate::front::{Cost, Front, Point};
+use crate::choice::front::{Cost, Front, Point};
 #[cfg(doc)]
 use dtrain_protocol::{ContextExchange, RankOrder};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};

@@ -1,7 +1,7 @@
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::{Constants, Experts, Kernel, Products, Software, Style, Transformer, Unit};
-use crate::front::{Cost, front};
+use crate::choice::front::{Cost, front};
 use crate::{engine, outlook, sample};
 use dtrain_recipes::{Decoder, LayoutPins, Model, PipelineSchedule, Recompute, ZeroStage};
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! What an engine can run is written for it, and nothing else.
 
 use super::*;
-use crate::emit::{EmitError, emit};
+use crate::engine::emit::{EmitError, emit};
 use crate::planning::plan;
 use crate::sample;
 use crate::{BatchSplit, Plan};

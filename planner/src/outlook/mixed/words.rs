@@ -2,7 +2,7 @@
 
 use super::super::words::layout as in_words;
 use super::{Alone, GIB, MixedOutlook, MixedPriced, OnGroup};
-use crate::explain::{count, row, thousands};
+use crate::choice::explain::{count, row, thousands};
 use crate::outlook::words::unmeasured;
 use dtrain_recipes::Seconds;
 

@@ -1,0 +1,275 @@
+//! A plan in words and columns for people, at most 100 columns wide.
+
+mod arranged;
+mod others;
+mod saved;
+
+use crate::choice::weighed::amount;
+use crate::layout::candidate::{Candidate, where_it_runs};
+use crate::planning::plan::{Plan, Ranked};
+use crate::training::learning_rate::in_words;
+use crate::training::pace::Pace;
+use arranged::sentences;
+use dtrain_protocol::DeviceKind;
+use dtrain_recipes::{Bytes, Command, Model, Seconds};
+pub use others::{causes, loss, memory};
+pub(crate) use saved::expected;
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+
+/// Column at which values begin.
+const INDENT: usize = 16;
+
+/// Reasons told for what was left out.
+const REASONS: usize = 10;
+
+/// How much is told of what was not chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// The best values of every axis, each with what costs most.
+    Short,
+    /// Every value of every axis, with its memory and everything that costs or saves time.
+    Full,
+}
+
+/// The plan as people read it: the choice, what it costs, why the others lose, what was left out.
+pub fn explain(plan: &Plan, depth: Depth) -> String {
+    let mut text = String::new();
+    let best = plan.best();
+    if let Model::Command(command) = &plan.recipe.model {
+        return foreign(plan, command);
+    }
+    headline(&mut text, plan);
+    if best.estimate.is_none() {
+        row(&mut text, "step", "estimated from data sheets when it was planned; nothing was measured");
+        return text;
+    }
+    costs(&mut text, plan, best);
+    training(&mut text, plan, best);
+    if let Some(weighed) = &plan.weighed {
+        weighed.tell(&mut text, device(best), ToString::to_string);
+    }
+    others::others(&mut text, plan, depth);
+    left_out(&mut text, plan);
+    text
+}
+
+/// A foreign command: what runs, and where.
+fn foreign(plan: &Plan, command: &Command) -> String {
+    let Candidate { arrangement, threads, .. } = &plan.best().candidate;
+    let mut text = String::new();
+    row(&mut text, "plan", &format!("{}: a command on {}", plan.recipe.name, host(plan)));
+    row(&mut text, "runs", &command.argv.join(" "));
+    row(&mut text, "choice", &where_it_runs(&arrangement.layout, arrangement.device, *threads));
+    text
+}
+
+fn headline(text: &mut String, plan: &Plan) {
+    row(text, "plan", &format!("{}: {}", plan.recipe.name, subject(plan)));
+    for (place, words) in choice(plan).iter().enumerate() {
+        row(text, if place == 0 { "choice" } else { "" }, words);
+    }
+}
+
+/// What is trained, and where.
+pub fn subject(plan: &Plan) -> String {
+    let parameters = count(plan.recipe.model.parameters());
+    let kind = match plan.recipe.model {
+        Model::Decoder(_) => "decoder",
+        Model::Mlp(_) => "perceptron",
+        Model::Cnn(_) => "residual network",
+        Model::Command(_) => "command",
+    };
+    format!("a {kind} of {parameters} parameters on {}", host(plan))
+}
+
+/// The choice in a line, and a sentence for each way in which its work is cut or memory is saved.
+pub fn choice(plan: &Plan) -> Vec<String> {
+    let candidate = &plan.best().candidate;
+    let mut lines = vec![candidate.to_string()];
+    lines.extend(sentences(candidate, &plan.recipe.model));
+    lines
+}
+
+fn host(plan: &Plan) -> String {
+    let host = &plan.host;
+    let cores = if host.cores == 1 { "1 core".into() } else { format!("{} cores", host.cores) };
+    let memory = Bytes(host.memory_bytes);
+    let gpus = match host.gpus.as_slice() {
+        [] => String::new(),
+        [one] => format!(", {}", one.name),
+        [first, ..] => format!(", {} × {}", host.gpus.len(), first.name),
+    };
+    match host.hosts.get() {
+        1 => format!("{} ({cores}, {memory}{gpus})", host.name),
+        hosts => format!("{hosts} × {} ({cores}, {memory}{gpus} each)", host.name),
+    }
+}
+
+fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
+    let e = best.price();
+    let unit = if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" };
+    row(text, "step", &format!("{}, 80 % interval {}", e.step, between(e.step_low, e.step_high)));
+    let share = |(name, seconds): (&str, f64)| {
+        let percent = 100.0 * seconds / e.step.0;
+        (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
+    };
+    row(text, "", &e.breakdown.parts().into_iter().filter_map(share).collect::<Vec<_>>().join(" · "));
+    row(text, "speed", &format!("{} {unit} a second", in_words(e.tokens_per_second)));
+    let expected = best.pace.schedule_steps;
+    let steps = match e.steps {
+        Some(steps) if steps <= expected => format!("{} steps, ", thousands(steps)),
+        Some(steps) => format!("about {} of {} steps, ", thousands(expected), thousands(steps)),
+        None => format!("about {} steps, ", thousands(expected)),
+    };
+    let within = if e.total_low == e.total_high {
+        "ended by time".into()
+    } else {
+        format!("80 % interval {}", between(e.total_low, e.total_high))
+    };
+    row(text, "total", &format!("{steps}{}, {within}", e.total));
+    if let Some(epochs) = plan.epochs() {
+        row(text, "data", &epochs.to_string());
+    }
+    money(text, plan, best);
+    let held = e.memory.categories().into_iter().filter(|(_, bytes)| bytes.0 > 0);
+    let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {bytes}")).collect();
+    row(text, "memory", &format!("{} per rank; {} available", e.memory_peak, e.memory_available));
+    row(text, "", &held.join(" · "));
+    let sent: Vec<String> = e
+        .traffic
+        .purposes()
+        .into_iter()
+        .filter(|(_, bytes)| bytes.0 > 0)
+        .map(|(name, bytes)| format!("{name} {bytes}"))
+        .collect();
+    if !sent.is_empty() {
+        let told = format!("{} per step from the rank that sends most", e.traffic.total());
+        row(text, "traffic", &told);
+        row(text, "", &sent.join(" · "));
+    }
+    row(text, "constants", &e.source);
+}
+
+/// What is paid for: a GPU, or a core where CPUs train.
+pub fn device(ranked: &Ranked) -> &'static str {
+    match ranked.candidate.arrangement.device {
+        DeviceKind::Cpu => "core",
+        DeviceKind::Cuda => "GPU",
+    }
+}
+
+fn money(text: &mut String, plan: &Plan, best: &Ranked) {
+    let Some(choice) = plan.weighed.as_ref().map(|weighed| &weighed.choice) else { return };
+    let (Some(price), Some(hours), Some(money)) =
+        (plan.recipe.cluster.price, choice.device_hours, choice.money)
+    else {
+        return;
+    };
+    row(text, "money", &format!("{}: {} {} hours at {price}", amount(money), amount(hours), device(best)));
+}
+
+fn training(text: &mut String, plan: &Plan, best: &Ranked) {
+    let (batch, rate, warmup) = (&plan.batch, &plan.learning_rate, &best.pace.warmup);
+    row(
+        text,
+        "batch",
+        &with_range(&thousands(batch.value), thousands(batch.low), thousands(batch.high), &batch.reason),
+    );
+    let number = |value: f64| format!("{value}");
+    row(
+        text,
+        "learning rate",
+        &with_range(&number(rate.value), number(rate.low), number(rate.high), &rate.reason),
+    );
+    let steps = format!("{} steps", thousands(warmup.value));
+    row(text, "warm-up", &with_range(&steps, thousands(warmup.low), thousands(warmup.high), &warmup.reason));
+    saved::rows(text, plan, best);
+    let pace = &best.pace;
+    let validated =
+        format!("{}, up to {} samples", after(pace.validate_every, pace), thousands(pace.validate_samples));
+    row(text, "validation", &validated);
+}
+
+/// Something done after every so many steps of a run, in words.
+fn after(every: u64, pace: &Pace) -> String {
+    if every >= pace.schedule_steps {
+        "at the end".into()
+    } else {
+        format!("every {} steps", thousands(every))
+    }
+}
+
+fn left_out(text: &mut String, plan: &Plan) {
+    text.push('\n');
+    row(text, "considered", &format!("{} candidates evaluated", thousands(plan.priced)));
+    for rejected in plan.rejected.iter().take(REASONS) {
+        row(text, "rejected", &format!("{}: {}", thousands(rejected.count), rejected.heading));
+    }
+    let rest = plan.rejected.iter().skip(REASONS);
+    let count: u64 = rest.clone().map(|rejected| rejected.count).sum();
+    if count > 0 {
+        row(text, "rejected", &format!("{}: {} other reasons", thousands(count), rest.count()));
+    }
+}
+
+fn between(low: Seconds, high: Seconds) -> String {
+    format!("{low} to {high}")
+}
+
+fn with_range(value: &str, low: String, high: String, reason: &str) -> String {
+    if low == high {
+        return format!("{value}: {reason}");
+    }
+    format!("{value} (range to search: {low} to {high}): {reason}")
+}
+
+/// A key and its value, wrapped under itself.
+pub(crate) fn row(text: &mut String, key: &str, value: &str) {
+    let mut line = format!("{key:<INDENT$}");
+    let mut used = INDENT;
+    for word in value.split(' ') {
+        let length = word.chars().count();
+        if used > INDENT && used + 1 + length > WIDTH {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line = " ".repeat(INDENT);
+            used = INDENT;
+        }
+        if used > INDENT {
+            line.push(' ');
+            used += 1;
+        }
+        line.push_str(word);
+        used += length;
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+/// `1,234,567`.
+pub(crate) fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let first = digits.len() % 3;
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && place % 3 == first {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+pub(crate) fn count(n: u64) -> String {
+    in_words(whole(n))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn whole(n: u64) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests;

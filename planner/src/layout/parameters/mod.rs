@@ -1,0 +1,389 @@
+//! How many values of each part of a model a rank holds: the shapes that the worker declares, cut by the table of
+//! cuts. What memory, time and traffic count by.
+
+mod shapes;
+
+use crate::step::schedule::chunks_of;
+use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split, wire};
+use dtrain_recipes::{Decoder, Model};
+use shapes::{
+    Parameter, cnn_block, cnn_head, cnn_stem, decoder_block, decoder_embedding, decoder_head, mlp_layer,
+};
+use std::ops::{Add, Range, Sub};
+
+/// Values of some parameters that one rank holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Values {
+    /// All of them but the experts: what the replicas hold alike.
+    pub dense: u64,
+    /// Those of the experts, which ranks along the expert axis do not share.
+    pub experts: u64,
+    /// Of `dense`, those that every tensor-parallel rank holds whole.
+    pub whole: u64,
+}
+
+impl Values {
+    /// All of them.
+    pub fn all(self) -> u64 {
+        self.dense + self.experts
+    }
+}
+
+impl Add for Values {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            dense: self.dense + other.dense,
+            experts: self.experts + other.experts,
+            whole: self.whole + other.whole,
+        }
+    }
+}
+
+impl Sub for Values {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            dense: self.dense - other.dense,
+            experts: self.experts - other.experts,
+            whole: self.whole - other.whole,
+        }
+    }
+}
+
+/// The parameters of one part of a model as one rank holds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Their values.
+    pub values: Values,
+    /// Those that are no experts.
+    lengths: Vec<Length>,
+    /// Sides of the experts, as matrices.
+    experts: Vec<[u64; 2]>,
+}
+
+/// Values of one parameter, as a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Length {
+    sides: [u64; 2],
+    /// Whether every tensor-parallel rank holds all of it.
+    is_whole: bool,
+}
+
+/// Values that travel where matrices are sent as two factors of low rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LowRank {
+    /// Of the factors with a row for each row.
+    pub rows: u64,
+    /// Of the factors with a row for each column.
+    pub columns: u64,
+    /// Of what travels as it is.
+    pub whole: u64,
+}
+
+impl Length {
+    fn values(&self) -> u64 {
+        self.sides.iter().product()
+    }
+}
+
+impl Part {
+    fn of(parameters: &[Parameter], layout: &Layout, coord: Coord) -> Self {
+        let mut part = Self::default();
+        for (name, shape) in parameters {
+            let region = split::region(name, shape, layout, coord);
+            let values = region.elements();
+            if split::is_cut(name, Axis::Expert) {
+                part.values.experts += values;
+                part.experts.push(wire::matrix(&region.local_shape()));
+                continue;
+            }
+            let is_whole = !split::is_cut(name, Axis::Tensor);
+            part.values.dense += values;
+            part.values.whole += if is_whole { values } else { 0 };
+            part.lengths.push(Length { sides: wire::matrix(&region.local_shape()), is_whole });
+        }
+        part
+    }
+
+    /// The parameters of both.
+    fn with(mut self, other: &Self) -> Self {
+        self.values = self.values + other.values;
+        self.lengths.extend(&other.lengths);
+        self.experts.extend(&other.experts);
+        self
+    }
+
+    /// Values of what one of `shard` ranks keeps of those that are no experts: every parameter is cut by itself, and a
+    /// shorter share is padded.
+    pub fn block(&self, shard: u32) -> u64 {
+        self.lengths.iter().map(|length| length.values().div_ceil(u64::from(shard))).sum()
+    }
+
+    /// What travels when matrices do so in rank `rank`, of replicas that hold all experts.
+    pub fn low_rank(&self, rank: u32) -> LowRank {
+        let mut all = LowRank::default();
+        for [rows, columns] in
+            self.lengths.iter().map(|length| length.sides).chain(self.experts.iter().copied())
+        {
+            if wire::is_low_rank([rows, columns], rank) {
+                all.rows += rows * u64::from(rank);
+                all.columns += columns * u64::from(rank);
+            } else {
+                all.whole += rows * columns;
+            }
+        }
+        all
+    }
+
+    /// As [`Part::block`], of the experts.
+    pub fn expert_block(&self, shard: u32) -> u64 {
+        self.experts.iter().map(|[rows, columns]| (rows * columns).div_ceil(u64::from(shard))).sum()
+    }
+
+    /// Of what rank `index` of `shard` keeps, those that every tensor-parallel rank holds whole; nothing is padded.
+    pub fn whole_of(&self, index: u32, shard: u32) -> u64 {
+        let whole = self.lengths.iter().filter(|length| length.is_whole);
+        whole.map(|length| share(length.values(), index, shard)).sum()
+    }
+}
+
+/// Values of part `index` of `values` in `parts`: the first parts are one longer.
+pub(crate) fn share(values: u64, index: u32, parts: u32) -> u64 {
+    values / u64::from(parts) + u64::from(u64::from(index) < values % u64::from(parts))
+}
+
+/// Where in a model a part lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before the first block.
+    Embedding,
+    /// A block.
+    Block,
+    /// After the last block, on a rank that has no embedding or has one of its own.
+    Head,
+    /// After the last block, where the head uses the embedding of the same rank.
+    TiedHead,
+}
+
+/// Every part of a model as a rank with these indices along the tensor and expert axes holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    embedding: Part,
+    /// Values of the blocks before each block; one more than there are blocks.
+    before: Vec<Values>,
+    /// One for each block, or one for all where all are alike.
+    blocks: Vec<Part>,
+    /// What the head alone uses.
+    head: Part,
+    /// That with a tied embedding.
+    head_apart: Part,
+    /// The tied embedding.
+    tied: u64,
+    /// The largest block.
+    widest: Values,
+}
+
+/// Values of the parts that one stage holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stage {
+    /// Before the first block; nothing on the other stages.
+    pub embedding: Values,
+    /// Of all blocks of all chunks.
+    pub blocks: Values,
+    /// After the last block, without an embedding that the stage has anyway; nothing on the other stages.
+    pub head: Values,
+    /// Of a tied embedding that the first and the last stage both hold: its gradients are summed.
+    pub shared: u64,
+    /// The largest part: embedding, block or head.
+    pub largest: Values,
+}
+
+impl Stage {
+    /// All of them.
+    pub fn all(&self) -> Values {
+        self.embedding + self.blocks + self.head
+    }
+}
+
+/// One for each block where some are dense and others have experts, one for all where all are alike.
+fn decoder_blocks(d: &Decoder, part: impl Fn(&[Parameter]) -> Part) -> Vec<Part> {
+    let alike = part(&decoder_block(d, false));
+    if d.dense_layers() == 0 {
+        return vec![alike];
+    }
+    let dense = part(&decoder_block(d, true));
+    (0..d.layers).map(|layer| if layer < d.dense_layers() { &dense } else { &alike }.clone()).collect()
+}
+
+impl Parts {
+    /// The parts of `model` in `layout` as the rank at `coord` holds them.
+    pub fn of(model: &Model, layout: &Layout, coord: Coord) -> Self {
+        let part = |parameters: &[Parameter]| Part::of(parameters, layout, coord);
+        let (count, blocks): (u32, Vec<Part>) = match model {
+            Model::Decoder(d) => (d.layers, decoder_blocks(d, part)),
+            Model::Mlp(m) => {
+                (model.blocks(), (0..m.hidden.len()).map(|layer| part(&mlp_layer(m, layer))).collect())
+            }
+            Model::Cnn(c) => {
+                (model.blocks(), (0..model.blocks()).map(|block| part(&cnn_block(c, block))).collect())
+            }
+            Model::Command(_) => (0, Vec::new()),
+        };
+        let (embedding, head, tied) = match model {
+            Model::Decoder(d) => {
+                let (head, tied) = decoder_head(d);
+                (part(&decoder_embedding(d)), part(&head), part(&tied))
+            }
+            Model::Mlp(m) => (Part::default(), part(&mlp_layer(m, m.hidden.len())), Part::default()),
+            Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), Part::default()),
+            Model::Command(_) => Default::default(),
+        };
+        let mut before = vec![Values::default()];
+        for block in blocks.iter().cycle().take(count as usize) {
+            before.push(before[before.len() - 1] + block.values);
+        }
+        let widest = blocks.iter().map(|block| block.values).max_by_key(|block| block.all());
+        Self {
+            head_apart: head.clone().with(&tied),
+            tied: tied.values.all(),
+            widest: widest.unwrap_or_default(),
+            embedding,
+            before,
+            blocks,
+            head,
+        }
+    }
+
+    /// Those of the rank that holds most: parts that do not divide evenly are larger towards the last index.
+    pub fn largest(model: &Model, layout: &Layout) -> Self {
+        let mut coord = Coord([0; 5]);
+        for axis in [Axis::Tensor, Axis::Expert] {
+            coord.0[axis as usize] = layout.degree(axis) - 1;
+        }
+        Self::of(model, layout, coord)
+    }
+
+    /// Values of the blocks `run`.
+    pub fn blocks(&self, run: &Range<u32>) -> Values {
+        self.before[run.end as usize] - self.before[run.start as usize]
+    }
+
+    /// What stage `stage` holds.
+    pub fn stage(&self, arrangement: &Arrangement, stage: u32) -> Stage {
+        let stages = arrangement.layout.pipeline.get();
+        let (first, last) = (stage == 0, stage + 1 == stages);
+        let none = Values::default();
+        let is_apart = stages > 1 && (first || last);
+        let runs = chunks_of(stage, arrangement, self.count());
+        let blocks = runs.map(|run| self.blocks(&run)).fold(none, Add::add);
+        let embedding = if first { self.embedding.values } else { none };
+        let head = match (first, last) {
+            (true, true) => self.head.values,
+            (false, true) => self.head_apart.values,
+            (_, false) => none,
+        };
+        let block = if blocks == none { none } else { self.widest };
+        let largest = [embedding, block, head].into_iter().max_by_key(|part| part.all()).unwrap_or_default();
+        Stage { embedding, blocks, head, shared: if is_apart { self.tied } else { 0 }, largest }
+    }
+
+    /// What the embedding before the first block is made of.
+    pub fn embedding(&self) -> &Part {
+        &self.embedding
+    }
+
+    /// Calls `each` with every part of `stage` that is reduced or gathered on its own, with where it lies, and with how
+    /// many such parts there are.
+    pub fn units(&self, arrangement: &Arrangement, stage: u32, mut each: impl FnMut(&Part, Place, u64)) {
+        let stages = arrangement.layout.pipeline.get();
+        let (first, last) = (stage == 0, stage + 1 == stages);
+        let mut each = |part: &Part, place, count| {
+            if part.values != Values::default() {
+                each(part, place, count);
+            }
+        };
+        if first {
+            each(&self.embedding, Place::Embedding, 1);
+        }
+        for run in chunks_of(stage, arrangement, self.count()) {
+            match self.blocks.as_slice() {
+                [alike] => each(alike, Place::Block, run.len() as u64),
+                blocks => {
+                    let run = run.start as usize..run.end as usize;
+                    blocks[run].iter().for_each(|block| each(block, Place::Block, 1));
+                }
+            }
+        }
+        match (first, last) {
+            (true, true) if self.tied > 0 => each(&self.head, Place::TiedHead, 1),
+            (true, true) => each(&self.head, Place::Head, 1),
+            (false, true) => each(&self.head_apart, Place::Head, 1),
+            (_, false) => {}
+        }
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.before.len() - 1).expect("blocks are counted in 32 bits")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use dtrain_protocol::Rank;
+    use std::num::NonZeroU32;
+
+    fn n(degree: u32) -> NonZeroU32 {
+        NonZeroU32::new(degree).expect("degrees start at one")
+    }
+
+    #[test]
+    fn all_parts_together_are_the_model() {
+        for model in sample::models().into_iter().chain([sample::gpt2(), sample::deepseek()]) {
+            let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
+            assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.parameters());
+            let mut units = 0;
+            parts.units(&Arrangement::SINGLE, 0, |unit, _, count| units += count * unit.values.all());
+            assert_eq!(units, model.parameters());
+        }
+    }
+
+    #[test]
+    fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice() {
+        let gpt = sample::gpt2();
+        for model in sample::models().into_iter().chain([gpt.clone(), sample::deepseek()]) {
+            for stages in 1..=model.blocks().min(4) {
+                let layout = Layout { pipeline: n(stages), ..Layout::SINGLE };
+                let arrangement = Arrangement { layout, ..Arrangement::SINGLE };
+                let parts = Parts::of(&model, &layout, Coord([0; 5]));
+                let held: u64 = (0..stages).map(|s| parts.stage(&arrangement, s).all().all()).sum();
+                let again = if model == gpt && stages > 1 { 50_257 * 768 } else { 0 };
+                assert_eq!(held, model.parameters() + again, "{stages} stages");
+            }
+        }
+    }
+
+    #[test]
+    fn tensor_parallel_ranks_hold_the_model_and_what_is_whole_each() {
+        for (model, ways) in
+            [(sample::gpt2(), 2), (sample::gpt2(), 4), (sample::llama(), 4), (sample::deepseek(), 2)]
+        {
+            let layout = Layout { tensor: n(ways), ..Layout::SINGLE };
+            let of = |rank| {
+                Parts::of(&model, &layout, layout.coord(Rank(rank))).stage(&Arrangement::SINGLE, 0).all()
+            };
+            let held: u64 = (0..ways).map(|rank| of(rank).all()).sum();
+            assert_eq!(held, model.parameters() + u64::from(ways - 1) * of(0).whole);
+            let most = Parts::largest(&model, &layout).stage(&Arrangement::SINGLE, 0).all();
+            assert!((0..ways).all(|rank| of(rank).all() <= most.all()), "50,257 does not divide");
+        }
+        // GPT-2 holds whole: 25 norms of 2·768, 24 row biases of 768, 1,024 positions of 768.
+        let layout = Layout { tensor: n(2), ..Layout::SINGLE };
+        let whole = Parts::largest(&sample::gpt2(), &layout).stage(&Arrangement::SINGLE, 0).all().whole;
+        assert_eq!(whole, 768 * (25 * 2 + 24 + 1024));
+    }
+}

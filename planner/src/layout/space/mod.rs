@@ -1,0 +1,386 @@
+//! Every way to train that the recipe leaves open: all axes, all divisors, and a reason for each left out.
+
+mod left_out;
+mod ways;
+
+#[cfg(test)]
+mod tests;
+
+use crate::analytic::search::RunsOn;
+use crate::engine::{Cannot, Engine, Training};
+use crate::layout::batch::divisors;
+use crate::layout::candidate::where_it_runs;
+use crate::planning::precheck::MICRO_BATCHES;
+use crate::{BatchSplit, Candidate, Rejection};
+use dtrain_protocol::ability::cannot_run;
+use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
+use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
+pub use left_out::LeftOut;
+use std::num::{NonZeroU32, NonZeroU64};
+use ways::{arrangements, does_not_divide, layouts, round};
+
+/// Ranks of one size side by side on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Ranks at work.
+    pub ranks: u32,
+    /// Compute threads of each.
+    pub threads: u32,
+    /// Device of each.
+    pub device: DeviceKind,
+}
+
+/// Everything about a candidate but its micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// Index of its [`Pool`].
+    pub pool: u32,
+    /// Index of the micro-batches that it may have.
+    micros: u32,
+    /// How the work is arranged.
+    pub arrangement: Arrangement,
+}
+
+/// A candidate as two indices: of its way and of its micro-batch among the way's micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Index of the way.
+    pub way: u32,
+    /// Index of the micro-batch.
+    pub micro: u32,
+}
+
+/// Everything that may be tried.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// Samples of one optimizer step.
+    pub batch: NonZeroU64,
+    /// Ranks side by side.
+    pub pools: Vec<Pool>,
+    /// Ways, in a fixed order that does not depend on the order of any input.
+    pub ways: Vec<Way>,
+    /// How much of a step each data replica does, relative to the others; empty: all alike.
+    shares: Vec<u32>,
+    /// Micro-batches that some ways may have, ascending; each list once.
+    micros: Vec<Vec<NonZeroU32>>,
+    /// What was left out before anything was priced.
+    pub left_out: LeftOut,
+}
+
+/// Why replicas with unlike shares do not shard gradients: those meet after every micro-batch.
+const ONCE_A_STEP: &str = "replicas with unequal shares reduce gradients only once per step (layout.zero = \
+                          0 or 1)";
+
+/// What the worker can run: `None`, or why not.
+pub type Ability = fn(&Arrangement, &Model) -> Option<String>;
+
+/// Who must be able to run a candidate.
+#[derive(Clone, Debug)]
+pub struct Abilities {
+    /// The worker, whose rates price it.
+    pub worker: Ability,
+    /// Another engine, where the choice will be written for it.
+    pub engine: Option<RunsOn>,
+}
+
+impl Abilities {
+    /// The worker, and `engine` where the choice will be written for it. Engines train decoders; what else they are given,
+    /// they refuse when it is written.
+    pub fn of(recipe: &Recipe, engine: Option<&'static dyn Engine>) -> Self {
+        let training = match &recipe.model {
+            Model::Decoder(model) => Some(Training::of(model, &recipe.train)),
+            Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => None,
+        };
+        let engine = engine.zip(training).map(|(engine, training)| RunsOn { engine, training });
+        Self { worker: cannot_run, engine }
+    }
+
+    /// Why the engine cannot run so many passes of a rank.
+    fn engine_cannot(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
+        let RunsOn { engine, training } = self.engine.as_ref()?;
+        let passes = u32::try_from(passes).unwrap_or(u32::MAX);
+        let Cannot { what, instead } = engine.cannot(training, arrangement, passes)?;
+        Some(format!("{} does not support {what} ({instead})", engine.title()))
+    }
+}
+
+impl Space {
+    /// Enumerates what `recipe` leaves open on `host` for a batch of `batch` samples.
+    pub fn of(
+        recipe: &Recipe,
+        host: &HostFacts,
+        rates: Option<&Rates>,
+        batch: NonZeroU64,
+        abilities: &Abilities,
+    ) -> Self {
+        let device = device(recipe, host);
+        let mut space = Self {
+            batch,
+            pools: pools(recipe, host, rates, device),
+            ways: Vec::new(),
+            shares: recipe.layout.shares.clone().unwrap_or_default(),
+            micros: Vec::new(),
+            left_out: LeftOut::default(),
+        };
+        let mut pins = recipe.layout.clone();
+        if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) = recipe.model {
+            // Nobody asks why what is not there is not spread.
+            pins.expert = pins.expert.or(Some(1));
+        }
+        for pool in 0..u32::try_from(space.pools.len()).expect("pools are few") {
+            for layout in layouts(space.pools[pool as usize].ranks, &pins) {
+                space.add_layout(recipe, pool, layout, abilities);
+            }
+        }
+        space
+    }
+
+    /// Adds the ways of one layout, or the reason why there are none.
+    fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, abilities: &Abilities) {
+        let Pool { threads, device, .. } = self.pools[pool as usize];
+        if let Some(rejection) = does_not_divide(recipe, &layout) {
+            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
+            return;
+        }
+        let shares = reader_shares(self.batch, &layout, &self.shares);
+        let mut micros = micros(&shares, recipe.layout.micro_batch);
+        let is_none = micros.is_empty();
+        let most = shares.iter().copied().max().unwrap_or(0);
+        micros.retain(|micro| most / u64::from(micro.get()) <= MICRO_BATCHES);
+        if micros.is_empty() && !is_none {
+            let rejection = Rejection::CannotRun(format!(
+                "{most} samples of a step on one rank are more than {MICRO_BATCHES} micro-batches"
+            ));
+            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
+            return;
+        }
+        if micros.is_empty() {
+            let rejection = Rejection::BatchDoesNotDivide {
+                batch: self.batch.get(),
+                micro: recipe.layout.micro_batch.unwrap_or(1),
+                replicas: layout.readers(),
+            };
+            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
+            return;
+        }
+        let count = micros.len() as u64;
+        let is_uneven = shares.windows(2).any(|pair| pair[0] != pair[1]);
+        for arrangement in arrangements(recipe, layout, device) {
+            let round = round(&arrangement);
+            let is_whole = |micro: &&NonZeroU32| {
+                let passes = |share: &u64| share / u64::from(micro.get());
+                shares.iter().all(|share| passes(share).is_multiple_of(round.into()))
+            };
+            let mut fitting: Vec<_> = micros.iter().filter(is_whole).copied().collect();
+            let uneven = || {
+                format!("the interleaved schedule needs micro-batches in multiples of its stages: {round}")
+            };
+            let reason = (abilities.worker)(&arrangement, &recipe.model)
+                .or_else(|| (is_uneven && arrangement.zero >= ZeroStage::Zero2).then(|| ONCE_A_STEP.into()))
+                .or_else(|| fitting.is_empty().then(uneven));
+            let mut refused = None;
+            if reason.is_none() && abilities.engine.is_some() {
+                fitting.retain(|micro| {
+                    let reason = abilities.engine_cannot(&arrangement, most / u64::from(micro.get()));
+                    let is_able = reason.is_none();
+                    refused = refused.take().or(reason);
+                    is_able
+                });
+            }
+            let refused = refused.filter(|_| fitting.is_empty()).map(Rejection::EngineCannot);
+            match reason.map(Rejection::CannotRun).or(refused) {
+                Some(rejection) => {
+                    self.left_out.add(count, &rejection, || where_it_runs(&layout, device, threads), 0);
+                }
+                None => {
+                    let micros = self.list(fitting);
+                    self.ways.push(Way { pool, micros, arrangement });
+                }
+            }
+        }
+    }
+
+    /// Index of a list of micro-batches.
+    fn list(&mut self, micros: Vec<NonZeroU32>) -> u32 {
+        let place = self.micros.iter().rposition(|known| *known == micros).unwrap_or_else(|| {
+            self.micros.push(micros);
+            self.micros.len() - 1
+        });
+        u32::try_from(place).expect("lists are few")
+    }
+
+    /// The space that holds one candidate only.
+    pub fn single(candidate: &Candidate) -> Option<Self> {
+        let Candidate { arrangement, ref split, threads, .. } = *candidate;
+        let (layout, device) = (arrangement.layout, arrangement.device);
+        let micro = NonZeroU32::new(split.micro())?;
+        Some(Self {
+            batch: NonZeroU64::new(split.global())?,
+            pools: vec![Pool { ranks: layout.world(), threads, device }],
+            ways: vec![Way { pool: 0, micros: 0, arrangement }],
+            shares: split.shares(layout.expert),
+            micros: vec![vec![micro]],
+            left_out: LeftOut::default(),
+        })
+    }
+
+    /// Micro-batches of a way, ascending.
+    pub fn micros(&self, way: &Way) -> &[NonZeroU32] {
+        &self.micros[way.micros as usize]
+    }
+
+    /// The micro-batch at `place`.
+    pub fn micro(&self, place: Place) -> NonZeroU32 {
+        self.micros(&self.ways[place.way as usize])[place.micro as usize]
+    }
+
+    /// Samples of a step of the reader that reads most.
+    pub fn samples(&self, way: &Way) -> u64 {
+        largest_share(self.batch, &way.arrangement.layout, &self.shares)
+    }
+
+    /// Forward passes of a step of the reader that does most, with the micro-batch at `place`.
+    pub fn micro_batches(&self, place: Place) -> u32 {
+        let samples = self.samples(&self.ways[place.way as usize]);
+        u32::try_from(samples / u64::from(self.micro(place).get())).unwrap_or(u32::MAX)
+    }
+
+    /// All places, in order.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        (0u32..).zip(&self.ways).flat_map(|(way, of)| {
+            let count = u32::try_from(self.micros(of).len()).expect("divisors are few");
+            (0..count).map(move |micro| Place { way, micro })
+        })
+    }
+
+    /// All micro-batches of all ways, ascending.
+    pub fn all_micros(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.micros.iter().flatten().map(|m| m.get()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Number of candidates that can be run.
+    pub fn len(&self) -> u64 {
+        self.ways.iter().map(|way| self.micros(way).len() as u64).sum()
+    }
+
+    /// Whether nothing can be run.
+    pub fn is_empty(&self) -> bool {
+        self.ways.is_empty()
+    }
+
+    /// The candidate at `place`, with its learning rate.
+    pub fn candidate(&self, place: Place, learning_rate: f64) -> Candidate {
+        let way = self.ways[place.way as usize];
+        let pool = self.pools[way.pool as usize];
+        let micro = self.micro(place);
+        let shares = reader_shares(self.batch, &way.arrangement.layout, &self.shares);
+        Candidate {
+            arrangement: way.arrangement,
+            split: BatchSplit::of_shares(&shares, micro).expect("micro-batches divide the shares"),
+            threads: pool.threads,
+            learning_rate,
+        }
+    }
+}
+
+/// The device that trains.
+pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
+    match recipe.cluster.devices {
+        Devices::Cpu => DeviceKind::Cpu,
+        Devices::Cuda => DeviceKind::Cuda,
+        Devices::Auto if host.gpus.is_empty() => DeviceKind::Cpu,
+        Devices::Auto => DeviceKind::Cuda,
+    }
+}
+
+/// Largest number of ranks the planner would choose by itself: one for each core or GPU of all hosts.
+pub fn ranks_most(host: &HostFacts, device: DeviceKind) -> u32 {
+    match device {
+        DeviceKind::Cpu => host.all_cores().max(1),
+        DeviceKind::Cuda => {
+            u32::try_from(host.gpus.len()).unwrap_or(u32::MAX).saturating_mul(host.hosts.get())
+        }
+    }
+}
+
+/// Ranks and threads to try. A pinned number of ranks may be more than the cores; an open one is not.
+fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: DeviceKind) -> Vec<Pool> {
+    let pins = &recipe.layout;
+    let pinned: u32 = [pins.data, pins.tensor, pins.pipeline, pins.context, pins.expert]
+        .into_iter()
+        .flatten()
+        .fold(1, u32::saturating_mul);
+    let ranks: Vec<u32> = match recipe.cluster.ranks {
+        Some(ranks) => vec![ranks],
+        None => {
+            let most = ranks_most(host, device);
+            let beyond = if device == DeviceKind::Cpu { pinned } else { 0 };
+            (1..=most.max(beyond)).filter(|r| *r <= most || *r == beyond).collect()
+        }
+    };
+    let mut pools = Vec::new();
+    let is_even = |ranks: &u32| ranks.is_multiple_of(pinned) && ranks.is_multiple_of(host.hosts.get());
+    for ranks in ranks.into_iter().filter(is_even) {
+        for threads in threads(host, rates, device, ranks) {
+            pools.push(Pool { ranks, threads, device });
+        }
+    }
+    pools
+}
+
+/// Threads of each of `ranks` ranks: what was measured, otherwise an equal share of the cores.
+fn threads(host: &HostFacts, rates: Option<&Rates>, device: DeviceKind, ranks: u32) -> Vec<u32> {
+    let measured = rates.iter().flat_map(|rates| &rates.by_ranks);
+    let mut threads: Vec<u32> =
+        measured.filter(|r| r.ranks == ranks && r.device == device).map(|r| r.threads.max(1)).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    if threads.is_empty() {
+        threads.push((host.all_cores() / ranks).max(1));
+    }
+    threads
+}
+
+/// Samples of a step that each reader reads; empty when the batch does not divide. `shares` are the relative shares of
+/// the data replicas, empty when all are alike.
+fn reader_shares(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> Vec<u64> {
+    let expert = u64::from(layout.expert.get());
+    let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
+    let of = |share: u64, all: u64| {
+        let samples = batch.get() * share;
+        samples.is_multiple_of(all * expert).then(|| samples / (all * expert))
+    };
+    let data = layout.data.get();
+    let replicas: Option<Vec<u64>> = if shares.is_empty() {
+        (0..data).map(|_| of(1, data.into())).collect()
+    } else {
+        shares.iter().map(|share| of(u64::from(*share), all)).collect()
+    };
+    let each = replicas.unwrap_or_default().into_iter();
+    each.flat_map(|samples| (0..expert).map(move |_| samples)).collect()
+}
+
+/// Samples of a step that the reader reads who reads most, of a batch that divides.
+fn largest_share(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> u64 {
+    let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
+    match shares.iter().max() {
+        Some(most) => batch.get() * u64::from(*most) / (all * u64::from(layout.expert.get())),
+        None => batch.get() / u64::from(layout.readers()),
+    }
+}
+
+/// Micro-batches of all readers' shares, ascending; empty when the batch does not divide.
+fn micros(shares: &[u64], pinned: Option<u32>) -> Vec<NonZeroU32> {
+    let Some(common) = shares.iter().copied().reduce(greatest_divisor) else { return Vec::new() };
+    let sizes = divisors(common).into_iter().filter_map(|d| u32::try_from(d).ok());
+    let wanted = sizes.filter(|d| pinned.is_none_or(|p| p == *d));
+    wanted.filter_map(NonZeroU32::new).collect()
+}
+
+/// The greatest common divisor (Euclid).
+fn greatest_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_divisor(b, a % b) }
+}

@@ -1,0 +1,259 @@
+use super::*;
+use crate::sample;
+use dtrain_protocol::ability::cannot_run;
+use dtrain_recipes::{
+    Cluster, Compression, Host, LayoutPins, PipelineSchedule, Precision, Recompute, Synchronisation,
+};
+use proptest::prelude::*;
+
+fn everything(_: &Arrangement, _: &Model) -> Option<String> {
+    None
+}
+
+fn space(recipe: &Recipe, cores: u32, batch: u64, ability: Ability) -> Space {
+    let abilities = Abilities { worker: ability, engine: None };
+    Space::of(recipe, &sample::host(cores), None, NonZeroU64::new(batch).expect("positive"), &abilities)
+}
+
+fn each(space: &Space) -> Vec<Candidate> {
+    space.places().map(|place| space.candidate(place, 1e-3)).collect()
+}
+
+proptest! {
+    #[test]
+    fn every_candidate_keeps_the_products(cores in 1u32..13, batch in 1u64..97) {
+        let recipe = sample::recipe();
+        let space = space(&recipe, cores, batch, everything);
+        let all = each(&space);
+        prop_assert_eq!(all.len() as u64, space.len());
+        for candidate in all {
+            prop_assert_eq!(candidate.split.global(), batch);
+            prop_assert_eq!(candidate.split.replicas(), candidate.arrangement.layout.readers());
+            prop_assert!(candidate.arrangement.layout.world() <= cores);
+            prop_assert!(candidate.arrangement.layout.world() * candidate.threads <= cores);
+        }
+    }
+
+    #[test]
+    fn all_factorisations_are_found(ranks in 1u32..49) {
+        let all = layouts(ranks, &LayoutPins::default());
+        let mut brute = 0;
+        for t in 1..=ranks { for c in 1..=ranks / t { for e in 1..=ranks / t / c { for d in 1..=ranks / t / c / e {
+            if ranks.is_multiple_of(t * c * e * d) { brute += 1; }
+        } } } }
+        prop_assert_eq!(all.len(), brute);
+        prop_assert!(all.iter().all(|layout| layout.world() == ranks));
+    }
+}
+
+#[test]
+fn pins_are_respected() {
+    let mut recipe = sample::recipe();
+    recipe.layout = LayoutPins {
+        data: Some(3),
+        micro_batch: Some(2),
+        recompute: Some(Recompute::Full),
+        ..Default::default()
+    };
+    let space = space(&recipe, 8, 36, everything);
+    let all = each(&space);
+    assert!(!all.is_empty());
+    for candidate in all {
+        assert_eq!((candidate.arrangement.layout.data.get(), candidate.split.micro()), (3, 2));
+        assert_eq!(candidate.arrangement.recompute, Recompute::Full);
+    }
+}
+
+#[test]
+fn replicas_are_alike_as_the_recipe_says_and_one_needs_nobody() {
+    let mut recipe = sample::recipe();
+    let is_exact = |recipe: &Recipe| {
+        let space = space(recipe, 2, 32, cannot_run);
+        each(&space)
+            .iter()
+            .map(|c| (c.arrangement.replicas(), c.arrangement.sync.is_exact()))
+            .collect::<Vec<_>>()
+    };
+    assert!(is_exact(&recipe).iter().all(|(_, is_exact)| *is_exact), "it is never chosen");
+    recipe.sync = Synchronisation { compress: Compression::Bf16, ..Synchronisation::EXACT };
+    let found = is_exact(&recipe);
+    assert!(found.iter().all(|(replicas, is_exact)| *is_exact == (*replicas == 1)));
+    assert!(found.iter().any(|(replicas, _)| *replicas == 2));
+}
+
+#[test]
+fn pinned_replicas_may_be_more_than_the_cores() {
+    let mut recipe = sample::recipe();
+    recipe.layout.data = Some(4);
+    let space = space(&recipe, 1, 8, cannot_run);
+    assert_eq!(space.pools, [Pool { ranks: 4, threads: 1, device: DeviceKind::Cpu }]);
+    assert!(!space.is_empty());
+}
+
+/// A worker that splits no sequences.
+fn splits_no_sequence(arrangement: &Arrangement, _: &Model) -> Option<String> {
+    let degree = arrangement.layout.context;
+    (degree.get() > 1).then(|| format!("no work is cut along this axis: context {degree}"))
+}
+
+#[test]
+fn what_is_left_out_has_a_reason_and_a_count() {
+    let refused = space(&sample::recipe(), 2, 32, splits_no_sequence);
+    assert!(each(&refused).iter().all(|c| c.arrangement.layout.context.get() == 1));
+    let groups = refused.left_out.groups();
+    let context = groups.iter().find(|g| g.heading.ends_with("axis: context")).expect("context is left out");
+    // 3 zero stages × nothing, the attention core, or all of every block, every second or every fourth is computed
+    // again; zero 3 only with all of every block; each × 2 precisions × 6 micro-batches.
+    assert_eq!(context.count, (3 * 5 + 1) * 2 * 6);
+    let able = space(&sample::recipe(), 2, 32, cannot_run);
+    assert!(each(&able).iter().all(|c| c.arrangement.precision == Precision::F32));
+    assert!(able.left_out.groups().iter().any(|g| g.heading.contains("bf16")));
+}
+
+#[test]
+fn a_batch_that_no_replica_count_divides_is_said() {
+    let mut recipe = sample::recipe();
+    recipe.layout.data = Some(2);
+    let space = space(&recipe, 2, 15, cannot_run);
+    assert!(space.is_empty());
+    let groups = space.left_out.groups();
+    assert_eq!(groups[0].heading, "a batch of 15 does not split evenly over the replicas");
+}
+
+#[test]
+fn both_ways_to_hold_a_sequence_are_offered_where_it_divides() {
+    let mut recipe = sample::recipe();
+    recipe.layout.tensor = Some(4);
+    let offered = |recipe: &Recipe| {
+        let space = space(recipe, 4, 32, everything);
+        let mut all: Vec<bool> = space.ways.iter().map(|way| way.arrangement.sequence).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    assert_eq!(offered(&recipe), [false, true]);
+    recipe.layout.sequence = Some(false);
+    assert_eq!(offered(&recipe), [false]);
+    recipe.layout.sequence = None;
+    if let Model::Decoder(d) = &mut recipe.model {
+        d.context = 250;
+    }
+    assert_eq!(offered(&recipe), [false], "250 tokens have no four equal parts");
+}
+
+#[test]
+fn a_sequence_is_cut_into_two_pieces_a_rank() {
+    let mut recipe = sample::recipe();
+    recipe.layout.context = Some(4);
+    assert!(!space(&recipe, 4, 32, everything).is_empty());
+    if let Model::Decoder(d) = &mut recipe.model {
+        d.context = 252;
+    }
+    let space = space(&recipe, 4, 32, everything);
+    assert!(space.is_empty());
+    let groups = space.left_out.groups();
+    assert_eq!(groups[0].rejection.to_string(), "model.context = 252 cannot be split 8 ways");
+}
+
+#[test]
+fn chunks_and_schedules_are_those_that_are_possible() {
+    let mut recipe = sample::recipe();
+    recipe.layout.pipeline = Some(2);
+    let of = |recipe: &Recipe| {
+        let space = space(recipe, 2, 24, everything);
+        for place in space.places() {
+            let (way, passes) = (space.ways[place.way as usize], space.micro_batches(place));
+            let shape =
+                crate::step::schedule::Shape { stages: 2, chunks: way.arrangement.chunks, micros: passes };
+            assert!(crate::step::schedule::is_possible(way.arrangement.schedule, shape));
+        }
+        let mut all: Vec<_> =
+            space.ways.iter().map(|way| (way.arrangement.schedule, way.arrangement.chunks)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+    // Four blocks: two chunks of two stages, not three.
+    assert_eq!(of(&recipe), [(Gpipe, 1), (OneForwardOneBackward, 1), (Interleaved, 2), (ZeroBubble, 1)]);
+    recipe.layout.chunks = Some(2);
+    assert_eq!(of(&recipe), [(Interleaved, 2)]);
+    recipe.layout.schedule = Some(Interleaved);
+    recipe.layout.chunks = Some(3);
+    assert!(of(&recipe).is_empty());
+}
+
+#[test]
+fn recompute_of_some_blocks_is_offered_where_it_differs() {
+    let mut recipe = sample::recipe();
+    recipe.layout.recompute = Some(Recompute::Full);
+    let every = |recipe: &Recipe, cores| {
+        let space = space(recipe, cores, 32, everything);
+        let mut all: Vec<u32> = space.ways.iter().map(|way| way.arrangement.recompute_every).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    assert_eq!(every(&recipe, 1), [1, 2, 4]);
+    recipe.layout.pipeline = Some(4);
+    assert_eq!(every(&recipe, 4), [1], "a block a stage");
+}
+
+#[test]
+fn zero_3_computes_every_block_again() {
+    let mut recipe = sample::recipe();
+    recipe.layout.zero = Some(ZeroStage::Zero3);
+    recipe.layout.data = Some(2);
+    let space = space(&recipe, 2, 32, everything);
+    assert!(!space.is_empty());
+    let is_full =
+        |way: &Way| (way.arrangement.recompute, way.arrangement.recompute_every) == (Recompute::Full, 1);
+    assert!(space.ways.iter().all(is_full));
+}
+
+#[test]
+fn shards_are_all_replicas_or_those_of_a_host() {
+    let mut recipe = sample::recipe();
+    recipe.layout.data = Some(8);
+    recipe.layout.zero = Some(ZeroStage::Zero1);
+    let shards = |recipe: &Recipe| {
+        let mut all: Vec<u32> =
+            space(recipe, 8, 32, everything).ways.iter().map(|way| way.arrangement.shard).collect();
+        all.dedup();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    assert_eq!(shards(&recipe), [8]);
+    let host = |address: &str| Host { address: address.into(), port: 22, user: None, via: None };
+    recipe.cluster = Cluster { hosts: vec![host("a"), host("b")], ..recipe.cluster };
+    assert_eq!(shards(&recipe), [4, 8]);
+    recipe.layout.shard = Some(2);
+    assert_eq!(shards(&recipe), [2]);
+    recipe.layout.shard = Some(3);
+    assert!(shards(&recipe).is_empty(), "3 does not divide 8");
+}
+
+#[test]
+fn uneven_replicas_share_the_batch_as_they_are_told() {
+    let mut recipe = sample::recipe();
+    recipe.layout.shares = Some(vec![3, 1]);
+    recipe.layout.data = Some(2);
+    let space = space(&recipe, 2, 32, everything);
+    assert!(!space.is_empty());
+    for place in space.places() {
+        let candidate = space.candidate(place, 0.0);
+        let passes = |reader| candidate.split.micro_batches_of(reader).get();
+        assert_eq!(passes(0), 3 * passes(1));
+        assert_eq!((candidate.split.share(0), candidate.split.share(1)), (0..24, 24..32));
+        assert_eq!(space.micro_batches(place), passes(0), "the slowest decides");
+        assert!(candidate.arrangement.zero <= ZeroStage::Zero1);
+        let alone = Space::single(&candidate).expect("a candidate is a space");
+        assert_eq!(alone.candidate(Place { way: 0, micro: 0 }, 0.0), candidate);
+    }
+    let groups = space.left_out.groups();
+    assert!(groups.iter().any(|g| g.heading.contains("only once per step")), "{groups:?}");
+    recipe.train.batch = dtrain_recipes::Choice::Auto;
+    let odd = self::space(&recipe, 2, 30, everything);
+    assert!(odd.is_empty(), "30 samples have no quarter");
+}

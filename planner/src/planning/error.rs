@@ -1,0 +1,162 @@
+//! Why there is no plan.
+
+use crate::layout::candidate::{Rejected, Rejection};
+use dtrain_protocol::Untrainable;
+use std::fmt::Write;
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// Every candidate was left out.
+    #[error("{}", nothing_fits(rejected))]
+    NothingFits {
+        /// The reasons, with counts and the nearest candidate of each; the most frequent first.
+        rejected: Vec<Rejected>,
+    },
+    /// The ranks do not go evenly over the hosts.
+    #[error(
+        "cluster.ranks = {ranks} cannot be divided evenly over {hosts} hosts; set a multiple of {hosts}, \
+        or remove it"
+    )]
+    UnevenHosts {
+        /// The ranks asked for.
+        ranks: u32,
+        /// Hosts of the cluster.
+        hosts: u32,
+    },
+    /// The recipe asks for a GPU that is not there.
+    #[error(
+        "cluster.devices = \"cuda\", but {host} has no CUDA device that this binary can use; build with `--features cuda` on a host with an NVIDIA driver, or set cluster.devices = \"cpu\""
+    )]
+    NoGpu {
+        /// The host.
+        host: String,
+    },
+    /// Epochs may end the training, and nobody counted the samples.
+    #[error(
+        "objective.stop.epochs needs the number of training samples, which is unknown; set steps, samples, \
+        tokens or time instead"
+    )]
+    SamplesUnknown,
+    /// The worker cannot train what the recipe says.
+    #[error("{0}")]
+    Untrainable(Untrainable),
+    /// Zero 3 is pinned beside a recompute that the worker does not have with it.
+    #[error(
+        "layout.zero = 3 gathers every block again for the backward pass, and so needs recomputation; \
+        set layout.recompute = \"full\" of every block, or a zero of 2 or less"
+    )]
+    GathersWithoutRecompute,
+    /// Nothing says when training ends.
+    #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]
+    NoEnd,
+    /// The data has fewer samples than one step takes.
+    #[error(
+        "train.batch is {batch}, and the data has {samples} samples to train on; use a smaller batch, or more data"
+    )]
+    BatchBeyondData {
+        /// Samples of one step.
+        batch: u64,
+        /// Samples of the training data.
+        samples: u64,
+    },
+    /// A step has more micro-batches on a rank than are sent to one.
+    #[error(
+        "train.batch is {batch}, which is {passes} micro-batches of {micro} on each of {replicas} replicas; \
+        at most {} are run in one step: use a larger layout.micro_batch, or a smaller batch",
+        crate::planning::precheck::MICRO_BATCHES
+    )]
+    TooManyMicroBatches {
+        /// Samples of one step.
+        batch: u64,
+        /// Samples of one forward pass.
+        micro: u32,
+        /// Replicas at the most.
+        replicas: u32,
+        /// Forward passes of one rank.
+        passes: u64,
+    },
+    /// The batch is zero.
+    #[error("train.batch must be at least 1")]
+    EmptyBatch,
+}
+
+/// All reasons, the most telling first: memory, then the batch, then the model, then the worker.
+fn nothing_fits(rejected: &[Rejected]) -> String {
+    let mut groups: Vec<&Rejected> = rejected.iter().collect();
+    groups.sort_by_key(|group| telling(&group.rejection));
+    let Some(first) = groups.first() else {
+        return "no layout is left: the product of the pinned axes does not match the pinned number of ranks \
+                (cluster.ranks must be a multiple of the product of the layout's axes)"
+            .into();
+    };
+    let mut text = format!("no layout fits; the nearest is {}: {}", first.nearest, first.rejection);
+    if let Some(hint) = hint(first) {
+        write!(text, "; {hint}").expect("a string takes all text");
+    }
+    for group in &groups[1..] {
+        write!(text, "\n  {} rejected: {}", group.count, group.heading).expect("a string takes all text");
+    }
+    text
+}
+
+fn telling(rejection: &Rejection) -> u8 {
+    match rejection {
+        Rejection::TooMuchMemory { .. } => 0,
+        Rejection::BatchDoesNotDivide { .. } => 1,
+        Rejection::DoesNotDivide { .. } => 2,
+        Rejection::EngineCannot(_) => 3,
+        Rejection::CannotRun(_) => 4,
+    }
+}
+
+fn hint(group: &Rejected) -> Option<&'static str> {
+    match &group.rejection {
+        // All of it is computed again already.
+        Rejection::TooMuchMemory { .. } if group.nearest.contains("full recompute") => {
+            Some("use a smaller model, a shorter model.context, or more or larger devices")
+        }
+        Rejection::TooMuchMemory { .. } => {
+            Some("use a smaller model, a shorter model.context or layout.recompute = \"full\"")
+        }
+        Rejection::BatchDoesNotDivide { .. } => {
+            Some("choose a train.batch that is a multiple of layout.data × layout.micro_batch")
+        }
+        Rejection::DoesNotDivide { .. } => Some("unpin that axis of [layout], or change the size"),
+        Rejection::CannotRun(_) => Some("unpin it in the recipe"),
+        // It says what to do.
+        Rejection::EngineCannot(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::Bytes;
+
+    #[test]
+    fn the_message_names_the_nearest_the_numbers_and_a_way_out() {
+        let group = |rejection: Rejection, count| Rejected {
+            heading: rejection.heading(),
+            count,
+            nearest: "one rank of 2 threads, micro-batch 1 × 8".into(),
+            rejection,
+        };
+        let memory = Rejection::TooMuchMemory { needed: Bytes(3 << 30), available: Bytes(2 << 30) };
+        let worker = Rejection::CannotRun("the worker does not cut tensors".into());
+        let full = Rejected {
+            nearest: "one GPU, 1 micro-batch of 1, full recompute".into(),
+            ..group(memory.clone(), 7)
+        };
+        let text = PlanError::NothingFits { rejected: vec![full] }.to_string();
+        assert!(text.contains("full recompute: it needs 3.0 GiB"), "{text}");
+        assert!(!text.contains("layout.recompute"), "nothing is advised that is done already: {text}");
+        let text = PlanError::NothingFits { rejected: vec![group(worker, 90), group(memory, 7)] }.to_string();
+        assert_eq!(
+            text,
+            "no layout fits; the nearest is one rank of 2 threads, micro-batch 1 × 8: it needs 3.0 GiB on each \
+             rank; 2.0 GiB are available; use a smaller model, a shorter model.context or \
+             layout.recompute = \"full\"\n  90 rejected: the worker does not cut tensors"
+        );
+    }
+}

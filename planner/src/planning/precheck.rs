@@ -1,0 +1,161 @@
+//! What can be refused before anything is searched, measured or started.
+//!
+//! `check` asks this with what is at hand, `plan` and `run` with everything; so the first never accepts what the others refuse here.
+
+use crate::layout::space;
+use crate::planning::error::PlanError;
+use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
+use dtrain_recipes::{Choice, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
+
+/// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
+pub const MICRO_BATCHES: u64 = 16_384;
+
+/// Refuses what no plan can be made of. `host` is `None` where the training hosts cannot be asked, `samples` (to train on)
+/// where nobody counted them.
+pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>) -> Result<(), PlanError> {
+    if let Some(missing) = cannot_train(&recipe.model, easiest(&recipe.train.precision)) {
+        return Err(PlanError::Untrainable(missing));
+    }
+    let hosts = host.map_or_else(|| recipe.cluster.host_count().max(1), |host| host.hosts.get());
+    if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(hosts)) {
+        return Err(PlanError::UnevenHosts { ranks, hosts });
+    }
+    if let Some(host) = host
+        && space::device(recipe, host) == DeviceKind::Cuda
+        && host.gpus.is_empty()
+    {
+        return Err(PlanError::NoGpu { host: host.name.clone() });
+    }
+    if let Model::Command(_) = recipe.model {
+        return Ok(());
+    }
+    if gathers_in_vain(&recipe.layout) {
+        return Err(PlanError::GathersWithoutRecompute);
+    }
+    let Some(batch) = smallest(&recipe.train.batch) else { return Ok(()) };
+    fills(batch, samples)?;
+    match (recipe.layout.micro_batch, host) {
+        (Some(micro), Some(host)) => few_passes(recipe, host, batch, micro),
+        _ => Ok(()),
+    }
+}
+
+/// Whether zero 3 is pinned beside a recompute that the worker cannot have with it: what it gathers again, it computes again.
+/// Other engines can, so that the recipe is valid.
+fn gathers_in_vain(pins: &LayoutPins) -> bool {
+    let is_other = pins.recompute.is_some_and(|recompute| recompute != Recompute::Full);
+    pins.zero == Some(ZeroStage::Zero3) && (is_other || pins.recompute_every.is_some_and(|every| every > 1))
+}
+
+/// Refuses a batch that the data cannot fill.
+pub(crate) fn fills(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
+    match samples.filter(|samples| *samples < batch) {
+        Some(samples) => Err(PlanError::BatchBeyondData { batch, samples }),
+        None => Ok(()),
+    }
+}
+
+/// A precision that the worker has, where the recipe allows one.
+fn easiest(precision: &Choice<Precision>) -> Precision {
+    match precision {
+        Choice::Pinned(precision) => *precision,
+        Choice::Among(all) if all.iter().all(|precision| *precision == Precision::Fp8) => Precision::Fp8,
+        Choice::Auto | Choice::Among(_) | Choice::Log { .. } => Precision::F32,
+    }
+}
+
+/// The smallest batch that the recipe allows; `None` where the planner chooses it.
+fn smallest(batch: &Choice<Samples>) -> Option<u64> {
+    match batch {
+        Choice::Auto => None,
+        Choice::Pinned(batch) | Choice::Log { low: batch, .. } => Some(batch.0),
+        Choice::Among(batches) => batches.iter().map(|batch| batch.0).min(),
+    }
+}
+
+/// Refuses a step of more micro-batches than a rank is sent, also with as many replicas as there can be.
+fn few_passes(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Result<(), PlanError> {
+    let most = || space::ranks_most(host, space::device(recipe, host));
+    let replicas = recipe.layout.data.or(recipe.cluster.ranks).unwrap_or_else(most).max(1);
+    let passes = batch / (u64::from(micro) * u64::from(replicas)).max(1);
+    if passes <= MICRO_BATCHES || recipe.layout.shares.is_some() {
+        return Ok(());
+    }
+    Err(PlanError::TooManyMicroBatches { batch, micro, replicas, passes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use dtrain_recipes::{Decoder, Devices, Window};
+
+    fn refused(change: impl Fn(&mut Recipe), samples: Option<u64>) -> String {
+        let mut recipe = sample::recipe();
+        change(&mut recipe);
+        precheck(&recipe, Some(&sample::host(2)), samples).expect_err("it cannot be trained").to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_trained_is_refused_without_a_search() {
+        let batch = |batch| Choice::Pinned(Samples(batch));
+        let pinned = refused(|recipe| recipe.train.batch = batch(64), Some(63));
+        assert!(pinned.contains("train.batch is 64, and the data has 63 samples"), "{pinned}");
+        let gathers = refused(
+            |recipe| {
+                recipe.layout.zero = Some(ZeroStage::Zero3);
+                recipe.layout.recompute = Some(Recompute::None);
+            },
+            None,
+        );
+        assert!(gathers.contains("layout.zero = 3") && gathers.contains("full"), "{gathers}");
+        let many = |recipe: &mut Recipe| recipe.train.batch = Choice::Among(vec![Samples(128), Samples(64)]);
+        assert!(refused(many, Some(63)).contains("train.batch is 64"));
+        let passes = refused(
+            |recipe| {
+                recipe.train.batch = batch(400_000);
+                recipe.layout.micro_batch = Some(1);
+                recipe.cluster.ranks = Some(2);
+            },
+            None,
+        );
+        assert!(passes.contains("200000 micro-batches of 1 on each of 2 replicas"), "{passes}");
+        let gpu = refused(|recipe| recipe.cluster.devices = Devices::Cuda, None);
+        assert!(gpu.contains("has no CUDA device"), "{gpu}");
+    }
+
+    #[test]
+    fn what_the_worker_cannot_train_is_refused_with_its_key_and_the_engines_that_can() {
+        let fp8 = refused(|recipe| recipe.train.precision = Choice::Pinned(Precision::Fp8), None);
+        assert!(fp8.starts_with("`train.precision`: dtrain's own worker has no fp8; plan for"), "{fp8}");
+        let either = |recipe: &mut Recipe| {
+            recipe.train.precision = Choice::Among(vec![Precision::Fp8, Precision::F32]);
+        };
+        let mut recipe = sample::recipe();
+        either(&mut recipe);
+        assert_eq!(precheck(&recipe, Some(&sample::host(2)), None), Ok(()), "f32 is left");
+        let window = Some(Window { tokens: 8, every: Some(2) });
+        let windowed = refused(|recipe| decoder(recipe).window = window, None);
+        assert!(windowed.contains("`model.window`") && windowed.contains("with megatron, torchtitan or jax"));
+        let further = refused(|recipe| decoder(recipe).mtp_layers = 1, None);
+        assert!(further.contains("`model.mtp_layers`"), "{further}");
+        let wide = |recipe: &mut Recipe| {
+            let decoder = decoder(recipe);
+            (decoder.head_width, decoder.rotary_base) = (Some(48), Some(500_000));
+        };
+        wide(&mut recipe);
+        assert_eq!(precheck(&recipe, Some(&sample::host(2)), None), Ok(()), "the worker trains these");
+    }
+
+    fn decoder(recipe: &mut Recipe) -> &mut Decoder {
+        let Model::Decoder(decoder) = &mut recipe.model else { unreachable!("the sample is one") };
+        decoder
+    }
+
+    #[test]
+    fn what_only_the_hosts_know_is_not_asked_without_them() {
+        let mut recipe = sample::recipe();
+        recipe.cluster.devices = Devices::Cuda;
+        assert_eq!(precheck(&recipe, None, Some(1_000_000)), Ok(()));
+    }
+}

@@ -1,0 +1,249 @@
+//! Bytes one rank holds at the peak of a step, by what they are for.
+//!
+//! Counts what the worker keeps: f32 weights, gradients and optimizer state, the tensors every operation saves
+//! for its backward, the logits, the buffers of communication, and the process itself.
+
+mod kept;
+
+#[cfg(test)]
+mod tests;
+
+use crate::layout::parameters::Parts;
+use crate::step::schedule::{self, Shape, chunks_of};
+use dtrain_protocol::mapping::{MAIL_VALUES, SLOT_VALUES};
+use dtrain_protocol::{Arrangement, DeviceKind};
+use dtrain_recipes::{
+    Bytes, Compression, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage,
+};
+use kept::{Cut, Kept, kept};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of one rank at the peak of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Weights, with their copies in a shorter format, and what is gathered of others' shards.
+    pub weights: Bytes,
+    /// Gradients, with the sum over micro-batches.
+    pub gradients: Bytes,
+    /// Moments of the optimizer, and what replicas keep that are alike approximately.
+    pub optimizer: Bytes,
+    /// Values kept for backward, over all micro-batches alive at once.
+    pub activations: Bytes,
+    /// The output of the head, its softmax and its gradient.
+    pub logits: Bytes,
+    /// Buffers of communication.
+    pub buckets: Bytes,
+    /// The copy of this rank's share of the state while a checkpoint is written.
+    pub checkpoint: Bytes,
+    /// The process itself: what was resident before the model was built, code, stacks.
+    pub baseline: Bytes,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> Bytes {
+        Bytes(self.categories().iter().map(|(_, bytes)| bytes.0).sum())
+    }
+
+    /// The parts with their names, in a fixed order.
+    pub fn categories(&self) -> [(&'static str, Bytes); 8] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("logits", self.logits),
+            ("buckets", self.buckets),
+            ("checkpoint", self.checkpoint),
+            ("baseline", self.baseline),
+        ]
+    }
+}
+
+/// What decides the memory of a rank, whatever its batch is split into.
+#[derive(Clone, Copy, Debug)]
+pub struct Held<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Its parts as the largest rank of the layout holds them.
+    pub parts: &'a Parts,
+    /// Optimizer.
+    pub optimizer: &'a Optimizer,
+    /// How the work is arranged.
+    pub arrangement: Arrangement,
+    /// Bytes of the process itself.
+    pub baseline: u64,
+}
+
+/// Ranks of every pipeline stage: what they hold whatever passes through them, and what a sample leaves in them.
+#[derive(Clone, Debug)]
+pub struct Stages {
+    arrangement: Arrangement,
+    stages: Vec<Stage>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    /// All but activations and logits.
+    held: Memory,
+    /// Bytes of a sample in the blocks, for as long as its micro-batch is alive.
+    stored: u64,
+    /// Bytes of a sample in the block that is at work, and before the first one.
+    working: u64,
+    /// Bytes of a sample in the head.
+    logits: u64,
+}
+
+impl Stages {
+    /// All stages of a pipeline.
+    pub fn of(held: &Held<'_>) -> Self {
+        let kept = kept_of(held);
+        let stages = held.arrangement.layout.pipeline.get();
+        Self {
+            arrangement: held.arrangement,
+            stages: (0..stages).map(|stage| of_stage(held, &kept, stage)).collect(),
+        }
+    }
+
+    /// Bytes of the heaviest rank, in a step of `micro_batches` forward passes of `micro` samples. The heaviest stage is
+    /// found, not assumed: it is often the last.
+    pub fn peak(&self, split: (u32, u32)) -> Memory {
+        self.stages(split).max_by_key(|m| m.total()).unwrap_or_default()
+    }
+
+    /// Bytes of a rank of every stage, from the first to the last.
+    pub fn each(&self, split: (u32, u32)) -> Vec<Memory> {
+        self.stages(split).collect()
+    }
+
+    fn stages(&self, split: (u32, u32)) -> impl Iterator<Item = Memory> + '_ {
+        (0..self.arrangement.layout.pipeline.get()).map(move |stage| self.passing(stage, split))
+    }
+
+    /// Bytes of a rank of stage `index`, with what passes leave for their backward: in the blocks with what is before
+    /// them, and after them.
+    fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> Memory {
+        let Arrangement { layout, schedule, chunks, .. } = self.arrangement;
+        let Stage { held, stored, working, logits } = self.stages[index as usize];
+        let shape = Shape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
+        let alive = u64::from(schedule::alive(schedule, shape, index));
+        // Backward begins at once where forward ends, but all forwards of GPipe end before the first backward, and the
+        // weights of the head wait for a zero bubble.
+        let heads = match schedule {
+            PipelineSchedule::Gpipe | PipelineSchedule::ZeroBubble => alive.min(u64::from(micro_batches)),
+            PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => 1,
+        };
+        let samples = u64::from(micro);
+        let in_blocks = (stored * alive).div_ceil(u64::from(chunks));
+        Memory {
+            activations: Bytes(samples * (in_blocks + working)),
+            logits: Bytes(samples * logits * heads),
+            ..held
+        }
+    }
+}
+
+fn is_on_host(arrangement: &Arrangement) -> bool {
+    arrangement.device == DeviceKind::Cpu
+}
+
+fn kept_of(held: &Held<'_>) -> Kept {
+    let Arrangement { layout, sequence, precision, recompute, .. } = held.arrangement;
+    let cut = Cut { tensor: layout.tensor.get().into(), sequence, context: layout.context.get().into() };
+    let fused = is_on_host(&held.arrangement) && precision == Precision::F32;
+    kept(held.model, cut, recompute, precision, fused)
+}
+
+fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
+    let Held { model, arrangement, baseline, .. } = held;
+    let parts = held.parts.stage(arrangement, stage);
+    let (parameters, largest) = (parts.all().all(), parts.largest.all());
+    let shard = u64::from(arrangement.shard);
+    // Of an expert, only those ranks of a shard group share the state that hold it.
+    let of_experts = u64::from(arrangement.expert_shard().unwrap_or(1));
+    let shared = parts.all().dense.div_ceil(shard) + parts.all().experts.div_ceil(of_experts);
+    let share = |at: ZeroStage| if arrangement.zero >= at { shared } else { parameters };
+    let is_sharded = |at: ZeroStage| arrangement.zero >= at && shard > 1;
+    let copies = match arrangement.precision {
+        Precision::F32 => 4,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 6,
+    };
+    // The values of a part that computes, the pack they came in, and the next on its way.
+    let gathered = if is_sharded(ZeroStage::Zero3) { 3 * 4 * largest } else { 0 };
+    let moments = moments(held.optimizer);
+    let replicas = u64::from(arrangement.replicas());
+    // Each writes its share; of an expert only those that hold it write.
+    let written = parts.all().dense + u64::from(arrangement.layout.expert.get()) * parts.all().experts;
+    let saved = if is_on_host(arrangement) { 4 * (1 + moments) * written / replicas } else { 0 };
+    let held = Memory {
+        weights: Bytes(copies * share(ZeroStage::Zero3) + gathered),
+        // Fresh gradients of a part lie beside the sums until they are added.
+        gradients: Bytes(4 * (share(ZeroStage::Zero2) + largest)),
+        optimizer: Bytes(4 * (moments * share(ZeroStage::Zero1) + kept_apart(arrangement) * parameters)),
+        activations: Bytes(0),
+        logits: Bytes(0),
+        buckets: Bytes(buffers(arrangement, parameters, largest)),
+        checkpoint: Bytes(saved),
+        baseline: Bytes(*baseline),
+    };
+    let (first, last) = (stage == 0, stage + 1 == arrangement.layout.pipeline.get());
+    let (mut blocks, mut again) = (0, 0);
+    for run in chunks_of(stage, arrangement, model.blocks()) {
+        blocks += run.len() as u64;
+        again += u64::from((run.end - run.start).div_ceil(arrangement.recompute_every));
+    }
+    if arrangement.recompute == Recompute::None {
+        again = 0;
+    }
+    let working = if again > 0 { kept.again_working } else { kept.block_working };
+    let logits = if last { kept.logits } else { 0 };
+    // The logits are gone before gradients pass through a block: the larger of the two counts.
+    let working = working.saturating_sub(logits) + if first { kept.outer } else { 0 };
+    Stage { held, stored: again * kept.again_stored + (blocks - again) * kept.block_stored, working, logits }
+}
+
+/// Bytes of what lies ready to be sent, and of the memory that the ranks of a host show to each other.
+fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
+    let Arrangement { layout, zero, shard, .. } = arrangement;
+    let [replicas, tensor] = [arrangement.replicas(), layout.tensor.get()].map(u64::from);
+    let gradients = match (replicas > 1, zero) {
+        (false, _) => 0,
+        (true, ZeroStage::Zero0) => 4 * parameters,
+        // Units that travel: of zero 1 some more, but only while what was kept for backward is let go.
+        (true, ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3) => 2 * 4 * largest,
+    };
+    if !is_on_host(arrangement) {
+        return gradients;
+    }
+    // Two slots a rank of every group that sums or gathers, and two mails each way to every neighbour.
+    let across = u64::from(arrangement.replicas() / (*shard).max(1));
+    let groups =
+        if *zero == ZeroStage::Zero0 { [replicas, 1, tensor] } else { [u64::from(*shard), across, tensor] };
+    let members: u64 = groups.into_iter().filter(|members| *members > 1).sum();
+    let degrees = [layout.pipeline, layout.context, layout.expert].map(|degree| u64::from(degree.get()));
+    let neighbours: u64 = degrees.into_iter().map(|degree| (degree - 1).min(2)).sum();
+    gradients + 2 * members * 4 * SLOT_VALUES as u64 + 4 * neighbours * 4 * MAIL_VALUES as u64
+}
+
+/// Values that replicas keep for each parameter where they are alike approximately: what has not travelled yet; the
+/// weights they last had in common with the momentum of these, and the change that is summed; gradients that are on their
+/// way for some steps.
+fn kept_apart(arrangement: &Arrangement) -> u64 {
+    let sync = &arrangement.sync;
+    let residual = match sync.compress {
+        Compression::None | Compression::F16 | Compression::Bf16 => 0,
+        Compression::PowerSgd { .. } | Compression::TopK { .. } => 1,
+    };
+    let is_sparse = matches!(sync.compress, Compression::TopK { .. });
+    let travelling = if is_sparse { 0 } else { sync.staleness.into() };
+    residual + travelling + if sync.local.is_some() { 3 } else { 0 }
+}
+
+/// Values the optimizer keeps for each parameter.
+pub fn moments(optimizer: &Optimizer) -> u64 {
+    match optimizer.kind {
+        OptimizerKind::Adamw | OptimizerKind::Lamb => 2,
+        OptimizerKind::Lion => 1,
+        OptimizerKind::Sgd => u64::from(optimizer.beta1 > 0.0),
+    }
+}

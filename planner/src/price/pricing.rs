@@ -1,0 +1,117 @@
+//! Spells the price of a place out: the estimate with its interval, the pace, and where the constants come from.
+
+use crate::Candidate;
+use crate::choice::front::Cost;
+use crate::choice::weighed::{Bill, Compromise, Weighed};
+use crate::layout::space::Place;
+use crate::planning::plan::{PlanRequest, Ranked};
+use crate::planning::search::Ranking;
+use crate::price::estimate::Estimate;
+use crate::price::judge::Judge;
+use crate::rates::speeds::Source;
+use crate::training::pace::{Pace, pace};
+use crate::training::when;
+use dtrain_recipes::{Recipe, Seconds};
+
+/// Shortest step in seconds that is believed.
+pub(crate) const STEP_LEAST: f64 = 1e-9;
+
+/// What it takes to spell a place out.
+pub(crate) struct Pricing<'a> {
+    pub(crate) request: &'a PlanRequest<'a>,
+    pub(crate) judge: &'a Judge<'a>,
+    pub(crate) batch: u64,
+    pub(crate) learning_rate: f64,
+}
+
+impl Pricing<'_> {
+    /// The place with its price and its pace.
+    pub(crate) fn ranked(&self, place: Place, tie: bool) -> Ranked {
+        let (request, judge) = (self.request, self.judge);
+        let candidate = judge.space().candidate(place, self.learning_rate);
+        let breakdown = judge.time(place);
+        // A measured profile may round to nothing; a step never takes no time at all.
+        let step = breakdown.total().max(STEP_LEAST);
+        let pace = pace(request.recipe, self.batch, request.train_samples, request.valid_samples, step);
+        let (doubt, resolution) = judge.doubt(place);
+        let memory = judge.memory(place);
+        #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^52")]
+        let tokens = (self.batch * request.recipe.model.sample_tokens()) as f64;
+        let total = total(request.recipe, &pace, &candidate, step, breakdown.forward);
+        let (low, high) = (1.0 / (1.0 + doubt), 1.0 + doubt);
+        let ends = |factor: f64| match (pace.steps, request.recipe.objective.stop.time) {
+            (Some(_), Some(time)) => Seconds((total * factor).min(time.0)),
+            (None, Some(time)) => time,
+            (Some(_) | None, None) => Seconds(total * factor),
+        };
+        let estimate = Estimate {
+            step: Seconds(step),
+            step_low: Seconds(step * low),
+            step_high: Seconds(step * high),
+            breakdown,
+            memory,
+            memory_peak: memory.total(),
+            memory_available: judge.available(&judge.space().ways[place.way as usize]),
+            traffic: judge.traffic(place),
+            tokens_per_second: tokens / step,
+            steps: pace.steps,
+            total: ends(1.0),
+            total_low: ends(low),
+            total_high: ends(high),
+            resolution,
+            source: self.source(place),
+        };
+        Ranked { candidate, estimate: Some(estimate), pace, tie }
+    }
+
+    /// `chosen` beside what nothing betters in time, memory and money.
+    pub(crate) fn weighed(&self, chosen: Place, ranking: &Ranking) -> Weighed<Candidate> {
+        let front = ranking.front.clone().into_points();
+        let front = front.into_iter().map(|point| self.compromise(point.what, point.cost)).collect();
+        let choice = self.compromise(chosen, self.judge.cost(chosen));
+        Weighed::of(choice, front, self.judge.doubt(chosen).1)
+    }
+
+    fn compromise(&self, place: Place, cost: Cost) -> Compromise<Candidate> {
+        let (request, judge) = (self.request, self.judge);
+        let pace =
+            pace(request.recipe, self.batch, request.train_samples, request.valid_samples, cost.step_seconds);
+        let bill = Bill { steps: pace.steps, price: request.recipe.cluster.price };
+        let devices = judge.devices(&judge.space().ways[place.way as usize]);
+        let candidate = judge.space().candidate(place, self.learning_rate);
+        bill.compromise(candidate, cost, judge.memory(place).total(), devices)
+    }
+
+    /// Where the constants come from, in words.
+    fn source(&self, place: Place) -> String {
+        let measured = self.request.rates.map_or(0, |rates| rates.measured_at_ms);
+        let day = when::day(measured);
+        let base = match self.judge.source(place) {
+            Source::Measured => format!("measured on this host on {day}"),
+            Source::Nearby(1) => format!("measured on this host on {day} with one rank, carried over"),
+            Source::Nearby(ranks) => {
+                format!("measured on this host on {day} with {ranks} ranks, carried over")
+            }
+            Source::Datasheet => "data sheet, not measured; `dtrain probe` measures this machine".into(),
+        };
+        let factors = self.judge.factors();
+        if factors.observations == 0 {
+            return base;
+        }
+        let trials = if factors.observations == 1 { "trial" } else { "trials" };
+        format!(
+            "{base}; corrected by {} earlier {trials}: compute × {:.2}, communication × {:.2}",
+            factors.observations, factors.compute, factors.communication
+        )
+    }
+}
+
+/// Seconds of all steps and validations.
+fn total(recipe: &Recipe, pace: &Pace, candidate: &Candidate, step: f64, forward: f64) -> f64 {
+    #![expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    let steps = pace.steps.unwrap_or(pace.schedule_steps) as f64;
+    let forward_per_sample = forward / candidate.split.global() as f64;
+    let validations = (steps / pace.validate_every as f64).ceil();
+    let passes = if recipe.data.is_some() { validations * pace.validate_samples as f64 } else { 0.0 };
+    steps * step + passes * forward_per_sample
+}

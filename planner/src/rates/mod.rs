@@ -1,0 +1,9 @@
+//! How fast ranks and links are: measured, carried over from a measurement, or from the data sheet.
+
+pub mod calibrate;
+pub mod compute;
+pub mod hardware;
+pub mod network;
+pub mod probing;
+pub mod speeds;
+pub mod stale;

@@ -1,0 +1,110 @@
+//! Seconds of communication: from the measured curve, or from latency and bandwidth.
+
+use crate::rates::speeds::Speeds;
+use crate::step::traffic::{Kind, Transfer};
+
+/// Seconds of one of the collectives that `transfer` stands for, over the links of `speeds`.
+///
+/// What was measured is an all-reduce among some ranks; among `n` it takes `2 (n − 1) / n` times as long as one way
+/// of its bytes, and half an all-reduce is a reduce-scatter, an all-gather or an all-to-all.
+pub fn seconds(transfer: &Transfer, speeds: &Speeds) -> f64 {
+    let ranks = f64::from(transfer.ranks);
+    let half = (ranks - 1.0) / ranks;
+    let ways = match transfer.kind {
+        Kind::AllReduce => 2.0 * half,
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => half,
+        Kind::Message => 1.0,
+    };
+    let bytes = 4 * transfer.values;
+    if let Some(one_way) = measured(&speeds.all_reduce, bytes) {
+        return one_way * speeds.all_reduce_scale * ways;
+    }
+    let (bandwidth, latency) = (speeds.link.link_bandwidth, speeds.link.link_latency);
+    #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+    let size = bytes as f64;
+    let level = [Level { members: transfer.ranks, bandwidth, latency }];
+    match transfer.kind {
+        Kind::AllReduce => all_reduce(size, &level),
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => reduce_scatter(size, &level),
+        Kind::Message => latency + size / bandwidth,
+    }
+}
+
+/// Seconds of an all-reduce of `bytes` from a measured curve of (bytes, seconds), ascending in bytes.
+///
+/// Straight lines between points; below the first the first point's time (latency), beyond the last its
+/// bandwidth. `None` when there is no curve.
+pub fn measured(curve: &[(u64, f64)], bytes: u64) -> Option<f64> {
+    let (first, last) = (curve.first()?, curve.last()?);
+    #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
+    let x = |bytes: u64| bytes as f64;
+    if bytes <= first.0 {
+        return Some(first.1);
+    }
+    if bytes >= last.0 {
+        return Some(last.1 * x(bytes) / x(last.0));
+    }
+    let above = curve.iter().position(|p| p.0 >= bytes)?;
+    let (low, high) = (curve[above - 1], curve[above]);
+    Some(low.1 + (high.1 - low.1) * (x(bytes) - x(low.0)) / (x(high.0) - x(low.0)))
+}
+
+/// A link between the ranks of one level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// Members of the group within one unit of this level.
+    pub members: u32,
+    /// Bytes a second that one unit sends at this level.
+    pub bandwidth: f64,
+    /// Seconds of one hop.
+    pub latency: f64,
+}
+
+/// Seconds of a reduce-scatter (or an all-gather) of `bytes` over nested levels, innermost first:
+/// `Σ (n−1)/n · S_i/B_i + hops·α_i` with `S_i` the bytes left after the levels inside.
+pub fn reduce_scatter(bytes: f64, levels: &[Level]) -> f64 {
+    let mut left = bytes;
+    let mut seconds = 0.0;
+    for level in levels.iter().filter(|level| level.members > 1) {
+        let n = f64::from(level.members);
+        seconds += (n - 1.0) / n * left / level.bandwidth + (n - 1.0) * level.latency;
+        left /= n;
+    }
+    seconds
+}
+
+/// Seconds of an all-reduce: a reduce-scatter and an all-gather.
+pub fn all_reduce(bytes: f64, levels: &[Level]) -> f64 {
+    2.0 * reduce_scatter(bytes, levels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measured_curve_is_followed_and_its_bandwidth_goes_on() {
+        let curve = [(1_000, 1e-3), (3_000, 2e-3)];
+        let close = |bytes, seconds: f64| {
+            let found = measured(&curve, bytes).expect("there is a curve");
+            assert!((found - seconds).abs() < 1e-12, "{bytes}: {found}");
+        };
+        close(10, 1e-3);
+        close(1_000, 1e-3);
+        close(2_000, 1.5e-3);
+        close(6_000, 4e-3);
+        assert_eq!(measured(&[], 5), None);
+    }
+
+    #[test]
+    fn one_level_is_the_ring_and_a_second_level_carries_only_the_rest() {
+        let inside = Level { members: 8, bandwidth: 100e9, latency: 0.0 };
+        let ring = all_reduce(8e9, &[inside]);
+        assert!((ring - 2.0 * 7.0 / 8.0 * 8e9 / 100e9).abs() < 1e-9);
+        let across = Level { members: 2, bandwidth: 10e9, latency: 0.0 };
+        let both = all_reduce(8e9, &[inside, across]);
+        assert!((both - ring - 2.0 * 0.5 * 1e9 / 10e9).abs() < 1e-9, "one eighth leaves the host");
+        let alone = Level { members: 1, ..inside };
+        assert!(all_reduce(8e9, &[alone]) == 0.0);
+    }
+}

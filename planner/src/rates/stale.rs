@@ -1,0 +1,290 @@
+//! What changed since a plan was made, in words.
+
+use crate::analytic::hardware::{gpu, squashed};
+use crate::planning::plan::{Plan, rates_digest};
+use crate::training::when;
+use dtrain_protocol::{HostFacts, Rates};
+use dtrain_recipes::{Bytes, Recipe};
+use serde_json::Value;
+use std::fmt;
+
+/// One thing that changed since the plan was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Staleness {
+    /// A value of the recipe.
+    Recipe {
+        /// Its key, such as `train.batch`.
+        key: String,
+        /// In the plan.
+        was: String,
+        /// Now.
+        is: String,
+    },
+    /// The host, in words.
+    Host(String),
+    /// The rates, in words.
+    Rates(String),
+    /// Version of the program.
+    Program {
+        /// In the plan.
+        was: String,
+        /// Now.
+        is: String,
+    },
+}
+
+impl fmt::Display for Staleness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recipe { key, was, is } => write!(f, "the recipe's {key} changed from {was} to {is}"),
+            Self::Host(words) | Self::Rates(words) => f.write_str(words),
+            Self::Program { was, is } => {
+                write!(f, "the plan was made by dtrain {was}, this is dtrain {is}")
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// What changed since the plan was made; empty when it still holds. The recipe's name is a label and does
+    /// not count. Of hosts that were only known from a data sheet, their number and their GPUs count.
+    pub fn stale(
+        &self,
+        recipe: &Recipe,
+        host: &HostFacts,
+        rates: Option<&Rates>,
+        program: &str,
+    ) -> Vec<Staleness> {
+        let mut found = recipe_changes(&self.recipe, recipe);
+        let changes = if self.is_estimated() { gpu_changes } else { host_changes };
+        found.extend(changes(&self.host, host).into_iter().map(Staleness::Host));
+        found.extend(self.rates_change(rates).map(Staleness::Rates));
+        if self.program != program {
+            found.push(Staleness::Program { was: self.program.clone(), is: program.into() });
+        }
+        found
+    }
+
+    fn rates_change(&self, rates: Option<&Rates>) -> Option<String> {
+        match (&self.rates, rates) {
+            (None, None) => None,
+            (Some(_), None) => Some("the rates the plan was made from are gone".into()),
+            (None, Some(rates)) => Some(format!(
+                "rates were measured on {}; the plan was made from the data sheet",
+                when::day(rates.measured_at_ms)
+            )),
+            (Some(stamp), Some(rates)) if stamp.digest == rates_digest(rates) => None,
+            (Some(stamp), Some(rates)) => Some(format!(
+                "rates were measured again on {}; the plan was made from those of {}",
+                when::day(rates.measured_at_ms),
+                when::day(stamp.measured_at_ms)
+            )),
+        }
+    }
+}
+
+fn host_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
+    let mut found = Vec::new();
+    if was.processor != is.processor {
+        found.push(format!("the host has {}, the plan was made for {}", is.processor, was.processor));
+    }
+    if was.hosts != is.hosts {
+        found.push(format!("there are {} hosts, the plan was made for {}", is.hosts, was.hosts));
+    }
+    if was.cores != is.cores {
+        found.push(format!("the host has {}, the plan was made for {}", cores(is.cores), was.cores));
+    }
+    // The kernel keeps a little more or less for itself from boot to boot.
+    if was.memory_bytes.abs_diff(is.memory_bytes) > was.memory_bytes / 50 {
+        let (is, was) = (Bytes(is.memory_bytes), Bytes(was.memory_bytes));
+        found.push(format!("the host has {is} of memory, the plan was made for {was}"));
+    }
+    let names = |host: &HostFacts| host.gpus.iter().map(|gpu| gpu.name.clone()).collect::<Vec<_>>();
+    if names(was) != names(is) {
+        let words = |names: Vec<String>| if names.is_empty() { "no GPU".into() } else { names.join(", ") };
+        found.push(format!("the host has {}, the plan was made for {}", words(names(is)), words(names(was))));
+    }
+    found
+}
+
+/// How hosts differ from those of a data sheet, in words.
+fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
+    let mut found = Vec::new();
+    if was.hosts != is.hosts {
+        let there = if is.hosts.get() == 1 {
+            "there is 1 host".into()
+        } else {
+            format!("there are {} hosts", is.hosts)
+        };
+        found.push(format!("{there}, the plan was made for {}", was.hosts));
+    }
+    let count = |host: &HostFacts| match host.gpus.len() {
+        0 => "no GPU".to_owned(),
+        1 => "1 GPU".to_owned(),
+        n => format!("{n} GPUs"),
+    };
+    if was.gpus.len() != is.gpus.len() {
+        found.push(format!("a host has {}, the plan was made for {}", count(is), count(was)));
+    }
+    let (Some(wanted), Some(there)) = (was.gpus.first(), is.gpus.first()) else { return found };
+    if !is_same_part(&wanted.name, &there.name) {
+        found.push(format!("the GPUs are {}, the plan was made for {}", there.name, wanted.name));
+    }
+    // Data sheets round, and a driver keeps some for itself. More memory than planned for does no harm.
+    let least = is.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0);
+    if least < wanted.memory_bytes - wanted.memory_bytes / 50 {
+        let (is, was) = (Bytes(least), Bytes(wanted.memory_bytes));
+        found.push(format!("a GPU has {is} of memory, the plan was made for {was}"));
+    }
+    found
+}
+
+/// Whether two names mean one part of the table of data sheets, or are written alike where it has neither.
+fn is_same_part(a: &str, b: &str) -> bool {
+    match (gpu(a), gpu(b)) {
+        (Some(a), Some(b)) => a.words == b.words,
+        (None, None) => squashed(a) == squashed(b),
+        _ => false,
+    }
+}
+
+fn cores(n: u32) -> String {
+    if n == 1 { "1 core".into() } else { format!("{n} cores") }
+}
+
+fn recipe_changes(was: &Recipe, is: &Recipe) -> Vec<Staleness> {
+    let json = |recipe: &Recipe| {
+        let mut value = serde_json::to_value(recipe).expect("a recipe has string keys only");
+        if let Value::Object(fields) = &mut value {
+            fields.remove("name");
+        }
+        value
+    };
+    let mut found = Vec::new();
+    differences("", &json(was), &json(is), &mut found);
+    found
+}
+
+/// Walks two values side by side and notes the leaves that differ.
+fn differences(key: &str, was: &Value, is: &Value, found: &mut Vec<Staleness>) {
+    match (unwrapped(was), unwrapped(is)) {
+        (was, is) if was == is => {}
+        (Value::Object(a), Value::Object(b)) => {
+            let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+            keys.sort();
+            keys.dedup();
+            for inner in keys {
+                let path = if key.is_empty() { inner.clone() } else { format!("{key}.{inner}") };
+                differences(
+                    &path,
+                    a.get(inner).unwrap_or(&Value::Null),
+                    b.get(inner).unwrap_or(&Value::Null),
+                    found,
+                );
+            }
+        }
+        (was, is) => found.push(Staleness::Recipe { key: key.into(), was: words(was), is: words(is) }),
+    }
+}
+
+/// The value inside `{"pinned": value}`, as the user writes it.
+fn unwrapped(value: &Value) -> &Value {
+    match value {
+        Value::Object(fields) if fields.len() == 1 => fields.get("pinned").unwrap_or(value),
+        other => other,
+    }
+}
+
+fn words(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::planning::plan;
+    use crate::sample;
+    use dtrain_protocol::{Gpu, HostFacts};
+    use dtrain_recipes::{Choice, Recompute, Samples};
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn every_change_is_told_in_words() {
+        let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+        let request = sample::request(&recipe, &host, Some(&rates));
+        let plan = plan(&request).expect("the sample fits");
+        let words = |recipe, host, rates, program| {
+            let stale = plan.stale(recipe, host, rates, program);
+            stale.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(words(&recipe, &host, Some(&rates), "0.1.0"), Vec::<String>::new());
+
+        let mut changed = recipe.clone();
+        changed.name = "another label".into();
+        changed.train.batch = Choice::Pinned(Samples(16));
+        changed.train.learning_rate = Choice::Pinned(0.001);
+        changed.layout.recompute = Some(Recompute::Full);
+        assert_eq!(
+            words(&changed, &host, Some(&rates), "0.1.0"),
+            [
+                "the recipe's layout.recompute changed from nothing to full",
+                "the recipe's train.batch changed from 32 to 16",
+                "the recipe's train.learning_rate changed from auto to 0.001",
+            ]
+        );
+
+        let mut larger = sample::host(4);
+        larger.memory_bytes = 32 << 30;
+        assert_eq!(
+            words(&recipe, &larger, Some(&rates), "0.2.0"),
+            [
+                "the host has 4 cores, the plan was made for 2",
+                "the host has 32.0 GiB of memory, the plan was made for 16.0 GiB",
+                "the plan was made by dtrain 0.1.0, this is dtrain 0.2.0",
+            ]
+        );
+
+        let mut again = rates.clone();
+        again.measured_at_ms += 86_400_000;
+        assert_eq!(
+            words(&recipe, &host, Some(&again), "0.1.0"),
+            ["rates were measured again on 2023-11-15; the plan was made from those of 2023-11-14"]
+        );
+        assert_eq!(words(&recipe, &host, None, "0.1.0"), ["the rates the plan was made from are gone"]);
+    }
+
+    #[test]
+    fn a_plan_from_data_sheets_is_held_against_the_hosts_and_their_gpus() {
+        let (recipe, here) = (sample::recipe(), sample::host(2));
+        let gpus = |count: usize, name: &str, gib: u64| {
+            vec![Gpu { name: name.into(), memory_bytes: gib << 30 }; count]
+        };
+        let mut plan = plan(&sample::request(&recipe, &here, None)).expect("the sample fits");
+        let hosts = |hosts: u32| NonZeroU32::new(hosts).expect("not zero");
+        plan.host = HostFacts { hosts: hosts(4), cores: 0, memory_bytes: 0, ..here.clone() };
+        plan.host.gpus = gpus(8, "H100", 80);
+        let words = |hosts, gpus| {
+            let is = HostFacts { hosts, gpus, ..here.clone() };
+            let stale = plan.stale(&recipe, &is, None, "0.1.0");
+            stale.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        // Cores, memory of the host and the vendor's way to write the name do not count.
+        assert_eq!(words(hosts(4), gpus(8, "NVIDIA H100 80GB HBM3", 79)), Vec::<String>::new());
+        assert_eq!(
+            words(hosts(1), Vec::new()),
+            ["there is 1 host, the plan was made for 4", "a host has no GPU, the plan was made for 8 GPUs"]
+        );
+        assert_eq!(
+            words(hosts(8), gpus(4, "NVIDIA A100-SXM4-40GB", 39)),
+            [
+                "there are 8 hosts, the plan was made for 4",
+                "a host has 4 GPUs, the plan was made for 8 GPUs",
+                "the GPUs are NVIDIA A100-SXM4-40GB, the plan was made for H100",
+                "a GPU has 39.0 GiB of memory, the plan was made for 80.0 GiB",
+            ]
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! Spells a choice out, rank by rank; nothing is left to decide afterwards.
+
+use crate::Candidate;
+use crate::planning::plan::{Plan, Ranked};
+use crate::step::schedule::{self, chunks_of};
+use dtrain_protocol::{
+    Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
+    Training, TrialId, WaitLimits,
+};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+/// What an attempt adds to a choice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// The trial.
+    pub trial: TrialId,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Folder of the trial's checkpoints.
+    pub checkpoints: PathBuf,
+    /// Where to go on from.
+    pub resume: Option<ResumePoint>,
+    /// Seconds that earlier attempts trained.
+    pub spent_seconds: f64,
+}
+
+/// One assignment for each rank, in the order of ranks.
+///
+/// Every link is [`Link::Alone`]: who launches the ranks knows how they reach each other, and fills it in.
+pub fn lower(plan: &Plan, choice: &Ranked, launch: &Launch) -> Vec<Assignment> {
+    let Candidate { arrangement, split, .. } = &choice.candidate;
+    // Replicas with unlike shares have steps of unlike lengths.
+    let mut steps = BTreeMap::new();
+    let ranks = (0..arrangement.layout.world()).map(Rank);
+    ranks
+        .map(|rank| {
+            let passes = split.micro_batches_of(arrangement.layout.reader(rank));
+            let steps = steps.entry(passes).or_insert_with(|| schedule::steps(arrangement, passes));
+            of_rank(plan, choice, launch, rank, steps)
+        })
+        .collect()
+}
+
+fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[Vec<Action>]) -> Assignment {
+    let (recipe, candidate, pace) = (&plan.recipe, &choice.candidate, &choice.pace);
+    let layout = candidate.arrangement.layout;
+    let stage = layout.coord(rank).along(Axis::Pipeline);
+    let stop = &recipe.objective.stop;
+    let limit = stop.time.map(|time| time.0);
+    let spent_seconds = limit.map_or(0.0, |limit| launch.spent_seconds.min(limit));
+    Assignment {
+        trial: launch.trial.clone(),
+        attempt: launch.attempt,
+        rank,
+        arrangement: candidate.arrangement,
+        model: recipe.model.clone(),
+        chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()).collect(),
+        data: recipe.data.clone(),
+        data_root: plan.data_root.clone(),
+        training: training(plan, choice, rank),
+        until: RunUntil {
+            steps: pace.steps.map(StepId),
+            seconds: limit.map(|limit| limit - spent_seconds),
+            spent_seconds,
+            target: stop.target.map(|target| (recipe.objective.metric, target)),
+        },
+        step: steps[stage as usize].clone(),
+        placement: placement(plan, choice, rank),
+        link: Link::Alone,
+        waits: WaitLimits::for_steps_of(choice.estimate.as_ref().map(|estimate| estimate.step.0)),
+        validate_every: pace.validate_every,
+        validate_samples: pace.validate_samples,
+        save_every: pace.save_every,
+        checkpoints: launch.checkpoints.clone(),
+        resume: launch.resume.clone(),
+    }
+}
+
+fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
+    let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.pace);
+    let (split, reader) = (&candidate.split, candidate.arrangement.layout.reader(rank));
+    Training {
+        batch: split.global(),
+        share: split.share(reader),
+        micro_batch: split.micro(),
+        micro_batches: split.micro_batches_of(reader).get(),
+        optimizer: train.optimizer,
+        learning_rate: candidate.learning_rate,
+        warmup_steps: pace.warmup.value,
+        schedule_steps: pace.schedule_steps,
+        schedule: train.schedule,
+        final_fraction: train.final_fraction,
+        clip: train.clip,
+        seed: train.seed,
+    }
+}
+
+/// Ranks are spread over the hosts in their order. On a CPU every rank has its own number; the GPUs of a host are taken in turn.
+fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
+    let (device, threads) = (choice.candidate.arrangement.device, choice.candidate.threads);
+    let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+    let index = match device {
+        DeviceKind::Cpu => rank.0,
+        DeviceKind::Cuda => rank.0 % gpus,
+    };
+    let world = choice.candidate.arrangement.layout.world();
+    Placement { host: plan.host.host_of(rank, world), device, index, threads }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+use super::*;
+use crate::planning::plan;
+use crate::planning::plan::PlanRequest;
+use crate::sample;
+use dtrain_protocol::Action;
+use dtrain_recipes::{Metric, Recipe, Seconds, Stop};
+
+fn planned(change: impl FnOnce(&mut Recipe)) -> Plan {
+    let (mut recipe, host, rates) = (sample::recipe(), sample::host(4), sample::rates(4));
+    // Replicas and stages are what is looked at: ranks of one matrix or one sequence are told alike.
+    recipe.layout.tensor = Some(1);
+    recipe.layout.context = Some(1);
+    change(&mut recipe);
+    plan(&PlanRequest { train_samples: Some(5_000), ..sample::request(&recipe, &host, Some(&rates)) })
+        .expect("the sample fits")
+}
+
+fn launch() -> Launch {
+    Launch {
+        trial: TrialId("01JD0000000000000000000000".into()),
+        attempt: AttemptId(2),
+        checkpoints: "/state/checkpoints".into(),
+        resume: None,
+        spent_seconds: 12.5,
+    }
+}
+
+#[test]
+fn every_rank_is_told_everything_and_the_shares_make_the_batch() {
+    for replicas in [1, 2, 4] {
+        let plan = planned(|recipe| recipe.layout.data = Some(replicas));
+        let all = lower(&plan, plan.best(), &launch());
+        assert_eq!(all.len(), replicas as usize);
+        let mut seen = Vec::new();
+        for (rank, assignment) in (0..replicas).zip(&all) {
+            let training = &assignment.training;
+            assert_eq!(assignment.rank, Rank(rank));
+            assert_eq!(assignment.placement.index, rank);
+            let step = plan.best().price().step.0;
+            assert_eq!(assignment.waits, WaitLimits::for_steps_of(Some(step)));
+            assert_eq!(assignment.chunks, std::slice::from_ref(&(0..4)));
+            assert_eq!(assignment.data_root, PathBuf::from("/data"));
+            assert_eq!(assignment.until.seconds, None, "only steps end it");
+            let forwards = assignment.step.iter().filter(|action| matches!(action, Action::Forward(_)));
+            assert_eq!(forwards.count(), training.micro_batches as usize);
+            let share = training.share.clone();
+            let each = u64::from(training.micro_batch) * u64::from(training.micro_batches);
+            assert_eq!(share.end - share.start, each);
+            seen.extend(share);
+        }
+        assert_eq!(seen, (0..32).collect::<Vec<_>>(), "every sample of the step once");
+    }
+}
+
+#[test]
+fn uneven_replicas_get_their_shares_and_steps_of_their_own_length() {
+    let plan = planned(|recipe| {
+        recipe.layout.shares = Some(vec![3, 1]);
+        recipe.layout.data = Some(2);
+        recipe.layout.micro_batch = Some(4);
+    });
+    let all = lower(&plan, plan.best(), &launch());
+    let told: Vec<_> = all.iter().map(|a| (a.training.share.clone(), a.training.micro_batches)).collect();
+    assert_eq!(told, [(0..24, 6), (24..32, 2)]);
+    for assignment in &all {
+        let forwards = assignment.step.iter().filter(|action| matches!(action, Action::Forward(_)));
+        assert_eq!(forwards.count(), assignment.training.micro_batches as usize);
+        assert_eq!(assignment.training.batch, 32, "a pass weighs its part of the whole batch");
+    }
+    assert!(plan.best().candidate.to_string().contains("6 + 2 micro-batches of 4"));
+}
+
+#[test]
+fn the_blocks_of_a_pipeline_are_given_out_once() {
+    let plan = planned(|_| {});
+    for stages in 1..=4 {
+        let mut choice = plan.best().clone();
+        choice.candidate.arrangement.layout.pipeline = NonZeroU32::new(stages).expect("positive");
+        choice.candidate.arrangement.layout.data = NonZeroU32::MIN;
+        let blocks: Vec<u32> = lower(&plan, &choice, &launch())
+            .into_iter()
+            .flat_map(|a| a.chunks.into_iter().flatten())
+            .collect();
+        assert_eq!(blocks, (0..4).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn the_end_of_the_run_is_that_of_the_recipe() {
+    let plan = planned(|recipe| {
+        recipe.objective.stop =
+            Stop { epochs: Some(2.0), time: Some(Seconds(60.0)), target: Some(1.2), ..Stop::default() };
+    });
+    let rank = &lower(&plan, plan.best(), &launch())[0];
+    assert_eq!(rank.until.steps, Some(StepId(313)), "10,000 samples by 32");
+    assert_eq!(rank.until.target, Some((Metric::ValidLoss, 1.2)));
+    assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(47.5), 12.5));
+    let late = Launch { spent_seconds: 75.0, ..launch() };
+    let rank = &lower(&plan, plan.best(), &late)[0];
+    assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(0.0), 60.0), "nothing is left");
+    assert_eq!(rank.link, Link::Alone);
+}

@@ -1,0 +1,8 @@
+//! What a step does: the actions of every stage, the collectives of every rank, both walked in time, and the
+//! assignments that carry them to the ranks.
+
+pub mod lower;
+pub mod picture;
+pub mod schedule;
+pub mod simulate;
+pub mod traffic;

@@ -1,0 +1,289 @@
+//! Peak learning rate and warm-up from the model, the batch and the length of training, with the reason in words.
+//!
+//! Constants come from published runs and are starting points: each answer carries the range worth searching.
+
+use crate::training::batch_size;
+use dtrain_recipes::{Choice, Model, Optimizer, OptimizerKind};
+use serde::{Deserialize, Serialize};
+
+/// A number the planner chose (or took from the recipe), the range worth searching, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision<T> {
+    /// The value.
+    pub value: T,
+    /// Lowest value worth trying.
+    pub low: T,
+    /// Highest value worth trying.
+    pub high: T,
+    /// Why, as a sentence without its full stop.
+    pub reason: String,
+}
+
+impl<T: Copy> Decision<T> {
+    /// A value that the recipe pinned.
+    pub fn pinned(value: T) -> Self {
+        Self { value, low: value, high: value, reason: "pinned by the recipe".into() }
+    }
+}
+
+/// The peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in all.
+pub fn peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> Decision<f64> {
+    let adam = adam(model, batch, tokens);
+    let (value, reason) = match optimizer.kind {
+        OptimizerKind::Adamw => adam,
+        OptimizerKind::Lion => {
+            (adam.0 / 5.0, format!("a fifth of AdamW's, because Lion's steps are longer; {}", adam.1))
+        }
+        OptimizerKind::Lamb => (
+            (adam.0 * 5.0).min(1e-2),
+            format!("five times AdamW's, because LAMB's steps are relative to the weights; {}", adam.1),
+        ),
+        OptimizerKind::Sgd => sgd(model, optimizer, batch, tokens),
+    };
+    let value = round(value);
+    Decision { value, low: round(value / 3.0), high: round(value * 3.0), reason }
+}
+
+/// What is left of `recommended` where gradients come `staleness` steps late: so many steps go in the same direction before
+/// one of them shows, so together they may be as long as one.
+pub fn late(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
+    if staleness == 0 {
+        return recommended;
+    }
+    let steps = staleness + 1;
+    let shorter = |rate: f64| round(rate / f64::from(steps));
+    let Decision { value, low, high, reason } = recommended;
+    let reason = format!("divided by {steps}, as gradients come up to {staleness} steps late; {reason}");
+    Decision { value: shorter(value), low: shorter(low), high: shorter(high), reason }
+}
+
+/// The number the recipe allows that is nearest to what is recommended.
+pub fn within(choice: &Choice<f64>, recommended: Decision<f64>) -> Decision<f64> {
+    let nearest = |values: &[f64]| {
+        let far = |v: &f64| (v / recommended.value).ln().abs();
+        values.iter().copied().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(recommended.value)
+    };
+    match choice {
+        Choice::Auto => recommended,
+        Choice::Pinned(value) => Decision::pinned(*value),
+        Choice::Among(values) => Decision {
+            value: nearest(values),
+            low: values.iter().copied().fold(f64::INFINITY, f64::min),
+            high: values.iter().copied().fold(0.0, f64::max),
+            reason: format!("the recipe's choice nearest to {}: {}", recommended.value, recommended.reason),
+        },
+        Choice::Log { low, high } => Decision {
+            value: recommended.value.clamp(*low, *high),
+            low: *low,
+            high: *high,
+            reason: format!("within the recipe's bounds; {}", recommended.reason),
+        },
+    }
+}
+
+/// Base rate at the base batch, scaled by the root of the batch and bent down towards the critical batch.
+fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
+    let (base, base_batch, critical, from) = base(model, tokens);
+    #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
+    let size = (batch * model.sample_tokens()) as f64;
+    let rooted = base * (size / base_batch).sqrt();
+    // The surge form through (base_batch, base): rises to its peak at the critical batch, then falls.
+    let surge = |b: f64| 1.0 / (0.5 * ((critical / b).sqrt() + (b / critical).sqrt()));
+    let value = rooted.min(base * surge(size) / surge(base_batch));
+    let unit = unit(model);
+    let reason = if size > critical {
+        format!(
+            "{from} at {base_batch:.0} {unit}; {size:.0} is past the critical batch of {critical:.0}, where it no longer grows"
+        )
+    } else {
+        format!("{from} at {base_batch:.0} {unit}, scaled by the square root of the batch to {size:.0}")
+    };
+    (value, reason)
+}
+
+/// Rate in proportion to the batch, flat at the critical batch.
+fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, String) {
+    let (_, _, critical, _) = base(model, tokens);
+    #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
+    let size = (batch * model.sample_tokens()) as f64;
+    let momentum = 1.0 - optimizer.beta1;
+    let (base, base_batch) = match model {
+        Model::Decoder(_) => (0.1, batch_size::optimal_tokens(tokens)),
+        Model::Cnn(_) | Model::Mlp(_) | Model::Command(_) => (0.1, 256.0),
+    };
+    let limited = size / (1.0 + size / critical);
+    let value = base * (momentum / 0.1) * limited / base_batch;
+    let reason = format!(
+        "{base} at {base_batch:.0} {} and momentum 0.9, in proportion to the batch up to the critical batch of {critical:.0}",
+        unit(model)
+    );
+    (value, reason)
+}
+
+/// AdamW's base rate, the batch in tokens it belongs to, the critical batch, and where it comes from.
+fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
+    match model {
+        Model::Decoder(d) => {
+            #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
+            let blocks = d.parameters().saturating_sub(d.outer_parameters()) as f64;
+            // Kaplan et al. 2020, equation D.1, on parameters outside the embeddings.
+            let rate = (0.003_239 - 0.000_139_5 * blocks.ln()).clamp(5e-5, 3e-3);
+            let from = format!("{:.1e} for {} parameters in the blocks", rate, in_words(blocks));
+            (rate, batch_size::optimal_tokens(tokens), batch_size::critical_tokens(tokens), from)
+        }
+        Model::Cnn(_) => (1e-3, 128.0, 4096.0, "1e-3 for a residual network".into()),
+        Model::Mlp(_) | Model::Command(_) => (1e-3, 128.0, 4096.0, "1e-3 for a perceptron".into()),
+    }
+}
+
+fn unit(model: &Model) -> &'static str {
+    match model {
+        Model::Decoder(_) => "tokens a step",
+        Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => "samples a step",
+    }
+}
+
+/// Steps of linear warm-up for a run of `steps`.
+///
+/// Adam-like rules: long enough for the second moment to settle (`2/(1−β₂)`), at least 1 % of the run, but
+/// never more than a fifth of it. SGD: a twentieth of the run, at most 500 steps.
+pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
+    #![expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "step counts are far below 2^52 and never negative"
+    )]
+    let fifth = (steps / 5).max(1);
+    let (wanted, why) = match optimizer.kind {
+        OptimizerKind::Sgd => {
+            ((steps / 20).min(500), "a twentieth of the run, at most 500 steps".to_string())
+        }
+        OptimizerKind::Adamw | OptimizerKind::Lion | OptimizerKind::Lamb => {
+            let settle = (2.0 / (1.0 - optimizer.beta2)).ceil() as u64;
+            let percent = (steps as f64 * 0.01).ceil() as u64;
+            (settle.max(percent), format!("2/(1−β₂) = {settle} steps, or 1 % of the run if that is more"))
+        }
+    };
+    let value = wanted.clamp(1, fifth);
+    let reason = if wanted > fifth {
+        format!(
+            "a fifth of the run, which is shorter than \
+                                             {why}"
+        )
+    } else {
+        why
+    };
+    Decision { value, low: (value / 2).max(1), high: (value * 2).min(fifth), reason }
+}
+
+/// Two significant digits, through text, so that 0.0012 is the number one writes and not its neighbour.
+fn round(value: f64) -> f64 {
+    format!("{value:.1e}").parse().unwrap_or(value)
+}
+
+/// A count in words: `3.2 M`.
+pub(crate) fn in_words(count: f64) -> String {
+    match count {
+        c if c >= 1e9 => format!("{:.1} G", c / 1e9),
+        c if c >= 1e6 => format!("{:.1} M", c / 1e6),
+        c if c >= 1e4 => format!("{:.0} k", c / 1e3),
+        c => format!("{c:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use proptest::prelude::*;
+
+    fn with(kind: OptimizerKind) -> Optimizer {
+        Optimizer { kind, ..sample::adamw() }
+    }
+
+    #[test]
+    fn late_gradients_ask_for_shorter_steps() {
+        let model = sample::gpt2();
+        let exact = peak(&model, &sample::adamw(), 512, 1e9);
+        assert_eq!(late(exact.clone(), 0), exact);
+        let late = late(exact.clone(), 3);
+        assert!((4.0 * late.value / exact.value - 1.0).abs() < 0.05, "{late:?}");
+        assert!(late.reason.starts_with("divided by 4") && late.reason.ends_with(&exact.reason));
+    }
+
+    #[test]
+    fn published_decoder_rates_are_met() {
+        // GPT-3 (table 2.1): 125 M parameters, 300 G tokens, 0.5 M tokens a step, 6e-4. Within a factor of two.
+        let gpt3 = peak(&sample::gpt2(), &sample::adamw(), 512, 300e9).value;
+        assert!((3e-4..1.2e-3).contains(&gpt3), "{gpt3}");
+        // nanoGPT's character-level run: 10.7 M parameters, 64 × 256 tokens a step, 5,000 steps, 1e-3.
+        let Model::Decoder(base) = sample::gpt2() else { unreachable!() };
+        let small = dtrain_recipes::Decoder {
+            layers: 6,
+            hidden: 384,
+            heads: 6,
+            kv_heads: 6,
+            ffn: 1536,
+            context: 256,
+            ..base
+        };
+        let nano = peak(&Model::Decoder(small), &sample::adamw(), 64, 82e6).value;
+        assert!((4e-4..2e-3).contains(&nano), "{nano}");
+    }
+
+    #[test]
+    fn every_rule_scales_as_it_says() {
+        let model = sample::llama();
+        let rate = |kind, batch| peak(&model, &with(kind), batch, 1e9).value;
+        use OptimizerKind::*;
+        assert!((rate(Adamw, 64) / rate(Adamw, 16) - 2.0).abs() < 0.1, "root of four");
+        assert!((rate(Sgd, 64) / rate(Sgd, 16) - 4.0).abs() < 0.3, "four");
+        assert!((rate(Adamw, 64) / rate(Lion, 64) - 5.0).abs() < 0.2);
+        assert!(rate(Lamb, 64) > rate(Adamw, 64));
+    }
+
+    #[test]
+    fn two_digits_are_the_number_one_writes() {
+        assert_eq!(round(0.001_234_5).to_string(), "0.0012");
+        assert_eq!(round(0.000_299_99).to_string(), "0.0003");
+        assert_eq!(round(0.1).to_string(), "0.1");
+    }
+
+    #[test]
+    fn warm_up_settles_the_second_moment_but_never_takes_more_than_a_fifth() {
+        let warm = |beta2, steps| warmup(&Optimizer { beta2, ..sample::adamw() }, steps).value;
+        assert_eq!(warm(0.95, 1_000), 40);
+        assert_eq!(warm(0.95, 10_000), 100);
+        assert_eq!(warm(0.999, 100_000), 2_000);
+        assert_eq!(warm(0.999, 100), 20);
+        assert_eq!(warm(0.95, 1), 1);
+        assert_eq!(warmup(&with(OptimizerKind::Sgd), 400).value, 20);
+    }
+
+    #[test]
+    fn a_choice_takes_the_nearest_and_bounds_hold() {
+        let recommended = || Decision { value: 1e-3, low: 3e-4, high: 3e-3, reason: "x".into() };
+        let value = |choice| within(&choice, recommended()).value;
+        assert!((value(Choice::Auto) - 1e-3).abs() < 1e-12);
+        assert!((value(Choice::Pinned(0.5)) - 0.5).abs() < 1e-12);
+        assert!((value(Choice::Among(vec![1e-5, 2e-3, 0.5])) - 2e-3).abs() < 1e-12);
+        assert!((value(Choice::Log { low: 2e-3, high: 1.0 }) - 2e-3).abs() < 1e-12);
+    }
+
+    proptest! {
+        #[test]
+        fn the_rate_never_grows_past_the_critical_batch(batch in 1u64..100_000) {
+            let (model, adamw) = (sample::llama(), sample::adamw());
+            let at = |b| peak(&model, &adamw, b, 1e8).value;
+            let critical = batch_size::critical_tokens(1e8) / 256.0;
+            #[expect(clippy::cast_precision_loss, reason = "small")]
+            if batch as f64 > critical {
+                prop_assert!(at(2 * batch) <= at(batch));
+            } else {
+                prop_assert!(at(batch + 1) >= at(batch) * 0.95);
+            }
+            prop_assert!(at(batch).is_finite() && at(batch) > 0.0);
+        }
+    }
+}
