@@ -216,11 +216,14 @@ fn assignments(
 fn on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Plan, PlanError> {
     let best = &plan.best().candidate;
     let mut recipe = plan.recipe.clone();
-    recipe.train.batch = Choice::Pinned(Samples(best.split.global()));
-    recipe.train.learning_rate = Choice::Pinned(best.learning_rate);
+    let is_foreign = matches!(recipe.model, Model::Command(_));
+    if !is_foreign {
+        recipe.train.batch = Choice::Pinned(Samples(best.split.global()));
+        recipe.train.learning_rate = Choice::Pinned(best.learning_rate);
+    }
     // A foreign command keeps its ranks for each host; of our own models the planner finds the best number.
     let each = best.arrangement.layout.world() / plan.host.hosts.get();
-    recipe.cluster.ranks = matches!(recipe.model, Model::Command(_)).then(|| each * hosts.get());
+    recipe.cluster.ranks = is_foreign.then(|| each * hosts.get());
     dtrain_planner::plan(&PlanRequest {
         recipe: &recipe,
         host: &HostFacts { hosts, ..plan.host.clone() },

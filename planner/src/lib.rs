@@ -21,7 +21,7 @@ pub mod error;
 pub mod estimate;
 pub mod explain;
 pub mod fit;
-mod foreign;
+pub mod foreign;
 pub mod front;
 pub mod goodput;
 pub mod hardware;

@@ -76,6 +76,10 @@ pub enum Shape {
     Files,
     /// A list of texts, not empty.
     Texts,
+    /// A table of environment variables, each with its text.
+    Environment,
+    /// A table of values, or ranges of values, under names of the user's own.
+    Params,
     /// A list of names of environment variables, not empty.
     Variables,
     /// A list of whole numbers between two bounds, not empty.
@@ -121,6 +125,10 @@ impl fmt::Display for Shape {
             }
             Self::Files => f.write_str("a file or pattern, or a list of them"),
             Self::Texts => f.write_str("a list of texts"),
+            Self::Environment => f.write_str("a table such as { NAME = \"a text\" }"),
+            Self::Params => {
+                f.write_str("a section; each value is a number, a text, true or false, or a range")
+            }
             Self::Variables => f.write_str("a list of names of environment variables"),
             Self::Wholes(low, high) => write!(f, "a list of whole numbers from {low} to {high}"),
             Self::Tokenizer => f.write_str("\"bytes\" or { bpe = 4096 }"),
@@ -261,11 +269,16 @@ pub const KEYS: &[Key] = keys![
     "model.stages", Shape::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
     "model.blocks", Whole(1, 4096), Default("2"), CNN, "Residual blocks in each stage";
     "model.classes", Whole(2, 1_048_576), Required, CLASSES, "Number of classes";
-    "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; no shell is involved";
+    "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; `{params.lr}` stands for the value of a key, and no shell is involved";
+    "model.env", Shape::Environment, Optional("none"), COMMAND,
+        "Further environment variables of the program, with placeholders as in argv";
     "model.framework", OneOf(&["pytorch", "deepspeed", "tensorflow", "jax", "horovod"]), Default("\"pytorch\""), COMMAND,
         "Convention for the environment variables passed to the program";
     "model.progress", Shape::Texts, Optional("JSON lines on the file DTRAIN_EVENTS_FD only"), COMMAND,
         "Templates of progress lines, such as `step {step} * loss {loss}`";
+
+    "params", Shape::Params, Optional("none"), COMMAND,
+        "Values under names of your own, each a value or a range; the program gets them by placeholders and in DTRAIN_PARAMS";
 
     "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
     "data.valid", Shape::Valid, Default("\"5%\""), OURS,
