@@ -227,6 +227,7 @@ fn on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Pla
     dtrain_planner::plan(&PlanRequest {
         recipe: &recipe,
         host: &HostFacts { hosts, ..plan.host.clone() },
+        engine: None,
         rates,
         observations: &[],
         data_root: plan.data_root.clone(),

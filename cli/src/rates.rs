@@ -6,6 +6,7 @@ use crate::hosts;
 use crate::load::Loaded;
 use crate::render::number::counted;
 use crate::trials::ledger;
+use dtrain_planner::engine::Engine;
 use dtrain_planner::{Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest};
 use dtrain_protocol::{HostFacts, Inputs, Rates};
 use dtrain_recipes::{Model, Recipe, Seconds};
@@ -127,25 +128,35 @@ pub(crate) fn plan_of(
     loaded: &Loaded,
     recipe: &Recipe,
 ) -> Result<Plan, Failure> {
+    plan_for(context, history, loaded, (recipe, None))
+}
+
+/// The same where the choice will be written for an engine.
+pub(crate) fn plan_for(
+    context: &Context,
+    history: &mut History,
+    loaded: &Loaded,
+    (recipe, engine): (&Recipe, Option<&'static dyn Engine>),
+) -> Result<Plan, Failure> {
     let samples = count(context, loaded)?;
     let mut others = hosts::of(context, recipe)?;
     let host = hosts::facts(&mut others)?;
     if let Model::Command(_) = recipe.model {
         // What a foreign command will cost cannot be measured.
-        return request(loaded, recipe, &host, None, &[], None);
+        return request(loaded, (recipe, engine), &host, None, &[], None);
     }
     let train_samples = samples.map(|(train, _)| train);
     // What does not fit by the formula is not worth measuring, and measuring it would not end well.
-    let unmeasured = request(loaded, recipe, &host, None, &[], samples)?;
+    let unmeasured = request(loaded, (recipe, engine), &host, None, &[], samples)?;
     let settled = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let Some(rates) = settled else { return Ok(unmeasured) };
     let observations = observations(history, &host, &recipe.model)?;
-    request(loaded, recipe, &host, Some(&rates), &observations, samples)
+    request(loaded, (recipe, engine), &host, Some(&rates), &observations, samples)
 }
 
 fn request(
     loaded: &Loaded,
-    recipe: &Recipe,
+    (recipe, engine): (&Recipe, Option<&'static dyn Engine>),
     host: &HostFacts,
     rates: Option<&Rates>,
     observations: &[Observation],
@@ -154,6 +165,7 @@ fn request(
     let request = PlanRequest {
         recipe,
         host,
+        engine,
         rates,
         observations,
         data_root: loaded.folder.clone(),

@@ -149,6 +149,9 @@ pub enum Rejection {
     /// The worker has no such way of working yet.
     #[error("{0}")]
     CannotRun(String),
+    /// The engine that the choice will be written for cannot run it.
+    #[error("{0}")]
+    EngineCannot(String),
 }
 
 impl Rejection {
@@ -162,6 +165,7 @@ impl Rejection {
                 format!("more memory than the {available} a rank may use")
             }
             Self::DoesNotDivide { what, size, .. } => format!("{what} = {size} does not divide"),
+            Self::EngineCannot(reason) => reason.clone(),
             // `… not tensor 2` and `… not tensor 4` are one reason.
             Self::CannotRun(reason) => {
                 reason.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ').to_string()

@@ -116,7 +116,8 @@ fn telling(rejection: &Rejection) -> u8 {
         Rejection::TooMuchMemory { .. } => 0,
         Rejection::BatchDoesNotDivide { .. } => 1,
         Rejection::DoesNotDivide { .. } => 2,
-        Rejection::CannotRun(_) => 3,
+        Rejection::EngineCannot(_) => 3,
+        Rejection::CannotRun(_) => 4,
     }
 }
 
@@ -134,6 +135,8 @@ fn hint(group: &Rejected) -> Option<&'static str> {
         }
         Rejection::DoesNotDivide { .. } => Some("unpin that axis of [layout], or change the size"),
         Rejection::CannotRun(_) => Some("unpin it in the recipe"),
+        // It says what to do.
+        Rejection::EngineCannot(_) => None,
     }
 }
 

@@ -43,6 +43,10 @@ pub fn explain(plan: &Plan, depth: Depth) -> String {
         return foreign(plan, command);
     }
     headline(&mut text, plan);
+    if best.estimate.is_none() {
+        row(&mut text, "step", "estimated from data sheets when it was planned; nothing was measured");
+        return text;
+    }
     costs(&mut text, plan, best);
     training(&mut text, plan, best);
     if let Some(weighed) = &plan.weighed {

@@ -27,8 +27,9 @@ pub use transformer::transformer;
 pub use words::{explain, layout, source, subject};
 
 use crate::analytic::doubt::{interval, of_memory, of_time};
-use crate::analytic::search::{Cluster, Found, Question, RunsOn, search_front};
+use crate::analytic::search::{Cluster, Found, Question, RunsOn, search_front, whole};
 use crate::analytic::{Config, Constants, Peak, Products, Software, Step, Unknown};
+use crate::engine::{Cannot, Training};
 use crate::learning_rate::{self, Decision};
 use crate::picture::Timeline;
 use crate::weighed::{Bill, Weighed};
@@ -169,6 +170,18 @@ pub enum OutlookError {
         /// Heads of queries.
         heads: u32,
     },
+    /// The engine can run none of what is left.
+    #[error("{engine} can run no layout of {devices} devices: it does not support {what}; {instead}")]
+    Engine {
+        /// The engine, as its authors write it.
+        engine: &'static str,
+        /// Devices in all.
+        devices: u32,
+        /// What it has not.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
     /// Memory does not suffice.
     #[error(
         "no layout fits: the nearest needs {needed:.1} GiB of {available:.1} GiB on each device ({nearest})"
@@ -203,7 +216,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         parameters: recipe.model.parameters(),
         devices,
         per_host: request.cluster.per_host,
-        gpu: (request.cluster.gpu.words.join(" ").to_uppercase(), &request.cluster.gpu.source),
+        gpu: (request.cluster.part(), &request.cluster.gpu.source),
         engine: request.engine.name(),
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
@@ -237,7 +250,7 @@ fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), O
         model: transformer(decoder),
         cluster: request.cluster,
         engine: Software::of(request.engine.style(), Constants::shipped()),
-        runs_on: Some(RunsOn { engine: request.engine, model: decoder.clone() }),
+        runs_on: Some(RunsOn { engine: request.engine, training: Training::of(decoder, &recipe.train) }),
         kernel: request.engine.style().kernel(),
         products: products(recipe),
         batch: u32::try_from(batch.value).map_err(|_| OutlookError::NoBatch)?,
@@ -304,12 +317,17 @@ fn refusal(question: &Question, found: &Found) -> OutlookError {
             available: question.cluster.memory / GIB,
             nearest: layout(&nearest.config),
         },
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "heads are whole")]
-        None => OutlookError::NoLayout {
-            devices: question.cluster.devices,
-            batch: question.batch,
-            heads: question.model.heads as u32,
-        },
+        None => no_layout(question, question.cluster.devices),
+    }
+}
+
+/// Why nothing is left of `devices` devices: their engine, or what must divide.
+fn no_layout(question: &Question, devices: u32) -> OutlookError {
+    match question.runs_on.as_ref().zip(question.why_none()) {
+        Some((RunsOn { engine, .. }, Cannot { what, instead })) => {
+            OutlookError::Engine { engine: engine.title(), devices, what, instead }
+        }
+        None => OutlookError::NoLayout { devices, batch: question.batch, heads: whole(question.model.heads) },
     }
 }
 

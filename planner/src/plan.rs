@@ -4,6 +4,7 @@ use crate::batch_size::EPOCHS_MOST;
 use crate::calibrate::{Factors, Observation};
 use crate::candidate::{Candidate, Rejected};
 use crate::compare::Alternative;
+use crate::engine::Engine;
 use crate::estimate::Estimate;
 use crate::learning_rate::Decision;
 use crate::pace::Pace;
@@ -25,6 +26,8 @@ pub struct PlanRequest<'a> {
     pub recipe: &'a Recipe,
     /// The host that trains.
     pub host: &'a HostFacts,
+    /// Another engine that the choice will be written for; what that cannot run is no candidate.
+    pub engine: Option<&'static dyn Engine>,
     /// Its measured speeds for this model; `None` falls back to the data sheet.
     pub rates: Option<&'a Rates>,
     /// Earlier trials on the same host with the same model.
@@ -143,8 +146,8 @@ pub struct RatesStamp {
 pub struct Ranked {
     /// The candidate.
     pub candidate: Candidate,
-    /// What it will cost; `None` for a foreign command, which nobody here can price, and in a plan for another engine,
-    /// whose times and memory are told by other causes and categories.
+    /// What it will cost; `None` for a foreign command, which nobody here can price, and in a plan for hosts elsewhere or for
+    /// another engine, whose times and memory are told by other causes and categories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// Steps, warm-up, checkpoints, validations.
@@ -154,7 +157,8 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    /// What a choice of a model of ours will cost. Panics for a foreign command, and in a plan for another engine.
+    /// What a choice of a model of ours will cost. Panics for a foreign command, and in a plan for hosts elsewhere or for
+    /// another engine.
     pub fn price(&self) -> &Estimate {
         self.estimate.as_ref().expect("models of ours are priced")
     }

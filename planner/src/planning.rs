@@ -13,9 +13,8 @@ use crate::plan::{FORMAT, Plan, PlanRequest, Ranked, RatesStamp, rates_digest};
 use crate::precheck::{fills, precheck};
 use crate::pricing::Pricing;
 use crate::search::{self, Ranking};
-use crate::space::{self, Place, Space};
+use crate::space::{self, Abilities, Place, Space};
 use crate::tie::Simplicity;
-use dtrain_protocol::ability::cannot_run;
 use dtrain_recipes::{Model, Stop};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -36,7 +35,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let batch = batch(request)?;
     let global = NonZeroU64::new(batch.value).ok_or(PlanError::EmptyBatch)?;
     fills(batch.value, request.train_samples)?;
-    let space = Space::of(recipe, host, request.rates, global, cannot_run);
+    let space = Space::of(recipe, host, request.rates, global, &Abilities::of(recipe, request.engine));
     let case = Case {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
@@ -136,7 +135,9 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
         None => recipe.layout.data.unwrap_or(1),
     };
     let probe = NonZeroU64::new(8 * u64::from(replicas.max(1)));
-    let space = Space::of(recipe, request.host, request.rates, probe.unwrap_or(NonZeroU64::MIN), cannot_run);
+    let abilities = Abilities::of(recipe, request.engine);
+    let batch = probe.unwrap_or(NonZeroU64::MIN);
+    let space = Space::of(recipe, request.host, request.rates, batch, &abilities);
     let judge = Judge::new(case, &space);
     let ranking = search::rank(&judge, request.seed, 1);
     #[expect(clippy::cast_precision_loss, reason = "a small count")]

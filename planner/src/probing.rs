@@ -4,9 +4,8 @@ use crate::calibrate::Factors;
 use crate::judge::{Case, Judge};
 use crate::plan::PlanRequest;
 use crate::planning::batch;
-use crate::space::Space;
+use crate::space::{Abilities, Space};
 use dtrain_protocol::HostFacts;
-use dtrain_protocol::ability::cannot_run;
 use dtrain_recipes::Recipe;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -20,6 +19,7 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
     let request = PlanRequest {
         recipe,
         host,
+        engine: None,
         rates: None,
         observations: &[],
         data_root: PathBuf::new(),
@@ -32,7 +32,8 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
         return vec![micro];
     }
     let global = batch(&request).ok().and_then(|batch| NonZeroU64::new(batch.value));
-    let space = Space::of(recipe, host, None, global.unwrap_or(NonZeroU64::MIN), cannot_run);
+    let abilities = Abilities::of(recipe, None);
+    let space = Space::of(recipe, host, None, global.unwrap_or(NonZeroU64::MIN), &abilities);
     let case = Case {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,

@@ -143,6 +143,7 @@ pub(crate) fn request<'a>(
     PlanRequest {
         recipe,
         host,
+        engine: None,
         rates,
         observations: &[],
         data_root: "/data".into(),

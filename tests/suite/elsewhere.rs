@@ -85,6 +85,67 @@ fn one_call_saves_draws_and_writes_and_the_plan_is_not_run_here() {
     assert!(!refused.contains("cores"), "nobody planned for cores: {refused}");
 }
 
+/// A model of 1.5 billion parameters that dtrain's own worker trains.
+const OWN: &str = r#"
+name = "own"
+
+[model]
+kind = "decoder"
+family = "llama"
+layers = 24
+hidden = 2048
+heads = 16
+kv_heads = 8
+ffn = 8192
+vocab = 32000
+context = 2048
+
+[data]
+train = "tokens/*.bin"
+valid = "1%"
+
+[objective]
+stop = { steps = 1000 }
+
+[train]
+batch = 256
+"#;
+
+#[test]
+fn the_worker_is_planned_for_gpus_that_nobody_measured() {
+    let house = House::default();
+    let recipe = house.file("recipe.toml", OWN);
+    let recipe = recipe.to_str().expect("UTF-8");
+    let saved = recipe.replace("recipe.toml", "plan.json");
+    let on = ["plan", recipe, "--on", "8x8 H100", "--engine", "dtrain"];
+    let output = house.expect(0, [&on[..], &["--out", &saved]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains("engine dtrain") && said.contains("no run of this engine on a GPU is known"),
+        "{said}"
+    );
+    let refused = words(&house.expect(8, ["run", &saved]));
+    assert!(refused.contains("there is 1 host, the plan was made for 8"), "{refused}");
+
+    let refused = words(&house.expect(3, [&on[..], &["--set", "train.precision=fp8"]].concat()));
+    assert!(refused.contains("dtrain can run no layout of 64 devices: it does not support fp8"), "{refused}");
+}
+
+#[test]
+fn a_power_limit_may_be_named() {
+    let house = House::default();
+    let recipe = house.file("recipe.toml", OWN);
+    let recipe = recipe.to_str().expect("UTF-8");
+    let step = |on: &str| {
+        let output = house.expect(0, ["plan", recipe, "--on", on, "--json"]);
+        let outlook: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        outlook["choice"]["step_seconds"].as_f64().expect("a number")
+    };
+    assert!(step("4x8 H100 500W") > 1.03 * step("4x8 H100"));
+    let refused = words(&house.expect(2, ["plan", recipe, "--on", "4x8 L40S 200W"]));
+    assert!(refused.contains("no power limit of `L40S 200W` is known"), "{refused}");
+}
+
 #[test]
 fn as_many_layouts_are_shown_as_asked_for() {
     let house = House::default();

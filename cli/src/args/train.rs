@@ -108,7 +108,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 /// Engines that train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineName {
-    /// dtrain's own worker, which is planned for hosts that were measured
+    /// dtrain's own worker, which was never measured on a GPU
     Dtrain,
     /// Megatron-LM, NeMo, Megatron-Bridge
     Megatron,

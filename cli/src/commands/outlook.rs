@@ -85,6 +85,7 @@ fn engine(args: &PlanArgs) -> Result<&'static dyn Engine, Failure> {
         Some(Format::Megatron | Format::Slurm | Format::Kubernetes) | None => EngineName::Megatron,
     };
     match args.engine.unwrap_or(of_format) {
+        EngineName::Dtrain => Ok(&engine::DTRAIN),
         EngineName::Megatron => Ok(&engine::MEGATRON),
         EngineName::Fsdp => Ok(&engine::FSDP),
         EngineName::Deepspeed => Ok(&engine::DEEPSPEED),
@@ -95,17 +96,12 @@ fn engine(args: &PlanArgs) -> Result<&'static dyn Engine, Failure> {
             let hint = "name megatron or deepspeed; `dtrain estimate` predicts runs of megatron-deepspeed";
             Err(Failure::new(Exit::Usage, message).hint(hint))
         }
-        EngineName::Dtrain => {
-            let message = "`--engine dtrain` is planned from measured rates, and those of `--on` are not";
-            let hint = "name its hosts in `[cluster]` and omit `--on`, or name another engine";
-            Err(Failure::new(Exit::Usage, message).hint(hint))
-        }
     }
 }
 
 fn refusal(error: &OutlookError) -> Failure {
     match error {
-        OutlookError::NothingFits { .. } | OutlookError::NoLayout { .. } => {
+        OutlookError::NothingFits { .. } | OutlookError::NoLayout { .. } | OutlookError::Engine { .. } => {
             Failure::of(Exit::NothingFits, error)
         }
         OutlookError::NoDecoder { .. } | OutlookError::NoBatch | OutlookError::Pin { .. } => {

@@ -9,6 +9,7 @@ use crate::output::word;
 use crate::render::html::{of_plan, page};
 use crate::render::plan::long;
 use crate::{job, rates, trials};
+use dtrain_planner::emit::Format;
 use dtrain_planner::explain::Depth;
 use dtrain_planner::{Plan, plan};
 use dtrain_recipes::Model;
@@ -38,7 +39,8 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
         return Ok(exit);
     }
     let mut history = trials::open_history(context)?;
-    let plan = rates::plan(context, &mut history, &loaded)?;
+    let engine = args.emit.and_then(Format::engine);
+    let plan = rates::plan_for(context, &mut history, &loaded, (&loaded.checked.recipe, engine))?;
     let page = match &args.html {
         Some(_) => Some(drawn(&history, &plan)?),
         None => None,
@@ -140,10 +142,10 @@ pub(crate) fn read(path: &Path) -> Result<Option<Plan>, Failure> {
 fn parse(text: &str) -> Result<Plan, String> {
     #[derive(Deserialize)]
     struct Version {
-        plan: Format,
+        plan: Numbered,
     }
     #[derive(Deserialize)]
-    struct Format {
+    struct Numbered {
         format: u32,
     }
     let version: Version = serde_json::from_str(text).map_err(|error| error.to_string())?;

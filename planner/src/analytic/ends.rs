@@ -14,7 +14,7 @@ pub fn head(case: &Case<'_>) -> f64 {
     let products = linear(tokens, width, model.hidden, &wide).sum();
     let loss = c.loss_passes * 4.0 * tokens * width / case.device.stream;
     let group = super::groups::tensor(case);
-    let sum = all_reduce(2.0 * tokens * model.hidden, group, &case.links);
+    let sum = all_reduce(case.engine.profile.wire_bytes * tokens * model.hidden, group, &case.links);
     let host = 30.0 * case.engine.profile.launch;
     ((products + loss).max(host) + sum) * (1.0 + model.further())
 }

@@ -18,6 +18,8 @@ pub enum Style {
     Compiled,
     /// JAX.
     Xla,
+    /// dtrain's own worker on GPUs, which nobody measured.
+    Dtrain,
 }
 
 impl Style {
@@ -30,13 +32,19 @@ impl Style {
             Self::Fsdp => "fsdp",
             Self::Compiled => "compiled",
             Self::Xla => "xla",
+            Self::Dtrain => "dtrain",
         }
+    }
+
+    /// Whether the constants were checked against runs of the style.
+    pub fn is_measured(self) -> bool {
+        self != Self::Dtrain
     }
 
     /// How engines of the style compute the core of attention, where nothing says otherwise.
     pub fn kernel(self) -> Kernel {
         match self {
-            Self::Research => Kernel::Plain,
+            Self::Research | Self::Dtrain => Kernel::Plain,
             Self::Megatron => Kernel::Unfused,
             Self::Modern => Kernel::Fused,
             Self::Fsdp | Self::Compiled | Self::Xla => Kernel::Flash2,
@@ -47,7 +55,7 @@ impl Style {
     /// second product.
     pub fn selective(self) -> Again {
         match self {
-            Self::Research | Self::Megatron | Self::Modern | Self::Xla => Again::Attention,
+            Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => Again::Attention,
             Self::Fsdp | Self::Compiled => Again::EverySecondProduct,
         }
     }
@@ -71,6 +79,9 @@ pub struct Profile {
     pub pads_vocabulary: bool,
     pub routes_by_host: bool,
     pub gradient_bytes: f64,
+    pub wire_bytes: f64,
+    #[serde(default)]
+    pub through_host: Option<f64>,
     pub has_master_copy: bool,
     pub ties_embeddings: bool,
     pub logit_bytes: f64,
@@ -99,6 +110,7 @@ pub struct Profiles {
     pub fsdp: Profile,
     pub compiled: Profile,
     pub xla: Profile,
+    pub dtrain: Profile,
 }
 
 impl Profiles {
@@ -111,6 +123,7 @@ impl Profiles {
             Style::Fsdp => self.fsdp,
             Style::Compiled => self.compiled,
             Style::Xla => self.xla,
+            Style::Dtrain => self.dtrain,
         }
     }
 }
@@ -125,6 +138,7 @@ impl Profiles {
             Style::Fsdp => &mut self.fsdp,
             Style::Compiled => &mut self.compiled,
             Style::Xla => &mut self.xla,
+            Style::Dtrain => &mut self.dtrain,
         }
     }
 }
@@ -133,5 +147,10 @@ impl Software {
     /// An engine of which only the style is known.
     pub fn of(style: Style, constants: &Constants) -> Self {
         Self { style, profile: constants.profile(style) }
+    }
+
+    /// What of `rate` bytes a second of a link its ranks reach.
+    pub fn reaches(&self, rate: f64) -> f64 {
+        self.profile.through_host.map_or(rate, |most| rate.min(most))
     }
 }

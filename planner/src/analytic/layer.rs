@@ -243,7 +243,7 @@ fn tensor(case: &Case<'_>, has_experts: bool) -> Passes {
         return Passes::default();
     }
     let group = groups::tensor(case);
-    let bytes = 2.0 * case.tokens() * case.model.hidden;
+    let bytes = profile.wire_bytes * case.tokens() * case.model.hidden;
     let late = profile.late * (config.tensor() - 1.0);
     let pair = all_reduce(bytes, group, &case.links) + 2.0 * late;
     let again = if config.arrangement.sequence { case.general().gather_again } else { 0.0 };
@@ -268,10 +268,11 @@ fn context(case: &Case<'_>, core: Passes) -> Passes {
     }
     let (group, tokens) = (groups::context(case), case.tokens());
     let Heads { queries, keys, values } = heads(case);
+    let wire = case.engine.profile.wire_bytes;
     let gathered = |bytes: f64| one_way(bytes, group, &case.links);
     match config.arrangement.context_exchange {
         ContextExchange::Ring => {
-            let hop = message(4.0 * tokens * keys, group.leaves(), 1.0, &case.links);
+            let hop = message(2.0 * wire * tokens * keys, group.leaves(), 1.0, &case.links);
             let exposed =
                 |hops: f64, piece: f64| (hops * hop - 0.8 * piece / config.context()).max(0.1 * hops * hop);
             Passes { forward: exposed(1.0, core.forward), backward: exposed(2.0, core.backward) }
@@ -279,10 +280,10 @@ fn context(case: &Case<'_>, core: Passes) -> Passes {
         }
         // Forwards gather; backwards gather again and scatter gradients.
         ContextExchange::AllGather => {
-            Passes { forward: 1.0, backward: 2.0 } * gathered(4.0 * tokens * keys * config.context())
+            Passes { forward: 1.0, backward: 2.0 } * gathered(2.0 * wire * tokens * keys * config.context())
         }
         ContextExchange::AllToAll => {
-            let bytes = 2.0 * tokens * (queries + 2.0 * keys + values);
+            let bytes = wire * tokens * (queries + 2.0 * keys + values);
             let one = all_to_all(bytes, None, group, &case.links);
             Passes { forward: one, backward: one }
         }
@@ -296,7 +297,7 @@ fn exchange(case: &Case<'_>, experts: Option<Experts>) -> Passes {
     let routed = case.tokens() / config.tensor() * experts.chosen;
     let once = profile.routes_by_host.then_some(experts.chosen);
     let group = groups::expert(case);
-    let bytes = 2.0 * routed * case.model.hidden * c.imbalance;
+    let bytes = profile.wire_bytes * routed * case.model.hidden * c.imbalance;
     let hidden = 1.0 - profile.hidden_expert;
     let both = 2.0 * all_to_all(bytes, once, group, &case.links) * hidden;
     // Ranks that share the matrices of an expert gather its tokens, and sum what becomes of them.

@@ -193,7 +193,7 @@ pub(crate) fn in_flight(config: &Config, stage: f64) -> f64 {
 /// Bytes of state that a stage holds, and of weights it gathers.
 fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
     let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
-    let t = config.tensor();
+    let (t, wire) = (config.tensor(), profile.wire_bytes);
     let layer = step::Held::of_layer(case);
     let (dense, sparse) = (layer.dense + model.router(), layer.experts);
     let is_whole = config.pipeline() <= 1.0;
@@ -209,9 +209,13 @@ fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
     let states = sharded(case, all_dense, config.shard()) + sharded(case, all_sparse, config.expert_shard());
     let gathered = match (config.arrangement.zero == ZeroStage::Zero3, is_whole) {
         (false, _) => 0.0,
-        (true, true) => 4.0 * (dense + sparse) + 2.0 * embedding,
+        (true, true) => 2.0 * wire * (dense + sparse) + wire * embedding,
         // In a pipeline weights and gradients stay whole.
-        (true, false) => 4.0 * (dense + sparse) + 2.0 * tables * embedding + 6.0 * (all_dense + all_sparse),
+        (true, false) => {
+            2.0 * wire * (dense + sparse)
+                + wire * tables * embedding
+                + (wire + 4.0) * (all_dense + all_sparse)
+        }
     };
     (states, gathered)
 }
@@ -225,9 +229,9 @@ fn sharded(case: &Case<'_>, parameters: f64, shard: f64) -> f64 {
     let (whole, shared) = match case.config.arrangement.zero {
         ZeroStage::Zero0 => (all, 0.0),
         ZeroStage::Zero1 => (weights + gradients, optimizer),
-        // Weights of 16 bits are whole; where there is no copy in f32 they are beside the sharded ones.
+        // Weights as they are gathered are whole; where there is no copy in f32 they are beside the sharded ones.
         ZeroStage::Zero2 if profile.has_master_copy => (weights, gradients + optimizer),
-        ZeroStage::Zero2 => (2.0, all),
+        ZeroStage::Zero2 => (profile.wire_bytes, all),
         ZeroStage::Zero3 => (0.0, all),
     };
     parameters * (whole + shared / shard)

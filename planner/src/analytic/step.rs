@@ -249,9 +249,9 @@ impl Reduction {
         }
     }
 
-    /// Seconds to gather so many parameters of 16 bits that are sharded.
+    /// Seconds to gather so many parameters that are sharded.
     fn gather(&self, parameters: f64, case: &Case<'_>) -> f64 {
-        one_way(2.0 * parameters, self.shard, &case.links)
+        one_way(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
     }
 
     /// Seconds to sum the gradients of so many parameters, so that every rank has those of its shard.
@@ -305,7 +305,7 @@ fn messages(case: &Case<'_>) -> f64 {
 /// Seconds of one message from a stage to the next over the links of the case.
 pub(crate) fn one_message(case: &Case<'_>) -> f64 {
     let leaves = groups::stages_leave(case);
-    let bytes = 2.0 * case.tokens_between() * case.model.hidden;
+    let bytes = case.engine.profile.wire_bytes * case.tokens_between() * case.model.hidden;
     message(bytes, leaves, case.engine.profile.message, &case.links)
 }
 

@@ -6,7 +6,7 @@ use super::hosts::Hosts;
 use super::hugging_face::{self, Family};
 use super::json::Object;
 use super::source::Source;
-use super::{EmitError, Emitted, File, head};
+use super::{Emitted, File, head};
 use dtrain_protocol::Axis;
 use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
@@ -14,8 +14,7 @@ use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule,
 pub(crate) const VERSION: &str = "0.19.8";
 
 /// `ds_config.json`, `config.json` and `deepspeed.sh`.
-pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
-    refuse(source)?;
+pub(crate) fn emit(source: &Source) -> Emitted {
     let family = Family::of(source.model);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
@@ -23,17 +22,7 @@ pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     let config = File { name: "ds_config.json".into(), text: configuration(source).text() };
     let script = File { name: "deepspeed.sh".into(), text: script(source, &notes) };
     let files = vec![config, hugging_face::config(source, family), script];
-    Ok(Emitted { files, notes, start: "bash deepspeed.sh".into() })
-}
-
-fn refuse(source: &Source) -> Result<(), EmitError> {
-    if source.optimizer().kind == OptimizerKind::Lamb {
-        return Err(source.cannot(
-            "train.optimizer = \"lamb\"",
-            "its Lamb bounds the trust ratio, which trains something else; use adamw, lion or sgd",
-        ));
-    }
-    Ok(())
+    Emitted { files, notes, start: "bash deepspeed.sh".into() }
 }
 
 fn own_notes(source: &Source) -> Vec<String> {

@@ -4,7 +4,7 @@ use super::hosts::Hosts;
 use super::hugging_face::{self, Family};
 use super::source::Source;
 use super::yaml::number;
-use super::{EmitError, Emitted, File, head};
+use super::{Emitted, File, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
@@ -12,8 +12,7 @@ use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 pub(crate) const VERSION: &str = "1.15.0";
 
 /// `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
-pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
-    refuse(source)?;
+pub(crate) fn emit(source: &Source) -> Emitted {
     let family = Family::of(source.model);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
@@ -30,14 +29,7 @@ pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     let text = head(source.plan, &what, &[]) + &arguments(source);
     let training = File { name: "training_arguments.yaml".into(), text };
     let files = vec![config, training, hugging_face::config(source, family)];
-    Ok(Emitted { files, notes, start: start.into() })
-}
-
-fn refuse(source: &Source) -> Result<(), EmitError> {
-    if source.optimizer().kind == OptimizerKind::Lamb {
-        return Err(source.cannot("train.optimizer = \"lamb\"", "transformers have adamw, lion and sgd"));
-    }
-    Ok(())
+    Emitted { files, notes, start: start.into() }
 }
 
 /// Whether anything is sharded or cut; otherwise replicas are those of DistributedDataParallel.

@@ -3,9 +3,9 @@
 use super::hosts::Hosts;
 use super::source::Source;
 use super::yaml::{number, text};
-use super::{EmitError, Emitted, File, head};
+use super::{Emitted, File, head};
 use dtrain_protocol::{Axis, ContextExchange};
-use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
+use dtrain_recipes::{Precision, Recompute, Schedule, ZeroStage};
 
 /// The version whose keys were checked.
 pub(crate) const VERSION: &str = "0.2.5";
@@ -14,11 +14,7 @@ pub(crate) const VERSION: &str = "0.2.5";
 type Lines = Vec<String>;
 
 /// `maxtext.yml` and `maxtext.sh`.
-pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
-    if source.optimizer().kind != OptimizerKind::Adamw {
-        let what = format!("train.optimizer = {}", super::optimizer_word(source.optimizer().kind));
-        return Err(source.cannot(what, "its other optimizers train something else; use adamw"));
-    }
+pub(crate) fn emit(source: &Source) -> Emitted {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     let what =
@@ -37,7 +33,7 @@ pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
         File { name: "maxtext.yml".into(), text: config },
         File { name: "maxtext.sh".into(), text: script(source) },
     ];
-    Ok(Emitted { files, notes, start: "bash maxtext.sh".into() })
+    Emitted { files, notes, start: "bash maxtext.sh".into() }
 }
 
 fn own_notes(source: &Source) -> Vec<String> {

@@ -4,7 +4,7 @@ mod model;
 
 use super::hosts::Hosts;
 use super::source::Source;
-use super::{EmitError, Emitted, File, head};
+use super::{Emitted, File, head};
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Axis, ContextExchange, RankOrder};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
@@ -16,8 +16,7 @@ pub(crate) const VERSION: &str = "0.19.2";
 type Argument = String;
 
 /// One script.
-pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
-    refuse(source)?;
+pub(crate) fn emit(source: &Source) -> Emitted {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     let what = format!("Megatron-LM, core {VERSION}: run in the root of its repository, on every host");
@@ -44,11 +43,11 @@ pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
         connections(source),
         all.join(" ")
     );
-    Ok(Emitted {
+    Emitted {
         files: vec![File { name: "megatron.sh".into(), text }],
         notes,
         start: "bash megatron.sh".into(),
-    })
+    }
 }
 
 fn groups(source: &Source) -> [(&'static str, Vec<Argument>); 4] {
@@ -69,18 +68,6 @@ fn is_fsdp(source: &Source) -> bool {
 fn connections(source: &Source) -> &'static str {
     let cuts = source.degree(Axis::Tensor) > 1 || source.degree(Axis::Context) > 1;
     if cuts && !is_fsdp(source) { "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" } else { "" }
-}
-
-fn refuse(source: &Source) -> Result<(), EmitError> {
-    let kind = source.optimizer().kind;
-    let with_lion = [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion];
-    let known = if is_fsdp(source) { &with_lion[..2] } else { &with_lion };
-    if !known.contains(&kind) {
-        let with = if is_fsdp(source) { " with zero 2 or 3" } else { "" };
-        let what = format!("train.optimizer = {}{with}", super::optimizer_word(kind));
-        return Err(source.cannot(what, "use adamw, or sgd (lion with zero 0 or 1)"));
-    }
-    Ok(())
 }
 
 fn own_notes(source: &Source) -> Vec<String> {

@@ -20,7 +20,6 @@ mod yaml;
 
 use crate::Plan;
 use crate::engine::{self, Engine};
-use dtrain_recipes::OptimizerKind;
 use serde::Serialize;
 pub use source::Source;
 use std::fmt::Write;
@@ -146,19 +145,9 @@ impl Format {
 /// The best choice of `plan` in another engine's words. `Err` when the engine cannot train so.
 pub fn emit(plan: &Plan, format: Format) -> Result<Emitted, EmitError> {
     match (format.engine(), format) {
-        (Some(engine), _) => engine.emit(&Source::of(plan, engine)?),
+        (Some(engine), _) => Ok(engine.emit(&Source::of(plan, engine)?)),
         (None, Format::Kubernetes) => Ok(kubernetes::emit(plan)),
         (None, _) => Ok(slurm::emit(plan)),
-    }
-}
-
-/// The rule as it is written in a recipe, in quotes.
-fn optimizer_word(kind: OptimizerKind) -> &'static str {
-    match kind {
-        OptimizerKind::Adamw => "\"adamw\"",
-        OptimizerKind::Sgd => "\"sgd\"",
-        OptimizerKind::Lion => "\"lion\"",
-        OptimizerKind::Lamb => "\"lamb\"",
     }
 }
 

@@ -1,7 +1,7 @@
 //! What every engine reads from a plan, each value once.
 
 use super::EmitError;
-use crate::engine::Engine;
+use crate::engine::{Engine, Training};
 use crate::{BatchSplit, Plan};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
 use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Valid, ZeroStage};
@@ -22,7 +22,7 @@ pub struct Source<'a> {
 
 impl<'a> Source<'a> {
     /// Reads a plan. `Err` when it is for another kind of model, when replicas do not do alike, or when the engine cannot run
-    /// its layout.
+    /// it.
     pub(crate) fn of(plan: &'a Plan, engine: &'static dyn Engine) -> Result<Self, EmitError> {
         let kind = match &plan.recipe.model {
             Model::Decoder(model) => return Self::of_decoder(plan, engine, model),
@@ -47,7 +47,8 @@ impl<'a> Source<'a> {
             return Err(source.cannot(what, "remove layout.shares"));
         }
         let micro_batches = split.micro_batches().get();
-        if let Some(reason) = engine.cannot(model, arrangement, micro_batches) {
+        let training = Training::of(model, &plan.recipe.train);
+        if let Some(reason) = engine.cannot(&training, arrangement, micro_batches) {
             let what = format!("{} ({}, {micro_batches} micro-batches)", reason.what, arrangement.layout);
             return Err(source.cannot(what, reason.instead));
         }
@@ -55,7 +56,7 @@ impl<'a> Source<'a> {
     }
 
     /// An error about `what` the plan says, with what to do `instead`.
-    pub(crate) fn cannot(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
+    fn cannot(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
         EmitError::CannotSay { engine: self.engine.title(), what: what.into(), instead }
     }
 

@@ -245,7 +245,7 @@ fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
         plan.recipe.train.optimizer.kind = kind;
         plan
     };
-    refused(&with(OptimizerKind::Lion), Format::Torchtitan, "train.optimizer = \"lion\"; its only optimizer");
+    refused(&with(OptimizerKind::Lion), Format::Torchtitan, "train.optimizer = \"lion\" (data 4 × tensor 2");
     refused(&with(OptimizerKind::Lion), Format::Megatron, "train.optimizer = \"lion\" with zero 2 or 3");
     let mut lamb = cut();
     lamb.recipe.train.optimizer.kind = OptimizerKind::Lamb;

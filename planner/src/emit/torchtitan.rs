@@ -8,10 +8,10 @@ mod model;
 
 use super::hosts::Hosts;
 use super::source::Source;
-use super::{EmitError, Emitted, File, head};
+use super::{Emitted, File, head};
 use crate::schedule::chunks_of;
 use dtrain_protocol::Axis;
-use dtrain_recipes::{OptimizerKind, PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
+use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
 
 /// The version whose sources the names below were checked against.
 pub(crate) const VERSION: &str = "0.3.0";
@@ -26,8 +26,7 @@ struct Sharding {
 }
 
 /// One Python module with a function `train`, which returns the `Trainer.Config`.
-pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
-    refuse(source)?;
+pub(crate) fn emit(source: &Source) -> Emitted {
     let sharding = sharding(source);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
@@ -44,15 +43,7 @@ pub(crate) fn emit(source: &Source) -> Result<Emitted, EmitError> {
     let mut text = head(source.plan, &what, &notes);
     text += &model::module(source);
     text += &trainer(source, &sharding);
-    Ok(Emitted { files: vec![File { name: format!("{MODULE}.py"), text }], notes, start })
-}
-
-fn refuse(source: &Source) -> Result<(), EmitError> {
-    if source.optimizer().kind != OptimizerKind::Adamw {
-        let what = format!("train.optimizer = {}", super::optimizer_word(source.optimizer().kind));
-        return Err(source.cannot(what, "its only optimizer here is adamw"));
-    }
-    fp8::refuse(source)
+    Emitted { files: vec![File { name: format!("{MODULE}.py"), text }], notes, start }
 }
 
 /// Shards lie within `data × expert × context` as in the plan.

@@ -1,10 +1,10 @@
 //! DeepSpeed: rules read from its sources, version 0.19.8.
 
-use super::{Cannot, Engine, cannot, rules};
+use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{EmitError, Emitted, Source, deepspeed};
+use crate::emit::{Emitted, Source, deepspeed};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Compression, Decoder, ZeroStage};
+use dtrain_recipes::{Compression, OptimizerKind, ZeroStage};
 
 /// DeepSpeed.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +27,10 @@ impl Engine for DeepSpeed {
         &[ContextExchange::Ring]
     }
 
-    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        rules::hugging_face(model)
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        let model = &training.model;
+        optimizer(training)
+            .or_else(|| rules::hugging_face(model))
             .or_else(|| {
                 rules::newer(model, arrangement, rules::Newer { window: model.experts.is_some(), fp8: false })
             })
@@ -41,9 +43,17 @@ impl Engine for DeepSpeed {
             .or_else(|| state(arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+    fn emit(&self, source: &Source) -> Emitted {
         deepspeed::emit(source)
     }
+}
+
+/// `DEEPSPEED_OPTIMIZERS` of `runtime/config.py`, and by their names those of `torch.optim`. `FusedLamb` keeps the trust ratio
+/// between `min_coeff` and `max_coeff`.
+fn optimizer(training: &Training) -> Option<Cannot> {
+    let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
+    let instead = "its Lamb bounds the trust ratio, which trains something else; use adamw, lion or sgd";
+    rules::optimizer(training, &known, instead)
 }
 
 fn no_pipeline(arrangement: &Arrangement) -> Option<Cannot> {

@@ -1,11 +1,10 @@
 //! dtrain's own worker: `dtrain_protocol::ability` says what it can run.
 
-use super::{Cannot, Engine, cannot};
+use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{EmitError, Emitted, Source, own};
-use crate::schedule::{Shape, is_possible};
+use crate::emit::{Emitted, Source, own};
 use dtrain_protocol::{Arrangement, ContextExchange, ability};
-use dtrain_recipes::{Decoder, Model};
+use dtrain_recipes::Model;
 
 /// dtrain's own worker.
 #[derive(Clone, Copy, Debug)]
@@ -21,32 +20,29 @@ impl Engine for Dtrain {
     }
 
     fn style(&self) -> Style {
-        Style::Fsdp
+        Style::Dtrain
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::Ring]
     }
 
-    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        if let Some(what) = ability::refusal(arrangement, &Model::Decoder(model.clone())) {
-            return cannot(what.reason, "docs/layouts.md says what the worker runs");
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        let model = Model::Decoder(training.model.clone());
+        if let Some(missing) = ability::cannot_train(&model, arrangement.precision) {
+            return cannot(
+                missing.what,
+                "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`",
+            );
         }
-        let shape = Shape {
-            stages: arrangement.layout.pipeline.get(),
-            chunks: arrangement.chunks,
-            micros: micro_batches,
-        };
-        if is_possible(arrangement.schedule, shape) {
-            return None;
+        if let Some(refusal) = ability::refusal(arrangement, &model) {
+            return cannot(refusal.reason, "docs/layouts.md says what the worker runs");
         }
-        cannot(
-            "micro-batches of an interleaved pipeline that are no multiple of its stages",
-            "pin a layout.micro_batch that makes a multiple of layout.pipeline",
-        )
+        rules::of_all(&training.model, arrangement, micro_batches)
+            .or_else(|| rules::whole_heads(&training.model, arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+    fn emit(&self, source: &Source) -> Emitted {
         own::emit(source)
     }
 }

@@ -1,11 +1,11 @@
 //! PyTorch's FSDP2 by Hugging Face accelerate: rules read from `parallelism_config.py` of accelerate 1.15.0, and from the plans
 //! for tensor parallelism of transformers 5.23.0.
 
-use super::{Cannot, Engine, cannot, rules};
+use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{EmitError, Emitted, Source, fsdp};
+use crate::emit::{Emitted, Source, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, ZeroStage};
+use dtrain_recipes::{Decoder, OptimizerKind, ZeroStage};
 
 /// PyTorch's FSDP2 by Hugging Face accelerate.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,10 @@ impl Engine for Fsdp {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
-    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        rules::hugging_face(model)
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        let model = &training.model;
+        optimizer(training)
+            .or_else(|| rules::hugging_face(model))
             .or_else(|| {
                 rules::newer(model, arrangement, rules::Newer { window: model.experts.is_some(), fp8: false })
             })
@@ -42,9 +44,15 @@ impl Engine for Fsdp {
             .or_else(|| state(arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+    fn emit(&self, source: &Source) -> Emitted {
         fsdp::emit(source)
     }
+}
+
+/// `OptimizerNames` of `training_args.py`.
+fn optimizer(training: &Training) -> Option<Cannot> {
+    let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
+    rules::optimizer(training, &known, "transformers have adamw, lion and sgd")
 }
 
 fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {

@@ -1,10 +1,10 @@
 //! MaxText on JAX: rules read from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
-use super::{Cannot, Engine, cannot, rules};
+use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{EmitError, Emitted, Source, maxtext};
+use crate::emit::{Emitted, Source, maxtext};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
 /// MaxText on JAX.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +27,10 @@ impl Engine for Jax {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
-    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        family(model)
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        let model = &training.model;
+        optimizer(training)
+            .or_else(|| family(model))
             .or_else(|| rules::newer(model, arrangement, rules::Newer { window: false, fp8: false }))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
@@ -40,9 +42,15 @@ impl Engine for Jax {
             .or_else(|| pipeline(model, arrangement, micro_batches))
     }
 
-    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+    fn emit(&self, source: &Source) -> Emitted {
         maxtext::emit(source)
     }
+}
+
+/// `optimizers/optimizers.py`: `opt_type` is "adamw", "adam_pax", "muon" or "sgd", the last without momentum.
+fn optimizer(training: &Training) -> Option<Cannot> {
+    let instead = "its other optimizers train something else; use adamw";
+    rules::optimizer(training, &[OptimizerKind::Adamw], instead)
 }
 
 fn family(model: &Decoder) -> Option<Cannot> {

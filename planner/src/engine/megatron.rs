@@ -1,11 +1,11 @@
 //! Megatron-LM: rules read from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
 
-use super::{Cannot, Engine, cannot, rules};
+use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{EmitError, Emitted, Source, megatron};
+use crate::emit::{Emitted, Source, megatron};
 use crate::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
 /// Megatron-LM on Megatron-Core.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,10 @@ impl Engine for Megatron {
         &[ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll]
     }
 
-    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        rules::of_all(model, arrangement, micro_batches)
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        let model = &training.model;
+        optimizer(training, arrangement)
+            .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| pipeline(arrangement))
             .or_else(|| matrices(model, arrangement))
@@ -38,9 +40,21 @@ impl Engine for Megatron {
             .or_else(|| recompute(model, arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+    fn emit(&self, source: &Source) -> Emitted {
         megatron::emit(source)
     }
+}
+
+/// `--optimizer`; Megatron-FSDP, which shards gradients and weights, asserts `adam` or `sgd`.
+fn optimizer(training: &Training, arrangement: &Arrangement) -> Option<Cannot> {
+    if arrangement.zero >= ZeroStage::Zero2 && training.optimizer == OptimizerKind::Lion {
+        return cannot(
+            "train.optimizer = \"lion\" with zero 2 or 3",
+            "use adamw or sgd, or pin layout.zero = 0 or 1",
+        );
+    }
+    let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
+    rules::optimizer(training, &known, "use adamw or sgd (lion with zero 0 or 1)")
 }
 
 /// `forward_backward_func` of `core/pipeline_parallel/schedules.py`: 1F1B, interleaved or none.

@@ -22,9 +22,9 @@ pub use self::megatron::Megatron;
 pub use self::torchtitan::Torchtitan;
 
 use crate::analytic::Style;
-use crate::emit::{EmitError, Emitted, Source};
+use crate::emit::{Emitted, Source};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::Decoder;
+use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Train};
 
 /// An engine that trains: what it can run and how it is told.
 pub trait Engine: Sync + std::fmt::Debug {
@@ -40,11 +40,34 @@ pub trait Engine: Sync + std::fmt::Debug {
     /// How it can exchange keys and values among ranks that share sequences.
     fn context_exchanges(&self) -> &'static [ContextExchange];
 
-    /// Why it cannot run a layout of a model; `None` where it can. Cheap, as a search asks it of millions of layouts.
-    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot>;
+    /// Why it cannot run a training in a layout; `None` where it can. Cheap, as a search asks it of millions of layouts.
+    /// What it cannot train in any layout comes before what it cannot in this one.
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot>;
 
-    /// Its files for the best choice of a plan. `Err` where it cannot run the layout, or has no such optimizer.
-    fn emit(&self, source: &Source) -> Result<Emitted, EmitError>;
+    /// Its files for the best choice of a plan, which it can run: a [`Source`] is made of no other.
+    fn emit(&self, source: &Source) -> Emitted;
+}
+
+/// What an engine is to train, whatever the layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Training {
+    /// The model.
+    pub model: Decoder,
+    /// The update rule.
+    pub optimizer: OptimizerKind,
+    /// How values are scaled into fp8, where products are in fp8.
+    pub fp8_recipe: Fp8Recipe,
+}
+
+impl Training {
+    /// `model` as `train` says.
+    pub fn of(model: &Decoder, train: &Train) -> Self {
+        Self {
+            model: model.clone(),
+            optimizer: train.optimizer.kind,
+            fp8_recipe: train.fp8_recipe.unwrap_or_default(),
+        }
+    }
 }
 
 /// Why an engine cannot run a layout.

@@ -1,19 +1,37 @@
 //! Rules that several engines share.
 
-use super::{Cannot, cannot};
+use super::{Cannot, Training, cannot};
 use crate::schedule::{Shape, is_possible};
 use dtrain_protocol::{Arrangement, split};
 use dtrain_recipes::{
-    Activation, Decoder, Norm, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
+    Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
 };
 
-/// Layouts that no engine but dtrain's worker has, and those that no engine can have.
+/// Layouts that no engine can have, or none of these.
 pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
     matrices(model, arrangement)
         .or_else(|| experts(model, arrangement))
         .or_else(|| stages(model, arrangement, micro_batches))
         .or_else(|| state(arrangement))
         .or_else(|| recompute(arrangement))
+}
+
+/// An update rule that is not among the `known`.
+pub(super) fn optimizer(
+    training: &Training,
+    known: &[OptimizerKind],
+    instead: &'static str,
+) -> Option<Cannot> {
+    if known.contains(&training.optimizer) {
+        return None;
+    }
+    let what = match training.optimizer {
+        OptimizerKind::Adamw => "train.optimizer = \"adamw\"",
+        OptimizerKind::Sgd => "train.optimizer = \"sgd\"",
+        OptimizerKind::Lion => "train.optimizer = \"lion\"",
+        OptimizerKind::Lamb => "train.optimizer = \"lamb\"",
+    };
+    cannot(what, instead)
 }
 
 /// What the files of an engine can say of newer models.

@@ -1,12 +1,13 @@
 //! What every engine accepts and refuses.
 
 mod layouts;
+mod trained;
 mod written;
 
 use super::*;
 use crate::emit::Format;
 use dtrain_protocol::{ContextExchange, DeviceKind, Ends, Layout, RankOrder};
-use dtrain_recipes::{Compression, Model, PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Compression, Model, PipelineSchedule, Precision, Recompute, Window, ZeroStage};
 use layouts::*;
 
 /// One row of a table: what is asked, and a part of the reason where it is refused.
@@ -18,13 +19,18 @@ const MICRO_BATCHES: u32 = 8;
 #[track_caller]
 fn holds(engine: &dyn Engine, rows: Vec<Row>) {
     for (name, model, arrangement, expected) in rows {
-        let found = engine.cannot(&model, &arrangement, MICRO_BATCHES);
+        let found = engine.cannot(&with_adamw(&model), &arrangement, MICRO_BATCHES);
         match (found, expected) {
             (None, None) => {}
             (Some(Cannot { what, .. }), Some(part)) if what.contains(part) => {}
             _ => panic!("{}, {name}: {found:?}, not {expected:?}", engine.name()),
         }
     }
+}
+
+/// A training of a model by AdamW, and by scales of blocks where it is in fp8.
+fn with_adamw(model: &Decoder) -> Training {
+    Training { model: model.clone(), optimizer: OptimizerKind::Adamw, fp8_recipe: Fp8Recipe::Blockwise }
 }
 
 use ContextExchange::{AllGather, AllToAll, Ring};
@@ -343,13 +349,30 @@ fn the_worker_runs_what_its_abilities_say() {
                 Some("outermost axis"),
             ),
             ("zero 3", llama(), on_gpus(data(8), Zero3), Some("zero = 3")),
+            ("experts on GPUs", mixtral(), experts(1, 2, 1, Zero0), Some("CPUs only")),
+            ("fp8", llama(), with(on_gpus(data(8), Zero0), |a| a.precision = Precision::Fp8), Some("fp8")),
+            (
+                "windows",
+                Decoder { window: Some(Window { tokens: 8, every: None }), ..llama() },
+                on_gpus(data(8), Zero0),
+                Some("sliding windows"),
+            ),
+            ("tensor", llama(), tensor(4, Zero1), None),
+            ("tensor over key and value heads", llama(), tensor(8, Zero1), Some("key and value heads")),
+            (
+                "more stages than blocks",
+                Decoder { layers: 3, ..llama() },
+                piped(OneForwardOneBackward, 1, Zero1),
+                Some("without blocks"),
+            ),
         ],
     );
     let interleaved = piped(Interleaved, 2, Zero0);
-    assert_eq!(DTRAIN.cannot(&llama(), &interleaved, 8), None);
+    let training = with_adamw(&llama());
+    assert_eq!(DTRAIN.cannot(&training, &interleaved, 8), None);
     assert!(
         DTRAIN
-            .cannot(&llama(), &interleaved, 6)
+            .cannot(&training, &interleaved, 6)
             .is_some_and(|why| why.what.contains("multiple of its stages"))
     );
 }

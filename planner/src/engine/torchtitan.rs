@@ -1,10 +1,10 @@
 //! torchtitan: rules read from its sources, version 0.3.0.
 
-use super::{Cannot, Engine, cannot, rules};
+use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
-use crate::emit::{EmitError, Emitted, Source, torchtitan};
+use crate::emit::{Emitted, Source, torchtitan};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
 /// torchtitan.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +27,11 @@ impl Engine for Torchtitan {
         &[ContextExchange::AllGather]
     }
 
-    fn cannot(&self, model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
-        family(model)
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        let model = &training.model;
+        optimizer(training)
+            .or_else(|| scales(training, arrangement))
+            .or_else(|| family(model))
             .or_else(|| rules::newer(model, arrangement, rules::Newer { window: false, fp8: true }))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
@@ -40,9 +43,27 @@ impl Engine for Torchtitan {
             .or_else(|| state(arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Result<Emitted, EmitError> {
+    fn emit(&self, source: &Source) -> Emitted {
         torchtitan::emit(source)
     }
+}
+
+/// `components/optimizer/optimizer.py` knows `Adam` and `AdamW`.
+fn optimizer(training: &Training) -> Option<Cannot> {
+    rules::optimizer(training, &[OptimizerKind::Adamw], "its only optimizer here is adamw")
+}
+
+/// `Float8LinearConverter` scales by row and `MXFP8LinearConverter` by 32 values (`components/quantization`).
+fn scales(training: &Training, arrangement: &Arrangement) -> Option<Cannot> {
+    let what = match training.fp8_recipe {
+        _ if arrangement.precision != Precision::Fp8 => return None,
+        Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => return None,
+        Fp8Recipe::Tensorwise => "train.fp8_recipe = \"tensorwise\"",
+        Fp8Recipe::Delayed => "train.fp8_recipe = \"delayed\"",
+    };
+    let instead =
+        "it has no scale for a whole tensor; set \"blockwise\", which it scales by row, or \"mxfp8\"";
+    cannot(what, instead)
 }
 
 fn family(model: &Decoder) -> Option<Cannot> {

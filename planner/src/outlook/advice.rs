@@ -49,14 +49,15 @@ pub(super) fn advice(request: &OutlookRequest<'_>, question: &Question, seconds:
         changes.push((ONE_HOST_FEWER.to_owned(), with(hosts - 1)));
     }
     changes.extend(near(question.batch).map(|batch| (format!("a batch of {batch}"), of(batch))));
-    // dtrain's own worker is planned from measured rates.
+    // Nobody measured dtrain's own worker on a GPU: it is planned for on request.
     let ours = [request.engine.name(), engine::DTRAIN.name()];
     let others = engine::ALL.into_iter().filter(|engine| !ours.contains(&engine.name()));
     changes.extend(others.filter_map(|engine| {
-        let model = question.runs_on.as_ref()?.model.clone();
+        let training = question.runs_on.as_ref()?.training.clone();
         let software = Software::of(engine.style(), Constants::shipped());
-        let changed =
-            Question { engine: software, runs_on: Some(RunsOn { engine, model }), ..question.clone() };
+        let runs_on = Some(RunsOn { engine, training });
+        let kernel = engine.style().kernel();
+        let changed = Question { engine: software, runs_on, kernel, ..question.clone() };
         Some((format!("the engine {}", engine.name()), changed))
     }));
     let before = f64::from(question.batch) / seconds;

@@ -2,6 +2,7 @@
 
 use super::{Outlook, OutlookRequest, Priced};
 use crate::calibrate::Factors;
+use crate::engine::{DTRAIN, Engine as _};
 use crate::plan::{FORMAT, Plan, Ranked};
 use crate::{BatchSplit, Candidate, Rejection, pace};
 use dtrain_protocol::{Gpu, HostFacts};
@@ -10,8 +11,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 /// `found`, the outlook of `request`, as a plan: its choice, then the layouts that tie with it, then the next. They have
-/// no [`Ranked::estimate`]: its parts are those of dtrain's own worker, and an outlook of another engine divides time and
-/// memory otherwise. `Err` when the batch cannot be split so.
+/// no [`Ranked::estimate`]: its parts are those of rates that were measured, and an outlook divides time and memory
+/// otherwise. `Err` when the batch cannot be split so.
 pub fn as_plan(
     request: &OutlookRequest<'_>,
     found: &Outlook,
@@ -28,7 +29,7 @@ pub fn as_plan(
         settings: BTreeMap::new(),
         data_root,
         host: host(found, hosts),
-        engine: Some(found.engine.into()),
+        engine: (found.engine != DTRAIN.name()).then(|| found.engine.into()),
         rates: None,
         factors: Factors::default(),
         seed: recipe.train.seed,

@@ -8,7 +8,7 @@ mod tests;
 pub use words::explain_mixed;
 
 use super::words::layout;
-use super::{OutlookError, OutlookRequest, TIE, question, rate};
+use super::{OutlookError, OutlookRequest, TIE, no_layout, question, rate};
 use crate::analytic::Unknown;
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
@@ -145,7 +145,7 @@ pub fn mixed_outlook(
 fn alone(question: &equal::Question) -> Alone {
     let Cluster { gpu, devices, per_host, .. } = question.cluster;
     Alone {
-        gpu: (gpu.words.join(" ").to_uppercase(), &gpu.source),
+        gpu: (question.cluster.part(), &gpu.source),
         devices,
         per_host,
         step_seconds: equal::fastest(question, f64::INFINITY).map(|choice| choice.seconds),
@@ -168,12 +168,7 @@ fn preferred(found: &Found) -> Option<Vec<&Choice>> {
 fn refusal(mixture: &Mixture, pricer: &Pricer<'_>, found: &Found) -> OutlookError {
     let question = &mixture.questions()[0];
     let Some(nearest) = &found.nearest else {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "heads are whole")]
-        return OutlookError::NoLayout {
-            devices: mixture.devices(),
-            batch: question.batch,
-            heads: question.model.heads as u32,
-        };
+        return no_layout(question, mixture.devices());
     };
     let priced = priced(mixture, pricer, &nearest.layout);
     let full = |on: &&OnGroup| on.peak_bytes / on.memory_bytes;

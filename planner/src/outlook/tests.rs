@@ -1,3 +1,5 @@
+mod own;
+
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::Axis;
@@ -270,7 +272,7 @@ fn as_row(found: &Outlook, framework: &str, attention: &str) -> Row {
         ("id", "one".to_owned()),
         ("framework", framework.into()),
         ("attention", attention.into()),
-        ("hardware", "H100-SXM-80GB".into()),
+        ("hardware", found.gpu.0.clone()),
         ("gpu_mem_gib", "80".into()),
         ("gpus_per_node", "8".into()),
         ("num_gpus", (found.devices - found.idle).to_string()),

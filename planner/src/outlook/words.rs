@@ -4,6 +4,7 @@ use super::advice::ONE_HOST_FEWER;
 use super::{Advice, Measurement, Outlook, Priced};
 use crate::analytic::Config;
 use crate::analytic::search::{Axis, GPIPE};
+use crate::engine::named;
 use crate::explain::{Depth, causes, count, expected, loss, memory, row, thousands};
 use crate::tie::Simplicity;
 use crate::weighed::amount;
@@ -47,6 +48,16 @@ fn headline(text: &mut String, outlook: &Outlook) {
         );
     }
     row(text, "constants", &source(outlook));
+    unmeasured(text, outlook.engine);
+}
+
+/// What would narrow the interval of an engine of which no run is known.
+pub(super) fn unmeasured(text: &mut String, engine: &str) {
+    if named(engine).is_some_and(|engine| !engine.style().is_measured()) {
+        let words = "no run of this engine on a GPU is known, so the interval is wide; on one such host `dtrain probe RECIPE` \
+                     measures what `dtrain plan RECIPE` then uses there";
+        row(text, "doubt", words);
+    }
 }
 
 /// What is trained, and on what.

@@ -1,4 +1,6 @@
 use super::*;
+use crate::emit::{Format, emit};
+use crate::engine::Training;
 use crate::estimate::Estimate;
 use crate::explain;
 use crate::probing::micro_batches_to_measure;
@@ -97,6 +99,41 @@ fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
     assert_eq!(slow.best().candidate.arrangement.layout.world(), 1);
     let two = slow.alternatives.iter().find(|a| a.value == "2 ranks × 1 thread").expect("it is told");
     assert!(two.speed < -0.3 && two.cause.starts_with("weight gathers +"), "{two:?}");
+}
+
+/// Planned for the worker alone, most of these would not be written: torchtitan and FSDP2 have no ZeRO-1, DeepSpeed no pipeline,
+/// MaxText computes blocks again.
+#[test]
+fn what_is_planned_for_an_engine_can_be_written_for_it() {
+    let host = HostFacts { memory_bytes: 64 << 30, ..sample::host(4) };
+    let rates = sample::rates(4);
+    let mut refused = 0;
+    for format in Format::ALL {
+        let Some(engine) = format.engine() else { continue };
+        for pipeline in [None, Some(2)] {
+            let mut recipe = sample::recipe();
+            recipe.layout.pipeline = pipeline;
+            recipe.cluster.ranks = Some(4);
+            let request = sample::request(&recipe, &host, Some(&rates));
+            let for_worker = plan(&request).expect("the worker runs it");
+            refused += u32::from(emit(&for_worker, format).is_err());
+            let planned = plan(&PlanRequest { engine: Some(engine), ..request });
+            if pipeline.is_some() && matches!(format, Format::Deepspeed | Format::Fsdp) {
+                let reason = planned.expect_err("it has no pipeline").to_string();
+                assert!(reason.contains("does not support pipeline parallelism ("), "{reason}");
+                continue;
+            }
+            let planned = planned.expect("it fits");
+            let Model::Decoder(model) = &recipe.model else { panic!("it is a decoder") };
+            let training = Training::of(model, &recipe.train);
+            for Ranked { candidate, .. } in &planned.choices {
+                let passes = candidate.split.micro_batches().get();
+                assert_eq!(engine.cannot(&training, &candidate.arrangement, passes), None, "{candidate}");
+            }
+            emit(&planned, format).expect("it can be written");
+        }
+    }
+    assert!(refused >= 3, "{refused} plans for the worker cannot be written");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::families::{Family, family, is_gated, vocabulary};
 use super::sharding::{shard, stage, zero};
 use super::software::style;
 use super::training::Training;
-use crate::analytic::hardware::{gpu, squashed, unknown};
+use crate::analytic::hardware::{gpu, power_limit, squashed, unknown};
 use crate::analytic::search::whole;
 use crate::analytic::{
     Config, Constants, Degrees, Experts, Gpu, Kernel, Latent, Links, Products, Software, Style, Transformer,
@@ -36,7 +36,7 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
     let network = row.positive("internode_gbps_per_gpu");
     let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
     let mut training = Training {
-        power: power(row, gpu),
+        power: power_limit(row.text("hardware")).map_or(1.0, |watts| gpu.clock_at(watts)),
         links: Links::of(
             gpu.link * 1e9,
             network.unwrap_or(gpu.network) / 8.0 * 1e9,
@@ -80,17 +80,6 @@ fn likely(shape: Shape, part: Option<&Gpu>) -> Style {
         () if shape.pipeline <= 1.0 && shape.tensor <= 1.0 => Style::Fsdp,
         () if is_old => Style::Megatron,
         () => Style::Modern,
-    }
-}
-
-/// Share of its clock that a power limit in the name of the part leaves, as in `H100-SXM-500W`: power grows with its square or so.
-fn power(row: &Row, gpu: &Gpu) -> f64 {
-    let name = row.lower("hardware");
-    let words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    let limit = words.filter_map(|word| word.strip_suffix('w')?.parse::<f64>().ok()).next();
-    match (limit, gpu.watts) {
-        (Some(limit), Some(usual)) => (limit / usual).sqrt().min(1.0),
-        _ => 1.0,
     }
 }
 

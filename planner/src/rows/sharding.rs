@@ -17,7 +17,7 @@ pub(super) fn zero(row: &Row, style: Style) -> ZeroStage {
     let usual = match style {
         Style::Research | Style::Megatron => 0.0,
         Style::Modern => 1.0,
-        Style::Fsdp | Style::Compiled | Style::Xla => 3.0,
+        Style::Fsdp | Style::Compiled | Style::Xla | Style::Dtrain => 3.0,
     };
     match stage(row).unwrap_or(usual) {
         stage if stage >= 3.0 => ZeroStage::Zero3,

@@ -212,12 +212,14 @@ fn values(space: &Space, way: &Way) -> [(&'static str, String); AXES] {
 mod tests {
     use super::*;
     use crate::sample;
+    use crate::space::Abilities;
     use std::num::NonZeroU64;
 
     #[test]
     fn codes_tell_apart_what_words_tell_apart() {
         let batch = NonZeroU64::new(48).expect("positive");
-        let space = Space::of(&sample::recipe(), &sample::host(8), None, batch, |_, _| None);
+        let abilities = Abilities { worker: |_, _| None, engine: None };
+        let space = Space::of(&sample::recipe(), &sample::host(8), None, batch, &abilities);
         let (mut words, mut codes_of) = (BTreeMap::new(), BTreeMap::new());
         for way in &space.ways {
             for (axis, (code, (_, word))) in

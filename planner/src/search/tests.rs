@@ -3,7 +3,7 @@ use crate::calibrate::Factors;
 use crate::front::front;
 use crate::judge::{Case, Verdict};
 use crate::sample;
-use crate::space::{Place, Space};
+use crate::space::{Abilities, Place, Space};
 use dtrain_protocol::{Arrangement, HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe};
 use proptest::prelude::*;
@@ -24,7 +24,8 @@ fn case<'a>(recipe: &'a Recipe, host: &'a HostFacts, rates: Option<&'a Rates>) -
 }
 
 fn space(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, batch: u64) -> Space {
-    Space::of(recipe, host, rates, NonZeroU64::new(batch).expect("positive"), everything)
+    let abilities = Abilities { worker: everything, engine: None };
+    Space::of(recipe, host, rates, NonZeroU64::new(batch).expect("positive"), &abilities)
 }
 
 fn places(space: &Space) -> Vec<Place> {

@@ -6,14 +6,16 @@ mod ways;
 #[cfg(test)]
 mod tests;
 
+use crate::analytic::search::RunsOn;
 use crate::batch::divisors;
 use crate::candidate::where_it_runs;
+use crate::engine::{Cannot, Engine, Training};
 use crate::precheck::MICRO_BATCHES;
 use crate::{BatchSplit, Candidate, Rejection};
+use dtrain_protocol::ability::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 pub use left_out::LeftOut;
-use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use ways::{arrangements, does_not_divide, layouts, round};
 
@@ -33,6 +35,8 @@ pub struct Pool {
 pub struct Way {
     /// Index of its [`Pool`].
     pub pool: u32,
+    /// Index of the micro-batches that it may have.
+    micros: u32,
     /// How the work is arranged.
     pub arrangement: Arrangement,
 }
@@ -57,8 +61,8 @@ pub struct Space {
     pub ways: Vec<Way>,
     /// How much of a step each data replica does, relative to the others; empty: all alike.
     shares: Vec<u32>,
-    /// Micro-batches, ascending, by number of readers and by what their count must be a multiple of.
-    micros: BTreeMap<(u32, u32), Vec<NonZeroU32>>,
+    /// Micro-batches that some ways may have, ascending; each list once.
+    micros: Vec<Vec<NonZeroU32>>,
     /// What was left out before anything was priced.
     pub left_out: LeftOut,
 }
@@ -70,6 +74,36 @@ const ONCE_A_STEP: &str = "replicas with unequal shares reduce gradients only on
 /// What the worker can run: `None`, or why not.
 pub type Ability = fn(&Arrangement, &Model) -> Option<String>;
 
+/// Who must be able to run a candidate.
+#[derive(Clone, Debug)]
+pub struct Abilities {
+    /// The worker, whose rates price it.
+    pub worker: Ability,
+    /// Another engine, where the choice will be written for it.
+    pub engine: Option<RunsOn>,
+}
+
+impl Abilities {
+    /// The worker, and `engine` where the choice will be written for it. Engines train decoders; what else they are given,
+    /// they refuse when it is written.
+    pub fn of(recipe: &Recipe, engine: Option<&'static dyn Engine>) -> Self {
+        let training = match &recipe.model {
+            Model::Decoder(model) => Some(Training::of(model, &recipe.train)),
+            Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => None,
+        };
+        let engine = engine.zip(training).map(|(engine, training)| RunsOn { engine, training });
+        Self { worker: cannot_run, engine }
+    }
+
+    /// Why the engine cannot run so many passes of a rank.
+    fn engine_cannot(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
+        let RunsOn { engine, training } = self.engine.as_ref()?;
+        let passes = u32::try_from(passes).unwrap_or(u32::MAX);
+        let Cannot { what, instead } = engine.cannot(training, arrangement, passes)?;
+        Some(format!("{} does not support {what} ({instead})", engine.title()))
+    }
+}
+
 impl Space {
     /// Enumerates what `recipe` leaves open on `host` for a batch of `batch` samples.
     pub fn of(
@@ -77,7 +111,7 @@ impl Space {
         host: &HostFacts,
         rates: Option<&Rates>,
         batch: NonZeroU64,
-        ability: Ability,
+        abilities: &Abilities,
     ) -> Self {
         let device = device(recipe, host);
         let mut space = Self {
@@ -85,7 +119,7 @@ impl Space {
             pools: pools(recipe, host, rates, device),
             ways: Vec::new(),
             shares: recipe.layout.shares.clone().unwrap_or_default(),
-            micros: BTreeMap::new(),
+            micros: Vec::new(),
             left_out: LeftOut::default(),
         };
         let mut pins = recipe.layout.clone();
@@ -95,14 +129,14 @@ impl Space {
         }
         for pool in 0..u32::try_from(space.pools.len()).expect("pools are few") {
             for layout in layouts(space.pools[pool as usize].ranks, &pins) {
-                space.add_layout(recipe, pool, layout, ability);
+                space.add_layout(recipe, pool, layout, abilities);
             }
         }
         space
     }
 
     /// Adds the ways of one layout, or the reason why there are none.
-    fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, ability: Ability) {
+    fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, abilities: &Abilities) {
         let Pool { threads, device, .. } = self.pools[pool as usize];
         if let Some(rejection) = does_not_divide(recipe, &layout) {
             self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
@@ -137,24 +171,42 @@ impl Space {
                 let passes = |share: &u64| share / u64::from(micro.get());
                 shares.iter().all(|share| passes(share).is_multiple_of(round.into()))
             };
-            let fitting: Vec<_> = micros.iter().filter(is_whole).copied().collect();
+            let mut fitting: Vec<_> = micros.iter().filter(is_whole).copied().collect();
             let uneven = || {
                 format!("the interleaved schedule needs micro-batches in multiples of its stages: {round}")
             };
-            let reason = ability(&arrangement, &recipe.model)
+            let reason = (abilities.worker)(&arrangement, &recipe.model)
                 .or_else(|| (is_uneven && arrangement.zero >= ZeroStage::Zero2).then(|| ONCE_A_STEP.into()))
                 .or_else(|| fitting.is_empty().then(uneven));
-            match reason {
-                Some(reason) => {
-                    let rejection = Rejection::CannotRun(reason);
+            let mut refused = None;
+            if reason.is_none() && abilities.engine.is_some() {
+                fitting.retain(|micro| {
+                    let reason = abilities.engine_cannot(&arrangement, most / u64::from(micro.get()));
+                    let is_able = reason.is_none();
+                    refused = refused.take().or(reason);
+                    is_able
+                });
+            }
+            let refused = refused.filter(|_| fitting.is_empty()).map(Rejection::EngineCannot);
+            match reason.map(Rejection::CannotRun).or(refused) {
+                Some(rejection) => {
                     self.left_out.add(count, &rejection, || where_it_runs(&layout, device, threads), 0);
                 }
                 None => {
-                    self.micros.entry((layout.readers(), round)).or_insert(fitting);
-                    self.ways.push(Way { pool, arrangement });
+                    let micros = self.list(fitting);
+                    self.ways.push(Way { pool, micros, arrangement });
                 }
             }
         }
+    }
+
+    /// Index of a list of micro-batches.
+    fn list(&mut self, micros: Vec<NonZeroU32>) -> u32 {
+        let place = self.micros.iter().rposition(|known| *known == micros).unwrap_or_else(|| {
+            self.micros.push(micros);
+            self.micros.len() - 1
+        });
+        u32::try_from(place).expect("lists are few")
     }
 
     /// The space that holds one candidate only.
@@ -165,17 +217,16 @@ impl Space {
         Some(Self {
             batch: NonZeroU64::new(split.global())?,
             pools: vec![Pool { ranks: layout.world(), threads, device }],
-            ways: vec![Way { pool: 0, arrangement }],
+            ways: vec![Way { pool: 0, micros: 0, arrangement }],
             shares: split.shares(layout.expert),
-            micros: BTreeMap::from([((layout.readers(), round(&arrangement)), vec![micro])]),
+            micros: vec![vec![micro]],
             left_out: LeftOut::default(),
         })
     }
 
     /// Micro-batches of a way, ascending.
     pub fn micros(&self, way: &Way) -> &[NonZeroU32] {
-        let key = (way.arrangement.layout.readers(), round(&way.arrangement));
-        self.micros.get(&key).map_or(&[], Vec::as_slice)
+        &self.micros[way.micros as usize]
     }
 
     /// The micro-batch at `place`.
@@ -204,7 +255,7 @@ impl Space {
 
     /// All micro-batches of all ways, ascending.
     pub fn all_micros(&self) -> Vec<u32> {
-        let mut all: Vec<u32> = self.micros.values().flatten().map(|m| m.get()).collect();
+        let mut all: Vec<u32> = self.micros.iter().flatten().map(|m| m.get()).collect();
         all.sort_unstable();
         all.dedup();
         all

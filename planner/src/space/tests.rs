@@ -11,7 +11,8 @@ fn everything(_: &Arrangement, _: &Model) -> Option<String> {
 }
 
 fn space(recipe: &Recipe, cores: u32, batch: u64, ability: Ability) -> Space {
-    Space::of(recipe, &sample::host(cores), None, NonZeroU64::new(batch).expect("positive"), ability)
+    let abilities = Abilities { worker: ability, engine: None };
+    Space::of(recipe, &sample::host(cores), None, NonZeroU64::new(batch).expect("positive"), &abilities)
 }
 
 fn each(space: &Space) -> Vec<Candidate> {
@@ -252,6 +253,6 @@ fn uneven_replicas_share_the_batch_as_they_are_told() {
     let groups = space.left_out.groups();
     assert!(groups.iter().any(|g| g.heading.contains("only once per step")), "{groups:?}");
     recipe.train.batch = dtrain_recipes::Choice::Auto;
-    let odd = Space::of(&recipe, &sample::host(2), None, NonZeroU64::new(30).expect("positive"), everything);
+    let odd = self::space(&recipe, 2, 30, everything);
     assert!(odd.is_empty(), "30 samples have no quarter");
 }

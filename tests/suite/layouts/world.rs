@@ -223,6 +223,7 @@ pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
     let request = PlanRequest {
         recipe: &recipe,
         host: &host,
+        engine: None,
         rates: None,
         observations: &[],
         data_root: folder.to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use dtrain_planner::analytic::Gpu;
-use dtrain_planner::analytic::hardware::{gpu, gpus, squashed};
+use dtrain_planner::analytic::hardware::{gpu, gpus, power_limit, squashed};
 use dtrain_planner::analytic::search::Cluster;
 
 /// How like a GPU type a word is that may be meant for it; 1 is equal.
@@ -42,7 +42,11 @@ fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
     if u32::checked_mul(hosts, per_host).is_none() {
         return Err(wrong(format!("`{size}` is too many GPUs")));
     }
-    let usual = Cluster::of(gpu, hosts, per_host);
+    let watts = power_limit(part);
+    if watts.is_some() && gpu.watts.is_none() {
+        return Err(wrong(format!("no power limit of `{part}` is known: name the GPU type alone")));
+    }
+    let usual = Cluster { watts, ..Cluster::of(gpu, hosts, per_host) };
     match network {
         None => Ok(usual),
         Some(gbit) if gbit.is_finite() && gbit > 0.0 => Ok(Cluster { network: gbit / 8.0 * 1e9, ..usual }),

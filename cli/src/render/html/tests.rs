@@ -89,6 +89,7 @@ fn planned(layout: &str) -> (Plan, Picture) {
     let request = PlanRequest {
         recipe: &recipe,
         host: &host,
+        engine: None,
         rates: None,
         observations: &[],
         data_root: "/data".into(),

@@ -244,7 +244,8 @@ fn best(question: &Question) -> Option<Layout> {
 /// All devices, as if each were the weakest of them in everything.
 fn weakest(mixture: &Mixture) -> Cluster {
     let clusters = || mixture.questions().iter().map(|question| question.cluster);
-    let slowest = clusters().min_by(|a, b| a.gpu.dense_16.total_cmp(&b.gpu.dense_16));
+    let rate = |one: &Cluster| one.gpu.dense_16 * one.watts.map_or(1.0, |watts| one.gpu.clock_at(watts));
+    let slowest = clusters().min_by(|a, b| rate(a).total_cmp(&rate(b)));
     clusters().fold(slowest.expect("a cluster has groups"), |weakest, other| Cluster {
         gpu: weakest.gpu,
         devices: mixture.devices(),
@@ -252,5 +253,6 @@ fn weakest(mixture: &Mixture) -> Cluster {
         link: weakest.link.min(other.link),
         network: weakest.network.min(other.network),
         memory: weakest.memory.min(other.memory),
+        watts: weakest.watts,
     })
 }

@@ -4,9 +4,9 @@ use crate::analytic::{
     Case, Config, Constants, Degrees, Device, Gpu, Kernel, Links, Products, Software, Transformer,
 };
 use crate::batch::divisors;
-use crate::engine;
+use crate::engine::{self, Cannot};
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
-use dtrain_recipes::{Decoder, LayoutPins, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{LayoutPins, Precision, Recompute, ZeroStage};
 
 /// Equal devices, equally spread over hosts.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub struct Cluster {
     pub network: f64,
     /// Bytes of memory of a device that may be used.
     pub memory: f64,
+    /// Watts that a device is limited to; `None` where it may take what its data sheet says.
+    pub watts: Option<f64>,
 }
 
 /// What is to be trained, and on what.
@@ -48,13 +50,13 @@ pub struct Question {
     pub constants: &'static Constants,
 }
 
-/// An engine that is to run a model.
+/// An engine that is to run a training.
 #[derive(Clone, Debug)]
 pub struct RunsOn {
     /// The engine.
     pub engine: &'static dyn engine::Engine,
-    /// The model.
-    pub model: Decoder,
+    /// The training.
+    pub training: engine::Training,
 }
 
 #[expect(
@@ -80,7 +82,14 @@ impl Cluster {
             link: gpu.link * 1e9,
             network: gpu.network / 8.0 * 1e9,
             memory: gpu.gibibytes * 1024f64.powi(3),
+            watts: None,
         }
+    }
+
+    /// Name of its devices: words of the table, and the power limit.
+    pub fn part(&self) -> String {
+        let words = self.gpu.words.join(" ").to_uppercase();
+        self.watts.map_or_else(|| words.clone(), |watts| format!("{words} {watts}W"))
     }
 }
 
@@ -230,12 +239,14 @@ impl Question {
 
     /// A case of a layout.
     pub fn at(&self, config: &Config) -> Case<'_> {
-        let Cluster { gpu, per_host, link, network, .. } = self.cluster;
+        let Cluster { gpu, per_host, watts, .. } = self.cluster;
+        let power = watts.map_or(1.0, |watts| gpu.clock_at(watts));
+        let [link, network] = [self.cluster.link, self.cluster.network].map(|rate| self.engine.reaches(rate));
         Case {
             model: &self.model,
             config: *config,
             engine: self.engine,
-            device: Device::of(gpu, self.products, self.kernel, self.model.head, 1.0, self.constants),
+            device: Device::of(gpu, self.products, self.kernel, self.model.head, power, self.constants),
             links: Links::of(link, network, per_host.into(), &self.constants.general),
             kernel: self.kernel,
             products: self.products,
@@ -246,20 +257,43 @@ impl Question {
     /// Whether the engine can run any layout of a placement. Not asked of everything that is open: whatever an engine has, it has
     /// with one of these.
     pub fn may_run(&self, placed: &Config, shards: &[(ZeroStage, u32)]) -> bool {
-        if self.runs_on.is_none() {
-            return true;
+        self.runs_on.is_none() || self.any(placed, shards, |config| self.allows(config))
+    }
+
+    /// Why the engine can run nothing of what is open: of its reasons the most frequent. `None` where the pins, and what
+    /// must divide, leave nothing to ask it about.
+    pub fn why_none(&self) -> Option<Cannot> {
+        let mut reasons: Vec<(u32, Cannot)> = Vec::new();
+        for placed in self.shapes().iter().flat_map(|shape| self.placements(shape)) {
+            self.any(&placed, &self.shards(&placed), |config| {
+                let Some(reason) = self.cannot(config) else { return false };
+                match reasons.iter_mut().find(|(_, known)| *known == reason) {
+                    Some((count, _)) => *count += 1,
+                    None => reasons.push((1, reason)),
+                }
+                false
+            });
         }
+        reasons.into_iter().max_by_key(|(count, _)| *count).map(|(_, reason)| reason)
+    }
+
+    /// Whether `test` holds of a layout of a placement; they differ in what one engine has and another has not.
+    fn any(
+        &self,
+        placed: &Config,
+        shards: &[(ZeroStage, u32)],
+        mut test: impl FnMut(&Config) -> bool,
+    ) -> bool {
         let exchanges = self.exchanges(placed);
         let sequences = if placed.degrees().tensor > 1 { &[false, true][..] } else { &[false][..] };
         let schedules = self.schedules(placed);
         let modes = self.modes();
-        let any = |arrangement: Arrangement| self.allows(&Config { arrangement, ..*placed });
         shards.iter().any(|(zero, shard)| {
             schedules.iter().any(|passes| {
                 modes.iter().any(|(recompute, recompute_every)| {
                     sequences.iter().any(|sequence| {
                         exchanges.iter().any(|exchange| {
-                            any(Arrangement {
+                            let arrangement = Arrangement {
                                 zero: *zero,
                                 shard: *shard,
                                 sequence: *sequence,
@@ -267,7 +301,8 @@ impl Question {
                                 recompute_every: *recompute_every,
                                 context_exchange: *exchange,
                                 ..passes.of(placed).arrangement
-                            })
+                            };
+                            test(&Config { arrangement, ..*placed })
                         })
                     })
                 })
@@ -277,8 +312,13 @@ impl Question {
 
     /// Whether the engine can run a layout.
     pub fn allows(&self, config: &Config) -> bool {
-        let Some(runs) = &self.runs_on else { return true };
-        runs.engine.cannot(&runs.model, &config.arrangement, whole(config.micro_batches())).is_none()
+        self.cannot(config).is_none()
+    }
+
+    /// Why the engine cannot run a layout.
+    fn cannot(&self, config: &Config) -> Option<Cannot> {
+        let RunsOn { engine, training } = self.runs_on.as_ref()?;
+        engine.cannot(training, &config.arrangement, whole(config.micro_batches()))
     }
 
     /// Micro-batches of a shape.

@@ -127,8 +127,9 @@ fn torchtitan_has_no_scale_of_a_whole_tensor() {
         (Some(Fp8Recipe::Tensorwise), "tensorwise"),
         (Some(Fp8Recipe::Delayed), "delayed"),
     ] {
-        let words = format!("train.fp8_recipe = \"{word}\"; it has no scale for a whole tensor");
-        refused(&in_fp8(llama(), scales), Format::Torchtitan, &words);
+        let plan = in_fp8(llama(), scales);
+        refused(&plan, Format::Torchtitan, &format!("train.fp8_recipe = \"{word}\" (data 4 × tensor 2"));
+        refused(&plan, Format::Torchtitan, "; it has no scale for a whole tensor; set \"blockwise\"");
     }
 }
 

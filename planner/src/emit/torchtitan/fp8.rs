@@ -4,24 +4,12 @@
 //! one for each 32 values (`MXFP8LinearConverter`). With both, weights are gathered in bf16.
 
 use super::Source;
-use crate::emit::EmitError;
 use dtrain_protocol::Axis;
 use dtrain_recipes::{Fp8Recipe, PipelineSchedule, Precision};
 
 fn recipe(source: &Source) -> Option<Fp8Recipe> {
     let is_fp8 = source.arrangement.precision == Precision::Fp8;
     is_fp8.then(|| source.train().fp8_recipe.unwrap_or_default())
-}
-
-/// Scales that it does not have.
-pub(super) fn refuse(source: &Source) -> Result<(), EmitError> {
-    match recipe(source) {
-        Some(scales @ (Fp8Recipe::Tensorwise | Fp8Recipe::Delayed)) => Err(source.cannot(
-            format!("train.fp8_recipe = \"{}\"", scales.word()),
-            "it has no scale for a whole tensor; set \"blockwise\", which it scales by row, or \"mxfp8\"",
-        )),
-        None | Some(Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8) => Ok(()),
-    }
 }
 
 /// What is told of the converters.

@@ -1,7 +1,7 @@
 //! What an engine can run is written for it, and nothing else.
 
 use super::*;
-use crate::emit::emit;
+use crate::emit::{EmitError, emit};
 use crate::planning::plan;
 use crate::sample;
 use crate::{BatchSplit, Plan};
@@ -10,9 +10,14 @@ use proptest::prelude::*;
 use std::num::NonZeroU64;
 
 /// A plan of `arrangement` with `micro_batches` passes of one sample for each reader.
-fn planned(model: Decoder, arrangement: Arrangement, micro_batches: u32) -> Plan {
+fn planned(
+    (model, optimizer): (Decoder, OptimizerKind),
+    arrangement: Arrangement,
+    micro_batches: u32,
+) -> Plan {
     let (mut recipe, host) = (sample::recipe(), sample::host(2));
     recipe.model = Model::Decoder(model);
+    recipe.train.optimizer.kind = optimizer;
     let mut plan = plan(&sample::request(&recipe, &host, None)).expect("the samples fit");
     let readers = n(arrangement.layout.readers());
     let batch = NonZeroU64::from(readers).saturating_mul(NonZeroU64::from(n(micro_batches)));
@@ -44,7 +49,7 @@ prop_compose! {
         (recompute, recompute_every) in (0usize..3, 1u32..3),
         (schedule, chunks, head) in (0usize..4, 1u32..3, 0u32..4),
         (exchange, fold, order) in (0usize..3, 0usize..3, prop::bool::weighted(0.2)),
-        (sequence, half, stale) in (any::<bool>(), 0usize..3, prop::bool::weighted(0.05)),
+        (sequence, half, stale) in (any::<bool>(), 0usize..4, prop::bool::weighted(0.05)),
     ) -> Arrangement {
         let zero = [Zero0, Zero1, Zero2, Zero3][zero];
         let base = on_gpus(layout, zero);
@@ -64,7 +69,7 @@ prop_compose! {
             expert_fold: [1, layout.tensor.get(), layout.tensor.get() * layout.context.get()][fold],
             order: if order { RankOrder::DataOutermost } else { RankOrder::PipelineOutermost },
             sync,
-            precision: [Precision::Bf16, Precision::F32, Precision::F16][half],
+            precision: [Precision::Bf16, Precision::F32, Precision::F16, Precision::Fp8][half],
             ..base
         }
     }
@@ -133,14 +138,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]
     fn what_an_engine_can_run_is_written_and_nothing_else(
-        arrangement in any_arrangement(), kind in 0usize..3, micro_batches in 1u32..9,
+        arrangement in any_arrangement(), kind in 0usize..3, optimizer in 0usize..8, micro_batches in 1u32..9,
     ) {
         let model = [llama(), mixtral(), gpt2()][kind].clone();
-        let plan = planned(model.clone(), arrangement, micro_batches);
+        // AdamW in five cases of eight.
+        let optimizer = [OptimizerKind::Lamb, OptimizerKind::Lion, OptimizerKind::Sgd]
+            .get(optimizer)
+            .copied()
+            .unwrap_or(OptimizerKind::Adamw);
+        let plan = planned((model.clone(), optimizer), arrangement, micro_batches);
+        let training = Training::of(&model, &plan.recipe.train);
         let world = arrangement.layout.world();
         for engine in ALL {
-            let reason = engine.cannot(&model, &arrangement, micro_batches);
-            let written = Source::of(&plan, engine).and_then(|source| engine.emit(&source));
+            let reason = engine.cannot(&training, &arrangement, micro_batches);
+            let written = Source::of(&plan, engine).map(|source| engine.emit(&source));
             match (reason, written) {
                 (None, Ok(emitted)) => prop_assert_eq!(ranks(engine.name(), &emitted, &arrangement), world),
                 (Some(Cannot { what, instead }), Err(EmitError::CannotSay { what: said, instead: way, .. })) => {
@@ -150,7 +161,7 @@ proptest! {
             }
         }
         for format in Format::ALL {
-            let is_able = format.engine().is_none_or(|engine| engine.cannot(&model, &arrangement, micro_batches).is_none());
+            let is_able = format.engine().is_none_or(|engine| engine.cannot(&training, &arrangement, micro_batches).is_none());
             prop_assert_eq!(emit(&plan, format).is_ok(), is_able);
         }
     }
@@ -166,7 +177,8 @@ fn random_layouts_are_within_the_abilities_of_every_engine_now_and_then() {
     for _ in 0..4000 {
         let arrangement = any_arrangement().new_tree(&mut runner).expect("it makes one").current();
         for (engine, count) in ALL.into_iter().zip(&mut accepted) {
-            let able = |model: &Decoder| engine.cannot(model, &arrangement, MICRO_BATCHES).is_none();
+            let able =
+                |model: &Decoder| engine.cannot(&with_adamw(model), &arrangement, MICRO_BATCHES).is_none();
             *count += u32::from([llama(), mixtral(), gpt2()].iter().any(able));
         }
     }

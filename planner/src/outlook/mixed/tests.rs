@@ -74,9 +74,11 @@ fn what_is_proposed_for_groups_is_what_the_engine_can_run() {
     let recipe = recipe();
     let found = of(&recipe, &groups).expect("it fits");
     let Model::Decoder(model) = &recipe.model else { panic!("it is a decoder") };
+    let training = crate::engine::Training::of(model, &recipe.train);
     for priced in found.ties.iter().chain([&found.choice]) {
         let config = priced.layout.config(found.batch.value as u32);
-        let why = crate::engine::MEGATRON.cannot(model, &config.arrangement, config.micro_batches() as u32);
+        let why =
+            crate::engine::MEGATRON.cannot(&training, &config.arrangement, config.micro_batches() as u32);
         assert_eq!(why, None, "{:?}", priced.layout);
     }
 }

@@ -3,6 +3,7 @@
 use super::super::words::layout as in_words;
 use super::{Alone, GIB, MixedOutlook, MixedPriced, OnGroup};
 use crate::explain::{count, row, thousands};
+use crate::outlook::words::unmeasured;
 use dtrain_recipes::Seconds;
 
 /// What was chosen, what each group does and holds, what it costs, and what each group would do alone.
@@ -28,6 +29,7 @@ fn headline(text: &mut String, outlook: &MixedOutlook) {
     sources.dedup();
     let style = outlook.engine;
     row(text, "constants", &format!("{}; engine style {style}; not measured", sources.join(", ")));
+    unmeasured(text, style);
 }
 
 /// A line for each group that works, and how many devices do not.

@@ -1,0 +1,41 @@
+//! What engines cannot train in any layout.
+
+use super::*;
+
+/// Each was looked up in the package that its engine's file names.
+#[test]
+fn engines_have_these_optimizers() {
+    use OptimizerKind::{Adamw, Lamb, Lion, Sgd};
+    let has = |engine: &dyn Engine, zero| {
+        let arrangement = Arrangement { recompute: Recompute::Full, ..on_gpus(data(8), zero) };
+        let able = |kind: &OptimizerKind| {
+            let training = Training { optimizer: *kind, ..with_adamw(&llama()) };
+            let reason = engine.cannot(&training, &arrangement, MICRO_BATCHES);
+            assert!(
+                reason.is_none_or(|reason| reason.what.starts_with("train.optimizer = \"")),
+                "{reason:?}"
+            );
+            reason.is_none()
+        };
+        [Adamw, Lamb, Lion, Sgd].into_iter().filter(able).collect::<Vec<_>>()
+    };
+    assert_eq!(has(&DTRAIN, Zero1), [Adamw, Lamb, Lion, Sgd]);
+    assert_eq!(has(&MEGATRON, Zero1), [Adamw, Lion, Sgd]);
+    assert_eq!(has(&MEGATRON, Zero3), [Adamw, Sgd]);
+    assert_eq!(has(&TORCHTITAN, Zero3), [Adamw]);
+    assert_eq!(has(&FSDP, Zero3), [Adamw, Lion, Sgd]);
+    assert_eq!(has(&DEEPSPEED, Zero3), [Adamw, Lion, Sgd]);
+    assert_eq!(has(&JAX, Zero3), [Adamw]);
+}
+
+#[test]
+fn torchtitan_has_no_scale_of_a_whole_tensor() {
+    let arrangement = Arrangement { precision: Precision::Fp8, ..on_gpus(data(8), Zero3) };
+    for (fp8_recipe, word) in [(Fp8Recipe::Tensorwise, "tensorwise"), (Fp8Recipe::Delayed, "delayed")] {
+        let training = Training { fp8_recipe, ..with_adamw(&llama()) };
+        let reason = TORCHTITAN.cannot(&training, &arrangement, MICRO_BATCHES).expect("it has none");
+        assert_eq!(reason.what, format!("train.fp8_recipe = \"{word}\""));
+        let half = Arrangement { precision: Precision::Bf16, ..arrangement };
+        assert_eq!(TORCHTITAN.cannot(&training, &half, MICRO_BATCHES), None);
+    }
+}
