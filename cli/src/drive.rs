@@ -270,3 +270,34 @@ fn drive_failure(error: &DriveError, label: &str) -> Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::{CheckContext, Document, Layer, Source, check};
+
+    #[test]
+    fn a_command_on_fewer_hosts_keeps_the_values_of_its_recipe() {
+        let text = "[model]\nkind = \"command\"\nargv = [\"run\", \"{train.batch}\", \"{cluster.ranks}\"]\n\
+            [train]\nbatch = 64\n[cluster]\nranks = 4\n";
+        let document = Document::parse(&Source::new("r.toml", Layer::Recipe, text)).expect("TOML");
+        let context = CheckContext { folder: "/".into(), name: "r".into() };
+        let recipe = check(&document, &context).expect("a recipe").recipe;
+        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::rates::host() };
+        let plan = dtrain_planner::plan(&PlanRequest {
+            recipe: &recipe,
+            host: &host,
+            rates: None,
+            observations: &[],
+            data_root: "/".into(),
+            train_samples: None,
+            valid_samples: None,
+            seed: 1,
+            program: "test",
+        });
+        let fewer = on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");
+        let Model::Command(command) = &fewer.recipe.model else { panic!("it is a command") };
+        let argv = dtrain_planner::foreign::filled(&fewer, fewer.best(), command).argv;
+        assert_eq!(argv, ["run", "64", "2"]);
+    }
+}
