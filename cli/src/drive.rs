@@ -287,6 +287,7 @@ mod tests {
         let plan = dtrain_planner::plan(&PlanRequest {
             recipe: &recipe,
             host: &host,
+            engine: None,
             rates: None,
             observations: &[],
             data_root: "/".into(),
