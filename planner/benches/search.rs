@@ -1,7 +1,10 @@
-//! How long it takes to search every layout of Llama 3.1 405B on 16,384 H100s, on one thread.
+//! How long it takes to search every layout of Llama 3.1 405B on 16,384 H100s, on one thread, and how long `dtrain plan --on`
+//! takes to answer.
 //!
 //! `cargo bench --workspace --bench search` prints the time of a search with its bound and without, layouts a second,
 //! and the ratio to Calculon, of which 217 to 262 configurations for each second of a CPU were published (Isaev et al. 2023).
+//! The time of an answer, with its front, losers and advice, is printed for Llama 3.1 405B and for DeepSeek-V3, whose batch of
+//! 15,360 samples has ten times as many micro-batches.
 
 #![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
 
@@ -11,14 +14,26 @@ mod measured;
 use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::{Cluster, Found, Question, search, search_all};
 use dtrain_planner::analytic::{Constants, Kernel, Products, Software, Style, Transformer};
-use dtrain_recipes::LayoutPins;
+use dtrain_planner::engine::MEGATRON;
+use dtrain_planner::outlook::{NEXT, Outlook, OutlookRequest, layout, outlook};
+use dtrain_recipes::{CheckContext, Document, Layer, LayoutPins, Recipe, Source, check};
 use measured::{Better, Row};
+use std::path::Path;
 use std::time::Instant;
+
+/// Recipes whose plans are timed, with the H100s that they are planned for.
+const ANSWERED: [(&str, &str, u32); 2] = [
+    ("Llama 3.1 405B", include_str!("../../examples/llama-405b/recipe.toml"), 16_384),
+    ("DeepSeek-V3", include_str!("../../examples/published/deepseek-v3.toml"), 2048),
+];
 
 /// Configurations that Calculon prices in a second of a CPU, at best.
 const CALCULON: f64 = 262.0;
 
 fn main() {
+    for (name, text, devices) in ANSWERED {
+        answer(name, &recipe(text), devices);
+    }
     for devices in [1024, 16_384] {
         let question = llama_405b(devices);
         println!("Llama 3.1 405B on {devices} H100s, global batch {}", question.batch);
@@ -37,6 +52,38 @@ fn main() {
         }
         .print();
     }
+}
+
+/// Plans five times, and prints how long that takes.
+fn answer(name: &str, recipe: &Recipe, devices: u32) {
+    let part = gpu("H100-SXM-80GB").expect("it is in the table");
+    let cluster = Cluster::of(part, devices / 8, 8);
+    let request = OutlookRequest { recipe, cluster, engine: &MEGATRON, next: NEXT };
+    let ask = || -> (f64, Outlook) {
+        let begun = Instant::now();
+        let found = outlook(&request).expect("a layout fits");
+        (begun.elapsed().as_secs_f64(), found)
+    };
+    let (times, found): (Vec<f64>, Vec<Outlook>) = (0..5).map(|_| ask()).unzip();
+    let (fastest, found) = (times.iter().copied().fold(f64::INFINITY, f64::min), &found[0]);
+    println!("{name} on {devices} H100s, the whole answer: {fastest:.2} s, {} layouts", found.layouts);
+    println!("  {:.2} s: {}", found.choice.step_seconds, layout(&found.choice.config));
+    Row {
+        section: "Search",
+        what: format!("whole answer of `dtrain plan --on` for {name} on {devices} H100s"),
+        unit: "s",
+        better: Better::Lower,
+        ours: times,
+        peer: None,
+        note: format!("{} layouts, with the front and {} changes", found.layouts, found.advice.len()),
+    }
+    .print();
+}
+
+fn recipe(text: &str) -> Recipe {
+    let document = Document::parse(&Source::file(Path::new("recipe.toml"), Layer::Recipe, text));
+    let checked = check(&document.expect("it is TOML"), &CheckContext::of_file(Path::new("recipe.toml")));
+    checked.expect("it is a recipe").recipe
 }
 
 /// Searches five times, and prints how long that takes; layouts a second of every time.

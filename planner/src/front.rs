@@ -80,10 +80,15 @@ impl<T> Front<T> {
         self.points.push(Point { cost, what });
     }
 
-    /// The least share of memory of those points that take at most so many seconds; `None` where there is none.
-    pub fn least_memory(&self, step_seconds: f64) -> Option<f64> {
-        let within = self.points.iter().filter(|point| point.cost.step_seconds <= step_seconds);
-        within.map(|point| point.cost.memory_full).reduce(f64::min)
+    /// Whether no point takes at most so many seconds and at most that share of memory.
+    pub fn may_gain(&self, step_seconds: f64, memory_full: f64) -> bool {
+        let is_within = |cost: &Cost| cost.step_seconds <= step_seconds && cost.memory_full <= memory_full;
+        !self.points.iter().any(|point| is_within(&point.cost))
+    }
+
+    /// Whether there is no point.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
     }
 
     /// The points, fastest first.

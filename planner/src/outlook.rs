@@ -43,6 +43,9 @@ pub const TIE: f64 = 0.04;
 /// Layouts that are kept.
 const KEEP: usize = 200;
 
+/// Layouts that come next of which an outlook knows, unless more are asked for.
+pub const NEXT: usize = 5;
+
 /// What a recipe would cost, and on what.
 #[derive(Clone, Copy, Debug)]
 pub struct OutlookRequest<'a> {
@@ -52,6 +55,8 @@ pub struct OutlookRequest<'a> {
     pub cluster: Cluster,
     /// The engine that trains.
     pub engine: &'static dyn crate::engine::Engine,
+    /// How many layouts to show that are slower than those that tie with the choice; at most 200 are kept.
+    pub next: usize,
 }
 
 /// What a recipe would cost.
@@ -222,10 +227,10 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
         batch,
         idle: devices - question.cluster.devices,
         ties: preferred.ties.iter().map(price).collect(),
-        next: preferred.others.iter().take(5).map(price).collect(),
+        next: preferred.others.iter().take(request.next).map(price).collect(),
         measurement: advice::measurement(&preferred, devices),
         losers: losers::losers(&question, &found, &chosen),
-        advice: advice::advice(request, &question, found.best[0].seconds),
+        advice: advice::advice(request, &question, &found.best[0]),
         failures: failures::failures(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
         memory_bytes: request.cluster.memory,
         stages: drawn::memory(&question, &chosen.config),

@@ -158,6 +158,8 @@ fn as_many_layouts_are_shown_as_asked_for() {
     let (all, one) = (layouts(&shown(&[])), layouts(&shown(&["--top", "1"])));
     assert!((1..=2).contains(&one) && one < all, "{one} of {all}");
     assert_eq!(layouts(&shown(&["--top", "0"])), 0);
+    let many = layouts(&shown(&["--top", "12"]));
+    assert!(many > 12 && many > all, "{many}, and {all} by default");
 }
 
 #[test]

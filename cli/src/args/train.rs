@@ -67,7 +67,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// How many of the best candidates to show; with --on, of ties and of the next, at most 5 each [default: 5]
+    /// How many of the best candidates to show; with --on, of ties and of the next [default: 5]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
 

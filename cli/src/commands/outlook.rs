@@ -13,7 +13,7 @@ use dtrain_planner::Plan;
 use dtrain_planner::emit::Format;
 use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::outlook::{
-    Outlook, OutlookError, OutlookRequest, as_plan, explain, explain_mixed, mixed_outlook, outlook,
+    NEXT, OutlookError, OutlookRequest, as_plan, explain, explain_mixed, mixed_outlook, outlook,
 };
 use on::groups;
 
@@ -32,7 +32,8 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
         }
         return Ok(Exit::Done);
     };
-    let request = OutlookRequest { recipe, cluster, engine };
+    let top = args.top.unwrap_or(TOP);
+    let request = OutlookRequest { recipe, cluster, engine, next: top.max(NEXT) };
     let found = outlook(&request).map_err(|error| refusal(&error))?;
     let mut stored = None;
     if args.out.is_some() || args.emit.is_some() {
@@ -44,20 +45,11 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let made = Made {
         stored: stored.as_ref(),
         document: ("outlook", &found),
-        text: text(&found, args),
+        text: explain(&found, depth(args), top),
         page: args.html.as_ref().map(|_| page(&of_outlook(&found))),
         next: None,
     };
     deliver(context, args, &made)
-}
-
-/// What people read: of ties, and of what comes next, as many as `--top` says.
-fn text(found: &Outlook, args: &PlanArgs) -> String {
-    let mut shown = found.clone();
-    let top = args.top.unwrap_or(TOP);
-    shown.ties.truncate(top);
-    shown.next.truncate(top);
-    explain(&shown, depth(args))
 }
 
 fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {

@@ -56,7 +56,7 @@ impl Layer {
         let operations = operations(case, experts);
         let core = core(case);
         let (tensor, context) = (tensor(case, experts.is_some()), context(case, core));
-        let mut layer = Self {
+        let layer = Self {
             projections: projections(case),
             core,
             feed_forward: feed_forward(case, experts),
@@ -68,8 +68,14 @@ impl Layer {
             expert: exchange(case, experts),
             again: 0.0,
         };
-        layer.again = case.config.share_again() * layer.computed_again(case.again(), case.general());
-        layer
+        layer.computing_again(case)
+    }
+
+    /// The same layer where its backward computes again what the case says, in which nothing else may differ.
+    #[must_use]
+    pub(super) fn computing_again(self, case: &Case<'_>) -> Self {
+        let again = case.config.share_again() * self.computed_again(case.again(), case.general());
+        Self { again, ..self }
     }
 
     /// What the device does.

@@ -1,5 +1,9 @@
 //! Bytes of the heaviest rank at its peak.
 
+mod least;
+
+pub(super) use least::Least;
+
 use super::constants::MemoryConstants;
 use super::{Again, Case, Config, Division, step};
 use dtrain_protocol::Arrangement;
@@ -59,13 +63,7 @@ impl Peak {
     }
 
     fn heaviest(case: &Case<'_>, shared: &Shared, division: Division) -> Self {
-        let stages = [
-            Some(Stage::first(case, division)),
-            Stage::between(case, division.second, 1),
-            Stage::between(case, division.most, division.most_at),
-            Some(Stage::last(case, division)),
-        ];
-        let peaks = stages.into_iter().flatten().map(|stage| shared.stage(case, stage));
+        let peaks = stages(case, division).into_iter().flatten().map(|stage| shared.stage(case, stage));
         peaks.max_by(|a, b| a.total().total_cmp(&b.total())).expect("there is a first stage")
     }
 
@@ -98,8 +96,19 @@ impl Peak {
     }
 }
 
-/// What does not depend on the stage, nor on what replicas shard.
-struct Shared {
+/// The stages of which one is the heaviest.
+fn stages(case: &Case<'_>, division: Division) -> [Option<Stage>; 4] {
+    [
+        Some(Stage::first(case, division)),
+        Stage::between(case, division.second, 1),
+        Stage::between(case, division.most, division.most_at),
+        Some(Stage::last(case, division)),
+    ]
+}
+
+/// What depends neither on the stage, nor on stages, replicas and what they shard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shared {
     /// Of a layer of one micro-batch, where its backward computes again what is computed again.
     again: f64,
     /// Of a layer where it computes nothing again.
@@ -109,11 +118,10 @@ struct Shared {
     /// What one backward holds beside what is kept.
     working: f64,
     logits: f64,
-    process: f64,
 }
 
 impl Shared {
-    fn of(case: &Case<'_>) -> Self {
+    pub(super) fn of(case: &Case<'_>) -> Self {
         let (c, kept) = (&case.general().memory, Kept::of(case));
         Self {
             again: kept.of_layer(case.again(), c),
@@ -121,18 +129,22 @@ impl Shared {
             input: kept.input,
             working: kept.working(case),
             logits: logits(case),
-            process: case.engine.profile.context_bytes + c.communicator * axes(case),
         }
+    }
+
+    /// Bytes of activations, and of what one backward holds beside them.
+    fn alive(&self, case: &Case<'_>, stage: Stage) -> [f64; 2] {
+        let logits = if stage.is_last { self.logits } else { 0.0 };
+        let input = if stage.is_first { 2.0 * self.input } else { 0.0 };
+        let again = (stage.layers * case.config.share_again()).ceil();
+        let activations = (again * self.again + (stage.layers - again) * self.whole) * stage.alive;
+        [activations, self.working.max(logits) + input]
     }
 
     /// A rank of a stage.
     fn stage(&self, case: &Case<'_>, stage: Stage) -> Peak {
-        let logits = if stage.is_last { self.logits } else { 0.0 };
-        let input = if stage.is_first { 2.0 * self.input } else { 0.0 };
         let (states, gathered) = state(case, stage);
-        let again = (stage.layers * case.config.share_again()).ceil();
-        let activations = (again * self.again + (stage.layers - again) * self.whole) * stage.alive;
-        let working = self.working.max(logits) + input;
+        let [activations, working] = self.alive(case, stage);
         let alive = states + gathered + activations + working;
         Peak {
             states,
@@ -140,7 +152,7 @@ impl Shared {
             activations,
             working,
             fragments: alive * (case.general().memory.fragmentation - 1.0),
-            process: self.process,
+            process: process(case),
         }
     }
 }
@@ -163,6 +175,11 @@ impl Stage {
         let alive = in_flight(&case.config, case.config.pipeline() - 1.0);
         Self { layers: division.last.into(), alive, is_first: false, is_last: true }
     }
+}
+
+/// Bytes of the process and of buffers of communicators.
+fn process(case: &Case<'_>) -> f64 {
+    case.engine.profile.context_bytes + case.general().memory.communicator * axes(case)
 }
 
 /// Axes that communicate.

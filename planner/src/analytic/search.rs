@@ -1,8 +1,10 @@
 //! Searches every layout of a cluster of equal devices, with a bound: the same optimum as pricing them all.
 
 mod passes;
+mod placement;
 mod space;
 mod table;
+mod ways;
 
 #[cfg(test)]
 mod tests;
@@ -13,14 +15,16 @@ pub(crate) use space::whole;
 pub use space::{Cluster, Question, RunsOn};
 pub use table::{Axis, Choice, Found, GPIPE};
 
-use super::{Case, Config, Degrees, Division, Peak, Step, Unit};
+use super::{Case, Config, Degrees, Division, Peak, Step};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
-use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Recompute, ZeroStage};
+use dtrain_protocol::Arrangement;
+use dtrain_recipes::{LayoutPins, Recompute, ZeroStage};
 use passes::Divisions;
+use placement::Placement;
 use std::cell::RefCell;
 use table::Table;
+use ways::{Way, Ways};
 
 /// Searches all layouts that a question leaves open, keeping the best `keep`.
 pub fn search(question: &Question, keep: usize) -> Found {
@@ -32,7 +36,22 @@ pub fn fastest(question: &Question, limit: f64) -> Option<Choice> {
     run(question, Table::fastest(question, limit), true).best.into_iter().next()
 }
 
-/// The same without a bound; slower, for those who want to check.
+/// The same where a layout of a like question is `known`. Layouts of its degrees are searched first, so that most of the others are
+/// seen to be slower.
+pub fn fastest_beside(question: &Question, known: &Config, limit: f64) -> Option<Choice> {
+    let degrees = known.degrees();
+    let pins = LayoutPins {
+        tensor: Some(degrees.tensor),
+        context: Some(degrees.context),
+        expert: Some(degrees.expert),
+        ..question.pins.clone()
+    };
+    let like = fastest(&Question { pins, ..question.clone() }, limit);
+    // What takes exactly as long is found again, or what comes before it.
+    fastest(question, like.map_or(limit, |like| like.seconds.next_up().min(limit)))
+}
+
+/// [`search`] without a bound; slower, for those who want to check.
 pub fn search_all(question: &Question, keep: usize) -> Found {
     run(question, Table::new(question, keep), false)
 }
@@ -43,13 +62,13 @@ pub fn search_front(question: &Question, keep: usize) -> Found {
 }
 
 fn run(question: &Question, table: Table, is_bounded: bool) -> Found {
-    let shapes = question.shapes();
+    let shapes = if question.can_train() { question.shapes() } else { Vec::new() };
     let prices = Prices {
         table: RefCell::new(table),
         question,
         modes: question.modes(),
         is_bounded,
-        units: RefCell::default(),
+        ways: RefCell::default(),
         divisions: RefCell::default(),
     };
     if shapes.is_empty() {
@@ -100,25 +119,8 @@ struct Prices<'a> {
     modes: Vec<(Recompute, u32)>,
     table: RefCell<Table>,
     is_bounded: bool,
-    /// Units of the latest tensor, context and expert degrees.
-    units: RefCell<Units>,
+    ways: RefCell<Ways>,
     divisions: RefCell<Divisions>,
-}
-
-/// What units of one tensor, context and expert degree differ in.
-#[derive(Clone, Copy, PartialEq)]
-struct Key {
-    micro_batch: u32,
-    sequence: bool,
-    recompute: (Recompute, u32),
-    fold: u32,
-}
-
-/// Units that differ in nothing that matters to them, each with the fastest exchange of keys and values.
-#[derive(Default)]
-struct Units {
-    of: Option<[u32; 3]>,
-    known: Vec<(Key, (ContextExchange, Unit))>,
 }
 
 impl CostFunction for Prices<'_> {
@@ -128,79 +130,40 @@ impl CostFunction for Prices<'_> {
     /// Prices all layouts of a shape; the best so far.
     fn cost(&self, shape: &Degrees) -> Result<f64, Error> {
         let mut table = self.table.borrow_mut();
+        let micro_batches = self.question.micro_batches(shape);
         for placed in self.question.placements(shape) {
-            let shards = self.question.shards(&placed);
-            if !self.question.may_run(&placed, &shards) {
-                continue;
-            }
-            let mut case = self.question.at(&placed);
-            for micro_batch in self.question.micro_batches(shape) {
-                let schedules = self.question.schedules(&Config { micro_batch, ..placed });
-                // Larger ones need more: what did not fit before does not fit now.
-                if micro_batch > 1 && !self.may_fit(&case, &Config { micro_batch, ..placed }, &shards) {
-                    break;
-                }
-                for sequence in self.question.sequence_modes(shape) {
-                    for (recompute, recompute_every) in &self.modes {
-                        let arrangement = Arrangement {
-                            sequence: *sequence,
-                            recompute: *recompute,
-                            recompute_every: *recompute_every,
-                            ..placed.arrangement
-                        };
-                        case.config = Config { arrangement, micro_batch, ..placed };
-                        let Some((exchange, unit)) = self.unit(&case, shape) else { continue };
-                        case.config.arrangement.context_exchange = exchange;
-                        self.leaves(&mut case, &unit, &schedules, &shards, &mut table);
-                    }
-                }
-            }
+            self.placement(&Placement::of(self.question, placed), &micro_batches, &mut table);
         }
         Ok(table.best())
     }
 }
 
 impl Prices<'_> {
-    /// The unit of a case with the fastest exchange of keys and values; `None` where the engine has no exchange for it.
-    fn unit(&self, case: &Case<'_>, shape: &Degrees) -> Option<(ContextExchange, Unit)> {
-        let mut units = self.units.borrow_mut();
-        let of = [shape.tensor, shape.context, shape.expert];
-        if units.of != Some(of) {
-            *units = Units { of: Some(of), known: Vec::new() };
+    /// Prices all layouts of a placement.
+    fn placement(&self, placement: &Placement<'_>, micro_batches: &[u32], table: &mut Table) {
+        // Where only the fastest is kept, the engine is asked of what may be.
+        if (table.has_axes() || !self.is_bounded) && !placement.may_run() {
+            return;
         }
-        let Config { arrangement, micro_batch, .. } = case.config;
-        let key = Key {
-            micro_batch,
-            sequence: arrangement.sequence,
-            recompute: (arrangement.recompute, arrangement.recompute_every),
-            fold: arrangement.expert_fold,
-        };
-        if let Some((_, known)) = units.known.iter().find(|(known, _)| *known == key) {
-            return Some(*known);
+        let mut case = self.question.at(&placement.config);
+        for micro_batch in micro_batches {
+            let open = Config { micro_batch: *micro_batch, ..placement.config };
+            case.config = open;
+            let ways = Ways::of(&self.ways, self.question, &case, &self.modes);
+            // Larger ones need more: what did not fit before does not fit now.
+            if *micro_batch > 1 && !placement.may_fit(&case, &ways) {
+                break;
+            }
+            let schedules = placement.schedules(&open);
+            for way in ways.iter() {
+                case.config = way.of(&open);
+                if self.is_bounded && !placement.may_change(&case, way, schedules, table) {
+                    table.skip(schedules.len() * placement.shards.len());
+                    continue;
+                }
+                self.leaves(&mut case, way, placement, schedules.len(), table);
+            }
         }
-        let with = |exchange: ContextExchange| {
-            let arrangement = Arrangement { context_exchange: exchange, ..arrangement };
-            (exchange, Unit::of(&Case { config: Config { arrangement, ..case.config }, ..*case }))
-        };
-        let all = self.question.exchanges(&case.config).into_iter().map(with);
-        let found = all.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()))?;
-        units.known.push((key, found));
-        Some(found)
-    }
-
-    /// Whether a placement may fit where its backward computes all layers again, which needs least; known only where that is open.
-    fn may_fit(&self, case: &Case<'_>, config: &Config, shards: &[(ZeroStage, u32)]) -> bool {
-        if !self.modes.contains(&(Recompute::Full, 1)) {
-            return true;
-        }
-        let is_split = config.degrees().tensor > 1 && self.question.pins.sequence != Some(false);
-        let arrangement =
-            Arrangement { recompute: Recompute::Full, sequence: is_split, ..config.arrangement };
-        let case = Case { config: Config { arrangement, ..*config }, ..*case };
-        // No end has fewer layers, whatever it counts as.
-        let fewest = space::whole((case.model.layers / case.config.pipeline()).floor() - 2.0);
-        let division = Division { first: fewest, last: fewest, second: 0, most: 0, most_at: 0 };
-        Peak::least(&case, shards, division) <= self.question.cluster.memory
     }
 
     /// Whether layouts that take at least `bound` seconds, in this order of passes, may change anything.
@@ -216,17 +179,21 @@ impl Prices<'_> {
             || table.may_better(seconds, || Peak::least(case, shards, division))
     }
 
-    /// Prices what is left open: schedule and what replicas shard.
+    /// Prices what is left open: the first `schedules` of a placement and what replicas shard.
     fn leaves(
         &self,
         case: &mut Case<'_>,
-        unit: &Unit,
-        schedules: &[Passes],
-        shards: &[(ZeroStage, u32)],
+        way: &Way,
+        placement: &Placement<'_>,
+        schedules: usize,
         table: &mut Table,
     ) {
-        let open = case.config;
-        for passes in schedules {
+        let (open, unit) = (case.config, &way.unit);
+        for (passes, shards) in &placement.able()[..schedules] {
+            (0..placement.shards.len() - shards.len()).for_each(|_| table.refuse());
+            if shards.is_empty() {
+                continue;
+            }
             let (config, division) =
                 self.question.divided(&passes.of(&open), unit, &mut self.divisions.borrow_mut());
             case.config = config;

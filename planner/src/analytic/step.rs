@@ -2,7 +2,8 @@
 
 use super::collective::{all_reduce, message, one_way};
 use super::{Case, Config, Division, Group, Layer, Transformer, ends, groups};
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use dtrain_protocol::Arrangement;
+use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
 /// Seconds of a step, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -58,6 +59,30 @@ impl Unit {
         }
     }
 
+    /// The units of a case by what a backward computes again.
+    pub(super) fn each(case: &Case<'_>, modes: &[(Recompute, u32)]) -> Vec<Self> {
+        let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
+        let (layer, dense) = (Layer::of(case), has_both.then(|| Layer::dense(case)));
+        let (head, embedding) = (ends::head(case), ends::embedding(case));
+        let of = |(recompute, recompute_every): &(Recompute, u32)| {
+            let arrangement = Arrangement {
+                recompute: *recompute,
+                recompute_every: *recompute_every,
+                ..case.config.arrangement
+            };
+            let case = Case { config: Config { arrangement, ..case.config }, ..*case };
+            let dense = dense.map_or(0.0, |layer| layer.computing_again(&case).total());
+            Self { layer: layer.computing_again(&case), dense, head, embedding }
+        };
+        modes.iter().map(of).collect()
+    }
+
+    /// Seconds that one micro-batch spends in all stages, at least.
+    pub(super) fn least(&self, model: &Transformer) -> f64 {
+        let share = model.layers / (model.layers + model.further());
+        share * self.layers(model, 0.0) + self.head + self.embedding
+    }
+
     /// Seconds of all layers of `model`, each of which gathers its weights for `gathering` seconds.
     pub(crate) fn layers(&self, model: &Transformer, gathering: f64) -> f64 {
         let layers = model.layers + model.further();
@@ -77,7 +102,20 @@ impl Step {
         Self::passes(case, unit, division).ended(case, division)
     }
 
-    /// The same without what follows the passes: exchange among replicas and the optimizer, which alone depend on what
+    /// Seconds of a step in which one micro-batch spends at least `stages` seconds in all stages together: less than that no
+    /// order of passes takes that has at most `chunks` runs of layers a stage, however layers are divided and state is sharded.
+    pub(super) fn least(case: &Case<'_>, stages: f64, chunks: u32) -> f64 {
+        let config = &case.config;
+        let slowest = stages / config.pipeline();
+        let messages = if config.pipeline() > 1.0 { messages(case) } else { 0.0 };
+        // Zero bubble leaves a third.
+        let bubble = (stages - slowest) / f64::from(chunks.max(3));
+        let passes = config.micro_batches() * slowest + bubble;
+        // The last bits of sums differ.
+        (passes + stragglers(case, passes) + messages + fixed(case)) * (1.0 - 1e-12)
+    }
+
+    /// The step without what follows the passes: exchange among replicas and the optimizer, which alone depend on what
     /// replicas shard unless each layer gathers its weights.
     pub(super) fn passes(case: &Case<'_>, unit: &Unit, division: Division) -> Self {
         let config = &case.config;

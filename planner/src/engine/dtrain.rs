@@ -4,7 +4,7 @@ use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
 use crate::emit::{Emitted, Source, own};
 use dtrain_protocol::{Arrangement, ContextExchange, ability};
-use dtrain_recipes::Model;
+use dtrain_recipes::{Model, Precision};
 
 /// dtrain's own worker.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +27,15 @@ impl Engine for Dtrain {
         &[ContextExchange::Ring]
     }
 
+    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+        let missing = ability::cannot_train(&Model::Decoder(training.model.clone()), precision)?;
+        cannot(missing.what, "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`")
+    }
+
     fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         let model = Model::Decoder(training.model.clone());
-        if let Some(missing) = ability::cannot_train(&model, arrangement.precision) {
-            return cannot(
-                missing.what,
-                "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`",
-            );
+        if let Some(missing) = self.cannot_train(training, arrangement.precision) {
+            return Some(missing);
         }
         if let Some(refusal) = ability::refusal(arrangement, &model) {
             return cannot(refusal.reason, "docs/layouts.md says what the worker runs");

@@ -5,7 +5,7 @@ use super::{Cannot, Engine, Training, cannot, rules};
 use crate::analytic::Style;
 use crate::emit::{Emitted, Source, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, OptimizerKind, ZeroStage};
+use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
 
 /// PyTorch's FSDP2 by Hugging Face accelerate.
 #[derive(Clone, Copy, Debug)]
@@ -28,13 +28,17 @@ impl Engine for Fsdp {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
         let model = &training.model;
+        let newer = rules::Newer { window: model.experts.is_some(), fp8: false };
         optimizer(training)
             .or_else(|| rules::hugging_face(model))
-            .or_else(|| {
-                rules::newer(model, arrangement, rules::Newer { window: model.experts.is_some(), fp8: false })
-            })
+            .or_else(|| rules::newer(model, precision, newer))
+    }
+
+    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+        let model = &training.model;
+        self.cannot_train(training, arrangement.precision)
             .or_else(|| rules::no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))

@@ -27,11 +27,15 @@ impl Engine for Jax {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
+    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+        let model = &training.model;
+        let newer = rules::Newer { window: false, fp8: false };
+        optimizer(training).or_else(|| family(model)).or_else(|| rules::newer(model, precision, newer))
+    }
+
     fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         let model = &training.model;
-        optimizer(training)
-            .or_else(|| family(model))
-            .or_else(|| rules::newer(model, arrangement, rules::Newer { window: false, fp8: false }))
+        self.cannot_train(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))

@@ -28,6 +28,10 @@ impl Engine for Megatron {
         &[ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll]
     }
 
+    fn cannot_train(&self, _: &Training, _: Precision) -> Option<Cannot> {
+        None
+    }
+
     fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         let model = &training.model;
         optimizer(training, arrangement)

@@ -24,7 +24,7 @@ pub use self::torchtitan::Torchtitan;
 use crate::analytic::Style;
 use crate::emit::{Emitted, Source};
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Train};
+use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
 
 /// An engine that trains: what it can run and how it is told.
 pub trait Engine: Sync + std::fmt::Debug {
@@ -39,6 +39,9 @@ pub trait Engine: Sync + std::fmt::Debug {
 
     /// How it can exchange keys and values among ranks that share sequences.
     fn context_exchanges(&self) -> &'static [ContextExchange];
+
+    /// Why it cannot run any layout of a training in a precision; [`Engine::cannot`] says it of each.
+    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot>;
 
     /// Why it cannot run a training in a layout; `None` where it can. Cheap, as a search asks it of millions of layouts.
     /// What it cannot train in any layout comes before what it cannot in this one.

@@ -44,7 +44,7 @@ pub(super) struct Newer {
 }
 
 /// Parts of newer models that the files of an engine have no word for here.
-pub(super) fn newer(model: &Decoder, arrangement: &Arrangement, can: Newer) -> Option<Cannot> {
+pub(super) fn newer(model: &Decoder, precision: Precision, can: Newer) -> Option<Cannot> {
     let experts = model.experts.as_ref();
     let slides = model.window.is_some_and(|window| !can.window || window.every.is_some());
     let newer = [
@@ -57,7 +57,7 @@ pub(super) fn newer(model: &Decoder, arrangement: &Arrangement, can: Newer) -> O
     if let Some((what, _)) = newer.into_iter().find(|(_, is_said)| *is_said) {
         return cannot(what, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`");
     }
-    if arrangement.precision == Precision::Fp8 && !can.fp8 {
+    if precision == Precision::Fp8 && !can.fp8 {
         let instead =
             "only files for `megatron` and `torchtitan` say it: `dtrain plan --on … --emit megatron`";
         return cannot("train.precision = \"fp8\"", instead);

@@ -27,12 +27,18 @@ impl Engine for Torchtitan {
         &[ContextExchange::AllGather]
     }
 
+    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+        let model = &training.model;
+        let newer = rules::Newer { window: false, fp8: true };
+        optimizer(training)
+            .or_else(|| scales(training, precision))
+            .or_else(|| family(model))
+            .or_else(|| rules::newer(model, precision, newer))
+    }
+
     fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         let model = &training.model;
-        optimizer(training)
-            .or_else(|| scales(training, arrangement))
-            .or_else(|| family(model))
-            .or_else(|| rules::newer(model, arrangement, rules::Newer { window: false, fp8: true }))
+        self.cannot_train(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
@@ -54,9 +60,9 @@ fn optimizer(training: &Training) -> Option<Cannot> {
 }
 
 /// `Float8LinearConverter` scales by row and `MXFP8LinearConverter` by 32 values (`components/quantization`).
-fn scales(training: &Training, arrangement: &Arrangement) -> Option<Cannot> {
+fn scales(training: &Training, precision: Precision) -> Option<Cannot> {
     let what = match training.fp8_recipe {
-        _ if arrangement.precision != Precision::Fp8 => return None,
+        _ if precision != Precision::Fp8 => return None,
         Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => return None,
         Fp8Recipe::Tensorwise => "train.fp8_recipe = \"tensorwise\"",
         Fp8Recipe::Delayed => "train.fp8_recipe = \"delayed\"",

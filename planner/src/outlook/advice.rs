@@ -2,7 +2,7 @@
 
 use super::OutlookRequest;
 use super::prefer::Preferred;
-use crate::analytic::search::{Cluster, Question, RunsOn, fastest};
+use crate::analytic::search::{Choice, Cluster, Question, RunsOn, fastest_beside};
 use crate::analytic::{Constants, Software};
 use crate::batch::divisors;
 use crate::engine::{self, Engine as _};
@@ -26,9 +26,10 @@ pub struct Advice {
     pub step_seconds: f64,
 }
 
-/// What each change would make of a training whose step takes `seconds`, the most helpful first. A change with which nothing
-/// fits or divides is left out.
-pub(super) fn advice(request: &OutlookRequest<'_>, question: &Question, seconds: f64) -> Vec<Advice> {
+/// What each change would make of a training whose fastest layout is `known`, the most helpful first. A change with which
+/// nothing fits or divides is left out.
+pub(super) fn advice(request: &OutlookRequest<'_>, question: &Question, known: &Choice) -> Vec<Advice> {
+    let seconds = known.seconds;
     let cluster = question.cluster;
     let Cluster { devices, per_host, .. } = request.cluster;
     let on = |cluster: Cluster| Question { cluster, ..question.clone() };
@@ -66,7 +67,7 @@ pub(super) fn advice(request: &OutlookRequest<'_>, question: &Question, seconds:
         .filter(|(_, changed)| changed.batch > 0)
         .filter_map(|(change, changed)| {
             let limit = 2.0 * seconds * f64::from(changed.batch) / f64::from(question.batch);
-            let best = fastest(&changed, limit)?.seconds;
+            let best = fastest_beside(&changed, &known.config, limit)?.seconds;
             Some(Advice { change, speed: f64::from(changed.batch) / best / before - 1.0, step_seconds: best })
         })
         .collect();

@@ -1,6 +1,6 @@
 //! How many of the hosts to use: a number of devices that divides badly is slower than a smaller one that divides well.
 
-use crate::analytic::search::{Cluster, Question, fastest};
+use crate::analytic::search::{Cluster, Question, fastest, fastest_beside};
 use crate::batch::divisors;
 
 /// What fewer hosts must save of the time of a step for the others to stay idle.
@@ -11,19 +11,22 @@ const TRIED: usize = 8;
 
 /// The hosts of the question's cluster that are to work: all of them, unless fewer are faster or alone have a layout.
 pub(super) fn used(question: &Question) -> Cluster {
-    let mut best = (question.cluster, seconds(question, f64::INFINITY));
-    for cluster in fewer(question.cluster) {
-        let limit = (1.0 - WORTH) * best.1;
-        let found = seconds(&Question { cluster, ..question.clone() }, limit);
-        if found < limit {
+    let fewer = fewer(question.cluster);
+    if fewer.is_empty() {
+        return question.cluster;
+    }
+    let mut best = (question.cluster, fastest(question, f64::INFINITY));
+    for cluster in fewer {
+        let fewer = Question { cluster, ..question.clone() };
+        let found = match &best.1 {
+            Some(known) => fastest_beside(&fewer, &known.config, (1.0 - WORTH) * known.seconds),
+            None => fastest(&fewer, f64::INFINITY),
+        };
+        if found.is_some() {
             best = (cluster, found);
         }
     }
     best.0
-}
-
-fn seconds(question: &Question, limit: f64) -> f64 {
-    fastest(question, limit).map_or(f64::INFINITY, |choice| choice.seconds)
 }
 
 /// Clusters of fewer hosts, of at least half of them, those first whose devices have most divisors.

@@ -116,7 +116,7 @@ pub fn mixed_outlook(
     groups: &[Cluster],
     engine: &'static dyn crate::engine::Engine,
 ) -> Result<MixedOutlook, OutlookError> {
-    let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], engine })?;
+    let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], engine, next: 0 })?;
     let mixture = Mixture::of(&asked, groups);
     let found = search(&mixture, 0, KEEP);
     let pricer = Pricer::new(&mixture);

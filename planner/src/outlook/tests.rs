@@ -38,14 +38,25 @@ fn on(part: &str, devices: u32) -> Cluster {
 }
 
 fn of(recipe: &Recipe, cluster: Cluster, engine: &'static dyn Engine) -> Result<Outlook, OutlookError> {
-    outlook(&OutlookRequest { recipe, cluster, engine })
+    outlook(&OutlookRequest { recipe, cluster, engine, next: NEXT })
 }
 
 #[test]
 fn an_outlook_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
-    insta::assert_snapshot!("llama_8b_on_64_h100", explain(&found, Depth::Short));
-    insta::assert_snapshot!("llama_8b_on_64_h100_in_full", explain(&found, Depth::Full));
+    insta::assert_snapshot!("llama_8b_on_64_h100", explain(&found, Depth::Short, NEXT));
+    insta::assert_snapshot!("llama_8b_on_64_h100_in_full", explain(&found, Depth::Full, NEXT));
+}
+
+#[test]
+fn as_many_ties_and_next_layouts_are_told_as_asked_for() {
+    let (recipe, cluster) = (recipe(), on("H100", 64));
+    let found = outlook(&OutlookRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: 9 });
+    let found = found.expect("it fits");
+    let told =
+        |top| explain(&found, Depth::Short, top).lines().filter(|line| line.contains(" a step, ")).count();
+    assert_eq!(found.next.len(), 9);
+    assert_eq!([told(0), told(3), told(9)], [0, found.ties.len().min(3) + 3, found.ties.len().min(9) + 9]);
 }
 
 #[test]
@@ -168,10 +179,15 @@ fn hosts_that_only_slow_a_step_stay_idle() {
         let found = of(&recipe(), on("H100", 8 * hosts), &MEGATRON).expect("it fits");
         assert!(found.choice.step_seconds <= 1.05 * last, "{hosts} hosts: {last} {:?}", found.choice);
         assert_eq!(found.choice.config.ranks() as u32, found.devices - found.idle);
-        let request = OutlookRequest { recipe: &recipe(), cluster: on("H100", 8 * hosts), engine: &MEGATRON };
+        let request = OutlookRequest {
+            recipe: &recipe(),
+            cluster: on("H100", 8 * hosts),
+            engine: &MEGATRON,
+            next: NEXT,
+        };
         let plan = as_plan(&request, &found, ("/data".into(), "0")).expect("it is a plan");
         assert_eq!(plan.host.hosts.get() * 8, found.devices - found.idle, "hosts that work");
-        let said = explain(&found, Depth::Short).contains("stay idle");
+        let said = explain(&found, Depth::Short, NEXT).contains("stay idle");
         assert_eq!(said, found.idle > 0, "{hosts} hosts");
         assert!(hosts != 33 || found.idle > 0, "no layout has 264 ranks");
         last = found.choice.step_seconds;
@@ -185,7 +201,7 @@ fn advice_is_what_a_search_with_the_change_finds() {
     slow.network /= 64.0;
     let found = of(&recipe(), slow, &MEGATRON).expect("it fits");
     let fastest = |cluster| {
-        let request = OutlookRequest { recipe: &recipe(), cluster, engine: &MEGATRON };
+        let request = OutlookRequest { recipe: &recipe(), cluster, engine: &MEGATRON, next: NEXT };
         let (question, _) = question(&request).expect("it can be asked");
         crate::analytic::search::fastest(&question, f64::INFINITY).expect("it fits").seconds
     };
@@ -353,8 +369,8 @@ fn the_first_twenty_candidates_take_as_long_as_their_actions() {
     let mut recipe = recipe();
     recipe.layout.pipeline = Some(4);
     let cluster = on("H100", 64);
-    let (question, _) =
-        question(&OutlookRequest { recipe: &recipe, cluster, engine: &MEGATRON }).expect("it can be asked");
+    let (question, _) = question(&OutlookRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: NEXT })
+        .expect("it can be asked");
     let found = search_front(&question, 20);
     assert_eq!(found.best.len(), 20);
     for choice in &found.best {

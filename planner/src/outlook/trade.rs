@@ -2,7 +2,7 @@
 
 use super::TIE;
 use crate::analytic::Config;
-use crate::analytic::search::{Choice, Cluster, Found, Question, fastest, whole};
+use crate::analytic::search::{Choice, Cluster, Found, Question, fastest_beside, whole};
 use crate::front::{Cost, Front};
 use crate::weighed::{Bill, Compromise, Weighed};
 use dtrain_recipes::Bytes;
@@ -15,8 +15,11 @@ pub(super) fn weighed(question: &Question, found: Found, chosen: &Choice, bill: 
         front.note(point.cost, point.what);
     }
     let memory = question.cluster.memory;
+    let mut known = *chosen;
     for cluster in halves(question.cluster) {
-        let Some(fastest) = fastest(&Question { cluster, ..question.clone() }, f64::INFINITY) else { break };
+        let fewer = Question { cluster, ..question.clone() };
+        let Some(fastest) = fastest_beside(&fewer, &known.config, f64::INFINITY) else { break };
+        known = fastest;
         let cost = Cost::of(fastest.seconds, fastest.bytes / memory, cluster.devices);
         front.note(cost, fastest.config);
     }

@@ -17,14 +17,14 @@ const PER_AXIS: usize = 3;
 /// Bytes of a GiB.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// What was chosen, what it costs, why the others lose.
-pub fn explain(outlook: &Outlook, depth: Depth) -> String {
+/// What was chosen, what it costs, why the others lose; with `top` of the layouts that tie with it, and of the next.
+pub fn explain(outlook: &Outlook, depth: Depth, top: usize) -> String {
     let mut text = String::new();
     headline(&mut text, outlook);
     costs(&mut text, outlook);
     failures(&mut text, outlook);
     training(&mut text, outlook);
-    ties(&mut text, outlook);
+    ties(&mut text, outlook, top);
     match depth {
         Depth::Short => losers(&mut text, outlook),
         Depth::Full => losers_fully(&mut text, outlook),
@@ -161,15 +161,15 @@ fn training(text: &mut String, outlook: &Outlook) {
     row(text, "learning rate", &format!("{}: {}", rate.value, rate.reason));
 }
 
-fn ties(text: &mut String, outlook: &Outlook) {
-    if !outlook.ties.is_empty() {
+fn ties(text: &mut String, outlook: &Outlook, top: usize) {
+    if top > 0 && !outlook.ties.is_empty() {
         row(text, "why", &format!("its steps cannot be told apart from those below; {}", Simplicity::RULE));
     }
-    for (place, tie) in outlook.ties.iter().take(5).enumerate() {
+    for (place, tie) in outlook.ties.iter().take(top).enumerate() {
         let title = if place == 0 { "ties" } else { "" };
         row(text, title, &line(tie));
     }
-    for (place, next) in outlook.next.iter().enumerate() {
+    for (place, next) in outlook.next.iter().take(top).enumerate() {
         let title = if place == 0 { "then" } else { "" };
         row(text, title, &line(next));
     }

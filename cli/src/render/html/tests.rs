@@ -3,7 +3,7 @@ use super::{lanes, of_outlook, of_plan, page};
 use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::Cluster;
 use dtrain_planner::engine::MEGATRON;
-use dtrain_planner::outlook::{OutlookRequest, outlook};
+use dtrain_planner::outlook::{NEXT, OutlookRequest, outlook};
 use dtrain_planner::picture::{Doing, Span, Timeline};
 use dtrain_planner::{Picture, Plan, PlanRequest, picture, plan};
 use dtrain_protocol::HostFacts;
@@ -190,7 +190,8 @@ fn a_page_of_a_plan_is_well_formed_and_needs_nothing_else() {
 fn a_page_of_an_outlook_is_well_formed_and_draws_every_stage() {
     let recipe = recipe("far", "pipeline = 4\ntensor = 2");
     let part = gpu("H100").expect("it is in the table");
-    let request = OutlookRequest { recipe: &recipe, cluster: Cluster::of(part, 2, 8), engine: &MEGATRON };
+    let request =
+        OutlookRequest { recipe: &recipe, cluster: Cluster::of(part, 2, 8), engine: &MEGATRON, next: NEXT };
     let outlook = outlook(&request).expect("it fits");
     let page = page(&of_outlook(&outlook));
     let found = elements(&page);

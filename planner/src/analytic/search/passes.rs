@@ -81,7 +81,7 @@ impl Question {
 }
 
 /// What ends may count as where stages have one run each.
-const PLAIN_ENDS: [Ends; 4] = [
+pub(super) const PLAIN_ENDS: [Ends; 4] = [
     Ends { embedding: 0, head: 1 },
     Ends { embedding: 1, head: 1 },
     Ends { embedding: 0, head: 2 },

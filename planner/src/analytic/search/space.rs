@@ -254,12 +254,6 @@ impl Question {
         }
     }
 
-    /// Whether the engine can run any layout of a placement. Not asked of everything that is open: whatever an engine has, it has
-    /// with one of these.
-    pub fn may_run(&self, placed: &Config, shards: &[(ZeroStage, u32)]) -> bool {
-        self.runs_on.is_none() || self.any(placed, shards, |config| self.allows(config))
-    }
-
     /// Why the engine can run nothing of what is open: of its reasons the most frequent. `None` where the pins, and what
     /// must divide, leave nothing to ask it about.
     pub fn why_none(&self) -> Option<Cannot> {
@@ -308,6 +302,12 @@ impl Question {
                 })
             })
         })
+    }
+
+    /// Whether the engine can train the model at all.
+    pub fn can_train(&self) -> bool {
+        let refused = |runs: &RunsOn| runs.engine.cannot_train(&runs.training, self.precision()).is_some();
+        !self.runs_on.as_ref().is_some_and(refused)
     }
 
     /// Whether the engine can run a layout.

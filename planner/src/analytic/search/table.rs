@@ -70,7 +70,7 @@ pub enum Axis {
     Schedule,
 }
 
-/// Axes whose values a shape and a unit decide, before schedule and sharding.
+/// Axes whose values a shape and a unit decide, before schedule and sharding; as in [`Axis`], the others follow.
 const OUTER: [Axis; 10] = [
     Axis::Tensor,
     Axis::Context,
@@ -118,6 +118,8 @@ pub(super) struct Table {
     limit: f64,
     /// Whether the best of every value of every axis is kept.
     has_axes: bool,
+    /// How often what is kept changed.
+    changes: u64,
     memory: f64,
     best: Vec<Choice>,
     outer: [Column; OUTER.len()],
@@ -196,6 +198,7 @@ impl Table {
             keep,
             limit: f64::INFINITY,
             has_axes: true,
+            changes: 0,
             memory: question.cluster.memory,
             best: Vec::with_capacity(keep + 1),
             outer: Default::default(),
@@ -232,6 +235,43 @@ impl Table {
         }
     }
 
+    /// Whether layouts are counted, and the best of every value of every axis is kept.
+    pub(super) fn has_axes(&self) -> bool {
+        self.has_axes
+    }
+
+    /// Whether the front of all layouts is kept.
+    pub(super) fn has_front(&self) -> bool {
+        self.front.is_some()
+    }
+
+    /// How often what is kept changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether one that takes so long may be kept, whatever it is.
+    pub(super) fn may_keep(&self, seconds: f64) -> bool {
+        self.has_axes || seconds < self.last()
+    }
+
+    /// Whether one that does not fit is of interest: nothing else was found.
+    pub(super) fn wants_nearest(&self) -> bool {
+        self.has_axes && self.best.is_empty() && self.front.as_ref().is_none_or(Front::is_empty)
+    }
+
+    /// Seconds from which on no layout is kept whose values along some axes are among these.
+    pub(super) fn slowest(&self, values: impl IntoIterator<Item = (Axis, u32)>) -> f64 {
+        if self.keep == 0 || !self.has_axes {
+            return self.last();
+        }
+        let champion = |(axis, value): (Axis, u32)| match axis as usize {
+            outer if outer < OUTER.len() => self.outer[outer].seconds(value),
+            inner => self.inner[inner - OUTER.len()].seconds(value),
+        };
+        values.into_iter().map(champion).fold(self.last(), f64::max)
+    }
+
     /// Whether layouts of a shape, unit and order of passes that take at least `bound` seconds may change
     /// anything but the front.
     pub(super) fn may_gain(&self, config: &Config, shards: &[(ZeroStage, u32)], bound: f64) -> bool {
@@ -252,8 +292,7 @@ impl Table {
     /// layouts of a search have the same devices, so that a faster one costs less too.
     pub(super) fn may_better(&self, bound: f64, bytes: impl FnOnce() -> f64) -> bool {
         let Some(front) = &self.front else { return false };
-        let Some(full) = front.least_memory(bound) else { return true };
-        bytes() / self.memory < full
+        front.may_gain(bound, bytes() / self.memory)
     }
 
     /// Takes note of layouts that need not be priced.
@@ -302,6 +341,7 @@ impl Table {
         let columns = self.outer.iter_mut().chain(&mut self.inner);
         for (column, value) in columns.zip(outer.into_iter().chain(inner)) {
             if seconds < column.seconds(value) {
+                self.changes += 1;
                 column.place(value, choice);
             }
         }
@@ -320,6 +360,7 @@ impl Table {
         if choice.seconds >= self.last() {
             return;
         }
+        self.changes += 1;
         let at = self.best.partition_point(|other| other.seconds <= choice.seconds);
         self.best.insert(at, choice);
         self.best.truncate(self.keep);

@@ -1,8 +1,9 @@
 use super::*;
 use crate::analytic::hardware::gpu;
-use crate::analytic::{Constants, Experts, Kernel, Products, Software, Style, Transformer};
+use crate::analytic::{Constants, Experts, Kernel, Products, Software, Style, Transformer, Unit};
 use crate::front::{Cost, front};
-use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute};
+use crate::{engine, outlook, sample};
+use dtrain_recipes::{Decoder, LayoutPins, Model, PipelineSchedule, Recompute, ZeroStage};
 use proptest::prelude::*;
 
 /// A decoder of `billions` parameters or so.
@@ -68,6 +69,11 @@ proptest! {
         prop_assert_eq!((unbounded.bounded, &unbounded.front), (0, &weighed.front));
         let alone = search_front(&question, 0);
         prop_assert_eq!((alone.front, alone.best.len(), alone.champions.len()), (weighed.front, 0, 0));
+        let best = bounded.best.first().copied();
+        prop_assert_eq!(fastest(&question, f64::INFINITY), best);
+        for (_, _, known) in bounded.champions.iter().take(3) {
+            prop_assert_eq!(fastest_beside(&question, &known.config, f64::INFINITY), best);
+        }
     }
 }
 
@@ -127,6 +133,38 @@ fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
     let of_all: Vec<Cost> = front(fitting).iter().map(|point| point.cost).collect();
     assert_eq!(of_search, of_all);
     assert!(found.best.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
+}
+
+/// One by one, what each engine can run of a dense model and of one with experts.
+#[test]
+fn what_is_found_for_an_engine_is_the_best_of_all_that_it_can_run() {
+    let mut found = 0;
+    for model in [sample::recipe().model, sample::deepseek()] {
+        let Model::Decoder(decoder) = model else { panic!("the samples are decoders") };
+        for engine in engine::ALL {
+            let model = Decoder { layers: 6, tied: false, ..decoder.clone() };
+            let transformer = outlook::transformer(&model);
+            let training = engine::Training::of(&model, &sample::recipe().train);
+            let question =
+                Question { runs_on: Some(RunsOn { engine, training }), ..question(transformer, 16, 24) };
+            let mut best: Option<Choice> = None;
+            for config in every(&question).into_iter().filter(|config| question.allows(config)) {
+                let case = question.at(&config);
+                let (seconds, bytes) = (Step::of(&case).total(), Peak::of(&case).total());
+                if bytes <= question.cluster.memory && best.is_none_or(|best| seconds < best.seconds) {
+                    best = Some(Choice { seconds, bytes, config });
+                }
+            }
+            let seconds = best.map(|best| best.seconds);
+            let (bounded, all) = (search_front(&question, 5), search_all(&question, 5));
+            assert_eq!(bounded.best.first().map(|best| best.seconds), seconds, "{}", engine.name());
+            assert_eq!((&bounded.best, &bounded.champions), (&all.best, &all.champions));
+            assert_eq!(bounded.layouts, all.layouts);
+            assert_eq!(fastest(&question, f64::INFINITY).map(|best| best.seconds), seconds);
+            found += u32::from(best.is_some());
+        }
+    }
+    assert!(found > 6, "only {found} of 12 have a layout");
 }
 
 #[test]

@@ -12,13 +12,13 @@ fn spread(priced: &Priced) -> f64 {
 #[test]
 fn an_outlook_for_the_worker_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &DTRAIN).expect("it fits");
-    insta::assert_snapshot!("llama_8b_on_64_h100_for_dtrain", explain(&found, Depth::Short));
+    insta::assert_snapshot!("llama_8b_on_64_h100_for_dtrain", explain(&found, Depth::Short, NEXT));
 }
 
 #[test]
 fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
     let own = of(&recipe(), on("H100", 64), &DTRAIN).expect("it fits");
-    let words = explain(&own, Depth::Short);
+    let words = explain(&own, Depth::Short, NEXT);
     assert!(
         words.contains("no run of this engine on a GPU is known") && words.contains("dtrain probe"),
         "{words}"
@@ -26,7 +26,7 @@ fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
     for engine in ALL.into_iter().filter(|engine| engine.name() != "dtrain") {
         let other = of(&recipe(), on("H100", 64), engine).expect("it fits");
         assert!(spread(&own.choice) > 2.0 * spread(&other.choice), "{}", engine.name());
-        assert!(!explain(&other, Depth::Short).contains("no run of this engine"), "{}", engine.name());
+        assert!(!explain(&other, Depth::Short, NEXT).contains("no run of this engine"), "{}", engine.name());
     }
 }
 
@@ -44,7 +44,7 @@ fn what_is_chosen_for_the_worker_is_within_its_abilities() {
             (1, ContextExchange::Ring)
         );
     }
-    let request = OutlookRequest { recipe: &recipe, cluster: on("H100", 64), engine: &DTRAIN };
+    let request = OutlookRequest { recipe: &recipe, cluster: on("H100", 64), engine: &DTRAIN, next: NEXT };
     let plan = as_plan(&request, &found, ("/data".into(), "0")).expect("it is a plan");
     assert_eq!(plan.engine, None, "`dtrain run` reads it");
     let told = crate::explain(&plan, Depth::Full);

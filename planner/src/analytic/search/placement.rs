@@ -1,0 +1,175 @@
+//! What all layouts of a placement have in common.
+
+use super::passes::{PLAIN_ENDS, Passes};
+use super::space::{Question, whole};
+use super::table::{Axis, Table};
+use super::ways::Way;
+use crate::analytic::memory::Least;
+use crate::analytic::{Case, Config, Division, Step};
+use dtrain_protocol::{Arrangement, Ends};
+use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
+use std::cell::{Cell, OnceCell};
+
+/// An order of passes, and what replicas may shard with it.
+type Able = (Passes, Vec<(ZeroStage, u32)>);
+
+/// Degrees and their places, everything else open.
+pub(super) struct Placement<'a> {
+    question: &'a Question,
+    pub(super) config: Config,
+    /// What replicas may shard.
+    pub(super) shards: Vec<(ZeroStage, u32)>,
+    /// Orders of the passes of micro-batches of one sample; those that interleave come last.
+    schedules: Vec<Passes>,
+    able: OnceCell<Vec<Able>>,
+    least: OnceCell<Least>,
+    least_of_ends: OnceCell<Least>,
+    /// Seconds from which on nothing is gained, for a state of the table.
+    slowest: Cell<Option<(u64, f64)>>,
+}
+
+impl<'a> Placement<'a> {
+    pub(super) fn of(question: &'a Question, config: Config) -> Self {
+        Self {
+            question,
+            config,
+            shards: question.shards(&config),
+            schedules: question.schedules(&config),
+            able: OnceCell::new(),
+            least: OnceCell::new(),
+            least_of_ends: OnceCell::new(),
+            slowest: Cell::new(None),
+        }
+    }
+
+    /// Orders of the passes of a micro-batch, by their number.
+    pub(super) fn schedules(&self, open: &Config) -> &[Passes] {
+        let is_even = whole(open.micro_batches()).is_multiple_of(open.arrangement.layout.pipeline.get());
+        let plain = |passes: &&Passes| is_even || passes.schedule != PipelineSchedule::Interleaved;
+        &self.schedules[..self.schedules.iter().take_while(plain).count()]
+    }
+
+    /// Orders of the passes with what replicas may shard, where the engine can run some layout with both. Not asked of all
+    /// micro-batches: whatever an engine has, it has with the smallest.
+    pub(super) fn able(&self) -> &[Able] {
+        let of = |passes: &Passes| {
+            let can = |shard: &&(ZeroStage, u32)| self.question.may_run(&passes.of(&self.config), **shard);
+            (*passes, self.shards.iter().filter(can).copied().collect())
+        };
+        self.able.get_or_init(|| self.schedules.iter().map(of).collect())
+    }
+
+    /// Whether the engine can run any layout.
+    pub(super) fn may_run(&self) -> bool {
+        self.able().iter().any(|(_, shards)| !shards.is_empty())
+    }
+
+    /// What replicas may shard with some order of passes.
+    fn able_shards(&self) -> Vec<(ZeroStage, u32)> {
+        let able = self.able();
+        let can = |shard: &&(ZeroStage, u32)| able.iter().any(|(_, shards)| shards.contains(shard));
+        self.shards.iter().filter(can).copied().collect()
+    }
+
+    /// Whether a micro-batch may fit where its backward computes all layers again, which needs least; known only where that is
+    /// open.
+    pub(super) fn may_fit(&self, case: &Case<'_>, ways: &[Way]) -> bool {
+        let Some(way) = ways.iter().rfind(|way| way.recompute == (Recompute::Full, 1)) else { return true };
+        // No end has fewer layers, whatever it counts as.
+        let fewest = whole((case.model.layers / case.config.pipeline()).floor() - 2.0);
+        let ends = Division { first: fewest, last: fewest, second: 0, most: 0, most_at: 0 };
+        let case = Case { config: way.of(&case.config), ..*case };
+        let least = self.least_of_ends.get_or_init(|| Least::of(&case, &self.shards, ends));
+        least.bytes(&case, &way.kept) <= self.question.cluster.memory
+    }
+
+    /// Bytes of the heaviest rank, at least.
+    fn bytes(&self, case: &Case<'_>, way: &Way) -> f64 {
+        let of = || {
+            let stages = case.config.arrangement.layout.pipeline.get();
+            let layers = case.model.layers / case.config.pipeline();
+            let (ends, others) = (whole(layers.floor() - 2.0), whole(layers.floor()));
+            let division = match stages {
+                1 => Division { first: others, last: others, second: 0, most: 0, most_at: 0 },
+                2 => Division { first: ends, last: ends, second: 0, most: 0, most_at: 0 },
+                _ => Division { first: ends, last: ends, second: others, most: 0, most_at: 0 },
+            };
+            Least::of(case, &self.able_shards(), division)
+        };
+        // The last bits of sums differ.
+        self.least.get_or_init(of).bytes(case, &way.kept) * (1.0 - 1e-12)
+    }
+
+    /// Whether layouts that compute in a way, with `schedules`, may change anything.
+    pub(super) fn may_change(&self, case: &Case<'_>, way: &Way, schedules: &[Passes], table: &Table) -> bool {
+        let chunks = schedules.iter().map(|passes| passes.chunks).max().unwrap_or(1);
+        let seconds = Step::least(case, way.seconds, chunks);
+        if !table.may_keep(seconds) || !self.may_run() {
+            return false;
+        }
+        let of_way = [Axis::MicroBatch, Axis::Sequence, Axis::Recompute, Axis::Exchange];
+        let is_faster = seconds < self.slowest(table)
+            || seconds < table.slowest(of_way.map(|axis| (axis, axis.value(&case.config))));
+        if !is_faster && !table.has_front() {
+            return false;
+        }
+        let bytes = self.bytes(case, way);
+        if bytes > self.question.cluster.memory {
+            return table.wants_nearest();
+        }
+        is_faster || table.may_better(seconds, || bytes)
+    }
+
+    /// Seconds from which on no layout is kept, whatever its micro-batch and how it is computed.
+    fn slowest(&self, table: &Table) -> f64 {
+        if let Some((changes, seconds)) = self.slowest.get()
+            && changes == table.changes()
+        {
+            return seconds;
+        }
+        let of_shape = [Axis::Tensor, Axis::Context, Axis::Expert, Axis::Pipeline, Axis::Data, Axis::Order];
+        let of_shape = of_shape.into_iter().map(|axis| (axis, axis.value(&self.config)));
+        let shards = self.able_shards();
+        let of_shards =
+            shards.iter().flat_map(|(zero, shard)| [(Axis::Zero, *zero as u32), (Axis::Shard, *shard)]);
+        let passes = self.able().iter().filter(|(_, shards)| !shards.is_empty());
+        let of_passes =
+            passes.map(|(passes, _)| (Axis::Schedule, Axis::Schedule.value(&passes.of(&self.config))));
+        let seconds = table.slowest(of_shape.chain(of_shards).chain(of_passes));
+        self.slowest.set(Some((table.changes(), seconds)));
+        seconds
+    }
+}
+
+impl Question {
+    /// Whether the engine can run any layout of a placement with this order of passes, in which replicas shard so.
+    fn may_run(&self, placed: &Config, (zero, shard): (ZeroStage, u32)) -> bool {
+        if self.runs_on.is_none() {
+            return true;
+        }
+        let sequences = if placed.degrees().tensor > 1 { &[true, false][..] } else { &[false][..] };
+        let (exchanges, modes) = (self.exchanges(placed), self.modes());
+        let may_run = |ends: Ends| {
+            modes.iter().any(|(recompute, recompute_every)| {
+                sequences.iter().any(|sequence| {
+                    exchanges.iter().any(|exchange| {
+                        let arrangement = Arrangement {
+                            zero,
+                            shard,
+                            ends,
+                            sequence: *sequence,
+                            recompute: *recompute,
+                            recompute_every: *recompute_every,
+                            context_exchange: *exchange,
+                            ..placed.arrangement
+                        };
+                        self.allows(&Config { arrangement, ..*placed })
+                    })
+                })
+            })
+        };
+        // A distance of recompute that is pinned may need another division of the layers.
+        let is_open = self.pins.recompute_every.is_some() && placed.arrangement.chunks == 1;
+        may_run(placed.arrangement.ends) || (is_open && PLAIN_ENDS.into_iter().any(may_run))
+    }
+}

@@ -1,0 +1,93 @@
+//! What a micro-batch costs in each way to compute it, whatever the stages and replicas.
+
+use super::space::Question;
+use crate::analytic::memory::Shared;
+use crate::analytic::{Case, Config, Unit};
+use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_recipes::Recompute;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A way to compute a micro-batch, with its fastest exchange of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    sequence: bool,
+    pub(super) recompute: (Recompute, u32),
+    exchange: ContextExchange,
+    pub(super) unit: Unit,
+    /// Seconds in all stages together, at least.
+    pub(super) seconds: f64,
+    /// What forwards keep.
+    pub(super) kept: Shared,
+}
+
+impl Way {
+    /// A layout that computes in this way.
+    pub(super) fn of(&self, open: &Config) -> Config {
+        let (recompute, recompute_every) = self.recompute;
+        let arrangement = Arrangement {
+            sequence: self.sequence,
+            recompute,
+            recompute_every,
+            context_exchange: self.exchange,
+            ..open.arrangement
+        };
+        Config { arrangement, ..*open }
+    }
+}
+
+/// Ways of the latest tensor, context and expert degrees, by what experts are folded over and micro-batch.
+#[derive(Default)]
+pub(super) struct Ways {
+    of: Option<[u32; 3]>,
+    known: BTreeMap<(u32, u32), Rc<[Way]>>,
+}
+
+impl Ways {
+    /// The ways to compute the micro-batch of a case; none where the engine has no exchange of keys and values for it.
+    pub(super) fn of(
+        ways: &RefCell<Self>,
+        question: &Question,
+        case: &Case<'_>,
+        modes: &[(Recompute, u32)],
+    ) -> Rc<[Way]> {
+        let mut ways = ways.borrow_mut();
+        let degrees = case.config.degrees();
+        let of = [degrees.tensor, degrees.context, degrees.expert];
+        if ways.of != Some(of) {
+            *ways = Self { of: Some(of), known: BTreeMap::new() };
+        }
+        let key = (case.config.arrangement.expert_fold, case.config.micro_batch);
+        Rc::clone(ways.known.entry(key).or_insert_with(|| all(question, case, modes)))
+    }
+}
+
+fn all(question: &Question, case: &Case<'_>, modes: &[(Recompute, u32)]) -> Rc<[Way]> {
+    let exchanges = question.exchanges(&case.config);
+    let mut all = Vec::new();
+    for sequence in question.sequence_modes(&case.config.degrees()) {
+        let units = |exchange: &ContextExchange| {
+            let arrangement =
+                Arrangement { sequence: *sequence, context_exchange: *exchange, ..case.config.arrangement };
+            let case = Case { config: Config { arrangement, ..case.config }, ..*case };
+            (*exchange, Unit::each(&case, modes))
+        };
+        let units: Vec<(ContextExchange, Vec<Unit>)> = exchanges.iter().map(units).collect();
+        for (index, recompute) in modes.iter().enumerate() {
+            let of_mode = units.iter().map(|(exchange, units)| (*exchange, units[index]));
+            let fastest = of_mode.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()));
+            let Some((exchange, unit)) = fastest else { continue };
+            let arrangement = Arrangement {
+                sequence: *sequence,
+                recompute: recompute.0,
+                recompute_every: recompute.1,
+                ..case.config.arrangement
+            };
+            let kept = Shared::of(&Case { config: Config { arrangement, ..case.config }, ..*case });
+            let seconds = unit.least(&question.model);
+            all.push(Way { sequence: *sequence, recompute: *recompute, exchange, unit, seconds, kept });
+        }
+    }
+    all.into()
+}
