@@ -6,6 +6,7 @@ use crate::hosts;
 use crate::load::Loaded;
 use crate::packages::store;
 use dtrain_planner::Plan;
+use dtrain_planner::planning::foreign::filled;
 use dtrain_recipes::sharing::{self, Locked};
 use dtrain_recipes::{Launcher, Model, Transport};
 use dtrain_runner::audit::{self, Action, Audit, Place, Subject};
@@ -60,7 +61,7 @@ pub(crate) fn of(context: &Context, trial: &Trial, plan: &Plan) -> Result<Audit,
         Launcher::Ssh => cluster.hosts.iter().map(place).collect(),
     };
     let argv = match &plan.recipe.model {
-        Model::Command(command) => command.argv.clone(),
+        Model::Command(command) => filled(plan, plan.best(), command).argv,
         _ => Vec::new(),
     };
     let subject = Subject { trial: trial.row.id.clone(), program: digest.to_string(), argv, hosts, recipe };

@@ -216,11 +216,14 @@ fn assignments(
 fn on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Plan, PlanError> {
     let best = &plan.best().candidate;
     let mut recipe = plan.recipe.clone();
-    recipe.train.batch = Choice::Pinned(Samples(best.split.global()));
-    recipe.train.learning_rate = Choice::Pinned(best.learning_rate);
+    let is_foreign = matches!(recipe.model, Model::Command(_));
+    if !is_foreign {
+        recipe.train.batch = Choice::Pinned(Samples(best.split.global()));
+        recipe.train.learning_rate = Choice::Pinned(best.learning_rate);
+    }
     // A foreign command keeps its ranks for each host; of our own models the planner finds the best number.
     let each = best.arrangement.layout.world() / plan.host.hosts.get();
-    recipe.cluster.ranks = matches!(recipe.model, Model::Command(_)).then(|| each * hosts.get());
+    recipe.cluster.ranks = is_foreign.then(|| each * hosts.get());
     dtrain_planner::plan(&PlanRequest {
         recipe: &recipe,
         host: &HostFacts { hosts, ..plan.host.clone() },
@@ -265,5 +268,37 @@ fn drive_failure(error: &DriveError, label: &str) -> Failure {
         DriveError::Audit { .. } | DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::{CheckContext, Document, Layer, Source, check};
+
+    #[test]
+    fn a_command_on_fewer_hosts_keeps_the_values_of_its_recipe() {
+        let text = "[model]\nkind = \"command\"\nargv = [\"run\", \"{train.batch}\", \"{cluster.ranks}\"]\n\
+            [train]\nbatch = 64\n[cluster]\nranks = 4\n";
+        let document = Document::parse(&Source::new("r.toml", Layer::Recipe, text)).expect("TOML");
+        let context = CheckContext { folder: "/".into(), name: "r".into() };
+        let recipe = check(&document, &context).expect("a recipe").recipe;
+        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::rates::host() };
+        let plan = dtrain_planner::plan(&PlanRequest {
+            recipe: &recipe,
+            host: &host,
+            engine: None,
+            rates: None,
+            observations: &[],
+            data_root: "/".into(),
+            train_samples: None,
+            valid_samples: None,
+            seed: 1,
+            program: "test",
+        });
+        let fewer = on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");
+        let Model::Command(command) = &fewer.recipe.model else { panic!("it is a command") };
+        let argv = dtrain_planner::planning::foreign::filled(&fewer, fewer.best(), command).argv;
+        assert_eq!(argv, ["run", "64", "2"]);
     }
 }

@@ -72,6 +72,7 @@ fn of_data(checked: &Checked, error: &DataError) -> Problem {
 fn of_plan(checked: &Checked, error: &PlanError) -> Problem {
     let keys: &[&str] = match error {
         PlanError::UnevenHosts { .. } => &["cluster.ranks"],
+        PlanError::UnevenLayout { .. } => &["cluster.ranks"],
         PlanError::NoGpu { .. } => &["cluster.devices"],
         PlanError::BatchBeyondData { .. } => &["train.batch", "data.train"],
         PlanError::TooManyMicroBatches { .. } => &["train.batch", "layout.micro_batch"],

@@ -237,6 +237,7 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
         | E::SamplesUnknown
         | E::NoEnd
         | E::EmptyBatch
+        | E::UnevenLayout { .. }
         | E::BatchBeyondData { .. } => Failure::of(Exit::Usage, error),
     }
 }

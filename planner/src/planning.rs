@@ -1,7 +1,7 @@
 //! From a request to a plan: decides the batch, searches, prices, puts in order.
 
 pub mod error;
-pub(crate) mod foreign;
+pub mod foreign;
 pub mod plan;
 pub mod precheck;
 pub(crate) mod random;

@@ -3,6 +3,7 @@
 use crate::planning::plan::PlanRequest;
 use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
 use dtrain_recipes::*;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 pub(crate) fn gpt2() -> Model {
@@ -97,6 +98,8 @@ pub(crate) fn recipe() -> Recipe {
             valid: Valid::Fraction(0.05),
             fraction: 1.0,
         }),
+        params: BTreeMap::new(),
+        ranges: BTreeMap::new(),
         objective: Objective {
             metric: Metric::ValidLoss,
             stop: Stop { tokens: Some(Tokens(20_000_000)), ..Stop::default() },

@@ -2,6 +2,7 @@
 
 use crate::decoder::Decoder;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Kind of model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,8 +84,11 @@ pub struct Cnn {
 /// A foreign training command, run once for each rank in the environment that its framework expects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
-    /// Program and arguments; no shell is involved.
+    /// Program and arguments, with placeholders; no shell is involved.
     pub argv: Vec<String>,
+    /// Further environment variables by name, with placeholders in their values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
     /// Whose environment it expects.
     #[serde(default)]
     pub framework: Framework,

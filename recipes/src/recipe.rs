@@ -1,7 +1,8 @@
 //! The checked recipe: a value that exists is valid.
 
-use crate::{Cluster, Data, Model, Objective, Seconds, Synchronisation, Train};
+use crate::{Cluster, Data, Model, Objective, ParamRange, ParamValue, Seconds, Synchronisation, Train};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What to train and what may vary. Made by checking a document; nobody validates it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,6 +13,12 @@ pub struct Recipe {
     pub model: Model,
     /// Where samples come from; `None` only for a foreign command.
     pub data: Option<Data>,
+    /// The params of a foreign command by name, each with the value of this run.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub params: BTreeMap<String, ParamValue>,
+    /// The ranges of those params that have one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ranges: BTreeMap<String, ParamRange>,
     /// What is to be reached.
     pub objective: Objective,
     /// How the weights are moved.

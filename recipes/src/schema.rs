@@ -90,6 +90,10 @@ fn shape(shape_of: Shape) -> Value {
         Shape::OneOf(words) => json!({ "enum": words }),
         Shape::Files => either(text(), json!({ "type": "array", "items": text(), "minItems": 1 })),
         Shape::Texts => json!({ "type": "array", "items": text(), "minItems": 1 }),
+        Shape::Environment => {
+            json!({ "type": "object", "additionalProperties": { "type": ["string", "integer", "boolean"] } })
+        }
+        Shape::Params => json!({ "type": "object", "additionalProperties": param() }),
         Shape::Variables => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" }, "minItems": 1 })
         }
@@ -131,6 +135,28 @@ fn choice(inner: Shape) -> Value {
         forms.push(only("log", json!({ "type": "array", "items": item(), "minItems": 2, "maxItems": 2 })));
     }
     json!({ "anyOf": forms })
+}
+
+/// A value under a name of the user's own, or its range.
+fn param() -> Value {
+    let value = || json!({ "type": ["string", "number", "boolean"] });
+    let bounds = || json!({ "type": "array", "items": { "type": "number" }, "minItems": 2, "maxItems": 2 });
+    let values = || json!({ "type": "array", "items": value(), "minItems": 1 });
+    let condition = json!({ "anyOf": [value(), values()] });
+    let forms = json!([{ "required": ["choices"] }, { "required": ["log"] }, { "required": ["uniform"] }]);
+    let range = json!({
+        "type": "object",
+        "properties": {
+            "choices": values(),
+            "log": bounds(),
+            "uniform": bounds(),
+            "default": value(),
+            "when": { "type": "object", "additionalProperties": condition }
+        },
+        "additionalProperties": false,
+        "anyOf": forms
+    });
+    json!({ "anyOf": [value(), range] })
 }
 
 fn percentage() -> Value {

@@ -7,19 +7,26 @@ use dtrain_recipes::schema::schema;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
+fn is_of_type(name: &Value, value: &Value) -> bool {
+    match name.as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        other => panic!("type {other}"),
+    }
+}
+
 /// The part of JSON Schema that our schema uses.
 fn fits(schema: &Value, value: &Value) -> bool {
     let Value::Object(rules) = schema else { return true };
     rules.iter().all(|(rule, wanted)| match rule.as_str() {
-        "type" => match wanted.as_str().unwrap() {
-            "object" => value.is_object(),
-            "array" => value.is_array(),
-            "string" => value.is_string(),
-            "boolean" => value.is_boolean(),
-            "integer" => value.is_i64() || value.is_u64(),
-            "number" => value.is_number(),
-            other => panic!("type {other}"),
-        },
+        "type" => {
+            let one = std::slice::from_ref(wanted);
+            wanted.as_array().map_or(one, Vec::as_slice).iter().any(|name| is_of_type(name, value))
+        }
         "enum" => wanted.as_array().unwrap().contains(value),
         "const" => wanted == value,
         "anyOf" => wanted.as_array().unwrap().iter().any(|one| fits(one, value)),
@@ -29,9 +36,10 @@ fn fits(schema: &Value, value: &Value) -> bool {
         "properties" => value.as_object().is_none_or(|object| {
             object.iter().all(|(key, value)| wanted.get(key).is_none_or(|inner| fits(inner, value)))
         }),
-        "additionalProperties" => value
-            .as_object()
-            .is_none_or(|object| object.keys().all(|key| rules["properties"].get(key).is_some())),
+        "additionalProperties" => value.as_object().is_none_or(|object| {
+            let known = |key: &String| rules.get("properties").is_some_and(|known| known.get(key).is_some());
+            object.iter().all(|(key, value)| known(key) || (wanted.is_object() && fits(wanted, value)))
+        }),
         "required" => value.as_object().is_none_or(|object| {
             wanted.as_array().unwrap().iter().all(|key| object.contains_key(key.as_str().unwrap()))
         }),

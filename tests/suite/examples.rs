@@ -76,6 +76,18 @@ fn foreign_scripts() {
     assert_eq!(losses.len(), 100);
 }
 
+/// A script in plain Python gets its values as arguments.
+#[test]
+fn foreign_params() {
+    let house = follow("examples/foreign/params/README.md", &[]);
+    let history = History::open_read_only(&house.history()).expect("a history");
+    for trial in ["params-1", "params-2"] {
+        let id = history.find(trial).expect("a trial");
+        let last = history.trial(&id, &|_| false).expect("a trial").row.best.expect("it was validated");
+        assert!(last < 0.02, "{trial}: {last}, and the noise of the data is 0.01");
+    }
+}
+
 /// What is approximate is called so wherever a user looks, and what is not is not.
 #[test]
 fn slow_network() {

@@ -79,7 +79,7 @@ fn a_setting_that_does_not_reach_a_command_is_refused_wherever_it_is_said() {
     let house = House::default();
     let recipe = script(&house, "print('step 1 loss 2', flush=True)\n");
     for (setting, hint) in [
-        ("train.learning_rate=0.1", "--learning-rate=…"),
+        ("train.learning_rate=0.1", "--learning-rate={train.learning_rate}"),
         ("objective.stop.time='1 min'", "the program ends by itself"),
         ("layout.tensor=2", "`cluster.ranks` sets how many"),
         ("checkpoint.keep=5", "DTRAIN_RUN_DIR"),

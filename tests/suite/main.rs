@@ -26,6 +26,7 @@ mod memory;
 mod parity;
 mod plans;
 mod power;
+mod scripts;
 mod security;
 mod signals;
 mod slurm;

@@ -6,14 +6,16 @@ mod saved;
 
 use crate::choice::weighed::amount;
 use crate::layout::candidate::{Candidate, where_it_runs};
+use crate::planning::foreign::filled;
 use crate::planning::plan::{Plan, Ranked};
 use crate::training::learning_rate::in_words;
 use crate::training::pace::Pace;
 use arranged::sentences;
 use dtrain_protocol::DeviceKind;
-use dtrain_recipes::{Bytes, Command, Model, Seconds};
+use dtrain_recipes::{Bytes, Command, Model, Recipe, Seconds};
 pub use others::{causes, loss, memory};
 pub(crate) use saved::expected;
+use std::collections::BTreeSet;
 
 /// Columns of a line.
 const WIDTH: usize = 100;
@@ -60,9 +62,25 @@ fn foreign(plan: &Plan, command: &Command) -> String {
     let Candidate { arrangement, threads, .. } = &plan.best().candidate;
     let mut text = String::new();
     row(&mut text, "plan", &format!("{}: a command on {}", plan.recipe.name, host(plan)));
-    row(&mut text, "runs", &command.argv.join(" "));
+    row(&mut text, "runs", &filled(plan, plan.best(), command).argv.join(" "));
     row(&mut text, "choice", &where_it_runs(&arrangement.layout, arrangement.device, *threads));
+    for (place, words) in params(&plan.recipe).iter().enumerate() {
+        row(&mut text, if place == 0 { "params" } else { "" }, words);
+    }
     text
+}
+
+/// Each param with its value, of one with a range the range too; those that do not apply are told to.
+fn params(recipe: &Recipe) -> Vec<String> {
+    let names: BTreeSet<&String> = recipe.params.keys().chain(recipe.ranges.keys()).collect();
+    let words = |name: &String| {
+        let value = recipe.params.get(name).map_or("does not apply".to_owned(), ToString::to_string);
+        match recipe.ranges.get(name) {
+            Some(range) => format!("{name} {value}, of {range}"),
+            None => format!("{name} {value}"),
+        }
+    };
+    names.into_iter().map(words).collect()
 }
 
 fn headline(text: &mut String, plan: &Plan) {

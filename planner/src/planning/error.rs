@@ -24,6 +24,17 @@ pub enum PlanError {
         /// Hosts of the cluster.
         hosts: u32,
     },
+    /// The axes of a command's layout do not make its ranks.
+    #[error(
+        "the layout of the recipe is for a multiple of {product} ranks, and the command has {ranks}; set \
+        cluster.ranks, or remove an axis of [layout]"
+    )]
+    UnevenLayout {
+        /// Ranks of the command.
+        ranks: u32,
+        /// The product of the axes.
+        product: u64,
+    },
     /// The recipe asks for a GPU that is not there.
     #[error(
         "cluster.devices = \"cuda\", but {host} has no CUDA device that this binary can use; build with `--features cuda` on a host with an NVIDIA driver, or set cluster.devices = \"cpu\""

@@ -1,4 +1,5 @@
-//! The plan of a foreign command: where its ranks run. What they do is the command's own, and so nothing is priced.
+//! The plan of a foreign command: where its ranks run, and with which values. What they do is the command's own, and so
+//! nothing is priced.
 
 use crate::layout::space;
 use crate::planning::error::PlanError;
@@ -7,6 +8,8 @@ use crate::rates::calibrate::Factors;
 use crate::training::learning_rate::Decision;
 use crate::{BatchSplit, Candidate, Pace};
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout};
+use dtrain_recipes::placeholder::{self, Ranks};
+use dtrain_recipes::{Choice, Command, Recipe};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -19,10 +22,10 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let split = BatchSplit::of(NonZeroU64::from(world), NonZeroU32::MIN, world)
         .expect("one sample for each rank divides evenly");
     let candidate = Candidate {
-        arrangement: Arrangement { layout: Layout::replicas(world), device, ..Arrangement::SINGLE },
+        arrangement: Arrangement { layout: layout(recipe, world)?, device, ..Arrangement::SINGLE },
         split,
         threads: (host.cores / (world.get() / host.hosts.get()).max(1)).max(1),
-        learning_rate: 0.0,
+        learning_rate: recipe.train.learning_rate.pinned().copied().unwrap_or(0.0),
     };
     let steps = recipe.objective.stop.steps;
     let pace = Pace {
@@ -47,8 +50,8 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         program: request.program.into(),
         train_samples: None,
         valid_samples: None,
-        batch: own(0),
-        learning_rate: own(0.0),
+        batch: said(&recipe.train.batch, |batch| batch.0),
+        learning_rate: said(&recipe.train.learning_rate, |rate| *rate),
         choices: vec![Ranked { candidate, estimate: None, pace, tie: false }],
         priced: 0,
         alternatives: Vec::new(),
@@ -57,10 +60,57 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     })
 }
 
+/// The axes of the recipe, and replicas of them; what the program makes of its ranks it must know itself.
+fn layout(recipe: &Recipe, world: NonZeroU32) -> Result<Layout, PlanError> {
+    let pins = &recipe.layout;
+    let axis = |pin: Option<u32>| pin.and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+    let (tensor, pipeline) = (axis(pins.tensor), axis(pins.pipeline));
+    let (context, expert) = (axis(pins.context), axis(pins.expert));
+    let product = [tensor, pipeline, context, expert].iter().map(|degree| u64::from(degree.get())).product();
+    let ranks = u64::from(world.get());
+    let data = u32::try_from(ranks / product).ok().and_then(NonZeroU32::new);
+    let is_pinned = |data: &NonZeroU32| pins.data.is_none_or(|pin| pin == data.get());
+    data.filter(|data| ranks.is_multiple_of(product) && is_pinned(data))
+        .map(|data| Layout { tensor, context, expert, data, pipeline })
+        .ok_or(PlanError::UnevenLayout {
+            ranks: world.get(),
+            product: product * u64::from(pins.data.unwrap_or(1)),
+        })
+}
+
+/// The command of a plan, with the values of the plan in place of its placeholders, and all of them in `DTRAIN_PARAMS`.
+///
+/// An argument, or a variable, that names a param which does not apply is left out.
+pub fn filled(plan: &Plan, choice: &Ranked, command: &Command) -> Command {
+    let layout = &choice.candidate.arrangement.layout;
+    let ranks = Ranks {
+        ranks: layout.world(),
+        data: layout.data.get(),
+        tensor: layout.tensor.get(),
+        pipeline: layout.pipeline.get(),
+        context: layout.context.get(),
+        expert: layout.expert.get(),
+    };
+    let values = placeholder::values(&plan.recipe, ranks);
+    let fill = |text: &String| placeholder::fill(text, &values);
+    let mut env: BTreeMap<String, String> =
+        command.env.iter().filter_map(|(name, text)| Some((name.clone(), fill(text)?))).collect();
+    env.insert("DTRAIN_PARAMS".into(), values.to_string());
+    Command { argv: command.argv.iter().filter_map(fill).collect(), env, ..command.clone() }
+}
+
 fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     let gpus = u32::try_from(host.gpus.len()).unwrap_or(u32::MAX);
     let each = if device == DeviceKind::Cuda { gpus.max(1) } else { 1 };
     host.hosts.get() * each
+}
+
+/// What the recipe says, or the command knows itself.
+fn said<T, U: Copy + Default>(choice: &Choice<T>, of: impl Fn(&T) -> U) -> Decision<U> {
+    match choice.pinned() {
+        Some(value) => Decision { reason: "set in the recipe".into(), ..own(of(value)) },
+        None => own(U::default()),
+    }
 }
 
 /// What nobody here decides.

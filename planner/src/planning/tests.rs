@@ -306,6 +306,7 @@ fn a_foreign_command_is_planned_without_a_price() {
         argv: vec!["true".into()],
         framework: Framework::Jax,
         progress: Vec::new(),
+        env: BTreeMap::new(),
     });
     (recipe.data, recipe.objective.stop, recipe.cluster.ranks) = (None, Stop::default(), None);
     let hosts = |hosts| HostFacts { hosts: NonZeroU32::new(hosts).expect("not zero"), ..sample::host(2) };

@@ -1,12 +1,14 @@
 //! Spells a choice out, rank by rank; nothing is left to decide afterwards.
 
 use crate::Candidate;
+use crate::planning::foreign;
 use crate::planning::plan::{Plan, Ranked};
 use crate::step::schedule::{self, chunks_of};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
     Training, TrialId, WaitLimits,
 };
+use dtrain_recipes::Model;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -55,7 +57,7 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         attempt: launch.attempt,
         rank,
         arrangement: candidate.arrangement,
-        model: recipe.model.clone(),
+        model: model(plan, choice),
         chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()).collect(),
         data: recipe.data.clone(),
         data_root: plan.data_root.clone(),
@@ -75,6 +77,14 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         save_every: pace.save_every,
         checkpoints: launch.checkpoints.clone(),
         resume: launch.resume.clone(),
+    }
+}
+
+/// What the ranks train; a command with the values of the plan.
+fn model(plan: &Plan, choice: &Ranked) -> Model {
+    match &plan.recipe.model {
+        Model::Command(command) => Model::Command(foreign::filled(plan, choice, command)),
+        ours => ours.clone(),
     }
 }
 

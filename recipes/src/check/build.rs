@@ -1,7 +1,7 @@
 //! The typed recipe from values that hold. `None` anywhere would be a fault of the table of keys.
 
 use super::hosts::Named;
-use super::parsed::Parsed;
+use super::parsed::{Param, Parsed};
 use super::values::Values;
 use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
@@ -9,15 +9,20 @@ use crate::decoder::{Decoder, DenseLayers, Experts, Latent, ROTARY_BASE, Window}
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
 use crate::objective::{Metric, Objective, Stop};
+use crate::params::{ParamRange, ParamValue, settle};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
 use crate::sync::{Compression, Local, Synchronisation};
 use crate::train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 use crate::units::{Samples, Seconds, Tokens};
+use std::collections::BTreeMap;
 
 pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
+    let (params, ranges) = params(values);
     Some(Recipe {
         name: values.text("name")?,
+        params,
+        ranges,
         model: model(values)?,
         data: if values.kind? == Kind::Command { None } else { Some(data(values)?) },
         objective: objective(values)?,
@@ -27,6 +32,20 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
         checkpoint: Checkpointing { every: every(values)?, keep: values.count("checkpoint.keep")? },
         cluster: cluster(values, hosts)?,
     })
+}
+
+/// The values of params in this run, and the ranges of those that have one.
+fn params(values: &Values) -> (BTreeMap<String, ParamValue>, BTreeMap<String, ParamRange>) {
+    let (mut pinned, mut ranges) = (BTreeMap::new(), BTreeMap::new());
+    if let Some(Parsed::Params(params)) = values.get("params") {
+        for (name, (param, _)) in params {
+            match param {
+                Param::Value(value) => drop(pinned.insert(name.clone(), value.clone())),
+                Param::Range(range) => drop(ranges.insert(name.clone(), range.clone())),
+            }
+        }
+    }
+    (settle(pinned, &ranges), ranges)
 }
 
 fn model(values: &Values) -> Option<Model> {
@@ -51,6 +70,10 @@ fn model(values: &Values) -> Option<Model> {
         Kind::Command => match values.get("model.argv")? {
             Parsed::Texts(argv) => Model::Command(Command {
                 argv: argv.clone(),
+                env: match values.get("model.env") {
+                    Some(Parsed::Environment(variables)) => variables.clone(),
+                    _ => BTreeMap::new(),
+                },
                 framework: framework(values.word("model.framework")?),
                 progress: match values.get("model.progress") {
                     Some(Parsed::Texts(templates)) => templates.clone(),

@@ -1,13 +1,14 @@
 //! From a document to a recipe, or to everything that is wrong with it.
 //!
-//! Four steps: each value against the shape of its key (`walk`), defaults (`defaults`), contradictions
-//! between values (`rules`), and the typed recipe (`build`). Reads no file: the files a recipe names are
+//! Five steps: each value against the shape of its key (`walk`), defaults (`defaults`), contradictions
+//! between values (`rules`), the typed recipe (`build`), and what a command names of it (`placeholders`). Reads no file: the files a recipe names are
 //! listed in [`Checked::files`], and the caller looks for them.
 
 mod build;
 mod defaults;
 mod hosts;
 mod parsed;
+mod placeholders;
 mod rules;
 mod shape;
 mod suggest;
@@ -15,6 +16,7 @@ mod values;
 mod walk;
 
 use crate::document::Document;
+use crate::keys::Kind;
 use crate::problem::{Problem, sorted};
 use crate::recipe::Recipe;
 use crate::source::{Layer, Origin};
@@ -142,6 +144,12 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<Checked, Vec
     let recipe = build::recipe(&values, &hosts).ok_or_else(|| vec![incomplete()])?;
     if let Some(problem) = rules::too_large(&document, &values, &recipe.model) {
         return Err(vec![problem]);
+    }
+    if values.kind == Some(Kind::Command) {
+        let problems = placeholders::problems(&document, &values, &recipe);
+        if !problems.is_empty() {
+            return Err(sorted(problems));
+        }
     }
     let mut resolved = values.resolved();
     resolved.extend(hosts::resolved(&hosts));

@@ -1,7 +1,16 @@
 //! A value that has passed the check of its own shape.
 
+use crate::params::{ParamRange, ParamValue};
 use crate::source::Origin;
+use std::collections::BTreeMap;
 use std::fmt;
+
+/// A param as it was declared.
+#[derive(Clone, Debug)]
+pub(crate) enum Param {
+    Value(ParamValue),
+    Range(ParamRange),
+}
 
 /// A value of the right shape.
 #[derive(Clone, Debug)]
@@ -22,6 +31,8 @@ pub(crate) enum Parsed {
     Time(f64),
     Texts(Vec<String>),
     Files(Vec<(String, Origin)>),
+    Environment(BTreeMap<String, String>),
+    Params(BTreeMap<String, (Param, Origin)>),
     Wholes(Vec<u64>),
     Bpe(u32),
     Among(Vec<Self>),
@@ -86,6 +97,18 @@ impl fmt::Display for Parsed {
                 [(one, _)] => write!(f, "{one:?}"),
                 many => f.debug_list().entries(many.iter().map(|(file, _)| file)).finish(),
             },
+            Self::Environment(variables) => {
+                let variable = |(name, value): (&String, &String)| {
+                    format!("{name} = {}", ParamValue::Text(value.clone()))
+                };
+                let variables: Vec<String> = variables.iter().map(variable).collect();
+                write!(f, "{{ {} }}", variables.join(", "))
+            }
+            Self::Params(params) => {
+                let param = |(name, (param, _)): (&String, &(Param, Origin))| format!("{name} = {param}");
+                let params: Vec<String> = params.iter().map(param).collect();
+                write!(f, "{{ {} }}", params.join(", "))
+            }
             Self::Wholes(numbers) => write!(f, "{numbers:?}"),
             Self::Bpe(vocab) => write!(f, "{{ bpe = {vocab} }}"),
             Self::Among(values) => {
@@ -93,6 +116,16 @@ impl fmt::Display for Parsed {
                 write!(f, "{{ choices = [{}] }}", texts.join(", "))
             }
             Self::Log(low, high) => write!(f, "{{ log = [{low}, {high}] }}"),
+        }
+    }
+}
+
+/// As it would be written in a recipe.
+impl fmt::Display for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(value) => value.fmt(f),
+            Self::Range(range) => range.fmt(f),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::parsed::Parsed;
 use super::{FilePattern, Resolved};
-use crate::keys::{KEYS, Kind, Need};
+use crate::keys::{KEYS, Key, Kind, Need};
 use crate::source::{Layer, Origin};
 use std::collections::BTreeMap;
 
@@ -77,16 +77,24 @@ impl Values {
 
     /// Every key that applies to the kind, in the order of the table.
     pub(super) fn resolved(&self) -> Vec<Resolved> {
-        let applies = |kinds: &[Kind]| self.kind.is_none_or(|kind| kinds.contains(&kind));
-        let keys = KEYS.iter().filter(|key| {
-            applies(key.kinds) && !key.path.starts_with("cluster.hosts.") && key.path != "extends"
-        });
-        keys.filter_map(|key| match (self.map.get(key.path), key.need) {
-            (Some((value, origin)), _) => Some((key.path, value.to_string(), origin.clone())),
-            (None, Need::Optional(_)) => Some((key.path, Parsed::Unset.to_string(), Origin::builtin())),
-            (None, Need::Required | Need::Default(_)) => None,
+        let is_said_of_ours = |key: &Key| self.kind == Some(Kind::Command) && self.said(key.path).is_some();
+        let applies =
+            |key: &Key| self.kind.is_none_or(|kind| key.kinds.contains(&kind)) || is_said_of_ours(key);
+        let keys = KEYS
+            .iter()
+            .filter(|key| applies(key) && !key.path.starts_with("cluster.hosts.") && key.path != "extends");
+        keys.flat_map(|key| match (self.map.get(key.path), key.need) {
+            (Some((Parsed::Params(params), _)), _) => params
+                .iter()
+                .map(|(name, (param, origin))| (format!("params.{name}"), param.to_string(), origin.clone()))
+                .collect(),
+            (Some((value, origin)), _) => vec![(key.path.to_owned(), value.to_string(), origin.clone())],
+            (None, Need::Optional(_)) => {
+                vec![(key.path.to_owned(), Parsed::Unset.to_string(), Origin::builtin())]
+            }
+            (None, Need::Required | Need::Default(_)) => Vec::new(),
         })
-        .map(|(path, value, origin)| Resolved { path: path.to_owned(), value, origin })
+        .map(|(path, value, origin)| Resolved { path, value, origin })
         .collect()
     }
 

@@ -1,11 +1,11 @@
 //! Each key and value of a document against the table of keys.
 
 use super::parsed::Parsed;
-use super::shape::{kind_of, parse};
-use super::suggest;
+use super::shape::{kind_of, params, parse};
 use super::values::Values;
+use super::{placeholders, suggest};
 use crate::document::{Document, Entry, Node, Table, Value};
-use crate::keys::{KEYS, Key, Kind, Need, find, is_section};
+use crate::keys::{KEYS, Key, Kind, Need, Shape, find, is_section};
 use crate::problem::Problem;
 use crate::source::{Layer, Origin};
 
@@ -38,11 +38,15 @@ fn wrap(node: &mut Node, key: &str) {
 struct Walk {
     values: Values,
     problems: Vec<Problem>,
+    /// What placeholders of a command name.
+    named: Vec<String>,
 }
 
 /// The values that fit, and what is wrong with the others.
 pub(super) fn walk(document: &Document) -> (Values, Vec<Problem>) {
-    let mut walk = Walk { values: Values::of_kind(kind(document)), problems: Vec::new() };
+    let kind = kind(document);
+    let named = if kind == Some(Kind::Command) { placeholders::named(document) } else { Vec::new() };
+    let mut walk = Walk { values: Values::of_kind(kind), problems: Vec::new(), named };
     walk.section("", &document.table);
     (walk.values, walk.problems)
 }
@@ -80,7 +84,7 @@ impl Walk {
             self.problems.push(Problem::new(message).at(&entry.key));
             return;
         }
-        let Some(key) = find(path, self.values.kind) else {
+        let Some(key) = find(path, self.values.kind).or_else(|| self.passed_on(path)) else {
             self.problems.push(misplaced(path, entry, self.values.kind));
             return;
         };
@@ -88,6 +92,13 @@ impl Walk {
         let is_ambiguous =
             self.values.kind.is_none() && KEYS.iter().filter(|key| key.path == path).count() > 1;
         if is_ambiguous {
+            return;
+        }
+        if key.shape == Shape::Params {
+            match params(path, &entry.node) {
+                Ok(params) => self.values.insert(key.path, Parsed::Params(params), entry.node.origin.clone()),
+                Err(problems) => problems.into_iter().for_each(|problem| self.wrong(path, problem)),
+            }
             return;
         }
         match parse(path, key.shape, &entry.node) {
@@ -99,6 +110,12 @@ impl Walk {
             Ok(value) => self.values.insert(key.path, value, entry.node.origin.clone()),
             Err(problem) => self.wrong(path, problem),
         }
+    }
+
+    /// A key of our own models whose value a command is given by a placeholder.
+    fn passed_on(&self, path: &str) -> Option<&'static Key> {
+        let is_passed = path.starts_with("train.") || path.starts_with("layout.");
+        find(path, None).filter(|_| is_passed && placeholders::reaches(&self.named, path))
     }
 
     fn wrong(&mut self, path: &str, problem: Problem) {
@@ -163,18 +180,30 @@ fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
 fn of_no_command(path: &str, problem: Problem) -> Problem {
     let reads = |key: &&Key| {
         let section = key.path.split('.').next();
-        key.kinds.contains(&Kind::Command) && matches!(section, Some("model" | "objective"))
+        key.kinds.contains(&Kind::Command) && matches!(section, Some("model" | "params" | "objective"))
     };
-    let mut read: Vec<String> = KEYS.iter().filter(reads).map(|key| format!("`{}`", key.path)).collect();
+    let mut read: Vec<String> = KEYS
+        .iter()
+        .filter(reads)
+        .map(|key| match key.path {
+            "params" => "`[params]`".to_owned(),
+            path => format!("`{path}`"),
+        })
+        .collect();
     read.push("`[cluster]`".to_owned());
     let hint = match path.split('.').next().unwrap_or(path) {
         "train" => {
             let named = path.strip_suffix(".kind").unwrap_or(path);
             let last = named.rsplit('.').next().unwrap_or(named).replace('_', "-");
-            format!("pass it as an argument, for example argv = [\"python3\", \"train.py\", \"--{last}=…\"]")
+            format!(
+                "pass it as an argument, for example argv = [\"python3\", \"train.py\", \"--{last}={{{path}}}\"]"
+            )
         }
         "objective" => "the program ends by itself; pass a limit as an argument in `model.argv`".to_owned(),
-        "layout" => "remove it; `cluster.ranks` sets how many copies of the program start".to_owned(),
+        "layout" => format!(
+            "pass it as an argument such as `{{{path}}}`, or remove it; `cluster.ranks` sets how many copies of the \
+             program start"
+        ),
         "checkpoint" => {
             "remove it; the program saves its own checkpoints, in the folder DTRAIN_RUN_DIR".to_owned()
         }

@@ -6,8 +6,8 @@ use super::SharingError;
 use super::lock::{Locked, replace};
 use super::store::{Store, find, place_to_run, sound};
 use crate::check::{Checked, Resolved};
-use crate::document::{Document, Value};
-use crate::model::Model;
+use crate::document::{Document, Node, Value};
+use crate::model::{Command, Model};
 use crate::source::{Layer, Source};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -45,7 +45,7 @@ impl std::fmt::Display for Capability {
 pub fn capabilities(checked: &Checked) -> Vec<Capability> {
     let mut found = Vec::new();
     if let Model::Command(command) = &checked.recipe.model {
-        found.push(Capability::Runs(command.argv.clone()));
+        found.push(runs(command));
     }
     let outside: Vec<String> =
         checked.files.iter().map(|file| file.pattern.clone()).filter(|pattern| leads_out(pattern)).collect();
@@ -60,6 +60,12 @@ pub fn capabilities(checked: &Checked) -> Vec<Capability> {
         found.push(Capability::Submits(slurm.options.clone()));
     }
     found
+}
+
+/// What a command runs, as a shell would be told: variables, program, arguments.
+fn runs(command: &Command) -> Capability {
+    let variables = command.env.iter().map(|(name, value)| format!("{name}={value}"));
+    Capability::Runs(variables.chain(command.argv.iter().cloned()).collect())
 }
 
 /// The same for a text that may be no complete recipe: a base for others to extend.
@@ -81,10 +87,15 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
             _ => Vec::new(),
         }
     };
+    let variables = document.get("model.env").and_then(Node::table).into_iter().flatten();
+    let variables = variables.filter_map(|(name, entry)| match &entry.node.value {
+        Value::Text(text) => Some(format!("{name}={text}")),
+        _ => None,
+    });
     let files = ["data.train", "data.valid", "data.labels", "data.valid_labels"];
     let outside: Vec<String> = files.into_iter().flat_map(texts).filter(|path| leads_out(path)).collect();
     let all = [
-        Capability::Runs(texts("model.argv")),
+        Capability::Runs(variables.chain(texts("model.argv")).collect()),
         Capability::Reads(outside),
         Capability::Reaches(texts("cluster.hosts")),
         Capability::Submits(texts("cluster.slurm.options")),
@@ -185,8 +196,13 @@ pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), Sha
     };
     let cluster = &checked.recipe.cluster;
     if let Model::Command(command) = &checked.recipe.model {
-        let runs = Capability::Runs(command.argv.clone());
-        said(&["model.argv", "model.kind"]).try_for_each(|source| allow(store, trust, source, &runs))?;
+        let runs = runs(command);
+        said(&["model.argv", "model.env", "model.kind"])
+            .try_for_each(|source| allow(store, trust, source, &runs))?;
+        // A param stands where the user's own arguments name it.
+        let is_param = |value: &&Resolved| value.path.starts_with("params.");
+        let params = checked.resolved.iter().filter(is_param).filter_map(|value| value.origin.source());
+        params.into_iter().try_for_each(|source| allow(store, trust, source, &runs))?;
     }
     let slurm = cluster.slurm.iter();
     let options = slurm.flat_map(|slurm| slurm.options.iter().chain(&slurm.environment)).cloned().collect();

@@ -62,6 +62,27 @@ fn options_of_sbatch_need_trust_unless_the_user_says_them() {
 }
 
 #[test]
+fn variables_and_params_of_a_package_need_trust_beside_a_program_of_the_user() {
+    let place = Place::new();
+    place.commit(&[
+        ("env.toml", "[model]\nenv = { LD_PRELOAD = \"/tmp/x.so\" }\n"),
+        ("params.toml", "[params]\nscript = \"/tmp/x.py\"\n"),
+    ]);
+    let locked = place.add().unwrap();
+    let (store, mut trusted) = (place.store(), Trust::default());
+    let own = "[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\"]\n";
+    let extending =
+        ["env", "params"].map(|name| place.checked(&format!("extends = \"recipes/{name}\"\n{own}")));
+    for shared in &extending {
+        assert!(trust::permit(&store, &trusted, shared).is_err());
+    }
+    let told = capabilities(&extending[0])[0].to_string();
+    assert!(told.contains("\"LD_PRELOAD=/tmp/x.so\" \"python3\""), "{told}");
+    trusted.grant(&locked);
+    assert!(extending.iter().all(|shared| trust::permit(&store, &trusted, shared).is_ok()));
+}
+
+#[test]
 fn files_elsewhere_and_hosts_need_trust_unless_the_user_says_them() {
     let place = Place::new();
     let training = |file: &str| RECIPE.replace("data/*.txt", file);

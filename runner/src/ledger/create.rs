@@ -225,7 +225,10 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
             params![trial, serde_json::to_string(parent)?],
         )?;
     }
-    let mut values = flatten("", &recipe, Source::Recipe);
+    // A param is recorded with its value; its range stays in the document.
+    let mut settings = recipe.clone();
+    settings.as_object_mut().and_then(|sections| sections.remove("ranges"));
+    let mut values = flatten("", &settings, Source::Recipe);
     values.extend(flatten("plan", &new.candidate, Source::Planner));
     for param in values {
         let source = new.sources.get(&param.path).copied().unwrap_or(param.source);

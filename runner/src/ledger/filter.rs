@@ -15,6 +15,8 @@ pub struct Filter {
     pub status: Vec<Status>,
     /// With this tag.
     pub tag: Option<String>,
+    /// Parameters, each with the text, or `true` or `false`, that it is.
+    pub words: Vec<(String, String)>,
     /// All of these hold.
     pub conditions: Vec<Condition>,
 }
@@ -129,7 +131,8 @@ impl Relation {
 impl Filter {
     /// Reads conditions joined by `and`, such as `status=completed and batch>=32 and valid.loss<3.1`.
     ///
-    /// `recipe`, `study`, `status` and `tag` take words and `=`; a status may be said more than once.
+    /// `recipe`, `study`, `status` and `tag` take words and `=`, and so does a key of the recipe, such as
+    /// `params.optimizer=sgd`; a status may be said more than once.
     /// `Err` also for a name that is not among `names`.
     pub fn parse(text: &str, names: &Names) -> Result<Self, ConditionError> {
         let mut filter = Self::default();
@@ -142,7 +145,10 @@ impl Filter {
                 Some(("status", word)) => {
                     filter.status.push(word.parse().map_err(ConditionError::NoStatus)?);
                 }
-                Some(_) | None => filter.conditions.push(number(part, names)?),
+                Some(_) | None => match worded(part, names) {
+                    Some(word) => filter.words.push(word),
+                    None => filter.conditions.push(number(part, names)?),
+                },
             }
         }
         Ok(filter)
@@ -167,6 +173,14 @@ impl Sort {
             },
         })
     }
+}
+
+/// A key of the recipe and the word that it is.
+fn worded(text: &str, names: &Names) -> Option<(String, String)> {
+    let (key, word) = text.split_once('=')?;
+    let (key, word) = (key.trim(), word.trim().trim_matches('"'));
+    let is_word = !text.contains(['<', '>']) && !word.is_empty() && word.parse::<f64>().is_err();
+    (is_word && names.has_words(key)).then(|| (key.to_owned(), word.to_owned()))
 }
 
 /// A comparison with a number. A name that is unknown is told before what it is compared with.
@@ -226,6 +240,13 @@ pub(super) fn query(filter: &Filter, sort: &Sort) -> (String, Vec<Sql>) {
         text += " AND EXISTS (SELECT 1 FROM tag WHERE tag.trial = trial.id AND tag.name = ?)";
         values.push(tag.clone().into());
     }
+    for (key, word) in &filter.words {
+        text += " AND EXISTS (SELECT 1 FROM param JOIN key ON key.id = param.key
+                          WHERE param.trial = trial.id AND key.name = ? AND param.value IN (?, ?))";
+        // Values are stored as JSON.
+        let json = serde_json::Value::from(word.as_str()).to_string();
+        values.extend([key.clone().into(), word.clone().into(), json.into()]);
+    }
     for Condition { key, relation, value } in &filter.conditions {
         let sign = relation.sign();
         if let Some(column) = column(key) {
@@ -275,7 +296,10 @@ mod tests {
         let batch = Condition { key: "batch".into(), relation: Relation::AtLeast, value: 32.0 };
         assert_eq!(filter.conditions, [batch]);
         assert_eq!(parse(""), Ok(Filter::default()));
-        for wrong in ["batch", "batch>many", ">3", "batch=>3"] {
+        let words = parse("model.kind = decoder and train.schedule=\"cosine\"").expect("words").words;
+        let expected = [("model.kind", "decoder"), ("train.schedule", "cosine")];
+        assert_eq!(words, expected.map(|(key, word)| (key.to_owned(), word.to_owned())));
+        for wrong in ["batch", "batch>many", ">3", "batch=>3", "loss=low", "train.seed=few"] {
             let message = parse(wrong).expect_err(wrong).to_string();
             assert!(message.contains(wrong) && message.contains("batch >= 256"), "{message}");
         }

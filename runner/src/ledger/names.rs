@@ -3,7 +3,7 @@
 use super::filter::{ConditionError, column};
 use super::{Fault, History};
 use crate::fact::LedgerError;
-use dtrain_recipes::keys::keys;
+use dtrain_recipes::keys::{Shape, keys};
 use rusqlite::Connection;
 use std::collections::BTreeSet;
 
@@ -57,6 +57,19 @@ impl Names {
             return Err(ConditionError::Word(plain));
         }
         Err(ConditionError::Unknown { name: name.to_owned(), near: self.near(name) })
+    }
+
+    /// Whether a name is that of a setting that may be a word: a recorded param, or a key with words for values.
+    pub(super) fn has_words(&self, name: &str) -> bool {
+        let is_worded = |shape: Shape| match shape {
+            Shape::Text | Shape::Name | Shape::Flag | Shape::OneOf(_) => true,
+            Shape::OrNone(inner) | Shape::OrAuto(inner) | Shape::Choice(inner) => {
+                matches!(inner, Shape::Flag | Shape::OneOf(_))
+            }
+            _ => false,
+        };
+        let is_param = name.starts_with("params.") && self.keys.contains(name);
+        is_param || keys().iter().any(|key| key.path == name && is_worded(key.shape))
     }
 
     fn is_key(&self, name: &str) -> bool {
@@ -117,6 +130,7 @@ mod tests {
             ("bacth>=32", "`batch`"),
             ("seed=7", "`train.seed`"),
             ("depht>3", "`params.depth`"),
+            ("params.depht=deep", "`params.depth`"),
             ("valid.los<3", "`valid.loss`"),
         ] {
             let message = refused(typed);

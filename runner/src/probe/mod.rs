@@ -305,6 +305,7 @@ mod tests {
             argv: vec!["true".into()],
             framework: dtrain_recipes::Framework::Pytorch,
             progress: Vec::new(),
+            env: std::collections::BTreeMap::new(),
         });
         let probe = Probe {
             worker: Program::new("/bin/sh", ["-c", script]),

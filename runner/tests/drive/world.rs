@@ -185,6 +185,7 @@ impl World {
                 argv: argv.clone(),
                 framework: self.framework,
                 progress: self.progress.clone(),
+                env: std::collections::BTreeMap::new(),
             }),
             None => Model::Mlp(mlp),
         };

@@ -232,7 +232,7 @@ fn a_foreign_program_gets_its_arguments_as_they_were_written() {
     let trap = Trap::set();
     trap.program(
         "witness",
-        "printf '%s\\0' \"$@\" >\"$DTRAIN_RUN_DIR/arguments\"\n\
+        "printf '%s\\0' \"$@\" >\"$DTRAIN_RUN_DIR/arguments\"\nenv -0 >\"$DTRAIN_RUN_DIR/variables\"\n\
          printf '%s\\n' \"$@\"\necho '{\"step\": 1, \"loss\": 0.5}' >&\"$DTRAIN_EVENTS_FD\"",
     );
     let arguments: Vec<&str> = ATTACKS.into_iter().filter(|attack| !attack.contains('\0')).collect();
@@ -240,6 +240,8 @@ fn a_foreign_program_gets_its_arguments_as_they_were_written() {
     let mut recipe = base(Kind::Command, "");
     let model = recipe["model"].as_table_mut().expect("a section");
     model.insert("argv".into(), argv.map(toml::Value::from).collect::<Vec<_>>().into());
+    let env = arguments.iter().enumerate().map(|(at, word)| (format!("WITNESS_{at}"), (*word).into()));
+    model.insert("env".into(), toml::Table::from_iter(env).into());
     model.insert("progress".into(), vec![toml::Value::from("step {step} loss {loss} $(fire)")].into());
     recipe.insert("description".into(), arguments.join(" ").into());
     let path = trap.house.file("recipe.toml", toml::to_string(&recipe).expect("TOML"));
@@ -247,6 +249,11 @@ fn a_foreign_program_gets_its_arguments_as_they_were_written() {
     let found = fs::read(trap.house.newest_trial().join("command/arguments")).expect("the witness wrote it");
     let expected: Vec<u8> = arguments.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
     assert_eq!(String::from_utf8_lossy(&found), String::from_utf8_lossy(&expected));
+    let found = fs::read(trap.house.newest_trial().join("command/variables")).expect("the witness wrote it");
+    let found: Vec<_> = found.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    for (at, word) in arguments.iter().enumerate() {
+        assert!(found.iter().any(|line| *line == format!("WITNESS_{at}={word}")), "{word:?}: {found:?}");
+    }
     for words in
         [&["show", "last"][..], &["history"], &["show", "last", "--json"], &["compare", "last", "last"]]
     {

@@ -33,9 +33,9 @@ const SHORTER: u64 = 9;
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
     if let Model::Command(_) = loaded.checked.recipe.model {
-        let message = "model.kind = \"command\": dtrain cannot change what a foreign command trains with";
+        let message = "model.kind = \"command\": dtrain tune searches models of dtrain only";
         return Err(Failure::new(Exit::Usage, message)
-            .hint("run it once for each setting, with arguments of its own"));
+            .hint("run it once for each setting, such as `dtrain run RECIPE --set params.lr=0.01`"));
     }
     if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
         return Ok(exit);

@@ -100,3 +100,43 @@ fn the_end_of_the_run_is_that_of_the_recipe() {
     assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(0.0), 60.0), "nothing is left");
     assert_eq!(rank.link, Link::Alone);
 }
+
+#[test]
+fn a_command_is_told_the_values_and_the_layout_of_its_plan() {
+    let mut recipe = sample::recipe();
+    recipe.model = Model::Command(dtrain_recipes::Command {
+        argv: [
+            "run",
+            "--pp={layout.pipeline}",
+            "--dp={layout.data}",
+            "{train.batch}",
+            "{params.x}",
+            "{params.y}",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        env: BTreeMap::from([("RANKS".to_owned(), "{cluster.ranks}".to_owned())]),
+        framework: dtrain_recipes::Framework::Pytorch,
+        progress: Vec::new(),
+    });
+    recipe.data = None;
+    recipe.params = BTreeMap::from([("x".to_owned(), dtrain_recipes::ParamValue::Real(0.5))]);
+    (recipe.cluster.ranks, recipe.layout.pipeline) = (Some(4), Some(2));
+    let host = sample::host(4);
+    let of = |recipe: &Recipe| plan(&sample::request(recipe, &host, None));
+    let planned = of(&recipe).expect("it is planned");
+    assert_eq!(planned.batch.value, 32, "what the recipe says is recorded");
+    let all = lower(&planned, planned.best(), &launch());
+    assert_eq!(all.len(), 4);
+    for assignment in all {
+        let Model::Command(command) = &assignment.model else { panic!("it is a command") };
+        assert_eq!(command.argv, ["run", "--pp=2", "--dp=2", "32", "0.5"], "y does not apply");
+        assert_eq!(command.env["RANKS"], "4");
+        let params: serde_json::Value = serde_json::from_str(&command.env["DTRAIN_PARAMS"]).expect("JSON");
+        assert_eq!(params["layout"]["pipeline"], 2);
+        assert_eq!(params["params"], serde_json::json!({ "x": 0.5 }));
+    }
+    recipe.cluster.ranks = Some(3);
+    let uneven = of(&recipe).expect_err("two stages on three ranks").to_string();
+    assert!(uneven.contains("multiple of 2") && uneven.contains("has 3"), "{uneven}");
+}

@@ -7,6 +7,10 @@ use crate::problem::Problem;
 
 impl Rules<'_> {
     pub(super) fn layout(&mut self) {
+        if self.values.kind == Some(Kind::Command) {
+            // What a program makes of its ranks is its own.
+            return self.product();
+        }
         for (axis, key) in [
             ("layout.tensor", "model.heads"),
             ("layout.tensor", "model.kv_heads"),

@@ -1,9 +1,11 @@
 //! Whether one value fits the shape its key wants. Contradictions between values are for `super::rules`.
 
+mod params;
 mod quantity;
 mod search;
 mod text;
 
+pub(in crate::check) use params::params;
 pub(crate) use text::is_name;
 
 use super::parsed::Parsed;
@@ -79,6 +81,8 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
                     problem
                 }
             }),
+        Shape::Environment => params::environment(path, node).map(Parsed::Environment),
+        Shape::Params => params::params(path, node).map(Parsed::Params).map_err(|mut all| all.swap_remove(0)),
         Shape::Variables => {
             list(path, node, "a list of texts", |item| text::variable(path, item)).map(Parsed::Texts)
         }

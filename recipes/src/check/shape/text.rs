@@ -45,11 +45,18 @@ pub(super) fn name(path: &str, node: &Node) -> Result<Parsed, Problem> {
         .hint("use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`"))
 }
 
+/// Whether a text can be the name of an environment variable.
+pub(super) fn variable_name(text: &str) -> bool {
+    let is_right = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (1..=256).contains(&text.len())
+        && text.chars().all(is_right)
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+}
+
 /// The name of an environment variable.
 pub(super) fn variable(path: &str, node: &Node) -> Result<String, Problem> {
     let found = text(path, node)?;
-    let is_right = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if found.len() <= 256 && found.chars().all(is_right) && !found.starts_with(|c: char| c.is_ascii_digit()) {
+    if variable_name(&found) {
         return Ok(found);
     }
     Err(wrong(path, "the name of a variable", node).hint(

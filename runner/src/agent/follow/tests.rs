@@ -18,7 +18,8 @@ fn names() -> Names {
 /// Rank 1, which runs `script` in `folder`.
 fn assignment(folder: &Path, script: &str) -> Assignment {
     let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
-    let command = Command { argv, framework: Framework::Pytorch, progress: Vec::new() };
+    let env = std::collections::BTreeMap::new();
+    let command = Command { argv, env, framework: Framework::Pytorch, progress: Vec::new() };
     let Names { trial, attempt } = names();
     let mut assignment = sample::assignment(trial, attempt, Model::Command(command));
     (assignment.rank, assignment.placement.host) = (Rank(1), 1);

@@ -84,6 +84,8 @@ pub(super) fn start(
         interface: meeting::interface_of(ground.bind),
     };
     environment::put(&mut command, foreign.framework, &seat);
+    // What the recipe says counts more than what suits most programs.
+    command.envs(&foreign.env);
     command.env("DTRAIN_RUN_DIR", folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
     bind_to_this_thread(&mut command, Some(writer));
     let missing = |code, reason: &str| stand_in(complaint, code, &format!("{program}: {reason}"));

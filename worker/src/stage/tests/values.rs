@@ -40,6 +40,7 @@ fn a_stage_of_no_blocks_of_the_model_is_refused() {
         argv: vec!["true".into()],
         framework: dtrain_recipes::Framework::Pytorch,
         progress: Vec::new(),
+        env: std::collections::BTreeMap::new(),
     });
     assert!(build(&command, 0..0).unwrap().contains("foreign command"));
 }

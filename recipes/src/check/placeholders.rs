@@ -1,0 +1,142 @@
+//! What a command names in its arguments and its environment, and what it does not: a value that reaches no
+//! program would be a setting without effect.
+
+use super::parsed::{Param, Parsed};
+use super::suggest;
+use super::values::Values;
+use crate::document::{Document, Node, Value};
+use crate::keys::find;
+use crate::placeholder::{Ranks, at, paths, values as all};
+use crate::problem::Problem;
+use crate::recipe::Recipe;
+use crate::source::Origin;
+
+/// A text in which placeholders may stand.
+struct Text<'d> {
+    text: &'d str,
+    origin: &'d Origin,
+    /// Its place among the arguments; `None` for a variable.
+    argument: Option<usize>,
+}
+
+fn texts(document: &Document) -> Vec<Text<'_>> {
+    let mut texts = Vec::new();
+    if let Some(Value::List(items)) = document.get("model.argv").map(|node| &node.value) {
+        texts.extend(items.iter().enumerate().filter_map(|(place, node)| {
+            let Value::Text(text) = &node.value else { return None };
+            Some(Text { text, origin: &node.origin, argument: Some(place) })
+        }));
+    }
+    for entry in document.get("model.env").and_then(Node::table).into_iter().flat_map(|table| table.values())
+    {
+        if let Value::Text(text) = &entry.node.value {
+            texts.push(Text { text, origin: &entry.node.origin, argument: None });
+        }
+    }
+    texts
+}
+
+/// The paths that placeholders of a command name.
+pub(super) fn named(document: &Document) -> Vec<String> {
+    texts(document).iter().flat_map(|text| paths(text.text)).map(ToOwned::to_owned).collect()
+}
+
+/// Whether one of the named paths is a key, or a section that it lies in.
+pub(super) fn reaches(named: &[String], key: &str) -> bool {
+    named.iter().any(|path| {
+        key.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+/// Placeholders without a value, and params that reach nothing.
+pub(super) fn problems(document: &Document, values: &Values, recipe: &Recipe) -> Vec<Problem> {
+    let known = all(recipe, Ranks::SINGLE);
+    let mut problems = Vec::new();
+    let texts = texts(document);
+    for text in &texts {
+        let declared =
+            |path: &str| path.strip_prefix("params.").is_some_and(|name| recipe.ranges.contains_key(name));
+        let without = paths(text.text).filter(|path| at(&known, path).is_none() && !declared(path));
+        problems.extend(without.map(|path| no_value(path, values, &known).at(text.origin)));
+    }
+    problems.extend(texts.windows(2).filter_map(|pair| parted(&pair[0], &pair[1], recipe)));
+    // A placeholder that is misspelt leaves its param unused: one problem, not two.
+    if problems.is_empty() { unused(document, values) } else { problems }
+}
+
+/// What is wrong with a placeholder that has no value.
+fn no_value(path: &str, values: &Values, known: &serde_json::Value) -> Problem {
+    let shown: String = path.chars().take(200).collect();
+    let section = path.split('.').next().unwrap_or(path);
+    let is_key = find(path, None).is_some() && known.get(section).is_some();
+    if is_key || path == "objective.stop.steps" {
+        return match (values.said(path), values.get(path)) {
+            (Some(origin), Some(value @ (Parsed::Among(_) | Parsed::Log(..)))) => Problem::new(format!(
+                "`{{{shown}}}` has no value: `{path}` is searched, and a program gets one value"
+            ))
+            .note_at(format!("`{path}` is {value}"), origin)
+            .hint("declare a param with this range below `[params]`, and name it instead"),
+            _ => Problem::new(format!("`{{{shown}}}` has no value: `{path}` is not set"))
+                .hint(format!("set `{path}`, or remove the placeholder")),
+        };
+    }
+    let problem = Problem::new(format!("unknown placeholder `{{{shown}}}`"));
+    let candidates = candidates(known);
+    match suggest::nearest(path, candidates.iter().map(String::as_str)) {
+        Some(near) => problem.hint(format!("did you mean `{{{near}}}`?")),
+        None => match path.strip_prefix("params.") {
+            Some(name) => problem.hint(format!("declare it: write `{name} = …` below `[params]`")),
+            None => problem.hint(format!(
+                "known are `{{params.NAME}}`, keys of `[train]` and `[layout]`, `{{cluster.ranks}}` and \
+                 `{{objective.stop.steps}}`; where this is meant as text, write `{{{{{shown}}}}}`"
+            )),
+        },
+    }
+}
+
+/// All paths that have a value, sections included.
+fn candidates(known: &serde_json::Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left: Vec<(String, &serde_json::Value)> = vec![(String::new(), known)];
+    while let Some((path, value)) = left.pop() {
+        for (name, inner) in value.as_object().into_iter().flatten() {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            found.push(path.clone());
+            left.push((path, inner));
+        }
+    }
+    found
+}
+
+/// An option that would be left without its value: the argument of a param that does not apply is left out.
+fn parted(option: &Text<'_>, text: &Text<'_>, recipe: &Recipe) -> Option<Problem> {
+    let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
+    let is_conditional = recipe.ranges.get(name).is_some_and(|range| !range.when.is_empty());
+    let is_option = option.text.starts_with('-') && !option.text.contains(['=', '{']);
+    if !is_conditional || !is_option || text.argument != option.argument.map(|place| place + 1) {
+        return None;
+    }
+    let message =
+        format!("where `params.{name}` does not apply, {:?} would be left without its value", option.text);
+    let hint = format!("write one argument: \"{}={}\"", option.text, text.text);
+    Some(Problem::new(message).at(text.origin).hint(hint))
+}
+
+/// Params that no placeholder names, where others are named. Without any such placeholder the program reads them
+/// all from `DTRAIN_PARAMS`.
+fn unused(document: &Document, values: &Values) -> Vec<Problem> {
+    let named = named(document);
+    let Some(example) = named.iter().find(|path| path.starts_with("params.")) else { return Vec::new() };
+    let Some(Parsed::Params(params)) = values.get("params") else { return Vec::new() };
+    let unused = |(name, _): &(&String, &(Param, Origin))| !reaches(&named, &format!("params.{name}"));
+    let problem = |(name, (_, origin)): (&String, &(Param, Origin))| {
+        Problem::new(format!(
+            "`params.{name}` reaches nothing: `{{{example}}}` is named in `model.argv` or `model.env`, and it is not"
+        ))
+        .at(origin)
+        .hint(format!(
+            "add an argument such as \"--{name}={{params.{name}}}\", or `{{params}}` for all of them as JSON"
+        ))
+    };
+    params.iter().filter(unused).map(problem).collect()
+}

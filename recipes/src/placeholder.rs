@@ -1,0 +1,215 @@
+//! Placeholders in the arguments and the environment of a foreign command: `--lr={params.lr}`.
+//!
+//! `{section.key}` stands for the value of a key, `{section}` for a section as JSON, and `{{section.key}}` for that text itself, in
+//! single braces. All other braces are text, so that JSON, `${VARIABLE}` of a shell and templates of other languages stay as they are.
+
+use crate::recipe::Recipe;
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// A part of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part<'t> {
+    Text(&'t str),
+    Path(&'t str),
+}
+
+/// Sections that a placeholder may name as a whole.
+const SECTIONS: [&str; 5] = ["params", "train", "layout", "cluster", "objective"];
+
+/// How many ranks a command has, and how they are arranged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// All ranks.
+    pub ranks: u32,
+    /// Data-parallel replicas.
+    pub data: u32,
+    /// Tensor-parallel ranks.
+    pub tensor: u32,
+    /// Pipeline stages.
+    pub pipeline: u32,
+    /// Context-parallel ranks.
+    pub context: u32,
+    /// Expert-parallel ranks.
+    pub expert: u32,
+}
+
+impl Ranks {
+    /// One rank.
+    pub const SINGLE: Self = Self { ranks: 1, data: 1, tensor: 1, pipeline: 1, context: 1, expert: 1 };
+}
+
+fn parts(text: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    // Where the text begins that is not yet among the parts, and where the next brace is looked for.
+    let (mut begin, mut at) = (0, 0);
+    while let Some(open) = text[at..].find('{').map(|found| at + found) {
+        let inner = &text[open + 1..];
+        let (is_doubled, inner) = inner.strip_prefix('{').map_or((false, inner), |inner| (true, inner));
+        let path = inner.split_once('}').map(|(path, _)| path).filter(|path| is_path(path));
+        let end = |path: &str| open + if is_doubled { 4 } else { 2 } + path.len();
+        match path {
+            Some(path) if is_doubled && text[..end(path)].ends_with("}}") => {
+                parts.push(Part::Text(&text[begin..open]));
+                parts.push(Part::Text(&text[open + 1..end(path) - 1]));
+                (begin, at) = (end(path), end(path));
+            }
+            Some(path) if !is_doubled && !text[..open].ends_with('$') => {
+                parts.push(Part::Text(&text[begin..open]));
+                parts.push(Part::Path(path));
+                (begin, at) = (end(path), end(path));
+            }
+            _ => at = open + 1,
+        }
+    }
+    parts.push(Part::Text(&text[begin..]));
+    parts
+}
+
+/// Whether a text is a section, or names joined by dots.
+fn is_path(text: &str) -> bool {
+    let is_name = |name: &str| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+    };
+    SECTIONS.contains(&text) || text.contains('.') && text.split('.').all(is_name)
+}
+
+/// The paths that a text names.
+pub fn paths(text: &str) -> impl Iterator<Item = &str> {
+    parts(text).into_iter().filter_map(|part| match part {
+        Part::Path(path) => Some(path),
+        Part::Text(_) => None,
+    })
+}
+
+/// A text with `values` in place of what it names; `None` where it names a param that does not apply.
+///
+/// A text that names anything else stays as it is: the check refuses it, and plans of older programs have no placeholders.
+pub fn fill(text: &str, values: &Value) -> Option<String> {
+    let mut filled = String::new();
+    for part in parts(text) {
+        match part {
+            Part::Text(text) => filled.push_str(text),
+            Part::Path(path) => match at(values, path) {
+                Some(value) => filled.push_str(&plain(value)),
+                None if path.starts_with("params.") => return None,
+                None => return Some(text.to_owned()),
+            },
+        }
+    }
+    Some(filled)
+}
+
+/// The value at a dotted path.
+pub fn at<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('.').try_fold(values, |value, name| value.get(name))
+}
+
+/// A value as an argument: a text without quotes, a section or a list as JSON.
+fn plain(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
+    }
+}
+
+/// All that placeholders of a command can name, in the sections of the recipe: `params`, `train`, `layout`,
+/// `cluster.ranks`, and `objective.stop.steps` where it is set. A key without a value, such as one on "auto", is absent.
+pub fn values(recipe: &Recipe, ranks: Ranks) -> Value {
+    let mut layout = section(&recipe.layout);
+    for (axis, degree) in [
+        ("data", ranks.data),
+        ("tensor", ranks.tensor),
+        ("pipeline", ranks.pipeline),
+        ("context", ranks.context),
+        ("expert", ranks.expert),
+    ] {
+        layout.insert(axis.to_owned(), degree.into());
+    }
+    // Stored as a word.
+    if let Some(zero) = layout.get("zero").and_then(Value::as_str).and_then(|word| word.parse::<u32>().ok()) {
+        layout.insert("zero".to_owned(), zero.into());
+    }
+    let mut values = json!({
+        "params": recipe.params,
+        "train": section(&recipe.train),
+        "layout": layout,
+        "cluster": { "ranks": ranks.ranks },
+    });
+    if let Some(steps) = recipe.objective.stop.steps {
+        values["objective"] = json!({ "stop": { "steps": steps } });
+    }
+    values
+}
+
+/// A section of a recipe with the values that are decided.
+fn section(of: &impl serde::Serialize) -> Map<String, Value> {
+    let decided = |value: Value| match value {
+        Value::Object(fields) if fields.len() == 1 => match fields.into_iter().next() {
+            // A choice that the user made, and a length with its unit, read as the value itself.
+            Some((name, value)) if name == "pinned" => steps(value),
+            Some((name, _)) if name == "among" || name == "log" => Value::Null,
+            Some((name, value)) => json!({ name: value }),
+            None => Value::Null,
+        },
+        Value::String(word) if word == "auto" => Value::Null,
+        value => value,
+    };
+    let Ok(Value::Object(fields)) = serde_json::to_value(of) else { return Map::new() };
+    fields
+        .into_iter()
+        .map(|(name, value)| (name, decided(value)))
+        .filter(|(_, value)| !value.is_null())
+        .collect()
+}
+
+/// A warm-up as its number of steps or tokens.
+fn steps(value: Value) -> Value {
+    let number = |name: &str| value.get(name).cloned();
+    number("steps").or_else(|| number("tokens")).unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_where_a_text_names_them() {
+        let values = json!({
+            "params": { "lr": 3e-5, "depth": 4, "name": "a b", "augment": true },
+            "layout": { "data": 2, "tensor": 1 },
+        });
+        let check =
+            |text: &str, expected: &str| assert_eq!(fill(text, &values).as_deref(), Some(expected), "{text}");
+        check("--lr={params.lr}", "--lr=0.00003");
+        check("{params.depth}x{params.name}", "4xa b");
+        check("{params.augment}", "true");
+        check("{layout}", "{\"data\":2,\"tensor\":1}");
+        check("plain", "plain");
+        assert_eq!(fill("--x={params.x}", &values), None, "it does not apply");
+        // What an older program stored.
+        check("{foreign.key}", "{foreign.key}");
+    }
+
+    #[test]
+    fn other_braces_are_text() {
+        let values = json!({ "params": { "depth": 4 } });
+        for (text, expected) in [
+            ("{{params.depth}}", "{params.depth}"),
+            ("{{{params.depth}}}", "{{params.depth}}"),
+            ("a{{params.depth}}{params.depth}", "a{params.depth}4"),
+            ("echo ${RANK} ${params.depth}", "echo ${RANK} ${params.depth}"),
+            ("{\"depth\": {params.depth}}", "{\"depth\": 4}"),
+            ("{\"a\": {\"b\": 1}}", "{\"a\": {\"b\": 1}}"),
+            (
+                "{{ params.depth }} {} { } } {a {1.5} {.x} ü{ü",
+                "{{ params.depth }} {} { } } {a {1.5} {.x} ü{ü",
+            ),
+        ] {
+            assert_eq!(fill(text, &values).as_deref(), Some(expected), "{text}");
+        }
+        let named: Vec<_> = paths("{params.lr} {{params.x}} {layout} {rank} {a.b}").collect();
+        assert_eq!(named, ["params.lr", "layout", "a.b"]);
+    }
+}

@@ -1,0 +1,140 @@
+//! Values of a recipe reach a script: as arguments, variables and JSON, on every rank, and the same ones after a resume.
+
+use dtrain_runner::ledger::{History, Trial};
+use dtrain_tests::House;
+use serde_json::{Value, json};
+use std::fs;
+
+const RECIPE: &str = r#"name = "script"
+[model]
+kind = "command"
+argv = [
+    "python3", "train.py", "--lr={params.lr}", "--optimizer={params.optimizer}", "--momentum={params.momentum}",
+    "--batch", "{train.batch}", "--tp={layout.tensor}", "--dp={layout.data}", "--ranks={cluster.ranks}",
+    "--tag={params.tag}", "--braces={{params.lr}}", "--depth={params.depth}",
+]
+env = { RUN_BATCH = "{train.batch}", RUN_MOMENTUM = "{params.momentum}", RUN_LAYOUT = "{layout}" }
+progress = ["step {step} loss {loss}"]
+[params]
+lr = { log = [1e-5, 1e-2] }
+depth = { uniform = [2, 8] }
+tag = "it's $HOME"
+optimizer = { choices = ["adamw", "sgd"] }
+momentum = { uniform = [0.8, 0.99], default = 0.9, when = { optimizer = "sgd" } }
+[train]
+batch = 64
+[layout]
+tensor = 2
+[objective]
+stop = { steps = 2 }
+[cluster]
+ranks = 4
+"#;
+
+/// Writes what it was given into the folder of the run, and fails where the folder of the recipe has no file `ready`.
+const SCRIPT: &str = r#"import json, os, sys
+names = ["RUN_BATCH", "RUN_MOMENTUM", "RUN_LAYOUT", "DTRAIN_PARAMS"]
+given = {"argv": sys.argv[1:], "env": {name: os.environ.get(name) for name in names}}
+path = os.path.join(os.environ["DTRAIN_RUN_DIR"], f"{os.environ['RANK']}-{os.environ['DTRAIN_ATTEMPT']}.json")
+json.dump(given, open(path, "w"))
+if not os.path.exists("ready"):
+    raise ValueError("not yet")
+print("step 1 loss", json.loads(given["env"]["DTRAIN_PARAMS"])["params"]["lr"], flush=True)
+"#;
+
+fn newest(house: &House) -> Trial {
+    let history = History::open_read_only(&house.history()).expect("a history");
+    let id = history.find("last").expect("a trial");
+    history.trial(&id, &|_| false).expect("a trial")
+}
+
+/// What a rank of an attempt was given.
+fn given(house: &House, rank: u32, attempt: u32) -> Value {
+    let path = house.newest_trial().join(format!("command/{rank}-{attempt}.json"));
+    serde_json::from_slice(&fs::read(path).expect("the rank wrote it")).expect("JSON")
+}
+
+fn text(house: &House, args: &[&str]) -> String {
+    String::from_utf8(house.expect(0, args).stdout).expect("text")
+}
+
+#[test]
+fn params_reach_every_rank_of_a_script_and_a_resume_keeps_them() {
+    let house = House::default();
+    house.file("train.py", SCRIPT);
+    let recipe = house.file("recipe.toml", RECIPE);
+    let recipe = recipe.to_str().expect("UTF-8");
+    house.expect(5, ["run", recipe]);
+    let argv = json!([
+        "--lr=0.000316",
+        "--optimizer=adamw",
+        "--batch",
+        "64",
+        "--tp=2",
+        "--dp=2",
+        "--ranks=4",
+        "--tag=it's $HOME",
+        "--braces={params.lr}",
+        "--depth=5"
+    ]);
+    let first = given(&house, 3, 1);
+    assert_eq!(first["argv"], argv);
+    let env = &first["env"];
+    assert_eq!((&env["RUN_BATCH"], &env["RUN_MOMENTUM"]), (&json!("64"), &Value::Null));
+    let json_of =
+        |value: &Value| -> Value { serde_json::from_str(value.as_str().expect("a text")).expect("JSON") };
+    let layout = json_of(&env["RUN_LAYOUT"]);
+    assert_eq!((&layout["tensor"], &layout["data"], &layout["pipeline"]), (&json!(2), &json!(2), &json!(1)));
+    let params = json_of(&env["DTRAIN_PARAMS"]);
+    let expected = json!({ "lr": 0.000316, "depth": 5, "tag": "it's $HOME", "optimizer": "adamw" });
+    assert_eq!(params["params"], expected);
+    assert_eq!((&params["train"]["batch"], &params["layout"]), (&json!(64), &layout));
+    assert_eq!(params["cluster"]["ranks"], json!(4));
+
+    // The recipe is another by now; the trial goes on with what it began with.
+    house.file("recipe.toml", RECIPE.replace("log = [1e-5, 1e-2]", "log = [1e-3, 1e-2]"));
+    house.file("ready", "");
+    house.expect(0, ["resume", "last"]);
+    let attempt = newest(&house).attempts.len();
+    assert!(attempt > 1, "a resume is another attempt");
+    for rank in 0..4 {
+        assert_eq!(given(&house, rank, u32::try_from(attempt).expect("few")), first, "rank {rank}");
+    }
+}
+
+#[test]
+fn params_are_recorded_shown_compared_and_filtered() {
+    let house = House::default();
+    house.file("train.py", SCRIPT);
+    house.file("ready", "");
+    let recipe = house.file("recipe.toml", RECIPE);
+    let recipe = recipe.to_str().expect("UTF-8");
+    house.expect(0, ["run", recipe]);
+    let output = house
+        .dtrain(["run", recipe, "--set", "params.lr=3e-4", "--set", "params.depth.default=7"])
+        .env("DTRAIN_PARAMS__OPTIMIZER", "sgd")
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let second = given(&house, 0, 1);
+    assert_eq!(second["argv"][2], json!("--momentum=0.9"), "it applies beside sgd: {second}");
+    assert_eq!(second["env"]["RUN_MOMENTUM"], json!("0.9"));
+    let trial = newest(&house);
+    let value = |path: &str| trial.params.iter().find(|param| param.path == path).map(|param| &param.value);
+    assert_eq!(value("params.lr"), Some(&json!(3e-4)));
+    assert_eq!((value("params.depth"), value("params.optimizer")), (Some(&json!(7)), Some(&json!("sgd"))));
+    let shown = text(&house, &["show", "last"]);
+    assert!(shown.contains("params.lr") && shown.contains("0.0003") && shown.contains("batch 64"), "{shown}");
+    let compared = text(&house, &["compare", "script-1", "script-2"]);
+    assert!(compared.contains("params.optimizer") && compared.contains("params.momentum"), "{compared}");
+    for (condition, found) in [
+        ("params.lr<3.1e-4", "script-2"),
+        ("params.optimizer=adamw", "script-1"),
+        ("params.optimizer=sgd and params.depth>=7", "script-2"),
+    ] {
+        let listed = text(&house, &["history", "--csv", "--where", condition]);
+        assert!(listed.lines().count() == 2 && listed.contains(found), "{condition}: {listed}");
+    }
+    let planned = text(&house, &["plan", recipe]);
+    assert!(planned.contains("--lr=0.000316") && planned.contains("log = [1e-5, 0.01]"), "{planned}");
+}
