@@ -33,6 +33,32 @@ pub struct Layer {
     pub again: f64,
 }
 
+/// The layers of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layers {
+    pub(super) layer: Layer,
+    /// Of the layers without experts, where there are both.
+    pub(super) dense: Option<Layer>,
+}
+
+impl Layers {
+    pub(super) fn of(case: &Case<'_>) -> Self {
+        let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
+        Self { layer: Layer::of(case), dense: has_both.then(|| Layer::dense(case)) }
+    }
+
+    /// These layers in a case that differs only in how keys and values are exchanged and whether ranks hold the sequence in parts:
+    /// their products are the same.
+    pub(super) fn exchanging(self, case: &Case<'_>) -> Self {
+        let around =
+            |layer: Layer, experts| Layer::around(case, experts, layer.projections, layer.feed_forward);
+        Self {
+            layer: around(self.layer, case.model.experts),
+            dense: self.dense.map(|dense| around(dense, None)),
+        }
+    }
+}
+
 /// Channels of one rank: of queries, of keys, of values that leave attention.
 #[derive(Clone, Copy, Debug)]
 struct Heads {
@@ -53,13 +79,17 @@ impl Layer {
     }
 
     fn with(case: &Case<'_>, experts: Option<Experts>) -> Self {
+        Self::around(case, experts, projections(case), feed_forward(case, experts))
+    }
+
+    fn around(case: &Case<'_>, experts: Option<Experts>, projections: Passes, feed_forward: Passes) -> Self {
         let operations = operations(case, experts);
         let core = core(case);
         let (tensor, context) = (tensor(case, experts.is_some()), context(case, core));
         let layer = Self {
-            projections: projections(case),
+            projections,
             core,
-            feed_forward: feed_forward(case, experts),
+            feed_forward,
             elementwise: elementwise(case, experts),
             idle: in_both(operations, case.general().kernel, case.general()),
             host: host(case, operations, experts),

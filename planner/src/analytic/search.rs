@@ -149,11 +149,14 @@ impl Prices<'_> {
         for micro_batch in micro_batches {
             let open = Config { micro_batch: *micro_batch, ..placement.config };
             case.config = open;
-            let ways = Ways::of(&self.ways, self.question, &case, &self.modes);
-            // Larger ones need more: what did not fit before does not fit now.
-            if *micro_batch > 1 && !placement.may_fit(&case, &ways) {
+            // Larger ones need more: what did not fit before does not fit now. Known only where all layers may be computed again.
+            if *micro_batch > 1
+                && self.modes.contains(&(Recompute::Full, 1))
+                && !placement.may_fit(&case, Ways::least(&self.ways, self.question, &case))
+            {
                 break;
             }
+            let ways = Ways::of(&self.ways, self.question, &case, &self.modes);
             let schedules = placement.schedules(&open);
             for way in ways.iter() {
                 case.config = way.of(&open);

@@ -1,6 +1,7 @@
 //! Seconds of a step: layers in stages, what stages wait for, what replicas exchange, the optimizer.
 
 use super::collective::{all_reduce, message, one_way};
+use super::layer::Layers;
 use super::{Case, Config, Division, Group, Layer, Transformer, ends, groups};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
@@ -59,10 +60,9 @@ impl Unit {
         }
     }
 
-    /// The units of a case by what a backward computes again.
-    pub(super) fn each(case: &Case<'_>, modes: &[(Recompute, u32)]) -> Vec<Self> {
-        let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
-        let (layer, dense) = (Layer::of(case), has_both.then(|| Layer::dense(case)));
+    /// The units of a case with its layers, by what a backward computes again.
+    pub(super) fn each(case: &Case<'_>, layers: Layers, modes: &[(Recompute, u32)]) -> Vec<Self> {
+        let Layers { layer, dense } = layers;
         let (head, embedding) = (ends::head(case), ends::embedding(case));
         let of = |(recompute, recompute_every): &(Recompute, u32)| {
             let arrangement = Arrangement {

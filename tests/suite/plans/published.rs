@@ -21,6 +21,8 @@ pub(super) struct Run {
     engine: String,
     batch: u32,
     precision: String,
+    /// How values are scaled into fp8, where not by tensor.
+    fp8_recipe: Option<String>,
     /// Of attention, where it is not a fused one.
     kernel: Option<String>,
     step_seconds: Option<f64>,
@@ -60,7 +62,11 @@ impl Run {
 
     /// What to train on what, every axis of the layout open.
     pub(super) fn open(&self) -> Question {
-        let recipe = recipe(&self.model, self.batch, &self.precision);
+        let mut recipe = recipe(&self.model, self.batch, &self.precision);
+        if let Some(scales) = &self.fp8_recipe {
+            let train = recipe["train"].as_table_mut().expect("a section");
+            train.insert("fp8_recipe".into(), scales.clone().into());
+        }
         Question { recipe, on: self.on.clone(), network: self.network, engine: self.engine.clone() }
     }
 

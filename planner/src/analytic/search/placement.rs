@@ -4,10 +4,10 @@ use super::passes::{PLAIN_ENDS, Passes};
 use super::space::{Question, whole};
 use super::table::{Axis, Table};
 use super::ways::Way;
-use crate::analytic::memory::Least;
+use crate::analytic::memory::{Least, Shared};
 use crate::analytic::{Case, Config, Division, Step};
 use dtrain_protocol::{Arrangement, Ends};
-use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use std::cell::{Cell, OnceCell};
 
 /// An order of passes, and what replicas may shard with it.
@@ -71,16 +71,14 @@ impl<'a> Placement<'a> {
         self.shards.iter().filter(can).copied().collect()
     }
 
-    /// Whether a micro-batch may fit where its backward computes all layers again, which needs least; known only where that is
-    /// open.
-    pub(super) fn may_fit(&self, case: &Case<'_>, ways: &[Way]) -> bool {
-        let Some(way) = ways.iter().rfind(|way| way.recompute == (Recompute::Full, 1)) else { return true };
+    /// Whether a micro-batch may fit in the layout that keeps least.
+    pub(super) fn may_fit(&self, case: &Case<'_>, (config, kept): (Config, Shared)) -> bool {
         // No end has fewer layers, whatever it counts as.
         let fewest = whole((case.model.layers / case.config.pipeline()).floor() - 2.0);
         let ends = Division { first: fewest, last: fewest, second: 0, most: 0, most_at: 0 };
-        let case = Case { config: way.of(&case.config), ..*case };
+        let case = Case { config, ..*case };
         let least = self.least_of_ends.get_or_init(|| Least::of(&case, &self.shards, ends));
-        least.bytes(&case, &way.kept) <= self.question.cluster.memory
+        least.bytes(&case, &kept) <= self.question.cluster.memory
     }
 
     /// Bytes of the heaviest rank, at least.

@@ -1,6 +1,7 @@
 //! What a micro-batch costs in each way to compute it, whatever the stages and replicas.
 
 use super::space::Question;
+use crate::analytic::layer::Layers;
 use crate::analytic::memory::Shared;
 use crate::analytic::{Case, Config, Unit};
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -42,6 +43,8 @@ impl Way {
 pub(super) struct Ways {
     of: Option<[u32; 3]>,
     known: BTreeMap<(u32, u32), Rc<[Way]>>,
+    /// What is kept where a backward computes all layers again.
+    least: BTreeMap<(u32, u32), Shared>,
 }
 
 impl Ways {
@@ -53,27 +56,49 @@ impl Ways {
         modes: &[(Recompute, u32)],
     ) -> Rc<[Way]> {
         let mut ways = ways.borrow_mut();
-        let degrees = case.config.degrees();
-        let of = [degrees.tensor, degrees.context, degrees.expert];
-        if ways.of != Some(of) {
-            *ways = Self { of: Some(of), known: BTreeMap::new() };
-        }
-        let key = (case.config.arrangement.expert_fold, case.config.micro_batch);
+        let key = ways.key(case);
         Rc::clone(ways.known.entry(key).or_insert_with(|| all(question, case, modes)))
+    }
+
+    /// The layout of a case that keeps least for its backward, and what that is. Cheap beside [`Ways::of`], which prices.
+    pub(super) fn least(ways: &RefCell<Self>, question: &Question, case: &Case<'_>) -> (Config, Shared) {
+        let mut ways = ways.borrow_mut();
+        let key = ways.key(case);
+        let sequence = question.sequence_modes(&case.config.degrees()).contains(&true);
+        let arrangement = Arrangement {
+            sequence,
+            recompute: Recompute::Full,
+            recompute_every: 1,
+            ..case.config.arrangement
+        };
+        let config = Config { arrangement, ..case.config };
+        (config, *ways.least.entry(key).or_insert_with(|| Shared::of(&Case { config, ..*case })))
+    }
+
+    /// What is known is forgotten at other degrees.
+    fn key(&mut self, case: &Case<'_>) -> (u32, u32) {
+        let degrees = case.config.degrees();
+        let of = Some([degrees.tensor, degrees.context, degrees.expert]);
+        if self.of != of {
+            *self = Self { of, ..Self::default() };
+        }
+        (case.config.arrangement.expert_fold, case.config.micro_batch)
     }
 }
 
 fn all(question: &Question, case: &Case<'_>, modes: &[(Recompute, u32)]) -> Rc<[Way]> {
     let exchanges = question.exchanges(&case.config);
-    let mut all = Vec::new();
+    let (mut all, mut known) = (Vec::new(), None::<Layers>);
     for sequence in question.sequence_modes(&case.config.degrees()) {
-        let units = |exchange: &ContextExchange| {
+        let mut units = |exchange: &ContextExchange| {
             let arrangement =
                 Arrangement { sequence: *sequence, context_exchange: *exchange, ..case.config.arrangement };
             let case = Case { config: Config { arrangement, ..case.config }, ..*case };
-            (*exchange, Unit::each(&case, modes))
+            let layers = known.map_or_else(|| Layers::of(&case), |known| known.exchanging(&case));
+            known = Some(layers);
+            (*exchange, Unit::each(&case, layers, modes))
         };
-        let units: Vec<(ContextExchange, Vec<Unit>)> = exchanges.iter().map(units).collect();
+        let units: Vec<(ContextExchange, Vec<Unit>)> = exchanges.iter().map(&mut units).collect();
         for (index, recompute) in modes.iter().enumerate() {
             let of_mode = units.iter().map(|(exchange, units)| (*exchange, units[index]));
             let fastest = of_mode.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()));
