@@ -28,13 +28,12 @@ impl Engine for Dtrain {
     }
 
     fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
-        let missing = ability::cannot_train(&Model::Decoder(training.model.clone()), precision)?;
-        cannot(missing.what, "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`")
+        untrained(&Model::Decoder(training.model.clone()), precision)
     }
 
     fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
         let model = Model::Decoder(training.model.clone());
-        if let Some(missing) = self.cannot_train(training, arrangement.precision) {
+        if let Some(missing) = untrained(&model, arrangement.precision) {
             return Some(missing);
         }
         if let Some(refusal) = ability::refusal(arrangement, &model) {
@@ -47,4 +46,10 @@ impl Engine for Dtrain {
     fn emit(&self, source: &Source) -> Emitted {
         own::emit(source)
     }
+}
+
+/// What of a model the worker does not train.
+fn untrained(model: &Model, precision: Precision) -> Option<Cannot> {
+    let missing = ability::cannot_train(model, precision)?;
+    cannot(missing.what, "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`")
 }

@@ -29,11 +29,7 @@ impl Engine for Fsdp {
     }
 
     fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
-        let model = &training.model;
-        let newer = rules::Newer { window: model.experts.is_some(), fp8: false };
-        optimizer(training)
-            .or_else(|| rules::hugging_face(model))
-            .or_else(|| rules::newer(model, precision, newer))
+        optimizer(training).or_else(|| rules::hugging_face(&training.model, precision))
     }
 
     fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {

@@ -253,14 +253,14 @@ pub(super) fn is_gpt2(model: &Decoder) -> bool {
         && model.kv_heads == model.heads
 }
 
-/// Models that transformers have.
-pub(super) fn hugging_face(model: &Decoder) -> Option<Cannot> {
+/// Models that transformers have, in a precision that files for them say; only those with experts have a window.
+pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<Cannot> {
     let is_known = match model.experts {
         None => is_llama(model) || is_gpt2(model),
         Some(_) => is_llama(model) && !model.bias,
     };
     if is_known {
-        return None;
+        return newer(model, precision, Newer { window: model.experts.is_some(), fp8: false });
     }
     cannot(
         "a decoder that is neither GPT-2, Llama nor Mixtral",

@@ -126,7 +126,7 @@ fn main() {
     let tail = quantile(&mut as_planned, 0.9);
     if rounds >= 2.0 {
         say(&format!(
-            "a second run of the same plan differs from the first by {:.1} % in the median: no prediction can be nearer",
+            "a second run of the same plan differs from the first by {:.1} % in the median",
             median(repeated),
         ));
     }
