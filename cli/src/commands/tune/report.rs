@@ -36,7 +36,7 @@ pub(super) fn tell(
     name: &str,
 ) -> Result<(), Failure> {
     let metric = kept.settled.objective.metric;
-    let (trials, best) = (&as_measured(metric, search.ended()), &as_believed(metric, best));
+    let (trials, best) = (&as_measured(metric, &search.ended()), &as_believed(metric, best));
     if context.out.json {
         let tuned = Tuned { study: name, steps: kept.steps, metric, trials, recommended: best, stored };
         return context.out.json_line("tuned", &tuned);
@@ -55,7 +55,7 @@ pub(super) fn tell(
         .iter()
         .enumerate()
         .map(|(number, ended)| {
-            let is_best = number == best.trial;
+            let is_best = u64::try_from(number) == Ok(best.trial);
             let mut line =
                 vec![Text::new(if is_best { "*" } else { "" }, Tone::Good), (number + 1).to_string().into()];
             line.extend(ended.values.iter().map(|value| Text::from(value.to_string())));
