@@ -37,7 +37,7 @@ pub(super) fn tell(
 ) -> Result<(), Failure> {
     let objective = &kept.settled.objective;
     let (metric, goal) = (&objective.metric, objective.goal());
-    let (trials, best) = (&as_measured(goal, search.ended()), &as_believed(goal, best));
+    let (trials, best) = (&as_measured(goal, &search.ended()), &as_believed(goal, best));
     if context.out.json {
         let tuned = Tuned { study: name, steps: kept.steps, metric, trials, recommended: best, stored };
         return context.out.json_line("tuned", &tuned);
@@ -57,7 +57,7 @@ pub(super) fn tell(
         .iter()
         .enumerate()
         .map(|(number, ended)| {
-            let is_best = number == best.trial;
+            let is_best = u64::try_from(number) == Ok(best.trial);
             let mut line =
                 vec![Text::new(if is_best { "*" } else { "" }, Tone::Good), (number + 1).to_string().into()];
             line.extend(ended.values.iter().map(|value| Text::from(value.to_string())));
