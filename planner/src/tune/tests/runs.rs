@@ -100,7 +100,8 @@ impl Trials for Runs {
         let (at, mode) = (self.find(trial).at, self.find(trial).mode);
         let value = self.value(trial, at);
         let pruned = value.map(|value| Outcome::Pruned { value });
-        let outcome = self.toy.outcome(trial, &self.find(trial).values.clone());
+        let values = self.find(trial).values.clone();
+        let outcome = self.toy.outcome(trial, &values);
         let event = match (mode, pruned) {
             (Mode::Leaving(Judgement::Pause), _) => {
                 self.find(trial).mode = Mode::Paused;
