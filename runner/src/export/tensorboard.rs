@@ -174,6 +174,30 @@ fn record(to: &mut dyn Write, event: &Message) -> io::Result<()> {
 }
 
 /// The masked CRC-32C of TensorFlow's records.
-pub(super) fn masked(bytes: &[u8]) -> u32 {
+fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_the_bytes_that_tensorboard_writes() {
+        let mut bytes = Vec::new();
+        let sample = |value| Sample { step: 7, at_ms: 1500, value };
+        scalars(&mut bytes, 7, &[(0, sample(0.5))], &["loss".to_owned()]).expect("memory");
+        // `RecordWriter` of tensorboard 2.21 for this event.
+        let expected =
+            b"\x1a\0\0\0\0\0\0\0\x12\x9b\xd8\x2d\x09\0\0\0\0\0\0\xf8\x3f\x10\x07\x2a\x0d\x0a\x0b\x0a\x04loss\
+            \x15\0\0\0\x3f\x79\xe1\x8f\xbb";
+        assert_eq!(bytes, expected);
+        bytes.clear();
+        // Points of one moment are one event, of two moments two.
+        let tags = ["a", "b", "c"].map(str::to_owned);
+        let later = Sample { at_ms: 1501, ..sample(2.0) };
+        scalars(&mut bytes, 7, &[(0, sample(1.0)), (1, later), (2, sample(3.0))], &tags).expect("memory");
+        let first = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+        assert_eq!(bytes.len(), 16 + first + 16 + (first - 10), "{bytes:?}");
+    }
 }

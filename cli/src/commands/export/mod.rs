@@ -116,16 +116,14 @@ pub(super) fn keys(
         let pattern = Pattern::new(text).map_err(|error| {
             Failure::new(Exit::Usage, format!("`{text}` is not a pattern of keys")).cause(error.to_string())
         })?;
-        let before = wanted.len();
-        let found: Vec<_> = all.iter().filter(|key| pattern.matches(key)).cloned().collect();
-        let is_known = !found.is_empty();
-        wanted.extend(found);
-        if !is_known && wanted.len() == before {
+        let mut found = all.iter().filter(|key| pattern.matches(key)).cloned().peekable();
+        if found.peek().is_none() {
             let has = all.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             return Err(Failure::new(Exit::Usage, format!("no series has the key `{text}`")).hint(
                 if has.is_empty() { "nothing was measured".to_owned() } else { format!("there are {has}") },
             ));
         }
+        wanted.extend(found);
     }
     Ok(Some(wanted))
 }
