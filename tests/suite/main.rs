@@ -14,6 +14,7 @@ mod docs;
 mod elsewhere;
 mod emit;
 mod examples;
+mod exports;
 mod failures;
 mod fences;
 mod first_hour;

@@ -1,12 +1,14 @@
 //! The command line as clap reads it.
 
 mod checkpoint;
+mod export;
 mod model;
 mod recipe;
 mod train;
 mod trial;
 
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
+pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{ModelCommand, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
@@ -135,6 +137,10 @@ pub(crate) enum Command {
     /// Compare the settings and results of two trials
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
+
+    /// Write trials for other tools: TensorBoard, MLflow, W&B, Prometheus, tables
+    #[command(after_help = EXPORT_EXAMPLE)]
+    Export(ExportArgs),
 
     /// Print who ran, stopped or killed what, and where
     #[command(after_help = "Examples:\n  dtrain audit --since 7d\n  dtrain audit last --json")]
@@ -268,6 +274,17 @@ const HISTORY_EXAMPLE: &str = "Example:
 
 A condition tests recipe, study, status or tag; batch, learning_rate, best, loss, step or
 tokens_per_second; a key of the recipe or the plan; or the smallest value of a metric.";
+
+const EXPORT_EXAMPLE: &str = "Examples:
+  dtrain export last --to tensorboard && tensorboard --logdir runs
+  dtrain export --study tiny-tune-1 --to mlflow --out mlflow.db
+  dtrain export tiny-1 tiny-2 --to parquet --keys \"loss,valid.*\" --out losses.parquet
+  dtrain export last --to csv --out - | head
+  dtrain export --to prometheus --listen 127.0.0.1:9400
+
+Of what several ranks measure, the series of rank 0 has the name of its key, and that of rank 3 has
+`/rank_3` behind it. Nothing is overwritten without --force: then the same trials are written anew,
+and other runs in the same place stay. Formats in detail: docs/exporting.md.";
 
 const TUNE_EXAMPLE: &str = "Examples:
   dtrain tune recipe.toml --trials 12 --out tuned.json && dtrain run tuned.json

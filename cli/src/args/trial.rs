@@ -139,6 +139,10 @@ pub(crate) struct ShowArgs {
     #[arg(long, conflicts_with = "resolved")]
     pub(crate) all: bool,
 
+    /// With --json: also the points of the series with these keys, separated by commas; `all` for every series
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', requires = "json", conflicts_with = "resolved")]
+    pub(crate) series: Vec<String>,
+
     #[command(flatten)]
     pub(crate) layers: LayerArgs,
 }

@@ -9,6 +9,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 mod emit;
 pub(crate) mod estimate;
+pub(crate) mod export;
 mod fence;
 pub(crate) mod gc;
 pub(crate) mod history;
@@ -82,6 +83,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Logs(args) => logs::run(context, &args),
         Command::History(args) => history::run(context, &args),
         Command::Compare(args) => compare::run(context, &args),
+        Command::Export(args) => export::run(context, &args),
         Command::Show(args) => show::run(context, &args),
         Command::Note(args) => note::run(context, &args),
         Command::Rm(args) => rm::run(context, &args),
