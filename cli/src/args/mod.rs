@@ -13,8 +13,8 @@ pub(crate) use train::{
     EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs,
-    TrialArgs,
+    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs,
+    RmArgs, ShowArgs, TrialArgs,
 };
 
 use crate::completion;
@@ -135,6 +135,10 @@ pub(crate) enum Command {
     /// Compare the settings and results of two trials
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
+
+    /// Write a report of a trial, of several side by side, or of a study, as one HTML file
+    #[command(after_help = REPORT_EXAMPLE)]
+    Report(ReportArgs),
 
     /// Print who ran, stopped or killed what, and where
     #[command(after_help = "Examples:\n  dtrain audit --since 7d\n  dtrain audit last --json")]
@@ -268,6 +272,14 @@ const HISTORY_EXAMPLE: &str = "Example:
 
 A condition tests recipe, study, status or tag; batch, learning_rate, best, loss, step or
 tokens_per_second; a key of the recipe or the plan; or the smallest value of a metric.";
+
+const REPORT_EXAMPLE: &str = "\
+Examples:
+  dtrain report last
+  dtrain report tiny-1 tiny-2 -o compared.html
+  dtrain report --study tiny-tune-1
+
+The file needs nothing else: it can be sent, or opened without a network. Its name is printed.";
 
 const TUNE_EXAMPLE: &str = "Examples:
   dtrain tune recipe.toml --trials 12 --out tuned.json && dtrain run tuned.json

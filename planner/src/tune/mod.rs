@@ -11,6 +11,7 @@
 pub mod acquisition;
 pub mod fit;
 pub mod gaussian;
+pub mod importance;
 pub mod kernel;
 pub mod linear;
 pub mod model;
@@ -25,6 +26,7 @@ pub mod sobol;
 pub mod space;
 pub mod study;
 
+pub use importance::importance;
 pub use outcome::{Ended, Failure, Outcome};
 pub use sampler::Sampler;
 pub use search::{Finish, Search, Trials};
