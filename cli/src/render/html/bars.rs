@@ -37,9 +37,17 @@ pub(super) fn memory(stages: &[MemoryOfStage], available: f64) -> String {
     svg.finished() + &of_largest(stages)
 }
 
-/// One bar for each row, on a common scale; `what` says what is shown.
-pub(super) fn rows(rows: &[MemoryOfStage], what: &str, words: fn(f64) -> String) -> String {
-    stacked(rows, 0.0, what, words).0.finished() + &of_largest(rows)
+/// One bar for the plan, where there is one, and one for each rank, on a common scale; the legend is of the largest rank.
+/// `what` says what is shown.
+pub(super) fn ranks(
+    plan: Option<MemoryOfStage>,
+    ranks: Vec<MemoryOfStage>,
+    what: &str,
+    words: fn(f64) -> String,
+) -> String {
+    let legend = of_largest(&ranks);
+    let rows: Vec<MemoryOfStage> = plan.into_iter().chain(ranks).collect();
+    super::wide(&stacked(&rows, 0.0, what, words).0.finished()) + &legend
 }
 
 /// Bars with their names and sums, their scale up to `least` or more, and the height in which they stand.
@@ -81,7 +89,8 @@ fn parts(svg: &mut Svg, parts: &[Part], whole: f64, scale: Scale, (y, height): (
         #[expect(clippy::cast_precision_loss, reason = "a few letters")]
         let room = part.name.chars().count() as f64 * LETTER + 8.0;
         if end - x > room && height > 20.0 {
-            svg.text(((x + end) / 2.0, y + height / 2.0), Anchor::Middle, "inside", &part.name);
+            let class = if part.tone == "idle" { "in-light" } else { "inside" };
+            svg.text(((x + end) / 2.0, y + height / 2.0), Anchor::Middle, class, &part.name);
         }
         before += part.value;
     }

@@ -98,7 +98,8 @@ impl Chart<'_> {
         let lost = points().count() - finite().count();
         let scale = if is_wide { ", log scale" } else { "" };
         let unit = self.unit.told();
-        let lost = if lost > 0 { format!("; {} not finite", counted(lost as u64, "point")) } else { String::new() };
+        let lost =
+            if lost > 0 { format!("; {} not finite", counted(lost as u64, "point")) } else { String::new() };
         caption(&format!("{}{unit}{scale}{lost}", self.title), &svg.finished())
     }
 
@@ -110,7 +111,8 @@ impl Chart<'_> {
     }
 
     fn axes(&self, svg: &mut Svg, x: Scale, y: Scale, (left, right, _, bottom): (f64, f64, f64, f64)) {
-        for mark in y.few_marks(5) {
+        let unit = self.unit.round(y.largest());
+        for mark in y.in_units_of(unit).few_marks(5).into_iter().map(|mark| mark * unit) {
             svg.line((left, y.at(mark)), (right, y.at(mark)), "grid");
             svg.text((left - 8.0, y.at(mark)), Anchor::End, "small", &self.unit.words(mark));
         }

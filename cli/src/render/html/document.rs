@@ -40,6 +40,9 @@ pub(super) fn header(page: &mut String, title: &str, told: &[String], figures: &
     page.push_str("</dl>\n</header>\n");
 }
 
+/// Letters from which on a cell has several lines.
+const LONG: usize = 44;
+
 /// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cell {
@@ -61,7 +64,8 @@ impl Cell {
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self { text, class: "" }
+        let class = if text.chars().count() > LONG { "long" } else { "" };
+        Self { text, class }
     }
 }
 

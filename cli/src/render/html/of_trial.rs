@@ -107,12 +107,13 @@ pub(crate) fn of_trial(shown: &Shown) -> String {
     section(&mut page, "Curves", told, &curves(shown));
     let told = "attempts, checkpoints and validations; what is wrong has a cross";
     section(&mut page, "Timeline", told, &timeline(shown));
-    let told = "seconds of a step, the mean of each rank; the first bar is the plan";
+    let told =
+        "seconds of a step, the mean of each rank, below the plan; the numbers are of the slowest rank";
     section(&mut page, "Phases of a step by rank", told, &ranks::phases(trial));
     section(
         &mut page,
         "Memory by rank",
-        "the peak of each rank; the first bar is the plan",
+        "the peak of each rank, below the plan; the numbers are of the heaviest rank",
         &ranks::memory(trial),
     );
     section(
@@ -173,7 +174,7 @@ fn facts(trial: &Trial) -> Vec<Vec<Cell>> {
     for param in trial.params.iter().filter(|param| param.path.starts_with("params.")) {
         tell(&param.path, text(&param.value));
     }
-    let hosts = trial.params.iter().filter(|param| param.path.starts_with("cluster.hosts"));
+    let hosts = trial.params.iter().filter(|param| param.path.starts_with("cluster.hosts."));
     let hosts: Vec<String> = hosts.map(|param| text(&param.value)).collect();
     if !hosts.is_empty() {
         tell("hosts", hosts.join(", "));
@@ -234,7 +235,8 @@ fn curves(shown: &Shown) -> String {
             let points = reduced(&points, POINTS_MOST);
             Line { name, mark, class: class(*number), trial: None, points }
         });
-        drawn.collect()
+        // The dashes of an earlier attempt are seen over the line of a later one.
+        drawn.rev().collect()
     };
     let told: Vec<(String, String)> =
         attempts.iter().map(|number| (class(*number), format!("attempt {number}"))).collect();

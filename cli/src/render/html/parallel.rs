@@ -80,25 +80,26 @@ pub(super) fn parallel(axes: &[Axis], metric: &str, strands: &[Strand], range: (
         svg.text((10.0, WITHOUT), Anchor::Start, "small", "no value");
     }
     for (place, axis) in axes.iter().enumerate() {
-        axis_of(&mut svg, across(place), axis, &up);
+        let name = if gap > 190.0 { axis.name.as_str() } else { last(&axis.name) };
+        axis_of(&mut svg, across(place), name, &axis.marks, &up);
     }
     let marks = super::svg::Scale::even(range, (0.0, 1.0)).marks(6);
-    let marks = marks.into_iter().map(|mark| (result.at(mark), number(mark))).collect();
-    axis_of(&mut svg, across(axes.len()), &Axis { name: metric.to_owned(), marks }, &up);
+    let marks: Vec<_> = marks.into_iter().map(|mark| (result.at(mark), number(mark))).collect();
+    axis_of(&mut svg, across(axes.len()), metric, &marks, &up);
     wide(&svg.finished())
 }
 
-fn axis_of(svg: &mut Svg, x: f64, axis: &Axis, up: &impl Fn(f64) -> f64) {
+fn axis_of(svg: &mut Svg, x: f64, name: &str, marks: &[(f64, String)], up: &impl Fn(f64) -> f64) {
     svg.line((x, TOP - 6.0), (x, BOTTOM + 6.0), "axis");
-    svg.text((x, 18.0), Anchor::Middle, "label", last(&axis.name));
-    for (place, words) in &axis.marks {
+    svg.text((x, 18.0), Anchor::Middle, "label", name);
+    for (place, words) in marks {
         svg.line((x - 4.0, up(*place)), (x, up(*place)), "axis");
         svg.text((x - 7.0, up(*place)), Anchor::End, "small halo", words);
     }
 }
 
 /// The last word of a key: `learning_rate` of `train.learning_rate`.
-pub(super) fn last(name: &str) -> &str {
+fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
@@ -107,7 +108,7 @@ pub(super) fn legend(strands: &[Strand]) -> String {
     let any = |of: &dyn Fn(&Strand) -> bool| strands.iter().any(of);
     let kinds = [
         ("best", "the best", any(&|s| s.is_best)),
-        ("good", "the best tenth", any(&|s| s.is_good && !s.is_best)),
+        ("good", "the best tenth, at least three", any(&|s| s.is_good && !s.is_best)),
         ("", "others", any(&|s| s.end == End::Done && !s.is_good)),
         ("pruned", "pruned", any(&|s| s.end == End::Pruned)),
         ("failed", "failed", any(&|s| s.end == End::Failed)),

@@ -36,13 +36,12 @@ fn bars_of(
         ranks.truncate(RANKS_MOST);
     }
     let plan = plan.map(|parts| MemoryOfStage { name: "plan".to_owned(), parts });
-    let rows: Vec<MemoryOfStage> = plan.into_iter().chain(ranks).collect();
     let told = if all > RANKS_MOST {
         format!("<p class=\"none\">the {RANKS_MOST} largest of {all} ranks</p>\n")
     } else {
         String::new()
     };
-    super::wide(&bars::rows(&rows, what, words)) + &told
+    bars::ranks(plan, ranks, what, words) + &told
 }
 
 /// A bar of seconds for each rank.

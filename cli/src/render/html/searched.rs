@@ -55,7 +55,7 @@ impl Dimension {
                 } else {
                     super::svg::Scale::even((*low, *high), (0.0, 1.0))
                 };
-                scale.few_marks(4).into_iter().map(|mark| (scale.at(mark), number(mark))).collect()
+                scale.few_marks(3).into_iter().map(|mark| (scale.at(mark), number(mark))).collect()
             }
             Scale::Values(all) => {
                 let every = all.len().div_ceil(MARKS_MOST).max(1);

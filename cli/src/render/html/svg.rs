@@ -272,6 +272,16 @@ impl Scale {
 }
 
 impl Scale {
+    /// The largest value.
+    pub(super) fn largest(&self) -> f64 {
+        self.values.1
+    }
+
+    /// The scale of values that are counted in such units.
+    pub(super) fn in_units_of(self, unit: f64) -> Self {
+        Self { values: (self.values.0 / unit, self.values.1 / unit), ..self }
+    }
+
     /// Round values to mark, at most about twice `count` also where ratios are equal.
     pub(super) fn few_marks(&self, count: u32) -> Vec<f64> {
         let marks = self.marks(count);

@@ -51,9 +51,17 @@ impl Unit {
     /// What follows the title of a chart.
     pub(super) fn told(self) -> String {
         match self {
-            Self::PerSecond => " (per second)".to_owned(),
             Self::Named(unit) => format!(" ({unit})"),
-            Self::Number | Self::Count | Self::Seconds | Self::Bytes | Self::Share => String::new(),
+            _ => String::new(),
+        }
+    }
+
+    /// How much the unit is in which round values are round: of bytes a KiB, a MiB and so on.
+    pub(super) fn round(self, largest: f64) -> f64 {
+        let whole = |unit: &f64| *unit <= largest;
+        match self {
+            Self::Bytes => (1..5).map(|power| 1024f64.powi(power)).take_while(whole).last().unwrap_or(1.0),
+            _ => 1.0,
         }
     }
 
@@ -94,6 +102,7 @@ mod tests {
         let told = [0.0, 2.5, 1e-4, 0.001_234_5, 123_456.0, 3.2e9, -0.25].map(number);
         assert_eq!(told, ["0", "2.5", "1e-4", "0.001234", "123456", "3.2e9", "-0.25"]);
         assert_eq!(Unit::of("save.stall_seconds").words(0.25), "250.0 ms");
+        assert_eq!([500.0, 2048.0, 3e6].map(|most| Unit::Bytes.round(most)), [1.0, 1024.0, 1_048_576.0]);
         assert_eq!(Unit::of("valid.accuracy").words(0.5), "50 %");
     }
 }
