@@ -102,6 +102,7 @@ pub(crate) fn recipe() -> Recipe {
         ranges: BTreeMap::new(),
         objective: Objective {
             metric: Metric::ValidLoss,
+            goal: None,
             stop: Stop { tokens: Some(Tokens(20_000_000)), ..Stop::default() },
         },
         train: Train {
@@ -119,6 +120,7 @@ pub(crate) fn recipe() -> Recipe {
         layout: LayoutPins::default(),
         sync: Synchronisation::EXACT,
         checkpoint: Checkpointing { every: SaveEvery::Auto, keep: 3 },
+        tune: dtrain_recipes::Tune::default(),
         cluster: Cluster::default(),
     }
 }

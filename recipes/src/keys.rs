@@ -4,6 +4,8 @@ mod shape;
 
 pub use shape::Shape;
 
+use crate::tune::{PrunerKind, SamplerKind};
+
 /// A kind of model; some keys are for some kinds only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -184,15 +186,17 @@ pub const KEYS: &[Key] = keys![
     "data.target", Shape::Text, Optional("required for csv"), CLASSES, "Name of the column with the class";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
-    "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY,
-        "Metric to optimise";
+    "objective.metric", Shape::Metric, Default("\"valid.loss\""), ANY,
+        "Metric to optimise: valid.loss, valid.accuracy, or of a command any that it reports";
+    "objective.goal", OneOf(&["min", "max"]), Optional("valid.loss: min; valid.accuracy: max; required of another metric"), ANY,
+        "Which way the metric is better";
     "objective.stop.steps", Shape::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
     "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), OURS, "Stop after this many samples";
     "objective.stop.tokens", Shape::Tokens, Optional(NO_LIMIT), OURS, "Stop after this many tokens";
     "objective.stop.epochs", Shape::Epochs, Optional(NO_LIMIT), OURS, "Stop after this many passes over the training data";
     "objective.stop.time", Shape::Time, Optional(NO_LIMIT), OURS,
         "Stop after this much training time, over all attempts";
-    "objective.stop.target", Shape::Level, Optional("no target"), OURS, "Stop when the metric reaches this value";
+    "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
 
     "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), OURS, "Optimizer";
     "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), OURS, "Decay of the first moment; momentum for sgd";
@@ -254,11 +258,22 @@ pub const KEYS: &[Key] = keys![
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 
+    "tune.sampler", OneOf(&SamplerKind::NAMES), Default("\"auto\""), ANY, "How `dtrain tune` proposes values";
+    "tune.pruner", OneOf(&PrunerKind::NAMES), Default("\"none\""), ANY, "Which trials `dtrain tune` ends early";
+    "tune.trials", Whole(1, 1_000_000), Default("12"), ANY, "Trials of a study in all";
+    "tune.time", Shape::Time, Optional("no limit"), ANY, "`dtrain tune` begins no trial after so long";
+    "tune.least", Whole(1, 1_000_000_000), Default("1"), ANY,
+        "Steps before which no trial ends early: the first rung of asha and hyperband";
+    "tune.eta", Whole(2, 100), Default("3"), ANY, "One trial in so many passes a rung of asha and hyperband";
+    "tune.threshold", Shape::Level, Optional("required for the pruner \"threshold\""), ANY,
+        "A trial ends early whose metric is worse than this";
+
     "cluster.launcher", OneOf(&["local", "ssh", "slurm"]), Default("\"local\""), ANY, "How processes are placed";
     "cluster.transport", OneOf(&["ssh2", "openssh"]), Default("\"ssh2\", for the launcher \"ssh\""), ANY,
         "How hosts are reached: \"openssh\" runs the program `ssh`, with your `ProxyCommand`, certificates and Kerberos";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
         "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
+    "cluster.slots", Whole(1, 1024), Default("1"), ANY, "Trials of a study that run side by side";
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
     "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";

@@ -8,12 +8,13 @@ use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::decoder::{Decoder, DenseLayers, Experts, Latent, ROTARY_BASE, Window};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
-use crate::objective::{Metric, Objective, Stop};
+use crate::objective::{Goal, Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
 use crate::sync::{Compression, Local, Synchronisation};
 use crate::train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
+use crate::tune::{PrunerKind, SamplerKind, Tune};
 use crate::units::{Samples, Seconds, Tokens};
 use std::collections::BTreeMap;
 
@@ -30,6 +31,7 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
         layout: layout(values)?,
         sync: if values.kind? == Kind::Command { Synchronisation::EXACT } else { sync(values)? },
         checkpoint: Checkpointing { every: every(values)?, keep: values.count("checkpoint.keep")? },
+        tune: tune(values)?,
         cluster: cluster(values, hosts)?,
     })
 }
@@ -188,10 +190,8 @@ fn data(values: &Values) -> Option<Data> {
 fn objective(values: &Values) -> Option<Objective> {
     let whole = |key: &str| values.whole(&format!("objective.stop.{key}"));
     Some(Objective {
-        metric: match values.word("objective.metric")? {
-            "valid.accuracy" => Metric::ValidAccuracy,
-            _ => Metric::ValidLoss,
-        },
+        metric: Metric::from(values.text("objective.metric")?),
+        goal: values.word("objective.goal").map(|goal| if goal == "max" { Goal::Max } else { Goal::Min }),
         stop: Stop {
             steps: whole("steps"),
             samples: whole("samples").map(Samples),
@@ -340,6 +340,18 @@ fn every(values: &Values) -> Option<SaveEvery> {
     })
 }
 
+fn tune(values: &Values) -> Option<Tune> {
+    Some(Tune {
+        sampler: SamplerKind::named(values.word("tune.sampler")?)?,
+        pruner: PrunerKind::named(values.word("tune.pruner")?)?,
+        trials: values.whole("tune.trials")?,
+        time: values.real("tune.time").map(Seconds),
+        least: values.whole("tune.least")?,
+        eta: values.count("tune.eta")?,
+        threshold: values.real("tune.threshold"),
+    })
+}
+
 fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
     let launcher = match values.word("cluster.launcher")? {
         "ssh" => Launcher::Ssh,
@@ -353,6 +365,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
             _ => Transport::Ssh2,
         },
         ranks: values.count("cluster.ranks"),
+        slots: values.count("cluster.slots")?,
         devices: match values.word("cluster.devices")? {
             "cpu" => Devices::Cpu,
             "cuda" => Devices::Cuda,

@@ -1,7 +1,7 @@
 //! Studies: searches over trials, with what each of them tried.
 
 use super::{Fault, History, keep, now_ms, stored, unstored};
-use crate::fact::LedgerError;
+use crate::fact::{Fact, Ledger, LedgerError, News, Verdict};
 use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
@@ -84,6 +84,39 @@ impl History {
                     trial: row.get::<_, Option<String>>(2)?.map(TrialId),
                     refused: row.get(3)?,
                 });
+            }
+            Ok(found)
+        })
+    }
+}
+
+impl History {
+    /// Ends a trial that was stopped as pruned: its study does not go on with it.
+    pub fn end_as_pruned(&mut self, trial: &TrialId) -> Result<(), LedgerError> {
+        let verdict = Fact::TrialEnded { verdict: Verdict::Pruned };
+        self.keep(trial, &News { facts: vec![verdict], ..News::default() })
+    }
+
+    /// Writes down what happened in a study, as its event `number`, counted from 0. An `Err` when that is written already.
+    pub fn keep_study_event(&mut self, study: &str, number: u64, json: &Value) -> Result<(), LedgerError> {
+        self.write("write to a study in", |transaction| {
+            transaction.execute(
+                "INSERT INTO study_event(study, number, at_ms, json) VALUES (?1, ?2, ?3, ?4)",
+                params![study, stored(number), now_ms(), json.to_string()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// What happened in a study, in order.
+    pub fn study_events(&self, study: &str) -> Result<Vec<Value>, LedgerError> {
+        self.read("read a study from", |database| {
+            let mut select =
+                database.prepare("SELECT json FROM study_event WHERE study = ?1 ORDER BY number")?;
+            let mut rows = select.query([study])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                found.push(serde_json::from_str(row.get_ref(0)?.as_str()?)?);
             }
             Ok(found)
         })

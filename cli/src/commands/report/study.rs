@@ -2,10 +2,12 @@
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
-use crate::render::html::{Studied, Tried};
+use crate::render::html::{Believed, Studied, Tried};
 use crate::render::show::why;
 use crate::trials::{self, ledger};
+use dtrain_planner::tune::{Hyperband, Pruner, Standing, Study, importance};
 use dtrain_protocol::{Rank, TrialId};
+use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Status, TrialRow};
 use dtrain_runner::{Fact, Ledger};
 use serde_json::Value;
@@ -24,7 +26,7 @@ pub(super) fn studied(context: &Context, history: &History, name: &str) -> Resul
         .map_err(|error| ledger(&error))?;
     let rows: HashMap<TrialId, TrialRow> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
     let metric = metric(&json, &rows);
-    let is_less = is_less(&json, &metric);
+    let goal = rows.values().next().map_or_else(|| goal(&json), |row| row.goal);
     let mut found = Vec::new();
     for tried in history.tried(name).map_err(|error| ledger(&error))? {
         let values = tried.json["values"].as_array().cloned().unwrap_or_default();
@@ -41,7 +43,46 @@ pub(super) fn studied(context: &Context, history: &History, name: &str) -> Resul
         }
         found.push(one);
     }
-    Ok(Studied { name: name.to_owned(), json, metric, is_less, tried: found })
+    let mut studied = Studied {
+        name: name.to_owned(),
+        json,
+        metric,
+        is_less: goal == Goal::Min,
+        tried: found,
+        importance: Vec::new(),
+        rungs: Vec::new(),
+        believed: None,
+    };
+    learned(history, goal, &mut studied)?;
+    Ok(studied)
+}
+
+/// What the study itself says of its trials. A study of another version is shown without it.
+fn learned(history: &History, goal: Goal, studied: &mut Studied) -> Result<(), Failure> {
+    let events = history.study_events(&studied.name).map_err(|error| ledger(&error))?;
+    let log = events.into_iter().map(serde_json::from_value).collect::<Result<Vec<_>, _>>();
+    let study: Result<Study, _> = serde_json::from_value(studied.json["study"].clone());
+    let (Ok(log), Ok(study)) = (log, study) else { return Ok(()) };
+    let standing = Standing::of(&study, &log);
+    let names = study.space.dimensions().iter().map(|dimension| dimension.name.clone());
+    let shares = importance(&study.space, &standing).unwrap_or_default();
+    studied.importance = names.zip(shares).collect();
+    studied.rungs = rungs(&study.pruner);
+    studied.believed = study.recommend_from(&standing).map(|best| {
+        let [mean, low, high] = [best.mean, best.low, best.high].map(|cost| goal.cost(cost));
+        Believed { number: best.trial, mean, low: low.min(high), high: low.max(high) }
+    });
+    Ok(())
+}
+
+/// Steps at which trials are judged; none where there are no rungs.
+fn rungs(pruner: &Pruner) -> Vec<u64> {
+    let asha = match pruner {
+        Pruner::Asha(asha) => *asha,
+        Pruner::Hyperband(hyperband) => Hyperband::asha(*hyperband, 0),
+        Pruner::None | Pruner::Median(_) | Pruner::Threshold(_) => return Vec::new(),
+    };
+    (0..).map_while(|rung| asha.level(rung)).collect()
 }
 
 /// What was measured of a trial.
@@ -78,10 +119,10 @@ fn metric(json: &Value, rows: &HashMap<TrialId, TrialRow>) -> String {
     of_trials.filter(|name| !name.is_empty()).or_else(of_recipe).unwrap_or_else(|| "valid.loss".to_owned())
 }
 
-/// Whether less of the metric is better.
-fn is_less(json: &Value, metric: &str) -> bool {
+/// Which way the metric is better, as the recipe of the study says.
+fn goal(json: &Value) -> Goal {
     match json["settled"]["objective"]["goal"].as_str() {
-        Some(goal) => goal != "max",
-        None => metric != "valid.accuracy",
+        Some("max") => Goal::Max,
+        Some(_) | None => Goal::Min,
     }
 }

@@ -1,5 +1,6 @@
 //! Lines over steps, tokens or time.
 
+use super::parallel::MANY;
 use super::svg::{Anchor, Scale, Svg, escaped};
 use super::unit::Unit;
 use crate::render::number::counted;
@@ -81,7 +82,7 @@ impl Chart<'_> {
         let name = format!("{} over {}", self.title, self.across.0);
         let mut svg = Svg::new(width, height, &name);
         svg.tell(&[
-            ("class", "curve".to_owned()),
+            ("class", format!("curve{}", if self.lines.len() > MANY { " many" } else { "" })),
             ("data-x", told((frame.0, frame.1), across, false)),
             ("data-y", told(places, if is_wide { (low, high) } else { room(low, high) }, is_wide)),
             ("data-across", self.across.0.to_owned()),

@@ -33,7 +33,7 @@ use dtrain_recipes::Bytes;
 pub(crate) use of_comparison::{Compared, of_comparison};
 pub(crate) use of_outlook::of_outlook;
 pub(crate) use of_plan::of_plan;
-pub(crate) use of_study::{Studied, Tried, of_study};
+pub(crate) use of_study::{Believed, Studied, Tried, of_study};
 pub(crate) use of_trial::{Curve, Shown, of_trial};
 use std::fmt::Write as _;
 use svg::escaped;

@@ -9,7 +9,6 @@ use super::slices::{progress, slices};
 use super::svg::escaped;
 use super::unit::{Unit, number};
 use crate::render::number::counted;
-use dtrain_planner::tune::importance;
 use dtrain_runner::ledger::{Sample, Status};
 use serde_json::Value;
 
@@ -29,6 +28,24 @@ pub(crate) struct Studied {
     pub(crate) is_less: bool,
     /// What was tried, by number.
     pub(crate) tried: Vec<Tried>,
+    /// The share of each dimension in what makes trials good.
+    pub(crate) importance: Vec<(String, f64)>,
+    /// Steps at which trials are judged.
+    pub(crate) rungs: Vec<u64>,
+    /// The trial that the study recommends.
+    pub(crate) believed: Option<Believed>,
+}
+
+/// The metric that is believed of a trial once luck is discounted, with its 90 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Believed {
+    /// Number of the trial.
+    pub(crate) number: u64,
+    /// The middle.
+    pub(crate) mean: f64,
+    /// The ends of the interval.
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 /// A trial of a study.
@@ -80,6 +97,10 @@ impl Tried {
         match self.source.as_str().or(named).unwrap_or("-") {
             "given" => "the plan's value".to_owned(),
             "sobol" => "space-filling".to_owned(),
+            "tpe" => "TPE".to_owned(),
+            "cma_es" => "CMA-ES".to_owned(),
+            "swarm" => "particle swarm".to_owned(),
+            "mutated" => "evolution".to_owned(),
             "model" => match self.source["model"]["improvement"].as_f64() {
                 Some(improvement) => format!("model, expected improvement {}", number(improvement)),
                 None => "model".to_owned(),
@@ -102,7 +123,7 @@ pub(crate) fn of_study(study: &Studied) -> String {
     if let Some(within) = within {
         let told = "a ring was pruned, a cross at the top failed; a point on the edge lies beyond it";
         let best = progress(metric, &strands, within, study.is_less);
-        let weights = weights(study, &dimensions, &strands);
+        let weights = weights(study);
         section(&mut page, "Progress", told, &format!("<div class=\"charts\">\n{best}{weights}</div>\n"));
         let told = "a line for each trial through what it tried; drag or scroll sideways where it is wide";
         if !axes.is_empty() {
@@ -120,7 +141,7 @@ pub(crate) fn of_study(study: &Studied) -> String {
     section(
         &mut page,
         "Curves of all trials",
-        "a dashed line where trials were pruned",
+        if study.rungs.is_empty() { "" } else { "dashed lines are the rungs at which trials are judged" },
         &curves(study, &strands, within),
     );
     section(&mut page, "Pruned and failed", "", &failed(study));
@@ -213,51 +234,43 @@ fn head(page: &mut String, study: &Studied, dimensions: &[Dimension], strands: &
             figures.extend(values.map(|(one, value)| (one.name.clone(), words(value))));
         }
     }
+    let recommended = study.believed.and_then(|best| {
+        let tried = study.tried.iter().find(|tried| tried.number == best.number)?;
+        let label = tried.label.as_ref()?;
+        let [mean, low, high] = [best.mean, best.low, best.high].map(number);
+        let number = best.number + 1;
+        Some(format!("recommended: trial {number} ({label}), believed {mean} (90 %: {low} to {high})"))
+    });
+    told.extend(recommended);
     header(page, &study.name, &told, &figures);
 }
 
-/// How much each dimension alone explains, as bars.
-fn weights(study: &Studied, dimensions: &[Dimension], strands: &[Strand]) -> String {
-    let sign = if study.is_less { 1.0 } else { -1.0 };
-    let known = strands.iter().filter(|strand| matches!(strand.end, End::Done | End::Pruned));
-    let known = known.filter_map(|strand| Some((strand.places.clone(), sign * strand.result?)));
-    let (places, costs): (Vec<_>, Vec<f64>) = known.unzip();
-    let mut shares: Vec<(&str, f64)> = dimensions
-        .iter()
-        .zip(importance(&places, &costs))
-        .filter_map(|(one, share)| Some((one.name.as_str(), share?)))
-        .collect();
+/// How much each dimension decides, as bars.
+fn weights(study: &Studied) -> String {
+    let mut shares: Vec<&(String, f64)> = study.importance.iter().collect();
     if shares.is_empty() {
         return String::new();
     }
     shares.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let rows = shares.iter().map(|(name, share)| {
+    let row = |(name, share): &(String, f64)| {
         let percent = 100.0 * share;
         format!(
-            "<li><span>{}</span><span>{percent:.0} %</span>\
-             <i><b style=\"width:{percent:.1}%\"></b></i></li>\n",
+            "<li><span>{}</span><span>{percent:.0} %</span><i><b style=\"width:{percent:.1}%\"></b></i></li>\n",
             escaped(name)
         )
-    });
-    let rows: String = rows.collect();
+    };
+    let rows: String = shares.into_iter().map(row).collect();
     format!(
         "<figure>\n<figcaption>importance</figcaption>\n<ul class=\"bars\">\n{rows}</ul>\n<p class=\"none\">the share of \
-         the variance of the ranks of {} that this param alone explains</p>\n</figure>\n",
-        escaped(&study.metric)
+         each param in what makes trials good (PED-ANOVA); all together 100 %</p>\n</figure>\n"
     )
 }
 
 /// The metric and the loss of all trials over steps.
 fn curves(study: &Studied, strands: &[Strand], within: Option<(f64, f64)>) -> String {
-    let mut pruned: Vec<f64> = study
-        .tried
-        .iter()
-        .filter(|tried| tried.end() == End::Pruned)
-        .filter_map(|tried| tried.metric.last().or_else(|| tried.loss.last()))
-        .map(|sample| step(sample.step))
-        .collect();
-    pruned.sort_by(f64::total_cmp);
-    pruned.dedup();
+    let last = |tried: &Tried| tried.metric.last().or_else(|| tried.loss.last()).map(|sample| sample.step);
+    let most = study.tried.iter().filter_map(last).max().unwrap_or(0);
+    let rungs: Vec<f64> = study.rungs.iter().filter(|rung| **rung <= most).map(|rung| step(*rung)).collect();
     let drawn = |key: &str, of: &dyn Fn(&Tried) -> &Vec<Sample>| {
         let lines: Vec<Line> =
             ordered(study, strands).filter_map(|(strand, tried)| line(strand, of(tried))).collect();
@@ -266,9 +279,9 @@ fn curves(study: &Studied, strands: &[Strand], within: Option<(f64, f64)>) -> St
             return String::new();
         }
         let within = if key == study.metric { edge(study, within, &lines) } else { None };
-        let guides = if pruned.len() <= 12 { pruned.as_slice() } else { &[] };
         let across = ("steps", Unit::Count);
-        Chart { title: key, across, unit: Unit::of(key), lines: &lines, within, guides, size: HALF }.drawn()
+        Chart { title: key, across, unit: Unit::of(key), lines: &lines, within, guides: &rungs, size: HALF }
+            .drawn()
     };
     let loss = if study.metric == "loss" { String::new() } else { drawn("loss", &|tried| &tried.loss) };
     let charts = drawn(&study.metric, &|tried| &tried.metric) + &loss;

@@ -35,6 +35,9 @@ pub(super) struct Strand {
     pub(super) words: String,
 }
 
+/// Lines from which on each is fainter.
+pub(super) const MANY: usize = 60;
+
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 330.0;
 
@@ -53,7 +56,8 @@ pub(super) fn parallel(axes: &[Axis], metric: &str, strands: &[Strand], range: (
     let up = |place: f64| BOTTOM - place.clamp(0.0, 1.0) * (BOTTOM - TOP);
     let result = super::svg::Scale::even(range, (0.0, 1.0));
     let mut svg = Svg::new(width, WITHOUT + 26.0, &format!("{metric} of each trial by what it tried"));
-    svg.tell(&[("class", "parallel".to_owned())]);
+    let many = if strands.len() > MANY { " many" } else { "" };
+    svg.tell(&[("class", format!("parallel{many}"))]);
     let mut ordered: Vec<&Strand> = strands.iter().collect();
     ordered.sort_by_key(|strand| (strand.is_best, strand.is_good));
     for strand in ordered {

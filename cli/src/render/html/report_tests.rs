@@ -2,7 +2,7 @@
 
 use super::of_trial::HOVER;
 use super::tests::{Element, elements};
-use super::{Compared, Curve, Shown, Studied, Tried, of_comparison, of_study, of_trial};
+use super::{Believed, Compared, Curve, Shown, Studied, Tried, of_comparison, of_study, of_trial};
 use crate::render::compare::tests::comparison;
 use crate::render::show::tests::trial;
 use dtrain_runner::ledger::{Note, Sample, Status};
@@ -215,7 +215,16 @@ fn study(count: u64) -> Studied {
     };
     let json = json!({ "study": { "space": space }, "steps": 1000 });
     let tried = (0..count).map(tried).collect();
-    Studied { name: "gpt-tune-1".into(), json, metric: "valid.loss".into(), is_less: true, tried }
+    Studied {
+        name: "gpt-tune-1".into(),
+        json,
+        metric: "valid.loss".into(),
+        is_less: true,
+        tried,
+        importance: vec![("train.learning_rate".into(), 0.75), ("params.optimizer".into(), 0.25)],
+        rungs: vec![111, 333],
+        believed: Some(Believed { number: 0, mean: 2.01, low: 2.0, high: 2.02 }),
+    }
 }
 
 #[test]
@@ -232,7 +241,15 @@ fn a_page_of_a_study_tells_of_every_trial() {
         assert!(of(&found, "path", "data-trial").contains(&number.as_str()), "{number}");
     }
     assert!(page.contains("30 trials: 20 completed, 5 pruned, 5 failed"), "{page}");
-    for told in ["a rank ran out of memory", "the plan&apos;s value", "importance", "adam&lt;b&gt;", "★ "] {
+    for told in [
+        "a rank ran out of memory",
+        "the plan&apos;s value",
+        "importance",
+        "75 %",
+        "believed 2.01 (90 %: 2 to 2.02)",
+        "adam&lt;b&gt;",
+        "★ ",
+    ] {
         assert!(page.contains(&told.replace("&apos;", "'")), "{told}");
     }
 }

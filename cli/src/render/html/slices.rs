@@ -80,10 +80,10 @@ fn spot(svg: &mut Svg, strand: &Strand, x: f64, up: Scale, within: (f64, f64)) {
     let y = strand.result.filter(|value| value.is_finite()).map(|v| up.at(v.clamp(within.0, within.1)));
     let attributes = format!("data-trial=\"{}\"", strand.number);
     match (strand.end, y) {
-        (End::Failed | End::Open, _) | (_, None) => {
+        (End::Failed, _) | (_, None) => {
             svg.cross((x, FRAME.2 + 4.0), "spot failed", &attributes, &strand.words)
         }
-        (End::Pruned, Some(y)) => svg.spot((x, y), 4.0, "spot ring", &attributes, &strand.words),
+        (End::Pruned | End::Open, Some(y)) => svg.spot((x, y), 4.0, "spot ring", &attributes, &strand.words),
         (End::Done, Some(y)) if strand.is_best => {
             svg.spot((x, y), 7.0, "spot best", &attributes, &strand.words)
         }

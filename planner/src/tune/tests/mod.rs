@@ -2,4 +2,6 @@
 
 mod chance;
 mod resume;
+mod runs;
+mod samplers;
 mod toys;
