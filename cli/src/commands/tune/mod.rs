@@ -37,6 +37,9 @@ const STEPS_LEAST: u64 = 20;
 /// How much shorter than the whole training a trial is.
 const SHORTER: u64 = 9;
 
+/// Values of a grid on a dimension that has too many.
+const GRID_LEVELS: u32 = 5;
+
 /// Other trials that the median pruner needs.
 const MEDIAN_TRIALS: usize = 4;
 
@@ -165,12 +168,12 @@ fn refuse_nothing(recipe: &Recipe, space: &Space) -> Result<(), Failure> {
 
 fn sampler(recipe: &Recipe, space: &Space) -> Sampler {
     match recipe.tune.sampler {
-        SamplerKind::Auto
-        | SamplerKind::Grid
-        | SamplerKind::Tpe
-        | SamplerKind::CmaEs
-        | SamplerKind::Swarm
-        | SamplerKind::Evolution => Sampler::Auto,
+        SamplerKind::Auto => Sampler::Auto,
+        SamplerKind::Grid => Sampler::Grid { levels: GRID_LEVELS },
+        SamplerKind::Tpe => Sampler::Tpe,
+        SamplerKind::CmaEs => Sampler::CmaEs,
+        SamplerKind::Swarm => Sampler::Swarm,
+        SamplerKind::Evolution => Sampler::Evolution,
         SamplerKind::Random => Sampler::Random,
         SamplerKind::Sobol => Sampler::Sobol,
         SamplerKind::Gaussian => Sampler::gaussian(space),
