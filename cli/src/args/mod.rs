@@ -15,8 +15,8 @@ pub(crate) use train::{
     EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ResumeArgs, RmArgs, ShowArgs,
-    TrialArgs,
+    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs,
+    RmArgs, ShowArgs, TrialArgs,
 };
 
 use crate::completion;
@@ -141,6 +141,10 @@ pub(crate) enum Command {
     /// Write trials for other tools: TensorBoard, MLflow, W&B, Prometheus, tables
     #[command(after_help = EXPORT_EXAMPLE)]
     Export(ExportArgs),
+
+    /// Write a report of a trial, of several side by side, or of a study, as one HTML file
+    #[command(after_help = REPORT_EXAMPLE)]
+    Report(ReportArgs),
 
     /// Print who ran, stopped or killed what, and where
     #[command(after_help = "Examples:\n  dtrain audit --since 7d\n  dtrain audit last --json")]
@@ -285,6 +289,14 @@ const EXPORT_EXAMPLE: &str = "Examples:
 Of what several ranks measure, the series of rank 0 has the name of its key, and that of rank 3 has
 `/rank_3` behind it. Nothing is overwritten without --force: then the same trials are written anew,
 and other runs in the same place stay. Formats in detail: docs/exporting.md.";
+
+const REPORT_EXAMPLE: &str = "\
+Examples:
+  dtrain report last
+  dtrain report tiny-1 tiny-2 -o compared.html
+  dtrain report --study tiny-tune-1
+
+The file needs nothing else: it can be sent, or opened without a network. Its name is printed.";
 
 const TUNE_EXAMPLE: &str = "Examples:
   dtrain tune recipe.toml --trials 12 --out tuned.json && dtrain run tuned.json

@@ -4,6 +4,7 @@ use super::LayerArgs;
 use crate::completion;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use std::path::PathBuf;
 
 /// A trial by name.
 #[derive(Args, Clone, Debug)]
@@ -202,4 +203,19 @@ pub(crate) struct CompareArgs {
     /// Print comma-separated values
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// A trial, or several to compare: their names, the beginnings of their ids, or `last` [default: last]
+    #[arg(value_name = "TRIAL", add = completion::trial())]
+    pub(crate) trials: Vec<String>,
+
+    /// Report on this study
+    #[arg(long, value_name = "NAME", conflicts_with = "trials", add = completion::study())]
+    pub(crate) study: Option<String>,
+
+    /// Write to this file [default: named after the trial or the study, in this folder]
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }

@@ -24,6 +24,7 @@ pub(crate) mod package;
 pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod recipe;
+pub(crate) mod report;
 pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod run;
@@ -85,6 +86,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Compare(args) => compare::run(context, &args),
         Command::Export(args) => export::run(context, &args),
         Command::Show(args) => show::run(context, &args),
+        Command::Report(args) => report::run(context, &args),
         Command::Note(args) => note::run(context, &args),
         Command::Rm(args) => rm::run(context, &args),
         Command::Gc(args) => gc::run(context, &args),

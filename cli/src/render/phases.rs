@@ -7,10 +7,10 @@ use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::Trial;
 
 /// The series of a phase, its name, and its prediction.
-type Phase = (&'static str, &'static str, fn(&Breakdown) -> f64);
+pub(super) type Phase = (&'static str, &'static str, fn(&Breakdown) -> f64);
 
 /// All phases, in the order of a step.
-const PHASES: [Phase; 6] = [
+pub(super) const PHASES: [Phase; 6] = [
     ("forward_seconds", "forward", |b| b.forward),
     ("backward_seconds", "backward", |b| b.backward),
     ("communication_seconds", "communication", |b| b.communication),
@@ -114,7 +114,7 @@ pub(super) fn bytes(value: f64) -> String {
 }
 
 /// A part of what the plan said of the candidate that was trained.
-fn predicted<T: serde::de::DeserializeOwned>(trial: &Trial, part: &str) -> Option<T> {
+pub(super) fn predicted<T: serde::de::DeserializeOwned>(trial: &Trial, part: &str) -> Option<T> {
     let choices = trial.plan.get("choices")?.as_array()?;
     let trained = choices.iter().find(|choice| choice.get("candidate") == Some(&trial.candidate))?;
     serde_json::from_value(trained.get("estimate")?.get(part)?.clone()).ok()

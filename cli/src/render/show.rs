@@ -76,7 +76,7 @@ fn head(trial: &Trial, style: Style) -> String {
 }
 
 /// The checkpoint of another trial that it begins with, and what differs.
-fn begins_with(trial: &Trial) -> String {
+pub(super) fn begins_with(trial: &Trial) -> String {
     let Some(Parent { label, step, weights_only, changes, .. }) = &trial.parent else { return String::new() };
     let how = if *weights_only { "begins with the weights of" } else { "continues" };
     let changes: String = changes.iter().map(|change| format!("    {change}\n")).collect();
@@ -84,7 +84,7 @@ fn begins_with(trial: &Trial) -> String {
 }
 
 /// Why a trial ended, in words.
-fn why(verdict: &Verdict) -> String {
+pub(crate) fn why(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(reason) => stopped(*reason).to_owned(),
         Verdict::Pruned => "ended early by the search".to_owned(),
@@ -95,7 +95,7 @@ fn why(verdict: &Verdict) -> String {
     }
 }
 
-fn stopped(reason: StopReason) -> &'static str {
+pub(super) fn stopped(reason: StopReason) -> &'static str {
     match reason {
         StopReason::Complete => "all steps completed",
         StopReason::Time => "time limit reached",
@@ -104,10 +104,15 @@ fn stopped(reason: StopReason) -> &'static str {
     }
 }
 
-/// `what  predicted  measured  deviation`, for what was predicted.
-fn predicted(trial: &Trial) -> Vec<Vec<String>> {
+/// The largest memory of any rank, in bytes.
+pub(super) fn peak(trial: &Trial) -> Option<f64> {
     let memory = trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
-    let memory = memory.filter_map(|summary| summary.max).reduce(f64::max);
+    memory.filter_map(|summary| summary.max).reduce(f64::max)
+}
+
+/// `what  predicted  measured  deviation`, for what was predicted.
+pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
+    let memory = peak(trial);
     let told = |name: &str, predicted: Option<f64>, measured: Option<f64>, show: &dyn Fn(f64) -> String| {
         let predicted = predicted?;
         let off = measured.map(|measured| deviation(measured, predicted)).unwrap_or_default();
@@ -244,7 +249,7 @@ fn parameters(trial: &Trial, all: bool) -> Vec<Vec<String>> {
     chosen.map(|param| vec![param.path.clone(), text(&param.value), param.source.word().to_owned()]).collect()
 }
 
-fn made_by(trial: &Trial) -> Vec<Vec<String>> {
+pub(super) fn made_by(trial: &Trial) -> Vec<Vec<String>> {
     let made = &trial.provenance;
     let mut lines = vec![vec!["dtrain".to_owned(), made.program.clone()]];
     if let Some(git) = &made.git {
@@ -273,7 +278,7 @@ fn notes(trial: &Trial, style: Style) -> Vec<Vec<String>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::render::history::tests::row;
     use crate::render::table::tests::plain;
@@ -284,7 +289,8 @@ mod tests {
 
     const NOW: u64 = 1_700_000_000_000;
 
-    fn trial() -> Trial {
+    /// A trial with two attempts that completed.
+    pub(crate) fn trial() -> Trial {
         let attempt = |number, from: Option<u64>, seconds: (u64, u64), ended| Attempt {
             number: AttemptId(number),
             from: from.map(StepId),

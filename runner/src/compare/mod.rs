@@ -8,7 +8,7 @@ mod results;
 
 pub use code::{Code, Revision};
 pub use curve::{buckets, smoothed};
-pub use results::{Call, Change, Figure, Unit, Value};
+pub use results::{Better, Call, Change, Figure, Unit, Value};
 
 use crate::fact::LedgerError;
 use crate::ledger::{History, Sample, Source, Status, Trial};

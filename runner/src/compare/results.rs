@@ -19,6 +19,9 @@ pub struct Figure {
     pub unit: Unit,
     /// The values; `None` where a trial has none.
     pub values: Vec<Option<Value>>,
+    /// Which way is better.
+    #[serde(skip)]
+    pub better: Better,
     /// Against the first trial; `None` for the first, and where either has no value.
     pub changes: Vec<Option<Change>>,
 }
@@ -76,11 +79,27 @@ pub enum Call {
 }
 
 /// Which way is better.
-#[derive(Clone, Copy, PartialEq)]
-enum Better {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Less is better.
     Less,
+    /// More is better.
     More,
+    /// Neither way, or nobody knows.
     Neither,
+}
+
+impl Figure {
+    /// The best value; `None` where neither way is better, or where fewer than two trials have one that differs.
+    pub fn best(&self) -> Option<f64> {
+        let values = || self.values.iter().flatten().map(|value| value.value);
+        let (least, most) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
+        match self.better {
+            Better::Less if least < most => Some(least),
+            Better::More if least < most => Some(most),
+            Better::Less | Better::More | Better::Neither => None,
+        }
+    }
 }
 
 /// All results that at least one trial has.
@@ -133,7 +152,7 @@ fn row(
         .enumerate()
         .map(|(index, value)| if index == 0 { None } else { Some(change(first?, (*value)?, better)) })
         .collect();
-    Figure { name: name.to_owned(), unit, values, changes }
+    Figure { name: name.to_owned(), unit, values, better, changes }
 }
 
 fn change(first: Value, other: Value, better: Better) -> Change {

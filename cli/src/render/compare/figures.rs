@@ -42,7 +42,7 @@ fn remark(change: &Change) -> String {
 }
 
 /// A value in its unit, with what it may be off by.
-fn measured(value: Value, unit: Unit) -> String {
+pub(crate) fn measured(value: Value, unit: Unit) -> String {
     let show = |number: f64| match unit {
         Unit::Plain => digits(number),
         Unit::Seconds => seconds(number),

@@ -5,6 +5,7 @@ mod csv;
 mod figures;
 
 pub(crate) use csv::compare_csv;
+pub(super) use figures::measured;
 
 use super::history::status;
 use super::sparkline::plot;
@@ -147,11 +148,11 @@ fn counted(differences: &[Difference], all: bool) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::render::table::tests::plain;
     use dtrain_protocol::TrialId;
-    use dtrain_runner::compare::{Call, Cell, Change, Code, Figure, Head, Revision, Unit, Value};
+    use dtrain_runner::compare::{Better, Call, Cell, Change, Code, Figure, Head, Revision, Unit, Value};
     use dtrain_runner::ledger::{Source, Status};
 
     fn cell(text: &str, source: Source) -> Option<Cell> {
@@ -166,14 +167,21 @@ mod tests {
     fn figure(name: &str, unit: Unit, a: Value, b: Value, call: Call) -> Figure {
         let difference = b.value - a.value;
         let change = Change { difference, relative: Some(difference / a.value), call };
-        Figure { name: name.into(), unit, values: vec![Some(a), Some(b)], changes: vec![None, Some(change)] }
+        Figure {
+            name: name.into(),
+            unit,
+            values: vec![Some(a), Some(b)],
+            better: Better::Less,
+            changes: vec![None, Some(change)],
+        }
     }
 
     fn value(value: f64, spread: f64) -> Value {
         Value { value, spread: (spread > 0.0).then_some(spread) }
     }
 
-    fn comparison() -> Comparison {
+    /// Two trials that differ.
+    pub(crate) fn comparison() -> Comparison {
         let head = |label: &str, status, age: u64| Head {
             id: TrialId("01J9ZQ6W3M0000000000000000".into()),
             label: label.into(),
@@ -218,6 +226,7 @@ mod tests {
                     name: "time to valid.loss 3.000".into(),
                     unit: Unit::Seconds,
                     values: vec![None, Some(value(1860.0, 0.0))],
+                    better: Better::Less,
                     changes: vec![None, None],
                 },
             ],

@@ -28,13 +28,38 @@ pub(super) fn time(step: &TimeOfStep) -> String {
 
 /// One bar for each stage, on a common scale up to what a rank may use.
 pub(super) fn memory(stages: &[MemoryOfStage], available: f64) -> String {
+    let (mut svg, scale, height) =
+        stacked(stages, available, "memory of a rank of each stage by category", bytes);
+    let limit = scale.at(available);
+    svg.line((limit, 4.0), (limit, height), "limit");
+    let place = (limit, height + 10.0);
+    svg.text(place, Anchor::Middle, "small", &format!("{} usable", bytes(available)));
+    svg.finished() + &of_largest(stages)
+}
+
+/// One bar for the plan, where there is one, and one for each rank, on a common scale; the legend is of the largest rank.
+/// `what` says what is shown.
+pub(super) fn ranks(
+    plan: Option<MemoryOfStage>,
+    ranks: Vec<MemoryOfStage>,
+    what: &str,
+    words: fn(f64) -> String,
+) -> String {
+    let legend = of_largest(&ranks);
+    let rows: Vec<MemoryOfStage> = plan.into_iter().chain(ranks).collect();
+    super::wide(&stacked(&rows, 0.0, what, words).0.finished()) + &legend
+}
+
+/// Bars with their names and sums, their scale up to `least` or more, and the height in which they stand.
+fn stacked(stages: &[MemoryOfStage], least: f64, what: &str, words: fn(f64) -> String) -> (Svg, Scale, f64) {
     const LEFT: f64 = 110.0;
     const RIGHT: f64 = 96.0;
     let row = if stages.len() > 12 { 20.0 } else { 32.0 };
     #[expect(clippy::cast_precision_loss, reason = "stages are few")]
     let height = 18.0 + row * stages.len() as f64;
-    let mut svg = Svg::new(WIDTH, height + 24.0, "memory of a rank of each stage by category");
-    let fullest = stages.iter().map(MemoryOfStage::total).fold(available, f64::max);
+    let below = if least > 0.0 { 24.0 } else { 0.0 };
+    let mut svg = Svg::new(WIDTH, height + below, what);
+    let fullest = stages.iter().map(MemoryOfStage::total).fold(least, f64::max);
     let scale = Scale::even((0.0, fullest), (LEFT, WIDTH - RIGHT));
     let mut y = 12.0;
     for stage in stages {
@@ -42,15 +67,16 @@ pub(super) fn memory(stages: &[MemoryOfStage], available: f64) -> String {
         svg.text((LEFT - 10.0, middle), Anchor::End, "label", &stage.name);
         parts(&mut svg, &stage.parts, stage.total(), scale, (y, row - 6.0));
         let end = scale.at(stage.total()) + 8.0;
-        svg.text((end, middle), Anchor::Start, "figure", &bytes(stage.total()));
+        svg.text((end, middle), Anchor::Start, "figure", &words(stage.total()));
         y += row;
     }
-    let limit = scale.at(available);
-    svg.line((limit, 4.0), (limit, height), "limit");
-    let place = (limit, height + 10.0);
-    svg.text(place, Anchor::Middle, "small", &format!("{} usable", bytes(available)));
+    (svg, scale, height)
+}
+
+/// The legend of the largest bar.
+fn of_largest(stages: &[MemoryOfStage]) -> String {
     let all = stages.iter().max_by(|a, b| a.total().total_cmp(&b.total()));
-    svg.finished() + &all.map_or_else(String::new, |stage| legend(&stage.parts, stage.total()))
+    all.map_or_else(String::new, |stage| legend(&stage.parts, stage.total()))
 }
 
 /// Parts side by side, labelled where there is room.
@@ -63,7 +89,8 @@ fn parts(svg: &mut Svg, parts: &[Part], whole: f64, scale: Scale, (y, height): (
         #[expect(clippy::cast_precision_loss, reason = "a few letters")]
         let room = part.name.chars().count() as f64 * LETTER + 8.0;
         if end - x > room && height > 20.0 {
-            svg.text(((x + end) / 2.0, y + height / 2.0), Anchor::Middle, "inside", &part.name);
+            let class = if part.tone == "idle" { "in-light" } else { "inside" };
+            svg.text(((x + end) / 2.0, y + height / 2.0), Anchor::Middle, class, &part.name);
         }
         before += part.value;
     }

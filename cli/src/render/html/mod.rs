@@ -3,21 +3,38 @@
 //! What made the plan says what is told (`of_plan`, `of_outlook`); the page and its drawings know only [`Report`].
 
 mod bars;
+mod chart;
+mod document;
 mod lanes;
+mod life;
+mod of_comparison;
 mod of_outlook;
 mod of_plan;
+mod of_study;
+mod of_trial;
+mod parallel;
+mod ranks;
 mod scatter;
+mod searched;
+mod slices;
 mod svg;
+mod unit;
 
+#[cfg(test)]
+mod report_tests;
 #[cfg(test)]
 mod tests;
 
 use crate::render::number::seconds;
+use document::{document, section};
 use dtrain_planner::choice::weighed::Weighed;
 use dtrain_planner::step::picture::Timeline;
 use dtrain_recipes::Bytes;
+pub(crate) use of_comparison::{Compared, of_comparison};
 pub(crate) use of_outlook::of_outlook;
 pub(crate) use of_plan::of_plan;
+pub(crate) use of_study::{Believed, Studied, Tried, of_study};
+pub(crate) use of_trial::{Curve, Shown, of_trial};
 use std::fmt::Write as _;
 use svg::escaped;
 
@@ -185,13 +202,7 @@ fn whole(bytes: Bytes) -> f64 {
 
 /// The report as a page.
 pub(crate) fn page(report: &Report) -> String {
-    let title = escaped(&report.title);
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{title}</title>\n\
-         <style>\n{}</style>\n</head>\n<body>\n<main>\n",
-        include_str!("style.css")
-    );
+    let mut page = String::new();
     head(&mut page, report);
     section(
         &mut page,
@@ -217,7 +228,13 @@ pub(crate) fn page(report: &Report) -> String {
     for source in &report.sources {
         _ = writeln!(page, "<p>{}</p>", escaped(source));
     }
-    page + "</footer>\n</main>\n</body>\n</html>\n"
+    page += "</footer>\n";
+    document(&report.title, &page, None)
+}
+
+/// A drawing that scrolls in a box of its own where the page is narrow.
+fn wide(drawing: &str) -> String {
+    format!("<div class=\"wide\" tabindex=\"0\">\n{drawing}</div>\n")
 }
 
 fn head(page: &mut String, report: &Report) {
@@ -231,10 +248,6 @@ fn head(page: &mut String, report: &Report) {
         _ = writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
     }
     page.push_str("</dl>\n</header>\n");
-}
-
-fn section(page: &mut String, title: &str, told: &str, body: &str) {
-    _ = writeln!(page, "<section>\n<h2>{title} <small>{told}</small></h2>\n{body}</section>");
 }
 
 fn losers(losers: &[Loser]) -> String {

@@ -41,13 +41,57 @@ pub(super) struct Area {
 pub(super) struct Svg {
     size: (f64, f64),
     name: String,
+    /// Further attributes of the element.
+    attributes: String,
     body: String,
 }
 
 impl Svg {
     /// An empty drawing; `name` says what it shows to those who cannot see it.
     pub(super) fn new(width: f64, height: f64, name: &str) -> Self {
-        Self { size: (width, height), name: escaped(name), body: String::new() }
+        Self { size: (width, height), name: escaped(name), attributes: String::new(), body: String::new() }
+    }
+
+    /// Further attributes of the element.
+    pub(super) fn tell(&mut self, attributes: &[(&str, String)]) {
+        for (name, value) in attributes {
+            _ = write!(self.attributes, " {name}=\"{}\"", escaped(value));
+        }
+    }
+
+    /// A line through places, broken where there is none, with `attributes` as they stand in the element.
+    ///
+    /// Places are told to a tenth and from the one before, which keeps a page of many points small.
+    pub(super) fn polyline(&mut self, places: &[Option<(f64, f64)>], attributes: &str, title: &str) {
+        let (mut shape, mut before) = (String::new(), None);
+        for place in places {
+            let Some((x, y)) = place.map(|(x, y)| (tenths(x), tenths(y))) else {
+                before = None;
+                continue;
+            };
+            match before {
+                None => {
+                    shape.push('M');
+                    told(&mut shape, x, false);
+                    told(&mut shape, y, true);
+                    shape.push('l');
+                    // A line of no length has an end that is seen.
+                    shape.push_str("0 0");
+                }
+                Some((from_x, from_y)) => {
+                    told(&mut shape, x - from_x, true);
+                    told(&mut shape, y - from_y, true);
+                }
+            }
+            before = Some((x, y));
+        }
+        if !shape.is_empty() {
+            _ = writeln!(
+                self.body,
+                "<path d=\"{shape}\"{attributes}><title>{}</title></path>",
+                escaped(title)
+            );
+        }
     }
 
     /// A rectangle, with what is said of it where it is pointed at.
@@ -88,6 +132,27 @@ impl Svg {
         self.close("circle", title);
     }
 
+    /// A dot with `attributes` as they stand in the element.
+    pub(super) fn spot(
+        &mut self,
+        (x, y): (f64, f64),
+        radius: f64,
+        class: &str,
+        attributes: &str,
+        title: &str,
+    ) {
+        let [x, y, radius] = [x, y, radius].map(number);
+        _ = write!(self.body, "<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" class=\"{class}\" {attributes}");
+        self.close("circle", Some(title));
+    }
+
+    /// A small cross with `attributes` as they stand in the element.
+    pub(super) fn cross(&mut self, (x, y): (f64, f64), class: &str, attributes: &str, title: &str) {
+        let [x, y] = [x - 4.0, y - 4.0].map(number);
+        _ = write!(self.body, "<path d=\"M{x} {y}l8 8m-8 0l8 -8\" class=\"{class}\" {attributes}");
+        self.close("path", Some(title));
+    }
+
     /// A straight line.
     pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
         let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(number);
@@ -122,9 +187,31 @@ impl Svg {
         let (width, height) = (number(self.size.0), number(self.size.1));
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
-             aria-label=\"{}\">\n{}</svg>\n",
-            self.name, self.body
+             aria-label=\"{}\"{}>\n{}</svg>\n",
+            self.name, self.attributes, self.body
         )
+    }
+}
+
+/// Tenths of a unit.
+#[expect(clippy::cast_possible_truncation, reason = "drawings are far smaller than 2^31 tenths")]
+fn tenths(value: f64) -> i32 {
+    (10.0 * value).round() as i32
+}
+
+/// A number of tenths, as short as it can be told; after another one a space or a sign stands before it.
+fn told(shape: &mut String, tenths: i32, is_next: bool) {
+    if tenths < 0 {
+        shape.push('-');
+    } else if is_next {
+        shape.push(' ');
+    }
+    let (whole, rest) = (tenths.unsigned_abs() / 10, tenths.unsigned_abs() % 10);
+    if whole > 0 || rest == 0 {
+        _ = write!(shape, "{whole}");
+    }
+    if rest > 0 {
+        _ = write!(shape, ".{rest}");
     }
 }
 
@@ -181,6 +268,33 @@ impl Scale {
         let first = (low / step - 1e-9).ceil();
         let marks = (0..=2 * count).map(|n| (first + f64::from(n)) * step);
         marks.take_while(|mark| *mark <= high + 1e-9 * step).collect()
+    }
+}
+
+impl Scale {
+    /// The largest value.
+    pub(super) fn largest(&self) -> f64 {
+        self.values.1
+    }
+
+    /// The scale of values that are counted in such units.
+    pub(super) fn in_units_of(self, unit: f64) -> Self {
+        Self { values: (self.values.0 / unit, self.values.1 / unit), ..self }
+    }
+
+    /// Round values to mark, at most about twice `count` also where ratios are equal.
+    pub(super) fn few_marks(&self, count: u32) -> Vec<f64> {
+        let marks = self.marks(count);
+        let most = 2 * count as usize;
+        if !self.is_logarithmic || marks.len() <= most {
+            return marks;
+        }
+        let decades: Vec<f64> = (decade(self.values.0)..=decade(self.values.1))
+            .map(|d| 10f64.powi(d))
+            .filter(|mark| *mark >= self.values.0 && *mark <= self.values.1)
+            .collect();
+        let every = decades.len().div_ceil(most).max(1);
+        decades.into_iter().step_by(every).collect()
     }
 }
 

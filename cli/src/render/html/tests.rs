@@ -13,11 +13,11 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 /// An element of a page: its name and attributes.
-type Element = (String, BTreeMap<String, String>);
+pub(super) type Element = (String, BTreeMap<String, String>);
 
 /// The elements of a page in order. Panics where the page is not well-formed: tags that do not match, attributes without
 /// quotes or twice, letters that must be escaped.
-fn elements(page: &str) -> Vec<Element> {
+pub(super) fn elements(page: &str) -> Vec<Element> {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a page says what it is");
     let (mut open, mut found) = (Vec::new(), Vec::new());
     while let Some(at) = rest.find('<') {

@@ -1,0 +1,150 @@
+//! What every page has: a document of HTML that needs nothing else, sections, tables.
+
+use super::svg::escaped;
+use std::fmt::Write as _;
+
+/// A policy that the browser holds the page to: nothing is fetched from anywhere.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+/// A page around its body. Its script only shows values under the pointer; without it nothing is missing.
+pub(super) fn document(title: &str, body: &str, script: Option<&str>) -> String {
+    let script = script.map(|code| format!("<script>\n{code}</script>\n")).unwrap_or_default();
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"/>\n<title>{}</title>\n\
+         <style>\n{}</style>\n</head>\n<body>\n<main>\n{body}</main>\n{script}</body>\n</html>\n",
+        escaped(title),
+        include_str!("style.css")
+    )
+}
+
+/// A part of the page; nothing where it has no body.
+pub(super) fn section(page: &mut String, title: &str, told: &str, body: &str) {
+    if !body.is_empty() {
+        let (title, told) = (escaped(title), escaped(told));
+        _ = writeln!(page, "<section>\n<h2>{title} <small>{told}</small></h2>\n{body}</section>");
+    }
+}
+
+/// Title, subtitle, lines, and figures with their names.
+pub(super) fn header(page: &mut String, title: &str, told: &[String], figures: &[(String, String)]) {
+    _ = writeln!(page, "<header>\n<h1>{}</h1>", escaped(title));
+    for line in told {
+        _ = writeln!(page, "<p>{}</p>", escaped(line));
+    }
+    page.push_str("<dl>\n");
+    for (name, value) in figures {
+        _ = writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(name), escaped(value));
+    }
+    page.push_str("</dl>\n</header>\n");
+}
+
+/// Letters from which on a cell has several lines.
+const LONG: usize = 44;
+
+/// A cell of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cell {
+    text: String,
+    class: &'static str,
+}
+
+impl Cell {
+    /// The best of its row or column.
+    pub(super) fn best(text: impl Into<String>) -> Self {
+        Self { text: format!("★ {}", text.into()), class: "best" }
+    }
+
+    /// What went wrong.
+    pub(super) fn bad(text: impl Into<String>) -> Self {
+        Self { text: text.into(), class: "bad" }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        let class = if text.chars().count() > LONG { "long" } else { "" };
+        Self { text, class }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+/// A table that scrolls in a box of its own; nothing where it has no rows. `titles` may be empty.
+pub(super) fn table(titles: &[&str], rows: &[Vec<Cell>]) -> String {
+    marked_table(titles, rows, |_| None)
+}
+
+/// The same, each row with the number of its trial, by which the script finds it.
+pub(super) fn marked_table(
+    titles: &[&str],
+    rows: &[Vec<Cell>],
+    mark: impl Fn(usize) -> Option<u64>,
+) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = "<div class=\"scroll\" tabindex=\"0\"><table class=\"plain\">\n".to_owned();
+    if !titles.is_empty() {
+        let titles: String =
+            titles.iter().map(|title| format!("<th scope=\"col\">{}</th>", escaped(title))).collect();
+        _ = writeln!(text, "<thead><tr>{titles}</tr></thead>");
+    }
+    text += "<tbody>\n";
+    for (number, row) in rows.iter().enumerate() {
+        let mark = mark(number).map(|trial| format!(" data-trial=\"{trial}\"")).unwrap_or_default();
+        let cells: String = row
+            .iter()
+            .map(|Cell { text, class }| {
+                let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+                format!("<td{class}>{}</td>", escaped(text))
+            })
+            .collect();
+        _ = writeln!(text, "<tr{mark}>{cells}</tr>");
+    }
+    text + "</tbody>\n</table></div>\n"
+}
+
+/// What is shown when it is opened.
+pub(super) fn folded(title: &str, body: &str) -> String {
+    if body.is_empty() {
+        return String::new();
+    }
+    format!("<details>\n<summary>{}</summary>\n{body}</details>\n", escaped(title))
+}
+
+/// A moment in words: `2026-11-24 19:42 UTC`.
+pub(super) fn moment(at_ms: u64) -> String {
+    let minutes = at_ms / 60_000;
+    let (year, month, day) = date(minutes / 1440);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60)
+}
+
+/// The date so many days after 1970-01-01 (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let is_early = month >= 10;
+    let of_month = day - (153 * month + 2) / 5 + 1;
+    (year + 400 * era + u64::from(is_early), if is_early { month - 9 } else { month + 3 }, of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_told_as_a_date() {
+        let told = [0, 951_782_399_000, 951_782_400_000, 1_735_689_599_000].map(moment);
+        let dates = ["1970-01-01 00:00", "2000-02-28 23:59", "2000-02-29 00:00", "2024-12-31 23:59"];
+        assert_eq!(told, dates.map(|date| format!("{date} UTC")));
+    }
+}

@@ -1,0 +1,201 @@
+//! What a page tells of several trials: what differs, what came of it, and their curves over each other.
+
+use super::chart::{Line, POINTS_MOST, look, reduced};
+use super::document::{Cell, document, header, section, table};
+use super::of_trial::{Across, HOVER, Shown, chart, views};
+use super::unit::{Unit, number};
+use crate::render::compare;
+use crate::render::history::status;
+use dtrain_runner::compare::{Comparison, Difference, Figure};
+use dtrain_runner::ledger::Trial;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Trials and how they compare.
+#[derive(Clone, Debug)]
+pub(crate) struct Compared {
+    /// What differs.
+    pub(crate) comparison: Comparison,
+    /// The trials in its order.
+    pub(crate) trials: Vec<Shown>,
+}
+
+/// The name of a trial in charts: `A` to `Z`, then `A2` and so on.
+fn letter(place: usize) -> String {
+    let letter = ('A'..='Z').nth(place % 26).unwrap_or('A');
+    if place < 26 { letter.to_string() } else { format!("{letter}{}", place / 26 + 1) }
+}
+
+/// The page of a comparison.
+pub(crate) fn of_comparison(compared: &Compared) -> String {
+    let Compared { comparison, trials } = compared;
+    let labels: Vec<&str> = comparison.trials.iter().map(|trial| trial.label.as_str()).collect();
+    let title = match labels.as_slice() {
+        [a, b] => format!("{a} and {b}"),
+        _ => format!("{} trials", labels.len()),
+    };
+    let mut page = String::new();
+    let told = labels.iter().enumerate().map(|(place, label)| {
+        let status = status(comparison.trials[place].status).text;
+        format!("{}  {label}: {status}, {}", letter(place), trials[place].trial.row.layout)
+    });
+    header(&mut page, &title, &told.collect::<Vec<_>>(), &[]);
+    let titles = titles(&labels);
+    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    let differing = comparison.params.iter().filter(|one| one.differs).count();
+    let told = format!("{differing} of {} params and settings", comparison.params.len());
+    section(&mut page, "What differs", &told, &differences(&titles, &comparison.params));
+    let told = "a star marks the best; ± is the median absolute deviation";
+    section(&mut page, "Results", told, &results(&titles, &comparison.results));
+    section(&mut page, "Paired by seed", "the same seed on both sides", &pairs(trials));
+    section(&mut page, "Curves", "rank 0; of attempts that overlap, the later one", &curves(trials));
+    section(&mut page, "Environment", "what differs", &differences(&titles, &comparison.environment));
+    section(&mut page, "Code", "", &code(&titles, comparison));
+    page += &format!("<footer><p>made by dtrain {}</p></footer>\n", env!("CARGO_PKG_VERSION"));
+    document(&title, &page, Some(HOVER))
+}
+
+fn titles(labels: &[&str]) -> Vec<String> {
+    let named = labels.iter().enumerate().map(|(place, label)| format!("{} {label}", letter(place)));
+    std::iter::once(String::new()).chain(named).collect()
+}
+
+fn differences(titles: &[&str], all: &[Difference]) -> String {
+    let differing = all.iter().filter(|one| one.differs);
+    let row = |one: &Difference| -> Vec<Cell> {
+        let values = one.values.iter().map(|cell| {
+            let text = cell.as_ref().map_or("-", |cell| cell.text.as_str());
+            Cell::from(text)
+        });
+        std::iter::once(Cell::from(one.name.as_str())).chain(values).collect()
+    };
+    table(titles, &differing.map(row).collect::<Vec<_>>())
+}
+
+fn results(titles: &[&str], results: &[Figure]) -> String {
+    let row = |figure: &Figure| -> Vec<Cell> {
+        let best = figure.best();
+        let values = figure.values.iter().map(|value| match value {
+            None => Cell::from("-"),
+            Some(value) => {
+                let words = compare::measured(*value, figure.unit);
+                if best == Some(value.value) { Cell::best(words) } else { words.into() }
+            }
+        });
+        std::iter::once(Cell::from(figure.name.as_str())).chain(values).collect()
+    };
+    table(titles, &results.iter().map(row).collect::<Vec<_>>())
+}
+
+fn code(titles: &[&str], comparison: &Comparison) -> String {
+    let revisions = comparison.code.revisions.iter().map(|revision| match revision {
+        None => Cell::from("no repository"),
+        Some(revision) if revision.patch.is_some() => Cell::from(format!(
+            "{}, with uncommitted changes (+{} −{} in {} files)",
+            short(&revision.commit),
+            revision.added,
+            revision.removed,
+            revision.files
+        )),
+        Some(revision) => Cell::from(short(&revision.commit)),
+    });
+    table(titles, &[std::iter::once(Cell::from("commit")).chain(revisions).collect()])
+}
+
+fn short(commit: &str) -> String {
+    commit.chars().take(10).collect()
+}
+
+/// A chart of each metric that any trial has.
+fn curves(trials: &[Shown]) -> String {
+    let keys: Vec<&str> = {
+        let mut seen = BTreeSet::new();
+        let all = trials.iter().flat_map(|shown| &shown.curves).map(|curve| curve.key.as_str());
+        all.filter(|key| !key.starts_with("system.") && !key.starts_with("gpu.") && seen.insert(*key))
+            .collect()
+    };
+    let tokens = trials.iter().all(|shown| shown.step_tokens().is_some());
+    let counted = trials.first().filter(|_| tokens).map(Shown::counted);
+    let drawn =
+        views(counted, |across, name| keys.iter().map(|key| over(trials, key, across, name)).collect());
+    let told: Vec<(String, String)> = trials
+        .iter()
+        .enumerate()
+        .map(|(place, shown)| (look(place), format!("{} {}", letter(place), shown.trial.row.label)))
+        .collect();
+    if drawn.is_empty() { drawn } else { drawn + &super::chart::legend(&told) }
+}
+
+fn over(trials: &[Shown], key: &str, across: Across, name: (&'static str, Unit)) -> String {
+    let lines = trials.iter().enumerate().filter_map(|(place, shown)| {
+        let curve = shown.curves.iter().find(|curve| curve.key == key)?;
+        // Of two points of a step the later attempt counts.
+        let mut by_step = BTreeMap::new();
+        for (attempt, samples) in &curve.attempts {
+            by_step.extend(
+                samples
+                    .iter()
+                    .map(|sample| (sample.step, (shown.place(*attempt, sample, across), sample.value))),
+            );
+        }
+        let mut points: Vec<(f64, f64)> = by_step.into_values().collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let letter = letter(place);
+        let name = format!("{letter} {}", shown.trial.row.label);
+        let most = if trials.len() > 4 { POINTS_MOST / 4 } else { POINTS_MOST / 2 };
+        Some(Line { name, mark: letter, class: look(place), trial: None, points: reduced(&points, most) })
+    });
+    chart(key, name, &lines.collect::<Vec<_>>()).drawn()
+}
+
+/// What a trial is but for its seed, and its seed.
+fn setting(trial: &Trial) -> (Vec<(&str, String)>, String) {
+    let is_seed = |path: &str| path == "train.seed" || path == "params.seed";
+    let (seeds, others): (Vec<_>, Vec<_>) = trial.params.iter().partition(|param| is_seed(&param.path));
+    let others = others.into_iter().map(|param| (param.path.as_str(), param.value.to_string())).collect();
+    (others, seeds.iter().map(|param| param.value.to_string()).collect::<Vec<_>>().join(","))
+}
+
+/// Half the width of the 90 % interval of a mean of `count` differences, in standard errors: the 95 % quantile of Student's t.
+fn students(count: usize) -> f64 {
+    const QUANTILES: [f64; 9] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833];
+    count.checked_sub(2).and_then(|place| QUANTILES.get(place)).copied().unwrap_or(1.8)
+}
+
+/// Settings that were trained with two or more of the same seeds, against the first of them.
+fn pairs(trials: &[Shown]) -> String {
+    let mut groups: Vec<(Vec<(&str, String)>, BTreeMap<String, (usize, f64)>)> = Vec::new();
+    for (place, shown) in trials.iter().enumerate() {
+        let Some(best) = shown.trial.row.best.filter(|best| best.is_finite()) else { continue };
+        let (others, seed) = setting(&shown.trial);
+        match groups.iter_mut().find(|(known, _)| *known == others) {
+            Some((_, seeds)) => _ = seeds.insert(seed, (place, best)),
+            None => groups.push((others, BTreeMap::from([(seed, (place, best))]))),
+        }
+    }
+    let Some(((_, first), others)) = groups.split_first() else { return String::new() };
+    let rows: Vec<Vec<Cell>> = others.iter().filter_map(|(_, seeds)| pair(first, seeds)).collect();
+    table(&["against the first", "seeds", "mean difference", "90 % interval", ""], &rows)
+}
+
+fn pair(first: &BTreeMap<String, (usize, f64)>, other: &BTreeMap<String, (usize, f64)>) -> Option<Vec<Cell>> {
+    let common = first.iter().filter_map(|(seed, (a, before))| {
+        other.get(seed).map(|(b, after)| (format!("{}–{}", letter(*a), letter(*b)), after - before))
+    });
+    let (names, differences): (Vec<String>, Vec<f64>) = common.unzip();
+    if differences.len() < 2 {
+        return None;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "trials are few")]
+    let count = differences.len() as f64;
+    let mean = differences.iter().sum::<f64>() / count;
+    let squares: f64 = differences.iter().map(|one| (one - mean).powi(2)).sum();
+    let reach = students(differences.len()) * (squares / (count - 1.0) / count).sqrt();
+    let call = if mean.abs() <= reach { "not distinguishable" } else { "distinguishable" };
+    Some(vec![
+        names.join(", ").into(),
+        differences.len().to_string().into(),
+        number(mean).into(),
+        format!("{} to {}", number(mean - reach), number(mean + reach)).into(),
+        call.into(),
+    ])
+}

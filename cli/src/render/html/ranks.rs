@@ -1,0 +1,102 @@
+//! Where the time of a step and the memory of each rank went, below what the plan said.
+
+use super::{MemoryOfStage, Part, bars, bytes};
+use crate::render::number::seconds;
+use crate::render::phases::{PHASES, predicted as planned};
+use dtrain_planner::{Breakdown, Memory};
+use dtrain_protocol::Rank;
+use dtrain_runner::ledger::Trial;
+
+/// Most ranks that are drawn.
+const RANKS_MOST: usize = 32;
+
+/// The mean, or the largest, of a series of each rank that has one.
+fn by_rank(trial: &Trial, key: &str, is_mean: bool) -> Vec<(Rank, f64)> {
+    let of = trial.figures.iter().filter(|summary| summary.key == key);
+    of.filter_map(|summary| Some((summary.rank, if is_mean { summary.mean } else { summary.max }?))).collect()
+}
+
+fn part(name: &str, value: f64, words: String, tone: &'static str) -> Part {
+    Part { name: name.to_owned(), value, words, tone }
+}
+
+/// Bars of the plan and of the ranks, those that have most of all at the top where there are too many.
+fn bars_of(
+    plan: Option<Vec<Part>>,
+    mut ranks: Vec<MemoryOfStage>,
+    what: &str,
+    words: fn(f64) -> String,
+) -> String {
+    let all = ranks.len();
+    if ranks.iter().all(|rank| rank.total() <= 0.0) {
+        return String::new();
+    }
+    if all > RANKS_MOST {
+        ranks.sort_by(|a, b| b.total().total_cmp(&a.total()));
+        ranks.truncate(RANKS_MOST);
+    }
+    let plan = plan.map(|parts| MemoryOfStage { name: "plan".to_owned(), parts });
+    let told = if all > RANKS_MOST {
+        format!("<p class=\"none\">the {RANKS_MOST} largest of {all} ranks</p>\n")
+    } else {
+        String::new()
+    };
+    bars::ranks(plan, ranks, what, words) + &told
+}
+
+/// A bar of seconds for each rank.
+pub(super) fn phases(trial: &Trial) -> String {
+    let plan: Option<Breakdown> = planned(trial, "breakdown");
+    let tones = ["forward", "backward", "sent", "idle", "optimizer", "overhead"];
+    let all: Vec<_> = PHASES.iter().zip(tones).collect();
+    let plan = plan.map(|plan| {
+        let parts = all.iter().map(|((_, name, of), tone)| part(name, of(&plan), seconds(of(&plan)), tone));
+        parts.collect()
+    });
+    let measured: Vec<_> =
+        all.iter().map(|((key, name, _), tone)| (by_rank(trial, key, true), *name, *tone)).collect();
+    let ranks = by_rank(trial, "step_seconds", true).into_iter().map(|(rank, step)| {
+        let mut parts: Vec<Part> = measured
+            .iter()
+            .filter_map(|(means, name, tone)| {
+                let (_, mean) = means.iter().find(|(of, _)| *of == rank)?;
+                Some(part(name, *mean, seconds(*mean), tone))
+            })
+            .collect();
+        let rest = step - parts.iter().map(|part| part.value).sum::<f64>();
+        if rest > 0.01 * step {
+            parts.push(part("rest", rest, seconds(rest), "messages"));
+        }
+        MemoryOfStage { name: format!("rank {}", rank.0), parts }
+    });
+    bars_of(plan, ranks.collect(), "time of a step of each rank by phase", seconds)
+}
+
+/// A bar of bytes for each rank.
+pub(super) fn memory(trial: &Trial) -> String {
+    let plan: Option<Memory> = planned(trial, "memory");
+    let words = ["weights", "gradients", "optimizer", "activations, rest"];
+    let tones = ["weights", "gradients", "optimizer", "forward"];
+    let parts = |values: [f64; 4]| -> Vec<Part> {
+        let named = words.into_iter().zip(values).zip(tones);
+        named.map(|((name, value), tone)| part(name, value, bytes(value), tone)).collect()
+    };
+    let plan = plan.map(|plan| {
+        let [weights, gradients, optimizer] =
+            [plan.weights, plan.gradients, plan.optimizer].map(super::whole);
+        let rest = super::whole(plan.total()) - weights - gradients - optimizer;
+        parts([weights, gradients, optimizer, rest])
+    });
+    let held = ["weights_bytes", "gradients_bytes", "optimizer_bytes"].map(|key| by_rank(trial, key, false));
+    let ranks = by_rank(trial, "memory_bytes", false).into_iter().map(|(rank, peak)| {
+        let of =
+            |all: &Vec<(Rank, f64)>| all.iter().find(|(of, _)| *of == rank).map_or(0.0, |(_, most)| *most);
+        let [weights, gradients, optimizer] = [of(&held[0]), of(&held[1]), of(&held[2])];
+        let rest = (peak - weights - gradients - optimizer).max(0.0);
+        MemoryOfStage {
+            name: format!("rank {}", rank.0),
+            parts: parts([weights, gradients, optimizer, rest]),
+        }
+    });
+    bars_of(plan, ranks.collect(), "peak memory of each rank by category", bytes)
+}
