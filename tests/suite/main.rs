@@ -35,3 +35,4 @@ mod store;
 mod tidy;
 mod tune;
 mod viewers;
+mod watch;

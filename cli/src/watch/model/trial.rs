@@ -114,6 +114,32 @@ impl RankFigures {
 }
 
 impl Trial {
+    /// A trial of which nothing is known.
+    #[cfg(test)]
+    pub(crate) fn new(label: &str, objective: &str) -> Self {
+        Self {
+            id: TrialId("01J".into()),
+            label: label.into(),
+            study: None,
+            status: Status::Created,
+            verdict: None,
+            layout: "one rank".into(),
+            hosts: 1,
+            expected: Expected { steps: 0, limit: None, step_seconds: None, unit: "samples" },
+            rate: None,
+            memory: None,
+            objective: objective.into(),
+            started_ms: None,
+            attempt: 0,
+            figures: Figures::default(),
+            curves: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            places: Vec::new(),
+            events: VecDeque::new(),
+            heard_ms: 0,
+        }
+    }
+
     /// What the history has of a trial; `expected` is what its plan promised.
     pub(crate) fn of(known: &ledger::Trial, expected: Expected, hosts: u32) -> Self {
         let row = &known.row;
