@@ -246,6 +246,7 @@ pub(crate) fn expected(plan: &Plan) -> Expected {
         limit: plan.recipe.objective.stop.time.map(|time| time.0),
         step_seconds: best.estimate.as_ref().map(|estimate| estimate.step.0),
         unit: unit(plan),
+        metric: plan.recipe.objective.metric.name().to_owned(),
     }
 }
 

@@ -102,6 +102,7 @@ pub(crate) fn recipe() -> Recipe {
         ranges: BTreeMap::new(),
         objective: Objective {
             metric: Metric::ValidLoss,
+            goal: None,
             stop: Stop { tokens: Some(Tokens(20_000_000)), ..Stop::default() },
         },
         train: Train {

@@ -1,7 +1,7 @@
 //! All one rank must know for one attempt. Nothing is left to decide.
 
 use crate::{Action, Arrangement, AttemptId, Rank, StepId, TrialId};
-use dtrain_recipes::{Data, Metric, Model, Optimizer, Schedule};
+use dtrain_recipes::{Data, Goal, Metric, Model, Optimizer, Schedule};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -90,8 +90,26 @@ pub struct RunUntil {
     /// Seconds of the same limit that earlier attempts trained.
     #[serde(default)]
     pub spent_seconds: f64,
-    /// Metric and value at which training is complete.
-    pub target: Option<(Metric, f64)>,
+    /// What completes the training.
+    pub target: Option<Target>,
+}
+
+/// A value of a metric that is to be reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// The metric.
+    pub metric: Metric,
+    /// Which way it is better.
+    pub goal: Goal,
+    /// In the units of the metric.
+    pub value: f64,
+}
+
+impl Target {
+    /// Whether a value of a metric reaches it.
+    pub fn is_reached(&self, metric: &str, value: f64) -> bool {
+        self.metric.name() == metric && self.goal.is_reached(value, self.value)
+    }
 }
 
 /// Where a rank runs.

@@ -50,6 +50,13 @@ pub enum Event {
         /// Share of samples (tokens, for a decoder) whose most likely class was right; `None` where a program does not tell it.
         accuracy: Option<f64>,
     },
+    /// Figures that a program reports under names of its own.
+    Metrics {
+        /// Steps completed.
+        step: StepId,
+        /// Each with its name; none twice.
+        figures: Vec<NamedFigure>,
+    },
     /// This rank's part of the checkpoint is durable under the `.partial` folder.
     Saved {
         /// Steps completed in it.
@@ -80,6 +87,16 @@ pub enum Event {
     },
     /// The rank cannot go on and exits with 1.
     Failed(Failure),
+}
+
+/// A figure with a name, such as `val/f1`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NamedFigure {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    #[serde(with = "crate::number")]
+    pub value: f64,
 }
 
 /// Figures of one completed step.

@@ -31,11 +31,12 @@ pub use ability::{Untrainable, cannot_run, cannot_train};
 pub use action::{Action, Pass, Toward};
 pub use arrangement::{Arrangement, ContextExchange, Ends, RankOrder};
 pub use assignment::{
-    Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, TlsIdentity, Training, WaitLimits,
+    Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, Target, TlsIdentity, Training, WaitLimits,
 };
 pub use checkpoint::{FileEntry, Manifest, OwnState, Piece, SavedFile, Slice, Tensor, TensorKind};
 pub use event::{
-    Event, Failure, GradientNoise, HeldBytes, Order, PhaseTimes, Stamped, StepFigures, StopReason,
+    Event, Failure, GradientNoise, HeldBytes, NamedFigure, Order, PhaseTimes, Stamped, StepFigures,
+    StopReason,
 };
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use inputs::{InputFile, Inputs};

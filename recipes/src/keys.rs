@@ -184,15 +184,17 @@ pub const KEYS: &[Key] = keys![
     "data.target", Shape::Text, Optional("required for csv"), CLASSES, "Name of the column with the class";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
-    "objective.metric", OneOf(&["valid.loss", "valid.accuracy"]), Default("\"valid.loss\""), ANY,
-        "Metric to optimise";
+    "objective.metric", Shape::Metric, Default("\"valid.loss\""), ANY,
+        "Metric to optimise: valid.loss, valid.accuracy, or of a command any that it reports";
+    "objective.goal", OneOf(&["min", "max"]), Optional("valid.loss: min; valid.accuracy: max; required of another metric"), ANY,
+        "Which way the metric is better";
     "objective.stop.steps", Shape::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
     "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), OURS, "Stop after this many samples";
     "objective.stop.tokens", Shape::Tokens, Optional(NO_LIMIT), OURS, "Stop after this many tokens";
     "objective.stop.epochs", Shape::Epochs, Optional(NO_LIMIT), OURS, "Stop after this many passes over the training data";
     "objective.stop.time", Shape::Time, Optional(NO_LIMIT), OURS,
         "Stop after this much training time, over all attempts";
-    "objective.stop.target", Shape::Level, Optional("no target"), OURS, "Stop when the metric reaches this value";
+    "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
 
     "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), OURS, "Optimizer";
     "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), OURS, "Decay of the first moment; momentum for sgd";

@@ -36,7 +36,7 @@ pub use document::{Document, Leaf};
 pub use extends::extended;
 pub use model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
 pub use network::Network;
-pub use objective::{Metric, Objective, Stop};
+pub use objective::{Goal, Metric, Objective, Stop};
 pub use params::{ParamRange, ParamValue, Within};
 pub use problem::{Problem, render_all};
 pub use recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};

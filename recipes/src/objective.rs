@@ -2,26 +2,103 @@
 
 use crate::units::{Samples, Seconds, Tokens};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What is to be reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
     /// Metric to optimise.
     pub metric: Metric,
+    /// Which way it is better, as the recipe says; [`Objective::goal`] knows it of every metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<Goal>,
     /// When training ends; the first condition that holds. At least one of `steps`, `samples`,
     /// `tokens`, `epochs` or `time` is set, but for a foreign command, which ends by itself.
     pub stop: Stop,
 }
 
 /// A figure of merit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub enum Metric {
-    /// Mean cross-entropy over the validation samples, in nats; lower is better.
-    #[serde(rename = "valid.loss")]
+    /// `valid.loss`: mean cross-entropy over the validation samples, in nats; lower is better.
     ValidLoss,
-    /// Share of validation samples classified right; higher is better.
-    #[serde(rename = "valid.accuracy")]
+    /// `valid.accuracy`: share of validation samples classified right; higher is better.
     ValidAccuracy,
+    /// One that a program reports under this name.
+    Named(String),
+}
+
+/// Which way a metric is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// Lower is better.
+    Min,
+    /// Higher is better.
+    Max,
+}
+
+impl Metric {
+    /// As recipes and the history call it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::ValidLoss => "valid.loss",
+            Self::ValidAccuracy => "valid.accuracy",
+            Self::Named(name) => name,
+        }
+    }
+}
+
+impl From<String> for Metric {
+    fn from(name: String) -> Self {
+        match name.as_str() {
+            "valid.loss" => Self::ValidLoss,
+            "valid.accuracy" => Self::ValidAccuracy,
+            _ => Self::Named(name),
+        }
+    }
+}
+
+impl From<Metric> for String {
+    fn from(metric: Metric) -> Self {
+        metric.name().to_owned()
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Goal {
+    /// A value turned so that smaller is better.
+    pub fn cost(self, value: f64) -> f64 {
+        match self {
+            Self::Min => value,
+            Self::Max => -value,
+        }
+    }
+
+    /// Whether a value is at least as good as another.
+    pub fn is_reached(self, value: f64, target: f64) -> bool {
+        match self {
+            Self::Min => value <= target,
+            Self::Max => value >= target,
+        }
+    }
+}
+
+impl Objective {
+    /// Which way the metric is better.
+    pub fn goal(&self) -> Goal {
+        match self.metric {
+            Metric::ValidLoss => Goal::Min,
+            Metric::ValidAccuracy => Goal::Max,
+            Metric::Named(_) => self.goal.unwrap_or(Goal::Min),
+        }
+    }
 }
 
 /// When training ends.

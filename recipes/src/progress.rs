@@ -1,43 +1,22 @@
 //! How the lines of a foreign program tell of its progress: a template such as `step {step} * loss {loss}`.
 
-use std::fmt;
-
 /// Longest part of a line that is looked at, in bytes.
 const LONGEST: usize = 4096;
 
-/// What a template can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Figure {
-    /// Steps completed.
-    Step,
-    /// Training loss.
-    Loss,
-    /// Tokens, or samples, of the step.
-    Tokens,
-    /// Seconds of the step.
-    Seconds,
-    /// Learning rate of the step.
-    LearningRate,
-    /// Norm of the gradient.
-    GradientNorm,
-    /// Validation loss.
-    ValidLoss,
-    /// Share of the validation samples that were read right.
-    ValidAccuracy,
-}
+/// Names that dtrain itself knows; every other name is that of a metric.
+pub const KNOWN: [&str; 8] =
+    ["step", "loss", "tokens", "seconds", "learning_rate", "gradient_norm", "valid_loss", "valid_accuracy"];
 
-impl Figure {
-    /// All, as a template spells them.
-    pub const NAMES: [(&'static str, Self); 8] = [
-        ("step", Self::Step),
-        ("loss", Self::Loss),
-        ("tokens", Self::Tokens),
-        ("seconds", Self::Seconds),
-        ("learning_rate", Self::LearningRate),
-        ("gradient_norm", Self::GradientNorm),
-        ("valid_loss", Self::ValidLoss),
-        ("valid_accuracy", Self::ValidAccuracy),
-    ];
+/// Names that say when a line was printed, and measure nothing by themselves.
+const NO_RESULTS: [&str; 3] = ["step", "tokens", "seconds"];
+
+/// Longest name of a metric, in bytes.
+const LONGEST_NAME: usize = 128;
+
+/// Whether a metric can be called so: 1 to 128 letters, digits, or any of `_ . / : @ -`.
+pub fn is_metric_name(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_./:@-".contains(c);
+    !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_part)
 }
 
 /// A checked template.
@@ -52,7 +31,7 @@ enum Part {
     Text(String),
     Blanks,
     Anything,
-    Number(Figure),
+    Number(String),
 }
 
 /// What is wrong with a template.
@@ -61,19 +40,15 @@ pub enum TemplateError {
     /// A brace without its other half.
     #[error("`{{` and `}}` enclose the name of a metric, such as `{{step}}`")]
     Brace,
-    /// A name that no figure has.
-    #[error("unknown metric `{0}`; known are {names}", names = names())]
+    /// No metric can be called so.
+    #[error("`{0}` cannot be the name of a metric: expected letters, digits, and `_ . / : @ -`")]
     Name(String),
-    /// A figure that is named twice.
+    /// A metric that is named twice.
     #[error("`{{{0}}}` occurs twice")]
     Twice(String),
-    /// Nothing says where training is.
-    #[error("it needs `{{step}}`, and `{{loss}}` or `{{valid_loss}}`")]
+    /// It reads no result.
+    #[error("it reads no metric, such as `{{loss}}` or `{{val/f1}}`")]
     Nothing,
-}
-
-fn names() -> String {
-    Figure::NAMES.map(|(name, _)| name).join(", ")
 }
 
 impl Template {
@@ -98,15 +73,16 @@ impl Template {
             parts.push(part);
             rest = after;
         }
-        let has = |figure| parts.contains(&Part::Number(figure));
-        if !has(Figure::Step) || !(has(Figure::Loss) || has(Figure::ValidLoss)) {
+        let is_result =
+            |part: &Part| matches!(part, Part::Number(name) if !NO_RESULTS.contains(&name.as_str()));
+        if !parts.iter().any(is_result) {
             return Err(TemplateError::Nothing);
         }
         Ok(Self(parts))
     }
 
-    /// The figures that a line tells; `None` when it is another line.
-    pub fn read(&self, line: &str) -> Option<Vec<(Figure, f64)>> {
+    /// The numbers of a line, by name; `None` when it is another line.
+    pub fn read(&self, line: &str) -> Option<Vec<(&str, f64)>> {
         let end = (0..=line.len().min(LONGEST)).rev().find(|at| line.is_char_boundary(*at))?;
         let line = &line[..end];
         line.char_indices().find_map(|(at, _)| {
@@ -120,7 +96,7 @@ impl Template {
 }
 
 /// Whether `line` begins as `parts` say; what they name is added to `found`.
-fn follows(parts: &[Part], line: &str, found: &mut Vec<(Figure, f64)>) -> bool {
+fn follows<'t>(parts: &'t [Part], line: &str, found: &mut Vec<(&'t str, f64)>) -> bool {
     let Some((part, others)) = parts.split_first() else { return true };
     match part {
         Part::Text(text) => line.strip_prefix(text.as_str()).is_some_and(|rest| follows(others, rest, found)),
@@ -130,7 +106,7 @@ fn follows(parts: &[Part], line: &str, found: &mut Vec<(Figure, f64)>) -> bool {
         }
         Part::Number(figure) => {
             let Some((value, length)) = number(line) else { return false };
-            found.push((*figure, value));
+            found.push((figure.as_str(), value));
             follows(others, &line[length..], found) || {
                 found.pop();
                 false
@@ -163,53 +139,62 @@ fn number(text: &str) -> Option<(f64, usize)> {
 /// The figure that a text begins with, and what follows it.
 fn figure(text: &str) -> Result<(Part, &str), TemplateError> {
     let (name, rest) = text[1..].split_once('}').ok_or(TemplateError::Brace)?;
-    let figure = Figure::NAMES.iter().find(|(known, _)| *known == name.trim());
-    let (_, figure) = figure.ok_or_else(|| TemplateError::Name(name.trim().to_owned()))?;
-    Ok((Part::Number(*figure), rest))
-}
-
-impl fmt::Display for Figure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, figure)| figure == self).map_or("", |(name, _)| *name);
-        f.write_str(name)
+    let name = name.trim();
+    if is_metric_name(name) {
+        Ok((Part::Number(name.to_owned()), rest))
+    } else {
+        Err(TemplateError::Name(name.to_owned()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Figure::{LearningRate, Loss, Step, Tokens, ValidLoss};
 
-    fn read(template: &str, line: &str) -> Option<Vec<(Figure, f64)>> {
-        Template::parse(template).expect("a template").read(line)
+    fn read(template: &str, line: &str) -> Option<Vec<(String, f64)>> {
+        let template = Template::parse(template).expect("a template");
+        let found = template.read(line)?;
+        Some(found.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
     #[test]
     fn lines_of_other_trainers_are_read() {
-        let check = |template: &str, line: &str, expected: &[(Figure, f64)]| {
-            assert_eq!(read(template, line).as_deref(), Some(expected), "{template}: {line}");
+        let check = |template: &str, line: &str, expected: &[(&str, f64)]| {
+            let expected: Vec<(String, f64)> =
+                expected.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+            assert_eq!(read(template, line), Some(expected), "{template}: {line}");
         };
-        check("step {step} loss {loss}", "[rank 0] step 12   loss 0.25.", &[(Step, 12.0), (Loss, 0.25)]);
-        check("iter {step}: loss {loss},", "iter 40: loss 2.31, time 81 ms", &[(Step, 40.0), (Loss, 2.31)]);
+        check("Accuracy: * ({accuracy}%)", "Accuracy: 9813/10000 (98%)", &[("accuracy", 98.0)]);
+        check(
+            "epoch {step} * f1 {val/f1} auc {val.auc}",
+            "epoch 3 | f1 0.5 auc 0.75",
+            &[("step", 3.0), ("val/f1", 0.5), ("val.auc", 0.75)],
+        );
+        check("step {step} loss {loss}", "[rank 0] step 12   loss 0.25.", &[("step", 12.0), ("loss", 0.25)]);
+        check(
+            "iter {step}: loss {loss},",
+            "iter 40: loss 2.31, time 81 ms",
+            &[("step", 40.0), ("loss", 2.31)],
+        );
         check(
             "step={step} * loss={loss}",
             "step=3 lr=1e-3 x loss=nope loss=-1e-2",
-            &[(Step, 3.0), (Loss, -0.01)],
+            &[("step", 3.0), ("loss", -0.01)],
         );
         check(
             "{step}/* lr {learning_rate} loss {loss}",
             "1,200/5,000 lr 3e-4 loss 4",
-            &[(Step, 1200.0), (LearningRate, 3e-4), (Loss, 4.0)],
+            &[("step", 1200.0), ("learning_rate", 3e-4), ("loss", 4.0)],
         );
         check(
             "Epoch {step} * val_loss: {valid_loss}",
             "Epoch 2 - é - val_loss: 0.5000 - x",
-            &[(Step, 2.0), (ValidLoss, 0.5)],
+            &[("step", 2.0), ("valid_loss", 0.5)],
         );
         check(
             "{tokens} tokens, step {step}, loss {loss}",
             "8192 tokens, step 1, loss 1",
-            &[(Tokens, 8192.0), (Step, 1.0), (Loss, 1.0)],
+            &[("tokens", 8192.0), ("step", 1.0), ("loss", 1.0)],
         );
         let nan = read("step {step} loss {loss}", "step 1 loss nan").expect("a line of training");
         assert!(nan[1].1.is_nan());
@@ -224,12 +209,12 @@ mod tests {
     }
 
     #[test]
-    fn a_template_says_where_training_is() {
+    fn a_template_reads_a_result() {
         let wrong = |text: &str| Template::parse(text).expect_err(text).to_string();
-        assert_eq!(wrong("loss {loss}"), "it needs `{step}`, and `{loss}` or `{valid_loss}`");
-        assert_eq!(wrong("step {step}"), wrong("loss {loss}"));
+        assert_eq!(wrong("step {step}"), "it reads no metric, such as `{loss}` or `{val/f1}`");
+        assert_eq!(wrong("no braces"), wrong("{step} {seconds} {tokens}"));
         assert_eq!(wrong("{step} {step} {loss}"), "`{step}` occurs twice");
         assert_eq!(wrong("{step loss {loss"), "`{` and `}` enclose the name of a metric, such as `{step}`");
-        assert!(wrong("{stpe} {loss}").starts_with("unknown metric `stpe`; known are step, loss, tokens"));
+        assert!(wrong("{val f1} {loss}").starts_with("`val f1` cannot be the name of a metric"));
     }
 }

@@ -78,6 +78,7 @@ fn shape(shape_of: Shape) -> Value {
         Shape::Above(low, high) => json!({ "type": "number", "exclusiveMinimum": low, "maximum": high }),
         Shape::Below(low, high) => json!({ "type": "number", "minimum": low, "exclusiveMaximum": high }),
         Shape::Level => either(number(), percentage()),
+        Shape::Metric => json!({ "type": "string", "pattern": "^[A-Za-z0-9_./:@-]{1,128}$" }),
         Shape::Share => either(json!({ "type": "number", "minimum": 0, "maximum": 1 }), percentage()),
         Shape::Part => either(json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }), percentage()),
         Shape::Epochs => either(json!({ "type": "number", "exclusiveMinimum": 0 }), quantity("3 epochs")),

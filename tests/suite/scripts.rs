@@ -138,3 +138,77 @@ fn params_are_recorded_shown_compared_and_filtered() {
     let planned = text(&house, &["plan", recipe]);
     assert!(planned.contains("--lr=0.000316") && planned.contains("log = [1e-5, 0.01]"), "{planned}");
 }
+
+/// Reports two metrics through the Python file of dtrain, and prints a third one.
+const METRICS: &str = r#"import sys, time
+sys.path.insert(0, PYTHON)
+import dtrain
+lr = dtrain.params(lr=1.0, depth=3)
+assert lr == {"lr": 0.5, "depth": 3}, lr
+for epoch in range(1, 201):
+    dtrain.report(step=epoch, **{"val/f1": epoch / 100, "val/loss": float("nan") if epoch == 2 else 1 / epoch})
+    print(f"epoch {epoch} accuracy: {epoch / 2}%", flush=True)
+    if dtrain.should_prune():
+        open("asked", "w").write(str(epoch))
+        break
+    time.sleep(0.02)
+"#;
+
+const METRICS_RECIPE: &str = r#"name = "metrics"
+[model]
+kind = "command"
+argv = ["python3", "train.py"]
+progress = ["epoch {step} accuracy: {accuracy}%"]
+[params]
+lr = 0.5
+[objective]
+metric = "val/f1"
+goal = "max"
+stop = { target = 0.3 }
+"#;
+
+/// `runner/python`, as Python writes a text.
+fn python_folder() -> String {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../runner/python");
+    format!("{:?}", folder.canonicalize().expect("it is in the repository"))
+}
+
+#[test]
+fn a_script_reports_any_metric_and_ends_at_the_target_of_one() {
+    let house = House::default();
+    house.file("train.py", METRICS.replace("PYTHON", &python_folder()));
+    let recipe = house.file("recipe.toml", METRICS_RECIPE);
+    house.expect(0, ["run", recipe.to_str().expect("UTF-8")]);
+    let trial = newest(&house);
+    let figure = |key: &str| trial.figures.iter().find(|f| f.key == key).unwrap_or_else(|| panic!("{key}"));
+    let reached = figure("val/f1").max.expect("reported");
+    assert!((0.3..1.0).contains(&reached), "it was ended at its target: {reached}");
+    assert_eq!((trial.row.best, trial.row.objective.as_str()), (Some(reached), "val/f1"));
+    assert!(
+        trial.verdict.as_ref().is_some_and(|v| format!("{v:?}").contains("Target")),
+        "{:?}",
+        trial.verdict
+    );
+    assert_eq!((figure("accuracy").min, figure("val/loss").min_step), (Some(0.5), figure("val/f1").max_step));
+    let unmeasured = ["valid.accuracy", "tokens_per_second", "learning_rate", "memory_bytes"];
+    assert!(trial.figures.iter().all(|f| !unmeasured.contains(&f.key.as_str())), "{:?}", trial.figures);
+    assert!(house.path().join("asked").exists(), "the script ended by itself");
+
+    let list = text(&house, &["history", "--where", "val/f1>=0.3 and accuracy>0", "--by", "best"]);
+    assert!(list.contains("metrics-1") && list.contains(&format!("{reached:.4}")), "{list}");
+    assert!(!text(&house, &["history", "--where", "accuracy<0"]).contains("metrics-1"));
+    let page = text(&house, &["show", "last"]);
+    assert!(page.contains("val/f1") && page.contains("val/loss") && page.contains("best"), "{page}");
+    house.expect(0, ["run", recipe.to_str().expect("UTF-8"), "--set", "objective.stop.target=0.5"]);
+    let compared = text(&house, &["compare", "metrics-1", "metrics-2"]);
+    assert!(compared.contains("best val/f1") && compared.contains("time to val/f1"), "{compared}");
+}
+
+#[test]
+fn a_metric_needs_a_goal_and_a_model_of_dtrain_has_none_of_its_own() {
+    let house = House::default();
+    let recipe = house.file("recipe.toml", METRICS_RECIPE.replace("goal = \"max\"\n", ""));
+    let refused = house.expect(2, ["check", recipe.to_str().expect("UTF-8")]);
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.contains("missing `objective.goal`") && refused.contains("goal = \"max\""), "{refused}");
+}

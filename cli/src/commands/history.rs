@@ -8,8 +8,9 @@ use crate::render::{history as list, show as one};
 use crate::trials::{self, ledger};
 use dtrain_protocol::{Rank, TrialId};
 use dtrain_runner::compare::buckets;
-use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial};
+use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial, is_own_series};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Characters of the curve of one trial in the list.
 const LIST_CURVE: usize = 12;
@@ -44,8 +45,13 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     } else if rows.is_empty() {
         context.out.say("no trial matches");
     } else {
-        let curves: Vec<_> =
-            rows.iter().map(|row| curve(&history, &row.id, "loss", LIST_CURVE)).collect::<Result<_, _>>()?;
+        let curves: Vec<_> = rows
+            .iter()
+            .map(|row| match curve(&history, &row.id, "loss", LIST_CURVE)? {
+                none if none.is_empty() => curve(&history, &row.id, &row.objective, LIST_CURVE),
+                loss => Ok(loss),
+            })
+            .collect::<Result<_, Failure>>()?;
         context.out.data(&list::history(&rows, &curves, context.out.style()))?;
     }
     match rows.first() {
@@ -63,6 +69,9 @@ fn curve(history: &History, trial: &TrialId, key: &str, count: usize) -> Result<
     Ok(buckets(&samples, (first.step, last.step), count))
 }
 
+/// Curves on the page of a trial.
+const CURVES_MOST: usize = 8;
+
 #[derive(Serialize)]
 struct Shown {
     trial: Trial,
@@ -77,8 +86,15 @@ pub(crate) fn show(context: &Context, name: &str, all: bool) -> Outcome {
     if context.out.json {
         context.out.json("trial", &Shown { trial })?;
     } else {
-        let curves = ["loss", "valid.loss"]
+        let named = trial.figures.iter().map(|summary| summary.key.as_str());
+        let named = named.filter(|key| !is_own_series(key));
+        let mut keys: Vec<&str> =
+            [trial.row.objective.as_str(), "loss", "valid.loss"].into_iter().chain(named).collect();
+        let mut seen = BTreeSet::new();
+        keys.retain(|key| seen.insert(*key));
+        let curves = keys
             .into_iter()
+            .take(CURVES_MOST)
             .map(|key| Ok((key.to_owned(), curve(&history, &trial.row.id, key, PAGE_CURVE)?)))
             .collect::<Result<Vec<_>, Failure>>()?;
         context.out.data(&one::show(&trial, &curves, all, context.out.style()))?;

@@ -1,7 +1,8 @@
 //! What was seen of a trial so far, as figures. It knows no terminal.
 
-use super::number::{count, loss, seconds};
+use super::number::{count, loss, plain, seconds};
 use dtrain_protocol::{Event, Rank, Stamped, StepFigures, StepId};
+use std::collections::BTreeMap;
 
 /// What the plan promised.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +15,12 @@ pub(crate) struct Expected {
     pub(crate) step_seconds: Option<f64>,
     /// What is counted in a step: `tokens` for a model with sequences, otherwise `samples`.
     pub(crate) unit: &'static str,
+    /// The metric to optimise.
+    pub(crate) metric: String,
 }
+
+/// Named metrics in one line.
+const METRICS_SHOWN: usize = 3;
 
 /// What was seen so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,6 +31,9 @@ pub(crate) struct Figures {
     pub(crate) valid: Option<(StepId, f64, Option<f64>)>,
     /// The best validation loss and its step.
     pub(crate) best: Option<(StepId, f64)>,
+    /// The newest value of each metric that a program reports under a name of its own, and the newest step with one.
+    pub(crate) metrics: BTreeMap<String, f64>,
+    metrics_step: u64,
     /// The newest durable checkpoint.
     pub(crate) saved: Option<StepId>,
     /// Seconds of a step and tokens per second, each a moving average of about twenty steps.
@@ -50,7 +59,12 @@ impl Figures {
                     self.best = Some((*step, *loss));
                 }
             }
+            Event::Metrics { step, figures } if said.rank == Rank(0) => {
+                self.metrics_step = self.metrics_step.max(step.0);
+                self.metrics.extend(figures.iter().map(|figure| (figure.name.clone(), figure.value)));
+            }
             Event::Validated { .. }
+            | Event::Metrics { .. }
             | Event::Listening(_)
             | Event::Ready { .. }
             | Event::Saved { .. }
@@ -80,8 +94,12 @@ impl Figures {
     /// How far it is, and how long it will take: by its steps at the present pace, or by its time limit, whichever is further.
     pub(crate) fn advance(&self, expected: &Expected) -> Advance {
         #![expect(clippy::cast_precision_loss, reason = "an estimate for display")]
-        let Some(newest) = &self.step else { return Advance::default() };
-        let step = newest.step.0;
+        let Some(newest) = &self.step else {
+            let (step, of) = (self.metrics_step, (expected.steps > 0).then_some(expected.steps));
+            let share = of.map(|of| step.min(of) as f64 / of as f64);
+            return Advance { step, of, share, left: None };
+        };
+        let step = newest.step.0.max(self.metrics_step);
         let by_steps = (expected.steps > 0).then(|| {
             let left = expected.steps.saturating_sub(step) as f64;
             let share = step.min(expected.steps) as f64 / expected.steps as f64;
@@ -105,8 +123,17 @@ impl Figures {
         let mut parts = Vec::new();
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
         parts.extend(self.valid.map(|(_, value, _)| format!("valid {}", loss(value))));
+        parts.extend(self.shown(expected).map(|(name, value)| format!("{name} {}", plain(*value))));
         parts.extend(self.pace.map(|(_, rate)| format!("{} {}/s", count(rate), expected.unit)));
         parts.join("   ")
+    }
+
+    /// Metrics under names of their own: the objective first, and few enough for one line.
+    fn shown<'a>(&'a self, expected: &Expected) -> impl Iterator<Item = (&'a String, &'a f64)> {
+        let objective = expected.metric.clone();
+        let first = self.metrics.get_key_value(&objective);
+        let others = self.metrics.iter().filter(move |(name, _)| **name != objective);
+        first.into_iter().chain(others).take(METRICS_SHOWN)
     }
 
     /// `81.0 ms/step, predicted 79.0 ms`, as far as known.
@@ -127,9 +154,16 @@ impl Figures {
             (None, Some(percent)) => format!("{} ({percent}%)", advance.steps()),
             (Some(_), _) | (None, None) => advance.steps(),
         };
-        let parts =
-            [Some(progress), Some(self.results(expected)), Some(self.speed(expected)), advance.time_left()];
-        parts.into_iter().flatten().collect::<Vec<_>>().join("   ")
+        let parts = [Some(progress), Some(self.results_and_speed(expected)), advance.time_left()];
+        let told = parts.into_iter().flatten().filter(|part| !part.is_empty());
+        told.collect::<Vec<_>>().join("   ")
+    }
+
+    /// Both, as far as known.
+    pub(crate) fn results_and_speed(&self, expected: &Expected) -> String {
+        let mut parts = vec![self.results(expected), self.speed(expected)];
+        parts.retain(|part| !part.is_empty());
+        parts.join("   ")
     }
 }
 
@@ -173,7 +207,13 @@ mod tests {
     use dtrain_protocol::{AttemptId, PhaseTimes};
 
     fn expected() -> Expected {
-        Expected { steps: 100, limit: None, step_seconds: Some(0.1), unit: "tokens" }
+        Expected {
+            steps: 100,
+            limit: None,
+            step_seconds: Some(0.1),
+            unit: "tokens",
+            metric: "valid.loss".into(),
+        }
     }
 
     fn said(rank: u32, event: Event) -> Stamped {

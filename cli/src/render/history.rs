@@ -1,8 +1,9 @@
 //! The list of trials: as a table, as CSV, as JSON.
 
-use super::number::{count, loss};
+use super::number::{count, loss, plain};
 use super::sparkline::sparkline;
 use super::table::{Column, Style, Text, Tone, age, csv, table};
+use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Status, TrialRow};
 use serde::Serialize;
 
@@ -104,7 +105,11 @@ pub(crate) fn rate(value: f64) -> String {
 
 /// A value of the figure that decides: an accuracy in percent, a loss in nats.
 pub(crate) fn figure(objective: &str, value: f64) -> String {
-    if objective == "valid.accuracy" { format!("{:.2}%", value * 100.0) } else { loss(value) }
+    match objective {
+        "valid.accuracy" => format!("{:.2}%", value * 100.0),
+        "valid.loss" | "loss" => loss(value),
+        _ => plain(value),
+    }
 }
 
 /// The first digits of the commit, and `+` for changes that were not committed.
@@ -115,7 +120,7 @@ fn commit(row: &TrialRow) -> String {
 
 /// The list as CSV, with a header line; empty fields where a trial has no value.
 pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
-    let header = "id,label,recipe,study,status,layout,batch,learning_rate,objective,best,loss,step,\
+    let header = "id,label,recipe,study,status,layout,batch,learning_rate,objective,goal,best,loss,step,\
         tokens_per_second,step_seconds,predicted_step_seconds,created_ms,started_ms,ended_ms,git_revision,is_dirty";
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     let whole = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
@@ -130,6 +135,7 @@ pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
             row.batch.to_string(),
             row.learning_rate.to_string(),
             row.objective.clone(),
+            if row.goal == Goal::Max { "max" } else { "min" }.to_owned(),
             number(row.best),
             number(row.loss),
             row.step.to_string(),
@@ -178,6 +184,7 @@ pub(crate) mod tests {
             batch: 256,
             learning_rate: 6e-4,
             objective: "valid.loss".into(),
+            goal: Goal::Min,
             best: Some(3.118),
             loss: Some(3.2),
             step: 900,
@@ -205,6 +212,7 @@ pub(crate) mod tests {
         };
         let accurate = TrialRow {
             objective: "valid.accuracy".into(),
+            goal: Goal::Max,
             best: Some(0.9876),
             git_revision: None,
             is_dirty: false,
@@ -232,10 +240,10 @@ pub(crate) mod tests {
     fn the_list_as_csv_and_json_names_every_field() {
         let page = history_csv(&rows());
         let fields: Vec<_> = page.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(fields, [20, 20, 20, 20]);
+        assert_eq!(fields, [21, 21, 21, 21]);
         let json = serde_json::to_value(history_json(&rows())).expect("plain data");
         assert_eq!(json["version"], 1);
         let names = json["trials"][0].as_object().expect("a trial").len();
-        assert_eq!(names, 20, "CSV and JSON say the same");
+        assert_eq!(names, 21, "CSV and JSON say the same");
     }
 }

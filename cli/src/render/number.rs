@@ -34,6 +34,16 @@ pub(crate) fn loss(value: f64) -> String {
     if value.is_finite() { format!("{value:.4}") } else { value.to_string() }
 }
 
+/// A number without a unit: four decimals, or three digits where it is very small or large.
+pub(crate) fn plain(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 || (1e-3..1e6).contains(&size) || !value.is_finite() {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.2e}")
+    }
+}
+
 /// A duration.
 pub(crate) fn seconds(value: f64) -> String {
     if value.is_finite() { Seconds(value.max(0.0)).to_string() } else { "unknown".to_owned() }

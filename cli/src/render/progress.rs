@@ -119,9 +119,12 @@ impl Progress {
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));
             }
-            Event::Step(_) | Event::Validated { .. } if said.rank == Rank(0) => self.draw(said.at_ms),
+            Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } if said.rank == Rank(0) => {
+                self.draw(said.at_ms);
+            }
             Event::Step(_)
             | Event::Validated { .. }
+            | Event::Metrics { .. }
             | Event::Ready { .. }
             | Event::Listening(_)
             | Event::Saved { .. }
@@ -247,8 +250,7 @@ impl Progress {
 
     fn draw(&mut self, at_ms: u64) {
         let Some(bar) = &self.bar else { return self.draw_line(at_ms) };
-        let figures =
-            format!("{}   {}", self.figures.results(&self.expected), self.figures.speed(&self.expected));
+        let figures = self.figures.results_and_speed(&self.expected);
         bar.set(&self.figures.advance(&self.expected), &figures);
     }
 

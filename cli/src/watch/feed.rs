@@ -12,6 +12,7 @@ use crate::trials::{self, ledger};
 use crate::viewer::Recorded;
 use dtrain_planner::{Launch, Plan, lower};
 use dtrain_protocol::{Assignment, AttemptId, Rank, TrialId};
+use dtrain_recipes::Goal;
 use dtrain_runner::agent::Log;
 use dtrain_runner::compare::buckets;
 use dtrain_runner::driver::{self, Viewer, Watch};
@@ -367,6 +368,9 @@ impl<'a> Feed<'a> {
                 self.curve(&mut row, "loss", &mut read)?;
             }
             row.newest = row.curve.iter().rev().flatten().next().copied().or(row.newest);
+            if let Some(trial) = &row.trial {
+                study.is_max = trial.goal == Goal::Max;
+            }
             study.rows.push(row);
         }
         Ok(study)

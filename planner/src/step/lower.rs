@@ -6,7 +6,7 @@ use crate::planning::plan::{Plan, Ranked};
 use crate::step::schedule::{self, chunks_of};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Training, TrialId, WaitLimits,
+    Target, Training, TrialId, WaitLimits,
 };
 use dtrain_recipes::Model;
 use std::collections::BTreeMap;
@@ -66,7 +66,11 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
             steps: pace.steps.map(StepId),
             seconds: limit.map(|limit| limit - spent_seconds),
             spent_seconds,
-            target: stop.target.map(|target| (recipe.objective.metric, target)),
+            target: stop.target.map(|value| Target {
+                metric: recipe.objective.metric.clone(),
+                goal: recipe.objective.goal(),
+                value,
+            }),
         },
         step: steps[stage as usize].clone(),
         placement: placement(plan, choice, rank),

@@ -8,8 +8,10 @@ use super::gaussian::Belief;
 use super::model::Model;
 use super::normal::log_improvement;
 use super::refine;
+use super::scale::Dimension;
 use super::sobol::Sobol;
-use super::space::{Dimension, Space, Value};
+use super::space::Space;
+use super::value::Value;
 
 /// Places all over the cube that are compared.
 const EVERYWHERE: u32 = 1024;
@@ -45,8 +47,13 @@ pub fn log_expected_improvement(belief: Belief, incumbent: f64) -> f64 {
     deviation.ln() + log_improvement((incumbent - belief.mean) / deviation)
 }
 
-/// The most promising values that are not among `settled`; `None` when no others were come across.
-pub fn most_promising(space: &Space, model: &Model, settled: &[&[Value]], seed: u64) -> Option<Promise> {
+/// The most promising values that are fresh; `None` when no such were come across.
+pub fn most_promising(
+    space: &Space,
+    model: &Model,
+    is_fresh: &dyn Fn(&[Value]) -> bool,
+    seed: u64,
+) -> Option<Promise> {
     let improvement = |point: &[f64]| {
         let (belief, incumbent) = model.standardised(point);
         log_expected_improvement(belief, incumbent)
@@ -59,7 +66,7 @@ pub fn most_promising(space: &Space, model: &Model, settled: &[&[Value]], seed: 
     places.extend(scored(climbed, space, &score));
     places.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut values = places.iter().map(|(_, place)| (place, space.values(place)));
-    let (place, values) = values.find(|(_, values)| !settled.contains(&values.as_slice()))?;
+    let (place, values) = values.find(|(_, values)| is_fresh(values))?;
     let expected = (improvement(place) + model.log_feasible(place)).exp() * model.spread();
     Some(Promise { values, improvement: expected })
 }
@@ -95,7 +102,8 @@ fn around(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Ended, Outcome, Scale};
+    use crate::tune::lessons::Lessons;
+    use crate::tune::{Ended, Outcome, Scale, Standing, Study, StudyEvent};
 
     #[test]
     fn improvement_is_that_of_the_closed_form() {
@@ -112,9 +120,9 @@ mod tests {
     }
 
     fn space() -> Space {
-        let rate = Dimension { name: "rate".into(), scale: Scale::Log { low: 1e-5, high: 1e-1 } };
+        let rate = Dimension::new("rate", Scale::Log { low: 1e-5, high: 1e-1 });
         let levels = Scale::Levels([8, 16, 32].map(Value::Whole).to_vec());
-        Space::new(vec![rate, Dimension { name: "batch".into(), scale: levels }])
+        Space::new(vec![rate, Dimension::new("batch", levels)])
     }
 
     fn trials() -> Vec<Ended> {
@@ -131,14 +139,15 @@ mod tests {
     #[test]
     fn the_bottom_of_a_bowl_is_promising() {
         let trials = trials();
-        let model = Model::of(&space(), &trials).expect("ten costs");
-        let settled: Vec<&[Value]> = trials.iter().map(|trial| trial.values.as_slice()).collect();
-        let promise = most_promising(&space(), &model, &settled, 1).expect("a continuum is never exhausted");
+        let standing = Standing::of(&Study::new(space(), 0), &StudyEvent::of(&trials));
+        let model = Model::of(&space(), &Lessons::of(&standing)).expect("ten costs");
+        let is_fresh = |values: &[Value]| !standing.is_tried(values);
+        let promise = most_promising(&space(), &model, &is_fresh, 1).expect("a continuum is never exhausted");
         let place = space().point(&promise.values).expect("values of the space");
         assert!((place[0] - 0.6).abs() < 0.1, "the first coordinate matters most: {promise:?}");
         assert!(promise.improvement > 0.0 && promise.improvement < 0.5, "{promise:?}");
-        assert_eq!(Some(promise.clone()), most_promising(&space(), &model, &settled, 1), "it is a function");
-        let also: Vec<&[Value]> = settled.iter().copied().chain([promise.values.as_slice()]).collect();
+        assert_eq!(Some(promise.clone()), most_promising(&space(), &model, &is_fresh, 1), "it is a function");
+        let also = |values: &[Value]| is_fresh(values) && *values != promise.values;
         let next = most_promising(&space(), &model, &also, 1).expect("a continuum is never exhausted");
         assert!(next.values != promise.values, "what is settled is not tried again");
     }

@@ -44,6 +44,12 @@ impl Gaussian {
         Self { kernel, named, points, factor, weights }
     }
 
+    /// The process of the same kernel that has seen `points` besides; `values` are those of all.
+    pub fn with_more(self, points: Vec<Vec<f64>>, values: &[f64]) -> Self {
+        let points = self.points.into_iter().chain(points).collect();
+        Self::with(self.kernel, points, values, self.named)
+    }
+
     /// The kernel.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel

@@ -1,9 +1,10 @@
 //! What the trials that ended say about places nobody tried: what they would cost, and whether they can be trained.
 
 use super::gaussian::{Belief, Gaussian, PLACES_MOST};
+use super::lessons::Lessons;
 use super::normal::log_cumulative;
-use super::outcome::{Ended, Lessons, median};
-use super::space::Space;
+use super::outcome::median;
+use super::space::{Place, Space, filled};
 
 /// What is believed about a space after some trials.
 #[derive(Clone, Debug)]
@@ -32,15 +33,20 @@ const CAN: f64 = 1.0;
 const WORST: f64 = 3.0;
 
 impl Model {
-    /// What `ended` says, in order; `None` before two trials have a cost.
-    pub fn of(space: &Space, ended: &[Ended]) -> Option<Self> {
-        let Lessons { costs, feasible } = Lessons::of(space, ended);
+    /// What trials teach, in order; `None` before two of them have a cost.
+    ///
+    /// Trials that run count as if they had ended with the cost that is believed of them (Ginsbourger et al. 2010), so that the
+    /// next one is not sent to the same place.
+    pub fn of(space: &Space, lessons: &Lessons) -> Option<Self> {
+        let costs = lessons.costs.iter().map(|(place, cost)| (filled(place), *cost)).collect();
         let (points, costs): (Vec<_>, Vec<_>) = kept(bounded(costs)).into_iter().unzip();
         let units = Units::of(&costs)?;
         let costs: Vec<f64> = costs.iter().map(|cost| units.told(*cost)).collect();
         let cost = Gaussian::fit(points, &costs, space.named());
         let lowest = cost.points().iter().map(|point| cost.belief(point).mean).fold(f64::INFINITY, f64::min);
-        Some(Self { feasible: feasibility(feasible, space.named()), units, incumbent: lowest, cost })
+        let feasible = lessons.feasible.iter().map(|(place, can)| (filled(place), *can)).collect();
+        let feasible = feasibility(feasible, space.named());
+        Some(Self { feasible, units, incumbent: lowest, cost: believed(cost, costs, &lessons.pending) })
     }
 
     /// The cost that is believed of a place, in the units of the trials.
@@ -97,6 +103,16 @@ impl Units {
     }
 }
 
+/// The process with the places of `pending` trials seen, each with the value that is believed of it.
+fn believed(process: Gaussian, mut values: Vec<f64>, pending: &[Place]) -> Gaussian {
+    if pending.is_empty() {
+        return process;
+    }
+    let pending: Vec<Vec<f64>> = pending.iter().map(|place| filled(place)).collect();
+    values.extend(pending.iter().map(|point| process.belief(point).mean));
+    process.with_more(pending, &values)
+}
+
 /// Costs with those that are far above the middle brought down to [`WORST`].
 fn bounded(mut costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     let all: Vec<f64> = costs.iter().map(|(_, cost)| *cost).collect();
@@ -144,10 +160,16 @@ fn feasibility(places: Vec<(Vec<f64>, bool)>, named: Vec<bool>) -> Option<Gaussi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Dimension, Failure, Outcome, Scale};
+    use crate::tune::{Dimension, Ended, Failure, Outcome, Scale, Standing, Study, StudyEvent};
 
     fn space() -> Space {
-        Space::new(vec![Dimension { name: "rate".into(), scale: Scale::Log { low: 1e-5, high: 1e-1 } }])
+        Space::new(vec![Dimension::new("rate", Scale::Log { low: 1e-5, high: 1e-1 })])
+    }
+
+    fn model(ended: &[Ended]) -> Option<Model> {
+        let study = Study::new(space(), 0);
+        let log = StudyEvent::of(ended);
+        Model::of(&study.space, &Lessons::of(&Standing::of(&study, &log)))
     }
 
     fn ended(coordinate: f64, outcome: Outcome) -> Ended {
@@ -165,15 +187,15 @@ mod tests {
 
     #[test]
     fn nothing_is_believed_of_fewer_than_two_costs() {
-        assert!(Model::of(&space(), &[]).is_none());
-        assert!(Model::of(&space(), &bowl(1)).is_none());
-        assert!(Model::of(&space(), &[bowl(1), vec![failed(0.9), failed(0.8)]].concat()).is_none());
-        assert!(Model::of(&space(), &bowl(2)).is_some());
+        assert!(model(&[]).is_none());
+        assert!(model(&bowl(1)).is_none());
+        assert!(model(&[bowl(1), vec![failed(0.9), failed(0.8)]].concat()).is_none());
+        assert!(model(&bowl(2)).is_some());
     }
 
     #[test]
     fn costs_are_believed_in_their_own_units() {
-        let model = Model::of(&space(), &bowl(9)).expect("nine costs");
+        let model = model(&bowl(9)).expect("nine costs");
         let Belief { mean, variance } = model.cost(&[0.3]);
         assert!((mean - 5.0).abs() < 0.2, "{mean}");
         assert!(variance.sqrt() < 0.5, "{variance}");
@@ -183,7 +205,7 @@ mod tests {
     #[test]
     fn costs_that_are_all_alike_are_believed() {
         let same: Vec<Ended> = (0..5).map(|k| ended(f64::from(k) / 5.0, Outcome::done(2.5))).collect();
-        let model = Model::of(&space(), &same).expect("five costs");
+        let model = model(&same).expect("five costs");
         assert!((model.cost(&[0.5]).mean - 2.5).abs() < 1e-9);
     }
 
@@ -191,7 +213,7 @@ mod tests {
     fn a_catastrophe_does_not_flatten_everything_else() {
         let mut trials = bowl(9);
         trials.push(ended(0.99, Outcome::done(1e9)));
-        let model = Model::of(&space(), &trials).expect("ten costs");
+        let model = model(&trials).expect("ten costs");
         assert!((model.cost(&[0.3]).mean - 5.0).abs() < 0.5, "{:?}", model.cost(&[0.3]));
         assert!(model.cost(&[0.3]).mean < model.cost(&[0.6]).mean);
     }
@@ -199,13 +221,10 @@ mod tests {
     #[test]
     fn failures_are_believed_near_where_they_were_and_nowhere_else() {
         let mut trials = bowl(6);
-        assert!(
-            Model::of(&space(), &trials).expect("six").log_feasible(&[0.99]).abs() < 1e-12,
-            "nothing failed"
-        );
+        assert!(model(&trials).expect("six").log_feasible(&[0.99]).abs() < 1e-12, "nothing failed");
         trials.truncate(4);
         trials.extend([failed(0.8), failed(0.9), failed(1.0)]);
-        let model = Model::of(&space(), &trials).expect("four costs");
+        let model = model(&trials).expect("four costs");
         assert!(model.log_feasible(&[0.95]).exp() < 0.2, "{}", model.log_feasible(&[0.95]).exp());
         assert!(model.log_feasible(&[0.3]).exp() > 0.8, "{}", model.log_feasible(&[0.3]).exp());
     }

@@ -1,6 +1,9 @@
 //! What of a recipe is searched, and the recipe with what was found.
 
-use super::space::{Dimension, Scale, Space, Value};
+use super::params;
+use super::scale::{Dimension, Scale};
+use super::space::Space;
+use super::value::Value;
 use crate::planning::plan::Plan;
 use crate::training::learning_rate::Decision;
 use dtrain_recipes::{Choice, Precision, Recipe, Samples, Tokens, Warmup};
@@ -14,7 +17,7 @@ pub struct Searched {
 }
 
 /// A key of a recipe that can be searched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Key {
     LearningRate,
@@ -22,15 +25,17 @@ enum Key {
     WarmupSteps,
     WarmupTokens,
     Precision,
+    /// A param, by its name.
+    Param(String),
 }
 
 impl Searched {
     /// What the recipe leaves open and asks to be searched.
     ///
-    /// A learning rate that is left open altogether is searched within what the planner recommends; all else that is open
-    /// stays with the planner. A batch between bounds is searched in doublings of the lower one, so that every batch splits as
+    /// A learning rate that is left open altogether is searched within what the planner recommends, if it recommends any; all
+    /// else that is open stays with the planner. Params are searched that have a range. A batch between bounds is searched in doublings of the lower one, so that every batch splits as
     /// the lowest does. What has one value only is not searched.
-    pub fn of(recipe: &Recipe, learning_rate: &Decision<f64>) -> Self {
+    pub fn of(recipe: &Recipe, learning_rate: Option<&Decision<f64>>) -> Self {
         let found = [
             rate(&recipe.train.learning_rate, learning_rate).map(|scale| (Key::LearningRate, scale)),
             batch(&recipe.train.batch).map(|scale| (Key::Batch, scale)),
@@ -38,8 +43,15 @@ impl Searched {
             precision(&recipe.train.precision).map(|scale| (Key::Precision, scale)),
         ];
         let found = found.into_iter().flatten().filter(|(_, scale)| is_open(scale));
-        let named = found.map(|(key, scale)| (key, Dimension { name: key.name().into(), scale }));
-        let (keys, dimensions) = named.unzip();
+        let named = found.map(|(key, scale)| {
+            let dimension = Dimension::new(key.name(), scale);
+            (key, dimension)
+        });
+        let (mut keys, mut dimensions): (Vec<_>, Vec<_>) = named.unzip();
+        for (name, dimension) in params::dimensions(recipe, dimensions.len()) {
+            keys.push(Key::Param(name));
+            dimensions.push(dimension);
+        }
         Self { keys, space: Space::new(dimensions) }
     }
 
@@ -54,48 +66,82 @@ impl Searched {
         for (key, value) in self.keys.iter().zip(values) {
             key.pin(&mut recipe, value);
         }
+        let params = self.keys.iter().zip(values).filter_map(|(key, value)| match key {
+            Key::Param(name) => Some((name, value)),
+            _ => None,
+        });
+        params::pin(&mut recipe, params);
         recipe
     }
 
     /// The values nearest to what a plan says: the natural first trial. `None` when a dimension has none.
     pub fn planned(&self, plan: &Plan) -> Option<Vec<Value>> {
+        self.collected(|key, dimension| match key {
+            Key::Param(name) => given(&plan.recipe, name, dimension),
+            _ => key.planned(plan, dimension),
+        })
+    }
+
+    /// The values that the recipe gives its params; `None` when anything else is searched, too.
+    pub fn as_given(&self, recipe: &Recipe) -> Option<Vec<Value>> {
+        self.collected(|key, dimension| match key {
+            Key::Param(name) => given(recipe, name, dimension),
+            _ => None,
+        })
+    }
+
+    /// Values of all dimensions; `None` when one has none, or they are none of the space.
+    fn collected(&self, value: impl Fn(&Key, &Dimension) -> Option<Value>) -> Option<Vec<Value>> {
         let pairs = self.keys.iter().zip(self.space.dimensions());
-        pairs.map(|(key, dimension)| key.planned(plan, dimension)).collect()
+        let values: Vec<Value> =
+            pairs.map(|(key, dimension)| value(key, dimension)).collect::<Option<_>>()?;
+        self.space.place(&values).map(|_| values)
+    }
+}
+
+/// The value of a dimension that a recipe gives a param; [`Value::Inactive`] where it does not exist.
+fn given(recipe: &Recipe, name: &str, dimension: &Dimension) -> Option<Value> {
+    let Some(param) = recipe.params.get(name) else { return Some(Value::Inactive) };
+    let value = params::value(param);
+    match dimension.coordinate(&value) {
+        Some(_) if dimension.is_named() => Some(value),
+        _ => dimension.nearest(param.number()?),
     }
 }
 
 impl Key {
-    fn name(self) -> &'static str {
+    fn name(&self) -> &str {
         match self {
             Self::LearningRate => "train.learning_rate",
             Self::Batch => "train.batch",
             Self::WarmupSteps | Self::WarmupTokens => "train.warmup",
             Self::Precision => "train.precision",
+            Self::Param(name) => name,
         }
     }
 
-    fn pin(self, recipe: &mut Recipe, value: &Value) {
+    /// Pins a key of `train`; params are pinned together.
+    fn pin(&self, recipe: &mut Recipe, value: &Value) {
         let train = &mut recipe.train;
         match (self, value) {
             (Self::LearningRate, Value::Real(rate)) => train.learning_rate = Choice::Pinned(*rate),
-            (Self::Batch, Value::Whole(samples)) => train.batch = Choice::Pinned(Samples(*samples)),
-            (Self::WarmupSteps, Value::Whole(steps)) => train.warmup = Choice::Pinned(Warmup::Steps(*steps)),
+            (Self::Batch, Value::Whole(samples)) => train.batch = Choice::Pinned(Samples(count(*samples))),
+            (Self::WarmupSteps, Value::Whole(steps)) => {
+                train.warmup = Choice::Pinned(Warmup::Steps(count(*steps)));
+            }
             (Self::WarmupTokens, Value::Whole(tokens)) => {
-                train.warmup = Choice::Pinned(Warmup::Tokens(Tokens(*tokens)));
+                train.warmup = Choice::Pinned(Warmup::Tokens(Tokens(count(*tokens))));
             }
             (Self::Precision, Value::Word(word)) => {
                 let named = PRECISIONS.iter().find(|(_, name)| name == word);
                 train.precision = named.map_or(train.precision.clone(), |(one, _)| Choice::Pinned(*one));
             }
-            (
-                Self::LearningRate | Self::Batch | Self::WarmupSteps | Self::WarmupTokens | Self::Precision,
-                _,
-            ) => {}
+            _ => {}
         }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    fn planned(self, plan: &Plan, dimension: &Dimension) -> Option<Value> {
+    fn planned(&self, plan: &Plan, dimension: &Dimension) -> Option<Value> {
         let warmup = plan.best().pace.warmup.value;
         match self {
             Self::LearningRate => dimension.nearest(plan.learning_rate.value),
@@ -105,6 +151,7 @@ impl Key {
                 dimension.nearest((warmup * plan.batch.value * plan.recipe.model.sample_tokens()) as f64)
             }
             Self::Precision => Some(word(plan.best().candidate.arrangement.precision)),
+            Self::Param(_) => None,
         }
     }
 }
@@ -120,15 +167,15 @@ fn word(precision: Precision) -> Value {
 /// Whether there is more than one value.
 fn is_open(scale: &Scale) -> bool {
     match scale {
-        Scale::Log { low, high } => low < high,
-        Scale::Counts { low, high } => low < high,
+        Scale::Log { low, high } | Scale::Uniform { low, high } => low < high,
+        Scale::Counts { low, high } | Scale::Integers { low, high } => low < high,
         Scale::Levels(all) | Scale::Names(all) => all.len() > 1,
     }
 }
 
-fn rate(choice: &Choice<f64>, recommended: &Decision<f64>) -> Option<Scale> {
+fn rate(choice: &Choice<f64>, recommended: Option<&Decision<f64>>) -> Option<Scale> {
     match choice {
-        Choice::Auto => Some(Scale::Log { low: recommended.low, high: recommended.high }),
+        Choice::Auto => recommended.map(|Decision { low, high, .. }| Scale::Log { low: *low, high: *high }),
         Choice::Pinned(_) => None,
         Choice::Among(rates) => {
             let mut rates = rates.clone();
@@ -162,11 +209,12 @@ fn warmup(choice: &Choice<Warmup>) -> Option<(Key, Scale)> {
             let (key, _) = counted(all.first()?);
             // Steps and tokens have no common order: those in the unit of the first are searched.
             let alike = all.iter().map(counted).filter(|(other, _)| *other == key);
-            Some((key, counts(alike.map(|(_, count)| count).collect())))
+            let alike = counts(alike.map(|(_, count)| count).collect());
+            Some((key, alike))
         }
         Choice::Log { low, high } => {
             let ((key, low), (_, high)) = (counted(low), counted(high));
-            Some((key, Scale::Counts { low: low.max(1), high }))
+            Some((key, Scale::Counts { low: whole(low.max(1)), high: whole(high) }))
         }
     }
 }
@@ -186,7 +234,17 @@ fn precision(choice: &Choice<Precision>) -> Option<Scale> {
 fn counts(mut all: Vec<u64>) -> Scale {
     all.sort_unstable();
     all.dedup();
-    Scale::Levels(all.into_iter().map(Value::Whole).collect())
+    Scale::Levels(all.into_iter().map(|count| Value::Whole(whole(count))).collect())
+}
+
+/// A count as a value.
+fn whole(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A value as a count.
+fn count(whole: i64) -> u64 {
+    u64::try_from(whole).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -212,9 +270,9 @@ mod tests {
 
     #[test]
     fn a_plain_recipe_is_searched_for_its_learning_rate_alone() {
-        let searched = Searched::of(&sample::recipe(), &recommended());
+        let searched = Searched::of(&sample::recipe(), Some(&recommended()));
         let scale = Scale::Log { low: 3.3e-4, high: 3e-3 };
-        assert_eq!(searched.space().dimensions(), [Dimension { name: "train.learning_rate".into(), scale }]);
+        assert_eq!(searched.space().dimensions(), [Dimension::new("train.learning_rate", scale)]);
     }
 
     #[test]
@@ -224,13 +282,13 @@ mod tests {
         recipe.train.batch = Choice::Log { low: Samples(8), high: Samples(15) };
         recipe.train.warmup = Choice::Among(vec![Warmup::Steps(10), Warmup::Steps(10)]);
         recipe.train.precision = Choice::Among(vec![Precision::F32]);
-        assert!(names(&Searched::of(&recipe, &recommended())).is_empty());
+        assert!(names(&Searched::of(&recipe, Some(&recommended()))).is_empty());
     }
 
     #[test]
     fn a_recipe_takes_what_was_found() {
         let recipe = open();
-        let searched = Searched::of(&recipe, &recommended());
+        let searched = Searched::of(&recipe, Some(&recommended()));
         assert_eq!(
             names(&searched),
             ["train.learning_rate", "train.batch", "train.warmup", "train.precision"]
@@ -241,7 +299,7 @@ mod tests {
         assert_eq!(found.train.batch, Choice::Pinned(Samples(24)), "of 12, 24, 48, 96");
         assert_eq!(found.train.warmup, Choice::Pinned(Warmup::Steps(1)));
         assert_eq!(found.train.precision, Choice::Pinned(Precision::Bf16));
-        assert!(names(&Searched::of(&found, &recommended())).is_empty(), "nothing is left open");
+        assert!(names(&Searched::of(&found, Some(&recommended()))).is_empty(), "nothing is left open");
     }
 
     #[test]
@@ -250,7 +308,7 @@ mod tests {
         recipe.train.learning_rate = Choice::Among(vec![1e-2, 1e-3, 1e-2]);
         recipe.train.warmup =
             Choice::Among(vec![Warmup::Tokens(Tokens(512)), Warmup::Steps(3), Warmup::Tokens(Tokens(256))]);
-        let searched = Searched::of(&recipe, &recommended());
+        let searched = Searched::of(&recipe, Some(&recommended()));
         let all: Vec<Vec<Value>> = searched.space().all().expect("four").collect();
         assert_eq!(all[0], [Value::Real(1e-3), Value::Whole(256)]);
         assert_eq!(all.len(), 4);
@@ -262,7 +320,7 @@ mod tests {
     fn the_plan_is_the_first_trial() {
         let (recipe, host, rates) = (open(), sample::host(4), sample::rates(4));
         let plan = crate::plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
-        let searched = Searched::of(&recipe, &plan.learning_rate);
+        let searched = Searched::of(&recipe, Some(&plan.learning_rate));
         let values = searched.planned(&plan).expect("every dimension has a value");
         let place = searched.space().point(&values).expect("they are values of the space");
         assert!(place.iter().all(|coordinate| (0.0..=1.0).contains(coordinate)), "{values:?}");

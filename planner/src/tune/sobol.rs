@@ -51,22 +51,24 @@ pub struct Sobol {
 }
 
 impl Sobol {
-    /// The sequence of `dimensions` coordinates, at most [`DIMENSIONS_MOST`], that `seed` scrambles.
+    /// The sequence of `dimensions` coordinates that `seed` scrambles. Those beyond [`DIMENSIONS_MOST`] are left to chance.
     pub fn new(dimensions: usize, seed: u64) -> Self {
-        assert!(
-            dimensions <= DIMENSIONS_MOST,
-            "there are direction numbers for {DIMENSIONS_MOST} dimensions"
-        );
         #[expect(clippy::cast_possible_truncation, reason = "a hash is as good in its lower half")]
         let seeds = (0u64..).take(dimensions).map(|dimension| mix(seed, dimension) as u32).collect();
-        Self { directions: (0..dimensions).map(directions).collect(), seeds }
+        Self { directions: (0..dimensions.min(DIMENSIONS_MOST)).map(directions).collect(), seeds }
     }
 
     /// Point number `index`, every coordinate in [0, 1) and a multiple of 2⁻³².
     pub fn point(&self, index: u32) -> Vec<f64> {
         let digits = self.directions.iter().map(|directions| digits(directions, index));
-        digits.zip(&self.seeds).map(|(digits, seed)| fraction(scrambled(digits, *seed))).collect()
+        let even = digits.zip(&self.seeds).map(|(digits, seed)| fraction(scrambled(digits, *seed)));
+        even.chain(self.seeds.iter().skip(DIMENSIONS_MOST).map(|seed| fraction(hash(*seed, index)))).collect()
     }
+}
+
+/// The upper half of a hash.
+fn hash(seed: u32, index: u32) -> u32 {
+    u32::try_from(mix(seed.into(), index.into()) >> 32).expect("the upper half")
 }
 
 /// The direction numbers of dimension `dimension`, counted from 0.
@@ -213,6 +215,18 @@ mod tests {
             assert!(is_net(&points, &[0, 1, 2, 3], 3), "seed {seed}");
             assert!((0..DIMENSIONS_MOST).all(|dimension| is_net(&points, &[dimension], 0)), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn dimensions_without_direction_numbers_are_left_to_chance() {
+        let sobol = Sobol::new(DIMENSIONS_MOST + 2, 3);
+        let points: Vec<Vec<f64>> = (0..512).map(|index| sobol.point(index)).collect();
+        assert_eq!(points[7][..DIMENSIONS_MOST], Sobol::new(DIMENSIONS_MOST, 3).point(7));
+        for dimension in [DIMENSIONS_MOST, DIMENSIONS_MOST + 1] {
+            let mean = points.iter().map(|point| point[dimension]).sum::<f64>() / 512.0;
+            assert!((mean - 0.5).abs() < 0.05, "{mean}");
+        }
+        assert!(points.iter().all(|point| (point[16] - point[17]).abs() > 1e-9));
     }
 
     #[test]

@@ -1,58 +1,42 @@
-//! A search over trials, as a function: what ended goes in, what to try next comes out.
+//! A search over trials, as a function: what happened goes in, what to do next comes out.
 
+use super::event::{Judgement, Next, Proposal, Source, StudyEvent};
 use super::gaussian::Belief;
+use super::lessons::Lessons;
 use super::model::Model;
-use super::outcome::Ended;
-use super::sampler::Sampler;
-use super::space::{Space, Value};
+use super::outcome::Outcome;
+use super::pruner::Pruner;
+use super::sampler::{Asked, Sampler};
+use super::search::Finish;
+use super::space::{Space, filled};
+use super::standing::{Seen, Standing, Status};
+use super::value::Value;
 use serde::{Deserialize, Serialize};
 
-/// What is searched and how. Everything a proposal depends on is here and in the trials that ended.
+/// What is searched and how. Everything a proposal depends on is here and in the log of what happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Study {
     /// The dimensions.
     pub space: Space,
     /// How the next trial is chosen.
     pub sampler: Sampler,
+    /// Which trials go on when they report.
+    #[serde(default)]
+    pub pruner: Pruner,
     /// Of everything that is left to chance.
     pub seed: u64,
     /// What is tried before the sampler is asked, such as what the plan recommends.
     pub first: Vec<Vec<Value>>,
-}
-
-/// What to try next.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Proposal {
-    /// Number of the trial in its study, from 0: how many ended before it.
-    pub index: u64,
-    /// A value for every dimension of the space.
-    pub values: Vec<Value>,
-    /// Why it is tried.
-    pub source: Source,
-}
-
-/// Why something is tried.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// It was asked for.
-    Given,
-    /// By chance.
-    Random,
-    /// To fill the space evenly.
-    Sobol,
-    /// It promises most.
-    Model {
-        /// By how much it is expected to lower the best cost, in the units of the trials.
-        improvement: f64,
-    },
+    /// Trials in all; `None`: until everything has been tried. It may be raised later.
+    #[serde(default)]
+    pub trials: Option<u64>,
 }
 
 /// What a study found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recommended {
-    /// Which of the trials that ended, by its place among them.
-    pub trial: usize,
+    /// The number of the trial.
+    pub trial: u64,
     /// What it tried.
     pub values: Vec<Value>,
     /// What it measured.
@@ -69,36 +53,94 @@ pub struct Recommended {
 /// Standard deviations on either side of the middle that hold 90 % of a bell curve.
 const NINETY_PERCENT: f64 = 1.645;
 
+/// Trials that ran to their end beyond which what was measured is believed: the best of so many is more than luck, and a
+/// Gaussian process would see only some of them.
+const BELIEVED_MOST: usize = 300;
+
 impl Study {
-    /// A study of a space by a Gaussian process.
+    /// A study of a space with the usual sampler, no pruner and no limit.
     pub fn new(space: Space, seed: u64) -> Self {
-        Self { sampler: Sampler::gaussian(&space), space, seed, first: Vec::new() }
+        let (sampler, pruner) = (Sampler::Auto, Pruner::None);
+        Self { space, sampler, pruner, seed, first: Vec::new(), trials: None }
     }
 
-    /// What to try after the trials that ended, in the order in which they ended; `None` when everything has been tried.
+    /// What to do with a free slot after everything in the log.
     ///
-    /// A function: the same trials give the same proposal to the last bit, whether or not the study was interrupted.
-    pub fn propose(&self, ended: &[Ended]) -> Option<Proposal> {
-        let index = u64::try_from(ended.len()).expect("trials are counted in 64 bits");
-        let is_settled = |values: &Vec<Value>| ended.iter().any(|t| t.is_settled() && t.values == *values);
-        let given = self.first.iter().find(|values| !is_settled(values)).map(|v| (v.clone(), Source::Given));
-        let (values, source) = given.or_else(|| self.sampler.next(&self.space, self.seed, ended))?;
-        Some(Proposal { index, values, source })
+    /// A function: the same log gives the same answer to the last bit, whether or not the study was interrupted.
+    pub fn next(&self, log: &[StudyEvent]) -> Next {
+        self.next_where(log, &|_| true)
     }
 
-    /// The trial whose cost is believed lowest; `None` while none ran to its end. With fewer than two, or none in this
-    /// space, what was measured is believed.
-    pub fn recommend(&self, ended: &[Ended]) -> Option<Recommended> {
-        let model = Model::of(&self.space, ended);
-        let done = ended.iter().enumerate().filter_map(|(trial, ended)| Some((trial, ended, ended.value()?)));
-        let judged = done.map(|(trial, ended, measured)| {
-            let point = self.space.point(&ended.values);
-            let belief = model.as_ref().zip(point).map(|(model, point)| model.cost(&point));
+    /// As [`Study::next`], but nothing is proposed that is not `allowed`. A sampler gives up after a bounded number of draws that
+    /// are not; the study is then exhausted.
+    pub fn next_where(&self, log: &[StudyEvent], allowed: &dyn Fn(&[Value]) -> bool) -> Next {
+        self.next_from(&Standing::of(self, log), allowed)
+    }
+
+    /// As [`Study::next_where`], of a log that was folded before.
+    pub fn next_from(&self, standing: &Standing, allowed: &dyn Fn(&[Value]) -> bool) -> Next {
+        if let Some((trial, until)) = standing.promotable(&self.pruner) {
+            return Next::Resume { trial, until };
+        }
+        let launched = u64::try_from(standing.trials().len()).expect("trials are counted in 64 bits");
+        let over = |finish| if standing.running() == 0 { Next::Finished(finish) } else { Next::Wait };
+        if self.trials.is_some_and(|most| launched >= most) {
+            return over(Finish::Budget);
+        }
+        match self.proposed(standing, launched, allowed) {
+            Some((values, source)) => Next::Launch(Proposal { trial: launched, values, source }),
+            None => over(Finish::Exhausted),
+        }
+    }
+
+    /// What to do with a trial after its newest report.
+    pub fn judge(&self, log: &[StudyEvent], trial: u64) -> Judgement {
+        Standing::of(self, log).trial(trial).judgement
+    }
+
+    fn proposed(
+        &self,
+        standing: &Standing,
+        trial: u64,
+        allowed: &dyn Fn(&[Value]) -> bool,
+    ) -> Option<(Vec<Value>, Source)> {
+        let given = self.first.iter().find(|values| !standing.is_tried(values) && allowed(values));
+        if let Some(values) = given {
+            return Some((values.clone(), Source::Given));
+        }
+        let asked = Asked { space: &self.space, seed: self.seed, trial, standing, allowed };
+        self.sampler.next(&asked)
+    }
+
+    /// The trial whose cost is believed lowest; `None` while none ran to its end. What was measured is believed where fewer than
+    /// two trials ran to their end, or more than 300, and of trials that are not in this space.
+    pub fn recommend(&self, log: &[StudyEvent]) -> Option<Recommended> {
+        self.recommend_from(&Standing::of(self, log))
+    }
+
+    /// As [`Study::recommend`], of a log that was folded before.
+    pub fn recommend_from(&self, standing: &Standing) -> Option<Recommended> {
+        let numbered = (0..).zip(standing.trials());
+        let done: Vec<(u64, &Seen, f64)> =
+            numbered.filter_map(|(trial, seen)| Some((trial, seen, measured(seen)?))).collect();
+        let is_modelled = done.len() <= BELIEVED_MOST;
+        let model = is_modelled.then(|| Model::of(&self.space, &Lessons::of(standing))).flatten();
+        let judged = done.into_iter().map(|(trial, seen, measured)| {
+            let place = model.as_ref().zip(seen.place.as_ref());
+            let belief = place.map(|(model, place)| model.cost(&filled(place)));
             let Belief { mean, variance } = belief.unwrap_or(Belief { mean: measured, variance: 0.0 });
             let reach = NINETY_PERCENT * variance.sqrt();
-            let values = ended.values.clone();
+            let values = seen.values.clone();
             Recommended { trial, values, measured, mean, low: mean - reach, high: mean + reach }
         });
         judged.min_by(|a, b| a.mean.total_cmp(&b.mean))
+    }
+}
+
+/// What a trial that ran to its end measured.
+fn measured(seen: &Seen) -> Option<f64> {
+    match seen.status {
+        Status::Ended(Outcome::Done { value }) => Some(value).filter(|value| value.is_finite()),
+        _ => None,
     }
 }

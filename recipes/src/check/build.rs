@@ -8,7 +8,7 @@ use crate::data::{Data, DataFormat, Tokenizer, Valid};
 use crate::decoder::{Decoder, DenseLayers, Experts, Latent, ROTARY_BASE, Window};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
-use crate::objective::{Metric, Objective, Stop};
+use crate::objective::{Goal, Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 use crate::search::Choice;
@@ -188,10 +188,8 @@ fn data(values: &Values) -> Option<Data> {
 fn objective(values: &Values) -> Option<Objective> {
     let whole = |key: &str| values.whole(&format!("objective.stop.{key}"));
     Some(Objective {
-        metric: match values.word("objective.metric")? {
-            "valid.accuracy" => Metric::ValidAccuracy,
-            _ => Metric::ValidLoss,
-        },
+        metric: Metric::from(values.text("objective.metric")?),
+        goal: values.word("objective.goal").map(|goal| if goal == "max" { Goal::Max } else { Goal::Min }),
         stop: Stop {
             steps: whole("steps"),
             samples: whole("samples").map(Samples),

@@ -19,7 +19,7 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
     if values.kind != Some(Kind::Command) {
         data(values);
     }
-    values.or("objective.metric", Parsed::Word("valid.loss"));
+    values.or("objective.metric", Parsed::Text("valid.loss".into()));
     optimizer(values);
     train(values);
     for key in crate::keys::keys().iter().filter(|key| key.path.starts_with("layout.")) {

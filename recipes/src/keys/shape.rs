@@ -24,6 +24,8 @@ pub enum Shape {
     Below(f64, f64),
     /// Any number, or a percentage.
     Level,
+    /// Name of a metric.
+    Metric,
     /// A share from 0 to 1, both included; a number or a percentage.
     Share,
     /// A share above 0 and at most 1; a number or a percentage.
@@ -82,6 +84,7 @@ impl fmt::Display for Shape {
             Self::Above(low, high) => write!(f, "a number above {low}, at most {high}"),
             Self::Below(low, high) => write!(f, "a number from {low} to below {high}"),
             Self::Level => f.write_str("a number or a percentage"),
+            Self::Metric => f.write_str("the name of a metric"),
             Self::Share => f.write_str("a share from 0 to 1, or a percentage"),
             Self::Part => f.write_str("a share above 0 and at most 1, or a percentage"),
             Self::Epochs => f.write_str("a number of passes"),

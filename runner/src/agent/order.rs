@@ -230,6 +230,7 @@ impl SpoolRecord {
                 | Event::Ready { .. }
                 | Event::Step(_)
                 | Event::Validated { .. }
+                | Event::Metrics { .. }
                 | Event::SaveFailed { .. } => false,
             },
         }

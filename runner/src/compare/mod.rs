@@ -91,8 +91,15 @@ impl Difference {
 pub(crate) struct Seen {
     /// Everything but its points.
     pub(crate) trial: Trial,
-    /// Rank 0's points of the series named in [`results::SERIES`].
-    pub(crate) series: BTreeMap<&'static str, Vec<Sample>>,
+    /// Rank 0's points of the series named in [`results::SERIES`], and of its objective.
+    series: BTreeMap<String, Vec<Sample>>,
+}
+
+impl Seen {
+    /// The points of a series; none where it was not measured.
+    fn points(&self, key: &str) -> &[Sample] {
+        self.series.get(key).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// Compares trials. `levels` are values of the objective to which the time is told; without any, the best
@@ -113,15 +120,19 @@ fn look(
     trial: &TrialId,
     is_alive: &dyn Fn(&TrialId) -> bool,
 ) -> Result<Seen, LedgerError> {
-    let series = results::SERIES
-        .iter()
-        .map(|key| Ok((*key, history.series(trial, key, Rank(0))?)))
+    let id = trial;
+    let trial = history.trial(id, is_alive)?;
+    let keys: BTreeSet<&str> =
+        results::SERIES.iter().copied().chain([trial.row.objective.as_str()]).collect();
+    let series = keys
+        .into_iter()
+        .map(|key| Ok((key.to_owned(), history.series(id, key, Rank(0))?)))
         .collect::<Result<_, LedgerError>>()?;
-    Ok(Seen { trial: history.trial(trial, is_alive)?, series })
+    Ok(Seen { trial, series })
 }
 
 fn of(seen: &[Seen], levels: &[f64]) -> Comparison {
-    let losses: Vec<_> = seen.iter().map(|seen| seen.series["loss"].as_slice()).collect();
+    let losses: Vec<_> = seen.iter().map(|seen| seen.points("loss")).collect();
     let steps = || losses.iter().flat_map(|samples| samples.iter()).map(|sample| sample.step);
     let curve_steps = (steps().min().unwrap_or(0), steps().max().unwrap_or(0));
     Comparison {

@@ -2,7 +2,9 @@
 
 use super::{Seen, smoothed};
 use crate::ledger::{Measured, Sample};
+use dtrain_recipes::Goal;
 use serde::Serialize;
+use std::time::Duration;
 
 /// Series that results are made of.
 pub(super) const SERIES: &[&str] =
@@ -96,12 +98,22 @@ pub(super) fn results(seen: &[Seen], levels: &[f64]) -> Vec<Figure> {
         row(seen, "steps", Unit::Steps, Better::Neither, |s| plain(s.trial.row.step as f64)),
         row(seen, "training time", Unit::Seconds, Better::Neither, training_time),
     ];
-    let key = objective(seen);
-    let common = common_level(seen, key);
+    let named = seen.iter().map(|s| &s.trial.row).find(|row| !SERIES.contains(&row.objective.as_str()));
+    if let Some(row_of) = named {
+        let (better, pick): (_, fn(f64, f64) -> f64) = match row_of.goal {
+            Goal::Min => (Better::Less, f64::min),
+            Goal::Max => (Better::More, f64::max),
+        };
+        let name = format!("best {}", row_of.objective);
+        let figure = row(seen, &name, Unit::Plain, better, |s| best(s, &row_of.objective, pick));
+        rows.insert(0, figure);
+    }
+    let (key, goal) = objective(seen);
+    let common = common_level(seen, key, goal);
     let levels = if levels.is_empty() { common.as_slice() } else { levels };
     for level in levels {
         let name = format!("time to {key} {}", rounded(*level));
-        rows.push(row(seen, &name, Unit::Seconds, Better::Less, |s| time_to(s, key, *level)));
+        rows.push(row(seen, &name, Unit::Seconds, Better::Less, |s| time_to(s, key, goal, *level)));
     }
     rows.retain(|figure| figure.values.iter().any(Option::is_some));
     rows
@@ -142,7 +154,7 @@ fn plain(value: f64) -> Option<Value> {
 }
 
 fn finite<'a>(seen: &'a Seen, key: &str) -> impl Iterator<Item = f64> + 'a {
-    seen.series[key].iter().map(|sample| sample.value).filter(|value| value.is_finite())
+    seen.points(key).iter().map(|sample| sample.value).filter(|value| value.is_finite())
 }
 
 fn best(seen: &Seen, key: &str, choose: fn(f64, f64) -> f64) -> Option<Value> {
@@ -155,12 +167,12 @@ fn measured(measured: Measured) -> Value {
 
 /// The typical value without the first steps, which pay for warming up.
 fn steady(seen: &Seen, key: &str) -> Option<Value> {
-    Measured::steady(&seen.series[key]).map(measured)
+    Measured::steady(seen.points(key)).map(measured)
 }
 
 /// The median of the last tenth of the steps.
 fn final_loss(seen: &Seen) -> Option<Value> {
-    let loss = &seen.series["loss"];
+    let loss = seen.points("loss");
     let part = loss.len().div_ceil(10);
     Measured::of(loss[loss.len() - part..].iter().map(|sample| sample.value)).map(measured)
 }
@@ -190,35 +202,41 @@ fn training_time(seen: &Seen) -> Option<Value> {
 }
 
 /// The series that times to a level are told of: the objective when all trials have the same and measured it.
-fn objective(seen: &[Seen]) -> &'static str {
-    let all =
-        |key: &str| seen.iter().all(|s| s.trial.row.objective == key && finite(s, key).next().is_some());
-    ["valid.loss", "valid.accuracy"].into_iter().find(|key| all(key)).unwrap_or("loss")
+fn objective(seen: &[Seen]) -> (&str, Goal) {
+    let first = seen.first().map(|s| (s.trial.row.objective.as_str(), s.trial.row.goal));
+    let is_of_all = |(key, _): &(&str, Goal)| {
+        seen.iter().all(|s| s.trial.row.objective == *key && finite(s, key).next().is_some())
+    };
+    first.filter(is_of_all).unwrap_or(("loss", Goal::Min))
 }
 
 /// The best level that every trial reached; none when a trial has no points.
-fn common_level(seen: &[Seen], key: &str) -> Vec<f64> {
-    let reached = |s: &Seen| {
-        let values = progress(s, key).into_iter().map(|sample| sample.value);
-        if key == "valid.accuracy" { values.reduce(f64::max) } else { values.reduce(f64::min) }
+fn common_level(seen: &[Seen], key: &str, goal: Goal) -> Vec<f64> {
+    let (best, worst): (fn(f64, f64) -> f64, fn(f64, f64) -> f64) = match goal {
+        Goal::Min => (f64::min, f64::max),
+        Goal::Max => (f64::max, f64::min),
     };
+    let reached = |s: &Seen| progress(s, key).into_iter().map(|sample| sample.value).reduce(best);
     let all: Option<Vec<f64>> = seen.iter().map(reached).collect();
-    let worst = if key == "valid.accuracy" { f64::min } else { f64::max };
     all.and_then(|all| all.into_iter().reduce(worst)).into_iter().collect()
 }
 
 /// The series, the noisy training loss smoothed over a fiftieth of its points.
 fn progress(seen: &Seen, key: &str) -> Vec<Sample> {
-    let samples = &seen.series[key];
+    let samples = seen.points(key);
     smoothed(samples, if key == "loss" { samples.len() / 50 } else { 1 })
 }
 
 /// Seconds of training until the level was first reached. Pauses and repeated steps do not count.
-fn time_to(seen: &Seen, key: &str, level: f64) -> Option<Value> {
-    let is_reached = |value: f64| if key == "valid.accuracy" { value >= level } else { value <= level };
-    let step = progress(seen, key).into_iter().find(|sample| is_reached(sample.value))?.step;
-    let until =
-        seen.series["step_seconds"].iter().filter(|sample| sample.step <= step && sample.value.is_finite());
+fn time_to(seen: &Seen, key: &str, goal: Goal, level: f64) -> Option<Value> {
+    let reached = progress(seen, key).into_iter().find(|sample| goal.is_reached(sample.value, level))?;
+    let times = seen.points("step_seconds");
+    if times.is_empty() {
+        // A program that reports no steps: what passed on the clock since it was started.
+        let began = seen.trial.row.started_ms?;
+        return plain(Duration::from_millis(reached.at_ms.saturating_sub(began)).as_secs_f64());
+    }
+    let until = times.iter().filter(|sample| sample.step <= reached.step && sample.value.is_finite());
     plain(until.map(|sample| sample.value).sum())
 }
 

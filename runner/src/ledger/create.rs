@@ -5,7 +5,7 @@ use crate::fact::LedgerError;
 use crate::provenance::Provenance;
 use dtrain_planner::{Plan, Ranked};
 use dtrain_protocol::{Inputs, StepId, TrialId};
-use dtrain_recipes::Recipe;
+use dtrain_recipes::{Goal, Recipe};
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -171,18 +171,21 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
     };
     let made = &new.provenance;
     let environment = serde_json::to_string(&made.environment)?;
-    let objective = serde_json::to_value(new.recipe.objective.metric)?;
+    let goal = match new.recipe.objective.goal() {
+        Goal::Min => "min",
+        Goal::Max => "max",
+    };
     transaction.execute(
         "INSERT INTO trial(uid, label, recipe, search, state, objective, layout, batch, learning_rate, config_hash,
              host_digest, model_digest, predicted_step_seconds, predicted_tokens_per_second,
-             predicted_memory_bytes, created_ms, git_revision, git_dirty, patch_hash, environment_hash, program)
-         VALUES (?1, ?2, ?3, ?4, 'created', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+             predicted_memory_bytes, created_ms, git_revision, git_dirty, patch_hash, environment_hash, program, goal)
+         VALUES (?1, ?2, ?3, ?4, 'created', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
         params![
             created.id.0,
             created.label,
             new.recipe.name,
             new.study,
-            objective.as_str().unwrap_or_default(),
+            new.recipe.objective.metric.name(),
             new.layout,
             stored(new.batch),
             new.learning_rate,
@@ -198,6 +201,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
             made.git.as_ref().and_then(|git| git.patch.as_ref()).map(|patch| keep_once(transaction, "patch", "text", patch)).transpose()?,
             keep_once(transaction, "environment", "json", &environment)?,
             made.program,
+            goal,
         ],
     )?;
     let trial = transaction.last_insert_rowid();

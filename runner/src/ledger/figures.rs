@@ -5,6 +5,7 @@ use crate::fact::{LedgerError, Point, passed};
 use dtrain_protocol::{Event, Rank, Stamped, TrialId};
 use rusqlite::{Connection, Transaction, params};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// One line about one series.
@@ -71,6 +72,46 @@ const IN_FULL: u32 = 64;
 /// Of the other ranks one of so many steps is kept, of each rank another one.
 const ONE_OF: u64 = 16;
 
+/// Series of steps that dtrain measures itself.
+const OWN: [&str; 14] = [
+    "step_seconds",
+    "data_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "communication_seconds",
+    "bubble_seconds",
+    "optimizer_seconds",
+    "memory_bytes",
+    "sent_bytes",
+    "weights_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "tokens_per_second",
+    "save.stall_seconds",
+];
+
+/// Series of results that dtrain has names for.
+const RESULTS: [&str; 8] = [
+    "loss",
+    "valid.loss",
+    "valid.accuracy",
+    "learning_rate",
+    "gradient_norm",
+    "elapsed",
+    noise::SIGNAL,
+    noise::NOISE,
+];
+
+/// Whether a series has a name of dtrain's own, and not one that a program gave it.
+pub fn is_own_series(key: &str) -> bool {
+    OWN.contains(&key) || RESULTS.contains(&key)
+}
+
+/// The series of a metric that a program reports: its name, below `script/` where dtrain has a series of that name.
+fn key_of(name: &str) -> Cow<'_, str> {
+    if OWN.contains(&name) { format!("script/{name}").into() } else { name.into() }
+}
+
 /// The points an event carries; none for most events.
 ///
 /// Loss, norm, rate and speed are the same on all ranks and kept of rank 0; times and memory of every rank, of the first
@@ -93,25 +134,28 @@ pub fn points_of(stamped: &Stamped) -> Vec<Point> {
         }
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
-            let mut points = vec![
-                point("step_seconds", step, times.step),
-                point("data_seconds", step, times.data),
-                point("forward_seconds", step, times.forward),
-                point("backward_seconds", step, times.backward),
-                point("communication_seconds", step, times.communication),
-                point("bubble_seconds", step, times.bubble),
-                point("optimizer_seconds", step, times.optimizer),
-                point("memory_bytes", step, figures.memory_bytes as f64),
-                point("sent_bytes", step, figures.sent_bytes as f64),
-                point("weights_bytes", step, figures.held.weights as f64),
-                point("gradients_bytes", step, figures.held.gradients as f64),
-                point("optimizer_bytes", step, figures.held.optimizer as f64),
-            ];
-            if is_first {
+            let mut points = vec![point("step_seconds", step, times.step)];
+            // A foreign program reports neither phases nor memory.
+            if times.parts() > 0.0 || figures.memory_bytes > 0 {
                 points.extend([
-                    point("loss", step, figures.loss),
-                    point("learning_rate", step, figures.learning_rate),
+                    point("data_seconds", step, times.data),
+                    point("forward_seconds", step, times.forward),
+                    point("backward_seconds", step, times.backward),
+                    point("communication_seconds", step, times.communication),
+                    point("bubble_seconds", step, times.bubble),
+                    point("optimizer_seconds", step, times.optimizer),
+                    point("memory_bytes", step, figures.memory_bytes as f64),
+                    point("sent_bytes", step, figures.sent_bytes as f64),
+                    point("weights_bytes", step, figures.held.weights as f64),
+                    point("gradients_bytes", step, figures.held.gradients as f64),
+                    point("optimizer_bytes", step, figures.held.optimizer as f64),
                 ]);
+            }
+            if is_first {
+                points.push(point("loss", step, figures.loss));
+                if !figures.learning_rate.is_nan() {
+                    points.push(point("learning_rate", step, figures.learning_rate));
+                }
                 points.extend(figures.elapsed.map(|share| point("elapsed", step, share)));
                 points.extend(figures.gradient_norm.map(|norm| point("gradient_norm", step, norm)));
                 if let Some(found) = figures.noise {
@@ -122,7 +166,7 @@ pub fn points_of(stamped: &Stamped) -> Vec<Point> {
                         point(noise::NOISE, before, found.noise),
                     ]);
                 }
-                if times.step > 0.0 {
+                if times.step > 0.0 && figures.tokens > 0 {
                     points.push(point("tokens_per_second", step, figures.tokens as f64 / times.step));
                 }
             }
@@ -133,10 +177,14 @@ pub fn points_of(stamped: &Stamped) -> Vec<Point> {
             let accuracy = accuracy.map(|accuracy| point("valid.accuracy", step.0, accuracy));
             std::iter::once(loss).chain(accuracy).collect()
         }
+        Event::Metrics { step, figures } if stamped.rank.0 < IN_FULL => {
+            figures.iter().map(|figure| point(&key_of(&figure.name), step.0, figure.value)).collect()
+        }
         Event::Saved { step, stall_seconds, .. } => vec![point("save.stall_seconds", step.0, *stall_seconds)],
         Event::Listening(_)
         | Event::Ready { .. }
         | Event::Validated { .. }
+        | Event::Metrics { .. }
         | Event::SaveFailed { .. }
         | Event::Finished { .. }
         | Event::Failed(_) => Vec::new(),

@@ -31,7 +31,7 @@ pub enum Sort {
     Best,
     /// The fastest (tokens per second) first.
     Fastest,
-    /// The smallest value of a figure such as `valid.loss`, of a parameter, or of a column, first.
+    /// The smallest value of a metric such as `valid.loss` (of the objective the best, of others the newest), of a parameter, or of a column, first.
     Least(String),
 }
 
@@ -48,7 +48,7 @@ pub struct Page {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     /// A column of the list (`batch`, `learning_rate`, `best`, `loss`, `step`, `tokens_per_second`), a path of a
-    /// parameter, or the name of a figure (of which the smallest value counts).
+    /// parameter, or the name of a metric: of the objective the best value counts, of others the newest.
     pub key: String,
     /// How it is compared.
     pub relation: Relation,
@@ -220,7 +220,7 @@ pub(super) fn column(key: &str) -> Option<&'static str> {
         "learning_rate" => "trial.learning_rate",
         "best" => list::BEST,
         "loss" => "loss.last",
-        "step" => "loss.last_step",
+        "step" => "coalesce(loss.last_step, result.last_step)",
         "tokens_per_second" => list::SPEED,
         _ => return None,
     })
@@ -258,22 +258,25 @@ pub(super) fn query(filter: &Filter, sort: &Sort) -> (String, Vec<Sql>) {
             " AND (EXISTS (SELECT 1 FROM param JOIN key ON key.id = param.key
                            WHERE param.trial = trial.id AND key.name = ? AND param.number {sign} ?)
                 OR EXISTS (SELECT 1 FROM summary JOIN key ON key.id = summary.key
-                           WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ? AND summary.min {sign} ?))"
+                           WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ? AND {figure} {sign} ?))",
+            figure = list::FIGURE
         );
         values.extend([key.clone().into(), (*value).into(), key.clone().into(), (*value).into()]);
     }
     text += match sort {
         Sort::Newest => " ORDER BY trial.created_ms DESC, trial.id DESC",
-        Sort::Best => {
-            " ORDER BY best IS NULL, CASE trial.objective WHEN 'valid.accuracy' THEN -best ELSE best END, trial.id"
-        }
+        Sort::Best => " ORDER BY best IS NULL, CASE trial.goal WHEN 'max' THEN -best ELSE best END, trial.id",
         Sort::Fastest => " ORDER BY tokens_per_second IS NULL, tokens_per_second DESC, trial.id",
         Sort::Least(key) if key == "batch" => " ORDER BY trial.batch, trial.id",
         Sort::Least(key) if key == "learning_rate" => " ORDER BY trial.learning_rate, trial.id",
-        Sort::Least(key) if key == "step" => " ORDER BY loss.last_step ASC NULLS LAST, trial.id",
+        Sort::Least(key) if key == "step" => {
+            " ORDER BY coalesce(loss.last_step, result.last_step) ASC NULLS LAST, trial.id"
+        }
         Sort::Least(key) => {
             values.extend([key.clone().into(), key.clone().into()]);
-            " ORDER BY coalesce((SELECT min FROM summary JOIN key ON key.id = summary.key
+            " ORDER BY coalesce((SELECT CASE WHEN key.name <> trial.objective THEN summary.last
+                                             WHEN trial.goal = 'max' THEN summary.max ELSE summary.min END
+                                 FROM summary JOIN key ON key.id = summary.key
                                  WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ?),
                                 (SELECT number FROM param JOIN key ON key.id = param.key
                                  WHERE param.trial = trial.id AND key.name = ?)) ASC NULLS LAST, trial.id"

@@ -5,6 +5,7 @@ use super::state::State;
 use super::{Fault, History, Status, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
+use dtrain_recipes::Goal;
 use rusqlite::{Row, params_from_iter};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub struct TrialRow {
     pub learning_rate: f64,
     /// Metric to optimise, such as `valid.loss`.
     pub objective: String,
+    /// Which way it is better.
+    pub goal: Goal,
     /// Its best value so far.
     pub best: Option<f64>,
     /// The newest training loss.
@@ -54,8 +57,11 @@ pub struct TrialRow {
 }
 
 /// The best value of the objective so far.
-pub(super) const BEST: &str =
-    "CASE trial.objective WHEN 'valid.accuracy' THEN accuracy.max ELSE valid.min END";
+pub(super) const BEST: &str = "CASE trial.goal WHEN 'max' THEN result.max ELSE result.min END";
+
+/// What a condition compares of the metric `key.name` in `summary`: the best value of the objective, the newest of others.
+pub(super) const FIGURE: &str = "CASE WHEN key.name <> trial.objective THEN summary.last
+    WHEN trial.goal = 'max' THEN summary.max ELSE summary.min END";
 
 /// Tokens per second.
 pub(super) const SPEED: &str =
@@ -65,11 +71,11 @@ pub(super) const SPEED: &str =
 pub(super) fn columns() -> String {
     format!(
         "trial.uid, trial.label, trial.recipe, trial.search, trial.state, trial.layout, trial.batch,
-         trial.learning_rate, trial.objective, {BEST} AS best, loss.last, coalesce(loss.last_step, 0),
+         trial.learning_rate, trial.objective, {BEST} AS best, loss.last, coalesce(loss.last_step, result.last_step, 0),
          {SPEED} AS tokens_per_second,
          coalesce(trial.measured_step_seconds, step.sum / nullif(step.finite, 0)),
          trial.predicted_step_seconds, trial.created_ms, trial.started_ms, trial.ended_ms,
-         trial.git_revision, trial.git_dirty"
+         trial.git_revision, trial.git_dirty, trial.goal"
     )
 }
 
@@ -77,10 +83,8 @@ pub(super) fn columns() -> String {
 pub(super) const TABLES: &str = "trial
     LEFT JOIN summary AS loss ON loss.trial = trial.id AND loss.rank = 0
          AND loss.key = (SELECT id FROM key WHERE name = 'loss')
-    LEFT JOIN summary AS valid ON valid.trial = trial.id AND valid.rank = 0
-         AND valid.key = (SELECT id FROM key WHERE name = 'valid.loss')
-    LEFT JOIN summary AS accuracy ON accuracy.trial = trial.id AND accuracy.rank = 0
-         AND accuracy.key = (SELECT id FROM key WHERE name = 'valid.accuracy')
+    LEFT JOIN summary AS result ON result.trial = trial.id AND result.rank = 0
+         AND result.key = (SELECT id FROM key WHERE name = trial.objective)
     LEFT JOIN summary AS speed ON speed.trial = trial.id AND speed.rank = 0
          AND speed.key = (SELECT id FROM key WHERE name = 'tokens_per_second')
     LEFT JOIN summary AS step ON step.trial = trial.id AND step.rank = 0
@@ -147,6 +151,7 @@ pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<
         ended_ms: row.get::<_, Option<i64>>(17)?.map(unstored),
         git_revision: row.get(18)?,
         is_dirty: row.get(19)?,
+        goal: if row.get_ref(20)?.as_str()? == "max" { Goal::Max } else { Goal::Min },
         id,
     })
 }

@@ -16,13 +16,14 @@ pub(super) struct Version(i32);
 pub(super) type Step = (Version, &'static str);
 
 /// The version this program writes.
-pub(super) const CURRENT: Version = Version(102);
+pub(super) const CURRENT: Version = Version(103);
 
 /// All steps, oldest first.
 pub(super) const STEPS: &[Step] = &[
     (Version(100), include_str!("sql/v1.sql")),
     (Version(101), include_str!("sql/v1_1.sql")),
-    (CURRENT, include_str!("sql/v1_2.sql")),
+    (Version(102), include_str!("sql/v1_2.sql")),
+    (CURRENT, include_str!("sql/v1_3.sql")),
 ];
 
 impl Version {
@@ -151,7 +152,7 @@ mod tests {
         assert!(newer.is_read_only());
         mark(CURRENT.0 + 100);
         let error = crate::History::open(&path).expect_err("refused").source.to_string();
-        assert!(error.contains("version 2.2") && error.contains("version 1.2"), "{error}");
+        assert!(error.contains("version 2.2") && error.contains("version 1.3"), "{error}");
         drop(folder);
     }
 

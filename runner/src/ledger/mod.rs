@@ -28,7 +28,7 @@ mod study;
 pub use children::Child;
 pub use create::{Created, NewTrial, Param, Parent, Predicted, Source, flatten};
 pub use export::Format;
-pub use figures::{Measured, Summary, points_of};
+pub use figures::{Measured, Summary, is_own_series, points_of};
 pub use filter::{Condition, ConditionError, Filter, Page, Relation, Sort};
 pub use ground::Ground;
 pub use hosts::KnownHost;

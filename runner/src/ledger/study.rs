@@ -90,6 +90,33 @@ impl History {
     }
 }
 
+impl History {
+    /// Writes down what happened in a study, as its event `number`, counted from 0. An `Err` when that is written already.
+    pub fn keep_study_event(&mut self, study: &str, number: u64, json: &Value) -> Result<(), LedgerError> {
+        self.write("write to a study in", |transaction| {
+            transaction.execute(
+                "INSERT INTO study_event(study, number, at_ms, json) VALUES (?1, ?2, ?3, ?4)",
+                params![study, stored(number), now_ms(), json.to_string()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// What happened in a study, in order.
+    pub fn study_events(&self, study: &str) -> Result<Vec<Value>, LedgerError> {
+        self.read("read a study from", |database| {
+            let mut select =
+                database.prepare("SELECT json FROM study_event WHERE study = ?1 ORDER BY number")?;
+            let mut rows = select.query([study])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                found.push(serde_json::from_str(row.get_ref(0)?.as_str()?)?);
+            }
+            Ok(found)
+        })
+    }
+}
+
 /// Whether a study, or a trial of one that has not begun, has this name.
 fn is_taken(database: &Connection, name: &str) -> Result<bool, Fault> {
     let query =

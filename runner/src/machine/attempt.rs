@@ -62,6 +62,7 @@ impl Machine {
             | Event::Ready { .. }
             | Event::Step(_)
             | Event::Validated { .. }
+            | Event::Metrics { .. }
             | Event::SaveFailed { .. } => {}
         }
     }

@@ -36,7 +36,9 @@ use crate::parallel::{Ballot, Mesh, NoiseGauge, Reduction, Tally};
 use crate::stage::{Holding, Stage};
 use crate::watch::Tempo;
 use ahead::Ahead;
-use dtrain_protocol::{Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, cannot_run};
+use dtrain_protocol::{
+    Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, Target, cannot_run,
+};
 use dtrain_recipes::{Metric, ZeroStage};
 use save::{OnFailure, Saver};
 use std::path::{Path, PathBuf};
@@ -288,7 +290,7 @@ fn steps(
             let tally = validate(replica, valid, assignment.validate_samples, step)?;
             if let Some(tally) = tally {
                 tell(Event::Validated { step, loss: tally.loss(), accuracy: Some(tally.accuracy()) });
-                let is_reached = until.target.is_some_and(|target| reaches(target, &tally));
+                let is_reached = until.target.as_ref().is_some_and(|target| reaches(target, &tally));
                 reason = reason.or(is_reached.then_some(StopReason::Target));
             }
         }
@@ -327,11 +329,9 @@ fn is_due(step: StepId, every: u64) -> bool {
 }
 
 /// Whether a validation meets the target.
-fn reaches((metric, target): (Metric, f64), tally: &Tally) -> bool {
-    match metric {
-        Metric::ValidLoss => tally.loss() <= target,
-        Metric::ValidAccuracy => tally.accuracy() >= target,
-    }
+fn reaches(target: &Target, tally: &Tally) -> bool {
+    target.is_reached(Metric::ValidLoss.name(), tally.loss())
+        || target.is_reached(Metric::ValidAccuracy.name(), tally.accuracy())
 }
 
 /// What is held until the next step.

@@ -5,9 +5,9 @@ use crate::failure::{Exit, Failure};
 use crate::trials;
 use crate::trials::ledger;
 use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Searched, Study, Value};
-use dtrain_recipes::{Metric, Recipe};
+use dtrain_recipes::Recipe;
 use dtrain_runner::Verdict;
-use dtrain_runner::ledger::{History, Trial, Tried};
+use dtrain_runner::ledger::{History, Summary, Trial, Tried};
 use serde::{Deserialize, Serialize};
 
 /// Version of what is kept; a newer one is refused.
@@ -110,15 +110,9 @@ pub(super) fn of_verdict(verdict: &Verdict, trial: &Trial) -> Option<Outcome> {
     }
 }
 
-/// What is to be made small: the last validation loss, or the accuracy with its sign turned.
+/// What is to be made small: the newest value of the objective, with its sign turned where larger is better.
 fn value(trial: &Trial) -> Option<f64> {
-    let last = |key: &str| {
-        let figure = trial.figures.iter().find(|figure| figure.key == key && figure.rank.0 == 0);
-        figure.and_then(|figure| figure.last)
-    };
-    let metric: Option<Metric> = serde_json::from_value(trial.recipe["objective"]["metric"].clone()).ok();
-    match metric? {
-        Metric::ValidLoss => last("valid.loss"),
-        Metric::ValidAccuracy => last("valid.accuracy").map(|accuracy| -accuracy),
-    }
+    let is_objective = |figure: &&Summary| figure.key == trial.row.objective && figure.rank.0 == 0;
+    let last = trial.figures.iter().find(is_objective).and_then(|figure| figure.last);
+    last.map(|last| trial.row.goal.cost(last))
 }

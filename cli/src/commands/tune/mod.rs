@@ -16,7 +16,7 @@ use crate::load::{Loaded, load};
 use crate::output::word;
 use crate::trials::ledger;
 use crate::{job, rates, trials};
-use dtrain_planner::tune::{Finish, Search, Searched, Study, settled};
+use dtrain_planner::tune::{Finish, Search, Searched, Study, StudyEvent, settled};
 use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
 use kept::{Kept, ended};
@@ -57,7 +57,8 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
         },
     };
     let before = ended(context, &history, &name)?;
-    let search = Search::new(kept.study.clone(), before, args.trials);
+    let study = Study { trials: Some(args.trials), ..kept.study.clone() };
+    let search = Search::new(study, StudyEvent::of(&before));
     let mut runner = Runner {
         context,
         history: &mut history,
@@ -67,6 +68,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
         budget: args.trials,
         lost: 0,
         failure: None,
+        ended: None,
     };
     let search = search.run(&mut runner);
     if let Some(failure) = runner.failure.take() {
@@ -89,7 +91,7 @@ fn begin(
 ) -> Result<Option<Kept>, Failure> {
     let recipe = &loaded.checked.recipe;
     let plan = rates::plan(context, history, loaded)?;
-    let searched = Searched::of(recipe, &plan.learning_rate);
+    let searched = Searched::of(recipe, Some(&plan.learning_rate));
     if searched.space().dimensions().is_empty() {
         return Err(Failure::new(Exit::Usage, "nothing to search: the recipe pins every tunable key").hint(
             "remove train.learning_rate, or set `learning_rate = { log = [1e-4, 1e-2] }`; for batch \
@@ -117,7 +119,7 @@ fn finish(
     search: &Search,
     name: &str,
 ) -> Outcome {
-    let Some(best) = search.study().recommend(search.ended()) else {
+    let Some(best) = search.recommend() else {
         return Err(Failure::new(Exit::WorkerFailed, format!("no trial of {name} completed"))
             .hint("`dtrain history` shows how they ended"));
     };

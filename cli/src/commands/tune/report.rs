@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::render::number::loss;
 use crate::render::table::{Column, Text, Tone, table};
 use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Recommended, Search};
-use dtrain_recipes::Metric;
+use dtrain_recipes::{Goal, Metric};
 use serde::Serialize;
 
 /// What `--json` says.
@@ -15,7 +15,7 @@ use serde::Serialize;
 struct Tuned<'a> {
     study: &'a str,
     steps: u64,
-    metric: Metric,
+    metric: &'a Metric,
     trials: &'a [Ended],
     recommended: &'a Recommended,
     #[serde(flatten)]
@@ -35,8 +35,9 @@ pub(super) fn tell(
     stored: &Stored,
     name: &str,
 ) -> Result<(), Failure> {
-    let metric = kept.settled.objective.metric;
-    let (trials, best) = (&as_measured(metric, search.ended()), &as_believed(metric, best));
+    let objective = &kept.settled.objective;
+    let (metric, goal) = (&objective.metric, objective.goal());
+    let (trials, best) = (&as_measured(goal, &search.ended()), &as_believed(goal, best));
     if context.out.json {
         let tuned = Tuned { study: name, steps: kept.steps, metric, trials, recommended: best, stored };
         return context.out.json_line("tuned", &tuned);
@@ -48,6 +49,7 @@ pub(super) fn tell(
         match metric {
             Metric::ValidLoss => "LOSS",
             Metric::ValidAccuracy => "ACCURACY",
+            Metric::Named(_) => "METRIC",
         },
         true,
     ));
@@ -55,7 +57,7 @@ pub(super) fn tell(
         .iter()
         .enumerate()
         .map(|(number, ended)| {
-            let is_best = number == best.trial;
+            let is_best = u64::try_from(number) == Ok(best.trial);
             let mut line =
                 vec![Text::new(if is_best { "*" } else { "" }, Tone::Good), (number + 1).to_string().into()];
             line.extend(ended.values.iter().map(|value| Text::from(value.to_string())));
@@ -81,29 +83,21 @@ pub(super) fn tell(
     ))
 }
 
-/// A figure as the metric has it, of one that a study makes small.
-fn measured(metric: Metric, value: f64) -> f64 {
-    match metric {
-        Metric::ValidLoss => value,
-        Metric::ValidAccuracy => -value,
-    }
-}
-
-fn as_measured(metric: Metric, trials: &[Ended]) -> Vec<Ended> {
+fn as_measured(goal: Goal, trials: &[Ended]) -> Vec<Ended> {
     let outcome = |outcome: &Outcome| match *outcome {
-        Outcome::Done { value } => Outcome::Done { value: measured(metric, value) },
-        Outcome::Pruned { value } => Outcome::Pruned { value: measured(metric, value) },
+        Outcome::Done { value } => Outcome::Done { value: goal.cost(value) },
+        Outcome::Pruned { value } => Outcome::Pruned { value: goal.cost(value) },
         Outcome::Failed { why } => Outcome::Failed { why },
     };
     let ended = |ended: &Ended| Ended { values: ended.values.clone(), outcome: outcome(&ended.outcome) };
     trials.iter().map(ended).collect()
 }
 
-fn as_believed(metric: Metric, best: &Recommended) -> Recommended {
-    let ends = [measured(metric, best.low), measured(metric, best.high)];
+fn as_believed(goal: Goal, best: &Recommended) -> Recommended {
+    let ends = [goal.cost(best.low), goal.cost(best.high)];
     Recommended {
-        measured: measured(metric, best.measured),
-        mean: measured(metric, best.mean),
+        measured: goal.cost(best.measured),
+        mean: goal.cost(best.mean),
         low: ends[0].min(ends[1]),
         high: ends[0].max(ends[1]),
         ..best.clone()
@@ -145,10 +139,10 @@ mod tests {
     fn accuracies_have_the_sign_they_are_measured_with() {
         let made_small =
             Recommended { trial: 0, values: Vec::new(), measured: -0.9, mean: -0.8, low: -0.85, high: -0.7 };
-        let told = as_believed(Metric::ValidAccuracy, &made_small);
+        let told = as_believed(Goal::Max, &made_small);
         assert_eq!((told.measured, told.mean, told.low, told.high), (0.9, 0.8, 0.7, 0.85));
-        assert_eq!(as_believed(Metric::ValidLoss, &made_small), made_small);
+        assert_eq!(as_believed(Goal::Min, &made_small), made_small);
         let ended = Ended { values: Vec::new(), outcome: Outcome::Done { value: -0.9 } };
-        assert_eq!(as_measured(Metric::ValidAccuracy, &[ended])[0].outcome, Outcome::Done { value: 0.9 });
+        assert_eq!(as_measured(Goal::Max, &[ended])[0].outcome, Outcome::Done { value: 0.9 });
     }
 }

@@ -10,7 +10,9 @@ use crate::render::number::counted;
 use crate::trials::ledger;
 use crate::{rates, trials};
 use dtrain_planner::Plan;
-use dtrain_planner::tune::{Failure as Why, Outcome, Proposal, Source as Origin, Trials, Value, shortened};
+use dtrain_planner::tune::{
+    Failure as Why, Judgement, Outcome, Proposal, Source as Origin, StudyEvent, Trials, Value, shortened,
+};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Recipe;
 use dtrain_runner::driver::Outcome as Ending;
@@ -35,6 +37,8 @@ pub(super) struct Runner<'a> {
     pub(super) lost: u32,
     /// Why the study cannot go on.
     pub(super) failure: Option<Failure>,
+    /// How the trial ended that was launched last.
+    pub(super) ended: Option<StudyEvent>,
 }
 
 impl Runner<'_> {
@@ -67,11 +71,16 @@ impl Runner<'_> {
             Origin::Given => "the plan's value".to_owned(),
             Origin::Random => "random".to_owned(),
             Origin::Sobol => "space-filling".to_owned(),
+            Origin::Grid => "grid".to_owned(),
             Origin::Model { improvement } => format!("expected improvement {improvement:.4}"),
+            Origin::Tpe { .. } => "like the best trials".to_owned(),
+            Origin::CmaEs { .. } => "CMA-ES".to_owned(),
+            Origin::Swarm { particle } => format!("particle {particle}"),
+            Origin::Mutated { parent } => format!("trial {} with one change", parent + 1),
         };
         self.context.out.say(&format!(
             "trial {} of {}: {} ({why})",
-            proposal.index + 1,
+            proposal.trial + 1,
             self.budget,
             values.join(", ")
         ));
@@ -81,7 +90,7 @@ impl Runner<'_> {
     fn unfinished(&self, proposal: &Proposal) -> Result<Option<(TrialId, String, Plan, How)>, Failure> {
         let tried = self.history.tried(self.name).map_err(|error| ledger(&error))?;
         let begun =
-            tried.into_iter().find(|tried| tried.number == proposal.index).and_then(|tried| tried.trial);
+            tried.into_iter().find(|tried| tried.number == proposal.trial).and_then(|tried| tried.trial);
         let Some(id) = begun else { return Ok(None) };
         let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
         let trial = self.history.trial(&id, &is_alive).map_err(|error| ledger(&error))?;
@@ -97,7 +106,7 @@ impl Runner<'_> {
         let recipe: Recipe =
             shortened(&self.kept.searched.pinned(&self.kept.settled, &proposal.values), self.kept.steps);
         let json = json!({ "values": proposal.values, "source": proposal.source });
-        let number = proposal.index;
+        let number = proposal.trial;
         let plan = match rates::plan_of(self.context, self.history, self.loaded, &recipe) {
             Ok(plan) => plan,
             Err(failure) if failure.exit() == Exit::NothingFits => {
@@ -129,15 +138,18 @@ impl Runner<'_> {
             settings.insert("objective.stop.steps".into(), steps.to_string());
         }
         let dimensions = self.kept.study.space.dimensions().iter().zip(&proposal.values);
-        settings.extend(dimensions.map(|(dimension, value)| {
-            let value = match value {
-                Value::Whole(steps) if dimension.name == "train.warmup" => format!("\"{steps} steps\""),
-                Value::Whole(count) => count.to_string(),
-                Value::Real(number) => format!("{number:?}"),
-                Value::Word(word) => format!("{word:?}"),
-            };
-            (dimension.name.clone(), value)
-        }));
+        settings.extend(dimensions.filter(|(_, value)| **value != Value::Inactive).map(
+            |(dimension, value)| {
+                let value = match value {
+                    Value::Whole(steps) if dimension.name == "train.warmup" => format!("\"{steps} steps\""),
+                    Value::Whole(count) => count.to_string(),
+                    Value::Real(number) => format!("{number:?}"),
+                    Value::Word(word) => format!("{word:?}"),
+                    Value::Flag(_) | Value::Inactive => value.to_string(),
+                };
+                (dimension.name.clone(), value)
+            },
+        ));
         settings
     }
 
@@ -158,14 +170,27 @@ impl Runner<'_> {
     }
 }
 
+/// Trials run one after the other, each to its end when it is launched.
 impl Trials for Runner<'_> {
-    fn run(&mut self, proposal: &Proposal) -> Option<Outcome> {
-        match self.trial(proposal) {
-            Ok(outcome) => outcome,
-            Err(failure) => {
-                self.failure = Some(failure);
-                None
-            }
-        }
+    fn slots(&self) -> usize {
+        1
+    }
+
+    fn launch(&mut self, proposal: &Proposal) {
+        let outcome = self.trial(proposal).unwrap_or_else(|failure| {
+            self.failure = Some(failure);
+            None
+        });
+        self.ended = outcome.map(|outcome| StudyEvent::Ended { trial: proposal.trial, outcome });
+    }
+
+    fn resume(&mut self, _: u64, _: Option<u64>) {}
+
+    fn take_up(&mut self, _: u64) {}
+
+    fn stop(&mut self, _: u64, _: Judgement) {}
+
+    fn next_event(&mut self) -> Option<StudyEvent> {
+        self.ended.take()
     }
 }

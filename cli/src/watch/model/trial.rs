@@ -125,7 +125,13 @@ impl Trial {
             verdict: None,
             layout: "one rank".into(),
             hosts: 1,
-            expected: Expected { steps: 0, limit: None, step_seconds: None, unit: "samples" },
+            expected: Expected {
+                steps: 0,
+                limit: None,
+                step_seconds: None,
+                unit: "samples",
+                metric: objective.into(),
+            },
             rate: None,
             memory: None,
             objective: objective.into(),
@@ -272,6 +278,7 @@ impl Trial {
             Event::Ready { .. }
             | Event::Listening(_)
             | Event::Validated { .. }
+            | Event::Metrics { .. }
             | Event::Saved { .. }
             | Event::Finished { .. } => {}
         }

@@ -133,7 +133,7 @@ pub(super) fn figure(name: &str, value: f64) -> String {
         value.to_string()
     } else if name.ends_with("loss") {
         loss(value)
-    } else if name.ends_with("accuracy") {
+    } else if name == "valid.accuracy" {
         format!("{:.2}%", value * 100.0)
     } else if name.ends_with("_bytes") {
         bytes(value)

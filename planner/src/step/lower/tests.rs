@@ -3,7 +3,7 @@ use crate::planning::plan;
 use crate::planning::plan::PlanRequest;
 use crate::sample;
 use dtrain_protocol::Action;
-use dtrain_recipes::{Metric, Recipe, Seconds, Stop};
+use dtrain_recipes::{Goal, Metric, Recipe, Seconds, Stop};
 
 fn planned(change: impl FnOnce(&mut Recipe)) -> Plan {
     let (mut recipe, host, rates) = (sample::recipe(), sample::host(4), sample::rates(4));
@@ -93,7 +93,7 @@ fn the_end_of_the_run_is_that_of_the_recipe() {
     });
     let rank = &lower(&plan, plan.best(), &launch())[0];
     assert_eq!(rank.until.steps, Some(StepId(313)), "10,000 samples by 32");
-    assert_eq!(rank.until.target, Some((Metric::ValidLoss, 1.2)));
+    assert_eq!(rank.until.target, Some(Target { metric: Metric::ValidLoss, goal: Goal::Min, value: 1.2 }));
     assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(47.5), 12.5));
     let late = Launch { spent_seconds: 75.0, ..launch() };
     let rank = &lower(&plan, plan.best(), &late)[0];

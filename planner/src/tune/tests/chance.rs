@@ -7,7 +7,7 @@ use crate::tune::{Sampler, Search, Space, Study};
 const SEEDS: u64 = 11;
 
 fn modelled(space: Space, seed: u64) -> Study {
-    Study::new(space, seed)
+    Study { sampler: Sampler::gaussian(&space), ..Study::new(space, seed) }
 }
 
 fn random(space: Space, seed: u64) -> Study {
@@ -16,13 +16,14 @@ fn random(space: Space, seed: u64) -> Study {
 
 /// The true cost of what a study recommends.
 fn recommended(toy: &Toy, search: &Search) -> f64 {
-    let found = search.study().recommend(search.ended()).expect("some trials ran to their end");
+    let found = search.recommend().expect("some trials ran to their end");
     toy.truth_of(&found.values)
 }
 
 /// The true cost of the luckiest trial: what one takes without a model.
 fn luckiest(toy: &Toy, search: &Search) -> f64 {
-    let done = search.ended().iter().filter_map(|trial| Some((trial.value()?, trial)));
+    let ended = search.ended();
+    let done = ended.iter().filter_map(|trial| Some((trial.value()?, trial)));
     let best = done.min_by(|a, b| a.0.total_cmp(&b.0)).expect("some trials ran to their end");
     toy.truth_of(&best.1.values)
 }
@@ -40,7 +41,7 @@ fn compare(toy: fn(u64) -> Toy, budget: u64) -> Compared {
         |of: &dyn Fn(Toy) -> f64| median((0..SEEDS).map(|seed| of(toy(seed))).collect()).expect("seeds");
     #[expect(clippy::cast_precision_loss, reason = "small counts")]
     let failures = |study: fn(Space, u64) -> Study| {
-        middle(&|toy| Toy::failures(toy.searched(study, budget).ended()) as f64)
+        middle(&|toy| Toy::failures(&toy.searched(study, budget).ended()) as f64)
     };
     Compared {
         modelled: middle(&|toy| recommended(&toy, &toy.searched(modelled, budget))),
@@ -100,7 +101,7 @@ fn the_luckiest_trial_is_not_recommended_for_its_luck() {
     let (recommended, luckiest) = (middle(recommended), middle(luckiest));
     assert!(recommended - 2.0 < 0.7 * (luckiest - 2.0), "by model {recommended}, by luck {luckiest}");
     let holds = searches.iter().filter(|(toy, search)| {
-        let found = search.study().recommend(search.ended()).expect("some ended");
+        let found = search.recommend().expect("some ended");
         (found.low..=found.high).contains(&toy.truth_of(&found.values))
     });
     let holds = holds.count();

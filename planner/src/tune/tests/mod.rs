@@ -2,4 +2,5 @@
 
 mod chance;
 mod resume;
+mod runs;
 mod toys;

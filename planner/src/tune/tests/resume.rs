@@ -1,41 +1,26 @@
 //! Studies that are interrupted, and go on as if they had not been.
 
+use super::runs::Runs;
 use super::toys::{self, Toy, dimension};
 use crate::tune::search::{Finish, Progress};
 use crate::tune::{
-    Ended, Failure, Outcome, Proposal, Sampler, Scale, Search, Source, Space, Study, Trials, Value,
+    Asha, Ended, Failure, Hyperband, Median, Next, Outcome, Proposal, Pruner, Sampler, Scale, Search, Source,
+    Space, Standing, Study, StudyEvent, Value,
 };
 use argmin::core::observers::{Observe, ObserverMode};
 use argmin::core::{Error, KV};
-use std::cell::RefCell;
-use std::rc::Rc;
+use dtrain_protocol::order::mix;
 use std::sync::{Arc, Mutex};
 
 const BUDGET: u64 = 14;
 
-/// A toy that is told to stop in the middle of a trial, and keeps what was proposed to it.
-struct Interrupted {
-    toy: Toy,
-    /// Number of the trial that does not end.
-    at: u64,
-    proposed: Rc<RefCell<Vec<Proposal>>>,
-}
-
-impl Trials for Interrupted {
-    fn run(&mut self, proposal: &Proposal) -> Option<Outcome> {
-        self.proposed.borrow_mut().push(proposal.clone());
-        if proposal.index == self.at { None } else { self.toy.run(proposal) }
-    }
-}
-
-fn interrupted(search: Search, toy: Toy, at: u64) -> (Search, Vec<Proposal>) {
-    let proposed = Rc::new(RefCell::new(Vec::new()));
-    let search = search.run(Interrupted { toy, at, proposed: Rc::clone(&proposed) });
-    (search, proposed.take())
-}
-
 fn study(toy: &Toy) -> Study {
-    Study::new((toy.space)(), 9)
+    let space = (toy.space)();
+    Study { sampler: Sampler::gaussian(&space), trials: Some(BUDGET), ..Study::new(space, 9) }
+}
+
+fn run(study: &Study, toy: Toy) -> Search {
+    Search::new(study.clone(), Vec::new()).run(Runs::new(toy, 1))
 }
 
 /// Through text, as a ledger would keep it.
@@ -44,22 +29,58 @@ fn kept<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
     serde_json::from_str(&text).expect("it was just written")
 }
 
+/// A whole study, cut after each of some events and taken up again from what was written until then: the log is the same.
+fn survives(study: &Study, toy: Toy, slots: usize, units: u64, cuts: u64) {
+    let runs = || Runs { units, ..Runs::new(toy, slots) };
+    let whole = Search::new(study.clone(), Vec::new()).run(runs());
+    let log = whole.log();
+    for cut in 0..cuts {
+        let at = usize::try_from(mix(cut, 77) % log.len() as u64).expect("a few events");
+        let before: Vec<StudyEvent> = kept(&log[..at].to_vec());
+        let again = Search::new(kept(study), before.clone()).run(runs().after(&before));
+        let text = |log: &[StudyEvent]| serde_json::to_string(log).expect("events are plain");
+        assert_eq!(text(again.log()), text(log), "{study:?} with {slots} slots, cut at {at}");
+        assert_eq!(again, whole);
+    }
+}
+
+const SAMPLERS: [Sampler; 4] =
+    [Sampler::Auto, Sampler::Random, Sampler::Sobol, Sampler::Gaussian { start: 4 }];
+
+/// Trials until a sampler has learned something; a Gaussian process takes long.
+fn trials(sampler: Sampler) -> u64 {
+    if matches!(sampler, Sampler::Auto | Sampler::Gaussian { .. }) { BUDGET } else { 40 }
+}
+
 #[test]
-fn a_study_killed_in_any_trial_goes_on_to_the_last_bit() {
-    for toy in [toys::recipe(2), toys::learning_rate(2)] {
-        let (whole, proposals) = interrupted(Search::new(study(&toy), Vec::new(), BUDGET), toy, u64::MAX);
-        assert_eq!(whole.finish(), Some(Finish::Budget));
-        assert!(proposals.iter().any(|p| matches!(p.source, Source::Model { .. })), "the model was asked");
-        for at in 0..BUDGET {
-            let (first, before) = interrupted(Search::new(study(&toy), Vec::new(), BUDGET), toy, at);
-            assert_eq!(first.finish(), Some(Finish::Stopped));
-            assert_eq!(first.ended().len() as u64, at, "the trial that did not end is not noted");
-            let again = Search::new(kept(first.study()), kept(&first.ended().to_vec()), BUDGET);
-            let (second, after) = interrupted(again, toy, u64::MAX);
-            assert_eq!(before.last(), after.first(), "the unfinished trial is proposed again");
-            let all: Vec<Proposal> = before.into_iter().chain(after.into_iter().skip(1)).collect();
-            assert_eq!(serde_json::to_string(&all).ok(), serde_json::to_string(&proposals).ok(), "at {at}");
-            assert_eq!(kept(&second), whole);
+fn a_study_killed_anywhere_goes_on_to_the_last_bit() {
+    for sampler in SAMPLERS {
+        for slots in [1, 4] {
+            for toy in [toys::recipe(2), toys::learning_rate(2)] {
+                survives(&Study { sampler, trials: Some(trials(sampler)), ..study(&toy) }, toy, slots, 0, 20);
+            }
+        }
+    }
+}
+
+#[test]
+fn so_does_one_whose_trials_are_pruned() {
+    let toy = Toy { failure: |_| None, ..toys::recipe(2) };
+    let (eta, least, most) = (2, 1, 8);
+    let pruners = [
+        Pruner::Asha(Asha { eta, least, most }),
+        Pruner::Hyperband(Hyperband { eta, least, most }),
+        Pruner::Median(Median { trials: 3, from: 2 }),
+    ];
+    for pruner in pruners {
+        for slots in [1, 4] {
+            let study = Study { sampler: Sampler::Random, pruner, trials: Some(24), ..study(&toy) };
+            survives(&study, toy, slots, most, 20);
+            let search = Search::new(study, Vec::new()).run(Runs { units: most, ..Runs::new(toy, slots) });
+            let ended = search.ended();
+            assert_eq!(ended.len(), 24, "{pruner:?}: those that stayed paused are pruned");
+            let pruned = ended.iter().filter(|one| matches!(one.outcome, Outcome::Pruned { .. })).count();
+            assert!((6..20).contains(&pruned), "{pruner:?}: {pruned} of 24");
         }
     }
 }
@@ -67,24 +88,26 @@ fn a_study_killed_in_any_trial_goes_on_to_the_last_bit() {
 #[test]
 fn a_raised_budget_goes_on_where_the_old_one_ended() {
     let toy = toys::recipe(4);
-    let whole = Search::new(study(&toy), Vec::new(), BUDGET).run(toy);
-    let short = Search::new(study(&toy), Vec::new(), BUDGET - 4).run(toy);
-    assert_eq!(short.ended(), &whole.ended()[..10]);
-    let raised = Search::new(short.study().clone(), short.ended().to_vec(), BUDGET).run(toy);
+    let whole = run(&study(&toy), toy);
+    let short = run(&Study { trials: Some(BUDGET - 4), ..study(&toy) }, toy);
+    assert_eq!(short.finish(), Some(Finish::Budget));
+    assert_eq!(short.ended(), whole.ended()[..10]);
+    let raised = Search::new(study(&toy), short.log().to_vec()).run(Runs::new(toy, 1).after(short.log()));
     assert_eq!(raised, whole);
-    let lowered = Search::new(whole.study().clone(), whole.ended().to_vec(), 3);
+    let lowered = Study { trials: Some(3), ..study(&toy) };
+    let lowered = Search::new(lowered, whole.log().to_vec()).run(Runs::new(toy, 1).after(whole.log()));
     assert_eq!(lowered.finish(), Some(Finish::Budget));
-    assert_eq!(lowered.run(toy).ended(), whole.ended(), "nothing is run and nothing is lost");
+    assert_eq!(lowered.log(), whole.log(), "nothing is run and nothing is lost");
 }
 
 #[test]
-fn a_proposal_is_a_function_of_seed_and_trials() {
+fn a_proposal_is_a_function_of_seed_and_log() {
     let toy = toys::recipe(0);
-    let ended = Search::new(study(&toy), Vec::new(), BUDGET).run(toy).ended().to_vec();
-    let seeded = |seed| Study { seed, ..study(&toy) };
-    assert_eq!(seeded(9).propose(&ended), seeded(9).propose(&ended));
-    assert!(seeded(9).propose(&[]) != seeded(10).propose(&[]));
-    assert!(study(&toy).propose(&ended) != study(&toy).propose(&ended[1..]));
+    let log = run(&study(&toy), toy).log().to_vec();
+    let seeded = |seed| Study { seed, trials: None, ..study(&toy) };
+    assert_eq!(seeded(9).next(&log), seeded(9).next(&log));
+    assert!(seeded(9).next(&[]) != seeded(10).next(&[]));
+    assert!(seeded(9).next(&log) != seeded(9).next(&log[..log.len() - 2]));
 }
 
 fn few() -> Space {
@@ -99,14 +122,14 @@ fn easy(seed: u64) -> Toy {
 
 #[test]
 fn nothing_is_tried_twice_and_all_of_a_small_space_once() {
-    for sampler in [Sampler::Random, Sampler::Sobol, Sampler::Gaussian { start: 3 }] {
+    for sampler in SAMPLERS {
         let study = Study { sampler, ..Study::new(few(), 1) };
-        let search = Search::new(study, Vec::new(), 100).run(easy(1));
+        let search = run(&study, easy(1));
         assert_eq!(search.finish(), Some(Finish::Exhausted), "{sampler:?}");
-        let tried: Vec<&Vec<Value>> = search.ended().iter().map(|trial| &trial.values).collect();
-        assert_eq!(tried.len(), 6, "{sampler:?}");
-        assert!((0..6).all(|a| !tried[..a].contains(&tried[a])), "{sampler:?}: {tried:?}");
-        let best = search.study().recommend(search.ended()).expect("six ended");
+        let ended = search.ended();
+        assert_eq!(ended.len(), 6, "{sampler:?}");
+        assert!((0..6).all(|a| (0..a).all(|b| ended[a].values != ended[b].values)), "{sampler:?}: {ended:?}");
+        let best = search.recommend().expect("six ended");
         assert_eq!(best.values, [Value::Whole(8), Value::Word("f32".into())], "{sampler:?}");
     }
 }
@@ -118,32 +141,48 @@ fn what_was_asked_for_comes_first_and_again_when_it_was_lost() {
     let trial = |values: &Vec<Value>, outcome| Ended { values: values.clone(), outcome };
     let lost = trial(&first[0], Outcome::Failed { why: Failure::Lost });
     let failed = trial(&first[0], Outcome::Failed { why: Failure::OutOfMemory });
-    let proposed = |ended: &[Ended]| study.propose(ended).expect("six places");
+    let proposed = |ended: &[Ended]| match study.next(&StudyEvent::of(ended)) {
+        Next::Launch(proposal) => proposal,
+        other => panic!("six places: {other:?}"),
+    };
     assert_eq!(proposed(&[]).values, first[0]);
     assert_eq!(proposed(&[lost]).values, first[0]);
     let second = proposed(std::slice::from_ref(&failed));
-    assert_eq!((second.index, &second.values, second.source), (1, &first[1], Source::Given));
+    assert_eq!((second.trial, &second.values, second.source), (1, &first[1], Source::Given));
     let third = proposed(&[failed, trial(&first[1], Outcome::done(1.0))]);
     assert!(third.source != Source::Given && !first.contains(&third.values));
 }
 
 #[test]
+fn a_lost_trial_that_comes_back_is_not_tried_again() {
+    let study = Study { first: vec![few().values(&[0.9, 0.1])], ..Study::new(few(), 1) };
+    let lost = Ended { values: study.first[0].clone(), outcome: Outcome::Failed { why: Failure::Lost } };
+    let mut log = StudyEvent::of(&[lost]);
+    log.push(StudyEvent::Ended { trial: 0, outcome: Outcome::done(2.0) });
+    let standing = Standing::of(&study, &log);
+    assert!(standing.is_tried(&study.first[0]));
+    assert_eq!(standing.ended().count(), 1);
+    log.push(StudyEvent::Ended { trial: 0, outcome: Outcome::done(9.0) });
+    assert_eq!(Standing::of(&study, &log), standing, "an end is an end");
+}
+
+#[test]
 fn a_study_in_which_everything_fails_goes_on_and_recommends_nothing() {
     let toy = Toy { failure: |_| Some(Failure::OutOfMemory), ..toys::recipe(0) };
-    let search = Search::new(study(&toy), Vec::new(), 16).run(toy);
+    let search = run(&Study { trials: Some(16), ..study(&toy) }, toy);
     assert_eq!((search.ended().len(), search.finish()), (16, Some(Finish::Budget)));
-    assert_eq!(search.study().recommend(search.ended()), None);
+    assert_eq!(search.recommend(), None);
 }
 
 #[test]
 fn pruned_trials_teach_without_being_recommended() {
     let toy = toys::learning_rate(3);
-    let mut ended = Search::new(study(&toy), Vec::new(), 8).run(toy).ended().to_vec();
-    let (before, best) = (ended.clone(), study(&toy).recommend(&ended).expect("some ended"));
-    ended
-        .push(Ended { values: best.values.clone(), outcome: Outcome::Pruned { value: best.measured + 3.0 } });
-    let after = study(&toy).recommend(&ended).expect("some ended");
-    assert!(after.trial < before.len(), "a trial that did not end is not recommended");
+    let search = run(&Study { trials: Some(8), ..study(&toy) }, toy);
+    let (before, best) = (search.ended(), search.recommend().expect("some ended"));
+    let pruned = Outcome::Pruned { value: best.measured + 3.0 };
+    let ended = [before.clone(), vec![Ended { values: best.values.clone(), outcome: pruned }]].concat();
+    let after = study(&toy).recommend(&StudyEvent::of(&ended)).expect("some ended");
+    assert!(after.trial < before.len() as u64, "a trial that did not end is not recommended");
     assert!(after.values != best.values || after.mean > best.mean, "{after:?}");
 }
 
@@ -169,17 +208,31 @@ impl Observe<Progress> for Watcher {
 #[test]
 fn observers_are_told_of_every_trial_and_the_best_also_after_a_restart() {
     let toy = toys::learning_rate(5);
-    let whole = Search::new(study(&toy), Vec::new(), 8).run(toy);
+    let study = Study { trials: Some(8), ..study(&toy) };
+    let whole = run(&study, toy);
     let lowest = whole.ended().iter().filter_map(Ended::value).fold(f64::INFINITY, f64::min);
     for already in [0, 5, 7] {
         let seen = Seen::default();
-        let search = Search::new(study(&toy), whole.ended()[..already].to_vec(), 8);
-        let executor = search.executor(toy).add_observer(Watcher(Arc::clone(&seen)), ObserverMode::Always);
-        let result = executor.run().expect("nothing fails");
-        assert_eq!(result.solver, whole);
+        let before = &whole.log()[..2 * already];
+        let executor = Search::new(study.clone(), before.to_vec()).executor(Runs::new(toy, 1).after(before));
+        let result = executor.add_observer(Watcher(Arc::clone(&seen)), ObserverMode::Always).run();
+        assert_eq!(result.expect("nothing fails").solver, whole);
         let (numbers, sources, best) = seen.lock().expect("one thread").clone();
         assert_eq!(numbers, (already as u64..8).collect::<Vec<_>>());
         assert_eq!(sources.last().map(String::as_str), Some("model"));
         assert!((best - lowest).abs() < 1e-15, "{best} {lowest}");
     }
+}
+
+#[test]
+fn several_slots_are_kept_busy_with_different_trials() {
+    let toy = toys::recipe(1);
+    let mut runs = Runs::new(toy, 4);
+    let search = Search::new(study(&toy), Vec::new()).run(&mut runs);
+    let proposed: Vec<&Proposal> = runs.proposed.iter().collect();
+    assert_eq!(proposed.len() as u64, BUDGET);
+    assert!((0..proposed.len()).all(|a| (0..a).all(|b| proposed[a].values != proposed[b].values)));
+    let launched =
+        |log: &[StudyEvent]| log.iter().filter(|e| matches!(e, StudyEvent::Launched { .. })).count();
+    assert_eq!(launched(&search.log()[..4]), 4, "the first four begin before anything ends");
 }

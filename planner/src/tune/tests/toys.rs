@@ -1,6 +1,7 @@
 //! Functions that are cheap to try.
 
-use crate::tune::{Dimension, Ended, Failure, Outcome, Proposal, Scale, Search, Space, Study, Trials, Value};
+use super::runs::Runs;
+use crate::tune::{Dimension, Ended, Failure, Outcome, Scale, Search, Space, Study, Value};
 use dtrain_protocol::order::mix;
 use std::f64::consts::PI;
 
@@ -27,17 +28,17 @@ impl Toy {
 
     /// Trials of this toy by a study with its seed.
     pub(super) fn searched(&self, study: impl FnOnce(Space, u64) -> Study, budget: u64) -> Search {
-        Search::new(study((self.space)(), self.seed), Vec::new(), budget).run(*self)
+        let study = Study { trials: Some(budget), ..study((self.space)(), self.seed) };
+        Search::new(study, Vec::new()).run(Runs::new(*self, 1))
     }
-}
 
-impl Trials for Toy {
-    fn run(&mut self, proposal: &Proposal) -> Option<Outcome> {
-        let point = (self.space)().point(&proposal.values).expect("values of the space");
+    /// How the trial of this number ends that tries these values.
+    pub(super) fn outcome(&self, trial: u64, values: &[Value]) -> Outcome {
+        let point = (self.space)().point(values).expect("values of the space");
         if let Some(why) = (self.failure)(&point) {
-            return Some(Outcome::Failed { why });
+            return Outcome::Failed { why };
         }
-        Some(Outcome::done((self.truth)(&point) + self.noise * bell(self.seed, proposal.index)))
+        Outcome::done((self.truth)(&point) + self.noise * bell(self.seed, trial))
     }
 }
 
@@ -49,7 +50,7 @@ fn bell(seed: u64, index: u64) -> f64 {
 }
 
 pub(super) fn dimension(name: &str, scale: Scale) -> Dimension {
-    Dimension { name: name.into(), scale }
+    Dimension::new(name, scale)
 }
 
 fn rate() -> Space {

@@ -4,6 +4,7 @@ use super::Rules;
 use crate::check::parsed::Parsed;
 use crate::check::walk::place;
 use crate::keys::Kind;
+use crate::objective::Metric;
 use crate::problem::Problem;
 
 impl Rules<'_> {
@@ -15,28 +16,60 @@ impl Rules<'_> {
         if needs_limit && !has_limit && !self.values.is_wrong("objective") {
             self.no_limit();
         }
-        let (metric, target) =
-            (self.values.word("objective.metric"), self.values.real("objective.stop.target"));
-        if metric == Some("valid.accuracy") {
-            if self.values.kind == Some(Kind::Decoder) {
-                self.wrong(
-                    "accuracy is measured for mlp and cnn; a decoder has \"valid.loss\"".to_owned(),
-                    &["objective.metric", "model.kind"],
-                    "write `metric = \"valid.loss\"`",
-                );
+        let Some(metric) = self.values.text("objective.metric").map(Metric::from) else { return };
+        self.goal(&metric);
+        self.target(&metric);
+    }
+
+    /// A metric that the model has, and one way in which it is better.
+    fn goal(&mut self, metric: &Metric) {
+        let known = match metric {
+            Metric::ValidLoss => "min",
+            Metric::ValidAccuracy => "max",
+            Metric::Named(name) => {
+                if self.values.kind.is_some_and(|kind| kind != Kind::Command) {
+                    let message = format!("`{name}` is no metric of this model");
+                    let hint =
+                        "known are \"valid.loss\" and \"valid.accuracy\"; a command may report any metric";
+                    self.wrong(message, &["objective.metric", "model.kind"], hint);
+                } else if self.values.word("objective.goal").is_none() {
+                    let message =
+                        format!("missing `objective.goal`: is a smaller or a larger `{name}` better?");
+                    let hint = "write `goal = \"min\"` or `goal = \"max\"` below `[objective]`";
+                    self.wrong(message, &["objective.metric"], hint);
+                }
+                return;
             }
-            if let Some(target) = target.filter(|target| !(*target > 0.0 && *target <= 1.0)) {
+        };
+        if self.values.word("objective.goal").is_some_and(|goal| goal != known) {
+            let message = format!("the goal of `{metric}` is \"{known}\"");
+            self.wrong(message, &["objective.goal", "objective.metric"], "remove `goal`");
+        }
+        if *metric == Metric::ValidAccuracy && self.values.kind == Some(Kind::Decoder) {
+            self.wrong(
+                "accuracy is measured for mlp and cnn; a decoder has \"valid.loss\"".to_owned(),
+                &["objective.metric", "model.kind"],
+                "write `metric = \"valid.loss\"`",
+            );
+        }
+    }
+
+    /// A target that can be reached.
+    fn target(&mut self, metric: &Metric) {
+        let Some(target) = self.values.real("objective.stop.target") else { return };
+        let keys = ["objective.stop.target", "objective.metric"];
+        match metric {
+            Metric::ValidAccuracy if !(target > 0.0 && target <= 1.0) => {
                 let message =
                     format!("a target of {target} cannot be reached: accuracy is a share from 0 to 1");
-                self.wrong(
-                    message,
-                    &["objective.stop.target", "objective.metric"],
-                    "write for example `target = \"97%\"`",
-                );
+                self.wrong(message, &keys, "write for example `target = \"97%\"`");
             }
-        } else if let Some(target) = target.filter(|target| *target < 0.0) {
-            let message = format!("a target of {target} cannot be reached: cross-entropy is never below 0");
-            self.wrong(message, &["objective.stop.target", "objective.metric"], "");
+            Metric::ValidLoss if target < 0.0 => {
+                let message =
+                    format!("a target of {target} cannot be reached: cross-entropy is never below 0");
+                self.wrong(message, &keys, "");
+            }
+            Metric::ValidAccuracy | Metric::ValidLoss | Metric::Named(_) => {}
         }
     }
 

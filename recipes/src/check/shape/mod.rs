@@ -12,6 +12,7 @@ use super::parsed::Parsed;
 use crate::document::{Node, Value};
 use crate::keys::Shape;
 use crate::problem::Problem;
+use crate::progress::is_metric_name;
 use crate::units;
 use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
 use search::search;
@@ -38,6 +39,10 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
             number(path, node, &format!("from {low} to below {high}"), is_right).map(Parsed::Real)
         }
         Shape::Level => share(path, node, "a finite number", |_| true).map(Parsed::Real),
+        Shape::Metric => match &node.value {
+            Value::Text(name) if is_metric_name(name) => Ok(Parsed::Text(name.clone())),
+            _ => Err(wrong(path, "the name of a metric, such as \"valid.loss\" or \"val/f1\"", node)),
+        },
         Shape::Share => share(path, node, "from 0 to 1", |x| (0.0..=1.0).contains(&x)).map(Parsed::Share),
         Shape::Part => share(path, node, "above 0 and at most 1", |x| x > 0.0 && x <= 1.0).map(Parsed::Share),
         Shape::Epochs => epochs(path, node),

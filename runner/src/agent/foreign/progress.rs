@@ -1,9 +1,10 @@
 //! What foreign programs tell: figures, and their last words.
 
-use dtrain_protocol::{Event, HeldBytes, PhaseTimes, StepFigures, StepId};
+use dtrain_protocol::{Event, HeldBytes, NamedFigure, PhaseTimes, StepFigures, StepId};
 use dtrain_recipes::model;
-use dtrain_recipes::progress::{Figure, Template};
-use serde::Deserialize;
+use dtrain_recipes::progress::{Template, is_metric_name};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -43,7 +44,7 @@ impl Progress {
             // Progress bars overwrite their line.
             for line in line.split(['\r', '\n']) {
                 if let Some(found) = self.0.iter().find_map(|template| template.read(line)) {
-                    said(&of_figures(&found), &mut clock, say);
+                    said(Line::of(found), &mut clock, say);
                 }
             }
         })
@@ -65,23 +66,34 @@ fn each_line(from: impl Read, mut take: impl FnMut(&[u8])) -> io::Result<()> {
 pub(super) fn read_events(from: impl Read, say: &impl Fn(Event)) -> io::Result<()> {
     let mut clock = Clock::default();
     each_line(from, |line| {
-        if let Ok(line) = serde_json::from_slice::<Line>(line).or_else(|_| with_names(line)) {
-            said(&line, &mut clock, say);
+        if let Ok(line) = serde_json::from_slice(line).or_else(|_| with_names(line)) {
+            said(Line::of_json(line), &mut clock, say);
         }
     })
 }
 
 /// A line with `NaN`, `Infinity` or `-Infinity`, which Python writes and JSON does not have.
-fn with_names(line: &[u8]) -> serde_json::Result<Line> {
+fn with_names(line: &[u8]) -> serde_json::Result<BTreeMap<String, Value>> {
     let text = String::from_utf8_lossy(line);
     let named =
         text.replace("-Infinity", "\"-inf\"").replace("Infinity", "\"inf\"").replace("NaN", "\"NaN\"");
     serde_json::from_str(&named)
 }
 
-/// A figure that may be infinite or not a number.
-#[derive(Deserialize)]
-struct Number(#[serde(with = "dtrain_protocol::number")] f64);
+/// The number that a value of a line is, if it is one.
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64(),
+        // What `with_names` made of numbers that JSON does not have.
+        Value::String(text) => match text.as_str() {
+            "NaN" => Some(f64::NAN),
+            "inf" => Some(f64::INFINITY),
+            "-inf" => Some(f64::NEG_INFINITY),
+            _ => None,
+        },
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
 
 /// The last lines of a log.
 pub(super) fn last_lines(log: &Path) -> Vec<String> {
@@ -101,52 +113,98 @@ pub(super) fn last_lines(log: &Path) -> Vec<String> {
     lines[lines.len().saturating_sub(LAST_LINES)..].to_vec()
 }
 
-/// Figures of one step, as a foreign program reports them.
-#[derive(Default, Deserialize)]
+/// Metrics that one line may carry; the rest of a longer one is skipped.
+const METRICS_OF_A_LINE: usize = 1000;
+
+/// What one line reports.
+#[derive(Debug, Default, PartialEq)]
 struct Line {
-    step: u64,
-    loss: Option<Number>,
-    #[serde(default)]
-    learning_rate: f64,
-    gradient_norm: Option<Number>,
-    #[serde(default)]
+    /// The step that it names.
+    step: Option<u64>,
+    loss: Option<f64>,
+    learning_rate: Option<f64>,
+    gradient_norm: Option<f64>,
     tokens: u64,
     seconds: Option<f64>,
-    valid_loss: Option<Number>,
+    valid_loss: Option<f64>,
     valid_accuracy: Option<f64>,
+    metrics: Vec<NamedFigure>,
 }
 
-fn of_figures(found: &[(Figure, f64)]) -> Line {
-    let mut line = Line::default();
+impl Line {
+    fn of<'n>(found: impl IntoIterator<Item = (&'n str, f64)>) -> Self {
+        let mut line = Self::default();
+        for (name, value) in found {
+            line.take(name, value);
+        }
+        line
+    }
+
+    /// Of a line of JSON. What is no number, or has a name that no metric can have, is skipped.
+    fn of_json(line: BTreeMap<String, Value>) -> Self {
+        Self::of(line.iter().filter_map(|(name, value)| Some((name.as_str(), number(value)?))))
+    }
+
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a cast of a float saturates"
     )]
-    for (figure, value) in found {
-        match figure {
-            Figure::Step => line.step = *value as u64,
-            Figure::Loss => line.loss = Some(Number(*value)),
-            Figure::Tokens => line.tokens = *value as u64,
-            Figure::Seconds => line.seconds = value.is_finite().then_some(*value),
-            Figure::LearningRate => line.learning_rate = *value,
-            Figure::GradientNorm => line.gradient_norm = Some(Number(*value)),
-            Figure::ValidLoss => line.valid_loss = Some(Number(*value)),
-            Figure::ValidAccuracy => line.valid_accuracy = Some(*value),
+    fn take(&mut self, name: &str, value: f64) {
+        match name {
+            "step" => self.step = Some(value as u64),
+            "loss" => self.loss = Some(value),
+            "tokens" => self.tokens = value as u64,
+            "seconds" => self.seconds = value.is_finite().then_some(value),
+            "learning_rate" => self.learning_rate = Some(value),
+            "gradient_norm" => self.gradient_norm = Some(value),
+            "valid_loss" | "valid.loss" => self.valid_loss = Some(value),
+            "valid_accuracy" | "valid.accuracy" => self.valid_accuracy = Some(value),
+            _ if is_metric_name(name) && self.metrics.len() < METRICS_OF_A_LINE => {
+                self.metrics.push(NamedFigure { name: name.to_owned(), value });
+            }
+            _ => {}
         }
     }
-    line
+
+    /// Figures that belong to a step with a loss, or to a validation with one, and stand here without.
+    fn move_to_metrics(&mut self) {
+        let mut metric = |name: &str, value: Option<f64>| {
+            self.metrics.extend(value.map(|value| NamedFigure { name: name.to_owned(), value }));
+        };
+        if self.loss.is_none() {
+            metric("learning_rate", self.learning_rate.take());
+            metric("gradient_norm", self.gradient_norm.take());
+        }
+        if self.valid_loss.is_none() {
+            metric("valid.accuracy", self.valid_accuracy.take());
+        }
+    }
 }
 
-/// When the last step was told of, and which it was.
+/// Where the program is, by the lines so far.
 #[derive(Default)]
-struct Clock(Option<(u64, Instant)>);
+struct Clock {
+    /// The newest step that a line named.
+    newest: Option<u64>,
+    /// Lines without a step while none named one.
+    counted: u64,
+    /// The newest step with a loss, and when it was reported.
+    timed: Option<(u64, Instant)>,
+}
 
 impl Clock {
-    /// Seconds of a step, by the time since an earlier one was told of; 0 for the first.
+    /// The step of a line: the one that it names, otherwise the newest. Where no line ever named one, lines are counted.
+    fn step(&mut self, line: &Line) -> u64 {
+        self.newest = line.step.or(self.newest);
+        self.counted += u64::from(self.newest.is_none());
+        self.newest.unwrap_or(self.counted)
+    }
+
+    /// Seconds of a step, by the time since an earlier one was reported; 0 for the first.
     fn seconds(&mut self, step: u64) -> f64 {
         let now = Instant::now();
-        let before = self.0.replace((step, now));
+        let before = self.timed.replace((step, now));
         #[expect(clippy::cast_precision_loss, reason = "steps between two lines are few")]
         let seconds = before
             .filter(|(known, _)| *known < step)
@@ -155,15 +213,17 @@ impl Clock {
     }
 }
 
-fn said(line: &Line, clock: &mut Clock, say: &impl Fn(Event)) {
-    let step = StepId(line.step);
-    if let Some(Number(loss)) = line.loss {
-        let measured = clock.seconds(line.step);
+fn said(mut line: Line, clock: &mut Clock, say: &impl Fn(Event)) {
+    line.move_to_metrics();
+    let number = clock.step(&line);
+    let step = StepId(number);
+    if let Some(loss) = line.loss {
+        let measured = clock.seconds(number);
         say(Event::Step(StepFigures {
             step,
             loss,
-            gradient_norm: line.gradient_norm.as_ref().map(|norm| norm.0),
-            learning_rate: line.learning_rate,
+            gradient_norm: line.gradient_norm,
+            learning_rate: line.learning_rate.unwrap_or(f64::NAN),
             elapsed: None,
             noise: None,
             tokens: line.tokens,
@@ -173,8 +233,11 @@ fn said(line: &Line, clock: &mut Clock, say: &impl Fn(Event)) {
             held: HeldBytes::default(),
         }));
     }
-    if let Some(Number(loss)) = line.valid_loss {
+    if let Some(loss) = line.valid_loss {
         say(Event::Validated { step, loss, accuracy: line.valid_accuracy });
+    }
+    if !line.metrics.is_empty() {
+        say(Event::Metrics { step, figures: line.metrics });
     }
 }
 
@@ -198,6 +261,35 @@ mod tests {
         assert!(matches!(&said[2], Event::Step(f) if f.step == StepId(5) && f.loss.is_nan()));
         assert!(matches!(&said[3], Event::Step(f) if f.loss == f64::NEG_INFINITY));
         assert_eq!(said.len(), 4);
+    }
+
+    fn events(text: &str) -> Vec<Event> {
+        let said = RefCell::new(Vec::new());
+        read_events(text.as_bytes(), &|event| said.borrow_mut().push(event)).expect("text can be read");
+        said.into_inner()
+    }
+
+    #[test]
+    fn any_named_number_is_a_metric_of_the_newest_step() {
+        let metrics = |step, all: &[(&str, f64)]| {
+            let figures = all.iter().map(|(name, value)| NamedFigure { name: (*name).into(), value: *value });
+            Event::Metrics { step: StepId(step), figures: figures.collect() }
+        };
+        let said = events(
+            "{\"step\": 7, \"val/f1\": 0.5, \"note\": \"x\", \"bad name\": 1, \"learning_rate\": 0.1}\n\
+             {\"val/f1\": 0.75}\n{\"step\": 8, \"valid_accuracy\": 0.9}\n",
+        );
+        let expected = [
+            metrics(7, &[("val/f1", 0.5), ("learning_rate", 0.1)]),
+            metrics(7, &[("val/f1", 0.75)]),
+            metrics(8, &[("valid.accuracy", 0.9)]),
+        ];
+        assert_eq!(said, expected);
+        assert_eq!(
+            events("{\"auc\": 1}\n{\"auc\": 2}\n"),
+            [metrics(1, &[("auc", 1.0)]), metrics(2, &[("auc", 2.0)])],
+            "lines are counted where no line names a step"
+        );
     }
 
     #[test]

@@ -17,7 +17,8 @@ use super::messages::{HostMessage, LeaderMessage, Pulse};
 use super::order::SpoolRecord;
 use crate::machine::{Moment, graver};
 use commit::Commit;
-use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId};
+use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
+use dtrain_recipes::Metric;
 use launch::Launch;
 use ranks::RankState;
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ const AFTER_A_LOSS_MS: u64 = 2_000;
 /// The same once a whole host was lost: nobody knows more of it than that.
 const AFTER_A_HOST_MS: u64 = 200;
 
-/// How long the ranks may take to save and stop when the system wants the agent to end.
+/// How long the ranks may take to save and stop when the system wants the agent to end, or a program has reached its target.
 const AFTER_A_SIGNAL_MS: u64 = 30_000;
 
 /// How long a host may take to answer a question that needs no work on checkpoints.
@@ -65,8 +66,8 @@ pub(super) struct Leader {
     addresses: BTreeMap<Rank, String>,
     /// The gravest failure so far.
     cause: Option<Failure>,
-    /// The ranks were asked to stop.
-    is_stopping: bool,
+    /// Why the ranks were asked to stop, once they were.
+    stopping: Option<StopReason>,
     /// When whatever still lives is killed.
     kill_at: Option<Moment>,
     /// When a rank that trains last said something; `None` before the first step, while a rank waits for room on its disk, and for
@@ -95,7 +96,7 @@ impl Leader {
             commits: BTreeMap::new(),
             addresses: BTreeMap::new(),
             cause: None,
-            is_stopping: false,
+            stopping: None,
             kill_at: None,
             heard_at: None,
             now,
@@ -114,7 +115,7 @@ impl Leader {
                 Input::Host(host, message) => self.hear(host, message),
                 Input::Lost(host, reason) => self.lose(host, &reason),
                 Input::Beat(host, pulse) => self.beat(host, pulse),
-                Input::Stop => self.stop(),
+                Input::Stop => self.stop(StopReason::Ordered),
                 Input::Tick => self.tick(),
             }
             self.end_when_over();
@@ -165,7 +166,7 @@ impl Leader {
             HostMessage::Prepared { step, outcome } => self.prepared(step, host, outcome),
             HostMessage::Committed { step, outcome } => self.committed(step, host, outcome),
             HostMessage::Terminated if self.phase == Phase::Running => {
-                self.stop();
+                self.stop(StopReason::Ordered);
                 self.kill_by(AFTER_A_SIGNAL_MS);
             }
             HostMessage::Terminated if matches!(self.phase, Phase::Sealing(_)) => {}
@@ -215,13 +216,13 @@ impl Leader {
     }
 
     /// Asks the ranks, once, to finish their step, save and stop.
-    fn stop(&mut self) {
+    fn stop(&mut self, reason: StopReason) {
         match self.phase {
             Phase::Launching(_) => {
                 self.refuse("it was stopped before its ranks were started".to_owned().into());
             }
-            Phase::Running if !self.is_stopping => {
-                self.is_stopping = true;
+            Phase::Running if self.stopping.is_none() => {
+                self.stopping = Some(reason);
                 self.order_all(Order::Stop);
             }
             Phase::Running | Phase::Sealing(_) | Phase::Over => {}
@@ -261,8 +262,29 @@ impl Leader {
                 self.cause = Some(graver(self.cause.take(), failure));
                 self.kill_by(AFTER_A_LOSS_MS);
             }
-            Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } => {}
+            Event::Validated { .. } | Event::Metrics { .. } if self.reaches_target(rank, &event) => {
+                self.stop(StopReason::Target);
+                self.kill_by(AFTER_A_SIGNAL_MS);
+            }
+            Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } => {}
         }
+    }
+
+    /// Whether a foreign program reports that its training is complete. The ranks of dtrain's own models know it themselves.
+    fn reaches_target(&self, rank: Rank, event: &Event) -> bool {
+        let Some(target) = &self.settings.first.until.target else { return false };
+        self.are_foreign()
+            && rank == Rank(0)
+            && match event {
+                Event::Metrics { figures, .. } => {
+                    figures.iter().any(|figure| target.is_reached(&figure.name, figure.value))
+                }
+                Event::Validated { loss, accuracy, .. } => {
+                    target.is_reached(Metric::ValidLoss.name(), *loss)
+                        || accuracy.is_some_and(|a| target.is_reached(Metric::ValidAccuracy.name(), a))
+                }
+                _ => false,
+            }
     }
 
     /// Ranks that train say something now and then: each other they wait for, but nobody waits for all of them.
@@ -293,8 +315,8 @@ impl Leader {
 
     /// Once a rank has ended and all it said was heard: says for it what it did not say.
     fn conclude(&mut self, rank: Rank) {
-        let is_stopping = self.is_stopping;
-        if let Some(event) = self.rank(rank).last_word(rank, is_stopping) {
+        let stopping = self.stopping;
+        if let Some(event) = self.rank(rank).last_word(rank, stopping) {
             self.event(rank, event);
         }
     }

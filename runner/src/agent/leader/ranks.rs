@@ -69,13 +69,13 @@ impl RankState {
     }
 
     /// What the end of the process says, once it is over, when the rank itself said nothing.
-    pub(super) fn last_word(&self, rank: Rank, is_stopping: bool) -> Option<Event> {
+    pub(super) fn last_word(&self, rank: Rank, stopping: Option<StopReason>) -> Option<Event> {
         let exit = self.exit.filter(|_| self.is_over() && self.finished.is_none() && !self.has_failed)?;
         let Exit { code, signal } = exit;
         let finished = |reason| Event::Finished { step: StepId(0), reason };
-        Some(match (self.is_foreign, code, is_stopping) {
-            (true, _, true) => finished(StopReason::Ordered),
-            (true, Some(0), false) => finished(StopReason::Complete),
+        Some(match (self.is_foreign, code, stopping) {
+            (true, _, Some(reason)) => finished(reason),
+            (true, Some(0), None) => finished(StopReason::Complete),
             // Its end is what was done about another failure, and explains nothing.
             _ if self.was_killed => {
                 let detail = "it did not exit and was killed".into();

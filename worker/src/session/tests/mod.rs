@@ -7,8 +7,10 @@ pub(super) mod world;
 mod zero;
 
 use crate::watch::Tempo;
-use dtrain_protocol::{Event, Failure, HeldBytes, Order, SampleRequest, StepId, StopReason, Training};
-use dtrain_recipes::{Metric, OptimizerKind, ZeroStage};
+use dtrain_protocol::{
+    Event, Failure, HeldBytes, Order, SampleRequest, StepId, StopReason, Target, Training,
+};
+use dtrain_recipes::{Goal, Metric, OptimizerKind, ZeroStage};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -86,8 +88,8 @@ fn an_order_to_one_rank_stops_all_at_the_same_step() {
 fn time_and_target_end_a_run() {
     let ended = World::new(2).edit(|a| a.until.seconds = Some(0.0)).run();
     assert!(ended.iter().all(|rank| rank.finished() == (StepId(1), StopReason::Time)));
-    let easy = Some((Metric::ValidLoss, 100.0));
-    let ended = World::new(2).edit(|a| (a.until.target, a.validate_every) = (easy, 3)).run();
+    let easy = Some(Target { metric: Metric::ValidLoss, goal: Goal::Min, value: 100.0 });
+    let ended = World::new(2).edit(|a| (a.until.target, a.validate_every) = (easy.clone(), 3)).run();
     assert!(ended.iter().all(|rank| rank.finished() == (StepId(3), StopReason::Target)));
 }
 

@@ -1,0 +1,57 @@
+//! ASHA: asynchronous successive halving (Li et al. 2020).
+//!
+//! Rungs are at `least`, `least·eta`, `least·eta²` … units of training. At a rung a trial goes on if it is among the best
+//! `1/eta` of what is known of the rung, otherwise it pauses; as more trials come to the rung, one that paused may turn out to
+//! be among them and is resumed. Nobody waits for anybody. The best trial of a rung always goes on.
+
+use crate::tune::event::Judgement;
+use crate::tune::standing::Standing;
+use serde::{Deserialize, Serialize};
+
+/// Rungs, and how many trials pass them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asha {
+    /// One in so many trials passes a rung; at least 2.
+    pub eta: u32,
+    /// Units of training at the first rung, at least 1.
+    pub least: u64,
+    /// Units of training of a whole trial: there is no rung from there on.
+    pub most: u64,
+}
+
+impl Asha {
+    /// Units of training at rung `rung`; `None` when there is no such rung.
+    pub fn level(&self, rung: u32) -> Option<u64> {
+        let factor = u64::from(self.eta.max(2)).checked_pow(rung)?;
+        self.least.max(1).checked_mul(factor).filter(|level| *level < self.most)
+    }
+
+    /// How many rungs a trial has reached after `at` units of training.
+    pub fn reached(&self, at: u64) -> u32 {
+        let levels = (0..).map_while(|rung| self.level(rung));
+        u32::try_from(levels.take_while(|level| *level <= at).count()).expect("a few rungs")
+    }
+
+    /// How many of `count` trials at a rung go on.
+    pub(in crate::tune) fn pass(&self, count: usize) -> usize {
+        let eta = usize::try_from(self.eta.max(2)).expect("a small number");
+        (count / eta).max(1)
+    }
+
+    /// Whether a trial whose newest report brought it to a rung of its bracket is among the best there.
+    pub(in crate::tune) fn judge(&self, standing: &Standing, trial: u64, bracket: u32) -> Judgement {
+        let seen = standing.trial(trial);
+        let Some((_, value)) = seen.reports.last() else { return Judgement::Continue };
+        if !value.is_finite() {
+            return Judgement::Stop;
+        }
+        // Between rungs nobody is judged.
+        let before = seen.reports.len().checked_sub(2).map_or(0, |place| self.reached(seen.reports[place].0));
+        if seen.rungs == before || seen.rungs == 0 {
+            return Judgement::Continue;
+        }
+        let rung = standing.rung(bracket, seen.rungs - 1);
+        let is_best = rung.iter().take(self.pass(rung.len())).any(|(_, other)| *other == trial);
+        if is_best { Judgement::Continue } else { Judgement::Pause }
+    }
+}

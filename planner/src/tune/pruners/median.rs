@@ -1,0 +1,37 @@
+//! A trial stops when the best it has reported is worse than the middle of what the others reported after as much training.
+
+use crate::tune::event::Judgement;
+use crate::tune::outcome::median;
+use crate::tune::standing::Standing;
+use serde::{Deserialize, Serialize};
+
+/// From when on trials are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Median {
+    /// Other trials that must have trained as long, at least 1.
+    pub trials: usize,
+    /// Units of training before which nobody is judged, such as those of the warm-up.
+    pub from: u64,
+}
+
+impl Median {
+    /// Compares at equal training: a trial that reports at other places counts with its last report before.
+    pub(in crate::tune) fn judge(&self, standing: &Standing, trial: u64) -> Judgement {
+        let seen = standing.trial(trial);
+        let Some((at, value)) = seen.reports.last() else { return Judgement::Continue };
+        if !value.is_finite() {
+            return Judgement::Stop;
+        }
+        if *at < self.from {
+            return Judgement::Continue;
+        }
+        let others = standing.trials().iter().zip(0..).filter(|(_, number)| *number != trial);
+        let values: Vec<f64> = others.filter_map(|(other, _)| other.value_at(*at)).collect();
+        if values.len() < self.trials.max(1) {
+            return Judgement::Continue;
+        }
+        let best = seen.reports.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
+        let is_worse = median(values).is_some_and(|middle| best > middle);
+        if is_worse { Judgement::Stop } else { Judgement::Continue }
+    }
+}

@@ -1,0 +1,236 @@
+//! How a study stands: its log folded, one event at a time.
+//!
+//! Folding a whole log and noting its events one after the other as they happen give the same.
+
+use super::event::{Judgement, Source, StudyEvent};
+use super::outcome::{Failure, Outcome};
+use super::pruner::Pruner;
+use super::space::Place;
+use super::study::Study;
+use super::value::Value;
+use std::collections::{BTreeMap, HashMap};
+
+/// A trial as its events left it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// What it tries.
+    pub values: Vec<Value>,
+    /// Where that lies; `None` where the values are none of the space.
+    pub place: Option<Place>,
+    /// Why it is tried.
+    pub source: Source,
+    /// Units of training done and what was to be made small then, in their order; infinite where it was not finite.
+    pub reports: Vec<(u64, f64)>,
+    /// Whether it runs.
+    pub status: Status,
+    /// What to do with it after its newest report; stays what it is until the trial is resumed.
+    pub judgement: Judgement,
+    /// How many rungs it has reached.
+    pub rungs: u32,
+}
+
+/// Whether a trial runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Status {
+    /// It does.
+    Running,
+    /// It can be resumed.
+    Paused,
+    /// It is over.
+    Ended(Outcome),
+}
+
+impl Seen {
+    /// What it had reported after `at` units of training; `None` when it did not train that long.
+    pub fn value_at(&self, at: u64) -> Option<f64> {
+        let after = self.reports.partition_point(|(done, _)| *done <= at);
+        let has_trained = self.reports.last().is_some_and(|(done, _)| *done >= at);
+        has_trained.then(|| Some(self.reports[after.checked_sub(1)?].1)).flatten()
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self.status, Status::Ended(Outcome::Failed { why: Failure::Lost }))
+    }
+}
+
+/// Trials at a rung: the value that each had there, the best first.
+type Rung = Vec<(f64, u64)>;
+
+/// A study's log, folded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    trials: Vec<Seen>,
+    /// Numbers of the trials that ended, in the order in which they did.
+    ended: Vec<u64>,
+    running: usize,
+    /// How many trials that were not lost have these values.
+    tried: HashMap<String, usize>,
+    rungs: BTreeMap<(u32, u32), Rung>,
+}
+
+impl Standing {
+    /// The standing of a study after all events of its log.
+    pub fn of(study: &Study, log: &[StudyEvent]) -> Self {
+        let mut standing = Self::default();
+        for event in log {
+            standing.note(study, event);
+        }
+        standing
+    }
+
+    /// Notes one more event. One that cannot be, such as a report of a trial that was never launched, changes nothing.
+    pub fn note(&mut self, study: &Study, event: &StudyEvent) {
+        match event {
+            StudyEvent::Launched { trial, values, source } => self.launched(study, *trial, values, *source),
+            StudyEvent::Reported { trial, at, value } => self.reported(&study.pruner, *trial, *at, *value),
+            StudyEvent::Paused { trial, .. } => self.turned(*trial, &Status::Running, Status::Paused),
+            StudyEvent::Resumed { trial } => self.turned(*trial, &Status::Paused, Status::Running),
+            StudyEvent::Ended { trial, outcome } => self.over(*trial, outcome),
+        }
+    }
+
+    /// The trials in the order of launch.
+    pub fn trials(&self) -> &[Seen] {
+        &self.trials
+    }
+
+    /// The trial of a number. Panics when it was never launched.
+    pub fn trial(&self, trial: u64) -> &Seen {
+        self.find(trial).unwrap_or_else(|| panic!("trial {trial} was never launched"))
+    }
+
+    /// Trials that ended, in the order in which they did.
+    pub fn ended(&self) -> impl Iterator<Item = (u64, &Seen)> {
+        self.ended.iter().map(|trial| (*trial, self.trial(*trial)))
+    }
+
+    /// How many trials run.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Trials that are paused.
+    pub fn paused(&self) -> impl Iterator<Item = u64> {
+        (0..).zip(&self.trials).filter(|(_, seen)| seen.status == Status::Paused).map(|(trial, _)| trial)
+    }
+
+    /// Whether these values were tried or are being tried, and not lost.
+    pub fn is_tried(&self, values: &[Value]) -> bool {
+        self.tried.contains_key(&key(values))
+    }
+
+    /// Trials that reached a rung of a bracket, the best first.
+    pub(super) fn rung(&self, bracket: u32, rung: u32) -> &[(f64, u64)] {
+        self.rungs.get(&(bracket, rung)).map_or(&[], Vec::as_slice)
+    }
+
+    /// A paused trial that is now among the best of its rung, at the highest rung that has one, and the units of training
+    /// at the rung after it.
+    pub(super) fn promotable(&self, pruner: &Pruner) -> Option<(u64, Option<u64>)> {
+        let mut rungs: Vec<_> = self.rungs.iter().collect();
+        rungs.sort_by_key(|((bracket, rung), _)| (std::cmp::Reverse(bracket + rung), *bracket));
+        rungs.into_iter().find_map(|((_, rung), seen)| {
+            let (_, first) = seen.first()?;
+            let (_, asha) = pruner.rungs(*first)?;
+            let waits = |trial: u64| {
+                let seen = self.trial(trial);
+                seen.status == Status::Paused && seen.rungs == rung + 1
+            };
+            let best = seen.iter().take(asha.pass(seen.len()));
+            let (_, trial) = best.into_iter().find(|(value, trial)| value.is_finite() && waits(*trial))?;
+            Some((*trial, asha.level(rung + 1)))
+        })
+    }
+
+    fn find(&self, trial: u64) -> Option<&Seen> {
+        self.trials.get(usize::try_from(trial).ok()?)
+    }
+
+    fn find_mut(&mut self, trial: u64) -> Option<&mut Seen> {
+        self.trials.get_mut(usize::try_from(trial).ok()?)
+    }
+
+    fn launched(&mut self, study: &Study, trial: u64, values: &[Value], source: Source) {
+        if usize::try_from(trial) != Ok(self.trials.len()) {
+            return;
+        }
+        *self.tried.entry(key(values)).or_insert(0) += 1;
+        self.running += 1;
+        self.trials.push(Seen {
+            values: values.to_vec(),
+            place: study.space.place(values),
+            source,
+            reports: Vec::new(),
+            status: Status::Running,
+            judgement: Judgement::Continue,
+            rungs: 0,
+        });
+    }
+
+    fn reported(&mut self, pruner: &Pruner, trial: u64, at: u64, value: f64) {
+        let value = if value.is_finite() { value } else { f64::INFINITY };
+        let Some(seen) = self.find_mut(trial) else { return };
+        // A trial that went back to a checkpoint repeats itself.
+        let is_ahead = seen.reports.last().is_none_or(|(done, _)| at > *done);
+        if matches!(seen.status, Status::Ended(_)) || !is_ahead {
+            return;
+        }
+        seen.reports.push((at, value));
+        if let Some((bracket, asha)) = pruner.rungs(trial) {
+            let rungs = std::mem::replace(&mut seen.rungs, asha.reached(at))..asha.reached(at);
+            for rung in rungs {
+                let known = self.rungs.entry((bracket, rung)).or_default();
+                let place = known.partition_point(|other| (other.0, other.1) < (value, trial));
+                known.insert(place, (value, trial));
+            }
+        }
+        if self.trial(trial).judgement == Judgement::Continue {
+            let judgement = pruner.judge(self, trial);
+            self.find_mut(trial).expect("it was just found").judgement = judgement;
+        }
+    }
+
+    fn turned(&mut self, trial: u64, from: &Status, to: Status) {
+        let Some(seen) = self.find_mut(trial).filter(|seen| seen.status == *from) else { return };
+        seen.status = to;
+        match from {
+            Status::Running => self.running -= 1,
+            Status::Paused | Status::Ended(_) => {
+                seen.judgement = Judgement::Continue;
+                self.running += 1;
+            }
+        }
+    }
+
+    fn over(&mut self, trial: u64, outcome: &Outcome) {
+        let Some(seen) = self.find_mut(trial) else { return };
+        let was = seen.status.clone();
+        // A trial that was given up for lost may still come back with a value.
+        let was_lost = seen.is_lost();
+        if matches!(was, Status::Ended(_)) && !was_lost {
+            return;
+        }
+        seen.status = Status::Ended(outcome.clone());
+        let is_lost = seen.is_lost();
+        let key = key(&seen.values);
+        if was == Status::Running {
+            self.running -= 1;
+        }
+        if was_lost {
+            self.ended.retain(|other| *other != trial);
+            *self.tried.entry(key.clone()).or_insert(0) += 1;
+        }
+        self.ended.push(trial);
+        if is_lost && let Some(count) = self.tried.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.tried.remove(&key);
+            }
+        }
+    }
+}
+
+/// Values as text: equal exactly where they are equal.
+fn key(values: &[Value]) -> String {
+    serde_json::to_string(values).expect("values are plain")
+}

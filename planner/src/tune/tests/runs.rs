@@ -1,0 +1,120 @@
+//! Trials of a toy that run side by side, report on their way, and are interrupted.
+
+use super::toys::Toy;
+use crate::tune::{Judgement, Outcome, Proposal, StudyEvent, Trials, Value};
+use dtrain_protocol::order::mix;
+
+/// Trials of a toy. What happens next depends on which trials run alone.
+pub(super) struct Runs {
+    pub(super) toy: Toy,
+    slots: usize,
+    /// Reports of a trial before it ends.
+    pub(super) units: u64,
+    /// Events until the study is told to stop.
+    pub(super) left: usize,
+    /// What was proposed.
+    pub(super) proposed: Vec<Proposal>,
+    trials: Vec<Run>,
+}
+
+struct Run {
+    values: Vec<Value>,
+    at: u64,
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    Running,
+    Paused,
+    /// It was told to.
+    Leaving(Judgement),
+    Over,
+}
+
+impl Runs {
+    pub(super) fn new(toy: Toy, slots: usize) -> Self {
+        Self { toy, slots, units: 0, left: usize::MAX, proposed: Vec::new(), trials: Vec::new() }
+    }
+
+    /// The trials as a log left them.
+    pub(super) fn after(self, log: &[StudyEvent]) -> Self {
+        let mut trials: Vec<Run> = Vec::new();
+        for event in log {
+            let place = usize::try_from(event.trial()).expect("a few trials");
+            match event {
+                StudyEvent::Launched { values, .. } => {
+                    trials.push(Run { values: values.clone(), at: 0, mode: Mode::Running });
+                }
+                StudyEvent::Reported { at, .. } => trials[place].at = *at,
+                StudyEvent::Paused { .. } => trials[place].mode = Mode::Paused,
+                StudyEvent::Resumed { .. } => trials[place].mode = Mode::Running,
+                StudyEvent::Ended { .. } => trials[place].mode = Mode::Over,
+            }
+        }
+        Self { trials, ..self }
+    }
+
+    fn find(&mut self, trial: u64) -> &mut Run {
+        &mut self.trials[usize::try_from(trial).expect("a few trials")]
+    }
+
+    /// What a trial measures after `at` units: it begins three above its end.
+    fn value(&self, trial: u64, at: u64) -> Option<f64> {
+        let run = &self.trials[usize::try_from(trial).expect("a few trials")];
+        let Outcome::Done { value } = self.toy.outcome(trial, &run.values) else { return None };
+        #[expect(clippy::cast_precision_loss, reason = "small counts")]
+        Some(value + 3.0 * (1.0 - at as f64 / self.units.max(1) as f64))
+    }
+}
+
+impl Trials for Runs {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn launch(&mut self, proposal: &Proposal) {
+        assert_eq!(proposal.trial, self.trials.len() as u64, "trials are numbered in their order");
+        self.proposed.push(proposal.clone());
+        self.trials.push(Run { values: proposal.values.clone(), at: 0, mode: Mode::Running });
+    }
+
+    fn resume(&mut self, trial: u64, _: Option<u64>) {
+        assert_eq!(std::mem::replace(&mut self.find(trial).mode, Mode::Running), Mode::Paused);
+    }
+
+    fn take_up(&mut self, trial: u64) {
+        assert_eq!(self.find(trial).mode, Mode::Running);
+    }
+
+    fn stop(&mut self, trial: u64, how: Judgement) {
+        self.find(trial).mode = Mode::Leaving(how);
+    }
+
+    fn next_event(&mut self) -> Option<StudyEvent> {
+        self.left = self.left.checked_sub(1)?;
+        let goes = |(_, run): &(u64, &Run)| matches!(run.mode, Mode::Running | Mode::Leaving(_));
+        let turn = |trial: u64, run: &Run| mix(mix(self.toy.seed, trial), run.at);
+        let next = (0..).zip(&self.trials).filter(goes).min_by_key(|(trial, run)| turn(*trial, run));
+        let (trial, _) = next.expect("nobody waits while nothing runs");
+        let (at, mode) = (self.find(trial).at, self.find(trial).mode);
+        let value = self.value(trial, at);
+        let pruned = value.map(|value| Outcome::Pruned { value });
+        let outcome = self.toy.outcome(trial, &self.find(trial).values.clone());
+        let event = match (mode, pruned) {
+            (Mode::Leaving(Judgement::Pause), _) => {
+                self.find(trial).mode = Mode::Paused;
+                return Some(StudyEvent::Paused { trial, at });
+            }
+            (Mode::Leaving(Judgement::Stop), Some(outcome)) => StudyEvent::Ended { trial, outcome },
+            (_, Some(_)) if at < self.units => {
+                self.find(trial).at += 1;
+                let value = self.value(trial, at + 1).expect("it does not fail");
+                return Some(StudyEvent::Reported { trial, at: at + 1, value });
+            }
+            (_, _) => StudyEvent::Ended { trial, outcome },
+        };
+        self.find(trial).mode = Mode::Over;
+        Some(event)
+    }
+}

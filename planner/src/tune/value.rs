@@ -1,0 +1,58 @@
+//! Values that a search tries.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A value of a dimension, as it stands in a recipe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// None: the dimension does not exist beside the values of others. `null` in JSON.
+    Inactive,
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number.
+    Whole(i64),
+    /// A number.
+    Real(f64),
+    /// A name.
+    Word(String),
+}
+
+impl Value {
+    /// The number it is; `None` for a name, a flag, and no value.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+            Self::Whole(count) => Some(*count as f64),
+            Self::Real(number) => Some(*number),
+            Self::Inactive | Self::Flag(_) | Self::Word(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inactive => f.write_str("-"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Whole(count) => write!(f, "{count}"),
+            Self::Real(number) => write!(f, "{number}"),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_value_survives_its_text() {
+        let word = Value::Word("adam".into());
+        let all = [Value::Inactive, Value::Flag(true), Value::Whole(-3), Value::Real(1.0), word];
+        let text = serde_json::to_string(&all).expect("values are plain");
+        assert_eq!(text, r#"[null,true,-3,1.0,"adam"]"#);
+        assert_eq!(serde_json::from_str::<Vec<Value>>(&text).expect("it was just written"), all);
+    }
+}
