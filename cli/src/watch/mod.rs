@@ -93,7 +93,7 @@ fn show(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Scre
             Some(Ask::Quit) => return Ok(()),
             Some(Ask::Suspend) => screen.suspend()?,
             Some(Ask::Redraw) => {
-                screen.terminal.clear().map_err(|error| failure(&error))?;
+                screen.clear()?;
                 has_changed = true;
             }
             Some(Ask::Stop(trial)) => stopping = Some(stop(context, &trial)?),

@@ -74,7 +74,14 @@ impl Screen {
     /// Takes the terminal again, and forgets what is on it.
     pub(super) fn again(&mut self) -> Result<(), Failure> {
         self.signals.resumed.store(false, Ordering::SeqCst);
-        enter().and_then(|()| self.terminal.clear()).map_err(|error| failure(&error))
+        enter().map_err(|error| failure(&error))?;
+        self.clear()
+    }
+
+    /// Forgets what is on the terminal. It does not ask where the cursor is, as `Terminal::clear` does: not every terminal answers.
+    pub(super) fn clear(&mut self) -> Result<(), Failure> {
+        let size = self.terminal.size().map_err(|error| failure(&error))?;
+        self.terminal.resize(size.into()).map_err(|error| failure(&error))
     }
 }
 
