@@ -126,6 +126,19 @@ fn watch(
     ending
 }
 
+/// Drives a trial without a display of its own; `interrupts` stop it.
+pub(crate) fn drive_quietly(
+    context: &Context,
+    history: &mut History,
+    task: &Task<'_>,
+    observer: &mut dyn Observer,
+    interrupts: Arc<Interrupts>,
+) -> Result<Ending, Failure> {
+    let others = reach(context, task)?;
+    run(context, history, task, others, observer, interrupts)?
+        .map_err(|error| drive_failure(&error, task.label))
+}
+
 /// The hosts of a trial; none on this machine.
 fn reach(context: &Context, task: &Task<'_>) -> Result<Vec<RemoteHost>, Failure> {
     match task.how {

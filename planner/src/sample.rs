@@ -120,6 +120,7 @@ pub(crate) fn recipe() -> Recipe {
         layout: LayoutPins::default(),
         sync: Synchronisation::EXACT,
         checkpoint: Checkpointing { every: SaveEvery::Auto, keep: 3 },
+        tune: dtrain_recipes::Tune::default(),
         cluster: Cluster::default(),
     }
 }

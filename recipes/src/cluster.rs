@@ -33,6 +33,9 @@ pub struct Cluster {
     /// Over which the hosts communicate with each other; `None` for the network over which each was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// Trials of a study that run side by side, at least 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub slots: u32,
     /// How long hosts may be out of reach before the one that leads is given up for lost, above 0; `None` for 10 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_after: Option<Seconds>,
@@ -49,6 +52,15 @@ impl Cluster {
         let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
         u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(nodes)
     }
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it")]
+fn is_one(slots: &u32) -> bool {
+    *slots == 1
 }
 
 /// How processes are placed.
@@ -134,6 +146,7 @@ impl Default for Cluster {
             mtbf: None,
             probe: None,
             price: None,
+            slots: 1,
             lost_after: None,
             network: None,
             slurm: None,

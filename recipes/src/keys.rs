@@ -4,6 +4,8 @@ mod shape;
 
 pub use shape::Shape;
 
+use crate::tune::{PrunerKind, SamplerKind};
+
 /// A kind of model; some keys are for some kinds only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -256,11 +258,22 @@ pub const KEYS: &[Key] = keys![
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 
+    "tune.sampler", OneOf(&SamplerKind::NAMES), Default("\"auto\""), ANY, "How `dtrain tune` proposes values";
+    "tune.pruner", OneOf(&PrunerKind::NAMES), Default("\"none\""), ANY, "Which trials `dtrain tune` ends early";
+    "tune.trials", Whole(1, 1_000_000), Default("12"), ANY, "Trials of a study in all";
+    "tune.time", Shape::Time, Optional("no limit"), ANY, "`dtrain tune` begins no trial after so long";
+    "tune.least", Whole(1, 1_000_000_000), Default("1"), ANY,
+        "Steps before which no trial ends early: the first rung of asha and hyperband";
+    "tune.eta", Whole(2, 100), Default("3"), ANY, "One trial in so many passes a rung of asha and hyperband";
+    "tune.threshold", Shape::Level, Optional("required for the pruner \"threshold\""), ANY,
+        "A trial ends early whose metric is worse than this";
+
     "cluster.launcher", OneOf(&["local", "ssh", "slurm"]), Default("\"local\""), ANY, "How processes are placed";
     "cluster.transport", OneOf(&["ssh2", "openssh"]), Default("\"ssh2\", for the launcher \"ssh\""), ANY,
         "How hosts are reached: \"openssh\" runs the program `ssh`, with your `ProxyCommand`, certificates and Kerberos";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
         "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
+    "cluster.slots", Whole(1, 1024), Default("1"), ANY, "Trials of a study that run side by side";
     "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
     "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";

@@ -26,6 +26,7 @@ pub mod sharing;
 pub mod source;
 pub mod sync;
 pub mod train;
+mod tune;
 pub mod units;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
@@ -44,4 +45,5 @@ pub use search::Choice;
 pub use source::{Layer, Origin, Source};
 pub use sync::{Compression, Local, Synchronisation};
 pub use train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
+pub use tune::{PrunerKind, SamplerKind, Tune};
 pub use units::{Bytes, Samples, Seconds, Tokens};

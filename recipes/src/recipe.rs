@@ -1,6 +1,6 @@
 //! The checked recipe: a value that exists is valid.
 
-use crate::{Cluster, Data, Model, Objective, ParamRange, ParamValue, Seconds, Synchronisation, Train};
+use crate::{Cluster, Data, Model, Objective, ParamRange, ParamValue, Seconds, Synchronisation, Train, Tune};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -30,6 +30,9 @@ pub struct Recipe {
     pub sync: Synchronisation,
     /// When state is saved.
     pub checkpoint: Checkpointing,
+    /// How a study searches.
+    #[serde(default, skip_serializing_if = "Tune::is_usual")]
+    pub tune: Tune,
     /// Where training happens.
     pub cluster: Cluster,
 }

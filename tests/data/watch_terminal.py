@@ -2,8 +2,8 @@
 
     watch_terminal.py COLUMNS LINES PROGRAM ARGS... < STEPS
 
-Each line of STEPS is `wait TEXT` (until the screen has it), `type KEYS`, `size COLUMNS LINES`, `signal NAME`, `show`, or
-`end`, which waits for the program. The exit code is the program's; a wait of more than a minute fails.
+Each line of STEPS is `wait TEXT` (until the screen has it), `type KEYS`, `size COLUMNS LINES`, `signal NAME`, `show`,
+`hang`, which takes the terminal away, or `end`, which waits for the program. The exit code is the program's; a wait of more than a minute fails.
 """
 
 import fcntl
@@ -107,6 +107,15 @@ def main():
         elif word == "show":
             read(0.3)
             print(screen.text(), flush=True)
+        elif word == "hang":
+            os.close(terminal)
+            until = time.time() + 20
+            while os.waitpid(child, os.WNOHANG) == (0, 0):
+                if time.time() > until:
+                    os.kill(child, signal.SIGKILL)
+                    sys.exit("the program goes on without a terminal")
+                time.sleep(0.05)
+            sys.exit(0)
         elif word == "end":
             while read(0.1):
                 pass

@@ -192,7 +192,7 @@ fn a_script_reports_any_metric_and_ends_at_the_target_of_one() {
     assert_eq!((figure("accuracy").min, figure("val/loss").min_step), (Some(0.5), figure("val/f1").max_step));
     let unmeasured = ["valid.accuracy", "tokens_per_second", "learning_rate", "memory_bytes"];
     assert!(trial.figures.iter().all(|f| !unmeasured.contains(&f.key.as_str())), "{:?}", trial.figures);
-    assert!(house.path().join("asked").exists(), "the script ended by itself");
+    assert!(recipe.with_file_name("asked").exists(), "the script ended by itself");
 
     let list = text(&house, &["history", "--where", "val/f1>=0.3 and accuracy>0", "--by", "best"]);
     assert!(list.contains("metrics-1") && list.contains(&format!("{reached:.4}")), "{list}");

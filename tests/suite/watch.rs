@@ -36,7 +36,7 @@ fn newest(house: &House) -> Option<(Status, u64)> {
 
 /// Runs `dtrain watch` in a terminal of this size, and does these steps (see `tests/data/watch_terminal.py`).
 fn watch(house: &House, size: (u16, u16), name: &str, steps: &str) -> Output {
-    let program = house.dtrain(["watch", name]);
+    let program = house.dtrain(["watch", name].into_iter().filter(|word| !word.is_empty()));
     let mut command = Command::new("python3");
     command.arg(root().join("tests/data/watch_terminal.py")).args([size.0.to_string(), size.1.to_string()]);
     command.arg(program.get_program()).args(program.get_args()).env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
@@ -80,12 +80,13 @@ fn a_watched_trial_goes_on_when_the_viewer_leaves_and_stops_when_asked() {
         let left = text(&watch(&house, (60, 20), "last", &format!("wait RANKS 2\n{ends}")));
         assert!(left.contains("the screen is given back"), "{left}");
     }
+    watch(&house, (60, 20), "last", "wait RANKS 2\nhang\n");
     let (status, step) = newest(&house).expect("a trial");
     assert_eq!(status, Status::Running);
-    // Without a name, what runs is listed, and Enter opens it.
-    let steps = "wait 1 trial running\ntype \\r\nwait RANKS 2\ntype s\nwait stop tiny-1\ntype y\nwait stopped\ntype q\nend\n";
-    let list = watch(&house, (160, 48), "tiny", steps.trim_start_matches("wait 1 trial running\ntype \\r\n"));
-    assert!(text(&list).contains("the screen is given back"));
+    // Without a name what runs is listed, and Enter opens it.
+    let steps = "wait 1 trial running\ntype \\r\nwait RANKS 2\ntype s\nwait stop tiny-1\ntype n\ntype s\nwait stop tiny-1\n\
+                 type y\nwait stopped\ntype q\nend\n";
+    assert!(text(&watch(&house, (160, 48), "", steps)).contains("the screen is given back"));
     assert_eq!(run.wait().expect("it ends").code(), Some(130));
     let (status, last) = newest(&house).expect("a trial");
     assert!(status == Status::Stopped && last >= step, "{status} at {last}");

@@ -145,11 +145,31 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
 
-    /// Total number of short trials, including those already run
-    #[arg(long, default_value_t = 12, value_name = "N")]
-    pub(crate) trials: u64,
+    /// Total number of trials, including those already run [default: tune.trials, 12]
+    #[arg(long, value_name = "N")]
+    pub(crate) trials: Option<u64>,
 
-    /// Steps of each short trial [default: a ninth of the run, at least 20]
+    /// How values are proposed: auto, grid, random, sobol, tpe, gaussian, cma_es, swarm, evolution
+    #[arg(long, value_name = "NAME")]
+    pub(crate) sampler: Option<String>,
+
+    /// Which trials end early: none, median, asha, hyperband, threshold
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pruner: Option<String>,
+
+    /// Trials that run side by side [default: cluster.slots, 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<u32>,
+
+    /// Begin no trial after so long, such as "2 h"
+    #[arg(long, value_name = "TIME")]
+    pub(crate) time: Option<String>,
+
+    /// Begin a new study with what the trials of another one found
+    #[arg(long, value_name = "STUDY", add = completion::study())]
+    pub(crate) from: Option<String>,
+
+    /// Steps of each trial [default: of dtrain's models a ninth of the run, at least 20; of a command its own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) steps: Option<u64>,
 

@@ -8,6 +8,7 @@ use crate::trials;
 use dtrain_protocol::TrialId;
 use dtrain_runner::audit::{self, Action, Entry};
 use serde::Serialize;
+use std::borrow::Cow;
 
 #[derive(Serialize)]
 struct Log<'a> {
@@ -72,7 +73,7 @@ fn milliseconds(text: &str) -> Result<u64, Failure> {
 }
 
 fn page(entries: &[Entry], style: Style) -> String {
-    let column = |title, rank, least| Column { title, is_right: false, rank, least };
+    let column = |title, rank, least| Column { title: Cow::Borrowed(title), is_right: false, rank, least };
     let columns = [
         column("AGO", 9, None),
         column("WHO", 8, None),

@@ -13,11 +13,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 const COLUMNS: [Column; 5] = [
-    Column { title: "HOST", is_right: false, rank: 9, least: Some(8) },
-    Column { title: "SEEN", is_right: true, rank: 5, least: None },
-    Column { title: "STRIKES", is_right: true, rank: 6, least: None },
-    Column { title: "LEFT OUT", is_right: true, rank: 8, least: None },
-    Column { title: "WHY", is_right: false, rank: 7, least: Some(20) },
+    Column { title: std::borrow::Cow::Borrowed("HOST"), is_right: false, rank: 9, least: Some(8) },
+    Column { title: std::borrow::Cow::Borrowed("SEEN"), is_right: true, rank: 5, least: None },
+    Column { title: std::borrow::Cow::Borrowed("STRIKES"), is_right: true, rank: 6, least: None },
+    Column { title: std::borrow::Cow::Borrowed("LEFT OUT"), is_right: true, rank: 8, least: None },
+    Column { title: std::borrow::Cow::Borrowed("WHY"), is_right: false, rank: 7, least: Some(20) },
 ];
 
 /// All hosts, by name.

@@ -18,7 +18,7 @@ const BAR: (usize, usize) = (30, 5);
 const PAUSE: Duration = Duration::from_millis(125);
 
 /// A bar on standard error.
-pub(super) struct Bar {
+pub(crate) struct Bar {
     out: Output,
     /// The two lines as they should be, without colours.
     lines: RefCell<[String; 2]>,
@@ -29,13 +29,13 @@ pub(super) struct Bar {
 
 impl Bar {
     /// A bar; it is drawn when it is set.
-    pub(super) fn new(out: Output) -> Self {
+    pub(crate) fn new(out: Output) -> Self {
         let (lines, drawn, drawn_at) = (RefCell::default(), Cell::new(None), Cell::new(None));
         Self { out, lines, drawn, drawn_at }
     }
 
     /// Shows how far a training is.
-    pub(super) fn set(&self, advance: &Advance, figures: &str) {
+    pub(crate) fn set(&self, advance: &Advance, figures: &str) {
         let columns = self.out.columns();
         *self.lines.borrow_mut() = lines(columns, advance, figures);
         if self.drawn_at.get().is_none_or(|at| at.elapsed() >= PAUSE) {
@@ -45,7 +45,7 @@ impl Bar {
     }
 
     /// Does something that writes to the terminal, without tearing the bar.
-    pub(super) fn suspend(&self, write: impl FnOnce()) {
+    pub(crate) fn suspend(&self, write: impl FnOnce()) {
         let is_drawn = self.drawn.get().is_some();
         self.clear(self.out.columns());
         write();
@@ -55,7 +55,7 @@ impl Bar {
     }
 
     /// Takes it away.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.clear(self.out.columns());
     }
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn lines_leave_the_last_columns_free() {
         let figures = "loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms";
-        let half = Advance { step: 150, of: Some(300), share: Some(0.5), left: Some(112.0) };
+        let half = Advance { step: 150, of: Some(300), share: Some(0.5), left: Some(112.0), noun: None };
         for columns in [20, 40, 66, 80, 200] {
             let [bar, figures] = lines(columns, &half, figures);
             assert!(bar.chars().count() <= columns - MARGIN, "{bar}");

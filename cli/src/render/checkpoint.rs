@@ -6,13 +6,14 @@ use crate::output::Output;
 use dtrain_recipes::Bytes;
 use dtrain_runner::checkpoints::{Examined, Listed, Place, State};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 /// How often it is said how far a long transfer is, where no bar is drawn.
 const TELL: Duration = Duration::from_secs(10);
 
 const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
-    Column { title, is_right, rank, least }
+    Column { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
 /// The checkpoints of a trial, a line each.

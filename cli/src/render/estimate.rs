@@ -3,9 +3,10 @@
 use super::number::{count, seconds};
 use super::table::{Column, Style, Text, Tone, painted, table as drawn};
 use dtrain_planner::rows::{Priced, Scores};
+use std::borrow::Cow;
 
 const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
-    Column { title, is_right, rank, least }
+    Column { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
 const COLUMNS: [Column; 10] = [

@@ -97,18 +97,18 @@ impl Figures {
         let Some(newest) = &self.step else {
             let (step, of) = (self.metrics_step, (expected.steps > 0).then_some(expected.steps));
             let share = of.map(|of| step.min(of) as f64 / of as f64);
-            return Advance { step, of, share, left: None };
+            return Advance { step, of, share, ..Advance::default() };
         };
         let step = newest.step.0.max(self.metrics_step);
         let by_steps = (expected.steps > 0).then(|| {
             let left = expected.steps.saturating_sub(step) as f64;
             let share = step.min(expected.steps) as f64 / expected.steps as f64;
             let left = self.pace.map(|(seconds, _)| left * seconds);
-            Advance { step, of: Some(expected.steps), share: Some(share), left }
+            Advance { step, of: Some(expected.steps), share: Some(share), left, noun: None }
         });
         let by_time = expected.limit.zip(newest.elapsed).map(|(limit, elapsed)| {
             let passed = (elapsed * limit + newest.times.step).min(limit);
-            Advance { step, of: None, share: Some(passed / limit), left: Some(limit - passed) }
+            Advance { step, of: None, share: Some(passed / limit), left: Some(limit - passed), noun: None }
         });
         match (by_steps, by_time) {
             (Some(steps), Some(time)) if steps.share >= time.share => steps,
@@ -178,14 +178,17 @@ pub(crate) struct Advance {
     pub(crate) share: Option<f64>,
     /// Seconds left.
     pub(crate) left: Option<f64>,
+    /// What is counted where it is not steps.
+    pub(crate) noun: Option<&'static str>,
 }
 
 impl Advance {
     /// `step 50/100`, or `step 50` where steps do not end the training.
     pub(crate) fn steps(&self) -> String {
+        let noun = self.noun.unwrap_or("step");
         match self.of {
-            Some(of) => format!("step {}/{of}", self.step),
-            None => format!("step {}", self.step),
+            Some(of) => format!("{noun} {}/{of}", self.step),
+            None => format!("{noun} {}", self.step),
         }
     }
 

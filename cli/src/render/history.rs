@@ -6,6 +6,7 @@ use super::table::{Column, Style, Text, Tone, age, csv, table};
 use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Status, TrialRow};
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// Version of the JSON of a list.
 const VERSION: u32 = 1;
@@ -27,7 +28,7 @@ const COLUMNS: [Column; 10] = [
 ];
 
 const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
-    Column { title, is_right, rank, least }
+    Column { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
 /// A page of the list; `curves[i]` is the loss of `rows[i]`, empty for none.

@@ -1,6 +1,6 @@
 //! How things look. Nothing here decides anything.
 
-mod bar;
+pub(crate) mod bar;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod estimate;

@@ -1,6 +1,7 @@
 //! Columns of text that fit a width. Widths count characters; nothing here knows a terminal.
 
 use crate::output::Paint;
+use std::borrow::Cow;
 
 /// How a page is drawn. The caller decides; a renderer only obeys.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +36,10 @@ pub(crate) struct Text {
 }
 
 /// One column.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Column {
     /// What stands above it.
-    pub(crate) title: &'static str,
+    pub(crate) title: Cow<'static, str>,
     /// Whether its texts stand at the right.
     pub(crate) is_right: bool,
     /// Columns with a lower rank are left out first when not all fit; rank 9 is never left out.
@@ -119,7 +120,8 @@ pub(crate) fn laid_out(columns: &[Column], rows: &[Vec<Text>], style: Style) -> 
     let mut kept: Vec<usize> = (0..columns.len()).collect();
     kept.retain(|&c| columns[c].rank == 9 || rows.iter().any(|row| !row[c].text.is_empty()));
     let (gap, widths) = fit(columns, rows, &mut kept, style.width);
-    let titles: Vec<_> = columns.iter().map(|column| Text::new(column.title, Tone::Dim)).collect();
+    let titles: Vec<_> =
+        columns.iter().map(|column| Text::new(column.title.clone().into_owned(), Tone::Dim)).collect();
     let line = |row: &Vec<Text>| {
         let cells = kept.iter().zip(&widths).enumerate().map(|(place, (&c, &wide))| {
             let text = cut(&row[c].text, wide, style);
@@ -145,7 +147,7 @@ fn fit(columns: &[Column], rows: &[Vec<Text>], kept: &mut Vec<usize>, most: usiz
             .iter()
             .map(|&c| {
                 let widest = rows.iter().map(|row| width(&row[c].text)).max().unwrap_or(0);
-                widest.max(width(columns[c].title))
+                widest.max(width(&columns[c].title))
             })
             .collect();
         for gap in [2, 1] {
@@ -211,7 +213,8 @@ pub(crate) mod tests {
     }
 
     fn columns() -> Vec<Column> {
-        let column = |title, rank, least| Column { title, is_right: rank == 2, rank, least };
+        let column =
+            |title, rank, least| Column { title: Cow::Borrowed(title), is_right: rank == 2, rank, least };
         vec![
             column("NAME", 9, Some(6)),
             column("SPEED", 2, None),

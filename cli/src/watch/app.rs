@@ -194,11 +194,6 @@ impl Cursor {
             _ => self.at.min(last),
         };
     }
-
-    /// The first line of `height` that are shown, so that what is selected is among them.
-    pub(crate) fn first(self, height: usize) -> usize {
-        self.at.saturating_sub(height.saturating_sub(1))
-    }
 }
 
 /// Lines that a page key moves.

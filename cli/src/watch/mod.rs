@@ -12,7 +12,6 @@ use app::{App, Ask, Page};
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::History;
 use feed::Feed;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use screen::{Screen, Signalled, failure};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -60,6 +59,10 @@ fn show(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Scre
                 screen.again()?;
                 has_changed = true;
             }
+            Some(Signalled::Resized) => {
+                screen.clear()?;
+                has_changed = true;
+            }
             None => {}
         }
         if read_at.elapsed() >= feed.pause() {
@@ -77,34 +80,23 @@ fn show(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Scre
         }
         let until_read = feed.pause().saturating_sub(read_at.elapsed());
         let pause = if has_changed { until_drawn.min(until_read) } else { until_read };
-        if !event::poll(pause).map_err(|error| failure(&error))? {
-            continue;
-        }
-        let ask = match event::read().map_err(|error| failure(&error))? {
-            Event::Key(key) if key.kind != KeyEventKind::Release => {
-                (has_changed, drawn_at) = (true, None);
-                app.key(key)
-            }
-            Event::Resize(..) => Some(Ask::Redraw),
-            _ => None,
-        };
-        match ask {
-            None => {}
-            Some(Ask::Quit) => return Ok(()),
-            Some(Ask::Suspend) => screen.suspend()?,
-            Some(Ask::Redraw) => {
-                screen.clear()?;
-                has_changed = true;
-            }
-            Some(Ask::Stop(trial)) => stopping = Some(stop(context, &trial)?),
-            Some(Ask::Log) => {
-                feed.news(app.page_mut())?;
-            }
-            Some(Ask::OpenTrial(trial)) => open(app, feed.trial(&trial)),
-            Some(Ask::OpenStudy(name)) => open(app, feed.study(&name)),
-            Some(Ask::Back) => {
-                app.pages.pop();
-                *app.page_mut() = feed.again(app.page())?;
+        for key in screen.keys(pause)? {
+            (has_changed, drawn_at) = (true, None);
+            let Some(ask) = app.key(key) else { continue };
+            match ask {
+                Ask::Quit => return Ok(()),
+                Ask::Suspend => screen.suspend()?,
+                Ask::Redraw => screen.clear()?,
+                Ask::Stop(trial) => stopping = Some(stop(context, &trial)?),
+                Ask::Log => {
+                    feed.news(app.page_mut())?;
+                }
+                Ask::OpenTrial(trial) => open(app, feed.trial(&trial)),
+                Ask::OpenStudy(name) => open(app, feed.study(&name)),
+                Ask::Back => {
+                    app.pages.pop();
+                    *app.page_mut() = feed.again(app.page())?;
+                }
             }
         }
     }

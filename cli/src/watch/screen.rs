@@ -4,15 +4,19 @@ use crate::failure::{Exit, Failure};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
-use std::io::{self, Stdout, stdout};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
+use std::io::{self, Stdout, stdin, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The terminal, which is given back when this is dropped.
 pub(super) struct Screen {
@@ -25,6 +29,7 @@ struct Signals {
     end: Arc<AtomicBool>,
     suspend: Arc<AtomicBool>,
     resumed: Arc<AtomicBool>,
+    resized: Arc<AtomicBool>,
 }
 
 /// What a signal asks for.
@@ -34,6 +39,7 @@ pub(super) enum Signalled {
     Suspend,
     /// The program was stopped, and somebody else may have written to the terminal.
     Resumed,
+    Resized,
 }
 
 impl Screen {
@@ -59,8 +65,33 @@ impl Screen {
         } else if came(&self.signals.suspend) {
             Some(Signalled::Suspend)
         } else {
-            came(&self.signals.resumed).then_some(Signalled::Resumed)
+            let resumed = came(&self.signals.resumed).then_some(Signalled::Resumed);
+            resumed.or_else(|| came(&self.signals.resized).then_some(Signalled::Resized))
         }
+    }
+
+    /// Waits for keys, at most so long; a signal ends the wait. `Err` when the terminal is gone.
+    pub(super) fn keys(&self, pause: Duration) -> Result<Vec<KeyEvent>, Failure> {
+        let stdin = stdin();
+        let mut found = [PollFd::new(&stdin, PollFlags::IN)];
+        let pause = Timespec::try_from(pause).ok();
+        match poll(&mut found, pause.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(error) => return Err(failure(&error.into())),
+        }
+        // Read, it would be read for ever.
+        if found[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Err(failure(&io::Error::other("it is gone")));
+        }
+        let mut keys = Vec::new();
+        while event::poll(Duration::ZERO).map_err(|error| failure(&error))? {
+            match event::read().map_err(|error| failure(&error))? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => keys.push(key),
+                _ => {}
+            }
+        }
+        Ok(keys)
     }
 
     /// Gives the terminal back, stops this program until a shell lets it go on, and takes the terminal again.
@@ -93,13 +124,17 @@ impl Drop for Screen {
 
 impl Signals {
     fn listen() -> io::Result<Self> {
-        let (end, suspend, resumed) = (Arc::default(), Arc::default(), Arc::default());
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let [end, suspend, resumed, resized]: [Arc<AtomicBool>; 4] = Default::default();
+        for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&end))?;
         }
+        // A terminal that is gone has nothing to be given back to, and whoever reads it reads on for ever.
+        let code = Exit::Detached.code().into();
+        signal_hook::flag::register_conditional_shutdown(SIGHUP, code, Arc::new(AtomicBool::new(true)))?;
         signal_hook::flag::register(SIGTSTP, Arc::clone(&suspend))?;
         signal_hook::flag::register(SIGCONT, Arc::clone(&resumed))?;
-        Ok(Self { end, suspend, resumed })
+        signal_hook::flag::register(SIGWINCH, Arc::clone(&resized))?;
+        Ok(Self { end, suspend, resumed, resized })
     }
 }
 

@@ -13,6 +13,7 @@ pub mod chance;
 pub mod event;
 pub mod fit;
 pub mod gaussian;
+pub mod importance;
 pub mod kernel;
 pub mod lessons;
 pub mod linear;
@@ -36,6 +37,7 @@ pub mod study;
 pub mod value;
 
 pub use event::{Judgement, Next, Proposal, Source, StudyEvent};
+pub use importance::importance;
 pub use outcome::{Ended, Failure, Outcome};
 pub use pruner::{Asha, Hyperband, Median, Pruner, Threshold};
 pub use sampler::Sampler;

@@ -41,6 +41,10 @@ pub enum Failure {
     Diverged,
     /// No candidate with these values can be trained.
     Rejected,
+    /// The program failed.
+    Crashed,
+    /// It ended, and the metric was never measured.
+    Unmeasured,
     /// The machines failed; says nothing about the values.
     Lost,
 }
@@ -49,7 +53,7 @@ impl Failure {
     /// Whether the values are to blame, so that those near them would fail too.
     pub fn is_of_the_values(self) -> bool {
         match self {
-            Self::OutOfMemory | Self::Diverged | Self::Rejected => true,
+            Self::OutOfMemory | Self::Diverged | Self::Rejected | Self::Crashed | Self::Unmeasured => true,
             Self::Lost => false,
         }
     }

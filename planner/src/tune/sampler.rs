@@ -1,7 +1,7 @@
 //! Ways to choose what is tried next.
 
 use super::event::Source;
-use super::samplers::{gaussian, random, sobol};
+use super::samplers::{auto, cma_es, evolution, gaussian, grid, random, sobol, swarm, tpe};
 use super::space::Space;
 use super::standing::Standing;
 use super::value::Value;
@@ -11,9 +11,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
-    /// What is best for the space and the number of trials.
+    /// A Gaussian process; TPE beyond 300 trials or 20 dimensions, or where most dimensions exist only beside some
+    /// values of others.
     #[default]
     Auto,
+    /// All combinations.
+    Grid {
+        /// Values of a dimension that has too many, at least 2.
+        levels: u32,
+    },
     /// By chance alone: what the others are measured against.
     Random,
     /// Evenly over the space.
@@ -23,6 +29,14 @@ pub enum Sampler {
         /// Trials that are spread evenly before.
         start: u32,
     },
+    /// Where good trials are dense and others are not; at home with names and dimensions that do not always exist.
+    Tpe,
+    /// A normal distribution that adapts. Names are taken from the best trials.
+    CmaEs,
+    /// Particles drawn to their own best place and to that of all.
+    Swarm,
+    /// The newest good trials with one value changed.
+    Evolution,
 }
 
 /// What a sampler is asked.
@@ -77,7 +91,12 @@ impl Sampler {
             Self::Random => random::next(asked),
             Self::Sobol => sobol::next(asked),
             Self::Gaussian { start } => gaussian::next(asked, start),
-            Self::Auto => gaussian::next(asked, gaussian::start(asked.space)),
+            Self::Auto => auto::next(asked),
+            Self::Grid { levels } => grid::next(asked, levels),
+            Self::Tpe => tpe::next(asked),
+            Self::CmaEs => cma_es::next(asked),
+            Self::Swarm => swarm::next(asked),
+            Self::Evolution => evolution::next(asked),
         }
     }
 }

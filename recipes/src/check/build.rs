@@ -14,6 +14,7 @@ use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompu
 use crate::search::Choice;
 use crate::sync::{Compression, Local, Synchronisation};
 use crate::train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
+use crate::tune::{PrunerKind, SamplerKind, Tune};
 use crate::units::{Samples, Seconds, Tokens};
 use std::collections::BTreeMap;
 
@@ -30,6 +31,7 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
         layout: layout(values)?,
         sync: if values.kind? == Kind::Command { Synchronisation::EXACT } else { sync(values)? },
         checkpoint: Checkpointing { every: every(values)?, keep: values.count("checkpoint.keep")? },
+        tune: tune(values)?,
         cluster: cluster(values, hosts)?,
     })
 }
@@ -338,6 +340,18 @@ fn every(values: &Values) -> Option<SaveEvery> {
     })
 }
 
+fn tune(values: &Values) -> Option<Tune> {
+    Some(Tune {
+        sampler: SamplerKind::named(values.word("tune.sampler")?)?,
+        pruner: PrunerKind::named(values.word("tune.pruner")?)?,
+        trials: values.whole("tune.trials")?,
+        time: values.real("tune.time").map(Seconds),
+        least: values.whole("tune.least")?,
+        eta: values.count("tune.eta")?,
+        threshold: values.real("tune.threshold"),
+    })
+}
+
 fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
     let launcher = match values.word("cluster.launcher")? {
         "ssh" => Launcher::Ssh,
@@ -351,6 +365,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
             _ => Transport::Ssh2,
         },
         ranks: values.count("cluster.ranks"),
+        slots: values.count("cluster.slots")?,
         devices: match values.word("cluster.devices")? {
             "cpu" => Devices::Cpu,
             "cuda" => Devices::Cuda,

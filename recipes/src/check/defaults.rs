@@ -19,6 +19,12 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
     if values.kind != Some(Kind::Command) {
         data(values);
     }
+    values.or("tune.sampler", Parsed::Word("auto"));
+    values.or("tune.pruner", Parsed::Word("none"));
+    values.or("tune.trials", Parsed::Whole(12));
+    values.or("tune.least", Parsed::Whole(1));
+    values.or("tune.eta", Parsed::Whole(3));
+    values.or("cluster.slots", Parsed::Whole(1));
     values.or("objective.metric", Parsed::Text("valid.loss".into()));
     optimizer(values);
     train(values);

@@ -1,7 +1,7 @@
 //! Studies: searches over trials, with what each of them tried.
 
 use super::{Fault, History, keep, now_ms, stored, unstored};
-use crate::fact::LedgerError;
+use crate::fact::{Fact, Ledger, LedgerError, News, Verdict};
 use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
@@ -91,6 +91,12 @@ impl History {
 }
 
 impl History {
+    /// Ends a trial that was stopped as pruned: its study does not go on with it.
+    pub fn end_as_pruned(&mut self, trial: &TrialId) -> Result<(), LedgerError> {
+        let verdict = Fact::TrialEnded { verdict: Verdict::Pruned };
+        self.keep(trial, &News { facts: vec![verdict], ..News::default() })
+    }
+
     /// Writes down what happened in a study, as its event `number`, counted from 0. An `Err` when that is written already.
     pub fn keep_study_event(&mut self, study: &str, number: u64, json: &Value) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {

@@ -8,6 +8,7 @@ use crate::render::table::{Column, Text, Tone, table};
 use dtrain_recipes::Bytes;
 use dtrain_runner::store::{Kind, Leftover};
 use serde::Serialize;
+use std::borrow::Cow;
 
 const KINDS: [Kind; 6] = [
     Kind::PartialCheckpoint,
@@ -79,7 +80,7 @@ pub(super) fn tell(context: &Context, found: &Found, is_dry: bool) -> Result<(),
         context.out.say("everything is needed");
         return Ok(());
     }
-    let column = |title, is_right| Column { title, is_right, rank: 9, least: None };
+    let column = |title, is_right| Column { title: Cow::Borrowed(title), is_right, rank: 9, least: None };
     let columns = [column("WHAT", false), column(if is_dry { "WOULD FREE" } else { "FREED" }, true)];
     let mut rows: Vec<Vec<Text>> = sums
         .iter()

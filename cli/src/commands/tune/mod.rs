@@ -1,12 +1,16 @@
-//! `dtrain tune`: a study of short trials, whose winner becomes the plan.
+//! `dtrain tune`: a study of trials, whose winner becomes the plan.
 //!
-//! First a few layouts are measured, then what is searched is tried in short complete trainings with the fastest of
-//! them. Everything a study knows is in the history: the command that began it goes on with it after any stop.
+//! Of a model of dtrain, a few layouts are measured first; then what is searched is tried in short complete trainings with
+//! the fastest of them. A command is tried as it is. Everything a study knows is in the history: the command that began it
+//! goes on with it after any stop.
 
 mod kept;
 mod layouts;
 mod report;
-mod short;
+mod runner;
+mod show;
+mod slots;
+mod trial;
 
 use crate::args::TuneArgs;
 use crate::commands::plan::{Stored, write};
@@ -15,98 +19,212 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
 use crate::output::word;
 use crate::trials::ledger;
-use crate::{job, rates, trials};
-use dtrain_planner::tune::{Finish, Search, Searched, Study, StudyEvent, settled};
-use dtrain_recipes::Model;
+use crate::{job, rates, signals, trials};
+use dtrain_planner::tune::{
+    Asha, Finish, Hyperband, Median, Pruner, Sampler, Search, Searched, Space, Study, StudyEvent, Threshold,
+    Value, settled,
+};
+use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::ledger::History;
-use kept::{Kept, ended};
-use short::Runner;
+use kept::Kept;
+use runner::{Ground, Runner, quiet};
+pub(crate) use show::why;
+use slots::Slots;
 use std::path::PathBuf;
 
-/// Shortest trial in steps.
+/// Shortest trial of a model of dtrain, in steps.
 const STEPS_LEAST: u64 = 20;
 
 /// How much shorter than the whole training a trial is.
 const SHORTER: u64 = 9;
 
+/// Values of a grid on a dimension that has too many.
+const GRID_LEVELS: u32 = 5;
+
+/// Other trials that the median pruner needs.
+const MEDIAN_TRIALS: usize = 4;
+
 /// Searches what the recipe leaves open, and saves the plan of what was found.
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
-    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
-    if let Model::Command(_) = loaded.checked.recipe.model {
-        let message = "model.kind = \"command\": dtrain tune searches models of dtrain only";
-        return Err(Failure::new(Exit::Usage, message)
-            .hint("run it once for each setting, such as `dtrain run RECIPE --set params.lr=0.01`"));
-    }
+    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &flags(args))?;
     if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
     }
-    let mut history = trials::open_history(context)?;
     let recipe = &loaded.checked.recipe;
+    let slots = Slots::of(recipe)?;
+    let mut history = trials::open_history(context)?;
     let name = match &args.study {
         Some(name) => name.clone(),
         None => history.free_study_name(&recipe.name).map_err(|error| ledger(&error))?,
     };
-    let again = format!("dtrain tune {} --study {name}", loaded.name);
-    let named = context.out.paint.bold(&name);
-    context.out.say(&format!("study {named}; if interrupted, `{again}` resumes it"));
     let kept = match history.study(&name).map_err(|error| ledger(&error))? {
         Some(json) => Kept::read(json, &name, recipe, args.steps)?,
-        None => match begin(context, &mut history, &loaded, args, &name)? {
+        None => match begin(context, &mut history, &loaded, args, &slots, &name)? {
             Some(kept) => kept,
             None => return Ok(Exit::Interrupted),
         },
     };
-    let before = ended(context, &history, &name)?;
-    let study = Study { trials: Some(args.trials), ..kept.study.clone() };
-    let search = Search::new(study, StudyEvent::of(&before));
-    let mut runner = Runner {
+    let again = format!("dtrain tune {} --study {name}", loaded.name);
+    let named = context.out.paint.bold(&name);
+    context.out.say(&format!("study {named}; if interrupted, `{again}` resumes it"));
+    let log = kept::log(&history, &name)?;
+    let study = Study { trials: Some(recipe.tune.trials + kept.learned), ..kept.study.clone() };
+    let search = Search::new(study, log.clone());
+    let ground = Ground {
         context,
-        history: &mut history,
+        quiet: &quiet(context),
         loaded: &loaded,
         kept: &kept,
         name: &name,
-        budget: args.trials,
-        lost: 0,
-        failure: None,
-        ended: None,
+        interrupts: signals::listen()?,
     };
-    let search = search.run(&mut runner);
-    if let Some(failure) = runner.failure.take() {
-        return Err(failure.hint(format!("`{again}` resumes the study")));
+    let interrupts = std::sync::Arc::clone(&ground.interrupts);
+    let (search, failure) = std::thread::scope(|scope| {
+        let mut runner = Runner::new(scope, ground, &mut history, slots, &log);
+        let search = search.run(&mut runner);
+        runner.show.finish();
+        (search, runner.failure.take())
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
     }
-    if search.finish() == Some(Finish::Stopped) {
+    if search.finish() == Some(Finish::Stopped) && interrupts.count() > 0 {
+        job::requeue_if_its_time_is_over(recipe)?;
+        context.out.say(&format!("{name} is interrupted"));
         context.out.next(&again);
         return Ok(Exit::Interrupted);
     }
     finish(context, &mut history, &loaded, args, &kept, &search, &name)
 }
 
-/// Plans, measures a few layouts, and writes down what is searched; `None` when the user stopped it.
+/// Keys that are said by flags of their own.
+fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
+    let text = |value: &String| format!("{value:?}");
+    let mut extra = Vec::new();
+    extra.extend(args.trials.map(|trials| ("tune.trials", trials.to_string())));
+    extra.extend(args.sampler.as_ref().map(|sampler| ("tune.sampler", text(sampler))));
+    extra.extend(args.pruner.as_ref().map(|pruner| ("tune.pruner", text(pruner))));
+    extra.extend(args.time.as_ref().map(|time| ("tune.time", text(time))));
+    extra.extend(args.slots.map(|slots| ("cluster.slots", slots.to_string())));
+    extra
+}
+
+/// Begins a study; `None` when the user stopped it.
 fn begin(
     context: &Context,
     history: &mut History,
     loaded: &Loaded,
     args: &TuneArgs,
+    slots: &Slots,
     name: &str,
 ) -> Result<Option<Kept>, Failure> {
     let recipe = &loaded.checked.recipe;
-    let plan = rates::plan(context, history, loaded)?;
-    let searched = Searched::of(recipe, Some(&plan.learning_rate));
-    if searched.space().dimensions().is_empty() {
-        return Err(Failure::new(Exit::Usage, "nothing to search: the recipe pins every tunable key").hint(
-            "remove train.learning_rate, or set `learning_rate = { log = [1e-4, 1e-2] }`; for batch \
-             and warm-up set `{ choices = [..] }` or `{ log = [..] }`",
+    let is_command = matches!(recipe.model, Model::Command(_));
+    let (searched, base, steps, first) = if is_command {
+        let searched = Searched::of(recipe, None);
+        let first = searched.as_given(recipe);
+        let steps = args.steps.or(recipe.objective.stop.steps);
+        (searched, recipe.clone(), args.steps.and(steps), first)
+    } else {
+        let plan = rates::plan_of(context, history, loaded, &slots.recipe(0, recipe))?;
+        let searched = Searched::of(recipe, Some(&plan.learning_rate));
+        refuse_nothing(recipe, searched.space())?;
+        let whole = plan.best().pace.steps.unwrap_or(0);
+        let steps = args.steps.unwrap_or((whole / SHORTER).max(STEPS_LEAST));
+        let Some(choice) = layouts::fastest(context, history, loaded, &plan, args.layouts, name)? else {
+            return Ok(None);
+        };
+        let first = searched.planned(&plan);
+        (searched, settled(recipe, &choice.candidate), Some(steps), first)
+    };
+    refuse_nothing(recipe, searched.space())?;
+    let mut study = Study::new(searched.space().clone(), recipe.train.seed);
+    study.sampler = sampler(recipe, searched.space());
+    study.pruner = pruner(recipe, steps.or(recipe.objective.stop.steps));
+    study.first.extend(first);
+    let mut kept = Kept::new(recipe, base, study, searched, steps);
+    let learned = learned(history, &kept, args.from.as_deref())?;
+    kept.learned = learned.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
+    history.create_study(name, &kept.json()).map_err(|error| ledger(&error))?;
+    for (number, event) in (0..).zip(&learned) {
+        let json = serde_json::to_value(event).expect("events have string keys only");
+        history.keep_study_event(name, number, &json).map_err(|error| ledger(&error))?;
+    }
+    Ok(Some(kept))
+}
+
+fn refuse_nothing(recipe: &Recipe, space: &Space) -> Result<(), Failure> {
+    if !space.dimensions().is_empty() {
+        return Ok(());
+    }
+    let is_command = matches!(recipe.model, Model::Command(_));
+    let message = "nothing to search: the recipe pins every tunable key";
+    Err(Failure::new(Exit::Usage, message).hint(if is_command {
+        "give a param a range, such as `lr = { log = [1e-4, 1e-1] }` below `[params]`"
+    } else {
+        "remove train.learning_rate, or set `learning_rate = { log = [1e-4, 1e-2] }`; for batch \
+         `batch = { log = [8, 64] }`"
+    }))
+}
+
+fn sampler(recipe: &Recipe, space: &Space) -> Sampler {
+    match recipe.tune.sampler {
+        SamplerKind::Auto => Sampler::Auto,
+        SamplerKind::Grid => Sampler::Grid { levels: GRID_LEVELS },
+        SamplerKind::Tpe => Sampler::Tpe,
+        SamplerKind::CmaEs => Sampler::CmaEs,
+        SamplerKind::Swarm => Sampler::Swarm,
+        SamplerKind::Evolution => Sampler::Evolution,
+        SamplerKind::Random => Sampler::Random,
+        SamplerKind::Sobol => Sampler::Sobol,
+        SamplerKind::Gaussian => Sampler::gaussian(space),
+    }
+}
+
+/// The pruner of a recipe, for trials of so many steps.
+fn pruner(recipe: &Recipe, steps: Option<u64>) -> Pruner {
+    let tune = &recipe.tune;
+    let (eta, least, most) = (tune.eta, tune.least, steps.unwrap_or(u64::MAX));
+    match tune.pruner {
+        PrunerKind::None => Pruner::None,
+        PrunerKind::Median => Pruner::Median(Median { trials: MEDIAN_TRIALS, from: least }),
+        PrunerKind::Asha => Pruner::Asha(Asha { eta, least, most }),
+        PrunerKind::Hyperband => Pruner::Hyperband(Hyperband { eta, least, most }),
+        PrunerKind::Threshold => {
+            let goal: Goal = recipe.objective.goal();
+            let most = goal.cost(tune.threshold.unwrap_or(f64::INFINITY));
+            Pruner::Threshold(Threshold { most, from: least })
+        }
+    }
+}
+
+/// The trials of another study that have a place in this one, as its first events.
+fn learned(history: &History, kept: &Kept, from: Option<&str>) -> Result<Vec<StudyEvent>, Failure> {
+    let Some(from) = from else { return Ok(Vec::new()) };
+    let other = Kept::named(history, from)?;
+    if other.settled.objective.metric != kept.settled.objective.metric {
+        let metric = &other.settled.objective.metric;
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("the study {from} is about another metric, `{metric}`"),
         ));
     }
-    let steps = args.steps.unwrap_or_else(|| (plan.best().pace.schedule_steps / SHORTER).max(STEPS_LEAST));
-    let Some(choice) = layouts::fastest(context, history, loaded, &plan, args.layouts, name)? else {
-        return Ok(None);
+    let theirs = other.study.space.dimensions();
+    let places: Option<Vec<usize>> = (kept.study.space.dimensions().iter())
+        .map(|own| theirs.iter().position(|one| one.name == own.name))
+        .collect();
+    let Some(places) = places else {
+        let message = format!("the study {from} does not search all that this one does");
+        return Err(Failure::new(Exit::Usage, message));
     };
-    let mut study = Study::new(searched.space().clone(), recipe.train.seed);
-    study.first.extend(searched.planned(&plan));
-    let kept = Kept::new(recipe, settled(recipe, &choice.candidate), study, searched, steps);
-    history.create_study(name, &kept.json()).map_err(|error| ledger(&error))?;
-    Ok(Some(kept))
+    let search = Search::new(other.study.clone(), kept::log(history, from)?);
+    let mut ended = search.ended();
+    ended.retain_mut(|one| {
+        let values: Vec<Value> = places.iter().map(|place| one.values[*place].clone()).collect();
+        one.values = values;
+        kept.study.space.place(&one.values).is_some()
+    });
+    Ok(StudyEvent::of(&ended))
 }
 
 /// Tells what was found, and saves its plan.

@@ -4,26 +4,37 @@ use super::kept::Kept;
 use crate::commands::plan::Stored;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::render::number::loss;
+use crate::render::number::plain;
 use crate::render::table::{Column, Text, Tone, table};
-use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Recommended, Search};
+use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Recommended, Search, Standing, Status};
 use dtrain_recipes::{Goal, Metric};
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// What `--json` says.
 #[derive(Serialize)]
 struct Tuned<'a> {
     study: &'a str,
-    steps: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<u64>,
     metric: &'a Metric,
-    trials: &'a [Ended],
+    trials: &'a [Tried],
     recommended: &'a Recommended,
     #[serde(flatten)]
     stored: &'a Stored,
 }
 
-const fn column(title: &'static str, is_right: bool) -> Column {
-    Column { title, is_right, rank: 9, least: None }
+/// A trial that is over, with figures as they were measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Tried {
+    /// Its number, from 0.
+    trial: u64,
+    #[serde(flatten)]
+    ended: Ended,
+}
+
+fn column(title: impl Into<Cow<'static, str>>, is_right: bool) -> Column {
+    Column { title: title.into(), is_right, rank: 9, least: None }
 }
 
 /// Tells how the trials ended and which of them is to be trusted.
@@ -37,29 +48,28 @@ pub(super) fn tell(
 ) -> Result<(), Failure> {
     let objective = &kept.settled.objective;
     let (metric, goal) = (&objective.metric, objective.goal());
-    let (trials, best) = (&as_measured(goal, &search.ended()), &as_believed(goal, best));
+    let (trials, best) = (&as_measured(goal, search.standing()), &as_believed(goal, best));
     if context.out.json {
         let tuned = Tuned { study: name, steps: kept.steps, metric, trials, recommended: best, stored };
         return context.out.json_line("tuned", &tuned);
     }
     let dimensions = kept.study.space.dimensions();
     let mut columns = vec![column("", false), column("TRIAL", true)];
-    columns.extend(dimensions.iter().map(|dimension| column(short(&dimension.name), true)));
+    columns.extend(dimensions.iter().map(|dimension| column(short(&dimension.name).to_uppercase(), true)));
     columns.push(column(
         match metric {
-            Metric::ValidLoss => "LOSS",
-            Metric::ValidAccuracy => "ACCURACY",
-            Metric::Named(_) => "METRIC",
+            Metric::ValidLoss => "LOSS".to_owned(),
+            Metric::ValidAccuracy => "ACCURACY".to_owned(),
+            Metric::Named(name) => name.to_uppercase(),
         },
         true,
     ));
     let lines: Vec<Vec<Text>> = trials
         .iter()
-        .enumerate()
-        .map(|(number, ended)| {
-            let is_best = u64::try_from(number) == Ok(best.trial);
+        .map(|Tried { trial, ended }| {
+            let is_best = *trial == best.trial;
             let mut line =
-                vec![Text::new(if is_best { "*" } else { "" }, Tone::Good), (number + 1).to_string().into()];
+                vec![Text::new(if is_best { "*" } else { "" }, Tone::Good), (trial + 1).to_string().into()];
             line.extend(ended.values.iter().map(|value| Text::from(value.to_string())));
             line.push(result(&ended.outcome, is_best));
             line
@@ -71,26 +81,33 @@ pub(super) fn tell(
         .zip(&best.values)
         .map(|(dimension, value)| format!("{} {value}", dimension.name))
         .collect();
+    let after = kept.steps.map_or(String::new(), |steps| format!(" after {steps} steps"));
     context.out.data(&format!(
-        "{page}\n{}: {}; measured {}, estimated {} (90 % interval: {} to {}) after {} steps",
+        "{page}\n{}: {}; measured {}, estimated {} (90 % interval: {} to {}){after}",
         name,
         found.join(", "),
-        loss(best.measured),
-        loss(best.mean),
-        loss(best.low),
-        loss(best.high),
-        kept.steps,
+        plain(best.measured),
+        plain(best.mean),
+        plain(best.low),
+        plain(best.high),
     ))
 }
 
-fn as_measured(goal: Goal, trials: &[Ended]) -> Vec<Ended> {
+/// The trials that are over, by number.
+fn as_measured(goal: Goal, standing: &Standing) -> Vec<Tried> {
     let outcome = |outcome: &Outcome| match *outcome {
         Outcome::Done { value } => Outcome::Done { value: goal.cost(value) },
         Outcome::Pruned { value } => Outcome::Pruned { value: goal.cost(value) },
         Outcome::Failed { why } => Outcome::Failed { why },
     };
-    let ended = |ended: &Ended| Ended { values: ended.values.clone(), outcome: outcome(&ended.outcome) };
-    trials.iter().map(ended).collect()
+    let numbered = (0..).zip(standing.trials());
+    let over = numbered.filter_map(|(trial, seen)| match &seen.status {
+        Status::Ended(found) => {
+            Some(Tried { trial, ended: Ended { values: seen.values.clone(), outcome: outcome(found) } })
+        }
+        Status::Running | Status::Paused => None,
+    });
+    over.collect()
 }
 
 fn as_believed(goal: Goal, best: &Recommended) -> Recommended {
@@ -105,35 +122,34 @@ fn as_believed(goal: Goal, best: &Recommended) -> Recommended {
 }
 
 /// The title of a dimension: its last word.
-fn short(name: &str) -> &'static str {
-    match name.rsplit('.').next() {
-        Some("learning_rate") => "RATE",
-        Some("batch") => "BATCH",
-        Some("warmup") => "WARM-UP",
-        Some("precision") => "PRECISION",
-        _ => "VALUE",
+pub(super) fn short(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// Why a trial has no value, in words.
+pub(super) fn why(why: Why) -> &'static str {
+    match why {
+        Why::OutOfMemory => "out of memory",
+        Why::Diverged => "diverged",
+        Why::Rejected => "cannot be trained",
+        Why::Crashed => "failed",
+        Why::Unmeasured => "without a value",
+        Why::Lost => "lost",
     }
 }
 
 fn result(outcome: &Outcome, is_best: bool) -> Text {
     match outcome {
-        Outcome::Done { value } => Text::new(loss(*value), if is_best { Tone::Bold } else { Tone::Plain }),
-        Outcome::Pruned { value } => Text::new(format!("pruned at {}", loss(*value)), Tone::Dim),
-        Outcome::Failed { why } => Text::new(
-            match why {
-                Why::OutOfMemory => "out of memory",
-                Why::Diverged => "diverged",
-                Why::Rejected => "cannot be trained",
-                Why::Lost => "lost",
-            },
-            Tone::Bad,
-        ),
+        Outcome::Done { value } => Text::new(plain(*value), if is_best { Tone::Bold } else { Tone::Plain }),
+        Outcome::Pruned { value } => Text::new(format!("pruned at {}", plain(*value)), Tone::Dim),
+        Outcome::Failed { why } => Text::new(self::why(*why), Tone::Bad),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dtrain_planner::tune::{Space, Study, StudyEvent};
 
     #[test]
     fn accuracies_have_the_sign_they_are_measured_with() {
@@ -142,7 +158,9 @@ mod tests {
         let told = as_believed(Goal::Max, &made_small);
         assert_eq!((told.measured, told.mean, told.low, told.high), (0.9, 0.8, 0.7, 0.85));
         assert_eq!(as_believed(Goal::Min, &made_small), made_small);
-        let ended = Ended { values: Vec::new(), outcome: Outcome::Done { value: -0.9 } };
-        assert_eq!(as_measured(Goal::Max, &[ended])[0].outcome, Outcome::Done { value: 0.9 });
+        let study = Study::new(Space::default(), 1);
+        let ended = [Ended { values: Vec::new(), outcome: Outcome::Done { value: -0.9 } }];
+        let standing = Standing::of(&study, &StudyEvent::of(&ended));
+        assert_eq!(as_measured(Goal::Max, &standing)[0].ended.outcome, Outcome::Done { value: 0.9 });
     }
 }

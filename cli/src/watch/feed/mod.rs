@@ -193,6 +193,7 @@ impl<'a> Feed<'a> {
             }
             study.rows.push(row);
         }
+        study.happened(&self.history.study_events(name).map_err(|error| ledger(&error))?);
         Ok(study)
     }
 

@@ -1,7 +1,10 @@
 //! What is known of a study: its trials, and which is best.
 
+use crate::commands::tune::why;
+use dtrain_planner::tune::{Source, StudyEvent};
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::{Status, TrialRow, Tried};
+use serde::Deserialize;
 use serde_json::Value;
 
 /// A study.
@@ -30,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) values: Vec<String>,
     /// Why these values.
     pub(crate) source: String,
+    /// Whether it waits for others, and may go on.
+    pub(crate) is_paused: bool,
     /// Why it was not trained.
     pub(crate) refused: Option<String>,
     pub(crate) trial: Option<TrialRow>,
@@ -48,6 +53,7 @@ impl Row {
             number: None,
             values: Vec::new(),
             source: String::new(),
+            is_paused: false,
             refused: None,
             best: trial.best,
             newest: trial.loss,
@@ -69,6 +75,7 @@ impl Row {
             number: Some(tried.number + 1),
             values,
             source: source(&tried.json["source"]),
+            is_paused: false,
             refused: tried.refused.clone(),
             best: trial.as_ref().and_then(|trial| trial.best),
             newest: trial.as_ref().and_then(|trial| trial.loss),
@@ -106,6 +113,21 @@ impl Study {
         }
     }
 
+    /// Takes note of what happened in the study: which trials are paused.
+    pub(crate) fn happened(&mut self, events: &[Value]) {
+        for event in events {
+            // What another version wrote otherwise is left out.
+            let (trial, is_paused) = match StudyEvent::deserialize(event) {
+                Ok(StudyEvent::Paused { trial, .. }) => (trial, true),
+                Ok(StudyEvent::Resumed { trial } | StudyEvent::Ended { trial, .. }) => (trial, false),
+                Ok(StudyEvent::Launched { .. } | StudyEvent::Reported { .. }) | Err(_) => continue,
+            };
+            if let Some(row) = self.rows.iter_mut().find(|row| row.number == Some(trial + 1)) {
+                row.is_paused = is_paused;
+            }
+        }
+    }
+
     /// The row with the best value, of those that were trained to their end; of all, where none was.
     pub(crate) fn best(&self) -> Option<(&Row, f64)> {
         let of = |ended: bool| {
@@ -138,18 +160,9 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// Why values were proposed, in words.
+/// Why values were proposed, in words; empty where another version said so.
 fn source(json: &Value) -> String {
-    let model = json.get("model").or_else(|| json.get("Model"));
-    if let Some(improvement) = model.and_then(|model| model["improvement"].as_f64()) {
-        return format!("expected improvement {improvement:.4}");
-    }
-    match json.as_str() {
-        Some("given") => "the plan's value".to_owned(),
-        Some("sobol") => "space-filling".to_owned(),
-        Some(word) => word.replace('_', " "),
-        None => json.as_object().and_then(|fields| fields.keys().next().cloned()).unwrap_or_default(),
-    }
+    serde_json::from_value(json.clone()).map_or(String::new(), |source: Source| why(&source))
 }
 
 #[cfg(test)]
@@ -162,7 +175,7 @@ mod tests {
         let kept = json!({
             "format": 1, "steps": 30,
             "settled": { "objective": { "metric": "valid.accuracy" }, "cluster": { "slots": 4 } },
-            "study": { "space": { "dimensions": [{ "name": "train.learning_rate", "scale": {} }] } },
+            "study": { "space": [{ "name": "train.learning_rate", "scale": {} }] },
         });
         let study = Study::of("a-tune-1", &kept);
         assert!(study.is_max);
@@ -177,7 +190,7 @@ mod tests {
         let words = [json!(0.00384), json!(0.25), json!(32), json!("bf16"), json!(0.020_400_001)]
             .map(|value| word(&value));
         assert_eq!(words, ["3.84e-3", "0.25", "32", "bf16", "0.0204"]);
-        assert_eq!(source(&json!({ "model": { "improvement": 0.172_91 } })), "expected improvement 0.1729");
+        assert_eq!(source(&json!({ "model": { "improvement": 0.172_91 } })), "expected improvement 0.17291");
         assert_eq!(source(&json!("sobol")), "space-filling");
     }
 }

@@ -11,10 +11,10 @@ use crate::watch::model::list::{Entry, List};
 use crate::watch::model::study::{Row, Study};
 use dtrain_runner::ledger::Status;
 use ratatui::layout::Rect;
+use std::borrow::Cow;
 
-/// A column whose title stands in the first line of the table, as it may be the name of what is searched.
-fn column(title: &str, is_right: bool, rank: u8, least: Option<usize>) -> (String, Column) {
-    (title.to_owned(), Column { title: "", is_right, rank, least })
+fn column(title: impl Into<Cow<'static, str>>, is_right: bool, rank: u8, least: Option<usize>) -> Column {
+    Column { title: title.into(), is_right, rank, least }
 }
 
 /// The page of a study.
@@ -72,6 +72,7 @@ fn line(study: &Study, row: &Row, best: Option<u64>, ink: Ink) -> Vec<Text> {
     let is_best = row.number.is_some() && row.number == best;
     let word = match (&row.refused, row.status()) {
         (Some(_), _) => Text::new("refused", Tone::Bad),
+        (None, Some(_)) if row.is_paused => Text::new("paused", Tone::Dim),
         (None, Some(word)) => status(word),
         (None, None) => Text::new("deleted", Tone::Dim),
     };
@@ -100,28 +101,15 @@ fn line(study: &Study, row: &Row, best: Option<u64>, ink: Ink) -> Vec<Text> {
 const ALL: usize = 500;
 
 /// Columns with their titles, and of the lines those that there is room for.
-fn table(
-    canvas: &mut Canvas<'_>,
-    area: Rect,
-    columns: &[(String, Column)],
-    lines: &[Vec<Text>],
-    cursor: Cursor,
-) {
+fn table(canvas: &mut Canvas<'_>, area: Rect, columns: &[Column], lines: &[Vec<Text>], cursor: Cursor) {
     let height = usize::from(area.height.saturating_sub(1));
     let cursor = cursor.at.min(lines.len().saturating_sub(1));
     let first = (cursor + 1).saturating_sub(height);
     let shown = &lines[first..lines.len().min(first + height)];
     let (measured, skipped) = if lines.len() > ALL { (shown, 0) } else { (lines, first) };
-    let titles = columns.iter().enumerate().map(|(c, (title, _))| {
-        let is_shown = measured.iter().any(|line| !line[c].text.is_empty());
-        Text::new(if is_shown { title.as_str() } else { "" }, Tone::Dim)
-    });
-    let mut all: Vec<Vec<Text>> = vec![titles.collect()];
-    all.extend_from_slice(measured);
-    let columns: Vec<Column> = columns.iter().map(|(_, column)| *column).collect();
-    let laid_out = laid_out(&columns, &all, canvas.ink.page(area.width));
-    canvas.line(area, 0, &laid_out[1]);
-    for (y, cells) in (1u16..).zip(laid_out.iter().skip(2 + skipped).take(height)) {
+    let laid_out = laid_out(columns, measured, canvas.ink.page(area.width));
+    canvas.line(area, 0, &laid_out[0]);
+    for (y, cells) in (1u16..).zip(laid_out.iter().skip(1 + skipped).take(height)) {
         canvas.line(area, y, cells);
         if usize::from(y) + first == cursor + 1 {
             canvas.buffer.set_style(Rect { y: area.y + y, height: 1, ..area }, canvas.ink.selected());

@@ -8,19 +8,26 @@ use crate::watch::model::trial::{RankFigures, Trial};
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
-/// Letter and name of each phase, in the order of `PHASES`.
-const PHASES: [(char, &str); 6] = [
-    ('d', "data"),
-    ('f', "forward"),
-    ('b', "backward"),
-    ('c', "communication"),
-    ('u', "bubble"),
-    ('o', "optimizer"),
+/// A part of a bar: its letter, name and short name.
+type Part = (char, &'static str, &'static str);
+
+/// The phases, in the order of `PHASES`.
+const PHASES: [Part; 6] = [
+    ('d', "data", "data"),
+    ('f', "forward", "fwd"),
+    ('b', "backward", "bwd"),
+    ('c', "communication", "comm"),
+    ('i', "pipeline bubble", "idle"),
+    ('o', "optimizer", "opt"),
 ];
 
-/// Letter and name of what is held in memory.
-const HELD: [(char, &str); 4] =
-    [('w', "weights"), ('g', "gradients"), ('m', "moments"), ('a', "activations, rest")];
+/// What is held in memory.
+const HELD: [Part; 4] = [
+    ('w', "weights", "weights"),
+    ('g', "gradients", "grads"),
+    ('m', "moments", "moments"),
+    ('a', "activations, rest", "rest"),
+];
 
 /// Narrowest bar.
 const BAR: u16 = 10;
@@ -71,7 +78,12 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
         canvas.write(area, (x, 0), &title, dim);
         x += gap(widths[c]);
     }
-    legend(canvas, area, x, &PHASES, bar > 0);
+    if bar > 0 {
+        let full: usize = PHASES.iter().map(|(_, name, _)| width(name) + 4).sum();
+        let is_short = usize::from(area.width.saturating_sub(x)) < full;
+        let named = PHASES.map(|(letter, name, short)| (letter, if is_short { short } else { name }));
+        legend(canvas, area, (x, 0), &named);
+    }
     for (y, (row, figures)) in (1u16..).zip(cells.iter().zip(trial.ranks.values().skip(first))) {
         let mut x = 1;
         for c in 0..4 {
@@ -106,13 +118,11 @@ pub(super) fn memory(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial) {
     let most = figures.memory.max(trial.memory.unwrap_or(0) as f64);
     let bar = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
     stacked(canvas, bar, 1, &HELD, &parts, most);
-    let mut x = 1;
-    for (index, ((letter, name), part)) in HELD.iter().zip(parts).enumerate() {
-        let style = canvas.ink.colour(index);
-        let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
-        x = canvas.write(area, (x, 2), &mark.to_string(), style);
-        x = canvas.write(area, (x, 2), &format!(" {name} {}  ", bytes(part)), canvas.ink.tone(Tone::Dim));
-    }
+    let texts: Vec<String> =
+        HELD.iter().zip(parts).map(|((_, _, short), part)| format!("{short} {}", bytes(part))).collect();
+    let named: Vec<(char, &str)> =
+        HELD.iter().map(|(letter, ..)| *letter).zip(texts.iter().map(String::as_str)).collect();
+    legend(canvas, area, (1, 2), &named);
 }
 
 fn held(figures: &RankFigures) -> [f64; 4] {
@@ -121,25 +131,18 @@ fn held(figures: &RankFigures) -> [f64; 4] {
 }
 
 /// What the colours, or letters, of a bar mean.
-fn legend(canvas: &mut Canvas<'_>, area: Rect, from: u16, parts: &[(char, &str)], is_shown: bool) {
-    if !is_shown {
-        return;
-    }
-    let mut x = from;
-    let full: usize = parts.iter().map(|(_, name)| width(name) + 3).sum();
-    let is_short = usize::from(area.width.saturating_sub(from)) < full;
+fn legend(canvas: &mut Canvas<'_>, area: Rect, (mut x, y): (u16, u16), parts: &[(char, &str)]) {
     for (index, (letter, name)) in parts.iter().enumerate() {
-        let name: String = if is_short { name.chars().take(4).collect() } else { (*name).to_owned() };
         let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
-        x = canvas.write(area, (x, 0), &mark.to_string(), canvas.ink.colour(index));
-        x = canvas.write(area, (x, 0), &format!(" {name} "), canvas.ink.tone(Tone::Dim));
+        x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.colour(index));
+        x = canvas.write(area, (x, y), &format!(" {name}  "), canvas.ink.tone(Tone::Dim));
     }
 }
 
 /// Parts of `whole` beside each other: colours, or letters where there are none.
-fn stacked(canvas: &mut Canvas<'_>, area: Rect, y: u16, names: &[(char, &str)], parts: &[f64], whole: f64) {
+fn stacked(canvas: &mut Canvas<'_>, area: Rect, y: u16, names: &[Part], parts: &[f64], whole: f64) {
     let (mut x, mut sum) = (0, 0.0);
-    for (index, (part, (letter, _))) in parts.iter().zip(names).enumerate() {
+    for (index, (part, (letter, ..))) in parts.iter().zip(names).enumerate() {
         sum += part;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the width")]
         let end = (sum / whole * f64::from(area.width)).round().clamp(0.0, f64::from(area.width)) as u16;

@@ -102,7 +102,7 @@ fn study() -> Study {
     let kept = json!({
         "steps": 30,
         "settled": { "objective": { "metric": "valid.loss" }, "cluster": { "slots": 2 } },
-        "study": { "space": { "dimensions": [{ "name": "train.learning_rate" }, { "name": "train.batch" }] } },
+        "study": { "space": [{ "name": "train.learning_rate" }, { "name": "train.batch" }] },
     });
     let mut study = Study::of("gpt-tune-1", &kept);
     let sources =
@@ -126,6 +126,7 @@ fn study() -> Study {
     let tried =
         Tried { number: 4, json: json!({ "values": [0.1, 64], "source": "random" }), trial: None, refused };
     study.rows.push(Row::tried(&tried, &study.searched, None));
+    study.happened(&[json!({ "launched": { "trial": 1, "values": [], "source": "sobol" } })]);
     study
 }
 

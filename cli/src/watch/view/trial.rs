@@ -8,7 +8,8 @@ use crate::render::number::{count, counted, seconds, whole};
 use crate::render::phases::bytes;
 use crate::render::table::{Text, Tone};
 use crate::watch::app::{Look, Pane};
-use crate::watch::model::trial::Trial;
+use crate::watch::model::series::Series;
+use crate::watch::model::trial::{Line, Trial};
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
@@ -31,10 +32,16 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Lo
         let (top, bottom) = cut(left, left.height * 3 / 5);
         pane(canvas, top, trial, look, Pane::Curves);
         pane(canvas, bottom, trial, look, Pane::Told);
-        let (top, bottom) = cut(right, right.height.saturating_sub(4));
+        let shown = u16::try_from(trial.ranks.len()).unwrap_or(u16::MAX).max(1);
+        let (top, rest) = cut(right, shown.saturating_add(3).min(right.height.saturating_sub(4)));
         pane(canvas, top, trial, look, Pane::Ranks);
-        let memory = canvas.title(bottom, "MEMORY OF THE HEAVIEST RANK", false);
+        let (middle, below) = cut(rest, 4);
+        let memory = canvas.title(middle, "MEMORY OF THE HEAVIEST RANK", false);
         ranks::memory(canvas, memory, trial);
+        let count = trial.metrics().len();
+        if below.height >= 6 && count > 1 {
+            curves(canvas, below, trial, (look.metric + 1) % count, false);
+        }
     } else {
         let shown = u16::try_from(trial.ranks.len()).unwrap_or(u16::MAX).max(1);
         let ranks = shown.saturating_add(2).min((body.height / 3).max(3));
@@ -123,33 +130,36 @@ fn speed(trial: &Trial) -> Vec<Text> {
     parts
 }
 
+/// A metric, and the one that is drawn over it.
+fn curves(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, which: usize, is_focused: bool) {
+    let metrics = trial.metrics();
+    let at = which.min(metrics.len().saturating_sub(1));
+    let Some((name, over)) = metrics.get(at) else {
+        let below = canvas.title(area, "CURVES", is_focused);
+        canvas.write(below, (1, 0), "no step yet", canvas.ink.tone(Tone::Dim));
+        return;
+    };
+    let series = &trial.curves[name];
+    let newest = |name: &str| {
+        let newest = trial.curves.get(name).and_then(Series::newest);
+        newest.map_or(String::new(), |(_, value)| format!(" {}", figure(name, value)))
+    };
+    let mark = canvas.ink.mark('●', 'o');
+    let second = over.as_ref().map_or(String::new(), |over| format!("   {mark} {over}{}", newest(over)));
+    let title = format!("{name}{}{second}", newest(name));
+    let below = canvas.title(area, &title, is_focused);
+    if metrics.len() > 1 {
+        let place = format!(" {}/{} ", at + 1, metrics.len());
+        let from = u16::try_from(title.chars().count()).unwrap_or(u16::MAX).saturating_add(4);
+        canvas.right(area, 0, from, &place, canvas.ink.tone(Tone::Dim));
+    }
+    chart::draw(canvas, below, name, series, over.as_ref().and_then(|over| trial.curves.get(over)));
+}
+
 fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Look, which: Pane) {
     let is_focused = look.pane == which;
     match which {
-        Pane::Curves => {
-            let metrics = trial.metrics();
-            let Some((name, over)) = metrics.get(look.metric.min(metrics.len().saturating_sub(1))) else {
-                let below = canvas.title(area, "CURVES", is_focused);
-                canvas.write(below, (1, 0), "no step yet", canvas.ink.tone(Tone::Dim));
-                return;
-            };
-            let series = &trial.curves[name];
-            let newest = |name: &str| {
-                let newest = trial.curves.get(name).and_then(super::super::model::series::Series::newest);
-                newest.map_or(String::new(), |(_, value)| format!(" {}", figure(name, value)))
-            };
-            let mark = canvas.ink.mark('●', 'o');
-            let second =
-                over.as_ref().map_or(String::new(), |over| format!("   {mark} {over}{}", newest(over)));
-            let title = format!("{name}{}{second}", newest(name));
-            let below = canvas.title(area, &title, is_focused);
-            if metrics.len() > 1 {
-                let which = format!(" {}/{} ", look.metric + 1, metrics.len());
-                let from = u16::try_from(title.chars().count()).unwrap_or(u16::MAX).saturating_add(4);
-                canvas.right(area, 0, from, &which, canvas.ink.tone(Tone::Dim));
-            }
-            chart::draw(canvas, below, name, series, over.as_ref().and_then(|over| trial.curves.get(over)));
-        }
+        Pane::Curves => curves(canvas, area, trial, look.metric, is_focused),
         Pane::Ranks => {
             let title = format!("RANKS {}", trial.ranks.len());
             let below = canvas.title(area, title.trim_end_matches(" 0"), is_focused);
@@ -177,12 +187,43 @@ fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Look, which: 
         Pane::Told => {
             let below = canvas.title(area, "EVENTS", is_focused);
             let start = trial.started_ms.unwrap_or_else(|| trial.events.front().map_or(0, |line| line.at_ms));
-            for (y, line) in (0u16..).zip(last(trial.events.iter(), below.height, look.back)) {
-                let x = canvas.write(below, (1, y), &clock(line.at_ms, start), canvas.ink.tone(Tone::Dim));
-                canvas.write(below, (x + 2, y), &line.text, canvas.ink.tone(line.tone));
+            let mut lines: Vec<(String, &Line, String)> = Vec::new();
+            for line in &trial.events {
+                let mut at = clock(line.at_ms, start);
+                let room = usize::from(below.width).saturating_sub(at.chars().count() + 3);
+                for part in wrapped(&line.text, room) {
+                    let blank = " ".repeat(at.chars().count());
+                    lines.push((std::mem::replace(&mut at, blank), line, part));
+                }
+            }
+            for (y, (at, line, text)) in (0u16..).zip(last(lines.iter(), below.height, look.back)) {
+                let x = canvas.write(below, (1, y), at, canvas.ink.tone(Tone::Dim));
+                canvas.write(below, (x + 2, y), text, canvas.ink.tone(line.tone));
             }
         }
     }
+}
+
+/// A text in lines of at most so many characters, broken between words where it can be.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let mut rest: Vec<char> = word.chars().collect();
+        while !rest.is_empty() {
+            let line = lines.last_mut().expect("never empty");
+            let used = line.chars().count();
+            let gap = usize::from(used > 0);
+            if used + gap + rest.len() <= room {
+                line.extend([" "].into_iter().filter(|_| gap > 0));
+                line.extend(rest.drain(..));
+            } else if used > 0 {
+                lines.push(String::new());
+            } else {
+                line.extend(rest.drain(..rest.len().min(room.max(1))));
+            }
+        }
+    }
+    lines
 }
 
 /// The last of some lines, `back` before the end.

@@ -3,4 +3,5 @@
 mod chance;
 mod resume;
 mod runs;
+mod samplers;
 mod toys;

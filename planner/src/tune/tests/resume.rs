@@ -44,8 +44,17 @@ fn survives(study: &Study, toy: Toy, slots: usize, units: u64, cuts: u64) {
     }
 }
 
-const SAMPLERS: [Sampler; 4] =
-    [Sampler::Auto, Sampler::Random, Sampler::Sobol, Sampler::Gaussian { start: 4 }];
+const SAMPLERS: [Sampler; 9] = [
+    Sampler::Auto,
+    Sampler::Grid { levels: 3 },
+    Sampler::Random,
+    Sampler::Sobol,
+    Sampler::Gaussian { start: 4 },
+    Sampler::Tpe,
+    Sampler::CmaEs,
+    Sampler::Swarm,
+    Sampler::Evolution,
+];
 
 /// Trials until a sampler has learned something; a Gaussian process takes long.
 fn trials(sampler: Sampler) -> u64 {

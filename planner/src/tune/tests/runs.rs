@@ -7,17 +7,17 @@ use dtrain_protocol::order::mix;
 /// Trials of a toy. What happens next depends on which trials run alone.
 pub(super) struct Runs {
     pub(super) toy: Toy,
-    slots: usize,
+    pub(super) slots: usize,
     /// Reports of a trial before it ends.
     pub(super) units: u64,
     /// Events until the study is told to stop.
     pub(super) left: usize,
     /// What was proposed.
     pub(super) proposed: Vec<Proposal>,
-    trials: Vec<Run>,
+    pub(super) trials: Vec<Run>,
 }
 
-struct Run {
+pub(super) struct Run {
     values: Vec<Value>,
     at: u64,
     mode: Mode,
@@ -100,7 +100,8 @@ impl Trials for Runs {
         let (at, mode) = (self.find(trial).at, self.find(trial).mode);
         let value = self.value(trial, at);
         let pruned = value.map(|value| Outcome::Pruned { value });
-        let outcome = self.toy.outcome(trial, &self.find(trial).values.clone());
+        let values = self.find(trial).values.clone();
+        let outcome = self.toy.outcome(trial, &values);
         let event = match (mode, pruned) {
             (Mode::Leaving(Judgement::Pause), _) => {
                 self.find(trial).mode = Mode::Paused;

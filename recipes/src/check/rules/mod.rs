@@ -31,6 +31,7 @@ pub(in crate::check) fn contradictions(
     }
     rules.data();
     rules.objective();
+    rules.tune();
     rules.train();
     rules.layout();
     rules.sync();

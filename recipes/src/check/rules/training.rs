@@ -73,6 +73,24 @@ impl Rules<'_> {
         }
     }
 
+    /// A pruner has what it judges by.
+    pub(super) fn tune(&mut self) {
+        let is_threshold = self.values.word("tune.pruner") == Some("threshold");
+        let has_threshold = self.values.real("tune.threshold").is_some();
+        if is_threshold && !has_threshold {
+            let message = "the pruner \"threshold\" needs `tune.threshold`".to_owned();
+            self.wrong(message, &["tune.pruner"], "write for example `threshold = 10.0` below `[tune]`");
+        }
+        if has_threshold && !is_threshold {
+            let message = "`tune.threshold` is for the pruner \"threshold\"".to_owned();
+            self.wrong(
+                message,
+                &["tune.threshold", "tune.pruner"],
+                "write `pruner = \"threshold\"`, or remove it",
+            );
+        }
+    }
+
     fn no_limit(&mut self) {
         let target = self.values.said("objective.stop.target");
         let problem = Problem::new(match target {

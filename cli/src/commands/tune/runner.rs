@@ -1,0 +1,449 @@
+//! Runs the trials that a study proposes, as many side by side as there are slots.
+
+use super::kept::Kept;
+use super::show::Show;
+use super::slots::Slots;
+use super::trial::{Job, Message, Over, prune};
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::load::Loaded;
+use crate::output::Output;
+use crate::render::number::counted;
+use crate::trials::ledger;
+use dtrain_planner::tune::{
+    Failure as Why, Judgement, Outcome, Proposal, StudyEvent, Trials, Value, shortened,
+};
+use dtrain_recipes::Recipe;
+use dtrain_runner::Interrupts;
+use dtrain_runner::ledger::History;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+/// Trials in a row that may be lost, or crash, before the study stops: something is wrong with all of them.
+const FAILURES_MOST: u32 = 3;
+
+/// How long a trial that is to stop may take to save and end.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// How long the machines of a trial may be out of reach before it is tried elsewhere.
+const AWAY: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether somebody waited long enough.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// A trial that runs.
+struct Running {
+    interrupts: Arc<Interrupts>,
+    /// Why it was asked to end, and when.
+    ending: Option<(Reason, Instant)>,
+    /// Since when its machines are out of reach.
+    away: Option<Instant>,
+}
+
+/// Why a trial was asked to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// It is to pause.
+    Pause,
+    /// It is pruned.
+    Prune,
+    /// Its machines failed, and it is to be tried on others.
+    Machines,
+    /// The study is interrupted.
+    Interrupt,
+}
+
+/// What is known of every trial of the study, running or not.
+#[derive(Default)]
+struct Known {
+    values: Vec<Value>,
+    source: serde_json::Value,
+    /// Steps and cost of the newest report.
+    newest: Option<(u64, f64)>,
+    running: Option<Running>,
+}
+
+/// Runs trials, and writes every event down before it is told.
+pub(super) struct Runner<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    context: &'env Context,
+    /// For threads: it says nothing.
+    quiet: &'env Context,
+    loaded: &'env Loaded,
+    kept: &'env Kept,
+    name: &'env str,
+    history: &'env mut History,
+    slots: Slots,
+    known: BTreeMap<u64, Known>,
+    /// Number of the next event.
+    number: u64,
+    messages: (Sender<(u64, Message)>, Receiver<(u64, Message)>),
+    /// Events that are due.
+    due: VecDeque<StudyEvent>,
+    pub(super) show: Show,
+    /// What the user wants.
+    interrupts: Arc<Interrupts>,
+    heeded: u32,
+    /// No trial begins from then on.
+    deadline: Option<Instant>,
+    /// Trials in a row that were lost, and that crashed.
+    failures: (u32, u32),
+    /// Why the study cannot go on.
+    pub(super) failure: Option<Failure>,
+}
+
+/// What a runner works with.
+pub(super) struct Ground<'env> {
+    pub(super) context: &'env Context,
+    pub(super) quiet: &'env Context,
+    pub(super) loaded: &'env Loaded,
+    pub(super) kept: &'env Kept,
+    pub(super) name: &'env str,
+    pub(super) interrupts: Arc<Interrupts>,
+}
+
+impl<'scope, 'env> Runner<'scope, 'env> {
+    /// A runner that goes on after the events in `log`.
+    pub(super) fn new(
+        scope: &'scope Scope<'scope, 'env>,
+        ground: Ground<'env>,
+        history: &'env mut History,
+        slots: Slots,
+        log: &[StudyEvent],
+    ) -> Self {
+        let Ground { context, quiet, loaded, kept, name, interrupts } = ground;
+        let recipe = &loaded.checked.recipe;
+        let limit = recipe.tune.time.map(|time| Duration::from_secs_f64(time.0));
+        let mut known: BTreeMap<u64, Known> = BTreeMap::new();
+        for event in log {
+            let one = known.entry(event.trial()).or_default();
+            match event {
+                StudyEvent::Launched { values, source, .. } => {
+                    one.values.clone_from(values);
+                    one.source = source_json(source);
+                }
+                StudyEvent::Reported { at, value, .. } => one.newest = Some((*at, *value)),
+                StudyEvent::Paused { .. } | StudyEvent::Resumed { .. } | StudyEvent::Ended { .. } => {}
+            }
+        }
+        let show = Show::new(context.out, kept, recipe.tune.trials + kept.learned, log);
+        let number = u64::try_from(log.len()).unwrap_or(u64::MAX);
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        Self {
+            scope,
+            context,
+            quiet,
+            loaded,
+            kept,
+            name,
+            history,
+            slots,
+            known,
+            number,
+            messages: channel(),
+            due: VecDeque::new(),
+            show,
+            interrupts,
+            heeded: 0,
+            deadline,
+            failures: (0, 0),
+            failure: None,
+        }
+    }
+
+    /// Whether no trial may begin any more.
+    fn is_ending(&self) -> bool {
+        self.failure.is_some()
+            || self.interrupts.count() > 0
+            || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Begins the thread of a trial.
+    fn start(&mut self, trial: u64) {
+        let slot = self.slots.take(trial);
+        let known = self.known.entry(trial).or_default();
+        let recipe: Recipe = self.kept.searched.pinned(&self.kept.settled, &known.values);
+        let recipe = match self.kept.steps {
+            Some(steps) => shortened(&recipe, steps),
+            None => recipe,
+        };
+        let interrupts = Arc::new(Interrupts::default());
+        let job = Job {
+            context: self.quiet,
+            loaded: self.loaded,
+            kept: self.kept,
+            name: self.name,
+            number: trial,
+            values: known.values.clone(),
+            source: known.source.clone(),
+            recipe: self.slots.recipe(slot, &recipe),
+            interrupts: Arc::clone(&interrupts),
+            say: self.messages.0.clone(),
+        };
+        known.running = Some(Running { interrupts, ending: None, away: None });
+        self.scope.spawn(move || job.run());
+    }
+
+    /// Writes an event down; a failure ends the study.
+    fn keep(&mut self, event: &StudyEvent) {
+        if self.failure.is_some() {
+            return;
+        }
+        let json = serde_json::to_value(event).expect("events have string keys only");
+        match self.history.keep_study_event(self.name, self.number, &json) {
+            Ok(()) => self.number += 1,
+            Err(error) => self.failure = Some(ledger(&error)),
+        }
+        self.show.event(event);
+    }
+
+    fn ask_to_end(&mut self, trial: u64, reason: Reason) {
+        let Some(running) = self.known.get_mut(&trial).and_then(|known| known.running.as_mut()) else {
+            return;
+        };
+        if running.ending.is_none() {
+            running.interrupts.add();
+            running.ending = Some((reason, Instant::now()));
+        }
+    }
+
+    /// Prunes a trial that does not run.
+    fn pruned(&mut self, trial: u64) -> StudyEvent {
+        if let Err(failure) = prune(self.context, self.history, self.name, trial) {
+            self.failure.get_or_insert(failure);
+        }
+        let value = self.known.get(&trial).and_then(|known| known.newest).map(|(_, value)| value);
+        let outcome = match value.filter(|value| value.is_finite()) {
+            Some(value) => Outcome::Pruned { value },
+            None => Outcome::Failed { why: Why::Diverged },
+        };
+        StudyEvent::Ended { trial, outcome }
+    }
+
+    /// What a message means for the study.
+    fn take(&mut self, trial: u64, message: Message) -> Option<StudyEvent> {
+        let cost = |value| self.kept.settled.objective.goal().cost(value);
+        match message {
+            Message::Begun(label) => {
+                self.show.begun(trial, &label);
+                None
+            }
+            Message::Report(at, measured) => {
+                let known = self.known.get_mut(&trial)?;
+                if let Some(running) = &mut known.running {
+                    running.away = None;
+                }
+                // An attempt that began again reports what is known.
+                if known.newest.is_some_and(|(newest, _)| at <= newest) {
+                    return None;
+                }
+                let value = cost(measured);
+                known.newest = Some((at, value));
+                Some(StudyEvent::Reported { trial, at, value })
+            }
+            Message::Trouble(reason) => {
+                let running = self.known.get_mut(&trial).and_then(|known| known.running.as_mut())?;
+                if running.away.is_none() {
+                    running.away = Some(Instant::now());
+                    self.show.trouble(trial, &reason);
+                }
+                None
+            }
+            Message::Over(over) => self.over(trial, over),
+        }
+    }
+
+    /// A thread has ended.
+    fn over(&mut self, trial: u64, over: Result<Over, Failure>) -> Option<StudyEvent> {
+        let running = self.known.get_mut(&trial).and_then(|known| known.running.take());
+        let reason = running.as_ref().and_then(|running| running.ending).map(|(reason, _)| reason);
+        let was_away = running.is_some_and(|running| running.away.is_some());
+        let lost = StudyEvent::Ended { trial, outcome: Outcome::Failed { why: Why::Lost } };
+        let event = match over {
+            Err(failure) if failure.exit() == Exit::Preflight || failure.exit() == Exit::Infrastructure => {
+                // Its machines cannot be reached: others may.
+                if self.slots.lose(trial) && self.failures.0 + 1 < FAILURES_MOST {
+                    self.show.trouble(trial, &failure.render(crate::output::Paint::plain()));
+                    Some(lost)
+                } else {
+                    self.failure.get_or_insert(failure);
+                    None
+                }
+            }
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+                None
+            }
+            Ok(Over::Ended(Outcome::Failed { why: Why::Lost })) => {
+                self.slots.lose(trial);
+                Some(lost)
+            }
+            Ok(Over::Ended(outcome)) => Some(StudyEvent::Ended { trial, outcome }),
+            Ok(Over::Stopped) => match reason {
+                Some(Reason::Pause) => {
+                    let at = self.known.get(&trial).and_then(|known| known.newest).map_or(0, |(at, _)| at);
+                    Some(StudyEvent::Paused { trial, at })
+                }
+                Some(Reason::Prune) => Some(self.pruned(trial)),
+                Some(Reason::Machines) => {
+                    self.slots.lose(trial);
+                    Some(lost)
+                }
+                // Somebody else stopped it: it says nothing about the values.
+                None if was_away || !self.is_ending() => Some(lost),
+                Some(Reason::Interrupt) | None => None,
+            },
+        };
+        self.slots.free(trial);
+        self.count_failures(event.as_ref());
+        event
+    }
+
+    /// Stops the study when one trial after the other fails.
+    fn count_failures(&mut self, event: Option<&StudyEvent>) {
+        let Some(StudyEvent::Ended { trial, outcome }) = event else { return };
+        let (lost, crashed) = self.failures;
+        self.failures = match outcome {
+            Outcome::Failed { why: Why::Lost } => (lost + 1, crashed),
+            Outcome::Failed { why: Why::Crashed | Why::Unmeasured } => (lost, crashed + 1),
+            Outcome::Failed { .. } => (0, crashed),
+            Outcome::Done { .. } | Outcome::Pruned { .. } => (0, 0),
+        };
+        let (lost, crashed) = self.failures;
+        if lost.max(crashed) < FAILURES_MOST || self.failure.is_some() {
+            return;
+        }
+        let label = self.show.label(*trial);
+        let many = counted(FAILURES_MOST.into(), "trial");
+        let failure = if matches!(outcome, Outcome::Failed { why: Why::Unmeasured }) {
+            let metric = &self.kept.settled.objective.metric;
+            Failure::new(Exit::WorkerFailed, format!("{many} in a row ended without a value of `{metric}`"))
+                .hint("report it by that name, or name another one as objective.metric")
+        } else {
+            let exit = if lost > 0 { Exit::Infrastructure } else { Exit::WorkerFailed };
+            Failure::new(exit, format!("{many} in a row failed"))
+        };
+        self.failure = Some(failure.cause(format!("`dtrain logs {label}` shows the logs of the last one")));
+    }
+
+    /// Heeds the user, and whoever waited long enough.
+    fn look(&mut self) {
+        let wanted = self.interrupts.count();
+        if wanted > self.heeded {
+            self.heeded = wanted;
+            self.show.interrupted(wanted);
+            for running in self.known.values_mut().filter_map(|known| known.running.as_mut()) {
+                running.interrupts.add();
+                running.ending.get_or_insert((Reason::Interrupt, Instant::now()));
+            }
+        }
+        if self.failure.is_some() {
+            let all: Vec<u64> = self.running();
+            all.into_iter().for_each(|trial| self.ask_to_end(trial, Reason::Interrupt));
+        }
+        let mut away = Vec::new();
+        for (trial, known) in &mut self.known {
+            let Some(running) = &mut known.running else { continue };
+            if let Some((_, asked)) = &mut running.ending
+                && asked.elapsed() > GRACE
+            {
+                // It did not end by itself: the second interrupt kills it.
+                running.interrupts.add();
+                *asked = Instant::now();
+            }
+            if running.away.is_some_and(|since| since.elapsed() > AWAY) {
+                away.push(*trial);
+            }
+        }
+        let spare = self.slots.usable() > self.running().len();
+        for trial in away.into_iter().filter(|_| spare) {
+            self.ask_to_end(trial, Reason::Machines);
+        }
+    }
+
+    fn running(&self) -> Vec<u64> {
+        let all = self.known.iter().filter(|(_, known)| known.running.is_some());
+        all.map(|(trial, _)| *trial).collect()
+    }
+}
+
+fn source_json(source: &dtrain_planner::tune::Source) -> serde_json::Value {
+    serde_json::to_value(source).expect("a source has string keys only")
+}
+
+impl Trials for Runner<'_, '_> {
+    fn slots(&self) -> usize {
+        if self.is_ending() { 0 } else { self.slots.usable().max(1) }
+    }
+
+    fn launch(&mut self, proposal: &Proposal) {
+        let known = self.known.entry(proposal.trial).or_default();
+        known.values.clone_from(&proposal.values);
+        known.source = source_json(&proposal.source);
+        self.keep(&proposal.launched());
+        self.start(proposal.trial);
+    }
+
+    fn resume(&mut self, trial: u64, _: Option<u64>) {
+        self.keep(&StudyEvent::Resumed { trial });
+        self.start(trial);
+    }
+
+    fn take_up(&mut self, trial: u64) {
+        self.start(trial);
+    }
+
+    fn stop(&mut self, trial: u64, how: Judgement) {
+        let is_running = self.known.get(&trial).is_some_and(|known| known.running.is_some());
+        match how {
+            Judgement::Continue => {}
+            _ if is_running => {
+                let reason = if how == Judgement::Pause { Reason::Pause } else { Reason::Prune };
+                self.ask_to_end(trial, reason);
+            }
+            // The study was interrupted while it ended, or it is paused.
+            Judgement::Pause => {
+                let at = self.known.get(&trial).and_then(|known| known.newest).map_or(0, |(at, _)| at);
+                self.due.push_back(StudyEvent::Paused { trial, at });
+            }
+            Judgement::Stop => {
+                let event = self.pruned(trial);
+                if !self.due.contains(&event) {
+                    self.due.push_back(event);
+                }
+            }
+        }
+    }
+
+    fn next_event(&mut self) -> Option<StudyEvent> {
+        loop {
+            if let Some(event) = self.due.pop_front() {
+                self.keep(&event);
+                return Some(event);
+            }
+            self.look();
+            if self.running().is_empty() && self.is_ending() {
+                self.show.finish();
+                return None;
+            }
+            match self.messages.1.recv_timeout(GLANCE) {
+                Ok((trial, message)) => {
+                    if let Some(event) = self.take(trial, message) {
+                        self.keep(&event);
+                        return Some(event);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => self.show.tick(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+}
+
+/// A context whose output says nothing, for threads beside a display.
+pub(super) fn quiet(context: &Context) -> Context {
+    Context { out: Output { json: false, quiet: true, ..context.out }, home: context.home.clone() }
+}

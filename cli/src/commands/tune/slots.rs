@@ -1,0 +1,142 @@
+//! Slots: which hosts, cores and GPUs each of the trials that run side by side has.
+
+use crate::failure::{Exit, Failure};
+use crate::rates;
+use dtrain_recipes::{Launcher, Model, Recipe};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How long a host is left alone after it was lost.
+const DOWN: Duration = Duration::from_secs(60);
+
+/// Where a trial may run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// Indices of its hosts in `cluster.hosts`; empty on this machine.
+    hosts: Vec<usize>,
+    /// Which of the slots that share its hosts it is, and how many these are.
+    share: (usize, usize),
+    /// The trial that runs there.
+    pub(super) trial: Option<u64>,
+    /// When its hosts may be tried again, after one was lost.
+    down: Option<Instant>,
+}
+
+/// All slots of a study.
+#[derive(Debug)]
+pub(super) struct Slots(Vec<Slot>);
+
+impl Slots {
+    /// The slots of a recipe. With fewer slots than hosts each has several hosts, otherwise several share a host.
+    pub(super) fn of(recipe: &Recipe) -> Result<Self, Failure> {
+        let count = usize::try_from(recipe.cluster.slots).unwrap_or(usize::MAX);
+        let hosts = recipe.cluster.hosts.len();
+        let refuse =
+            |message: String, hint: &str| Err(Failure::new(Exit::Usage, message).hint(hint.to_owned()));
+        let is_command = matches!(recipe.model, Model::Command(_));
+        if count > 1 && recipe.cluster.launcher == Launcher::Slurm {
+            let message = format!("cluster.slots = {count}: a Slurm job has one slot, all of its nodes");
+            return refuse(
+                message,
+                "start one study for each job, or name the nodes below [[cluster.hosts]]",
+            );
+        }
+        if count > hosts.max(1) && !is_command {
+            let message =
+                format!("cluster.slots = {count}: trials of dtrain's own models do not share a host");
+            return refuse(message, "set it to at most the number of [[cluster.hosts]]");
+        }
+        if hosts > 0 && count.max(hosts) % count.min(hosts) != 0 {
+            let message = format!("cluster.slots = {count} and {hosts} hosts do not divide evenly");
+            return refuse(message, "set it to a multiple or to a divisor of the number of hosts");
+        }
+        let slot = |number: usize| match hosts {
+            0 => Slot { hosts: Vec::new(), share: (number, count), trial: None, down: None },
+            _ if count <= hosts => {
+                let each = hosts / count;
+                let own = (number * each..(number + 1) * each).collect();
+                Slot { hosts: own, share: (0, 1), trial: None, down: None }
+            }
+            // Neighbouring slots are on different hosts, so that few trials spread.
+            _ => Slot {
+                hosts: vec![number % hosts],
+                share: (number / hosts, count / hosts),
+                trial: None,
+                down: None,
+            },
+        };
+        Ok(Self((0..count).map(slot).collect()))
+    }
+
+    /// How many trials may run side by side now.
+    pub(super) fn usable(&self) -> usize {
+        self.0.iter().filter(|slot| !slot.is_down()).count()
+    }
+
+    /// A slot without a trial whose hosts are not down; where all are down, any without a trial.
+    pub(super) fn take(&mut self, trial: u64) -> usize {
+        let is_free = |slot: &&Slot| slot.trial.is_none();
+        let usable = self.0.iter().position(|slot| is_free(&slot) && !slot.is_down());
+        let number = usable.or_else(|| self.0.iter().position(|slot| is_free(&slot)));
+        let number = number.expect("no more trials are begun than there are slots");
+        self.0[number].trial = Some(trial);
+        number
+    }
+
+    /// The trial of a slot is over.
+    pub(super) fn free(&mut self, trial: u64) {
+        for slot in self.0.iter_mut().filter(|slot| slot.trial == Some(trial)) {
+            slot.trial = None;
+        }
+    }
+
+    /// A host of a trial was lost: all slots on its hosts are left alone for a while. Whether any other slot is usable.
+    pub(super) fn lose(&mut self, trial: u64) -> bool {
+        let of = self.0.iter().filter(|slot| slot.trial == Some(trial));
+        let lost: BTreeSet<usize> = of.flat_map(|slot| slot.hosts.iter().copied()).collect();
+        for slot in &mut self.0 {
+            if slot.hosts.iter().any(|host| lost.contains(host)) {
+                slot.down = Some(Instant::now() + DOWN);
+            }
+        }
+        self.usable() > 0
+    }
+
+    /// A recipe on the hosts of a slot, with its share of the cores and GPUs of this machine.
+    pub(super) fn recipe(&self, number: usize, recipe: &Recipe) -> Recipe {
+        let slot = &self.0[number];
+        let mut own = recipe.clone();
+        if !slot.hosts.is_empty() {
+            own.cluster.hosts = slot.hosts.iter().map(|host| recipe.cluster.hosts[*host].clone()).collect();
+            let parts = u32::try_from(recipe.cluster.hosts.len() / slot.hosts.len()).unwrap_or(u32::MAX);
+            own.cluster.ranks = recipe.cluster.ranks.map(|ranks| (ranks / parts).max(1));
+        }
+        if slot.share.1 > 1
+            && let Model::Command(command) = &mut own.model
+        {
+            let (index, count) = slot.share;
+            let host = rates::host();
+            let is_here = slot.hosts.is_empty();
+            if is_here && !host.gpus.is_empty() {
+                let each = (host.gpus.len() / count).max(1);
+                let first = (index * each) % host.gpus.len();
+                let devices: Vec<String> = (first..first + each).map(|device| device.to_string()).collect();
+                command.env.entry("CUDA_VISIBLE_DEVICES".to_owned()).or_insert(devices.join(","));
+                own.cluster.ranks = own.cluster.ranks.or(u32::try_from(each).ok());
+            }
+            if is_here {
+                let ranks = usize::try_from(own.cluster.ranks.unwrap_or(1)).unwrap_or(1);
+                let cores = usize::try_from(host.cores).unwrap_or(1);
+                let threads = (cores / count / ranks.max(1)).max(1);
+                command.env.entry("OMP_NUM_THREADS".to_owned()).or_insert(threads.to_string());
+            }
+        }
+        own
+    }
+}
+
+impl Slot {
+    fn is_down(&self) -> bool {
+        self.down.is_some_and(|until| Instant::now() < until)
+    }
+}

@@ -1,0 +1,239 @@
+//! One trial of a study, driven in a thread of its own.
+
+use super::kept::{Kept, of_verdict};
+use crate::commands::{resume, run};
+use crate::context::Context;
+use crate::drive::{How, Task, drive_quietly};
+use crate::failure::{Exit, Failure};
+use crate::load::Loaded;
+use crate::output::Paint;
+use crate::trials::{self, ledger};
+use crate::{audit, rates};
+use dtrain_planner::Plan;
+use dtrain_planner::tune::{Failure as Why, Outcome, Value};
+use dtrain_protocol::{Event, Rank, TrialId};
+use dtrain_recipes::{Metric, Recipe};
+use dtrain_runner::driver::Outcome as Ending;
+use dtrain_runner::ledger::{History, Source, Status as TrialStatus, Tried};
+use dtrain_runner::machine::Blame;
+use dtrain_runner::{Interrupts, Observer, Seen, Status, Verdict};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// What a trial says.
+pub(super) enum Message {
+    /// It is recorded under this label.
+    Begun(String),
+    /// Steps completed, and the metric then, as it was measured.
+    Report(u64, f64),
+    /// A machine failed, and what of it.
+    Trouble(String),
+    /// It is over.
+    Over(Result<Over, Failure>),
+}
+
+/// How a trial is over.
+pub(super) enum Over {
+    /// It has an outcome.
+    Ended(Outcome),
+    /// It was stopped and can go on.
+    Stopped,
+}
+
+/// What the thread of a trial is given.
+pub(super) struct Job<'a> {
+    pub(super) context: &'a Context,
+    pub(super) loaded: &'a Loaded,
+    pub(super) kept: &'a Kept,
+    /// Of the study.
+    pub(super) name: &'a str,
+    pub(super) number: u64,
+    pub(super) values: Vec<Value>,
+    /// Why it is tried, for the history.
+    pub(super) source: serde_json::Value,
+    /// The recipe of its slot, with its values.
+    pub(super) recipe: Recipe,
+    pub(super) interrupts: Arc<Interrupts>,
+    pub(super) say: Sender<(u64, Message)>,
+}
+
+/// A trial of the history that can be driven.
+struct Recorded {
+    id: TrialId,
+    label: String,
+    plan: Plan,
+    how: How,
+}
+
+impl Job<'_> {
+    /// Drives the trial to its end, and says how it went.
+    pub(super) fn run(self) {
+        let over = self.drive();
+        self.tell(Message::Over(over));
+    }
+
+    fn tell(&self, message: Message) {
+        // Whoever listened is gone when the study ends by a failure of its own.
+        drop(self.say.send((self.number, message)));
+    }
+
+    fn drive(&self) -> Result<Over, Failure> {
+        let mut history = trials::open_history(self.context)?;
+        let recorded = match self.recorded(&history)? {
+            Some(recorded) => recorded,
+            None => match self.create(&mut history)? {
+                Ok(created) => created,
+                Err(outcome) => return Ok(Over::Ended(outcome)),
+            },
+        };
+        self.tell(Message::Begun(recorded.label.clone()));
+        let metric = &self.kept.settled.objective.metric;
+        // What was measured while nobody listened.
+        let known = history.series(&recorded.id, metric.name(), Rank(0)).map_err(|error| ledger(&error))?;
+        for sample in known {
+            self.tell(Message::Report(sample.step, sample.value));
+        }
+        let Recorded { id, label, plan, how } = &recorded;
+        let task = Task { trial: id, label, plan, how: *how, detach: false, sample: 0 };
+        let mut listener = Listener { job: self, metric };
+        let interrupts = Arc::clone(&self.interrupts);
+        let ending = drive_quietly(self.context, &mut history, &task, &mut listener, interrupts)?;
+        let Ending::Ended { verdict, .. } = ending else { return Ok(Over::Stopped) };
+        let trial = history
+            .trial(id, &|id: &TrialId| trials::is_alive(self.context, id))
+            .map_err(|error| ledger(&error))?;
+        Ok(of_verdict(&verdict, &trial).map_or(Over::Stopped, Over::Ended))
+    }
+
+    /// The trial of this number, where it was recorded before.
+    fn recorded(&self, history: &History) -> Result<Option<Recorded>, Failure> {
+        let tried = history.tried(self.name).map_err(|error| ledger(&error))?;
+        let begun = tried.into_iter().find(|tried| tried.number == self.number).and_then(|tried| tried.trial);
+        let Some(id) = begun else { return Ok(None) };
+        let trial = history
+            .trial(&id, &|id: &TrialId| trials::is_alive(self.context, id))
+            .map_err(|error| ledger(&error))?;
+        let how = if trial.row.status == TrialStatus::Created { How::Start } else { How::Resume };
+        Ok(Some(Recorded { id, label: trial.row.label.clone(), plan: resume::plan(&trial)?, how }))
+    }
+
+    /// Plans and records a new trial; an outcome where it cannot be planned.
+    fn create(&self, history: &mut History) -> Result<Result<Recorded, Outcome>, Failure> {
+        let tried = |trial: Option<TrialId>, refused: Option<String>| {
+            let json = json!({ "values": self.values, "source": self.source });
+            Tried { number: self.number, json, trial, refused }
+        };
+        let plan = match rates::plan_of(self.context, history, self.loaded, &self.recipe) {
+            Ok(plan) => plan,
+            Err(failure) if failure.exit() == Exit::NothingFits => {
+                let refused = tried(None, Some(failure.render(Paint::plain())));
+                history.keep_tried(self.name, &refused).map_err(|error| ledger(&error))?;
+                return Ok(Err(Outcome::Failed { why: Why::Rejected }));
+            }
+            Err(failure) => return Err(failure),
+        };
+        let plan = Plan { settings: self.settings(&plan), ..plan };
+        let recipe = audit::recipe(self.loaded);
+        let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder, recipe);
+        new.study = Some(self.name.to_owned());
+        for dimension in self.kept.study.space.dimensions() {
+            new.sources.insert(dimension.name.clone(), Source::Search);
+        }
+        let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
+        history
+            .keep_tried(self.name, &tried(Some(created.id.clone()), None))
+            .map_err(|error| ledger(&error))?;
+        run::keep_plan(self.context, &created.id, &plan)?;
+        Ok(Ok(Recorded { id: created.id, label: created.label, plan, how: How::Start }))
+    }
+
+    /// The settings of the study's recipe, with the proposed values and the length of a trial.
+    fn settings(&self, plan: &Plan) -> BTreeMap<String, String> {
+        let mut settings = plan.settings.clone();
+        if self.kept.steps.is_some() {
+            settings.retain(|path, _| !path.starts_with("objective.stop"));
+        }
+        if let Some(steps) = plan.recipe.objective.stop.steps {
+            settings.insert("objective.stop.steps".into(), steps.to_string());
+        }
+        let dimensions = self.kept.study.space.dimensions().iter().zip(&self.values);
+        settings.extend(dimensions.filter_map(|(dimension, value)| {
+            let value = match value {
+                Value::Inactive => return None,
+                Value::Whole(steps) if dimension.name == "train.warmup" => format!("\"{steps} steps\""),
+                Value::Flag(flag) => flag.to_string(),
+                Value::Whole(count) => count.to_string(),
+                Value::Real(number) => format!("{number:?}"),
+                Value::Word(word) => serde_json::Value::from(word.as_str()).to_string(),
+            };
+            Some((dimension.name.clone(), value))
+        }));
+        settings
+    }
+}
+
+/// Listens to one trial.
+struct Listener<'a, 'b> {
+    job: &'a Job<'b>,
+    metric: &'a Metric,
+}
+
+impl Listener<'_, '_> {
+    /// The metric of an event, and after how many steps.
+    fn measured(&self, event: &Event) -> Option<(u64, f64)> {
+        match event {
+            Event::Validated { step, loss, accuracy } => match self.metric {
+                Metric::ValidLoss => Some((step.0, *loss)),
+                Metric::ValidAccuracy => accuracy.map(|accuracy| (step.0, accuracy)),
+                Metric::Named(_) => None,
+            },
+            Event::Step(figures) if self.metric.name() == "loss" => Some((figures.step.0, figures.loss)),
+            Event::Metrics { step, figures } => figures
+                .iter()
+                .find(|figure| figure.name == self.metric.name())
+                .map(|figure| (step.0, figure.value)),
+            _ => None,
+        }
+    }
+}
+
+impl Observer for Listener<'_, '_> {
+    fn observe(&mut self, seen: &Seen) {
+        match seen {
+            Seen::Event(said) if said.rank == Rank(0) => {
+                if let Some((step, value)) = self.measured(&said.event) {
+                    self.job.tell(Message::Report(step, value));
+                }
+            }
+            Seen::Status(Status::Away { reason, .. } | Status::HostLost { reason, .. }) => {
+                self.job.tell(Message::Trouble(reason.clone()));
+            }
+            Seen::Status(Status::Waiting { blame: Blame::Machines, failure, .. }) => {
+                self.job.tell(Message::Trouble(failure.to_string()));
+            }
+            Seen::Event(_) | Seen::Status(_) | Seen::Fact(_) => {}
+        }
+    }
+}
+
+/// Ends a trial that was stopped as pruned.
+pub(super) fn prune(
+    context: &Context,
+    history: &mut History,
+    study: &str,
+    number: u64,
+) -> Result<(), Failure> {
+    let tried = history.tried(study).map_err(|error| ledger(&error))?;
+    let Some(id) = tried.into_iter().find(|tried| tried.number == number).and_then(|tried| tried.trial)
+    else {
+        return Ok(());
+    };
+    let is_alive = |id: &TrialId| trials::is_alive(context, id);
+    let trial = history.trial(&id, &is_alive).map_err(|error| ledger(&error))?;
+    if trial.verdict == Some(Verdict::Stopped) {
+        history.end_as_pruned(&id).map_err(|error| ledger(&error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! How much each dimension decides whether a trial is good: PED-ANOVA (Watanabe et al. 2023).
+//!
+//! Along each dimension, the density of the good trials is compared with that of all: where they are alike, the dimension does not
+//! matter. The measure is the divergence of Pearson, `E[(good/all − 1)²]`.
+
+use super::lessons::Lessons;
+use super::scale::{Dimension, cell};
+use super::space::Space;
+use super::standing::Standing;
+
+/// One in so many trials is good.
+const GOOD: usize = 4;
+
+/// Trials with a cost below which nothing is said.
+const TRIALS_LEAST: usize = 12;
+
+/// Cells that a dimension of many values is cut into.
+const CELLS: usize = 20;
+
+/// For each dimension, the share of it in what makes trials good: all together 1; `None` while fewer than twelve trials have
+/// a cost, or where nothing matters.
+pub fn importance(space: &Space, standing: &Standing) -> Option<Vec<f64>> {
+    let mut costs = Lessons::of(standing).costs;
+    if costs.len() < TRIALS_LEAST {
+        return None;
+    }
+    costs.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let good = costs.len() / GOOD;
+    let along = |k: usize| -> Vec<Option<f64>> { costs.iter().map(|(place, _)| place[k]).collect() };
+    let pairs = space.dimensions().iter().enumerate();
+    let found: Vec<f64> = pairs.map(|(k, dimension)| divergence(dimension, &along(k), good)).collect();
+    let sum: f64 = found.iter().sum();
+    (sum > 0.0).then(|| found.into_iter().map(|one| one / sum).collect())
+}
+
+/// The divergence of the first `good` coordinates from all.
+fn divergence(dimension: &Dimension, all: &[Option<f64>], good: usize) -> f64 {
+    let count = dimension.count().unwrap_or(CELLS).min(CELLS);
+    let is_smooth = dimension.is_continuous();
+    let (few, many) = (density(&all[..good], count, is_smooth), density(all, count, is_smooth));
+    few.iter().zip(&many).map(|(few, many)| many * (few / many - 1.0).powi(2)).sum()
+}
+
+/// The probability of each cell, and after them of not existing. Where nothing was seen there is a little, and what was
+/// seen in a cell of many values counts for its neighbours, too: for the more of them the fewer trials there are.
+fn density(coordinates: &[Option<f64>], count: usize, is_smooth: bool) -> Vec<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "small counts")]
+    let (trials, cells) = (coordinates.len() as f64, count as f64);
+    // The rule of Scott 1992, for numbers that are even in the unit interval.
+    let width = 0.29 * trials.powf(-0.2) * cells;
+    let mut found = vec![1.0 / (cells + 1.0); count + 1];
+    for coordinate in coordinates {
+        let Some(at) = coordinate else {
+            found[count] += 1.0;
+            continue;
+        };
+        let here = cell(*at, count);
+        if !is_smooth {
+            found[here] += 1.0;
+            continue;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a few cells")]
+        let near = |place: usize| (-0.5 * ((place.abs_diff(here) as f64) / width).powi(2)).exp();
+        let sum: f64 = (0..count).map(near).sum();
+        for (place, one) in found[..count].iter_mut().enumerate() {
+            *one += near(place) / sum;
+        }
+    }
+    found.iter().map(|one| one / (trials + 1.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::sobol::Sobol;
+    use crate::tune::{Ended, Outcome, Scale, Study, StudyEvent, Value};
+
+    #[test]
+    fn what_decides_is_found_and_what_does_not_has_little() {
+        let names = Scale::Names(["a", "b", "c"].map(|word| Value::Word(word.into())).to_vec());
+        let beside_c = vec![(1, vec![Value::Word("c".into())])];
+        let space = Space::new(vec![
+            Dimension::new("rate", Scale::Log { low: 1e-4, high: 1.0 }),
+            Dimension::new("name", names),
+            Dimension::new("nothing", Scale::Uniform { low: 0.0, high: 1.0 }),
+            Dimension { when: beside_c, ..Dimension::new("rare", Scale::Uniform { low: 0.0, high: 1.0 }) },
+        ]);
+        let sobol = Sobol::new(4, 1);
+        let trial = |index| {
+            let point = sobol.point(index);
+            let cost = 9.0 * (point[0] - 0.3).powi(2) + if point[1] < 1.0 / 3.0 { 0.0 } else { 0.4 };
+            Ended { values: space.values(&point), outcome: Outcome::done(cost) }
+        };
+        let of = |count| {
+            let ended: Vec<Ended> = (0..count).map(trial).collect();
+            let study = Study::new(space.clone(), 0);
+            importance(&space, &Standing::of(&study, &StudyEvent::of(&ended)))
+        };
+        assert_eq!(of(11), None);
+        let found = of(64).expect("64 trials");
+        assert!((found.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        assert!(found[0] > found[1] && found[1] > 2.0 * found[2] && found[2] < 0.1, "{found:?}");
+    }
+}

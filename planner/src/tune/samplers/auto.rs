@@ -1,0 +1,23 @@
+//! The sampler for those who name none: a Gaussian process, and TPE where the process would be slow or blind.
+
+use super::{gaussian, tpe};
+use crate::tune::event::Source;
+use crate::tune::sampler::Asked;
+use crate::tune::value::Value;
+
+/// Trials beyond which TPE is asked: a process sees only some of so many.
+const TRIALS_MOST: u64 = 300;
+
+/// Dimensions beyond which TPE is asked: in more, all places are far from each other.
+const DIMENSIONS_MOST: usize = 20;
+
+/// What the better suited of the two proposes.
+pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
+    let conditional = asked.space.dimensions().iter().filter(|dimension| !dimension.when.is_empty()).count();
+    // A process puts what does not exist in the middle, which teaches it little where that is most.
+    let is_conditional = 2 * conditional > asked.size();
+    if asked.trial >= TRIALS_MOST || asked.size() > DIMENSIONS_MOST || is_conditional {
+        return tpe::next(asked);
+    }
+    gaussian::next(asked, gaussian::start(asked.space))
+}

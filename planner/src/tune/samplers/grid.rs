@@ -1,0 +1,54 @@
+//! All combinations of a few values of each dimension, in order.
+
+use crate::tune::event::Source;
+use crate::tune::sampler::Asked;
+use crate::tune::scale::{Dimension, Scale, middle};
+use crate::tune::value::Value;
+
+/// Combinations that are looked at, at most: what lies behind them is never tried.
+const LOOKED_AT: u64 = 100_000;
+
+/// The next combination that nobody tried. A dimension of too many values has `levels` of them, its ends included.
+pub(in crate::tune) fn next(asked: &Asked, levels: u32) -> Option<(Vec<Value>, Source)> {
+    let dimensions = asked.space.dimensions();
+    let sizes: Vec<usize> = dimensions.iter().map(|dimension| size(dimension, levels)).collect();
+    let count = sizes.iter().fold(1u64, |count, size| count.saturating_mul(*size as u64));
+    (0..count.min(LOOKED_AT)).find_map(|number| {
+        let digits = digits(number, &sizes);
+        let pairs = dimensions.iter().zip(digits.iter().zip(&sizes));
+        let point: Vec<f64> = pairs.map(|(dimension, (digit, size))| at(dimension, *digit, *size)).collect();
+        let values = asked.space.values(&point);
+        // A dimension that does not exist has its first digit only, so that no values come twice.
+        let is_first =
+            values.iter().zip(&digits).all(|(value, digit)| *value != Value::Inactive || *digit == 0);
+        (is_first && asked.is_fresh(&values)).then_some((values, Source::Grid))
+    })
+}
+
+/// How many values of a dimension are tried.
+fn size(dimension: &Dimension, levels: u32) -> usize {
+    let levels = usize::try_from(levels.max(2)).expect("a few levels");
+    dimension.count().filter(|count| *count <= levels || !is_range(dimension)).unwrap_or(levels)
+}
+
+/// Whether a dimension has bounds, and not a list of values.
+fn is_range(dimension: &Dimension) -> bool {
+    !matches!(dimension.scale, Scale::Levels(_) | Scale::Names(_))
+}
+
+/// The digits of a number, the last dimension's lowest.
+fn digits(mut number: u64, sizes: &[usize]) -> Vec<usize> {
+    let mut digits = vec![0; sizes.len()];
+    for (digit, size) in digits.iter_mut().zip(sizes).rev() {
+        let size = *size as u64;
+        *digit = usize::try_from(number % size).expect("below a size");
+        number /= size;
+    }
+    digits
+}
+
+/// The coordinate of a digit: of a few values the middle of a cell, of many from one end to the other.
+#[expect(clippy::cast_precision_loss, reason = "a few levels")]
+fn at(dimension: &Dimension, digit: usize, size: usize) -> f64 {
+    if dimension.count() == Some(size) { middle(digit, size) } else { digit as f64 / (size - 1) as f64 }
+}

@@ -1,0 +1,179 @@
+//! Every sampler against chance, and what all of them keep to.
+
+use super::runs::Runs;
+use super::toys::{self, Toy};
+use crate::tune::outcome::median;
+use crate::tune::{
+    Dimension, Ended, Next, Outcome, Sampler, Scale, Search, Source, Space, Study, StudyEvent, Value,
+};
+use proptest::prelude::*;
+use std::cell::Cell;
+use std::time::Instant;
+
+const LEARNING: [Sampler; 5] =
+    [Sampler::Auto, Sampler::Tpe, Sampler::CmaEs, Sampler::Swarm, Sampler::Evolution];
+
+const ALL: [Sampler; 8] = [
+    Sampler::Auto,
+    Sampler::Grid { levels: 3 },
+    Sampler::Random,
+    Sampler::Sobol,
+    Sampler::Tpe,
+    Sampler::CmaEs,
+    Sampler::Swarm,
+    Sampler::Evolution,
+];
+
+/// The lowest cost of a study.
+fn lowest(sampler: Sampler, toy: Toy, trials: u64, slots: usize) -> f64 {
+    let study = Study { sampler, trials: Some(trials), ..Study::new((toy.space)(), toy.seed) };
+    let search = Search::new(study, Vec::new()).run(Runs::new(toy, slots));
+    search.ended().iter().filter_map(Ended::value).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn every_sampler_that_learns_beats_chance() {
+    let quiet = |seed| Toy { noise: 0.0, ..toys::recipe(seed) };
+    for slots in [1, 4] {
+        let middle = |sampler| {
+            let found = (0..11).map(|seed| lowest(sampler, quiet(seed), 50, slots));
+            median(found.collect()).expect("seeds") - 2.0
+        };
+        let chance = middle(Sampler::Random);
+        for sampler in LEARNING {
+            let found = middle(sampler);
+            assert!(found < 0.6 * chance, "{sampler:?} with {slots} slots: {found}, by chance {chance}");
+        }
+    }
+}
+
+/// An optimizer with a setting of its own for each kind, and one more below that.
+fn conditional() -> Space {
+    let word = |word: &str| Value::Word(word.into());
+    let names = Scale::Names(["sgd", "adam"].map(word).to_vec());
+    let flags = Scale::Names([false, true].map(Value::Flag).to_vec());
+    let on = |k: usize, value: Value| vec![(k, vec![value])];
+    let unit = Scale::Uniform { low: 0.0, high: 1.0 };
+    Space::new(vec![
+        Dimension::new("optimizer", names),
+        Dimension { when: on(0, word("sgd")), ..Dimension::new("momentum", unit.clone()) },
+        Dimension { when: on(0, word("adam")), ..Dimension::new("beta", unit) },
+        Dimension { when: on(0, word("sgd")), ..Dimension::new("nesterov", flags) },
+        Dimension {
+            when: on(3, Value::Flag(true)),
+            ..Dimension::new("depth", Scale::Integers { low: -3, high: 40 })
+        },
+    ])
+}
+
+/// Best with Adam and a beta of 0.8; its value is far from the middle, where what does not exist is put.
+fn cost(values: &[Value]) -> f64 {
+    match (values[1].number(), values[2].number()) {
+        (None, Some(beta)) => (beta - 0.8).powi(2),
+        (Some(momentum), None) => 0.3 + (momentum - 0.2).powi(2),
+        other => panic!("one of the two exists: {other:?}"),
+    }
+}
+
+#[test]
+fn what_exists_only_sometimes_is_searched_where_it_does() {
+    for sampler in [Sampler::Auto, Sampler::Tpe, Sampler::Gaussian { start: 10 }, Sampler::Evolution] {
+        let study = Study { sampler, ..Study::new(conditional(), 3) };
+        let mut log = Vec::new();
+        for _ in 0..40 {
+            let Next::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
+            assert!(conditional().place(&proposal.values).is_some(), "{sampler:?}: {:?}", proposal.values);
+            log.push(proposal.launched());
+            let outcome = Outcome::done(cost(&proposal.values));
+            log.push(StudyEvent::Ended { trial: proposal.trial, outcome });
+        }
+        let best = study.recommend(&log).expect("forty ended");
+        assert!(best.measured < 2e-3, "{sampler:?}: {best:?}");
+    }
+}
+
+#[test]
+fn most_of_the_space_may_be_conditional_and_then_tpe_is_asked() {
+    let study = Study::new(conditional(), 1);
+    let mut log = Vec::new();
+    for trial in 0..12 {
+        let Next::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
+        assert_eq!(matches!(proposal.source, Source::Tpe { .. }), trial >= 10, "{proposal:?}");
+        log.push(proposal.launched());
+        log.push(StudyEvent::Ended { trial, outcome: Outcome::done(cost(&proposal.values)) });
+    }
+}
+
+#[test]
+fn a_grid_is_all_combinations_with_its_ends() {
+    let space = Space::new(vec![
+        Dimension::new("x", Scale::Uniform { low: -1.0, high: 1.0 }),
+        Dimension::new("n", Scale::Integers { low: 0, high: 1 }),
+    ]);
+    let study = Study { sampler: Sampler::Grid { levels: 3 }, ..Study::new(space, 0) };
+    let mut log = Vec::new();
+    let mut found = Vec::new();
+    while let Next::Launch(proposal) = study.next(&log) {
+        log.push(proposal.launched());
+        log.push(StudyEvent::Ended { trial: proposal.trial, outcome: Outcome::done(0.0) });
+        found.push((proposal.values[0].number().expect("x"), proposal.values[1].number().expect("n")));
+    }
+    assert_eq!(found, [(-1.0, 0.0), (-1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Nothing is proposed that is not allowed, is no value of the space, or was tried; and the draws have a bound.
+    #[test]
+    fn constraints_hold_before_a_trial_exists(
+        sampler in prop::sample::select(&ALL[..]),
+        seed in any::<u64>(),
+        most in 0.0f64..1.0,
+        trials in 1u64..24,
+    ) {
+        let study = Study { sampler, ..Study::new(conditional(), seed) };
+        let asked = Cell::new(0u32);
+        let allowed = |values: &[Value]| {
+            asked.set(asked.get() + 1);
+            values[1].number().or(values[2].number()).is_some_and(|number| number <= most)
+        };
+        let mut log = Vec::new();
+        let mut tried: Vec<Vec<Value>> = Vec::new();
+        for trial in 0..trials {
+            asked.set(0);
+            let next = study.next_where(&log, &allowed);
+            prop_assert!(asked.get() < 20_000, "{} draws", asked.get());
+            let proposal = match next {
+                Next::Launch(proposal) => proposal,
+                other => {
+                    prop_assert!(matches!(other, Next::Finished(_)));
+                    break;
+                }
+            };
+            prop_assert!(allowed(&proposal.values) && study.space.place(&proposal.values).is_some());
+            prop_assert!(!tried.contains(&proposal.values), "{:?} again", proposal.values);
+            tried.push(proposal.values.clone());
+            log.push(proposal.launched());
+            log.push(StudyEvent::Ended { trial, outcome: Outcome::done(cost(&proposal.values)) });
+        }
+    }
+}
+
+#[test]
+fn a_space_in_which_nothing_is_allowed_is_exhausted() {
+    for sampler in ALL {
+        let study = Study { sampler, ..Study::new(conditional(), 5) };
+        assert!(matches!(study.next_where(&[], &|_| false), Next::Finished(_)), "{sampler:?}");
+    }
+}
+
+/// Generous bounds: this is compiled without all optimisations, and shares the machine.
+#[test]
+fn a_thousand_trials_are_no_burden() {
+    for sampler in [Sampler::Tpe, Sampler::CmaEs, Sampler::Swarm, Sampler::Evolution] {
+        let toy = toys::recipe(1);
+        let begun = Instant::now();
+        lowest(sampler, toy, 1000, 4);
+        assert!(begun.elapsed().as_secs() < 60, "{sampler:?}: {:?}", begun.elapsed());
+    }
+}
