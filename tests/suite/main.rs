@@ -36,3 +36,4 @@ mod store;
 mod tidy;
 mod tune;
 mod viewers;
+mod watch;

@@ -16,7 +16,7 @@ pub(crate) use train::{
 };
 pub(crate) use trial::{
     AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs,
-    RmArgs, ShowArgs, TrialArgs,
+    RmArgs, ShowArgs, TrialArgs, WatchArgs,
 };
 
 use crate::completion;
@@ -113,6 +113,10 @@ pub(crate) enum Command {
     /// Attach to a running trial and show its progress
     #[command(after_help = "Example:\n  dtrain attach last\n\nCtrl-C detaches; the trial keeps running.")]
     Attach(TrialArgs),
+
+    /// Watch a trial, a study, or everything that runs, on the whole screen
+    #[command(after_help = WATCH_EXAMPLE)]
+    Watch(WatchArgs),
 
     /// Stop a running trial after its current step and a checkpoint
     #[command(after_help = "Example:\n  dtrain stop last")]
@@ -306,6 +310,13 @@ Each trial is a complete short training run with its own warm-up and decay. The 
 searched within the plan's range unless the recipe sets `learning_rate = { log = [1e-4, 1e-2] }`;
 batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
 Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
+
+const WATCH_EXAMPLE: &str = "Examples:
+  dtrain watch
+  dtrain watch last
+  dtrain watch recipe-tune-1
+
+Any number of terminals can watch; nothing is changed, and q leaves everything running. ? lists the keys.";
 
 const FENCE_EXAMPLE: &str = "\
 Examples:

@@ -15,6 +15,13 @@ pub(crate) struct TrialArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    /// A trial or a study by name, the beginning of a trial's id, or `last`; without one, what runs is listed
+    #[arg(value_name = "TRIAL|STUDY", add = completion::trial_or_study())]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct ResumeArgs {
     /// A trial: its name, the beginning of its id, or `last`; TRIAL@STEP continues from that checkpoint, as a new trial
     #[command(flatten)]

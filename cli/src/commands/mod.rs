@@ -31,6 +31,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod tune;
+mod watch;
 
 use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
 use crate::context::Context;
@@ -79,6 +80,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Resume(args) => resume::resume(context, &args),
         Command::Attach(args) => resume::attach(context, &args),
         Command::Stop(args) => resume::stop(context, &args),
+        Command::Watch(args) => watch::run(context, &args),
         Command::Audit(args) => audit::run(context, &args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Logs(args) => logs::run(context, &args),
