@@ -61,7 +61,7 @@ pub(crate) struct Trial {
     pub(crate) places: Vec<(u32, String)>,
     pub(crate) events: VecDeque<Line>,
     /// Time of the newest event of a rank, for facts that have none.
-    heard_ms: u64,
+    pub(in crate::watch) heard_ms: u64,
 }
 
 /// Figures of a rank: moving averages over about ten steps, and the newest memory.

@@ -61,8 +61,7 @@ pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &Study, cursor: 
         column("CURVE", false, 4, Some(5)),
         column("WHY", false, 1, Some(8)),
     ];
-    let searched =
-        study.searched.iter().map(|name| column(last_word(name).to_uppercase(), true, 7, Some(4)));
+    let searched = study.searched.iter().map(|name| column(last_word(name).to_uppercase(), true, 7, Some(4)));
     columns.splice(4..4, searched);
     let body = Rect { y: area.y + 3, height: area.height.saturating_sub(3), ..area };
     table(canvas, body, &columns, &lines, cursor);
