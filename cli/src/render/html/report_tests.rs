@@ -136,7 +136,7 @@ fn a_page_of_a_comparison_shows_what_differs_and_marks_the_best() {
     let page = of_comparison(&Compared { comparison: comparison(), trials: vec![a, b] });
     let found = sound(&page);
     assert!(page.contains("train.batch") && !page.contains("train.seed"), "only what differs");
-    assert!(page.contains("<td>peak memory</td><td class=\"best\">★ 7.0 GB</td><td>7.2 GB</td>"), "{page}");
+    assert!(page.contains("<td>peak memory</td><td class=\"best\">★ 6.5 GiB</td><td>6.7 GiB</td>"));
     let names = of(&found, "path", "data-name");
     assert!(names.contains(&"A gpt-12") && names.contains(&"B gpt-31"), "{names:?}");
     let classes = of(&found, "path", "class");
