@@ -41,6 +41,15 @@ pub(crate) fn study() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(glance::studies(&history(), text(typed)), typed))
 }
 
+/// Offers trials and studies.
+pub(crate) fn trial_or_study() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let mut found = trial().complete(typed);
+        found.extend(study().complete(typed));
+        found
+    })
+}
+
 /// Offers recipes of the library and of packages, and files.
 pub(crate) fn recipe() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {

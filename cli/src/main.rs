@@ -27,6 +27,7 @@ mod signals;
 mod trials;
 mod unigram;
 mod viewer;
+mod watch;
 
 use clap::Parser;
 use std::process::ExitCode;

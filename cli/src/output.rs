@@ -41,6 +41,19 @@ impl Output {
         columns(&io::stderr()).unwrap_or(80)
     }
 
+    /// Why no screen can be drawn; `None` where stdin and stdout are a terminal that obeys.
+    pub(crate) fn no_screen(&self) -> Option<&'static str> {
+        if self.json {
+            Some("`--json` and a screen exclude each other")
+        } else if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            Some("stdin and stdout must be a terminal")
+        } else if is_dumb() || std::env::var_os("TERM").is_none_or(|term| term.is_empty()) {
+            Some("a terminal of type TERM=dumb, or of no type, cannot draw a screen")
+        } else {
+            None
+        }
+    }
+
     /// How a page on stdout is drawn now.
     pub(crate) fn style(&self) -> Style {
         let stdout = io::stdout();

@@ -73,13 +73,13 @@ pub(crate) fn unreadable(label: &str, error: &std::io::Error) -> Failure {
 
 /// Progress as the history has it, for a trial that reports to another host.
 #[derive(Default)]
-struct Recorded {
+pub(crate) struct Recorded {
     step: u64,
     validated: u64,
 }
 
 impl Recorded {
-    fn show_news(
+    pub(crate) fn show_news(
         &mut self,
         history: &History,
         trial: &TrialId,

@@ -6,6 +6,7 @@ pub mod checkpoints;
 pub mod compare;
 pub mod driver;
 mod durable;
+pub mod export;
 pub mod fact;
 mod files;
 pub mod home;

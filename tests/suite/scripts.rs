@@ -1,9 +1,14 @@
 //! Values of a recipe reach a script: as arguments, variables and JSON, on every rank, and the same ones after a resume.
 
+use crate::lab::Lab;
 use dtrain_runner::ledger::{History, Trial};
 use dtrain_tests::House;
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const RECIPE: &str = r#"name = "script"
 [model]
@@ -211,4 +216,184 @@ fn a_metric_needs_a_goal_and_a_model_of_dtrain_has_none_of_its_own() {
     let refused = house.expect(2, ["check", recipe.to_str().expect("UTF-8")]);
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.contains("missing `objective.goal`") && refused.contains("goal = \"max\""), "{refused}");
+}
+
+/// A script whose metric is best at `x` = 0.3, and depends on `x` and `kind` alone; it prints one line a step.
+const STUDIED: &str = r#"import sys, time
+x, kind, pause, steps = float(sys.argv[1]), sys.argv[2], float(sys.argv[3]), 9
+if kind == "broken":
+    raise ValueError("no such kind")
+for step in range(1, steps + 1):
+    time.sleep(pause)
+    print(f"step {step} score {1 - (x - 0.3) ** 2 - 0.5 / step:.6f}", flush=True)
+"#;
+
+const STUDY: &str = r#"name = "study"
+[model]
+kind = "command"
+argv = ["python3", "train.py", "{params.x}", "{params.kind}", "{params.pause}"]
+progress = ["step {step} score {score}"]
+[params]
+x = { uniform = [0.0, 1.0] }
+kind = { choices = ["plain", "broken"] }
+pause = 0.01
+[objective]
+metric = "score"
+goal = "max"
+stop = { target = 2.0 }
+[cluster]
+ranks = 1
+"#;
+
+/// A house with the study, and the path of its recipe.
+fn studied() -> (House, String) {
+    let house = House::default();
+    house.file("train.py", STUDIED);
+    let recipe = house.file("recipe.toml", STUDY);
+    (house, recipe.to_str().expect("UTF-8").to_owned())
+}
+
+/// What a study of the recipe found, as JSON: its last line.
+fn tuned(house: &House, recipe: &str, more: &[&str]) -> Value {
+    let base = ["tune", recipe, "--study", "s", "--quiet", "--json"];
+    let output = house.expect(0, base.iter().chain(more).copied());
+    let text = String::from_utf8(output.stdout).expect("text");
+    serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
+}
+
+fn events(house: &House) -> Vec<Value> {
+    let history = History::open_read_only(&house.history()).expect("a history");
+    history.study_events("s").expect("readable")
+}
+
+#[test]
+fn a_study_of_a_script_that_is_killed_goes_on_to_the_same_end() {
+    let (house, recipe) = studied();
+    let settings = ["--trials", "9", "--sampler", "tpe"];
+    let whole = tuned(&house, &recipe, &settings);
+    let trials = whole["trials"].as_array().expect("a list");
+    assert_eq!(trials.len(), 9, "{whole}");
+    let failed = trials.iter().filter(|trial| trial["outcome"]["failed"]["why"] == "crashed").count();
+    assert!((1..=6).contains(&failed), "a script that fails is a result: {whole}");
+    let best = whole["recommended"]["values"][1].as_f64().or(whole["recommended"]["values"][0].as_f64());
+    assert!((best.expect("a number") - 0.3).abs() < 0.25, "{}", whole["recommended"]);
+
+    let (broken, recipe) = studied();
+    for kill in 0..3 {
+        let mut study = broken
+            .dtrain(["tune", &recipe, "--study", "s", "--quiet"].iter().chain(&settings).copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let wanted = 15 * (kill + 1);
+        let begun = Instant::now();
+        while broken.history().exists() && events_of(&broken) < wanted || !broken.history().exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "fewer than {wanted} events in a minute");
+            thread::sleep(Duration::from_millis(3));
+        }
+        study.kill().expect("it runs");
+        study.wait().expect("it ends");
+    }
+    let resumed = tuned(&broken, &recipe, &settings);
+    assert_eq!(resumed["trials"], whole["trials"], "the same proposals, and the same results");
+    assert_eq!(resumed["recommended"], whole["recommended"]);
+}
+
+/// Events of the study so far; 0 before it began.
+fn events_of(house: &House) -> usize {
+    let history = History::open_read_only(&house.history());
+    history.and_then(|history| history.study_events("s")).map_or(0, |events| events.len())
+}
+
+#[test]
+fn trials_run_side_by_side_and_asha_pauses_and_prunes() {
+    let (house, recipe) = studied();
+    let settings = ["--trials", "8", "--slots", "4", "--pruner", "asha", "--sampler", "sobol"];
+    let set =
+        ["--set", "params.pause=0.15", "--set", "params.kind=\"plain\"", "--set", "objective.stop.steps=9"];
+    let more: Vec<&str> = settings.iter().chain(&set).copied().collect();
+    let found = tuned(&house, &recipe, &more);
+    let log = events(&house);
+    let kind = |event: &Value| event.as_object().expect("an event").keys().next().expect("a kind").clone();
+    let mut running = 0i32;
+    let most = log.iter().map(|event| {
+        running += match kind(event).as_str() {
+            "launched" | "resumed" => 1,
+            "paused" => -1,
+            "ended" if event["ended"]["outcome"].get("pruned").is_none() => -1,
+            _ => 0,
+        };
+        running
+    });
+    assert_eq!(most.max(), Some(4), "four trials ran side by side: {log:?}");
+    assert!(log.iter().any(|event| kind(event) == "paused"), "{log:?}");
+    let pruned = found["trials"].as_array().expect("a list").iter();
+    let pruned = pruned.filter(|trial| trial["outcome"].get("pruned").is_some()).count();
+    assert!(pruned > 0, "{found}");
+    let list = text(&house, &["history", "--where", "study=s and status=pruned"]);
+    assert_eq!(list.matches("pruned").count(), pruned, "{list}");
+    // More trials of the same study, and a new one that begins with what this one found.
+    let more_trials: Vec<&str> = ["--trials", "9"].iter().chain(&more[2..]).copied().collect();
+    assert_eq!(tuned(&house, &recipe, &more_trials)["trials"].as_array().map(Vec::len), Some(9));
+    let base = ["tune", &recipe, "--study", "t", "--from", "s", "--trials", "1", "--quiet", "--json"];
+    let output = house.expect(0, base.iter().chain(&set).copied());
+    let last = String::from_utf8(output.stdout).expect("text");
+    let second: Value = serde_json::from_str(last.lines().last().expect("a line")).expect("JSON");
+    assert!(second["trials"].as_array().map_or(0, Vec::len) > 5, "{second}");
+}
+
+#[test]
+fn a_study_with_nothing_to_search_or_without_a_metric_says_what_to_do() {
+    let (house, recipe) = studied();
+    let refused = |args: &[&str], code: i32| {
+        let output = house.expect(code, args.iter().copied());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let error = refused(&["tune", &recipe, "--set", "params.x=0.5", "--set", "params.kind=\"plain\""], 2);
+    assert!(error.contains("give a param a range"), "{error}");
+    let error = refused(&["tune", &recipe, "--sampler", "magic"], 2);
+    assert!(error.contains("tune.sampler") && error.contains("tpe"), "{error}");
+    let error = refused(&["tune", &recipe, "--pruner", "threshold"], 2);
+    assert!(error.contains("tune.threshold"), "{error}");
+    let plain = ["--set", "params.kind=\"plain\"", "--set", "objective.metric=\"f1\""];
+    let args: Vec<&str> = ["tune", &recipe].iter().chain(&plain).copied().collect();
+    let error = refused(&args, 5);
+    assert!(error.contains("without a value of `f1`"), "{error}");
+}
+
+/// A recipe on two hosts with four slots.
+const ON_HOSTS: &str = "launcher = \"ssh\"\nhosts = [\"node1\", \"node2\"]\nslots = 4\n";
+
+#[test]
+fn a_study_on_two_hosts_survives_the_loss_of_one() {
+    let Some(lab) = Lab::start(2) else { return };
+    for machine in ["controller", "node1", "node2"] {
+        lab.put(machine, "train.py", STUDIED);
+        lab.put(machine, "recipe.toml", format!("{STUDY}{ON_HOSTS}"));
+    }
+    let mut command = lab.command("dtrain");
+    command.args(["tune", "recipe.toml", "--study", "s", "--trials", "12", "--pruner", "asha", "--json"]);
+    for setting in ["params.pause=0.2", "params.kind=\"plain\"", "objective.stop.steps=9"] {
+        command.args(["--set", setting]);
+    }
+    let mut study = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let lines = BufReader::new(study.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let (mut found, mut launched, mut is_killed) = (Value::Null, 0, false);
+    for line in lines {
+        let line: Value = serde_json::from_str(&line).expect("JSON");
+        launched += usize::from(line["event"].get("launched").is_some());
+        if launched == 6 && !is_killed {
+            lab.cut("node2");
+            lab.kill_host("node2");
+            is_killed = true;
+        }
+        found = line;
+    }
+    assert!(study.wait().expect("it ends").success(), "{found}");
+    let trials = found["trials"].as_array().expect("a list of trials");
+    let lost = trials.iter().filter(|trial| trial["outcome"]["failed"]["why"] == "lost").count();
+    assert!(lost > 0, "trials of the lost host were begun again: {found}");
+    let best = found["recommended"]["values"][0].as_f64().expect("a number");
+    assert!((best - 0.3).abs() < 0.25, "{}", found["recommended"]);
 }

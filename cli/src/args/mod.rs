@@ -1,12 +1,14 @@
 //! The command line as clap reads it.
 
 mod checkpoint;
+mod export;
 mod model;
 mod recipe;
 mod train;
 mod trial;
 
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
+pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{ModelCommand, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
@@ -14,7 +16,7 @@ pub(crate) use train::{
 };
 pub(crate) use trial::{
     AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs,
-    RmArgs, ShowArgs, TrialArgs,
+    RmArgs, ShowArgs, TrialArgs, WatchArgs,
 };
 
 use crate::completion;
@@ -112,6 +114,10 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  dtrain attach last\n\nCtrl-C detaches; the trial keeps running.")]
     Attach(TrialArgs),
 
+    /// Watch a trial, a study, or everything that runs, on the whole screen
+    #[command(after_help = WATCH_EXAMPLE)]
+    Watch(WatchArgs),
+
     /// Stop a running trial after its current step and a checkpoint
     #[command(after_help = "Example:\n  dtrain stop last")]
     Stop(TrialArgs),
@@ -135,6 +141,10 @@ pub(crate) enum Command {
     /// Compare the settings and results of two trials
     #[command(after_help = "Example:\n  dtrain compare tiny-1 tiny-2")]
     Compare(CompareArgs),
+
+    /// Write trials for other tools: TensorBoard, MLflow, W&B, Prometheus, tables
+    #[command(after_help = EXPORT_EXAMPLE)]
+    Export(ExportArgs),
 
     /// Write a report of a trial, of several side by side, or of a study, as one HTML file
     #[command(after_help = REPORT_EXAMPLE)]
@@ -273,6 +283,17 @@ const HISTORY_EXAMPLE: &str = "Example:
 A condition tests recipe, study, status or tag; batch, learning_rate, best, loss, step or
 tokens_per_second; a key of the recipe or the plan; or the smallest value of a metric.";
 
+const EXPORT_EXAMPLE: &str = "Examples:
+  dtrain export last --to tensorboard && tensorboard --logdir runs
+  dtrain export --study tiny-tune-1 --to mlflow --out mlflow.db
+  dtrain export tiny-1 tiny-2 --to parquet --keys \"loss,valid.*\" --out losses.parquet
+  dtrain export last --to csv --out - | head
+  dtrain export --to prometheus --listen 127.0.0.1:9400
+
+Of what several ranks measure, the series of rank 0 has the name of its key, and that of rank 3 has
+`/rank_3` behind it. Nothing is overwritten without --force: then the same trials are written anew,
+and other runs in the same place stay. Formats in detail: docs/exporting.md.";
+
 const REPORT_EXAMPLE: &str = "\
 Examples:
   dtrain report last
@@ -289,6 +310,13 @@ Each trial is a complete short training run with its own warm-up and decay. The 
 searched within the plan's range unless the recipe sets `learning_rate = { log = [1e-4, 1e-2] }`;
 batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
 Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
+
+const WATCH_EXAMPLE: &str = "Examples:
+  dtrain watch
+  dtrain watch last
+  dtrain watch recipe-tune-1
+
+Any number of terminals can watch; nothing is changed, and q leaves everything running. ? lists the keys.";
 
 const FENCE_EXAMPLE: &str = "\
 Examples:

@@ -15,6 +15,13 @@ pub(crate) struct TrialArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    /// A trial or a study by name, the beginning of a trial's id, or `last`; without one, what runs is listed
+    #[arg(value_name = "TRIAL|STUDY", add = completion::trial_or_study())]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct ResumeArgs {
     /// A trial: its name, the beginning of its id, or `last`; TRIAL@STEP continues from that checkpoint, as a new trial
     #[command(flatten)]
@@ -139,6 +146,10 @@ pub(crate) struct ShowArgs {
     /// Also show parameters that were left at their defaults
     #[arg(long, conflicts_with = "resolved")]
     pub(crate) all: bool,
+
+    /// With --json: also the points of the series with these keys, separated by commas; `all` for every series
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', requires = "json", conflicts_with = "resolved")]
+    pub(crate) series: Vec<String>,
 
     #[command(flatten)]
     pub(crate) layers: LayerArgs,

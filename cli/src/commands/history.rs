@@ -1,6 +1,6 @@
 //! `dtrain history` and `dtrain show TRIAL`.
 
-use crate::args::HistoryArgs;
+use crate::args::{HistoryArgs, ShowArgs};
 use crate::context::Context;
 use crate::drive::catch_up;
 use crate::failure::{Exit, Failure, Outcome};
@@ -8,7 +8,7 @@ use crate::render::{history as list, show as one};
 use crate::trials::{self, ledger};
 use dtrain_protocol::{Rank, TrialId};
 use dtrain_runner::compare::buckets;
-use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial, is_own_series};
+use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Trial, is_own_series};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -75,16 +75,55 @@ const CURVES_MOST: usize = 8;
 #[derive(Serialize)]
 struct Shown {
     trial: Trial,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    series: Option<Vec<Series>>,
+}
+
+/// A series with its points.
+#[derive(Serialize)]
+struct Series {
+    key: String,
+    rank: Rank,
+    points: Vec<ShownPoint>,
+}
+
+/// A point. Where attempts overlap, the last of them counts.
+#[derive(Serialize)]
+struct ShownPoint {
+    step: u64,
+    at_ms: u64,
+    #[serde(with = "dtrain_protocol::number")]
+    value: f64,
+}
+
+/// The series that `--series` names; `None` without it.
+fn series(history: &History, trial: &Trial, asked: &[String]) -> Result<Option<Vec<Series>>, Failure> {
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    let patterns: Vec<String> =
+        asked.iter().map(|key| if key == "all" { "*".to_owned() } else { key.clone() }).collect();
+    let keys = super::export::keys(history, std::slice::from_ref(trial), &patterns)?;
+    let names = history.series_names(&trial.row.id).map_err(|error| ledger(&error))?;
+    let wanted = names.into_iter().filter(|(key, _)| keys.as_ref().is_none_or(|keys| keys.contains(key)));
+    let read = |(key, rank): (String, Rank)| {
+        let samples = history.series(&trial.row.id, &key, rank).map_err(|error| ledger(&error))?;
+        let point =
+            |sample: &Sample| ShownPoint { step: sample.step, at_ms: sample.at_ms, value: sample.value };
+        Ok(Series { key, rank, points: samples.iter().map(point).collect() })
+    };
+    wanted.map(read).collect::<Result<_, _>>().map(Some)
 }
 
 /// Shows everything about one trial.
-pub(crate) fn show(context: &Context, name: &str, all: bool) -> Outcome {
+pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
     catch_up(context);
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, name)?;
     let (label, status) = (trial.row.label.clone(), trial.row.status);
     if context.out.json {
-        context.out.json("trial", &Shown { trial })?;
+        let series = series(&history, &trial, &args.series)?;
+        context.out.json("trial", &Shown { trial, series })?;
     } else {
         let named = trial.figures.iter().map(|summary| summary.key.as_str());
         let named = named.filter(|key| !is_own_series(key));
@@ -97,7 +136,7 @@ pub(crate) fn show(context: &Context, name: &str, all: bool) -> Outcome {
             .take(CURVES_MOST)
             .map(|key| Ok((key.to_owned(), curve(&history, &trial.row.id, key, PAGE_CURVE)?)))
             .collect::<Result<Vec<_>, Failure>>()?;
-        context.out.data(&one::show(&trial, &curves, all, context.out.style()))?;
+        context.out.data(&one::show(&trial, &curves, args.all, context.out.style()))?;
     }
     use dtrain_runner::ledger::Status as S;
     context.out.next(&match status {

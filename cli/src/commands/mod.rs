@@ -9,6 +9,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 mod emit;
 pub(crate) mod estimate;
+pub(crate) mod export;
 mod fence;
 pub(crate) mod gc;
 pub(crate) mod history;
@@ -30,6 +31,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod tune;
+mod watch;
 
 use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
 use crate::context::Context;
@@ -78,11 +80,13 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Resume(args) => resume::resume(context, &args),
         Command::Attach(args) => resume::attach(context, &args),
         Command::Stop(args) => resume::stop(context, &args),
+        Command::Watch(args) => watch::run(context, &args),
         Command::Audit(args) => audit::run(context, &args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Logs(args) => logs::run(context, &args),
         Command::History(args) => history::run(context, &args),
         Command::Compare(args) => compare::run(context, &args),
+        Command::Export(args) => export::run(context, &args),
         Command::Show(args) => show::run(context, &args),
         Command::Report(args) => report::run(context, &args),
         Command::Note(args) => note::run(context, &args),

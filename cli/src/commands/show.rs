@@ -17,7 +17,7 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Outcome {
         return Err(Failure::new(Exit::Usage, "--set and --cluster are for recipes")
             .hint("`dtrain show --resolved RECIPE` shows a recipe"));
     }
-    super::history::show(context, args.what.as_deref().unwrap_or("last"), args.all)
+    super::history::show(context, args.what.as_deref().unwrap_or("last"), args)
 }
 
 /// One setting as JSON.

@@ -8,7 +8,7 @@ pub(crate) mod figures;
 pub(crate) mod history;
 pub(crate) mod html;
 pub(crate) mod number;
-mod phases;
+pub(crate) mod phases;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod show;

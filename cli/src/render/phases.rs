@@ -109,7 +109,7 @@ pub(super) fn traffic(trial: &Trial) -> Vec<Vec<String>> {
 
 /// Bytes as people read them.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes are whole and positive")]
-pub(super) fn bytes(value: f64) -> String {
+pub(crate) fn bytes(value: f64) -> String {
     Bytes(value as u64).to_string()
 }
 

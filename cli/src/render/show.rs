@@ -83,7 +83,7 @@ pub(super) fn begins_with(trial: &Trial) -> String {
     format!("  {how} {label} at step {step}\n{changes}")
 }
 
-/// Why a trial ended, in words.
+/// How a trial ended, in words.
 pub(crate) fn why(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(reason) => stopped(*reason).to_owned(),
@@ -92,6 +92,15 @@ pub(crate) fn why(verdict: &Verdict) -> String {
         Verdict::Diverged => "the loss or gradient was not finite".to_owned(),
         Verdict::Failed(failure) => failure.to_string(),
         Verdict::Stopped => "it can be resumed".to_owned(),
+    }
+}
+
+/// How an attempt ended, in words.
+pub(crate) fn ended(ended: &Ended) -> String {
+    match ended {
+        Ended::Finished(reason) => format!("finished: {}", stopped(*reason)),
+        Ended::Lost(failure) => format!("lost: {failure}"),
+        Ended::NotLaunched(failure) => format!("not launched: {failure}"),
     }
 }
 
@@ -193,12 +202,7 @@ fn drawn(curves: &[(String, Vec<Option<f64>>)], style: Style) -> Vec<Vec<String>
 fn attempts(trial: &Trial, style: Style) -> Vec<Vec<String>> {
     let line = |attempt: &Attempt| {
         let lasted = attempt.ended_ms.unwrap_or(style.now_ms).saturating_sub(attempt.started_ms) as f64 / 1e3;
-        let ended = match &attempt.ended {
-            None => "not ended".to_owned(),
-            Some(Ended::Finished(reason)) => format!("finished: {}", stopped(*reason)),
-            Some(Ended::Lost(failure)) => format!("lost: {failure}"),
-            Some(Ended::NotLaunched(failure)) => format!("not launched: {failure}"),
-        };
+        let ended = attempt.ended.as_ref().map_or("not ended".to_owned(), ended);
         let head = vec![
             attempt.number.to_string(),
             attempt.from.map_or("from the start".to_owned(), |step| format!("from step {step}")),

@@ -99,32 +99,45 @@ pub(crate) fn painted(text: &str, tone: Tone, paint: Paint) -> String {
 /// A table with a line of titles. Columns without any text are left out; then gaps, columns that may be cut,
 /// and the columns of least rank give way until it fits.
 pub(crate) fn table(columns: &[Column], rows: &[Vec<Text>], style: Style) -> String {
+    let mut page = String::new();
+    for cells in laid_out(columns, rows, style) {
+        // Blanks are not painted: lines end with what is seen.
+        let paint = |cell: &Text| {
+            let ink = cell.text.trim_matches(' ');
+            let lead = cell.text.len() - cell.text.trim_start_matches(' ').len();
+            let tail = cell.text.len() - lead.min(cell.text.len()) - ink.len();
+            format!("{}{}{}", " ".repeat(lead), painted(ink, cell.tone, style.paint), " ".repeat(tail))
+        };
+        let line: String = cells.iter().map(paint).collect();
+        page += line.trim_end();
+        page.push('\n');
+    }
+    page
+}
+
+/// The lines of a table, titles first: cells with the blanks around them.
+pub(crate) fn laid_out(columns: &[Column], rows: &[Vec<Text>], style: Style) -> Vec<Vec<Text>> {
     let mut kept: Vec<usize> = (0..columns.len()).collect();
     kept.retain(|&c| columns[c].rank == 9 || rows.iter().any(|row| !row[c].text.is_empty()));
     let (gap, widths) = fit(columns, rows, &mut kept, style.width);
     let titles: Vec<_> =
         columns.iter().map(|column| Text::new(column.title.clone().into_owned(), Tone::Dim)).collect();
-    let mut page = String::new();
-    for row in std::iter::once(&titles).chain(rows) {
-        let mut line = String::new();
-        for (place, (&c, &wide)) in kept.iter().zip(&widths).enumerate() {
+    let line = |row: &Vec<Text>| {
+        let cells = kept.iter().zip(&widths).enumerate().map(|(place, (&c, &wide))| {
             let text = cut(&row[c].text, wide, style);
             let padding = " ".repeat(wide - width(&text));
-            let ink = painted(&text, row[c].tone, style.paint);
             let is_last = place + 1 == kept.len();
-            line += &match (columns[c].is_right, is_last) {
-                (true, _) => format!("{padding}{ink}"),
-                (false, true) => ink,
-                (false, false) => format!("{ink}{padding}"),
+            let text = match (columns[c].is_right, is_last) {
+                (true, _) => format!("{padding}{text}"),
+                (false, true) => text,
+                (false, false) => format!("{text}{padding}"),
             };
-            if !is_last {
-                line += &" ".repeat(gap);
-            }
-        }
-        page += line.trim_end();
-        page.push('\n');
-    }
-    page
+            let gap = if is_last { String::new() } else { " ".repeat(gap) };
+            Text::new(format!("{text}{gap}"), row[c].tone)
+        });
+        cells.collect()
+    };
+    std::iter::once(&titles).chain(rows).map(line).collect()
 }
 
 /// The gap between columns and their widths; leaves columns out of `kept` where nothing else helps.

@@ -11,6 +11,7 @@ mod viewer;
 mod watch;
 
 pub use viewer::{Viewer, ended};
+pub use watch::Watch;
 
 pub(crate) use lock::{Lock, take as take_lock};
 

@@ -23,7 +23,12 @@ pub struct Viewer {
 impl Viewer {
     /// Follows `trial` from the beginning of the attempt after `attempt`; attempt 0 is before all others.
     pub fn after(home: &Home, trial: &TrialId, attempt: AttemptId) -> Self {
-        Self { folder: home.trial(trial), attempt, offset: 0, is_damaged: false }
+        Self::at(home, trial, attempt, 0)
+    }
+
+    /// Follows `trial` from the record at byte `offset` of the spool of `attempt`, such as the first that the history does not have.
+    pub fn at(home: &Home, trial: &TrialId, attempt: AttemptId, offset: u64) -> Self {
+        Self { folder: home.trial(trial), attempt, offset, is_damaged: false }
     }
 
     /// Shows what was written since the last call. Nothing is here of a trial whose agent is on another host.
@@ -148,5 +153,7 @@ mod tests {
         std::fs::write(folder.spool(AttemptId(10)), frame::encode(&failed(10, 2))).expect("room");
         assert_eq!(all(&mut viewer), [seen(failed(2, 1)), seen(failed(10, 2))]);
         assert_eq!(viewer.controller(), None);
+        let mut second = Viewer::at(&home, &trial, AttemptId(2), bytes.len() as u64);
+        assert_eq!(all(&mut second), [seen(failed(2, 1)), seen(failed(10, 2))], "the first was known");
     }
 }

@@ -25,8 +25,8 @@ const SLOW: f64 = 1.3;
 const SLOW_WINDOWS: u32 = 4;
 
 /// What was seen of one attempt.
-#[derive(Default)]
-pub(super) struct Watch {
+#[derive(Debug, Default)]
+pub struct Watch {
     losses: VecDeque<f64>,
     /// Losses in a row that are a leap.
     high: u32,
@@ -42,7 +42,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Watches an attempt that is about to be launched.
-    pub(super) fn of(assignments: &[Assignment]) -> Self {
+    pub fn of(assignments: &[Assignment]) -> Self {
         let mut kinds: Vec<&Assignment> = Vec::new();
         let mut number = |one| {
             let known = kinds.iter().position(|other| is_same_work(other, one));
@@ -55,8 +55,13 @@ impl Watch {
         Self { work: assignments.iter().map(&mut number).collect(), ..Self::default() }
     }
 
+    /// For each rank a number that those share who do the same work; empty when that is not known.
+    pub fn work(&self) -> &[u32] {
+        &self.work
+    }
+
     /// Takes in an event; tells what is noticed for the first time.
-    pub(super) fn note(&mut self, stamped: &Stamped) -> Option<Status> {
+    pub fn note(&mut self, stamped: &Stamped) -> Option<Status> {
         let Event::Step(figures) = &stamped.event else { return None };
         let leap = if stamped.rank == Rank(0) { self.loss(figures) } else { None };
         leap.or_else(|| self.compute(stamped.rank, figures))

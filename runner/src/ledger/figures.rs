@@ -116,7 +116,7 @@ fn key_of(name: &str) -> Cow<'_, str> {
 ///
 /// Loss, norm, rate and speed are the same on all ranks and kept of rank 0; times and memory of every rank, of the first
 /// [`IN_FULL`] in every step.
-pub(super) fn points_of(stamped: &Stamped) -> Vec<Point> {
+pub fn points_of(stamped: &Stamped) -> Vec<Point> {
     let point = |key: &str, step: u64, value: f64| Point {
         attempt: stamped.attempt,
         rank: stamped.rank,

@@ -6,7 +6,6 @@
 mod children;
 mod chunk;
 mod create;
-mod export;
 mod figures;
 mod filter;
 pub mod glance;
@@ -27,8 +26,7 @@ mod study;
 
 pub use children::Child;
 pub use create::{Created, NewTrial, Param, Parent, Predicted, Source, flatten};
-pub use export::Format;
-pub use figures::{Measured, Summary, is_own_series};
+pub use figures::{Measured, Summary, is_own_series, points_of};
 pub use filter::{Condition, ConditionError, Filter, Page, Relation, Sort};
 pub use ground::Ground;
 pub use hosts::KnownHost;

@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Event, HostFacts, RankRates, Rates, StepId, StopReason};
-use dtrain_runner::ledger::{Filter, Format, LookupError, NewTrial, Page, Parent, Sort, Source, host_digest};
+use dtrain_runner::export::{self, Format, Request};
+use dtrain_runner::ledger::{Filter, LookupError, NewTrial, Page, Parent, Sort, Source, host_digest};
 use dtrain_runner::{Ended, Fact, History, Ledger, News};
 use rusqlite::Connection;
 use serde_json::json;
@@ -133,19 +134,21 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     }
     history.delete(&second.id, &nobody).expect("deleted");
 
-    let mut csv = Vec::new();
-    history.export(&trial.id, Format::Csv, &mut csv).expect("exported");
-    let csv = String::from_utf8(csv).expect("text");
+    let shown = history.trial(&trial.id, &nobody).expect("read");
+    let printed = |format: Format| {
+        let (trials, mut bytes) = (vec![shown.clone()], Vec::new());
+        let attempts = format.attempts();
+        let request = Request { history: &history, trials, keys: None, attempts, force: false };
+        export::print(&request, format, &mut bytes, &mut |_| {}).expect("exported");
+        String::from_utf8(bytes).expect("text")
+    };
+    let csv = printed(Format::Csv);
     assert_eq!(csv.lines().count(), 1 + 30 * 16 + 2);
     assert!(csv.contains(&format!("{},valid.loss,0,1,30,", trial.id)), "{csv}");
-    let mut lines = Vec::new();
-    history.export(&trial.id, Format::JsonLines, &mut lines).expect("exported");
-    let parsed: Vec<serde_json::Value> = String::from_utf8(lines)
-        .expect("text")
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
-    assert_eq!(parsed.len(), 30 * 16 + 2);
+    let lines = printed(Format::JsonLines);
+    let parsed: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((parsed.len(), &parsed[0]["label"]), (1 + 30 * 16 + 2, &json!(trial.label)));
 
     let observed = history.observations(&host_digest(&host()), "m").expect("read");
     assert_eq!((observed[0].predicted_step_seconds, observed[0].measured_step_seconds), (0.02, 0.02));

@@ -28,6 +28,7 @@ use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::ledger::History;
 use kept::Kept;
 use runner::{Ground, Runner, quiet};
+pub(crate) use show::why;
 use slots::Slots;
 use std::path::PathBuf;
 

@@ -202,7 +202,7 @@ impl Show {
 }
 
 /// Why something is tried, in words.
-fn why(source: &Source) -> String {
+pub(crate) fn why(source: &Source) -> String {
     match source {
         Source::Given => "given".to_owned(),
         Source::Grid => "grid".to_owned(),

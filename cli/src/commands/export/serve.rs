@@ -1,0 +1,237 @@
+//! A page for Prometheus: printed or written once, or served over HTTP until Ctrl-C.
+
+use super::live::Live;
+use crate::args::ExportArgs;
+use crate::context::Context;
+use crate::drive::catch_up;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::signals;
+use crate::trials;
+use dtrain_runner::export::prometheus::CONTENT_TYPE;
+use serde::Serialize;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Where it listens when nobody says.
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9400);
+
+/// Largest head of a request, in bytes, how long one may take, and how many are answered at a time.
+const HEAD: usize = 8 << 10;
+const PATIENCE: Duration = Duration::from_secs(5);
+const AT_A_TIME: usize = 16;
+
+/// How long a page is good for: whoever asks more often gets the same.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Between two looks for Ctrl-C.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Where it is served.
+#[derive(Serialize)]
+struct Served {
+    listen: String,
+}
+
+/// Serves the page, or with `--out` writes it once.
+pub(super) fn run(context: &Context, args: &ExportArgs) -> Outcome {
+    if !args.keys.is_empty() || args.attempt.is_some() || args.force {
+        let message = "`--keys`, `--attempt` and `--force` have no meaning for prometheus: a page has the newest values";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    catch_up(context);
+    drop(trials::read_history(context)?);
+    let mut live = Live::new(context, args);
+    // What is wrong with names and conditions is said before anybody asks.
+    let first = live.page()?;
+    match args.out.as_deref() {
+        Some(path) if path == Path::new("-") => context.out.bytes(first.as_bytes()).map(|()| Exit::Done),
+        Some(path) => write(path, &first).map(|()| Exit::Done),
+        None => serve(context, args.listen.unwrap_or(ADDRESS), live),
+    }
+}
+
+/// Puts the page in the place of the one before: a collector of text files reads it at any moment.
+fn write(path: &Path, page: &str) -> Result<(), Failure> {
+    let beside = path.with_extension("partial");
+    std::fs::write(&beside, page).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("cannot write {}", path.display()))
+            .cause(error.to_string())
+    })
+}
+
+fn serve(context: &Context, address: SocketAddr, live: Live<'_>) -> Outcome {
+    let failed = |error: io::Error| {
+        Failure::new(Exit::Infrastructure, format!("cannot listen on {address}"))
+            .cause(error.to_string())
+            .hint("`--listen ADDRESS:PORT` takes another address")
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let interrupts = signals::listen()?;
+    if !address.ip().is_loopback() {
+        context.out.say(&format!(
+            "{} whoever reaches {address} can read names, settings and figures of trials: there is no password",
+            context.out.paint.yellow("warning:")
+        ));
+    }
+    if context.out.json {
+        context.out.json("served", &Served { listen: address.to_string() })?;
+    }
+    context.out.say(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
+    let pages = Mutex::new(Pages { live, kept: None });
+    let busy = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        while interrupts.count() == 0 {
+            match listener.accept() {
+                Ok((stream, _)) if busy.load(Ordering::SeqCst) < AT_A_TIME => {
+                    busy.fetch_add(1, Ordering::SeqCst);
+                    let (pages, busy) = (&pages, &busy);
+                    let is_local = address.ip().is_loopback();
+                    scope.spawn(move || {
+                        // A client that went away has nobody to tell.
+                        drop(answer(stream, pages, is_local));
+                        busy.fetch_sub(1, Ordering::SeqCst);
+                    });
+                }
+                // Too many at a time, or one that is gone already: it is closed.
+                Ok(_) => {}
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+    });
+    Ok(Exit::Done)
+}
+
+/// The page, made anew where the last one is old.
+struct Pages<'a> {
+    live: Live<'a>,
+    kept: Option<(Instant, String)>,
+}
+
+impl Pages<'_> {
+    fn get(&mut self) -> Result<String, Failure> {
+        if let Some((_, page)) = self.kept.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
+            return Ok(page.clone());
+        }
+        let page = self.live.page()?;
+        self.kept = Some((Instant::now(), page.clone()));
+        Ok(page)
+    }
+}
+
+/// Reads one request and answers it.
+fn answer(mut stream: TcpStream, pages: &Mutex<Pages<'_>>, is_local: bool) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let (status, kind, body) = match head(&mut stream)? {
+        Some(head) => match Asked::of(&head, is_local) {
+            Asked::Metrics => match pages.lock().map(|mut pages| pages.get()) {
+                Ok(Ok(page)) => ("200 OK", CONTENT_TYPE, page),
+                Ok(Err(failure)) => ("500 Internal Server Error", TEXT, format!("{}\n", failure.message())),
+                Err(_) => ("500 Internal Server Error", TEXT, String::new()),
+            },
+            Asked::Root => ("200 OK", TEXT, "dtrain: /metrics has the metrics\n".to_owned()),
+            Asked::Refused(status) => (status, TEXT, format!("{status}\n")),
+        },
+        None => ("431 Request Header Fields Too Large", TEXT, String::new()),
+    };
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The head of a request; `None` when it is too large. `Err` when it does not come in time.
+fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
+    let (mut bytes, mut part, until) = (Vec::new(), [0; 1024], Instant::now() + PATIENCE);
+    while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let read = stream.read(&mut part)?;
+        if read == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        bytes.extend(&part[..read]);
+        if bytes.len() > HEAD {
+            return Ok(None);
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// What a request asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Metrics,
+    Root,
+    Refused(&'static str),
+}
+
+impl Asked {
+    fn of(head: &str, is_local: bool) -> Self {
+        let mut lines = head.split("\r\n");
+        let mut words = lines.next().unwrap_or_default().split(' ');
+        let (method, target, version) = (words.next(), words.next(), words.next());
+        if !version.is_some_and(|version| version.starts_with("HTTP/1.")) {
+            return Self::Refused("400 Bad Request");
+        }
+        // A page of the web whose name leads to this machine is not to read here.
+        let host =
+            lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        if is_local && host.is_some_and(|(_, host)| !is_loopback(host.trim())) {
+            return Self::Refused("403 Forbidden");
+        }
+        if method != Some("GET") {
+            return Self::Refused("405 Method Not Allowed");
+        }
+        match target.map(|target| target.split('?').next().unwrap_or(target)) {
+            Some("/metrics") => Self::Metrics,
+            Some("/") => Self::Root,
+            _ => Self::Refused("404 Not Found"),
+        }
+    }
+}
+
+/// Whether a host, with or without a port, is this machine.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.chars().all(|c| c.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_page_is_answered_and_only_to_who_asks_for_this_machine() {
+        let asked = |head: &str| Asked::of(&head.replace('\n', "\r\n"), true);
+        assert_eq!(asked("GET /metrics HTTP/1.1\nHost: localhost:9400\n\n"), Asked::Metrics);
+        assert_eq!(asked("GET /metrics?x=1 HTTP/1.1\nhost: 127.0.0.1\n\n"), Asked::Metrics);
+        assert_eq!(asked("GET / HTTP/1.0\nHost: [::1]:9400\n\n"), Asked::Root);
+        assert_eq!(
+            asked("GET /metrics HTTP/1.1\nHost: evil.example:9400\n\n"),
+            Asked::Refused("403 Forbidden")
+        );
+        assert_eq!(asked("POST /metrics HTTP/1.1\n\n"), Asked::Refused("405 Method Not Allowed"));
+        assert_eq!(asked("GET /etc/passwd HTTP/1.1\n\n"), Asked::Refused("404 Not Found"));
+        assert_eq!(asked("\u{16}\u{3}\u{1}"), Asked::Refused("400 Bad Request"));
+        let anywhere = "GET /metrics HTTP/1.1\r\nHost: gpu-01:9400\r\n\r\n";
+        assert_eq!(Asked::of(anywhere, false), Asked::Metrics);
+    }
+}

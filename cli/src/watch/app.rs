@@ -1,0 +1,260 @@
+//! What the keys do: which page is open, what is selected on it, and what is asked of the rest of the program.
+
+use super::model::list::{Entry, List};
+use super::model::study::Study;
+use super::model::trial::Trial;
+use dtrain_protocol::TrialId;
+use dtrain_runner::ledger::Status;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// A page with what it shows.
+#[derive(Clone, Debug)]
+pub(crate) enum Page {
+    List(List, Cursor),
+    Study(Box<Study>, Cursor),
+    Trial(Box<Trial>, Look),
+}
+
+/// What is selected in a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) at: usize,
+}
+
+/// How a trial is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Which of the metrics.
+    pub(crate) metric: usize,
+    pub(crate) pane: Pane,
+    /// Whether the pane has the whole screen.
+    pub(crate) is_large: bool,
+    /// Whether the log stands in place of the events.
+    pub(crate) has_log: bool,
+    /// Whose log, by its place among the logs.
+    pub(crate) log: usize,
+    /// Logs there are, and the last lines of the one that is shown.
+    pub(crate) logs: Vec<String>,
+    pub(crate) lines: Vec<String>,
+    /// Lines that ranks, and events or the log, are scrolled: from the top, and from the end.
+    pub(crate) ranks_first: usize,
+    pub(crate) back: usize,
+}
+
+/// A part of the page of a trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pane {
+    #[default]
+    Curves,
+    Ranks,
+    /// Events, or the log.
+    Told,
+}
+
+/// What a key asks of the rest of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// End; trials go on.
+    Quit,
+    /// Let a shell have the terminal until it gives it back.
+    Suspend,
+    OpenTrial(TrialId),
+    OpenStudy(String),
+    /// Go back to the page before.
+    Back,
+    /// Let a trial finish its step, save and stop.
+    Stop(TrialId),
+    /// Draw everything again.
+    Redraw,
+    /// Read the log that was chosen.
+    Log,
+}
+
+/// The pages that are open, the last on top.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) pages: Vec<Page>,
+    pub(crate) has_help: bool,
+    /// A trial and its label that the user is asked about.
+    pub(crate) stop: Option<(TrialId, String)>,
+    /// What to say in the last line.
+    pub(crate) message: Option<String>,
+}
+
+impl App {
+    pub(crate) fn new(page: Page) -> Self {
+        Self { pages: vec![page], has_help: false, stop: None, message: None }
+    }
+
+    /// The page on top.
+    pub(crate) fn page(&self) -> &Page {
+        self.pages.last().expect("the first page is never closed")
+    }
+
+    pub(crate) fn page_mut(&mut self) -> &mut Page {
+        self.pages.last_mut().expect("the first page is never closed")
+    }
+
+    /// What a key does.
+    pub(crate) fn key(&mut self, key: KeyEvent) -> Option<Ask> {
+        let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if has_control => return Some(Ask::Quit),
+            KeyCode::Char('z') if has_control => return Some(Ask::Suspend),
+            KeyCode::Char('l') if has_control => return Some(Ask::Redraw),
+            _ if has_control => return None,
+            _ => {}
+        }
+        self.message = None;
+        if let Some((trial, label)) = self.stop.take() {
+            if matches!(key.code, KeyCode::Char('y' | 'Y')) {
+                self.message = Some(format!("stopping {label}: it finishes its step and saves"));
+                return Some(Ask::Stop(trial));
+            }
+            return None;
+        }
+        if self.has_help {
+            self.has_help = false;
+            return None;
+        }
+        match key.code {
+            KeyCode::Char('q' | 'd') => Some(Ask::Quit),
+            KeyCode::Char('?') => {
+                self.has_help = true;
+                None
+            }
+            KeyCode::Char('s') => {
+                self.stop = self.stoppable();
+                if self.stop.is_none() {
+                    self.message = Some("it is not running".to_owned());
+                }
+                None
+            }
+            KeyCode::Esc | KeyCode::Backspace => self.back(),
+            code => match self.page_mut() {
+                Page::List(list, cursor) => {
+                    cursor.moved(code, list.entries().count());
+                    if code != KeyCode::Enter {
+                        return None;
+                    }
+                    match list.entries().nth(cursor.at)? {
+                        Entry::Study(study) => Some(Ask::OpenStudy(study.name.clone())),
+                        Entry::Trial(row) => row.id().cloned().map(Ask::OpenTrial),
+                    }
+                }
+                Page::Study(study, cursor) => {
+                    cursor.moved(code, study.rows.len());
+                    let row = study.rows.get(cursor.at).filter(|_| code == KeyCode::Enter)?;
+                    row.id().cloned().map(Ask::OpenTrial)
+                }
+                Page::Trial(trial, look) => look.key(code, trial),
+            },
+        }
+    }
+
+    /// The page before, or the whole of this one where a part of it is large.
+    fn back(&mut self) -> Option<Ask> {
+        if let Page::Trial(_, look) = self.page_mut()
+            && (look.is_large || look.has_log)
+        {
+            (look.is_large, look.has_log, look.back) = (false, false, 0);
+            return None;
+        }
+        (self.pages.len() > 1).then_some(Ask::Back)
+    }
+
+    /// The trial that is open or selected, where it runs.
+    fn stoppable(&self) -> Option<(TrialId, String)> {
+        let row = match self.page() {
+            Page::Trial(trial, _) => {
+                let is_running = trial.status == Status::Running;
+                return is_running.then(|| (trial.id.clone(), trial.label.clone()));
+            }
+            Page::Study(study, cursor) => study.rows.get(cursor.at)?,
+            Page::List(list, cursor) => match list.entries().nth(cursor.at)? {
+                Entry::Trial(row) => row,
+                Entry::Study(_) => return None,
+            },
+        };
+        let trial = row.trial.as_ref().filter(|trial| trial.status == Status::Running)?;
+        Some((trial.id.clone(), trial.label.clone()))
+    }
+}
+
+impl Cursor {
+    fn moved(&mut self, code: KeyCode, count: usize) {
+        let last = count.saturating_sub(1);
+        self.at = match code {
+            KeyCode::Up | KeyCode::Char('k') => self.at.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => (self.at + 1).min(last),
+            KeyCode::PageUp => self.at.saturating_sub(PAGE),
+            KeyCode::PageDown => (self.at + PAGE).min(last),
+            KeyCode::Home | KeyCode::Char('g') => 0,
+            KeyCode::End | KeyCode::Char('G') => last,
+            _ => self.at.min(last),
+        };
+    }
+}
+
+/// Lines that a page key moves.
+const PAGE: usize = 10;
+
+impl Look {
+    fn key(&mut self, code: KeyCode, trial: &Trial) -> Option<Ask> {
+        let metrics = trial.metrics().len().max(1);
+        let logs = self.logs.len().max(1);
+        match code {
+            KeyCode::Tab => self.pane = self.pane.next(),
+            KeyCode::BackTab => self.pane = self.pane.next().next(),
+            KeyCode::Enter => self.is_large = !self.is_large,
+            KeyCode::Char('m') => self.metric = (self.metric + 1) % metrics,
+            KeyCode::Char('M') => self.metric = (self.metric + metrics - 1) % metrics,
+            KeyCode::Char('l') => {
+                (self.has_log, self.back, self.pane) = (!self.has_log, 0, Pane::Told);
+                return self.has_log.then_some(Ask::Log);
+            }
+            KeyCode::Right if self.pane == Pane::Curves => self.metric = (self.metric + 1) % metrics,
+            KeyCode::Left if self.pane == Pane::Curves => self.metric = (self.metric + metrics - 1) % metrics,
+            KeyCode::Right | KeyCode::Left if self.has_log && self.pane == Pane::Told => {
+                let by = if code == KeyCode::Right { 1 } else { logs - 1 };
+                (self.log, self.back) = ((self.log + by) % logs, 0);
+                return Some(Ask::Log);
+            }
+            _ => self.scroll(code, trial),
+        }
+        None
+    }
+
+    fn scroll(&mut self, code: KeyCode, trial: &Trial) {
+        let (up, by) = match code {
+            KeyCode::Up | KeyCode::Char('k') => (true, 1),
+            KeyCode::Down | KeyCode::Char('j') => (false, 1),
+            KeyCode::PageUp => (true, PAGE),
+            KeyCode::PageDown => (false, PAGE),
+            KeyCode::Home | KeyCode::Char('g') => (true, usize::MAX),
+            KeyCode::End | KeyCode::Char('G') => (false, usize::MAX),
+            _ => return,
+        };
+        let moved = |at: usize, is_more: bool, most: usize| {
+            if is_more { at.saturating_add(by).min(most) } else { at.saturating_sub(by) }
+        };
+        let told = if self.has_log { self.lines.len() } else { trial.events.len() };
+        match self.pane {
+            Pane::Curves => {}
+            Pane::Ranks => {
+                self.ranks_first = moved(self.ranks_first, !up, trial.ranks.len().saturating_sub(1));
+            }
+            Pane::Told => self.back = moved(self.back, up, told.saturating_sub(1)),
+        }
+    }
+}
+
+impl Pane {
+    fn next(self) -> Self {
+        match self {
+            Self::Curves => Self::Ranks,
+            Self::Ranks => Self::Told,
+            Self::Told => Self::Curves,
+        }
+    }
+}

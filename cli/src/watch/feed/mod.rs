@@ -1,0 +1,219 @@
+//! Reads what is shown: spools on this machine, and the history. It writes nothing and takes no lock.
+
+mod trial;
+
+use super::app::{Cursor, Page};
+use super::model::list::{List, Searched};
+use super::model::study::{Row, Study};
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::trials::{self, ledger};
+use dtrain_protocol::{Rank, TrialId};
+use dtrain_recipes::Goal;
+use dtrain_runner::compare::buckets;
+use dtrain_runner::ledger::{Filter, History, Page as Part, Sort, Status, glance};
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Between two looks at a spool or a log.
+const SPOOL: Duration = Duration::from_millis(200);
+
+/// Between two looks at the history, where it has changed …
+const HISTORY: Duration = Duration::from_secs(1);
+
+/// … and where it has not: whether a process lives is not in it.
+const UNCHANGED: Duration = Duration::from_secs(5);
+
+/// Characters of a curve in a list.
+const CURVE: usize = 12;
+
+/// Curves that are read at one look.
+const CURVES: usize = 50;
+
+/// Trials that are listed where none runs, and studies.
+const NEWEST: u64 = 20;
+
+/// Reads for the page on top.
+pub(super) struct Feed<'a> {
+    context: &'a Context,
+    history: History,
+    /// When the history was read last, and how its files were.
+    read_at: Option<Instant>,
+    files: Vec<Option<(u64, SystemTime)>>,
+    /// The trial that is on top, if one is.
+    source: Option<Box<trial::Source>>,
+    /// The last step of each trial whose curve was read, and the curve.
+    curves: HashMap<TrialId, (u64, Vec<Option<f64>>)>,
+}
+
+impl<'a> Feed<'a> {
+    pub(super) fn new(context: &'a Context, history: History) -> Self {
+        let (files, curves) = (Vec::new(), HashMap::new());
+        Self { context, history, read_at: None, files, source: None, curves }
+    }
+
+    /// A page of all that runs.
+    pub(super) fn list(&mut self) -> Result<Page, Failure> {
+        (self.source, self.read_at) = (None, Some(Instant::now()));
+        Ok(Page::List(self.read_list()?, Cursor::default()))
+    }
+
+    /// A page of a study.
+    pub(super) fn study(&mut self, name: &str) -> Result<Page, Failure> {
+        (self.source, self.read_at) = (None, Some(Instant::now()));
+        Ok(Page::Study(Box::new(self.read_study(name)?), Cursor::default()))
+    }
+
+    /// Reads for a page that was open before.
+    pub(super) fn again(&mut self, page: &Page) -> Result<Page, Failure> {
+        Ok(match page {
+            Page::List(_, cursor) => match self.list()? {
+                Page::List(list, _) => Page::List(list, *cursor),
+                other => other,
+            },
+            Page::Study(study, cursor) => match self.study(&study.name)? {
+                Page::Study(study, _) => Page::Study(study, *cursor),
+                other => other,
+            },
+            Page::Trial(trial, look) => match self.trial(&trial.id)? {
+                Page::Trial(trial, _) => Page::Trial(trial, look.clone()),
+                other => other,
+            },
+        })
+    }
+
+    /// How long nothing new is to be looked for.
+    pub(super) fn pause(&self) -> Duration {
+        if self.source.is_some() { SPOOL } else { HISTORY }
+    }
+
+    /// Reads what is new; tells whether anything on the page changed.
+    pub(super) fn news(&mut self, page: &mut Page) -> Result<bool, Failure> {
+        let is_due = self.is_due();
+        match page {
+            Page::List(list, _) if is_due => {
+                let read = self.read_list()?;
+                let has_changed = *list != read;
+                *list = read;
+                Ok(has_changed)
+            }
+            Page::Study(study, _) if is_due => {
+                let read = self.read_study(&study.name)?;
+                let has_changed = **study != read;
+                **study = read;
+                Ok(has_changed)
+            }
+            Page::List(..) | Page::Study(..) => Ok(false),
+            Page::Trial(trial, look) => {
+                let of_spool = self.spool_news(trial)?;
+                let of_history = is_due && self.history_news(trial)?;
+                let of_log = look.has_log && self.log_news(look)?;
+                Ok(of_spool || of_history || of_log)
+            }
+        }
+    }
+
+    /// Whether the history is to be read: its files changed, or it was long ago.
+    fn is_due(&mut self) -> bool {
+        let passed = self.read_at.map_or(UNCHANGED, |at| at.elapsed());
+        if passed < HISTORY {
+            return false;
+        }
+        let path = self.context.home.history();
+        let mut log = path.clone().into_os_string();
+        log.push("-wal");
+        let found = [path, log.into()].into_iter().map(|path: PathBuf| {
+            let file = fs::metadata(&path).ok()?;
+            Some((file.len(), file.modified().ok()?))
+        });
+        let files: Vec<_> = found.collect();
+        if passed < UNCHANGED && files == self.files {
+            return false;
+        }
+        (self.files, self.read_at) = (files, Some(Instant::now()));
+        true
+    }
+
+    fn read_list(&mut self) -> Result<List, Failure> {
+        let context = self.context;
+        let is_alive = |id: &TrialId| trials::is_alive(context, id);
+        let of = |status: Vec<Status>| {
+            let filter = Filter { status, ..Filter::default() };
+            let part = Part { skip: 0, limit: NEWEST };
+            self.history.trials(&filter, &Sort::Newest, part, &is_alive).map_err(|error| ledger(&error))
+        };
+        let running = of(vec![Status::Running])?;
+        let is_running = !running.is_empty();
+        let rows = if is_running { running } else { of(Vec::new())? };
+        let mut names: Vec<String> = rows.iter().filter_map(|row| row.study.clone()).collect();
+        names.dedup();
+        if !is_running {
+            names = glance::studies(&context.home.history(), "");
+            names.truncate(5);
+        }
+        let mut trials: Vec<Row> = rows.into_iter().map(Row::of).collect();
+        trials.iter_mut().try_for_each(|row| self.curve(row, "loss", &mut 0))?;
+        let mut studies = Vec::new();
+        for name in names {
+            let filter = Filter { study: Some(name.clone()), ..Filter::default() };
+            let rows = self.history.trials(&filter, &Sort::Newest, Part::default(), &is_alive);
+            let rows = rows.map_err(|error| ledger(&error))?;
+            let count = |of: &dyn Fn(Status) -> bool| rows.iter().filter(|row| of(row.status)).count();
+            let running = count(&|status| status == Status::Running);
+            let open = count(&|status| matches!(status, Status::Created | Status::Running | Status::Lost));
+            studies.push(Searched { name, tried: rows.len(), running, ended: rows.len() - open });
+        }
+        Ok(List { trials, studies, is_running })
+    }
+
+    fn read_study(&mut self, name: &str) -> Result<Study, Failure> {
+        let json = self.history.study(name).map_err(|error| ledger(&error))?;
+        let json = json.ok_or_else(|| Failure::new(Exit::Usage, format!("there is no study {name}")))?;
+        let mut study = Study::of(name, &json);
+        let context = self.context;
+        let is_alive = |id: &TrialId| trials::is_alive(context, id);
+        let filter = Filter { study: Some(name.to_owned()), ..Filter::default() };
+        let rows = self.history.trials(&filter, &Sort::Newest, Part::default(), &is_alive);
+        let mut trials: HashMap<TrialId, _> =
+            rows.map_err(|error| ledger(&error))?.into_iter().map(|row| (row.id.clone(), row)).collect();
+        let mut read = 0;
+        for tried in self.history.tried(name).map_err(|error| ledger(&error))? {
+            let trial = tried.trial.as_ref().and_then(|id| trials.remove(id));
+            let mut row = Row::tried(&tried, &study.searched, trial);
+            let key = study.metric.clone();
+            self.curve(&mut row, &key, &mut read)?;
+            if row.curve.is_empty() {
+                self.curve(&mut row, "loss", &mut read)?;
+            }
+            row.newest = row.curve.iter().rev().flatten().next().copied().or(row.newest);
+            if let Some(trial) = &row.trial {
+                study.is_max = trial.goal == Goal::Max;
+            }
+            study.rows.push(row);
+        }
+        study.happened(&self.history.study_events(name).map_err(|error| ledger(&error))?);
+        Ok(study)
+    }
+
+    /// Reads the curve of a trial that went on since it was read.
+    fn curve(&mut self, row: &mut Row, key: &str, read: &mut usize) -> Result<(), Failure> {
+        let Some(trial) = &row.trial else { return Ok(()) };
+        let known = self.curves.get(&trial.id);
+        if let Some((_, curve)) = known.filter(|(step, _)| *step == trial.step || *read >= CURVES) {
+            row.curve.clone_from(curve);
+            return Ok(());
+        }
+        if *read >= CURVES {
+            return Ok(());
+        }
+        *read += 1;
+        let samples = self.history.series(&trial.id, key, Rank(0)).map_err(|error| ledger(&error))?;
+        if let (Some(first), Some(last)) = (samples.first(), samples.last()) {
+            row.curve = buckets(&samples, (first.step, last.step), CURVE);
+            self.curves.insert(trial.id.clone(), (trial.step, row.curve.clone()));
+        }
+        Ok(())
+    }
+}

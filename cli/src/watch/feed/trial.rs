@@ -1,0 +1,198 @@
+//! Reads a trial: the spools on this machine, the history, and logs.
+
+use super::Feed;
+use crate::commands::resume::plan;
+use crate::drive::expected;
+use crate::failure::{Exit, Failure};
+use crate::trials::{self, ledger};
+use crate::viewer::Recorded;
+use crate::watch::app::{Look, Page};
+use crate::watch::model::trial::Trial;
+use dtrain_planner::{Launch, Plan, lower};
+use dtrain_protocol::{Assignment, AttemptId, Rank, TrialId};
+use dtrain_runner::agent::Log;
+use dtrain_runner::driver::{self, Viewer, Watch};
+use dtrain_runner::launch::slurm;
+use dtrain_runner::ledger::{self as stored, Status, Summary};
+use dtrain_runner::{Ledger, Seen};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::time::Instant;
+
+/// The end of a log that is read, in bytes, and its last lines.
+const TAIL: (u64, usize) = (64 * 1024, 400);
+
+/// What is read of a trial.
+pub(super) struct Source {
+    id: TrialId,
+    /// The spools on this machine; none where the agent is elsewhere.
+    spool: Option<Spool>,
+    recorded: Recorded,
+    summaries: Vec<Summary>,
+    logs: Vec<Log>,
+    /// Which log was read, and how long it was.
+    log: Option<(usize, u64)>,
+}
+
+struct Spool {
+    viewer: Viewer,
+    watch: Watch,
+    assignments: Vec<Assignment>,
+}
+
+impl Feed<'_> {
+    /// A page of a trial.
+    pub(in crate::watch) fn trial(&mut self, id: &TrialId) -> Result<Page, Failure> {
+        // Read first: what is written meanwhile is seen twice rather than never.
+        let known = self.known(id)?;
+        let home = &self.context.home;
+        let newest = known.attempts.last().map_or(AttemptId(0), |attempt| attempt.number);
+        let offset = self.history.offset(id, newest).map_err(|error| ledger(&error))?;
+        let plan = plan(&known)?;
+        let mut trial = Trial::of(&known, expected(&plan), plan.host.hosts.get());
+        let assignments = lower(&plan, plan.best(), &launch(id));
+        let watch = Watch::of(&assignments);
+        trial.places = places(&plan, &assignments, &watch);
+        for (name, rank) in self.history.series_names(id).map_err(|error| ledger(&error))? {
+            if rank != Rank(0) {
+                continue;
+            }
+            let samples = self.history.series(id, &name, rank).map_err(|error| ledger(&error))?;
+            let curve = trial.curves.entry(name).or_default();
+            samples.iter().for_each(|sample| curve.push(sample.step, sample.value));
+        }
+        let mut recorded = Recorded::default();
+        let figures = &mut trial.figures;
+        let mut take = |seen: &Seen| {
+            if let Seen::Event(stamped) = seen {
+                figures.take(stamped);
+            }
+        };
+        recorded.show_news(&self.history, id, &mut take).map_err(|error| ledger(&error))?;
+        let is_here = !home.trial(id).elsewhere().exists() && home.trial(id).spool(newest).exists();
+        let viewer = Viewer::at(home, id, newest, offset);
+        let spool = is_here.then_some(Spool { viewer, watch, assignments });
+        let (summaries, logs) = (known.figures, Vec::new());
+        let source = Source { id: id.clone(), spool, recorded, summaries, logs, log: None };
+        (self.source, self.read_at) = (Some(Box::new(source)), Some(Instant::now()));
+        Ok(Page::Trial(Box::new(trial), Look::default()))
+    }
+
+    fn known(&self, id: &TrialId) -> Result<stored::Trial, Failure> {
+        let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
+        self.history.trial(id, &is_alive).map_err(|error| ledger(&error))
+    }
+
+    pub(super) fn spool_news(&mut self, trial: &mut Trial) -> Result<bool, Failure> {
+        let Some(source) = &mut self.source else { return Ok(false) };
+        let Some(Spool { viewer, watch, assignments }) = &mut source.spool else { return Ok(false) };
+        let mut has_any = false;
+        let mut see = |seen: &Seen| {
+            has_any = true;
+            trial.see(seen);
+            match seen {
+                Seen::Status(dtrain_runner::Status::Launching { .. }) => *watch = Watch::of(assignments),
+                Seen::Event(stamped) => {
+                    watch.note(stamped).into_iter().for_each(|status| trial.see(&Seen::Status(status)));
+                }
+                Seen::Status(_) | Seen::Fact(_) => {}
+            }
+        };
+        let read = viewer.show_news(&mut see);
+        read.map_err(|error| crate::viewer::unreadable(&trial.label, &error))?;
+        Ok(has_any)
+    }
+
+    pub(super) fn history_news(&mut self, trial: &mut Trial) -> Result<bool, Failure> {
+        let known = self.known(&trial.id)?;
+        let before = (trial.status, trial.verdict.clone(), trial.events.len());
+        trial.stands(&known);
+        let has_changed = before != (trial.status, trial.verdict.clone(), trial.events.len());
+        let Some(source) = &mut self.source else { return Ok(has_changed) };
+        if source.spool.is_none() && known.row.status == Status::Running {
+            // Its first attempt may have begun here since it was opened.
+            let newest = known.attempts.last().map_or(AttemptId(0), |attempt| attempt.number);
+            let folder = self.context.home.trial(&trial.id);
+            if !folder.elsewhere().exists() && folder.spool(newest).exists() {
+                let plan = plan(&known)?;
+                let assignments = lower(&plan, plan.best(), &launch(&trial.id));
+                let viewer = Viewer::at(&self.context.home, &trial.id, newest, 0);
+                source.spool = Some(Spool { viewer, watch: Watch::of(&assignments), assignments });
+                return Ok(true);
+            }
+        }
+        if source.spool.is_some() || source.summaries == known.figures {
+            return Ok(has_changed);
+        }
+        trial.recorded(&known.figures);
+        let figures = &mut trial.figures;
+        let mut take = |seen: &Seen| {
+            if let Seen::Event(stamped) = seen {
+                figures.take(stamped);
+            }
+        };
+        let recorded = source.recorded.show_news(&self.history, &source.id, &mut take);
+        recorded.map_err(|error| ledger(&error))?;
+        source.summaries = known.figures;
+        Ok(true)
+    }
+
+    /// Reads the end of the log that is shown, where it changed.
+    pub(super) fn log_news(&mut self, look: &mut Look) -> Result<bool, Failure> {
+        let Some(source) = &mut self.source else { return Ok(false) };
+        let nodes = slurm::nodes(&self.context.home).into_iter().map(|(_, home)| home);
+        let homes = std::iter::once(self.context.home.clone()).chain(nodes);
+        let mut logs: Vec<Log> = homes
+            .filter(|home| home.trial(&source.id).logs().exists())
+            .filter_map(|home| driver::logs(&home, &source.id).ok())
+            .flatten()
+            .collect();
+        // Of the newest attempt first.
+        logs.sort_by_key(|log| {
+            log.of.map_or((1, u64::MAX, 0), |(attempt, rank)| (0, u64::MAX - attempt.0, rank.0))
+        });
+        let names: Vec<String> = logs
+            .iter()
+            .map(|log| match log.of {
+                Some((attempt, rank)) => format!("rank {rank}, attempt {attempt}"),
+                None => "the agent".to_owned(),
+            })
+            .collect();
+        let has_more = look.logs != names;
+        (look.logs, source.logs) = (names, logs);
+        look.log = look.log.min(look.logs.len().saturating_sub(1));
+        let Some(log) = source.logs.get(look.log) else { return Ok(has_more) };
+        let unreadable = |error: std::io::Error| {
+            let text = format!("cannot read {}", log.path.display());
+            Failure::new(Exit::Infrastructure, text).cause(error.to_string())
+        };
+        let mut file = File::open(&log.path).map_err(unreadable)?;
+        let length = file.metadata().map_err(unreadable)?.len();
+        if source.log == Some((look.log, length)) {
+            return Ok(has_more);
+        }
+        source.log = Some((look.log, length));
+        let from = length.saturating_sub(TAIL.0);
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(from)).map_err(unreadable)?;
+        file.take(TAIL.0).read_to_end(&mut bytes).map_err(unreadable)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let mut lines: Vec<String> = text.lines().skip(usize::from(from > 0)).map(str::to_owned).collect();
+        look.lines = lines.split_off(lines.len().saturating_sub(TAIL.1));
+        Ok(true)
+    }
+}
+
+fn launch(trial: &TrialId) -> Launch {
+    let (attempt, checkpoints) = (AttemptId(1), std::path::PathBuf::new());
+    Launch { trial: trial.clone(), attempt, checkpoints, resume: None, spent_seconds: 0.0 }
+}
+
+/// For each rank the number of its kind of work, and its host.
+fn places(plan: &Plan, assignments: &[Assignment], watch: &Watch) -> Vec<(u32, String)> {
+    let host = |assignment: &Assignment| {
+        let host = plan.recipe.cluster.hosts.get(assignment.placement.host as usize);
+        host.map_or_else(|| format!("host {}", assignment.placement.host), |host| host.address.clone())
+    };
+    watch.work().iter().copied().zip(assignments.iter().map(host)).collect()
+}

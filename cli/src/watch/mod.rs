@@ -1,0 +1,153 @@
+//! A screen that shows what runs: a model folded from what was seen, a view of it, and a loop that feeds both.
+
+mod app;
+mod feed;
+mod model;
+mod screen;
+mod view;
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use app::{App, Ask, Page};
+use dtrain_protocol::TrialId;
+use dtrain_runner::ledger::History;
+use feed::Feed;
+use screen::{Screen, Signalled, failure};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use view::Ink;
+
+/// Shortest time between two drawings.
+const DRAW: Duration = Duration::from_millis(100);
+
+/// What is watched first.
+pub(crate) enum First {
+    Trial(TrialId),
+    Study(String),
+    List,
+}
+
+/// Shows pages until the user leaves.
+pub(crate) fn run(context: &Context, history: History, first: &First) -> Outcome {
+    let mut feed = Feed::new(context, history);
+    let page = match first {
+        First::Trial(id) => feed.trial(id)?,
+        First::Study(name) => feed.study(name)?,
+        First::List => feed.list()?,
+    };
+    let mut app = App::new(page);
+    let mut screen = Screen::take()?;
+    show(context, &mut feed, &mut app, &mut screen)?;
+    drop(screen);
+    // What is being stopped stops also when nobody watches it.
+    Ok(Exit::Done)
+}
+
+fn show(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Screen) -> Result<(), Failure> {
+    let mut stopping: Option<Child> = None;
+    let (mut has_changed, mut drawn_at, mut read_at) = (true, None::<Instant>, Instant::now());
+    loop {
+        match screen.signalled() {
+            Some(Signalled::End) => return Ok(()),
+            Some(Signalled::Suspend) => {
+                screen.suspend()?;
+                has_changed = true;
+            }
+            Some(Signalled::Resumed) => {
+                screen.again()?;
+                has_changed = true;
+            }
+            Some(Signalled::Resized) => {
+                screen.clear()?;
+                has_changed = true;
+            }
+            None => {}
+        }
+        if read_at.elapsed() >= feed.pause() {
+            read_at = Instant::now();
+            has_changed |= feed.news(app.page_mut())?;
+            if let Some(message) = stopping.as_mut().and_then(refused) {
+                (stopping, app.message, has_changed) = (None, Some(message), true);
+            }
+        }
+        let until_drawn = drawn_at.map_or(Duration::ZERO, |at| DRAW.saturating_sub(at.elapsed()));
+        if has_changed && until_drawn.is_zero() {
+            draw(context, app, screen)?;
+            (has_changed, drawn_at) = (false, Some(Instant::now()));
+            continue;
+        }
+        let until_read = feed.pause().saturating_sub(read_at.elapsed());
+        let pause = if has_changed { until_drawn.min(until_read) } else { until_read };
+        for key in screen.keys(pause)? {
+            (has_changed, drawn_at) = (true, None);
+            let Some(ask) = app.key(key) else { continue };
+            match ask {
+                Ask::Quit => return Ok(()),
+                Ask::Suspend => screen.suspend()?,
+                Ask::Redraw => screen.clear()?,
+                Ask::Stop(trial) => stopping = Some(stop(context, &trial)?),
+                Ask::Log => {
+                    feed.news(app.page_mut())?;
+                }
+                Ask::OpenTrial(trial) => open(app, feed.trial(&trial)),
+                Ask::OpenStudy(name) => open(app, feed.study(&name)),
+                Ask::Back => {
+                    app.pages.pop();
+                    *app.page_mut() = feed.again(app.page())?;
+                }
+            }
+        }
+    }
+}
+
+fn open(app: &mut App, page: Result<Page, Failure>) {
+    match page {
+        Ok(page) => app.pages.push(page),
+        Err(failure) => app.message = Some(failure.message().to_owned()),
+    }
+}
+
+fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Failure> {
+    let style = context.out.style();
+    let is_console = std::env::var_os("TERM").is_some_and(|term| term == "linux");
+    let ink = Ink {
+        is_coloured: style.paint.is_coloured(),
+        // The console of Linux has no braille.
+        is_ascii: style.is_ascii || is_console,
+        now_ms: style.now_ms,
+    };
+    let drawn = screen.terminal.draw(|frame| view::draw(app, ink, frame.buffer_mut()));
+    drawn.map(|_| ()).map_err(|error| failure(&error))
+}
+
+/// Runs `dtrain stop` in a process of its own, which writes down how the trial ends, whether or not somebody still watches.
+fn stop(context: &Context, trial: &TrialId) -> Result<Child, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(Exit::Infrastructure, "cannot run `dtrain stop`").cause(error.to_string())
+    };
+    let program = std::env::current_exe().map_err(failed)?;
+    Command::new(program)
+        .arg("--state")
+        .arg(context.home.path())
+        .args(["--quiet", "stop", &trial.0])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(failed)
+}
+
+/// Why `dtrain stop` did not stop a trial; none while it runs, and where it did.
+fn refused(stopping: &mut Child) -> Option<String> {
+    let status = stopping.try_wait().ok()??;
+    if status.success() {
+        return None;
+    }
+    let mut said = String::new();
+    let read = stopping.stderr.as_mut().map(|stderr| stderr.read_to_string(&mut said));
+    let first = said.lines().next().filter(|_| matches!(read, Some(Ok(_))))?;
+    Some(first.to_owned())
+}

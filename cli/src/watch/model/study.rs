@@ -1,0 +1,196 @@
+//! What is known of a study: its trials, and which is best.
+
+use crate::commands::tune::why;
+use dtrain_planner::tune::{Source, StudyEvent};
+use dtrain_protocol::TrialId;
+use dtrain_runner::ledger::{Status, TrialRow, Tried};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A study.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Study {
+    pub(crate) name: String,
+    /// Metric that is optimised.
+    pub(crate) metric: String,
+    /// Whether more is better.
+    pub(crate) is_max: bool,
+    /// What is searched.
+    pub(crate) searched: Vec<String>,
+    /// Steps of a trial.
+    pub(crate) steps: Option<u64>,
+    /// Trials that may run at the same time.
+    pub(crate) slots: Option<u64>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A trial in one line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    /// Number in its study, from 1.
+    pub(crate) number: Option<u64>,
+    /// What was tried, in the order of what is searched.
+    pub(crate) values: Vec<String>,
+    /// Why these values.
+    pub(crate) source: String,
+    /// Whether it waits for others, and may go on.
+    pub(crate) is_paused: bool,
+    /// Why it was not trained.
+    pub(crate) refused: Option<String>,
+    pub(crate) trial: Option<TrialRow>,
+    /// Its best value of the objective.
+    pub(crate) best: Option<f64>,
+    /// The newest value of the objective, or of the loss.
+    pub(crate) newest: Option<f64>,
+    /// The objective, or the loss, in a few ranges of its steps.
+    pub(crate) curve: Vec<Option<f64>>,
+}
+
+impl Row {
+    /// A trial by itself.
+    pub(crate) fn of(trial: TrialRow) -> Self {
+        Self {
+            number: None,
+            values: Vec::new(),
+            source: String::new(),
+            is_paused: false,
+            refused: None,
+            best: trial.best,
+            newest: trial.loss,
+            trial: Some(trial),
+            curve: Vec::new(),
+        }
+    }
+
+    /// A trial of a study; `trial` is none where it was refused, or deleted since.
+    pub(crate) fn tried(tried: &Tried, searched: &[String], trial: Option<TrialRow>) -> Self {
+        let values = match &tried.json["values"] {
+            Value::Array(values) => values.iter().map(word).collect(),
+            Value::Object(values) => {
+                searched.iter().map(|name| values.get(name).map_or(String::new(), word)).collect()
+            }
+            _ => Vec::new(),
+        };
+        Self {
+            number: Some(tried.number + 1),
+            values,
+            source: source(&tried.json["source"]),
+            is_paused: false,
+            refused: tried.refused.clone(),
+            best: trial.as_ref().and_then(|trial| trial.best),
+            newest: trial.as_ref().and_then(|trial| trial.loss),
+            trial,
+            curve: Vec::new(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Option<Status> {
+        self.trial.as_ref().map(|trial| trial.status)
+    }
+
+    pub(crate) fn id(&self) -> Option<&TrialId> {
+        self.trial.as_ref().map(|trial| &trial.id)
+    }
+}
+
+impl Study {
+    /// A study as the history has it. What another version wrote otherwise is left out.
+    pub(crate) fn of(name: &str, json: &Value) -> Self {
+        let recipe = if json["settled"].is_object() { &json["settled"] } else { &json["recipe"] };
+        let metric = recipe["objective"]["metric"].as_str().unwrap_or("valid.loss").to_owned();
+        let goal = recipe["objective"]["goal"].as_str();
+        let dimensions =
+            json["study"]["space"]["dimensions"].as_array().or(json["study"]["space"].as_array());
+        let searched = dimensions.into_iter().flatten();
+        Self {
+            name: name.to_owned(),
+            is_max: goal.map_or(metric.contains("accuracy"), |goal| goal == "max"),
+            metric,
+            searched: searched.filter_map(|one| one["name"].as_str().map(str::to_owned)).collect(),
+            steps: json["steps"].as_u64(),
+            slots: recipe["cluster"]["slots"].as_u64(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Takes note of what happened in the study: which trials are paused.
+    pub(crate) fn happened(&mut self, events: &[Value]) {
+        for event in events {
+            // What another version wrote otherwise is left out.
+            let (trial, is_paused) = match StudyEvent::deserialize(event) {
+                Ok(StudyEvent::Paused { trial, .. }) => (trial, true),
+                Ok(StudyEvent::Resumed { trial } | StudyEvent::Ended { trial, .. }) => (trial, false),
+                Ok(StudyEvent::Launched { .. } | StudyEvent::Reported { .. }) | Err(_) => continue,
+            };
+            if let Some(row) = self.rows.iter_mut().find(|row| row.number == Some(trial + 1)) {
+                row.is_paused = is_paused;
+            }
+        }
+    }
+
+    /// The row with the best value, of those that were trained to their end; of all, where none was.
+    pub(crate) fn best(&self) -> Option<(&Row, f64)> {
+        let of = |ended: bool| {
+            let rows = self.rows.iter().filter(move |row| !ended || row.status() == Some(Status::Completed));
+            let found = rows.filter_map(|row| Some((row, row.best.filter(|best| best.is_finite())?)));
+            found.reduce(|one, other| {
+                let is_better = if self.is_max { other.1 > one.1 } else { other.1 < one.1 };
+                if is_better { other } else { one }
+            })
+        };
+        of(true).or_else(|| of(false))
+    }
+
+    /// Trials that run.
+    pub(crate) fn running(&self) -> usize {
+        self.rows.iter().filter(|row| row.status() == Some(Status::Running)).count()
+    }
+}
+
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(word) => word.clone(),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(real) if real != 0.0 && (real.abs() < 1e-2 || real.abs() >= 1e5) => format!("{real:.2e}"),
+            Some(real) => format!("{real:.4}").trim_end_matches('0').trim_end_matches('.').to_owned(),
+            None => number.to_string(),
+        },
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// Why values were proposed, in words; empty where another version said so.
+fn source(json: &Value) -> String {
+    serde_json::from_value(json.clone()).map_or(String::new(), |source: Source| why(&source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_study_is_read_leniently() {
+        let kept = json!({
+            "format": 1, "steps": 30,
+            "settled": { "objective": { "metric": "valid.accuracy" }, "cluster": { "slots": 4 } },
+            "study": { "space": [{ "name": "train.learning_rate", "scale": {} }] },
+        });
+        let study = Study::of("a-tune-1", &kept);
+        assert!(study.is_max);
+        assert_eq!((study.slots, study.steps), (Some(4), Some(30)));
+        assert_eq!(study.searched, ["train.learning_rate"]);
+        let unknown = Study::of("b", &json!({ "format": 9 }));
+        assert_eq!((unknown.metric.as_str(), unknown.searched.len()), ("valid.loss", 0));
+    }
+
+    #[test]
+    fn values_are_told_in_few_characters() {
+        let words = [json!(0.00384), json!(0.25), json!(32), json!("bf16"), json!(0.020_400_001)]
+            .map(|value| word(&value));
+        assert_eq!(words, ["3.84e-3", "0.25", "32", "bf16", "0.0204"]);
+        assert_eq!(source(&json!({ "model": { "improvement": 0.172_91 } })), "expected improvement 0.17291");
+        assert_eq!(source(&json!("sobol")), "space-filling");
+    }
+}

@@ -1,0 +1,389 @@
+//! What is known of one trial: a fold over what was seen, and over what the history has.
+
+use super::series::Series;
+use crate::render::figures::{Expected, Figures};
+use crate::render::number::{loss, seconds};
+use crate::render::show::{ended, why};
+use crate::render::table::Tone;
+use dtrain_protocol::{Event, Failure, Rank, Stamped, TrialId};
+use dtrain_runner::ledger::{self, Status, Summary};
+use dtrain_runner::{Fact, Point, Seen, Status as About};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Events that are kept.
+const EVENTS: usize = 500;
+
+/// Share of a new step in the moving averages of a rank.
+const SHARE: f64 = 0.1;
+
+/// How much longer than the middle of its like a straggler computes.
+const SLOW: f64 = 1.3;
+
+/// Steps of a rank before it can be a straggler.
+const STEPS: u64 = 20;
+
+/// Phases of a step, by their series, in the order of a step.
+pub(crate) const PHASES: [&str; 6] = [
+    "data_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "communication_seconds",
+    "bubble_seconds",
+    "optimizer_seconds",
+];
+
+/// What is known of a trial.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial {
+    pub(crate) id: TrialId,
+    pub(crate) label: String,
+    pub(crate) study: Option<String>,
+    pub(crate) status: Status,
+    /// How it ended, in words.
+    pub(crate) verdict: Option<String>,
+    pub(crate) layout: String,
+    pub(crate) hosts: u32,
+    /// What the plan promised.
+    pub(crate) expected: Expected,
+    /// Tokens or samples per second that the plan promised.
+    pub(crate) rate: Option<f64>,
+    /// Bytes of the heaviest rank that the plan promised.
+    pub(crate) memory: Option<u64>,
+    /// Metric that is optimised.
+    pub(crate) objective: String,
+    pub(crate) started_ms: Option<u64>,
+    pub(crate) attempt: u64,
+    pub(crate) figures: Figures,
+    /// Metrics of the whole trial by name.
+    pub(crate) curves: BTreeMap<String, Series>,
+    pub(crate) ranks: BTreeMap<u32, RankFigures>,
+    /// For each rank a number that those share who do the same work, and the host it is on.
+    pub(crate) places: Vec<(u32, String)>,
+    pub(crate) events: VecDeque<Line>,
+    /// Time of the newest event of a rank, for facts that have none.
+    pub(in crate::watch) heard_ms: u64,
+}
+
+/// Figures of a rank: moving averages over about ten steps, and the newest memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RankFigures {
+    pub(crate) steps: u64,
+    pub(crate) step: Option<f64>,
+    /// As [`PHASES`] has them.
+    pub(crate) phases: [f64; 6],
+    pub(crate) memory: f64,
+    /// Weights, gradients, moments of the optimizer.
+    pub(crate) held: [f64; 3],
+    pub(crate) sent: f64,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Milliseconds since the Unix epoch.
+    pub(crate) at_ms: u64,
+    pub(crate) tone: Tone,
+    pub(crate) text: String,
+}
+
+impl RankFigures {
+    /// Seconds that it computes in a step: what others wait for.
+    pub(crate) fn compute(&self) -> f64 {
+        self.phases[0] + self.phases[1] + self.phases[2] + self.phases[5]
+    }
+
+    fn take(&mut self, key: &str, value: f64) {
+        let is_first = self.steps == 0;
+        let average = |old: f64| if is_first { value } else { old + (value - old) * SHARE };
+        match key {
+            "step_seconds" if value > 0.0 => {
+                self.step = Some(self.step.map_or(value, average));
+            }
+            "memory_bytes" => self.memory = value,
+            "weights_bytes" => self.held[0] = value,
+            "gradients_bytes" => self.held[1] = value,
+            "optimizer_bytes" => self.held[2] = value,
+            "sent_bytes" => self.sent = average(self.sent),
+            _ => {
+                if let Some(phase) = PHASES.iter().position(|name| *name == key) {
+                    self.phases[phase] = average(self.phases[phase]);
+                }
+            }
+        }
+    }
+}
+
+impl Trial {
+    /// A trial of which nothing is known.
+    #[cfg(test)]
+    pub(crate) fn new(label: &str, objective: &str) -> Self {
+        Self {
+            id: TrialId("01J".into()),
+            label: label.into(),
+            study: None,
+            status: Status::Created,
+            verdict: None,
+            layout: "one rank".into(),
+            hosts: 1,
+            expected: Expected {
+                steps: 0,
+                limit: None,
+                step_seconds: None,
+                unit: "samples",
+                metric: objective.into(),
+            },
+            rate: None,
+            memory: None,
+            objective: objective.into(),
+            started_ms: None,
+            attempt: 0,
+            figures: Figures::default(),
+            curves: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            places: Vec::new(),
+            events: VecDeque::new(),
+            heard_ms: 0,
+        }
+    }
+
+    /// What the history has of a trial; `expected` is what its plan promised.
+    pub(crate) fn of(known: &ledger::Trial, expected: Expected, hosts: u32) -> Self {
+        let row = &known.row;
+        let mut trial = Self {
+            id: row.id.clone(),
+            label: row.label.clone(),
+            study: row.study.clone(),
+            status: row.status,
+            verdict: None,
+            layout: row.layout.clone(),
+            hosts,
+            expected,
+            rate: known.predicted.tokens_per_second,
+            memory: known.predicted.memory_bytes,
+            objective: row.objective.clone(),
+            started_ms: row.started_ms,
+            attempt: 0,
+            figures: Figures::default(),
+            curves: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            places: Vec::new(),
+            events: VecDeque::new(),
+            heard_ms: row.created_ms,
+        };
+        trial.stands(known);
+        trial.summaries(&known.figures);
+        trial
+    }
+
+    /// Takes over how the trial stands, and the facts that the history has with their times.
+    pub(crate) fn stands(&mut self, known: &ledger::Trial) {
+        self.status = known.row.status;
+        self.started_ms = known.row.started_ms;
+        self.verdict = known.verdict.as_ref().map(why);
+        for attempt in &known.attempts {
+            self.attempt = self.attempt.max(attempt.number.0);
+            let from = attempt.from.map_or(String::new(), |step| format!(" from step {step}"));
+            self.tell(attempt.started_ms, Tone::Plain, format!("attempt {} launched{from}", attempt.number));
+            if let (Some(how), Some(at_ms)) = (&attempt.ended, attempt.ended_ms) {
+                self.attempt_ended(at_ms, attempt.number.0, how);
+            }
+        }
+        for saved in &known.checkpoints {
+            self.figures.saved = self.figures.saved.max(Some(saved.step));
+            match &saved.refused {
+                None => self.tell(saved.at_ms, Tone::Good, durable(saved.step.0)),
+                Some(reason) => {
+                    let text = format!("the checkpoint at step {} cannot be used: {reason}", saved.step);
+                    self.tell(saved.at_ms, Tone::Bad, text);
+                }
+            }
+        }
+        if let (Some(verdict), Some(at_ms)) = (&self.verdict, known.row.ended_ms) {
+            self.tell(at_ms, Tone::Bold, format!("the trial is over: {verdict}"));
+        }
+    }
+
+    /// Takes over what the history says of each rank, on average.
+    fn summaries(&mut self, summaries: &[Summary]) {
+        let value = |summary: &Summary| {
+            if summary.key.ends_with("_seconds") { summary.mean } else { summary.last }
+        };
+        for summary in summaries {
+            if let Some(value) = value(summary) {
+                self.ranks.entry(summary.rank.0).or_default().take(&summary.key, value);
+            }
+        }
+        for summary in summaries.iter().filter(|summary| summary.key == "step_seconds") {
+            self.ranks.entry(summary.rank.0).or_default().steps = summary.points;
+        }
+        self.ranks.retain(|_, rank| rank.steps > 0);
+    }
+
+    /// Takes note of the newest points that the history has, where no rank is heard.
+    pub(crate) fn recorded(&mut self, summaries: &[Summary]) {
+        for summary in summaries {
+            let Some(value) = summary.last else { continue };
+            let rank = summary.rank;
+            let newest = self.curves.get(&summary.key).and_then(Series::newest);
+            if rank != Rank(0) || newest.is_none_or(|(step, _)| summary.last_step > step) {
+                self.figure(&summary.key, rank, summary.last_step, value);
+            }
+        }
+        for summary in summaries.iter().filter(|summary| summary.key == "step_seconds") {
+            self.ranks.entry(summary.rank.0).or_default().steps = summary.points;
+        }
+    }
+
+    /// Takes note of one thing seen.
+    pub(crate) fn see(&mut self, seen: &Seen) {
+        match seen {
+            Seen::Event(stamped) => self.event(stamped),
+            Seen::Fact(Fact::AttemptEnded { attempt, ended }) => {
+                self.attempt_ended(self.heard_ms, attempt.0, ended);
+            }
+            Seen::Fact(Fact::CheckpointDurable { step, .. }) => {
+                self.figures.saved = Some(*step);
+                self.tell(self.heard_ms, Tone::Good, durable(step.0));
+            }
+            Seen::Fact(_) => {}
+            Seen::Status(status) => self.status(status),
+        }
+    }
+
+    fn event(&mut self, stamped: &Stamped) {
+        self.heard_ms = stamped.at_ms;
+        self.figures.take(stamped);
+        for Point { rank, key, step, value, .. } in ledger::points_of(stamped) {
+            self.figure(&key, rank, step, value);
+        }
+        match &stamped.event {
+            Event::Step(_) => self.ranks.entry(stamped.rank.0).or_default().steps += 1,
+            Event::Ready { step, device, .. } if stamped.rank == Rank(0) => {
+                self.tell(stamped.at_ms, Tone::Plain, format!("training from step {step} on {device}"));
+            }
+            Event::SaveFailed { step, reason, .. } => {
+                let text =
+                    format!("rank {}: the checkpoint at step {step} was not saved: {reason}", stamped.rank);
+                self.tell(stamped.at_ms, Tone::Bad, text);
+            }
+            Event::Failed(failure) => {
+                let failure = match failure {
+                    Failure::Command { code, signal, .. } => {
+                        Failure::Command { code: *code, signal: *signal, last: Vec::new() }
+                    }
+                    other => other.clone(),
+                };
+                self.tell(stamped.at_ms, Tone::Bad, format!("rank {}: {failure}", stamped.rank));
+            }
+            Event::Ready { .. }
+            | Event::Listening(_)
+            | Event::Validated { .. }
+            | Event::Metrics { .. }
+            | Event::Saved { .. }
+            | Event::Finished { .. } => {}
+        }
+    }
+
+    fn status(&mut self, status: &About) {
+        let at_ms = self.heard_ms;
+        match status {
+            About::Launching { attempt, .. } => self.attempt = self.attempt.max(attempt.0),
+            About::CommitFailed { step, reason } => {
+                self.tell(at_ms, Tone::Bad, format!("the checkpoint at step {step} was not kept: {reason}"));
+            }
+            About::LossLeapt { step, loss: now, usual } => {
+                let text = format!("loss spike at step {step}: from {} to {}", loss(*usual), loss(*now));
+                self.tell(at_ms, Tone::Notice, text);
+            }
+            About::Slow { rank, seconds: own, usual } => {
+                let (own, usual) = (seconds(*own), seconds(*usual));
+                let text =
+                    format!("rank {rank} is a straggler: {own} of compute per step, {usual} on its like");
+                self.tell(at_ms, Tone::Notice, text);
+            }
+            About::RecordSkipped { at, reason } => {
+                self.tell(at_ms, Tone::Bad, format!("the record at byte {at} cannot be read: {reason}"));
+            }
+            About::SpoolDamaged { offset, reason, .. } => {
+                let text = format!("the record of the ranks is damaged at byte {offset}: {reason}");
+                self.tell(at_ms, Tone::Bad, text);
+            }
+            // Only the controller knows of these; what comes of them is a fact.
+            _ => {}
+        }
+    }
+
+    fn figure(&mut self, key: &str, rank: Rank, step: u64, value: f64) {
+        self.ranks.entry(rank.0).or_default().take(key, value);
+        if rank == Rank(0) {
+            self.curves.entry(key.to_owned()).or_default().push(step, value);
+        }
+    }
+
+    fn attempt_ended(&mut self, at_ms: u64, attempt: u64, how: &dtrain_runner::Ended) {
+        let is_good = matches!(how, dtrain_runner::Ended::Finished(_));
+        let tone = if is_good { Tone::Plain } else { Tone::Bad };
+        self.tell(at_ms, tone, format!("attempt {attempt} {}", ended(how)));
+    }
+
+    /// Adds an event, unless it is known.
+    fn tell(&mut self, at_ms: u64, tone: Tone, text: String) {
+        if self.events.iter().any(|known| known.text == text) {
+            return;
+        }
+        let after = self.events.iter().rposition(|known| known.at_ms <= at_ms).map_or(0, |at| at + 1);
+        self.events.insert(after, Line { at_ms, tone, text });
+        if self.events.len() > EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    /// The host of a rank.
+    pub(crate) fn host(&self, rank: u32) -> Option<&str> {
+        self.places.get(rank as usize).map(|(_, host)| host.as_str())
+    }
+
+    /// How much longer each rank computes than the middle one of those that do the same work; empty where that is not known.
+    pub(crate) fn slowness(&self) -> BTreeMap<u32, f64> {
+        let mut alike: BTreeMap<u32, Vec<(u32, f64)>> = BTreeMap::new();
+        for (rank, figures) in &self.ranks {
+            if let Some((work, _)) = self.places.get(*rank as usize).filter(|_| figures.steps >= STEPS) {
+                alike.entry(*work).or_default().push((*rank, figures.compute()));
+            }
+        }
+        let mut found = BTreeMap::new();
+        for mut ranks in alike.into_values().filter(|ranks| ranks.len() > 1) {
+            ranks.sort_by(|one, other| one.1.total_cmp(&other.1));
+            let usual = ranks[(ranks.len() - 1) / 2].1;
+            found.extend(ranks.into_iter().filter(|_| usual > 0.0).map(|(rank, own)| (rank, own / usual)));
+        }
+        found
+    }
+
+    /// Whether a rank is so slow that the others wait for it.
+    pub(crate) fn is_straggler(slowness: f64) -> bool {
+        slowness > SLOW
+    }
+
+    /// Metrics to choose from, each with the one that is drawn over it: what is optimised first, then the loss, then by name.
+    pub(crate) fn metrics(&self) -> Vec<(String, Option<String>)> {
+        let over = |name: &str| Some(format!("valid.{name}")).filter(|over| self.curves.contains_key(over));
+        let is_own =
+            |name: &str| name.strip_prefix("valid.").is_none_or(|base| !self.curves.contains_key(base));
+        let objective = self.objective.strip_prefix("valid.").unwrap_or(&self.objective);
+        let place = |name: &str| match name.strip_prefix("valid.").unwrap_or(name) {
+            base if base == objective => 0,
+            "loss" => 1,
+            _ if name.starts_with("system.") || name.starts_with("gpu.") => 3,
+            _ => 2,
+        };
+        let mut names: Vec<&String> = self.curves.keys().filter(|name| is_own(name)).collect();
+        names.retain(|name| !matches!(name.as_str(), "elapsed"));
+        names.sort_by_key(|name| (place(name), (*name).clone()));
+        names.into_iter().map(|name| (name.clone(), over(name))).collect()
+    }
+}
+
+fn durable(step: u64) -> String {
+    format!("checkpoint at step {step} saved")
+}

@@ -1,0 +1,154 @@
+//! The terminal while a page is on it: taken, lent to a shell, given back whatever happens.
+
+use crate::failure::{Exit, Failure};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
+use std::io::{self, Stdout, stdin, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The terminal, which is given back when this is dropped.
+pub(super) struct Screen {
+    pub(super) terminal: Terminal<CrosstermBackend<Stdout>>,
+    signals: Signals,
+}
+
+/// Signals that came since they were last asked for.
+struct Signals {
+    end: Arc<AtomicBool>,
+    suspend: Arc<AtomicBool>,
+    resumed: Arc<AtomicBool>,
+    resized: Arc<AtomicBool>,
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signalled {
+    End,
+    Suspend,
+    /// The program was stopped, and somebody else may have written to the terminal.
+    Resumed,
+    Resized,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub(super) fn take() -> Result<Self, Failure> {
+        let signals = Signals::listen().map_err(|error| failure(&error))?;
+        // A panic is told on a terminal that can show it.
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            give_back();
+            tell(panic);
+        }));
+        enter().map_err(|error| failure(&error))?;
+        let terminal = Terminal::new(CrosstermBackend::new(stdout())).map_err(|error| failure(&error))?;
+        Ok(Self { terminal, signals })
+    }
+
+    /// The signal that came, if any.
+    pub(super) fn signalled(&self) -> Option<Signalled> {
+        let came = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
+        if came(&self.signals.end) {
+            Some(Signalled::End)
+        } else if came(&self.signals.suspend) {
+            Some(Signalled::Suspend)
+        } else {
+            let resumed = came(&self.signals.resumed).then_some(Signalled::Resumed);
+            resumed.or_else(|| came(&self.signals.resized).then_some(Signalled::Resized))
+        }
+    }
+
+    /// Waits for keys, at most so long; a signal ends the wait. `Err` when the terminal is gone.
+    pub(super) fn keys(&self, pause: Duration) -> Result<Vec<KeyEvent>, Failure> {
+        let stdin = stdin();
+        let mut found = [PollFd::new(&stdin, PollFlags::IN)];
+        let pause = Timespec::try_from(pause).ok();
+        match poll(&mut found, pause.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(error) => return Err(failure(&error.into())),
+        }
+        // Read, it would be read for ever.
+        if found[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Err(failure(&io::Error::other("it is gone")));
+        }
+        let mut keys = Vec::new();
+        while event::poll(Duration::ZERO).map_err(|error| failure(&error))? {
+            match event::read().map_err(|error| failure(&error))? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => keys.push(key),
+                _ => {}
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Gives the terminal back, stops this program until a shell lets it go on, and takes the terminal again.
+    pub(super) fn suspend(&mut self) -> Result<(), Failure> {
+        give_back();
+        // SIGSTOP cannot be caught, so that it stops us here.
+        kill_process(getpid(), Signal::STOP).map_err(|error| failure(&error.into()))?;
+        self.again()
+    }
+
+    /// Takes the terminal again, and forgets what is on it.
+    pub(super) fn again(&mut self) -> Result<(), Failure> {
+        self.signals.resumed.store(false, Ordering::SeqCst);
+        enter().map_err(|error| failure(&error))?;
+        self.clear()
+    }
+
+    /// Forgets what is on the terminal. It does not ask where the cursor is, as `Terminal::clear` does: not every terminal answers.
+    pub(super) fn clear(&mut self) -> Result<(), Failure> {
+        let size = self.terminal.size().map_err(|error| failure(&error))?;
+        self.terminal.resize(size.into()).map_err(|error| failure(&error))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let [end, suspend, resumed, resized]: [Arc<AtomicBool>; 4] = Default::default();
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&end))?;
+        }
+        // A terminal that is gone has nothing to be given back to, and whoever reads it reads on for ever.
+        let code = Exit::Detached.code().into();
+        signal_hook::flag::register_conditional_shutdown(SIGHUP, code, Arc::new(AtomicBool::new(true)))?;
+        signal_hook::flag::register(SIGTSTP, Arc::clone(&suspend))?;
+        signal_hook::flag::register(SIGCONT, Arc::clone(&resumed))?;
+        signal_hook::flag::register(SIGWINCH, Arc::clone(&resized))?;
+        Ok(Self { end, suspend, resumed, resized })
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen, Hide)
+}
+
+/// Gives the terminal back. One that is gone needs nothing.
+fn give_back() {
+    drop(execute!(stdout(), Show, LeaveAlternateScreen));
+    drop(disable_raw_mode());
+}
+
+pub(super) fn failure(error: &io::Error) -> Failure {
+    Failure::new(Exit::Infrastructure, "cannot use the terminal").cause(error.to_string())
+}

@@ -1,0 +1,100 @@
+//! Draws the page on top into a buffer. It reads nothing but what it is given.
+
+mod chart;
+mod ink;
+mod lists;
+mod ranks;
+mod trial;
+
+pub(crate) use ink::Ink;
+
+use super::app::{App, Page};
+use crate::render::table::Tone;
+use ink::Canvas;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+/// Smallest terminal: columns and lines.
+const LEAST: (u16, u16) = (40, 12);
+
+/// Keys of every page.
+const HELP: [(&str, &str); 10] = [
+    ("arrows, j k", "select a line, scroll a pane"),
+    ("Enter", "open; enlarge a pane"),
+    ("Esc", "back"),
+    ("Tab", "next pane of a trial"),
+    ("m M", "next, previous metric"),
+    ("l", "log; left and right: of which rank"),
+    ("s", "stop a trial after its step; asks"),
+    ("Ctrl-L", "draw again"),
+    ("q d", "quit; trials keep running"),
+    ("?", "this help"),
+];
+
+/// Draws the page on top.
+pub(crate) fn draw(app: &App, ink: Ink, buffer: &mut Buffer) {
+    let area = buffer.area;
+    let mut canvas = Canvas { buffer, ink };
+    if area.width < LEAST.0 || area.height < LEAST.1 {
+        let (wide, high) = LEAST;
+        let found = format!("this terminal is {}x{};", area.width, area.height);
+        canvas.write(area, (0, 0), &found, ink.tone(Tone::Plain));
+        canvas.write(area, (0, 1), &format!("dtrain watch needs {wide}x{high}"), ink.tone(Tone::Plain));
+        canvas.write(area, (0, 2), "q quits", ink.tone(Tone::Dim));
+        return;
+    }
+    let page = Rect { height: area.height - 1, ..area };
+    match app.page() {
+        Page::Trial(trial, look) => trial::draw(&mut canvas, page, trial, look),
+        Page::Study(study, cursor) => lists::study(&mut canvas, page, study, *cursor),
+        Page::List(list, cursor) => lists::list(&mut canvas, page, list, *cursor),
+    }
+    foot(&mut canvas, area, app);
+    if app.has_help {
+        help(&mut canvas, page);
+    }
+}
+
+/// The last line: a question, a message, or what keys there are.
+fn foot(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
+    let last = area.height - 1;
+    if let Some((_, label)) = &app.stop {
+        let text =
+            format!("stop {label} after this step and a checkpoint? y stops it, any other key does not");
+        let short = format!("stop {label}? y stops it");
+        let text = if text.chars().count() > usize::from(area.width) { short } else { text };
+        canvas.write(area, (0, last), &text, canvas.ink.tone(Tone::Notice));
+        return;
+    }
+    if let Some(message) = &app.message {
+        canvas.write(area, (0, last), message, canvas.ink.tone(Tone::Notice));
+        return;
+    }
+    let back = if app.pages.len() > 1 { "Esc back  " } else { "" };
+    let keys = match app.page() {
+        Page::Trial(..) => format!("q quit  {back}Tab pane  m metric  l log  s stop  Enter enlarge  ? help"),
+        Page::Study(..) | Page::List(..) => format!("q quit  {back}Enter open  s stop  ? help"),
+    };
+    canvas.write(area, (0, last), &keys, canvas.ink.tone(Tone::Dim));
+}
+
+fn help(canvas: &mut Canvas<'_>, page: Rect) {
+    let lines = u16::try_from(HELP.len()).unwrap_or(0) + 1;
+    let width = page.width.min(56);
+    let height = lines.min(page.height);
+    let area =
+        Rect { x: page.x + (page.width - width) / 2, y: page.y + (page.height - height) / 2, width, height };
+    let blank = " ".repeat(usize::from(width));
+    for y in 0..height {
+        canvas.write(area, (0, y), &blank, canvas.ink.tone(Tone::Plain));
+        canvas.buffer.set_style(Rect { y: area.y + y, height: 1, ..area }, ratatui::style::Style::reset());
+    }
+    let below = canvas.title(area, "KEYS (any key closes)", false);
+    for (y, (keys, does)) in (0u16..).zip(HELP) {
+        canvas.write(below, (1, y), keys, canvas.ink.tone(Tone::Bold));
+        canvas.write(below, (14, y), does, canvas.ink.tone(Tone::Plain));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+use super::*;
+use crate::render::figures::Expected;
+use crate::render::history::tests::row;
+use crate::watch::app::{Ask, Cursor, Look, Pane};
+use crate::watch::model::list::{List, Searched};
+use crate::watch::model::study::{Row, Study};
+use crate::watch::model::trial::Trial;
+use dtrain_protocol::{
+    AttemptId, Event, Failure, HeldBytes, PhaseTimes, Rank, Stamped, StepFigures, StepId, StopReason, TrialId,
+};
+use dtrain_runner::ledger::{Status, Tried};
+use dtrain_runner::{Ended, Fact, Seen, Status as About};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::{Color, Modifier};
+use serde_json::json;
+
+const START: u64 = 1_700_000_000_000;
+
+fn ink() -> Ink {
+    Ink { is_coloured: true, is_ascii: false, now_ms: START + 100_000 }
+}
+
+fn said(rank: u32, step: u64, event: Event) -> Seen {
+    let at_ms = START + step * 370;
+    Seen::Event(Stamped { attempt: AttemptId(1), rank: Rank(rank), sequence: step, at_ms, event })
+}
+
+/// A trial on two hosts at its hundredth step of three hundred; rank 2 computes half as long again as the others.
+fn trial() -> Trial {
+    let mut trial = Trial {
+        id: TrialId("01J9ZQ6W3M0000000000000000".into()),
+        label: "quickstart-1".into(),
+        study: None,
+        status: Status::Running,
+        verdict: None,
+        layout: "data 4".into(),
+        hosts: 2,
+        expected: Expected {
+            steps: 300,
+            limit: None,
+            step_seconds: Some(0.156),
+            unit: "tokens",
+            metric: "valid.loss".into(),
+        },
+        rate: Some(26_300.0),
+        memory: Some(109 << 20),
+        objective: "valid.loss".into(),
+        started_ms: Some(START),
+        ..empty()
+    };
+    trial.places =
+        [(0, "a"), (0, "a"), (0, "b"), (0, "b")].map(|(work, host)| (work, host.to_owned())).into();
+    for step in 1..=100u64 {
+        for rank in 0..4 {
+            let slow = if rank == 2 { 1.5 } else { 1.0 };
+            let times = PhaseTimes {
+                step: 0.37,
+                data: 0.004 * slow,
+                forward: 0.06 * slow,
+                backward: 0.12 * slow,
+                communication: 0.18 - (slow - 1.0) * 0.18,
+                bubble: 0.0,
+                optimizer: 0.006 * slow,
+                ..PhaseTimes::default()
+            };
+            let figures = StepFigures {
+                step: StepId(step),
+                loss: 2.0 + 3.0 / (1.0 + step as f64 / 12.0),
+                gradient_norm: Some(1.0),
+                learning_rate: 1e-3,
+                elapsed: None,
+                noise: None,
+                tokens: 4096,
+                times,
+                memory_bytes: 214 << 20,
+                sent_bytes: 1 << 20,
+                held: HeldBytes { weights: 40 << 20, gradients: 20 << 20, optimizer: 80 << 20 },
+            };
+            trial.see(&said(rank, step, Event::Step(figures)));
+        }
+        if step % 25 == 0 {
+            let loss = 2.1 + 3.0 / (1.0 + step as f64 / 12.0);
+            trial.see(&said(0, step, Event::Validated { step: StepId(step), loss, accuracy: Some(0.36) }));
+        }
+    }
+    let (attempt, step) = (AttemptId(1), StepId(100));
+    trial.see(&Seen::Fact(Fact::CheckpointDurable { attempt, step, folder: "f".into() }));
+    let slow = About::Slow { rank: Rank(2), seconds: 0.285, usual: 0.19 };
+    trial.see(&Seen::Status(slow));
+    trial.see(&Seen::Status(About::LossLeapt { step, loss: 9.0, usual: 2.3 }));
+    let failure = Failure::Infrastructure { host: Some("b".into()), detail: "no route to host".into() };
+    trial.see(&Seen::Fact(Fact::AttemptEnded { attempt, ended: Ended::Lost(failure) }));
+    trial
+}
+
+/// A trial of which nothing is known.
+fn empty() -> Trial {
+    Trial::new("tiny-1", "valid.loss")
+}
+
+fn study() -> Study {
+    let kept = json!({
+        "steps": 30,
+        "settled": { "objective": { "metric": "valid.loss" }, "cluster": { "slots": 2 } },
+        "study": { "space": [{ "name": "train.learning_rate" }, { "name": "train.batch" }] },
+    });
+    let mut study = Study::of("gpt-tune-1", &kept);
+    let sources =
+        [json!("given"), json!("sobol"), json!("sobol"), json!({ "model": { "improvement": 0.1729 } })];
+    let status = [Status::Completed, Status::Pruned, Status::OutOfMemory, Status::Running];
+    for (number, (source, status)) in (0u64..).zip(sources.into_iter().zip(status)) {
+        let values = json!([0.0006 * (number + 1) as f64, 32]);
+        let tried =
+            Tried { number, json: json!({ "values": values, "source": source }), trial: None, refused: None };
+        let best = Some(4.7 - number as f64 / 10.0).filter(|_| status != Status::OutOfMemory);
+        let known = dtrain_runner::ledger::TrialRow {
+            best,
+            step: 30,
+            ..row(&format!("gpt-{}", number + 3), status, 60)
+        };
+        let mut row = Row::tried(&tried, &study.searched, Some(known));
+        row.curve = (1..=12).map(|x| Some(8.0 / f64::from(x))).collect();
+        study.rows.push(row);
+    }
+    let refused = Some("error: no layout fits".to_owned());
+    let tried =
+        Tried { number: 4, json: json!({ "values": [0.1, 64], "source": "random" }), trial: None, refused };
+    study.rows.push(Row::tried(&tried, &study.searched, None));
+    study.happened(&[json!({ "launched": { "trial": 1, "values": [], "source": "sobol" } })]);
+    study
+}
+
+fn list() -> List {
+    let mut trials: Vec<Row> =
+        [row("gpt-small-12", Status::Running, 7300), row("mnist-cnn-3", Status::Running, 65)]
+            .map(Row::of)
+            .into();
+    trials[0].curve = (1..=12).map(|x| Some(8.0 / f64::from(x))).collect();
+    let studies = vec![Searched { name: "gpt-tune-1".into(), tried: 5, running: 1, ended: 4 }];
+    List { trials, studies, is_running: true }
+}
+
+fn drawn(app: &App, (width, height): (u16, u16), ink: Ink) -> Buffer {
+    let mut terminal =
+        ratatui::Terminal::new(ratatui::backend::TestBackend::new(width, height)).expect("a buffer");
+    terminal.draw(|frame| draw(app, ink, frame.buffer_mut())).expect("drawn");
+    terminal.backend().buffer().clone()
+}
+
+/// The text of a buffer.
+fn text(buffer: &Buffer) -> String {
+    let width = usize::from(buffer.area.width);
+    let lines =
+        buffer.content.chunks(width).map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>());
+    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// Below the text, what of each line is not plain.
+fn with_styles(buffer: &Buffer) -> String {
+    let mut page = text(buffer);
+    for (y, line) in buffer.content.chunks(usize::from(buffer.area.width)).enumerate() {
+        let mut from = 0;
+        let mut runs = Vec::new();
+        for x in 1..=line.len() {
+            let style = |x: usize| (line[x].fg, line[x].modifier);
+            if x == line.len() || style(x) != style(from) {
+                let (colour, modifier) = style(from);
+                let is_plain = colour == Color::Reset && modifier.is_empty();
+                let is_blank = line[from..x].iter().all(|cell| cell.symbol() == " ")
+                    && !modifier.contains(Modifier::REVERSED);
+                if !is_plain && !is_blank {
+                    runs.push(format!("{from}-{} {colour:?} {modifier:?}", x - 1));
+                }
+                from = x;
+            }
+        }
+        page += &format!("{y}: {}\n", runs.join(", "));
+    }
+    page
+}
+
+fn pages() -> [(&'static str, App); 4] {
+    let mut help = App::new(Page::Trial(Box::new(trial()), Look::default()));
+    help.has_help = true;
+    [
+        ("trial", App::new(Page::Trial(Box::new(trial()), Look::default()))),
+        ("study", App::new(Page::Study(Box::new(study()), Cursor { at: 3 }))),
+        ("list", App::new(Page::List(list(), Cursor::default()))),
+        ("help", help),
+    ]
+}
+
+#[test]
+fn pages_are_drawn_for_small_and_large_terminals() {
+    for (name, app) in pages() {
+        for size in [(80, 24), (160, 48), (40, 12)] {
+            let (width, height) = size;
+            let plain = drawn(&app, size, Ink { is_coloured: false, ..ink() });
+            insta::assert_snapshot!(format!("{name}_{width}x{height}"), text(&plain));
+            assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+        }
+        insta::assert_snapshot!(format!("{name}_colour"), with_styles(&drawn(&app, (80, 24), ink())));
+        let ascii = drawn(&app, (80, 24), Ink { is_ascii: true, is_coloured: false, ..ink() });
+        assert!(text(&ascii).is_ascii(), "{}", text(&ascii));
+    }
+}
+
+#[test]
+fn every_size_is_drawn_and_a_small_terminal_says_so() {
+    for (_, app) in pages() {
+        for size in [(1, 1), (39, 12), (40, 11), (41, 13), (109, 20), (110, 12), (300, 90)] {
+            let page = text(&drawn(&app, size, ink()));
+            assert_eq!(
+                page.contains("dtrain watch needs 40x12"),
+                size.0 == 39 || size.1 == 11,
+                "{size:?}: {page}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_trial_of_which_nothing_is_known_yet_is_drawn() {
+    let app = App::new(Page::Trial(Box::new(empty()), Look::default()));
+    let page = text(&drawn(&app, (80, 24), ink()));
+    assert!(page.contains("tiny-1") && page.contains("no step yet"), "{page}");
+}
+
+#[test]
+fn the_rank_that_the_others_wait_for_is_marked() {
+    let trial = trial();
+    let slow: Vec<u32> = trial
+        .slowness()
+        .into_iter()
+        .filter(|(_, slow)| Trial::is_straggler(*slow))
+        .map(|(rank, _)| rank)
+        .collect();
+    assert_eq!(slow, [2]);
+    let done = Seen::Fact(Fact::AttemptEnded {
+        attempt: AttemptId(2),
+        ended: Ended::Finished(StopReason::Complete),
+    });
+    let mut again = trial.clone();
+    again.see(&done);
+    again.see(&done);
+    assert_eq!(again.events.len(), trial.events.len() + 1, "what is told twice is shown once");
+}
+
+fn press(app: &mut App, code: KeyCode) -> Option<Ask> {
+    app.key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+#[test]
+fn keys_choose_metrics_panes_and_logs() {
+    let mut app = App::new(Page::Trial(Box::new(trial()), Look::default()));
+    let page = |app: &App| text(&drawn(app, (80, 24), ink()));
+    assert!(page(&app).contains("loss 2.32") && page(&app).contains("valid.loss 2.42"), "{}", page(&app));
+    press(&mut app, KeyCode::Char('m'));
+    assert!(page(&app).contains("backward_seconds"), "{}", page(&app));
+    press(&mut app, KeyCode::Char('M'));
+    assert!(page(&app).contains("valid.loss 2.42"));
+    assert_eq!(press(&mut app, KeyCode::Char('l')), Some(Ask::Log));
+    assert!(page(&app).contains("no log is on this machine"), "{}", page(&app));
+    press(&mut app, KeyCode::Esc);
+    assert!(page(&app).contains("EVENTS"));
+    press(&mut app, KeyCode::Enter);
+    assert!(!page(&app).contains("RANKS"), "a pane has the screen: {}", page(&app));
+    press(&mut app, KeyCode::Esc);
+    press(&mut app, KeyCode::Tab);
+    let Page::Trial(_, look) = app.page() else { panic!("a trial") };
+    assert_eq!((look.pane, look.is_large), (Pane::Ranks, false));
+}
+
+#[test]
+fn only_yes_stops_a_trial_and_only_one_that_runs() {
+    let mut app = App::new(Page::Trial(Box::new(trial()), Look::default()));
+    assert_eq!(press(&mut app, KeyCode::Char('s')), None);
+    assert!(text(&drawn(&app, (80, 24), ink())).contains("stop quickstart-1"));
+    assert_eq!(press(&mut app, KeyCode::Char('q')), None, "any other key");
+    assert!(app.stop.is_none());
+    press(&mut app, KeyCode::Char('s'));
+    assert_eq!(press(&mut app, KeyCode::Char('y')), Some(Ask::Stop(trial().id)));
+    let ended = Trial { status: Status::Completed, ..trial() };
+    let mut app = App::new(Page::Trial(Box::new(ended), Look::default()));
+    press(&mut app, KeyCode::Char('s'));
+    assert!(app.stop.is_none() && app.message.is_some());
+    assert_eq!(press(&mut app, KeyCode::Char('q')), Some(Ask::Quit));
+}
+
+#[test]
+fn enter_opens_what_is_selected() {
+    let mut app = App::new(Page::List(list(), Cursor::default()));
+    assert_eq!(press(&mut app, KeyCode::Enter), Some(Ask::OpenStudy("gpt-tune-1".into())));
+    press(&mut app, KeyCode::Char('j'));
+    assert!(matches!(press(&mut app, KeyCode::Enter), Some(Ask::OpenTrial(_))));
+    assert_eq!(press(&mut app, KeyCode::Esc), None, "there is no page before");
+    app.pages.push(Page::Study(Box::new(study()), Cursor { at: 4 }));
+    assert_eq!(press(&mut app, KeyCode::Enter), None, "a refused trial has no page");
+    assert_eq!(press(&mut app, KeyCode::Esc), Some(Ask::Back));
+    let control = |c| KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL);
+    assert_eq!(app.key(control('c')), Some(Ask::Quit));
+    assert_eq!(app.key(control('z')), Some(Ask::Suspend));
+}

@@ -1,0 +1,189 @@
+//! Trials in the formats of other tools: tables, and the files that TensorBoard, MLflow and W&B read.
+//!
+//! A series is written whole and, where the format can, bit for bit. What is written appears under its name only when it is
+//! complete; until then its name begins with a dot and ends with `.partial`.
+
+mod mlflow;
+mod names;
+mod parquet;
+mod place;
+pub mod prometheus;
+mod protobuf;
+mod runs;
+mod tables;
+mod tensorboard;
+mod text;
+mod wandb;
+
+pub use text::about;
+
+use crate::fact::LedgerError;
+use crate::ledger::{History, Trial};
+use dtrain_protocol::TrialId;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A header line, then one line for each point.
+    Csv,
+    /// One JSON object on each line: for each trial one about it, then one for each point. A value that is not finite is a
+    /// text: `"NaN"`, `"inf"`, `"-inf"`.
+    JsonLines,
+    /// One row for each point; what is known of the trials is JSON in the metadata of the file.
+    Parquet,
+    /// A folder of event files, with a folder for each trial.
+    TensorBoard,
+    /// A SQLite file that MLflow opens as its tracking store.
+    MlFlow,
+    /// A folder of offline runs, for `wandb sync`.
+    Wandb,
+}
+
+/// Which points of a trial with several attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempts {
+    /// Those of every attempt, overlaps included.
+    All,
+    /// One for each step: where attempts overlap, that of the last.
+    Last,
+}
+
+/// Which trials, and what of them.
+pub struct Request<'a> {
+    /// Where their points are.
+    pub history: &'a History,
+    /// The trials, in the order in which they are written.
+    pub trials: Vec<Trial>,
+    /// Only series of these keys; `None` for all.
+    pub keys: Option<BTreeSet<String>>,
+    /// Which points.
+    pub attempts: Attempts,
+    /// Whether what an earlier export wrote is replaced.
+    pub force: bool,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Written {
+    /// The file, or the folder with the runs.
+    pub path: PathBuf,
+    /// The parts of it, one or more for each trial.
+    pub runs: Vec<WrittenRun>,
+}
+
+/// What was written of a trial, or of one attempt of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WrittenRun {
+    /// The trial.
+    pub trial: TrialId,
+    /// What the other tool calls it.
+    pub name: String,
+    /// Where it is, or what it is called there.
+    pub place: String,
+    /// Its series.
+    pub series: u64,
+    /// Its points.
+    pub points: u64,
+}
+
+/// How many series of how many were written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Advance {
+    /// So many …
+    pub series: u64,
+    /// … of these, with so many points.
+    pub of: u64,
+    /// Points written.
+    pub points: u64,
+}
+
+/// Why trials could not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The history could not be read.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// It would overwrite something.
+    #[error("{0} exists already")]
+    Exists(String),
+    /// A file could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A database of MLflow could not be written.
+    #[error("cannot write {}", path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// A file is no store of MLflow.
+    #[error("{} has no table `{table}`, so it is not a tracking store of MLflow", path.display())]
+    NoStore {
+        /// The file.
+        path: PathBuf,
+        /// The missing table.
+        table: &'static str,
+    },
+}
+
+impl Format {
+    /// Which points are written where nobody says: tables have a column for the attempt, runs of other tools have none.
+    pub fn attempts(self) -> Attempts {
+        match self {
+            Self::Csv | Self::JsonLines | Self::Parquet => Attempts::All,
+            Self::TensorBoard | Self::MlFlow | Self::Wandb => Attempts::Last,
+        }
+    }
+}
+
+/// Writes trials to `to`: a file, or the folder that the runs are put into.
+pub fn export(
+    request: &Request<'_>,
+    format: Format,
+    to: &Path,
+    watch: &mut dyn FnMut(Advance),
+) -> Result<Written, ExportError> {
+    let runs = match format {
+        Format::Csv | Format::JsonLines | Format::Parquet => tables::file(request, format, to, watch),
+        Format::TensorBoard => tensorboard::folders(request, to, watch),
+        Format::MlFlow => mlflow::database(request, to, watch),
+        Format::Wandb => wandb::folders(request, to, watch),
+    }?;
+    Ok(Written { path: to.to_path_buf(), runs })
+}
+
+/// Writes trials as lines of text to somebody who reads: [`Format::Csv`], or otherwise [`Format::JsonLines`].
+pub fn print(
+    request: &Request<'_>,
+    format: Format,
+    to: &mut dyn Write,
+    watch: &mut dyn FnMut(Advance),
+) -> Result<(), ExportError> {
+    tables::lines(request, format, to, watch).map(drop)
+}
+
+/// The keys of all series of these trials.
+pub fn keys(history: &History, trials: &[Trial]) -> Result<BTreeSet<String>, LedgerError> {
+    let mut keys = BTreeSet::new();
+    for trial in trials {
+        keys.extend(history.series_names(&trial.row.id)?.into_iter().map(|(key, _)| key));
+    }
+    Ok(keys)
+}
+
+/// A count of points or series.
+fn counted(count: usize) -> u64 {
+    count as u64
+}

@@ -1,0 +1,131 @@
+//! Structures in Thrift's compact protocol.
+
+/// Types of fields.
+const I32: u8 = 5;
+const I64: u8 = 6;
+const BINARY: u8 = 8;
+const LIST: u8 = 9;
+const STRUCT: u8 = 12;
+
+/// A structure that is being written; its fields come in the order of their numbers.
+#[derive(Clone, Default)]
+pub(super) struct Struct {
+    bytes: Vec<u8>,
+    last: u16,
+}
+
+impl Struct {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn int32(self, field: u16, value: i64) -> Self {
+        let mut all = self.field(field, I32);
+        zigzag(&mut all.bytes, value);
+        all
+    }
+
+    /// A size of type i32.
+    pub(super) fn size(self, field: u16, value: usize) -> Self {
+        self.int32(field, i64::try_from(value).unwrap_or(i64::MAX))
+    }
+
+    pub(super) fn int64(self, field: u16, value: usize) -> Self {
+        let mut all = self.field(field, I64);
+        zigzag(&mut all.bytes, i64::try_from(value).unwrap_or(i64::MAX));
+        all
+    }
+
+    pub(super) fn text(self, field: u16, value: &str) -> Self {
+        let mut all = self.field(field, BINARY);
+        binary(&mut all.bytes, value);
+        all
+    }
+
+    pub(super) fn inner(self, field: u16, value: &Self) -> Self {
+        let mut all = self.field(field, STRUCT);
+        all.bytes.extend(value.finish());
+        all
+    }
+
+    pub(super) fn structs(self, field: u16, values: &[Self]) -> Self {
+        let mut all = self.list(field, STRUCT, values.len());
+        for value in values {
+            all.bytes.extend(value.finish());
+        }
+        all
+    }
+
+    pub(super) fn ints(self, field: u16, values: &[i64]) -> Self {
+        let mut all = self.list(field, I32, values.len());
+        for value in values {
+            zigzag(&mut all.bytes, *value);
+        }
+        all
+    }
+
+    pub(super) fn texts(self, field: u16, values: &[&str]) -> Self {
+        let mut all = self.list(field, BINARY, values.len());
+        for value in values {
+            binary(&mut all.bytes, value);
+        }
+        all
+    }
+
+    /// The bytes, with the mark of the end.
+    pub(super) fn finish(&self) -> Vec<u8> {
+        [&self.bytes[..], &[0]].concat()
+    }
+
+    fn field(mut self, field: u16, kind: u8) -> Self {
+        // No structure of Parquet that is written here skips more than fifteen numbers.
+        let ahead = (field - self.last).to_le_bytes()[0];
+        self.bytes.push(ahead << 4 | kind);
+        self.last = field;
+        self
+    }
+
+    fn list(self, field: u16, kind: u8, length: usize) -> Self {
+        let mut all = self.field(field, LIST);
+        match u8::try_from(length) {
+            Ok(length) if length < 15 => all.bytes.push(length << 4 | kind),
+            _ => {
+                all.bytes.push(0xf0 | kind);
+                varint(&mut all.bytes, length as u64);
+            }
+        }
+        all
+    }
+}
+
+fn binary(bytes: &mut Vec<u8>, text: &str) {
+    varint(bytes, text.len() as u64);
+    bytes.extend(text.as_bytes());
+}
+
+fn zigzag(bytes: &mut Vec<u8>, value: i64) {
+    varint(bytes, ((value << 1) ^ (value >> 63)).cast_unsigned());
+}
+
+pub(super) fn varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value.to_le_bytes()[0]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_structure_has_the_bytes_of_the_compact_protocol() {
+        let inner = Struct::new().int32(1, -1).text(4, "ab");
+        assert_eq!(inner.finish(), b"\x15\x01\x38\x02ab\0");
+        let outer = Struct::new().int64(2, 300).structs(3, &[inner]).ints(5, &[0, 8]).texts(6, &["x"]);
+        assert_eq!(outer.finish(), b"\x26\xd8\x04\x19\x1c\x15\x01\x38\x02ab\0\x29\x25\0\x10\x19\x18\x01x\0");
+        let many = Struct::new().ints(1, &[1; 16]).finish();
+        assert_eq!(&many[..3], [0x19, 0xf5, 16]);
+    }
+}

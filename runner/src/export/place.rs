@@ -1,0 +1,151 @@
+//! Files and folders that appear under their names only when they are whole.
+
+use super::ExportError;
+use crate::durable::sync_folder;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Failure to write `path`.
+pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> ExportError {
+    move |source| ExportError::Write { path: path.to_path_buf(), source }
+}
+
+/// Where something is while it is written: beside its place, as `.NAME.partial`.
+pub(super) fn partial(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.partial"))
+}
+
+/// `Err` when there is something that may not be replaced.
+pub(super) fn is_free(path: &Path, force: bool) -> Result<(), ExportError> {
+    match path.symlink_metadata() {
+        Ok(_) if !force => Err(ExportError::Exists(path.display().to_string())),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(at(path)(error)),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Writes a file.
+pub(super) fn file<T>(
+    path: &Path,
+    force: bool,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, ExportError>,
+) -> Result<T, ExportError> {
+    is_free(path, force)?;
+    if path.is_dir() {
+        return Err(at(path)(ErrorKind::IsADirectory.into()));
+    }
+    let folder = folder_of(path);
+    fs::create_dir_all(folder).map_err(at(folder))?;
+    let partial = partial(path);
+    let work = || {
+        let mut file = BufWriter::new(File::create(&partial).map_err(at(&partial))?);
+        let done = write(&mut file)?;
+        file.flush().and_then(|()| file.get_ref().sync_all()).map_err(at(&partial))?;
+        fs::rename(&partial, path).and_then(|()| sync_folder(folder)).map_err(at(path))?;
+        Ok(done)
+    };
+    let done = work();
+    if done.is_err() {
+        drop(fs::remove_file(&partial));
+    }
+    done
+}
+
+/// Writes a folder; `fill` is given an empty one.
+pub(super) fn folder<T>(
+    path: &Path,
+    force: bool,
+    fill: impl FnOnce(&Path) -> Result<T, ExportError>,
+) -> Result<T, ExportError> {
+    is_free(path, force)?;
+    let (partial, above) = (partial(path), folder_of(path));
+    let old = partial.with_extension("replaced");
+    let work = || {
+        for rest in [&partial, &old] {
+            remove(rest).map_err(at(rest))?;
+        }
+        fs::create_dir_all(&partial).map_err(at(&partial))?;
+        let done = fill(&partial)?;
+        sync_folder(&partial).map_err(at(&partial))?;
+        match fs::rename(path, &old) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(at(path)(error)),
+            Ok(()) | Err(_) => {}
+        }
+        fs::rename(&partial, path).and_then(|()| sync_folder(above)).map_err(at(path))?;
+        Ok(done)
+    };
+    let done = work();
+    drop(remove(if done.is_ok() { &old } else { &partial }));
+    done
+}
+
+/// A new file in a folder that is being filled; it is on disk when this returns.
+pub(super) fn inner(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), ExportError> {
+    let work = || {
+        let mut file = BufWriter::new(File::create_new(path)?);
+        write(&mut file)?;
+        file.flush()?;
+        file.get_ref().sync_all()
+    };
+    work().map_err(at(path))
+}
+
+/// Removes a file or a folder, if it is there.
+fn remove(path: &Path) -> io::Result<()> {
+    let gone = match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match gone {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        gone => gone,
+    }
+}
+
+/// The folder of `path`; `.` for a bare name.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_replaced_without_force_and_nothing_is_left_of_what_failed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join("new/run");
+        let put = |text: &str| {
+            let text = text.to_owned();
+            move |folder: &Path| inner(&folder.join("a"), |file| file.write_all(text.as_bytes()))
+        };
+        folder(&path, false, put("one")).expect("room");
+        assert!(matches!(folder(&path, false, put("two")), Err(ExportError::Exists(_))));
+        let failed = folder(&path, true, |folder| {
+            put("three")(folder)?;
+            Err::<(), _>(ExportError::Exists("something else".into()))
+        });
+        assert!(failed.is_err());
+        assert_eq!(fs::read_to_string(path.join("a")).expect("kept"), "one");
+        folder(&path, true, put("four")).expect("room");
+        assert_eq!(fs::read_to_string(path.join("a")).expect("replaced"), "four");
+        let left: Vec<_> = fs::read_dir(root.path().join("new")).expect("a folder").collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+
+        let path = root.path().join("table");
+        let put = |text: &'static str| {
+            move |to: &mut BufWriter<File>| to.write_all(text.as_bytes()).map_err(at(Path::new("")))
+        };
+        file(&path, false, put("one")).expect("room");
+        assert!(matches!(file(&path, false, put("two")), Err(ExportError::Exists(_))));
+        file(&path, true, put("three")).expect("room");
+        assert_eq!(fs::read_to_string(&path).expect("replaced"), "three");
+        assert!(file(root.path(), true, put("four")).is_err(), "a folder is not replaced by a file");
+    }
+}

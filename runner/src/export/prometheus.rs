@@ -1,0 +1,257 @@
+//! The state of trials in the text format of Prometheus (version 0.0.4).
+
+use crate::ledger::{Status, Summary, Trial};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The media type of [`text`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Name and value of a label.
+type Label<'a> = (&'a str, String);
+
+/// The page: how many trials have which status, and how each of `trials` stands at `now_ms`.
+pub fn text(counts: &BTreeMap<Status, u64>, trials: &[Trial], now_ms: u64) -> String {
+    let mut page = Page::default();
+    page.family("dtrain_trials", "gauge", "Trials of the history by status.");
+    for status in Status::ALL {
+        let count = counts.get(&status).copied().unwrap_or(0);
+        page.sample(&[("status", word(status))], exact(count));
+    }
+    for family in FAMILIES {
+        page.family(family.name, family.kind, family.help);
+        for trial in trials {
+            let of = ("trial", trial.row.label.clone());
+            (family.write)(trial, now_ms, &mut |labels, value| {
+                let labels: Vec<_> = std::iter::once(of.clone()).chain(labels).collect();
+                page.sample(&labels, value);
+            });
+        }
+    }
+    page.text
+}
+
+/// A metric of every trial.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    write: fn(&Trial, u64, Put<'_, '_>),
+}
+
+/// Takes the labels of a sample besides the trial, and its value.
+type Put<'a, 'b> = &'a mut (dyn FnMut(Vec<Label<'static>>, f64) + 'b);
+
+const FAMILIES: [Family; 14] = [
+    Family {
+        name: "dtrain_trial_info",
+        kind: "gauge",
+        help: "1; what is known of the trial is in the labels.",
+        write: |trial, _, put| {
+            let row = &trial.row;
+            let study = row.study.clone().unwrap_or_default();
+            let labels = [("id", row.id.0.clone()), ("recipe", row.recipe.clone()), ("study", study)];
+            put(labels.into_iter().chain([("layout", row.layout.clone())]).collect(), 1.0);
+        },
+    },
+    Family {
+        name: "dtrain_trial_status",
+        kind: "gauge",
+        help: "1 for the status that the trial has, 0 for the others.",
+        write: |trial, _, put| {
+            for status in Status::ALL {
+                put(vec![("status", word(status))], f64::from(u8::from(status == trial.row.status)));
+            }
+        },
+    },
+    Family {
+        name: "dtrain_trial_step",
+        kind: "gauge",
+        help: "Steps completed. Falls when the trial continues from an older checkpoint.",
+        write: |trial, _, put| {
+            let steps = trial.figures.iter().map(|figure| figure.last_step).filter(|step| *step < EPOCH);
+            put(Vec::new(), exact(steps.fold(trial.row.step, u64::max)));
+        },
+    },
+    Family {
+        name: "dtrain_trial_loss",
+        kind: "gauge",
+        help: "The newest training loss.",
+        write: |trial, _, put| {
+            if let Some(loss) = figure(trial, "loss") {
+                put(Vec::new(), last(loss));
+            }
+        },
+    },
+    Family {
+        name: "dtrain_trial_objective",
+        kind: "gauge",
+        help: "The best value of the objective so far.",
+        write: |trial, _, put| {
+            if let Some(best) = trial.row.best {
+                put(vec![("metric", trial.row.objective.clone())], best);
+            }
+        },
+    },
+    Family {
+        name: "dtrain_trial_tokens_per_second",
+        kind: "gauge",
+        help: "Tokens per second of the newest step, over all ranks.",
+        write: |trial, _, put| {
+            if let Some(speed) = figure(trial, "tokens_per_second") {
+                put(Vec::new(), last(speed));
+            }
+        },
+    },
+    Family {
+        name: "dtrain_trial_attempts_total",
+        kind: "counter",
+        help: "Launches of the trial.",
+        write: |trial, _, put| put(Vec::new(), exact(trial.attempts.len() as u64)),
+    },
+    Family {
+        name: "dtrain_trial_started_timestamp_seconds",
+        kind: "gauge",
+        help: "When the trial was launched, in seconds since the Unix epoch.",
+        write: |trial, _, put| {
+            if let Some(at_ms) = trial.row.started_ms {
+                put(Vec::new(), exact(at_ms) / 1000.0);
+            }
+        },
+    },
+    Family {
+        name: "dtrain_trial_checkpoints",
+        kind: "gauge",
+        help: "Committed checkpoints that count.",
+        write: |trial, _, put| {
+            let count = trial.checkpoints.iter().filter(|checkpoint| checkpoint.refused.is_none()).count();
+            put(Vec::new(), exact(count as u64));
+        },
+    },
+    Family {
+        name: "dtrain_trial_checkpoint_step",
+        kind: "gauge",
+        help: "Steps completed in the newest committed checkpoint.",
+        write: |trial, _, put| {
+            if let Some((step, _)) = checkpoint(trial) {
+                put(Vec::new(), exact(step));
+            }
+        },
+    },
+    Family {
+        name: "dtrain_trial_checkpoint_age_seconds",
+        kind: "gauge",
+        help: "Seconds since the newest checkpoint was committed.",
+        write: |trial, now_ms, put| {
+            if let Some((_, at_ms)) = checkpoint(trial) {
+                put(Vec::new(), exact(now_ms.saturating_sub(at_ms)) / 1000.0);
+            }
+        },
+    },
+    Family {
+        name: "dtrain_rank_memory_bytes",
+        kind: "gauge",
+        help: "Peak memory of a rank in its newest step.",
+        write: |trial, _, put| by_rank(trial, "memory_bytes", put),
+    },
+    Family {
+        name: "dtrain_rank_step_seconds",
+        kind: "gauge",
+        help: "Seconds of the newest step of a rank.",
+        write: |trial, _, put| by_rank(trial, "step_seconds", put),
+    },
+    Family {
+        name: "dtrain_metric",
+        kind: "gauge",
+        help: "The newest value of every series, by its key.",
+        write: |trial, _, put| {
+            for figure in &trial.figures {
+                put(vec![("key", figure.key.clone()), ("rank", figure.rank.to_string())], last(figure));
+            }
+        },
+    },
+];
+
+/// No training has so many steps: a larger one is a time in seconds since the Unix epoch.
+const EPOCH: u64 = 1_000_000_000;
+
+/// The series of rank 0.
+fn figure<'a>(trial: &'a Trial, key: &str) -> Option<&'a Summary> {
+    trial.figures.iter().find(|figure| figure.key == key && figure.rank.0 == 0)
+}
+
+fn by_rank(trial: &Trial, key: &str, put: Put<'_, '_>) {
+    for figure in trial.figures.iter().filter(|figure| figure.key == key) {
+        put(vec![("rank", figure.rank.to_string())], last(figure));
+    }
+}
+
+fn last(figure: &Summary) -> f64 {
+    figure.last.unwrap_or(f64::NAN)
+}
+
+/// Step and time of the newest checkpoint that counts.
+fn checkpoint(trial: &Trial) -> Option<(u64, u64)> {
+    let counts = trial.checkpoints.iter().filter(|checkpoint| checkpoint.refused.is_none());
+    counts.map(|checkpoint| (checkpoint.step.0, checkpoint.at_ms)).max()
+}
+
+fn word(status: Status) -> String {
+    status.word().replace(' ', "_")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a value of Prometheus is a double")]
+fn exact(count: u64) -> f64 {
+    count as f64
+}
+
+/// The page as it is written.
+#[derive(Default)]
+struct Page {
+    text: String,
+    family: &'static str,
+}
+
+impl Page {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        self.text += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        self.family = name;
+    }
+
+    /// A sample of the family that was begun last.
+    fn sample(&mut self, labels: &[Label<'_>], value: f64) {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let value = match value {
+            value if value.is_nan() => "NaN".to_owned(),
+            f64::INFINITY => "+Inf".to_owned(),
+            f64::NEG_INFINITY => "-Inf".to_owned(),
+            value => format!("{value:?}"),
+        };
+        // Writing to a text does not fail.
+        _ = writeln!(self.text, "{}{{{}}} {value}", self.family, labels.join(","));
+    }
+}
+
+/// The value of a label between its quotes.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped_and_numbers_that_are_not_finite_are_named() {
+        let mut page = Page::default();
+        page.family("a", "gauge", "Help.");
+        page.sample(&[("x", "\\ \" \n".into())], f64::NAN);
+        page.sample(&[], f64::NEG_INFINITY);
+        page.sample(&[], 0.1);
+        let wanted = "# HELP a Help.\n# TYPE a gauge\na{x=\"\\\\ \\\" \\n\"} NaN\na{} -Inf\na{} 0.1\n";
+        assert_eq!(page.text, wanted);
+        let page = text(&BTreeMap::from([(Status::OutOfMemory, 2)]), &[], 0);
+        assert!(page.contains("dtrain_trials{status=\"out_of_memory\"} 2.0\n"), "{page}");
+    }
+}

@@ -1,0 +1,147 @@
+//! Trials as runs of another tool, each with its series.
+
+use super::{Advance, Attempts, ExportError, Request, counted};
+use crate::ledger::{Sample, Trial};
+use dtrain_protocol::{AttemptId, Rank};
+use std::collections::BTreeMap;
+
+/// A trial, or one attempt of it.
+pub(super) struct Run<'a> {
+    pub(super) trial: &'a Trial,
+    /// The attempt, where each is a run.
+    pub(super) attempt: Option<AttemptId>,
+    pub(super) series: Vec<Series>,
+}
+
+/// One series of a run, by step.
+pub(super) struct Series {
+    pub(super) key: String,
+    pub(super) rank: Rank,
+    pub(super) samples: Vec<Sample>,
+}
+
+/// Counts what was written, and says so.
+pub(super) struct Counter<'a> {
+    advance: Advance,
+    watch: &'a mut dyn FnMut(Advance),
+}
+
+impl<'a> Counter<'a> {
+    /// For the series of a request.
+    pub(super) fn of(request: &Request<'_>, watch: &'a mut dyn FnMut(Advance)) -> Result<Self, ExportError> {
+        let mut of = 0;
+        for trial in &request.trials {
+            of += counted(request.names(trial)?.len());
+        }
+        Ok(Self { advance: Advance { of, ..Advance::default() }, watch })
+    }
+
+    /// So many series and points more.
+    pub(super) fn add(&mut self, series: usize, points: usize) {
+        self.advance.series += counted(series);
+        self.advance.points += counted(points);
+        (self.watch)(self.advance);
+    }
+}
+
+impl Request<'_> {
+    /// The series of a trial that are wanted.
+    pub(super) fn names(&self, trial: &Trial) -> Result<Vec<(String, Rank)>, ExportError> {
+        let mut names = self.history.series_names(&trial.row.id)?;
+        names.retain(|(key, _)| self.keys.as_ref().is_none_or(|keys| keys.contains(key)));
+        Ok(names)
+    }
+
+    /// The points of one series that are wanted, each with its attempt.
+    pub(super) fn points(
+        &self,
+        trial: &Trial,
+        key: &str,
+        rank: Rank,
+    ) -> Result<Vec<(AttemptId, Sample)>, ExportError> {
+        let attempts = self.history.series_by_attempt(&trial.row.id, key, rank)?;
+        let all = attempts
+            .into_iter()
+            .flat_map(|(attempt, samples)| samples.into_iter().map(move |sample| (attempt, sample)));
+        Ok(match self.attempts {
+            Attempts::All => all.collect(),
+            Attempts::Last => {
+                let by_step: BTreeMap<u64, _> = all.map(|point| (point.1.step, point)).collect();
+                by_step.into_values().collect()
+            }
+        })
+    }
+
+    /// The runs that a trial becomes: one, or one for each attempt.
+    pub(super) fn runs<'a>(&self, trial: &'a Trial) -> Result<Vec<Run<'a>>, ExportError> {
+        let mut runs = BTreeMap::new();
+        let run = |attempt| Run { trial, attempt, series: Vec::new() };
+        match self.attempts {
+            Attempts::Last => drop(runs.insert(None, run(None))),
+            Attempts::All => {
+                let numbers = trial.attempts.iter().map(|attempt| Some(attempt.number));
+                runs.extend(numbers.map(|attempt| (attempt, run(attempt))));
+            }
+        }
+        for (key, rank) in self.names(trial)? {
+            let mut by_attempt = BTreeMap::<_, Vec<Sample>>::new();
+            for (attempt, sample) in self.points(trial, &key, rank)? {
+                let of = (self.attempts == Attempts::All).then_some(attempt);
+                by_attempt.entry(of).or_default().push(sample);
+            }
+            for (attempt, samples) in by_attempt {
+                let series = Series { key: key.clone(), rank, samples };
+                runs.entry(attempt).or_insert_with(|| run(attempt)).series.push(series);
+            }
+        }
+        Ok(runs.into_values().collect())
+    }
+}
+
+impl Run<'_> {
+    /// `LABEL`, or `LABEL-attempt-2`.
+    pub(super) fn name(&self) -> String {
+        match self.attempt {
+            None => self.trial.row.label.clone(),
+            Some(attempt) => format!("{}-attempt-{attempt}", self.trial.row.label),
+        }
+    }
+
+    /// When it began and ended, in milliseconds since the Unix epoch.
+    pub(super) fn time(&self) -> (u64, Option<u64>) {
+        let attempt = self
+            .trial
+            .attempts
+            .iter()
+            .find(|attempt| Some(attempt.number) == self.attempt)
+            .map(|attempt| (attempt.started_ms, attempt.ended_ms));
+        let row = &self.trial.row;
+        attempt.unwrap_or((row.started_ms.unwrap_or(row.created_ms), row.ended_ms))
+    }
+
+    pub(super) fn points(&self) -> usize {
+        self.series.iter().map(|series| series.samples.len()).sum()
+    }
+
+    /// Hands over all points step by step: a step, and for each series that has it its number and its sample.
+    pub(super) fn each_step<E>(
+        &self,
+        mut take: impl FnMut(u64, &[(usize, Sample)]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut next = vec![0; self.series.len()];
+        let mut found = Vec::with_capacity(self.series.len());
+        loop {
+            let ahead =
+                |(series, next): (&Series, &usize)| series.samples.get(*next).map(|sample| sample.step);
+            let Some(step) = self.series.iter().zip(&next).filter_map(ahead).min() else { return Ok(()) };
+            found.clear();
+            for (number, (series, next)) in self.series.iter().zip(&mut next).enumerate() {
+                if let Some(sample) = series.samples.get(*next).filter(|sample| sample.step == step) {
+                    found.push((number, *sample));
+                    *next += 1;
+                }
+            }
+            take(step, &found)?;
+        }
+    }
+}

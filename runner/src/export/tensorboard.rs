@@ -1,0 +1,203 @@
+//! Event files of TensorBoard: a folder for each trial.
+//!
+//! A file is a sequence of records (`u64` length, masked CRC-32C of it, an `Event`, masked CRC-32C of that). Messages and field
+//! numbers: `tensorboard/compat/proto/{event,summary,tensor}.proto`, `tensorboard/plugins/hparams/plugin_data.proto`.
+//! A scalar is a `simple_value` as PyTorch's `SummaryWriter` writes it, which every reader knows: a 32-bit float.
+
+use super::names::names;
+use super::place::{self, inner};
+use super::protobuf::Message;
+use super::runs::{Counter, Run};
+use super::{Advance, Attempts, ExportError, Request, WrittenRun, counted};
+use crate::ledger::{Sample, Status};
+use serde_json::Value;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes `to/LABEL` for each trial, with `attempt-N` in it where each attempt is a run.
+pub(super) fn folders(
+    request: &Request<'_>,
+    to: &Path,
+    watch: &mut dyn FnMut(Advance),
+) -> Result<Vec<WrittenRun>, ExportError> {
+    let mut counter = Counter::of(request, watch)?;
+    // Before hours of work, not in the middle of them.
+    for trial in &request.trials {
+        place::is_free(&to.join(&trial.row.label), request.force)?;
+    }
+    let mut written = Vec::new();
+    for trial in &request.trials {
+        let label = &trial.row.label;
+        let runs = place::folder(&to.join(label), request.force, |folder| {
+            let mut written = Vec::new();
+            for run in request.runs(trial)? {
+                let (name, folder) = match run.attempt {
+                    Some(attempt) if request.attempts == Attempts::All => {
+                        (format!("{label}/attempt-{attempt}"), folder.join(format!("attempt-{attempt}")))
+                    }
+                    _ => (label.clone(), folder.to_path_buf()),
+                };
+                fs::create_dir_all(&folder).map_err(place::at(&folder))?;
+                let file = format!("events.out.tfevents.{:010}.dtrain", run.time().0 / 1000);
+                inner(&folder.join(file), |to| events(&run, to))?;
+                counter.add(run.series.len(), run.points());
+                written.push(WrittenRun {
+                    trial: trial.row.id.clone(),
+                    place: to.join(&name).display().to_string(),
+                    name,
+                    series: counted(run.series.len()),
+                    points: counted(run.points()),
+                });
+            }
+            Ok(written)
+        })?;
+        written.extend(runs);
+    }
+    Ok(written)
+}
+
+/// The events of a run: what it is, its points step by step, and how it ended.
+fn events(run: &Run<'_>, to: &mut dyn Write) -> io::Result<()> {
+    let (begun, ended) = run.time();
+    record(to, &event(begun, 0).text(3, "brain.Event:2"))?;
+    record(to, &event(begun, 0).message(5, &Message::new().message(1, &session_start(run, begun))))?;
+    for (tag, text) in texts(run) {
+        record(to, &event(begun, 0).message(5, &Message::new().message(1, &text_value(&tag, &text))))?;
+    }
+    let tags = names(&run.series, "/", |_| true);
+    run.each_step(|step, found| scalars(to, step, found, &tags))?;
+    let end =
+        Message::new().int(1, session_status(run.trial.row.status)).double(2, seconds(ended.unwrap_or(0)));
+    let end = hparams("_hparams_/session_end_info", &Message::new().message(4, &end));
+    record(to, &event(ended.unwrap_or(begun), 0).message(5, &Message::new().message(1, &end)))
+}
+
+/// The points of a step: those of the same moment are one event.
+fn scalars(to: &mut dyn Write, step: u64, found: &[(usize, Sample)], tags: &[String]) -> io::Result<()> {
+    let mut found = found.to_vec();
+    found.sort_by_key(|(_, sample)| sample.at_ms);
+    for same in found.chunk_by(|a, b| a.1.at_ms == b.1.at_ms) {
+        let mut summary = Message::new();
+        for (series, sample) in same {
+            #[expect(clippy::cast_possible_truncation, reason = "a scalar of TensorBoard has 32 bits")]
+            let value = Message::new().text(1, &tags[*series]).float(2, sample.value as f32);
+            summary = summary.message(1, &value);
+        }
+        record(to, &event(same[0].1.at_ms, step).message(5, &summary))?;
+    }
+    Ok(())
+}
+
+/// The beginning of an `Event`.
+fn event(at_ms: u64, step: u64) -> Message {
+    Message::new().double(1, seconds(at_ms)).int(2, i64::try_from(step).unwrap_or(i64::MAX))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of some thousand years are exact")]
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+/// The settings of a trial, for the table of hyperparameters. A setting without a value is left out: the plugin knows numbers,
+/// texts and truth values.
+fn session_start(run: &Run<'_>, begun: u64) -> Message {
+    let mut start = Message::new();
+    for param in &run.trial.params {
+        // `google.protobuf.Value`
+        let value = match &param.value {
+            Value::Number(number) => Message::new().double(2, number.as_f64().unwrap_or(f64::NAN)),
+            Value::String(text) => Message::new().text(3, text),
+            Value::Bool(is_set) => Message::new().int(4, i64::from(*is_set)),
+            Value::Null | Value::Array(_) | Value::Object(_) => continue,
+        };
+        start = start.message(1, &Message::new().text(1, &param.path).message(2, &value));
+    }
+    let start = start.text(4, run.name()).double(5, seconds(begun));
+    hparams("_hparams_/session_start_info", &Message::new().message(3, &start))
+}
+
+/// A `Summary.Value` for the plugin of hyperparameters: its data in the metadata, and a tensor without elements.
+fn hparams(tag: &str, data: &Message) -> Message {
+    let empty = Message::new().int(1, 1).message(2, &Message::new().message(2, &Message::new().int(1, 0)));
+    Message::new().text(1, tag).message(8, &empty).message(9, &plugin("hparams", data.bytes()))
+}
+
+/// A `SummaryMetadata`.
+fn plugin(name: &str, content: &[u8]) -> Message {
+    Message::new().message(1, &Message::new().text(1, name).text(2, content))
+}
+
+/// A `Summary.Value` for the plugin of texts: a tensor with one string (`DT_STRING` is 7), which is Markdown.
+fn text_value(tag: &str, text: &str) -> Message {
+    let shape = Message::new().message(2, &Message::new().int(1, 1));
+    let tensor = Message::new().int(1, 7).message(2, &shape).text(8, text);
+    Message::new().text(1, tag).message(8, &tensor).message(9, &plugin("text", &[]))
+}
+
+/// What is known of the trial besides numbers.
+fn texts(run: &Run<'_>) -> Vec<(String, String)> {
+    let trial = run.trial;
+    let mut about = format!("* id: {}\n* status: {}\n", trial.row.id, trial.row.status);
+    for (name, value) in &trial.tags {
+        about += &format!("* tag {name}: {value}\n");
+    }
+    let mut texts = vec![("dtrain/trial".to_owned(), about)];
+    if !trial.notes.is_empty() {
+        let notes: Vec<&str> = trial.notes.iter().map(|note| note.text.as_str()).collect();
+        texts.push(("dtrain/notes".to_owned(), notes.join("\n\n")));
+    }
+    texts
+}
+
+/// A `tensorboard.hparams.Status`: 1 is success, 2 failure, 3 running.
+fn session_status(status: Status) -> i64 {
+    match status {
+        Status::Completed => 1,
+        Status::Created | Status::Running => 3,
+        Status::Lost
+        | Status::Pruned
+        | Status::OutOfMemory
+        | Status::Diverged
+        | Status::Failed
+        | Status::Stopped => 2,
+    }
+}
+
+/// Writes one record.
+fn record(to: &mut dyn Write, event: &Message) -> io::Result<()> {
+    let length = counted(event.bytes().len()).to_le_bytes();
+    to.write_all(&length)?;
+    to.write_all(&masked(&length).to_le_bytes())?;
+    to.write_all(event.bytes())?;
+    to.write_all(&masked(event.bytes()).to_le_bytes())
+}
+
+/// The masked CRC-32C of TensorFlow's records.
+fn masked(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_the_bytes_that_tensorboard_writes() {
+        let mut bytes = Vec::new();
+        let sample = |value| Sample { step: 7, at_ms: 1500, value };
+        scalars(&mut bytes, 7, &[(0, sample(0.5))], &["loss".to_owned()]).expect("memory");
+        // `RecordWriter` of tensorboard 2.21 for this event.
+        let expected =
+            b"\x1a\0\0\0\0\0\0\0\x12\x9b\xd8\x2d\x09\0\0\0\0\0\0\xf8\x3f\x10\x07\x2a\x0d\x0a\x0b\x0a\x04loss\
+            \x15\0\0\0\x3f\x79\xe1\x8f\xbb";
+        assert_eq!(bytes, expected);
+        bytes.clear();
+        // Points of one moment are one event, of two moments two.
+        let tags = ["a", "b", "c"].map(str::to_owned);
+        let later = Sample { at_ms: 1501, ..sample(2.0) };
+        scalars(&mut bytes, 7, &[(0, sample(1.0)), (1, later), (2, sample(3.0))], &tags).expect("memory");
+        let first = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+        assert_eq!(bytes.len(), 16 + first + 16 + (first - 10), "{bytes:?}");
+    }
+}

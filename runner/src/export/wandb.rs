@@ -1,0 +1,270 @@
+//! Offline runs of W&B: a folder for each trial, as `wandb sync` uploads them.
+//!
+//! `run-ID.wandb` is a log as LevelDB's: a head of seven bytes, then blocks of 32 KiB with fragments of records. The checksum is
+//! the CRC-32 of zlib, over the kind of the fragment and its bytes. A record is a `Record` of `wandb_internal.proto`. The format is
+//! that of `wandb/sdk/internal/datastore.py`, and of `core/internal/transactionlog` in newer versions.
+
+use super::names::names;
+use super::place::{self, inner};
+use super::protobuf::Message;
+use super::runs::{Counter, Run};
+use super::{Advance, ExportError, Request, WrittenRun, counted};
+use crate::ledger::{Sample, Status};
+use serde_json::Value;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// `:W&B`, a magic number, and version 0.
+const HEAD: &[u8; 7] = b":W&B\xe1\xbe\0";
+
+/// Bytes of a block, and of the head of a fragment.
+const BLOCK: usize = 32 << 10;
+const FRAGMENT: usize = 7;
+
+/// Writes `to/offline-run-TIME-ID` for each run.
+pub(super) fn folders(
+    request: &Request<'_>,
+    to: &Path,
+    watch: &mut dyn FnMut(Advance),
+) -> Result<Vec<WrittenRun>, ExportError> {
+    let mut counter = Counter::of(request, watch)?;
+    let mut written = Vec::new();
+    for trial in &request.trials {
+        for run in request.runs(trial)? {
+            let id = id(&run);
+            let path = to.join(format!("offline-run-{}-{id}", stamp(run.time().0)));
+            place::folder(&path, request.force, |folder| {
+                // The program expects the folder of uploaded files to be there.
+                fs::create_dir_all(folder.join("files")).map_err(place::at(folder))?;
+                inner(&folder.join(format!("run-{id}.wandb")), |to| records(&run, &id, to))
+            })?;
+            counter.add(run.series.len(), run.points());
+            written.push(WrittenRun {
+                trial: trial.row.id.clone(),
+                name: run.name(),
+                place: path.display().to_string(),
+                series: counted(run.series.len()),
+                points: counted(run.points()),
+            });
+        }
+    }
+    Ok(written)
+}
+
+/// The id of a run: that of the trial in small letters, and the attempt where each is a run.
+fn id(run: &Run<'_>) -> String {
+    let id = run.trial.row.id.0.to_lowercase();
+    run.attempt.map_or(id.clone(), |attempt| format!("{id}-{attempt}"))
+}
+
+/// `20261124_194954`, in UTC.
+fn stamp(ms: u64) -> String {
+    let (days, seconds) = (ms / 86_400_000, ms / 1000 % 86_400);
+    // After Howard Hinnant, "chrono-compatible low-level date algorithms": days since 0000-03-01.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}{month:02}{day:02}_{hour:02}{minute:02}{second:02}")
+}
+
+/// The records of a run: what it is, its points step by step, its last values, and how it ended.
+fn records(run: &Run<'_>, id: &str, to: &mut dyn Write) -> io::Result<()> {
+    let mut log = Log::begin(to)?;
+    let producer = concat!("dtrain ", env!("CARGO_PKG_VERSION"));
+    log.record(21, &Message::new().message(1, &Message::new().text(1, producer).text(2, "0.0.1")))?;
+    log.record(17, &about(run, id))?;
+    let (begun, ended) = run.time();
+    let tags = names(&run.series, "/", |_| true);
+    let mut last = None;
+    run.each_step(|step, found| {
+        let at_ms = found.iter().map(|(_, sample)| sample.at_ms).max().unwrap_or(begun);
+        last = Some((step, at_ms));
+        let mut history = Message::new();
+        for (series, Sample { value, .. }) in found {
+            history = history.message(1, &item(&tags[*series], &number(*value)));
+        }
+        for (name, value) in clock(begun, step, at_ms) {
+            history = history.message(1, &item(name, &value));
+        }
+        let step = i64::try_from(step).unwrap_or(i64::MAX);
+        log.record(2, &history.message(2, &Message::new().int(1, step)))
+    })?;
+    if let Some((step, at_ms)) = last {
+        let mut summary = Message::new();
+        for (series, tag) in run.series.iter().zip(&tags) {
+            if let Some(sample) = series.samples.last() {
+                summary = summary.message(1, &item(tag, &number(sample.value)));
+            }
+        }
+        for (name, value) in clock(begun, step, at_ms) {
+            summary = summary.message(1, &item(name, &value));
+        }
+        log.record(3, &summary)?;
+    }
+    let status = run.trial.row.status;
+    if matches!(status, Status::Created | Status::Running) {
+        return Ok(());
+    }
+    let seconds = ended.unwrap_or(begun).saturating_sub(begun) / 1000;
+    let code = i64::from(status != Status::Completed);
+    log.record(18, &Message::new().int(1, code).int(2, i64::try_from(seconds).unwrap_or(i64::MAX)))
+}
+
+/// What W&B records with each row.
+fn clock(begun: u64, step: u64, at_ms: u64) -> [(&'static str, String); 3] {
+    let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
+    let runtime = seconds(at_ms.saturating_sub(begun));
+    [("_step", step.to_string()), ("_timestamp", seconds(at_ms)), ("_runtime", runtime)]
+}
+
+/// A `RunRecord`.
+fn about(run: &Run<'_>, id: &str) -> Message {
+    let trial = run.trial;
+    let mut config = Message::new();
+    for param in &trial.params {
+        let mut item = Message::new();
+        for part in param.path.split('.') {
+            item = item.text(2, part);
+        }
+        config = config.message(1, &item.text(16, param.value.to_string()));
+    }
+    let of_dtrain = [("trial", trial.row.id.0.as_str()), ("status", trial.row.status.word())];
+    for (name, value) in of_dtrain {
+        let item = Message::new().text(2, "dtrain").text(2, name);
+        config = config.message(1, &item.text(16, Value::from(value).to_string()));
+    }
+    let (begun, _) = run.time();
+    let start = Message::new()
+        .int(1, i64::try_from(begun / 1000).unwrap_or(i64::MAX))
+        .int(2, i64::try_from(begun % 1000 * 1_000_000).unwrap_or(0));
+    let project = trial.row.study.as_ref().unwrap_or(&trial.row.recipe);
+    let notes: Vec<&str> = trial.notes.iter().map(|note| note.text.as_str()).collect();
+    let mut about = Message::new().text(1, id).text(3, project).message(4, &config);
+    if run.attempt.is_some() {
+        about = about.text(6, &trial.row.label);
+    }
+    about = about.text(8, run.name()).text(9, notes.join("\n"));
+    for (name, value) in &trial.tags {
+        about = about.text(10, if value == "yes" { name.clone() } else { format!("{name}={value}") });
+    }
+    about.message(17, &start)
+}
+
+/// A `HistoryItem` or `SummaryItem`.
+fn item(name: &str, json: &str) -> Message {
+    Message::new().text(2, name).text(16, json)
+}
+
+/// A number as W&B writes it: JSON with `NaN`, `Infinity` and `-Infinity`.
+fn number(value: f64) -> String {
+    if value.is_finite() {
+        return Value::from(value).to_string();
+    }
+    let word = if value.is_nan() { "NaN" } else { "Infinity" };
+    format!("{}{word}", if value == f64::NEG_INFINITY { "-" } else { "" })
+}
+
+/// A log that is being written.
+struct Log<'a> {
+    to: &'a mut dyn Write,
+    /// Bytes so far.
+    at: usize,
+    /// Records so far.
+    records: i64,
+}
+
+impl<'a> Log<'a> {
+    fn begin(to: &'a mut dyn Write) -> io::Result<Self> {
+        to.write_all(HEAD)?;
+        Ok(Self { to, at: HEAD.len(), records: 0 })
+    }
+
+    /// Writes a `Record` with this field set.
+    fn record(&mut self, field: u32, of: &Message) -> io::Result<()> {
+        self.records += 1;
+        let record = Message::new().int(1, self.records).message(field, of);
+        self.write(record.bytes())
+    }
+
+    fn write(&mut self, record: &[u8]) -> io::Result<()> {
+        let (mut rest, mut is_first) = (record, true);
+        loop {
+            let mut left = BLOCK - self.at % BLOCK;
+            if left < FRAGMENT {
+                self.put(&[0; FRAGMENT][..left])?;
+                left = BLOCK;
+            }
+            let (part, after) = rest.split_at(rest.len().min(left - FRAGMENT));
+            let kind = match (is_first, after.is_empty()) {
+                (true, true) => 1_u8,
+                (true, false) => 2,
+                (false, false) => 3,
+                (false, true) => 4,
+            };
+            let mut sum = crc32fast::Hasher::new();
+            sum.update(&[kind]);
+            sum.update(part);
+            self.put(&sum.finalize().to_le_bytes())?;
+            self.put(&u16::try_from(part.len()).unwrap_or(u16::MAX).to_le_bytes())?;
+            self.put(&[kind])?;
+            self.put(part)?;
+            (rest, is_first) = (after, false);
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to.write_all(bytes)?;
+        self.at += bytes.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_does_not_fit_is_split_at_the_end_of_its_block() {
+        let mut bytes = Vec::new();
+        let mut log = Log::begin(&mut bytes).expect("memory");
+        log.write(b"a").expect("memory");
+        // As `DataStore` of wandb 0.25 writes it.
+        assert_eq!(&bytes, b":W&B\xe1\xbe\0\x70\x72\x77\x62\x01\0\x01a");
+
+        let mut bytes = Vec::new();
+        let mut log = Log::begin(&mut bytes).expect("memory");
+        log.write(&vec![b'x'; BLOCK - HEAD.len() - FRAGMENT - 3]).expect("memory");
+        log.write(&vec![b'y'; 2 * BLOCK]).expect("memory");
+        // Three bytes are too few for a head: they are zeros. The second record fills two blocks and begins a third.
+        assert_eq!(&bytes[BLOCK - 4..BLOCK], b"x\0\0\0");
+        let kind = |block: usize| bytes[block * BLOCK + 6];
+        assert_eq!([kind(1), kind(2), kind(3)], [2, 3, 4]);
+        assert_eq!(bytes.len(), 3 * BLOCK + FRAGMENT + 2 * FRAGMENT);
+    }
+
+    #[test]
+    fn times_and_numbers_are_written_as_wandb_does() {
+        assert_eq!(stamp(1_795_549_794_000), "20261124_194954");
+        assert_eq!(stamp(951_782_400_000), "20000229_000000");
+        assert_eq!(stamp(0), "19700101_000000");
+        for (value, json) in
+            [(0.1, "0.1"), (f64::NAN, "NaN"), (f64::INFINITY, "Infinity"), (f64::NEG_INFINITY, "-Infinity")]
+        {
+            assert_eq!(number(value), json);
+        }
+        assert_eq!(
+            clock(1000, 3, 2500),
+            [("_step", "3".to_owned()), ("_timestamp", "2.500".to_owned()), ("_runtime", "1.500".to_owned()),]
+        );
+    }
+}
