@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::render::html::{Believed, Studied, Tried};
 use crate::render::show::why;
 use crate::trials::{self, ledger};
-use dtrain_planner::tune::{Hyperband, Pruner, Standing, Status as InStudy, Study, importance};
+use dtrain_planner::tune::{Hyperband, Outcome, Pruner, Standing, Status as InStudy, Study, importance};
 use dtrain_protocol::{Rank, TrialId};
 use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Status, TrialRow};
@@ -69,10 +69,12 @@ fn learned(history: &History, goal: Goal, studied: &mut Studied) -> Result<(), F
     studied.importance = names.zip(shares).collect();
     for tried in &mut studied.tried {
         let seen = usize::try_from(tried.number).ok().and_then(|place| standing.trials().get(place));
-        if seen.is_some_and(|seen| seen.status == InStudy::Paused) {
-            tried.is_paused = true;
-            "not among the best of its rung".clone_into(&mut tried.reason);
+        match seen.map(|seen| &seen.status) {
+            Some(InStudy::Paused) => tried.is_paused = true,
+            Some(InStudy::Ended(Outcome::Pruned { .. })) => tried.status = Some(Status::Pruned),
+            Some(_) | None => continue,
         }
+        "others of its study did better".clone_into(&mut tried.reason);
     }
     studied.rungs = rungs(&study.pruner);
     studied.believed = study.recommend_from(&standing).map(|best| {

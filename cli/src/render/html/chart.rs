@@ -90,7 +90,7 @@ impl Chart<'_> {
             ("data-unit", self.unit.suffix().to_owned()),
         ]);
         self.axes(&mut svg, x, y, frame);
-        for guide in self.guides.iter().filter(|guide| **guide >= across.0 && **guide <= across.1) {
+        for guide in self.guides.iter().filter(|guide| (across.0..=across.1).contains(*guide)) {
             svg.line((x.at(*guide), frame.2), (x.at(*guide), frame.3), "guide");
         }
         for line in self.lines {
