@@ -212,7 +212,7 @@ fn head(page: &mut String, study: &Studied, dimensions: &[Dimension], strands: &
     let count = |end: End| study.tried.iter().filter(|tried| tried.end() == end).count();
     let kinds = [
         (End::Done, "completed"),
-        (End::Pruned, "pruned"),
+        (End::Pruned, "pruned or paused"),
         (End::Failed, "failed"),
         (End::Open, "not ended"),
     ];
