@@ -190,7 +190,7 @@ mod tests {
         let words = [json!(0.00384), json!(0.25), json!(32), json!("bf16"), json!(0.020_400_001)]
             .map(|value| word(&value));
         assert_eq!(words, ["3.84e-3", "0.25", "32", "bf16", "0.0204"]);
-        assert_eq!(source(&json!({ "model": { "improvement": 0.172_91 } })), "expected improvement 0.17291");
+        assert_eq!(source(&json!({ "model": { "improvement": 0.172_91 } })), "expected improvement 0.1729");
         assert_eq!(source(&json!("sobol")), "space-filling");
     }
 }

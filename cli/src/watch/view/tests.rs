@@ -268,7 +268,7 @@ fn keys_choose_metrics_panes_and_logs() {
     press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Tab);
     let Page::Trial(_, look) = app.page() else { panic!("a trial") };
-    assert_eq!((look.pane, look.is_large), (Pane::Ranks, false));
+    assert_eq!((look.pane, look.is_large), (Pane::Curves, false), "the pane after that of the log");
 }
 
 #[test]
