@@ -1,6 +1,7 @@
 //! The command line as clap reads it.
 
 mod checkpoint;
+mod examples;
 mod export;
 mod model;
 mod recipe;
@@ -23,6 +24,10 @@ use crate::completion;
 use crate::failure::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use examples::{
+    ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE, HISTORY_EXAMPLE, HOSTS_EXAMPLE,
+    PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE, WATCH_EXAMPLE,
+};
 use std::path::PathBuf;
 
 /// Plans and runs training from a recipe, recovers from failures, and records every trial.
@@ -57,17 +62,6 @@ const FIRST_STEPS: &str = "First steps:
   dtrain plan recipe.toml      show how it would be trained, and how fast
   dtrain run recipe.toml       train it
   dtrain history               list past trials";
-
-const PLAN_EXAMPLE: &str = "Examples:
-  dtrain plan recipe.toml --out plan.json && dtrain run plan.json
-  dtrain plan examples/llama-405b/recipe.toml --on \"2048x8 H100-SXM-80GB\"
-  dtrain plan recipe.toml --html plan.html
-  dtrain plan recipe.toml --emit torchtitan --emit-to titan";
-
-const ESTIMATE_EXAMPLE: &str = "Example:
-  dtrain estimate examples/published/rows.csv
-
-The columns and what a blank cell means: docs/estimate.md. The formulas: docs/cost-model.md.";
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
@@ -277,76 +271,6 @@ pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -
     (words.iter().any(|word| *word == "--json"), is_lines.unwrap_or(false))
 }
 
-const HISTORY_EXAMPLE: &str = "Example:
-  dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10
-
-A condition tests recipe, study, status or tag; batch, learning_rate, best, loss, step or
-tokens_per_second; a key of the recipe or the plan; or the smallest value of a metric.";
-
-const EXPORT_EXAMPLE: &str = "Examples:
-  dtrain export last --to tensorboard && tensorboard --logdir runs
-  dtrain export --study tiny-tune-1 --to mlflow --out mlflow.db
-  dtrain export tiny-1 tiny-2 --to parquet --keys \"loss,valid.*\" --out losses.parquet
-  dtrain export last --to csv --out - | head
-  dtrain export --to prometheus --listen 127.0.0.1:9400
-
-Of what several ranks measure, the series of rank 0 has the name of its key, and that of rank 3 has
-`/rank_3` behind it. Nothing is overwritten without --force: then the same trials are written anew,
-and other runs in the same place stay. Formats in detail: docs/exporting.md.";
-
-const REPORT_EXAMPLE: &str = "\
-Examples:
-  dtrain report last
-  dtrain report tiny-1 tiny-2 -o compared.html
-  dtrain report --study tiny-tune-1
-
-The file needs nothing else: it can be sent, or opened without a network. Its name is printed.";
-
-const TUNE_EXAMPLE: &str = "Examples:
-  dtrain tune recipe.toml --trials 12 --out tuned.json && dtrain run tuned.json
-  dtrain tune recipe.toml --study recipe-tune-1 --trials 20    resume a study
-
-Each trial is a complete short training run with its own warm-up and decay. The learning rate is
-searched within the plan's range unless the recipe sets `learning_rate = { log = [1e-4, 1e-2] }`;
-batch, warm-up and precision are searched where it sets `{ choices = [..] }` or `{ log = [..] }`.
-Ctrl-C saves and stops; the same command with --study resumes, with the same result.";
-
-const WATCH_EXAMPLE: &str = "Examples:
-  dtrain watch
-  dtrain watch last
-  dtrain watch recipe-tune-1
-
-Any number of terminals can watch; nothing is changed, and q leaves everything running. ? lists the keys.";
-
-const FENCE_EXAMPLE: &str = "\
-Examples:
-  dtrain fence last gpu-03
-  dtrain fence last gpu-03 --lift
-
-What the host runs of the trial is ended, at once or when it can be reached again, and no attempt is placed on it until
-the fence is lifted. Without it, a host that cannot be reached is given up after `cluster.lost_after`.";
-
-const RM_EXAMPLE: &str = "Examples:
-  dtrain rm tiny-1 tiny-2
-  dtrain rm last --yes
-
-Removes what the history knows of a trial, and its folder and checkpoints here and on its hosts.
-Its number is not given again. A trial that began with one of its checkpoints keeps that.";
-
-const GC_EXAMPLE: &str = "Example:
-  dtrain gc --dry-run
-
-Removes checkpoints that were never completed, reports of completed trials that the history has
-already, what an interrupted `dtrain rm` left, unused copies of other versions of dtrain, and
-tokens of data that no trial uses. Keeps every trial and every checkpoint that can be used.";
-
-const HOSTS_EXAMPLE: &str = "Examples:
-  dtrain hosts
-  dtrain hosts forgive gpu-02
-
-A host that fails twice within an hour by the same cause is left out for ten minutes, and each
-time after that for twice as long, up to a day.";
-
 /// What is done with hosts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostsCommand {
@@ -358,13 +282,6 @@ pub(crate) enum HostsCommand {
         host: String,
     },
 }
-
-const RUN_EXAMPLE: &str = "Examples:
-  dtrain run recipe.toml
-  dtrain run recipe.toml --ranks 2 --set train.seed=7 --name seven
-  dtrain run plan.json --detach
-
-Ctrl-C finishes the step, saves a checkpoint and stops; a second Ctrl-C stops immediately.";
 
 /// Other entries of a worker.
 #[derive(Debug, Subcommand)]

@@ -7,6 +7,7 @@ pub(crate) mod estimate;
 pub(crate) mod figures;
 pub(crate) mod history;
 pub(crate) mod html;
+mod metrics;
 pub(crate) mod number;
 pub(crate) mod phases;
 pub(crate) mod plan;

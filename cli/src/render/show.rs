@@ -1,13 +1,13 @@
 //! The page of one trial.
 
-use super::history::{figure, rate, status};
-use super::number::{count, deviation, plain as number, seconds};
+use super::history::{rate, status};
+use super::metrics;
+use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
 use dtrain_protocol::{Failure, StopReason};
-use dtrain_recipes::Goal;
-use dtrain_runner::ledger::{Attempt, Parent, Source, Summary, Trial, is_own_series};
+use dtrain_runner::ledger::{Attempt, Parent, Source, Trial};
 use dtrain_runner::{Ended, Verdict};
 
 /// Checkpoints that are shown, the newest.
@@ -22,7 +22,7 @@ pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bo
         section("STEP TIME PER RANK", &phases(trial), style),
         section("PEAK MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
         section("BYTES SENT PER STEP BY THE BUSIEST RANK", &traffic(trial), style),
-        section("METRICS", &figures(trial), style),
+        section("METRICS", &metrics::lines(trial), style),
         section("CURVES", &drawn(curves, style), style),
         section("ATTEMPTS", &attempts(trial, style), style),
         section("CHECKPOINTS", &checkpoints(trial, style), style),
@@ -139,59 +139,6 @@ pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
     let titles = vec![String::new(), "predicted".to_owned(), "measured".to_owned()];
     let all: Vec<_> = std::iter::once(titles).chain(lines).collect();
     if all.len() > 1 { all } else { Vec::new() }
-}
-
-/// Best and last of what training is about.
-fn figures(trial: &Trial) -> Vec<Vec<String>> {
-    let first = [trial.row.objective.as_str(), "valid.loss", "valid.accuracy", "loss", "gradient_norm"];
-    let mut lines: Vec<Vec<String>> = Vec::new();
-    let named = trial.figures.iter().map(|summary| summary.key.as_str()).filter(|key| is_named(key));
-    for key in first.into_iter().chain(named) {
-        if lines.iter().any(|line| line[0] == key) {
-            continue;
-        }
-        let Some(summary) = trial.figures.iter().find(|summary| summary.key == key && summary.rank.0 == 0)
-        else {
-            continue;
-        };
-        let (word, best) = match key {
-            "valid.accuracy" => ("best", summary.max.zip(summary.max_step)),
-            "gradient_norm" => ("largest", summary.max.zip(summary.max_step)),
-            _ if key == trial.row.objective && trial.row.goal == Goal::Max => {
-                ("best", summary.max.zip(summary.max_step))
-            }
-            // Which way it is better is nobody's knowledge.
-            _ if is_named(key) && key != trial.row.objective => {
-                lines.push(vec![key.to_owned(), range_of(summary), last_of(summary, key)]);
-                continue;
-            }
-            _ => ("best", summary.min.zip(summary.min_step)),
-        };
-        let best = best
-            .map_or(String::new(), |(value, step)| format!("{word} {} at step {step}", figure(key, value)));
-        lines.push(vec![key.to_owned(), best, last_of(summary, key)]);
-    }
-    if let Some(scale) = trial.noise_scale {
-        let [samples, low, high] = [scale.samples, scale.low, scale.high].map(count);
-        let range = format!("{samples} samples ({low} to {high})");
-        lines.push(vec!["noise scale".to_owned(), range, "half noise at this batch size".to_owned()]);
-    }
-    lines
-}
-
-/// Whether a series has a name that a program gave it.
-fn is_named(key: &str) -> bool {
-    !is_own_series(key)
-}
-
-fn last_of(summary: &Summary, key: &str) -> String {
-    let last = summary.last.map_or("not a number".to_owned(), |last| figure(key, last));
-    format!("last {last}")
-}
-
-fn range_of(summary: &Summary) -> String {
-    let ends = summary.min.zip(summary.max);
-    ends.map_or(String::new(), |(min, max)| format!("from {} to {}", number(min), number(max)))
 }
 
 fn drawn(curves: &[(String, Vec<Option<f64>>)], style: Style) -> Vec<Vec<String>> {

@@ -109,7 +109,11 @@ fn scale(within: &Within) -> Option<Scale> {
             if is_ordered {
                 values.sort_by(|a, b| a.number().unwrap_or(0.0).total_cmp(&b.number().unwrap_or(0.0)));
             }
-            (values.len() > 1).then(|| if is_ordered { Scale::Levels(values) } else { Scale::Names(values) })
+            (values.len() > 1).then_some(if is_ordered {
+                Scale::Levels(values)
+            } else {
+                Scale::Names(values)
+            })
         }
         Within::Log(ParamValue::Whole(low), ParamValue::Whole(high)) => {
             (low < high).then_some(Scale::Counts { low: *low, high: *high })

@@ -152,7 +152,7 @@ mod tests {
         assert!(newer.is_read_only());
         mark(CURRENT.0 + 100);
         let error = crate::History::open(&path).expect_err("refused").source.to_string();
-        assert!(error.contains("version 2.2") && error.contains("version 1.3"), "{error}");
+        assert!(error.contains("version 2.3") && error.contains("version 1.3"), "{error}");
         drop(folder);
     }
 

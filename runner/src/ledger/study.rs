@@ -93,8 +93,9 @@ impl History {
 impl History {
     /// Ends a trial that was stopped as pruned: its study does not go on with it.
     pub fn end_as_pruned(&mut self, trial: &TrialId) -> Result<(), LedgerError> {
-        let verdict = Fact::TrialEnded { verdict: Verdict::Pruned };
-        self.keep(trial, &News { facts: vec![verdict], ..News::default() })
+        // A trial ends once: it is taken up again, and ended.
+        let facts = vec![Fact::Resumed, Fact::TrialEnded { verdict: Verdict::Pruned }];
+        self.keep(trial, &News { facts, ..News::default() })
     }
 
     /// Writes down what happened in a study, as its event `number`, counted from 0. An `Err` when that is written already.

@@ -136,7 +136,7 @@ pub(crate) fn copy_the_trial(path: &Path, trials: u32) {
              learning_rate, config_hash, host_digest, model_digest, predicted_step_seconds,
              predicted_tokens_per_second, predicted_memory_bytes, measured_step_seconds, measured_step_spread,
              measured_tokens_per_second, created_ms + i, started_ms, ended_ms, git_revision, git_dirty, patch_hash,
-             environment_hash, program FROM one, n;
+             environment_hash, program, goal FROM one, n;
          CREATE TEMP TABLE lines AS SELECT * FROM summary;
          INSERT INTO summary SELECT i, key, rank, points, finite, sum, last, last_step, last_attempt, min + i, min_step,
              max, max_step FROM lines, n;

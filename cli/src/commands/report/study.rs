@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::render::html::{Believed, Studied, Tried};
 use crate::render::show::why;
 use crate::trials::{self, ledger};
-use dtrain_planner::tune::{Hyperband, Pruner, Standing, Study, importance};
+use dtrain_planner::tune::{Hyperband, Outcome, Pruner, Standing, Status as InStudy, Study, importance};
 use dtrain_protocol::{Rank, TrialId};
 use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Status, TrialRow};
@@ -67,6 +67,15 @@ fn learned(history: &History, goal: Goal, studied: &mut Studied) -> Result<(), F
     let names = study.space.dimensions().iter().map(|dimension| dimension.name.clone());
     let shares = importance(&study.space, &standing).unwrap_or_default();
     studied.importance = names.zip(shares).collect();
+    for tried in &mut studied.tried {
+        let seen = usize::try_from(tried.number).ok().and_then(|place| standing.trials().get(place));
+        match seen.map(|seen| &seen.status) {
+            Some(InStudy::Paused) => tried.is_paused = true,
+            Some(InStudy::Ended(Outcome::Pruned { .. })) => tried.status = Some(Status::Pruned),
+            Some(_) | None => continue,
+        }
+        "others of its study did better".clone_into(&mut tried.reason);
+    }
     studied.rungs = rungs(&study.pruner);
     studied.believed = study.recommend_from(&standing).map(|best| {
         let [mean, low, high] = [best.mean, best.low, best.high].map(|cost| goal.cost(cost));

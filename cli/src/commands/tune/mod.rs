@@ -5,6 +5,7 @@
 //! goes on with it after any stop.
 
 mod kept;
+mod known;
 mod layouts;
 mod report;
 mod runner;
@@ -27,7 +28,8 @@ use dtrain_planner::tune::{
 use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::ledger::History;
 use kept::Kept;
-use runner::{Ground, Runner, quiet};
+use known::{Ground, quiet};
+use runner::Runner;
 pub(crate) use show::why;
 use slots::Slots;
 use std::path::PathBuf;
@@ -79,11 +81,11 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
         interrupts: signals::listen()?,
     };
     let interrupts = std::sync::Arc::clone(&ground.interrupts);
-    let (search, failure) = std::thread::scope(|scope| {
+    let (search, settled, failure) = std::thread::scope(|scope| {
         let mut runner = Runner::new(scope, ground, &mut history, slots, &log);
         let search = search.run(&mut runner);
         runner.show.finish();
-        (search, runner.failure.take())
+        (search, runner.recipe_of_a_slot(&kept.settled), runner.failure.take())
     });
     if let Some(failure) = failure {
         return Err(failure);
@@ -94,6 +96,8 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
         context.out.next(&again);
         return Ok(Exit::Interrupted);
     }
+    let mut kept = kept;
+    kept.settled = settled;
     finish(context, &mut history, &loaded, args, &kept, &search, &name)
 }
 

@@ -1,18 +1,15 @@
 //! Runs the trials that a study proposes, as many side by side as there are slots.
 
 use super::kept::Kept;
+use super::known::{FAILURES_MOST, Ground, Known, Reason, Running, in_a_row, known, source_json};
 use super::show::Show;
 use super::slots::Slots;
 use super::trial::{Job, Message, Over, prune};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::load::Loaded;
-use crate::output::Output;
-use crate::render::number::counted;
 use crate::trials::ledger;
-use dtrain_planner::tune::{
-    Failure as Why, Judgement, Outcome, Proposal, StudyEvent, Trials, Value, shortened,
-};
+use dtrain_planner::tune::{Failure as Why, Judgement, Outcome, Proposal, StudyEvent, Trials, shortened};
 use dtrain_recipes::Recipe;
 use dtrain_runner::Interrupts;
 use dtrain_runner::ledger::History;
@@ -22,9 +19,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-/// Trials in a row that may be lost, or crash, before the study stops: something is wrong with all of them.
-const FAILURES_MOST: u32 = 3;
-
 /// How long a trial that is to stop may take to save and end.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -33,38 +27,6 @@ const AWAY: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether somebody waited long enough.
 const GLANCE: Duration = Duration::from_millis(100);
-
-/// A trial that runs.
-struct Running {
-    interrupts: Arc<Interrupts>,
-    /// Why it was asked to end, and when.
-    ending: Option<(Reason, Instant)>,
-    /// Since when its machines are out of reach.
-    away: Option<Instant>,
-}
-
-/// Why a trial was asked to end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reason {
-    /// It is to pause.
-    Pause,
-    /// It is pruned.
-    Prune,
-    /// Its machines failed, and it is to be tried on others.
-    Machines,
-    /// The study is interrupted.
-    Interrupt,
-}
-
-/// What is known of every trial of the study, running or not.
-#[derive(Default)]
-struct Known {
-    values: Vec<Value>,
-    source: serde_json::Value,
-    /// Steps and cost of the newest report.
-    newest: Option<(u64, f64)>,
-    running: Option<Running>,
-}
 
 /// Runs trials, and writes every event down before it is told.
 pub(super) struct Runner<'scope, 'env> {
@@ -95,16 +57,6 @@ pub(super) struct Runner<'scope, 'env> {
     pub(super) failure: Option<Failure>,
 }
 
-/// What a runner works with.
-pub(super) struct Ground<'env> {
-    pub(super) context: &'env Context,
-    pub(super) quiet: &'env Context,
-    pub(super) loaded: &'env Loaded,
-    pub(super) kept: &'env Kept,
-    pub(super) name: &'env str,
-    pub(super) interrupts: Arc<Interrupts>,
-}
-
 impl<'scope, 'env> Runner<'scope, 'env> {
     /// A runner that goes on after the events in `log`.
     pub(super) fn new(
@@ -117,18 +69,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let Ground { context, quiet, loaded, kept, name, interrupts } = ground;
         let recipe = &loaded.checked.recipe;
         let limit = recipe.tune.time.map(|time| Duration::from_secs_f64(time.0));
-        let mut known: BTreeMap<u64, Known> = BTreeMap::new();
-        for event in log {
-            let one = known.entry(event.trial()).or_default();
-            match event {
-                StudyEvent::Launched { values, source, .. } => {
-                    one.values.clone_from(values);
-                    one.source = source_json(source);
-                }
-                StudyEvent::Reported { at, value, .. } => one.newest = Some((*at, *value)),
-                StudyEvent::Paused { .. } | StudyEvent::Resumed { .. } | StudyEvent::Ended { .. } => {}
-            }
-        }
+        let known = known(log);
         let show = Show::new(context.out, kept, recipe.tune.trials + kept.learned, log);
         let number = u64::try_from(log.len()).unwrap_or(u64::MAX);
         let deadline = limit.map(|limit| Instant::now() + limit);
@@ -165,6 +106,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
     fn start(&mut self, trial: u64) {
         let slot = self.slots.take(trial);
         let known = self.known.entry(trial).or_default();
+        known.place.get_or_insert(slot);
         let recipe: Recipe = self.kept.searched.pinned(&self.kept.settled, &known.values);
         let recipe = match self.kept.steps {
             Some(steps) => shortened(&recipe, steps),
@@ -265,7 +207,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let event = match over {
             Err(failure) if failure.exit() == Exit::Preflight || failure.exit() == Exit::Infrastructure => {
                 // Its machines cannot be reached: others may.
-                if self.slots.lose(trial) && self.failures.0 + 1 < FAILURES_MOST {
+                if self.lose_host_of(trial) {
                     self.show.trouble(trial, &failure.render(crate::output::Paint::plain()));
                     Some(lost)
                 } else {
@@ -278,7 +220,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 None
             }
             Ok(Over::Ended(Outcome::Failed { why: Why::Lost })) => {
-                self.slots.lose(trial);
+                self.lose_host_of(trial);
                 Some(lost)
             }
             Ok(Over::Ended(outcome)) => Some(StudyEvent::Ended { trial, outcome }),
@@ -289,7 +231,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 }
                 Some(Reason::Prune) => Some(self.pruned(trial)),
                 Some(Reason::Machines) => {
-                    self.slots.lose(trial);
+                    self.lose_host_of(trial);
                     Some(lost)
                 }
                 // Somebody else stopped it: it says nothing about the values.
@@ -302,11 +244,30 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         event
     }
 
+    /// The host of a trial is lost. Whether others are left.
+    fn lose_host_of(&mut self, trial: u64) -> bool {
+        let place = self.known.get(&trial).and_then(|known| known.place);
+        let is_left = place.is_some_and(|place| self.slots.lose(place));
+        if is_left {
+            // That is no failure of the study.
+            self.failures.0 = 0;
+        }
+        is_left
+    }
+
+    /// A slot whose hosts answer, for a plan of what was found.
+    pub(super) fn recipe_of_a_slot(&self, recipe: &Recipe) -> Recipe {
+        self.slots.recipe(self.slots.up(), recipe)
+    }
+
     /// Stops the study when one trial after the other fails.
     fn count_failures(&mut self, event: Option<&StudyEvent>) {
         let Some(StudyEvent::Ended { trial, outcome }) = event else { return };
         let (lost, crashed) = self.failures;
+        let has_hosts = !self.loaded.checked.recipe.cluster.hosts.is_empty();
+        let has_others = has_hosts && self.slots.usable() > 0;
         self.failures = match outcome {
+            Outcome::Failed { why: Why::Lost } if has_others => (0, crashed),
             Outcome::Failed { why: Why::Lost } => (lost + 1, crashed),
             Outcome::Failed { why: Why::Crashed | Why::Unmeasured } => (lost, crashed + 1),
             Outcome::Failed { .. } => (0, crashed),
@@ -316,16 +277,9 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         if lost.max(crashed) < FAILURES_MOST || self.failure.is_some() {
             return;
         }
+        let is_unmeasured = matches!(outcome, Outcome::Failed { why: Why::Unmeasured });
+        let failure = in_a_row(is_unmeasured.then_some(&self.kept.settled.objective.metric), lost > 0);
         let label = self.show.label(*trial);
-        let many = counted(FAILURES_MOST.into(), "trial");
-        let failure = if matches!(outcome, Outcome::Failed { why: Why::Unmeasured }) {
-            let metric = &self.kept.settled.objective.metric;
-            Failure::new(Exit::WorkerFailed, format!("{many} in a row ended without a value of `{metric}`"))
-                .hint("report it by that name, or name another one as objective.metric")
-        } else {
-            let exit = if lost > 0 { Exit::Infrastructure } else { Exit::WorkerFailed };
-            Failure::new(exit, format!("{many} in a row failed"))
-        };
         self.failure = Some(failure.cause(format!("`dtrain logs {label}` shows the logs of the last one")));
     }
 
@@ -368,10 +322,6 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let all = self.known.iter().filter(|(_, known)| known.running.is_some());
         all.map(|(trial, _)| *trial).collect()
     }
-}
-
-fn source_json(source: &dtrain_planner::tune::Source) -> serde_json::Value {
-    serde_json::to_value(source).expect("a source has string keys only")
 }
 
 impl Trials for Runner<'_, '_> {
@@ -441,9 +391,4 @@ impl Trials for Runner<'_, '_> {
             }
         }
     }
-}
-
-/// A context whose output says nothing, for threads beside a display.
-pub(super) fn quiet(context: &Context) -> Context {
-    Context { out: Output { json: false, quiet: true, ..context.out }, home: context.home.clone() }
 }

@@ -83,6 +83,11 @@ impl Slots {
         number
     }
 
+    /// The number of a slot whose hosts are not down; of the first where all are.
+    pub(super) fn up(&self) -> usize {
+        self.0.iter().position(|slot| !slot.is_down()).unwrap_or(0)
+    }
+
     /// The trial of a slot is over.
     pub(super) fn free(&mut self, trial: u64) {
         for slot in self.0.iter_mut().filter(|slot| slot.trial == Some(trial)) {
@@ -90,16 +95,16 @@ impl Slots {
         }
     }
 
-    /// A host of a trial was lost: all slots on its hosts are left alone for a while. Whether any other slot is usable.
-    pub(super) fn lose(&mut self, trial: u64) -> bool {
-        let of = self.0.iter().filter(|slot| slot.trial == Some(trial));
-        let lost: BTreeSet<usize> = of.flat_map(|slot| slot.hosts.iter().copied()).collect();
+    /// A host of the slot with this number was lost: all slots on its hosts are left alone for a while. Whether any
+    /// other slot is usable.
+    pub(super) fn lose(&mut self, number: usize) -> bool {
+        let lost: BTreeSet<usize> = self.0[number].hosts.iter().copied().collect();
         for slot in &mut self.0 {
             if slot.hosts.iter().any(|host| lost.contains(host)) {
                 slot.down = Some(Instant::now() + DOWN);
             }
         }
-        self.usable() > 0
+        !lost.is_empty() && self.usable() > 0
     }
 
     /// A recipe on the hosts of a slot, with its share of the cores and GPUs of this machine.

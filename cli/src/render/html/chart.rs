@@ -86,10 +86,11 @@ impl Chart<'_> {
             ("data-x", told((frame.0, frame.1), across, false)),
             ("data-y", told(places, if is_wide { (low, high) } else { room(low, high) }, is_wide)),
             ("data-across", self.across.0.to_owned()),
+            ("data-across-unit", self.across.1.suffix().to_owned()),
             ("data-unit", self.unit.suffix().to_owned()),
         ]);
         self.axes(&mut svg, x, y, frame);
-        for guide in self.guides {
+        for guide in self.guides.iter().filter(|guide| (across.0..=across.1).contains(*guide)) {
             svg.line((x.at(*guide), frame.2), (x.at(*guide), frame.3), "guide");
         }
         for line in self.lines {

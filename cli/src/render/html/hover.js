@@ -39,7 +39,7 @@
     const paths = [...svg.querySelectorAll("path[data-name]")];
     svg.addEventListener("pointermove", event => {
       const place = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
-      const lines = [svg.dataset.across + " " + short(across(place.x))];
+      const lines = [svg.dataset.across + " " + short(across(place.x)) + svg.dataset.acrossUnit];
       for (const path of paths) {
         const y = at(path, place.x);
         if (y !== null) lines.push(path.dataset.name + ": " + short(up(y)) + svg.dataset.unit);

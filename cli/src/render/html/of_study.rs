@@ -63,6 +63,8 @@ pub(crate) struct Tried {
     pub(crate) status: Option<Status>,
     /// The last value of the metric.
     pub(crate) result: Option<f64>,
+    /// Whether the study has paused it at a rung: it is not among the best there.
+    pub(crate) is_paused: bool,
     /// Why it failed.
     pub(crate) reason: String,
     /// The metric on the way.
@@ -76,6 +78,7 @@ impl Tried {
         match self.status {
             Some(Status::Completed) if self.result.is_some_and(f64::is_finite) => End::Done,
             Some(Status::Pruned) => End::Pruned,
+            Some(_) if self.is_paused => End::Pruned,
             Some(Status::Created | Status::Running | Status::Lost | Status::Stopped) => End::Open,
             Some(Status::Completed | Status::OutOfMemory | Status::Diverged | Status::Failed) | None => {
                 End::Failed
@@ -85,6 +88,7 @@ impl Tried {
 
     fn ended(&self) -> String {
         match self.status {
+            Some(_) if self.is_paused => "paused".to_owned(),
             Some(status) => crate::render::history::status(status).text,
             None if self.reason.is_empty() => "deleted".to_owned(),
             None => "not trained".to_owned(),
@@ -121,7 +125,8 @@ pub(crate) fn of_study(study: &Studied) -> String {
     let mut page = String::new();
     head(&mut page, study, &dimensions, &strands);
     if let Some(within) = within {
-        let told = "a ring was pruned, a cross at the top failed; a point on the edge lies beyond it";
+        let told =
+            "a ring was pruned or paused, a cross at the top failed; a point on the edge lies beyond it";
         let best = progress(metric, &strands, within, study.is_less);
         let weights = weights(study);
         section(&mut page, "Progress", told, &format!("<div class=\"charts\">\n{best}{weights}</div>\n"));
@@ -144,7 +149,7 @@ pub(crate) fn of_study(study: &Studied) -> String {
         if study.rungs.is_empty() { "" } else { "dashed lines are the rungs at which trials are judged" },
         &curves(study, &strands, within),
     );
-    section(&mut page, "Pruned and failed", "", &failed(study));
+    section(&mut page, "Pruned, paused and failed", "", &failed(study));
     section(&mut page, "Trials", "", &trials(study, &dimensions, &strands));
     page += &format!("<footer><p>made by dtrain {}</p></footer>\n", env!("CARGO_PKG_VERSION"));
     document(&study.name, &page, Some(HOVER))
@@ -207,7 +212,7 @@ fn head(page: &mut String, study: &Studied, dimensions: &[Dimension], strands: &
     let count = |end: End| study.tried.iter().filter(|tried| tried.end() == end).count();
     let kinds = [
         (End::Done, "completed"),
-        (End::Pruned, "pruned"),
+        (End::Pruned, "pruned or paused"),
         (End::Failed, "failed"),
         (End::Open, "not ended"),
     ];
@@ -268,9 +273,7 @@ fn weights(study: &Studied) -> String {
 
 /// The metric and the loss of all trials over steps.
 fn curves(study: &Studied, strands: &[Strand], within: Option<(f64, f64)>) -> String {
-    let last = |tried: &Tried| tried.metric.last().or_else(|| tried.loss.last()).map(|sample| sample.step);
-    let most = study.tried.iter().filter_map(last).max().unwrap_or(0);
-    let rungs: Vec<f64> = study.rungs.iter().filter(|rung| **rung <= most).map(|rung| step(*rung)).collect();
+    let rungs: Vec<f64> = study.rungs.iter().map(|rung| step(*rung)).collect();
     let drawn = |key: &str, of: &dyn Fn(&Tried) -> &Vec<Sample>| {
         let lines: Vec<Line> =
             ordered(study, strands).filter_map(|(strand, tried)| line(strand, of(tried))).collect();

@@ -114,7 +114,7 @@ pub(super) fn legend(strands: &[Strand]) -> String {
         ("best", "the best", any(&|s| s.is_best)),
         ("good", "the best tenth, at least three", any(&|s| s.is_good && !s.is_best)),
         ("", "others", any(&|s| s.end == End::Done && !s.is_good)),
-        ("pruned", "pruned", any(&|s| s.end == End::Pruned)),
+        ("pruned", "pruned or paused", any(&|s| s.end == End::Pruned)),
         ("failed", "failed", any(&|s| s.end == End::Failed)),
     ];
     let mut text = "<ul class=\"legend\">\n".to_owned();

@@ -136,7 +136,7 @@ fn a_page_of_a_comparison_shows_what_differs_and_marks_the_best() {
     let page = of_comparison(&Compared { comparison: comparison(), trials: vec![a, b] });
     let found = sound(&page);
     assert!(page.contains("train.batch") && !page.contains("train.seed"), "only what differs");
-    assert!(page.contains("<td>peak memory</td><td class=\"best\">★ 7.0 GB</td><td>7.2 GB</td>"), "{page}");
+    assert!(page.contains("<td>peak memory</td><td class=\"best\">★ 6.5 GiB</td><td>6.7 GiB</td>"));
     let names = of(&found, "path", "data-name");
     assert!(names.contains(&"A gpt-12") && names.contains(&"B gpt-31"), "{names:?}");
     let classes = of(&found, "path", "class");
@@ -208,6 +208,7 @@ fn study(count: u64) -> Studied {
             source: if number == 0 { json!("given") } else { json!({ "model": { "improvement": 0.01 } }) },
             status,
             result: (status != Some(Status::OutOfMemory)).then_some(value),
+            is_paused: false,
             reason: reason.into(),
             metric: samples(1..steps + 1, |step| value + falling(step)),
             loss: samples(1..steps + 1, |step| value + 0.1 * falling(step * 7919 % 101)),
@@ -240,7 +241,7 @@ fn a_page_of_a_study_tells_of_every_trial() {
         assert!(of(&found, "tr", "data-trial").contains(&number.as_str()), "{number}");
         assert!(of(&found, "path", "data-trial").contains(&number.as_str()), "{number}");
     }
-    assert!(page.contains("30 trials: 20 completed, 5 pruned, 5 failed"), "{page}");
+    assert!(page.contains("30 trials: 20 completed, 5 pruned or paused, 5 failed"), "{page}");
     for told in [
         "a rank ran out of memory",
         "the plan&apos;s value",
@@ -252,6 +253,19 @@ fn a_page_of_a_study_tells_of_every_trial() {
     ] {
         assert!(page.contains(&told.replace("&apos;", "'")), "{told}");
     }
+}
+
+#[test]
+fn a_trial_that_waits_at_a_rung_is_paused_and_not_merely_stopped() {
+    let mut study = study(12);
+    (study.tried[3].status, study.tried[3].is_paused) = (Some(Status::Stopped), true);
+    let page = of_study(&study);
+    assert!(page.contains("12 trials: 7 completed, 3 pruned or paused, 2 failed"));
+    assert!(page.contains("<td>gpt-4</td><td>paused</td>"));
+    // The rung at 111 is drawn on both charts; one beyond their steps is not.
+    study.rungs = vec![111, 5000];
+    let guides = of_study(&study).matches("class=\"guide\"").count();
+    assert_eq!(guides, 2);
 }
 
 #[test]

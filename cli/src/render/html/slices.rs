@@ -75,7 +75,7 @@ fn frame(svg: &mut Svg, within: (f64, f64)) -> Scale {
     up
 }
 
-/// A trial: a dot where it was done, a ring where it was pruned, a cross at the top where it failed.
+/// A trial: a dot where it was done, a ring where it was pruned or has not ended, a cross at the top where it failed.
 fn spot(svg: &mut Svg, strand: &Strand, x: f64, up: Scale, within: (f64, f64)) {
     let y = strand.result.filter(|value| value.is_finite()).map(|v| up.at(v.clamp(within.0, within.1)));
     let attributes = format!("data-trial=\"{}\"", strand.number);
