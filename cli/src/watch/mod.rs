@@ -2,6 +2,7 @@
 
 mod app;
 mod feed;
+mod keys;
 mod model;
 mod screen;
 mod view;

@@ -1,16 +1,17 @@
 //! The terminal while a page is on it: taken, lent to a shell, given back whatever happens.
 
+use super::keys::Keys;
 use crate::failure::{Exit, Failure};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use ratatui::crossterm::event::KeyEvent;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, read};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
 use std::io::{self, Stdout, stdin, stdout};
@@ -18,10 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How long an escape waits for the rest of a key.
+const ESCAPE: Duration = Duration::from_millis(50);
+
 /// The terminal, which is given back when this is dropped.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<CrosstermBackend<Stdout>>,
     signals: Signals,
+    keys: Keys,
 }
 
 /// Signals that came since they were last asked for.
@@ -54,7 +59,7 @@ impl Screen {
         }));
         enter().map_err(|error| failure(&error))?;
         let terminal = Terminal::new(CrosstermBackend::new(stdout())).map_err(|error| failure(&error))?;
-        Ok(Self { terminal, signals })
+        Ok(Self { terminal, signals, keys: Keys::default() })
     }
 
     /// The signal that came, if any.
@@ -71,27 +76,24 @@ impl Screen {
     }
 
     /// Waits for keys, at most so long; a signal ends the wait. `Err` when the terminal is gone.
-    pub(super) fn keys(&self, pause: Duration) -> Result<Vec<KeyEvent>, Failure> {
+    pub(super) fn keys(&mut self, pause: Duration) -> Result<Vec<KeyEvent>, Failure> {
+        let pause = if self.keys.is_waiting() { ESCAPE } else { pause };
         let stdin = stdin();
         let mut found = [PollFd::new(&stdin, PollFlags::IN)];
         let pause = Timespec::try_from(pause).ok();
         match poll(&mut found, pause.as_ref()) {
-            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(0) => return Ok(self.keys.give_up().into_iter().collect()),
+            Err(Errno::INTR) => return Ok(Vec::new()),
             Ok(_) => {}
             Err(error) => return Err(failure(&error.into())),
         }
-        // Read, it would be read for ever.
-        if found[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
-            return Err(failure(&io::Error::other("it is gone")));
+        let mut bytes = [0; 1024];
+        match read(&stdin, &mut bytes) {
+            Ok(0) => Err(failure(&io::Error::other("it is gone"))),
+            Ok(count) => Ok(self.keys.read(&bytes[..count])),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(Vec::new()),
+            Err(error) => Err(failure(&error.into())),
         }
-        let mut keys = Vec::new();
-        while event::poll(Duration::ZERO).map_err(|error| failure(&error))? {
-            match event::read().map_err(|error| failure(&error))? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => keys.push(key),
-                _ => {}
-            }
-        }
-        Ok(keys)
     }
 
     /// Gives the terminal back, stops this program until a shell lets it go on, and takes the terminal again.
@@ -128,7 +130,7 @@ impl Signals {
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&end))?;
         }
-        // A terminal that is gone has nothing to be given back to, and whoever reads it reads on for ever.
+        // A terminal that is gone has nothing to be given back to.
         let code = Exit::Detached.code().into();
         signal_hook::flag::register_conditional_shutdown(SIGHUP, code, Arc::new(AtomicBool::new(true)))?;
         signal_hook::flag::register(SIGTSTP, Arc::clone(&suspend))?;

@@ -1,5 +1,6 @@
 //! What is known of one trial: a fold over what was seen, and over what the history has.
 
+use super::rank::{RankFigures, STEPS};
 use super::series::Series;
 use crate::render::figures::{Expected, Figures};
 use crate::render::number::{loss, seconds};
@@ -13,24 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// Events that are kept.
 const EVENTS: usize = 500;
 
-/// Share of a new step in the moving averages of a rank.
-const SHARE: f64 = 0.1;
-
 /// How much longer than the middle of its like a straggler computes.
 const SLOW: f64 = 1.3;
-
-/// Steps of a rank before it can be a straggler.
-const STEPS: u64 = 20;
-
-/// Phases of a step, by their series, in the order of a step.
-pub(crate) const PHASES: [&str; 6] = [
-    "data_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "communication_seconds",
-    "bubble_seconds",
-    "optimizer_seconds",
-];
 
 /// What is known of a trial.
 #[derive(Clone, Debug)]
@@ -64,19 +49,6 @@ pub(crate) struct Trial {
     pub(in crate::watch) heard_ms: u64,
 }
 
-/// Figures of a rank: moving averages over about ten steps, and the newest memory.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RankFigures {
-    pub(crate) steps: u64,
-    pub(crate) step: Option<f64>,
-    /// As [`PHASES`] has them.
-    pub(crate) phases: [f64; 6],
-    pub(crate) memory: f64,
-    /// Weights, gradients, moments of the optimizer.
-    pub(crate) held: [f64; 3],
-    pub(crate) sent: f64,
-}
-
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
@@ -84,33 +56,6 @@ pub(crate) struct Line {
     pub(crate) at_ms: u64,
     pub(crate) tone: Tone,
     pub(crate) text: String,
-}
-
-impl RankFigures {
-    /// Seconds that it computes in a step: what others wait for.
-    pub(crate) fn compute(&self) -> f64 {
-        self.phases[0] + self.phases[1] + self.phases[2] + self.phases[5]
-    }
-
-    fn take(&mut self, key: &str, value: f64) {
-        let is_first = self.steps == 0;
-        let average = |old: f64| if is_first { value } else { old + (value - old) * SHARE };
-        match key {
-            "step_seconds" if value > 0.0 => {
-                self.step = Some(self.step.map_or(value, average));
-            }
-            "memory_bytes" => self.memory = value,
-            "weights_bytes" => self.held[0] = value,
-            "gradients_bytes" => self.held[1] = value,
-            "optimizer_bytes" => self.held[2] = value,
-            "sent_bytes" => self.sent = average(self.sent),
-            _ => {
-                if let Some(phase) = PHASES.iter().position(|name| *name == key) {
-                    self.phases[phase] = average(self.phases[phase]);
-                }
-            }
-        }
-    }
 }
 
 impl Trial {
@@ -214,7 +159,9 @@ impl Trial {
             }
         }
         for summary in summaries.iter().filter(|summary| summary.key == "step_seconds") {
-            self.ranks.entry(summary.rank.0).or_default().steps = summary.points;
+            let rank = self.ranks.entry(summary.rank.0).or_default();
+            rank.stepped();
+            rank.steps = summary.points;
         }
         self.ranks.retain(|_, rank| rank.steps > 0);
     }
@@ -230,7 +177,9 @@ impl Trial {
             }
         }
         for summary in summaries.iter().filter(|summary| summary.key == "step_seconds") {
-            self.ranks.entry(summary.rank.0).or_default().steps = summary.points;
+            let rank = self.ranks.entry(summary.rank.0).or_default();
+            rank.stepped();
+            rank.steps = summary.points;
         }
     }
 
@@ -257,7 +206,7 @@ impl Trial {
             self.figure(&key, rank, step, value);
         }
         match &stamped.event {
-            Event::Step(_) => self.ranks.entry(stamped.rank.0).or_default().steps += 1,
+            Event::Step(_) => self.ranks.entry(stamped.rank.0).or_default().stepped(),
             Event::Ready { step, device, .. } if stamped.rank == Rank(0) => {
                 self.tell(stamped.at_ms, Tone::Plain, format!("training from step {step} on {device}"));
             }
@@ -308,8 +257,7 @@ impl Trial {
                 let text = format!("the record of the ranks is damaged at byte {offset}: {reason}");
                 self.tell(at_ms, Tone::Bad, text);
             }
-            // Only the controller knows of these; what comes of them is a fact.
-            _ => {}
+            _ => {} // Only the controller knows of these; what comes of them is a fact.
         }
     }
 
@@ -328,7 +276,10 @@ impl Trial {
 
     /// Adds an event, unless it is known.
     fn tell(&mut self, at_ms: u64, tone: Tone, text: String) {
-        if self.events.iter().any(|known| known.text == text) {
+        let first = self.events.front().filter(|_| self.events.len() >= EVENTS);
+        if first.is_some_and(|first| at_ms < first.at_ms)
+            || self.events.iter().any(|known| known.text == text)
+        {
             return;
         }
         let after = self.events.iter().rposition(|known| known.at_ms <= at_ms).map_or(0, |at| at + 1);
@@ -348,7 +299,7 @@ impl Trial {
         let mut alike: BTreeMap<u32, Vec<(u32, f64)>> = BTreeMap::new();
         for (rank, figures) in &self.ranks {
             if let Some((work, _)) = self.places.get(*rank as usize).filter(|_| figures.steps >= STEPS) {
-                alike.entry(*work).or_default().push((*rank, figures.compute()));
+                alike.entry(*work).or_default().push((*rank, figures.compute));
             }
         }
         let mut found = BTreeMap::new();
@@ -374,7 +325,8 @@ impl Trial {
         let place = |name: &str| match name.strip_prefix("valid.").unwrap_or(name) {
             base if base == objective => 0,
             "loss" => 1,
-            _ if name.starts_with("system.") || name.starts_with("gpu.") => 3,
+            _ if name.starts_with("system.") || name.starts_with("gpu.") => 4,
+            _ if name.ends_with("_seconds") || name.ends_with("_bytes") => 3,
             _ => 2,
         };
         let mut names: Vec<&String> = self.curves.keys().filter(|name| is_own(name)).collect();

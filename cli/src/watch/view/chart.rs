@@ -37,8 +37,12 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, name: &str, series: &Ser
         canvas.write(area, (margin - 1, y), &edge, dim);
     }
     let at = |label: &str| margin - 1 - u16::try_from(label.chars().count()).unwrap_or(0);
-    canvas.write(area, (at(&labels[0]), 0), &labels[0], dim);
-    canvas.write(area, (at(&labels[1]), plot.height - 1), &labels[1], dim);
+    if most > least {
+        canvas.write(area, (at(&labels[0]), 0), &labels[0], dim);
+        canvas.write(area, (at(&labels[1]), plot.height - 1), &labels[1], dim);
+    } else {
+        canvas.write(area, (at(&labels[0]), plot.height / 2), &labels[0], dim);
+    }
     let below = Rect { y: plot.bottom(), height: 1, ..plot };
     let (first, last) = ends(name, steps);
     let end = canvas.write(below, (0, 0), &first, dim);

@@ -5,7 +5,7 @@ use super::ink::{Canvas, Ink};
 use crate::render::history::status;
 use crate::render::number::{count, counted};
 use crate::render::sparkline::sparkline;
-use crate::render::table::{Column, Text, Tone, age, laid_out};
+use crate::render::table::{Column, Text, Tone, age, cut, laid_out};
 use crate::watch::app::Cursor;
 use crate::watch::model::list::{Entry, List};
 use crate::watch::model::study::{Row, Study};
@@ -53,15 +53,15 @@ pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &Study, cursor: 
     let mut columns = vec![
         column("", false, 9, None),
         column("#", true, 9, None),
-        column("TRIAL", false, 8, Some(6)),
-        column("STATUS", false, 9, Some(7)),
+        column("TRIAL", false, 8, Some(10)),
+        column("STATUS", false, 9, None),
         column("STEP", true, 3, None),
         column("NEWEST", true, 5, None),
         column("BEST", true, 8, None),
-        column("CURVE", false, 4, Some(5)),
-        column("WHY", false, 1, Some(8)),
+        column("CURVE", false, 4, None),
+        column("WHY", false, 1, None),
     ];
-    let searched = study.searched.iter().map(|name| column(last_word(name).to_uppercase(), true, 7, Some(4)));
+    let searched = study.searched.iter().map(|name| column(short(name), true, 7, None));
     columns.splice(4..4, searched);
     let body = Rect { y: area.y + 3, height: area.height.saturating_sub(3), ..area };
     table(canvas, body, &columns, &lines, cursor);
@@ -91,10 +91,13 @@ fn line(study: &Study, row: &Row, best: Option<u64>, ink: Ink) -> Vec<Text> {
         value(row.newest).into(),
         Text::new(value(row.best), if is_best { Tone::Good } else { Tone::Plain }),
         sparkline(&row.curve, ink.page(0)).into(),
-        Text::new(row.refused.clone().unwrap_or_else(|| row.source.clone()), Tone::Dim),
+        Text::new(cut(row.refused.as_ref().unwrap_or(&row.source), WHY, ink.page(0)), Tone::Dim),
     ]);
     line
 }
+
+/// Most characters of why something was tried, or was not.
+const WHY: usize = 40;
 
 /// Lines up to which all are looked at for the widths of columns.
 const ALL: usize = 500;
@@ -189,4 +192,12 @@ fn name(row: &Row) -> String {
 
 fn last_word(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
+}
+
+/// The title of what is searched.
+fn short(name: &str) -> String {
+    match last_word(name) {
+        "learning_rate" => "RATE".to_owned(),
+        word => word.to_uppercase(),
+    }
 }

@@ -19,15 +19,15 @@ const LEAST: (u16, u16) = (40, 12);
 
 /// Keys of every page.
 const HELP: [(&str, &str); 10] = [
-    ("arrows, j k", "select a line, scroll a pane"),
+    ("arrows, j k", "select a line, scroll"),
     ("Enter", "open; enlarge a pane"),
     ("Esc", "back"),
     ("Tab", "next pane of a trial"),
     ("m M", "next, previous metric"),
-    ("l", "log; left and right: of which rank"),
-    ("s", "stop a trial after its step; asks"),
+    ("l", "log; left, right: of whom"),
+    ("s", "stop a trial; asks"),
     ("Ctrl-L", "draw again"),
-    ("q d", "quit; trials keep running"),
+    ("q d", "quit; trials go on"),
     ("?", "this help"),
 ];
 

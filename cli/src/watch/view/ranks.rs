@@ -4,7 +4,8 @@ use super::ink::Canvas;
 use crate::render::number::seconds;
 use crate::render::phases::bytes;
 use crate::render::table::{Text, Tone, width};
-use crate::watch::model::trial::{RankFigures, Trial};
+use crate::watch::model::rank::RankFigures;
+use crate::watch::model::trial::Trial;
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
@@ -55,7 +56,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
                 rank.to_string().into(),
                 host.chars().take(14).collect::<String>().into(),
                 figures.step.map(seconds).unwrap_or_default().into(),
-                bytes(figures.memory).into(),
+                (if figures.memory > 0.0 { bytes(figures.memory) } else { String::new() }).into(),
                 slow.map_or(Text::default(), |slow| Text::new(format!("straggler {slow:.1}x"), Tone::Bad)),
             ]
         })
@@ -70,7 +71,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
     let bar_at = 1 + gap(widths[0]) + gap(widths[1]) + gap(widths[2]) + gap(widths[3]);
     let note = gap(widths[4]);
     let bar = area.width.saturating_sub(bar_at + note);
-    let bar = if bar < BAR { 0 } else { bar };
+    // A program of somebody else tells no times.
+    let bar = if bar < BAR || longest <= 0.0 { 0 } else { bar };
     let mut x = 1;
     for c in 0..4 {
         let title = format!("{:>1$}", titles[c], usize::from(widths[c]));
@@ -79,7 +81,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
         x += gap(widths[c]);
     }
     if bar > 0 {
-        let full: usize = PHASES.iter().map(|(_, name, _)| width(name) + 4).sum();
+        let full: usize = PHASES.iter().map(|(_, name, _)| width(name) + 3).sum();
         let is_short = usize::from(area.width.saturating_sub(x)) < full;
         let named = PHASES.map(|(letter, name, short)| (letter, if is_short { short } else { name }));
         legend(canvas, area, (x, 0), &named);
@@ -95,7 +97,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
             canvas.write(area, (x, y), &text, canvas.ink.tone(row[c].tone));
             x += gap(widths[c]);
         }
-        if bar > 0 && longest > 0.0 {
+        if bar > 0 {
             stacked(canvas, Rect { x: area.x + x, width: bar, ..area }, y, &PHASES, &figures.phases, longest);
             x += bar;
         }
@@ -107,7 +109,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
 pub(super) fn memory(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial) {
     let heaviest = trial.ranks.iter().max_by(|one, other| one.1.memory.total_cmp(&other.1.memory));
     let Some((rank, figures)) = heaviest.filter(|(_, figures)| figures.memory > 0.0) else {
-        canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(Tone::Dim));
+        canvas.write(area, (1, 0), "not reported", canvas.ink.tone(Tone::Dim));
         return;
     };
     let planned = trial.memory.map_or(String::new(), |planned| format!(", planned {}", Bytes(planned)));
@@ -135,7 +137,7 @@ fn legend(canvas: &mut Canvas<'_>, area: Rect, (mut x, y): (u16, u16), parts: &[
     for (index, (letter, name)) in parts.iter().enumerate() {
         let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
         x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.colour(index));
-        x = canvas.write(area, (x, y), &format!(" {name}  "), canvas.ink.tone(Tone::Dim));
+        x = canvas.write(area, (x, y), &format!(" {name} "), canvas.ink.tone(Tone::Dim));
     }
 }
 

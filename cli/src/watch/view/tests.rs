@@ -256,7 +256,7 @@ fn keys_choose_metrics_panes_and_logs() {
     let page = |app: &App| text(&drawn(app, (80, 24), ink()));
     assert!(page(&app).contains("loss 2.32") && page(&app).contains("valid.loss 2.42"), "{}", page(&app));
     press(&mut app, KeyCode::Char('m'));
-    assert!(page(&app).contains("backward_seconds"), "{}", page(&app));
+    assert!(page(&app).contains("gradient_norm"), "{}", page(&app));
     press(&mut app, KeyCode::Char('M'));
     assert!(page(&app).contains("valid.loss 2.42"));
     assert_eq!(press(&mut app, KeyCode::Char('l')), Some(Ask::Log));
