@@ -90,6 +90,16 @@ fn foreign_params() {
 
 /// What is approximate is called so wherever a user looks, and what is not is not.
 #[test]
+fn a_script_is_tuned() {
+    let house = follow("examples/script-study/README.md", &[]);
+    let history = History::open_read_only(&house.history()).expect("a history");
+    let events = history.study_events("spirals").expect("a study");
+    let count = |kind: &str| events.iter().filter(|event| event.get(kind).is_some()).count();
+    assert_eq!((count("launched"), count("ended")), (16, 16), "{events:?}");
+    assert!(count("paused") > 0, "ASHA paused none: {events:?}");
+}
+
+#[test]
 fn slow_network() {
     let house = follow("examples/slow-network/README.md", &[]);
     for trial in ["slow-network-1", "slow-network-2", "slow-network-3"] {

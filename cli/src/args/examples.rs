@@ -15,7 +15,7 @@ pub(super) const HISTORY_EXAMPLE: &str = "Example:
   dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10
 
 A condition tests recipe, study, status or tag; batch, learning_rate, best, loss, step or
-tokens_per_second; a key of the recipe or the plan; or the smallest value of a metric.";
+tokens_per_second; a key of the recipe or the plan; or a metric: of the objective the best value, of others the newest.";
 
 pub(super) const EXPORT_EXAMPLE: &str = "Examples:
   dtrain export last --to tensorboard && tensorboard --logdir runs

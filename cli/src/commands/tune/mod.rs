@@ -66,7 +66,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
             None => return Ok(Exit::Interrupted),
         },
     };
-    let again = format!("dtrain tune {} --study {name}", loaded.name);
+    let again = again(args, &name);
     let named = context.out.paint.bold(&name);
     context.out.say(&format!("study {named}; if interrupted, `{again}` resumes it"));
     let log = kept::log(&history, &name)?;
@@ -99,6 +99,15 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     let mut kept = kept;
     kept.settled = settled;
     finish(context, &mut history, &loaded, args, &kept, &search, &name)
+}
+
+/// The command that goes on with a study: as it was typed, with its name.
+fn again(args: &TuneArgs, name: &str) -> String {
+    let mut words: Vec<String> = std::env::args().skip(1).map(word).collect();
+    if args.study.is_none() {
+        words.extend(["--study".to_owned(), word(name)]);
+    }
+    format!("dtrain {}", words.join(" "))
 }
 
 /// Keys that are said by flags of their own.

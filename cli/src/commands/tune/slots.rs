@@ -73,14 +73,18 @@ impl Slots {
         self.0.iter().filter(|slot| !slot.is_down()).count()
     }
 
-    /// A slot without a trial whose hosts are not down; where all are down, any without a trial.
+    /// A slot without a trial whose hosts are not down; where all are down, any without a trial. A study that was
+    /// interrupted with more slots than it has now goes on with more trials than slots: the first of them are shared.
     pub(super) fn take(&mut self, trial: u64) -> usize {
-        let is_free = |slot: &&Slot| slot.trial.is_none();
-        let usable = self.0.iter().position(|slot| is_free(&slot) && !slot.is_down());
-        let number = usable.or_else(|| self.0.iter().position(|slot| is_free(&slot)));
-        let number = number.expect("no more trials are begun than there are slots");
-        self.0[number].trial = Some(trial);
-        number
+        let is_free = |slot: &Slot| slot.trial.is_none();
+        let usable = self.0.iter().position(|slot| is_free(slot) && !slot.is_down());
+        match usable.or_else(|| self.0.iter().position(is_free)) {
+            Some(number) => {
+                self.0[number].trial = Some(trial);
+                number
+            }
+            None => usize::try_from(trial).unwrap_or(0) % self.0.len(),
+        }
     }
 
     /// The number of a slot whose hosts are not down; of the first where all are.
@@ -143,5 +147,43 @@ impl Slots {
 impl Slot {
     fn is_down(&self) -> bool {
         self.down.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(count: usize) -> Slots {
+        let slot = |number| Slot { hosts: vec![number % 2], share: (number / 2, 2), trial: None, down: None };
+        Slots((0..count).map(slot).collect())
+    }
+
+    #[test]
+    fn a_lost_host_takes_its_slots_and_no_others() {
+        let mut slots = slots(4);
+        assert_eq!([0, 1, 2].map(|trial| slots.take(trial)), [0, 1, 2]);
+        assert!(slots.lose(1), "the other host is left");
+        slots.free(1);
+        assert_eq!((slots.usable(), slots.up()), (2, 0));
+        slots.free(0);
+        assert_eq!(slots.take(3), 0, "1 and 3 are on the host that is lost");
+        assert!(!slots.lose(0), "none is left");
+    }
+
+    #[test]
+    fn more_trials_than_slots_share_them() {
+        let mut slots = slots(2);
+        assert_eq!([0, 1, 2, 3].map(|trial| slots.take(trial)), [0, 1, 0, 1]);
+        slots.free(2);
+        slots.free(1);
+        assert_eq!(slots.take(4), 1);
+    }
+
+    #[test]
+    fn this_machine_has_no_other_host() {
+        let mut slots = Slots(vec![Slot { hosts: Vec::new(), share: (0, 1), trial: None, down: None }]);
+        assert!(!slots.lose(0));
+        assert_eq!(slots.usable(), 1);
     }
 }

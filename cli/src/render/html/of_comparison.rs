@@ -161,15 +161,18 @@ fn students(count: usize) -> f64 {
     count.checked_sub(2).and_then(|place| QUANTILES.get(place)).copied().unwrap_or(1.8)
 }
 
+/// The trials of one setting by their seed: place among the compared, and best value.
+type Seeds = BTreeMap<String, (usize, f64)>;
+
 /// Settings that were trained with two or more of the same seeds, against the first of them.
 fn pairs(trials: &[Shown]) -> String {
-    let mut groups: Vec<(Vec<(&str, String)>, BTreeMap<String, (usize, f64)>)> = Vec::new();
+    let mut groups: Vec<(Vec<(&str, String)>, Seeds)> = Vec::new();
     for (place, shown) in trials.iter().enumerate() {
         let Some(best) = shown.trial.row.best.filter(|best| best.is_finite()) else { continue };
         let (others, seed) = setting(&shown.trial);
         match groups.iter_mut().find(|(known, _)| *known == others) {
             Some((_, seeds)) => _ = seeds.insert(seed, (place, best)),
-            None => groups.push((others, BTreeMap::from([(seed, (place, best))]))),
+            None => groups.push((others, Seeds::from([(seed, (place, best))]))),
         }
     }
     let Some(((_, first), others)) = groups.split_first() else { return String::new() };
@@ -177,7 +180,7 @@ fn pairs(trials: &[Shown]) -> String {
     table(&["against the first", "seeds", "mean difference", "90 % interval", ""], &rows)
 }
 
-fn pair(first: &BTreeMap<String, (usize, f64)>, other: &BTreeMap<String, (usize, f64)>) -> Option<Vec<Cell>> {
+fn pair(first: &Seeds, other: &Seeds) -> Option<Vec<Cell>> {
     let common = first.iter().filter_map(|(seed, (a, before))| {
         other.get(seed).map(|(b, after)| (format!("{}–{}", letter(*a), letter(*b)), after - before))
     });

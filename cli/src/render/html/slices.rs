@@ -81,11 +81,11 @@ fn spot(svg: &mut Svg, strand: &Strand, x: f64, up: Scale, within: (f64, f64)) {
     let attributes = format!("data-trial=\"{}\"", strand.number);
     match (strand.end, y) {
         (End::Failed, _) | (_, None) => {
-            svg.cross((x, FRAME.2 + 4.0), "spot failed", &attributes, &strand.words)
+            svg.cross((x, FRAME.2 + 4.0), "spot failed", &attributes, &strand.words);
         }
         (End::Pruned | End::Open, Some(y)) => svg.spot((x, y), 4.0, "spot ring", &attributes, &strand.words),
         (End::Done, Some(y)) if strand.is_best => {
-            svg.spot((x, y), 7.0, "spot best", &attributes, &strand.words)
+            svg.spot((x, y), 7.0, "spot best", &attributes, &strand.words);
         }
         (End::Done, Some(y)) => svg.spot((x, y), 4.5, "spot look-0", &attributes, &strand.words),
     }

@@ -61,7 +61,6 @@ fn trial() -> Trial {
                 communication: 0.18 - (slow - 1.0) * 0.18,
                 bubble: 0.0,
                 optimizer: 0.006 * slow,
-                ..PhaseTimes::default()
             };
             let figures = StepFigures {
                 step: StepId(step),
