@@ -47,3 +47,4 @@ pub use step::lower::{Launch, lower};
 pub use step::picture::{Picture, picture};
 pub use training::learning_rate::Decision;
 pub use training::pace::Pace;
+pub use training::when::day;

@@ -60,18 +60,8 @@ fn id(run: &Run<'_>) -> String {
 
 /// `20261124_194954`, in UTC.
 fn stamp(ms: u64) -> String {
-    let (days, seconds) = (ms / 86_400_000, ms / 1000 % 86_400);
-    // After Howard Hinnant, "chrono-compatible low-level date algorithms": days since 0000-03-01.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}{month:02}{day:02}_{hour:02}{minute:02}{second:02}")
+    let (day, seconds) = (dtrain_planner::day(ms).replace('-', ""), ms / 1000 % 86_400);
+    format!("{day}_{:02}{:02}{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 /// The records of a run: what it is, its points step by step, its last values, and how it ended.

@@ -204,9 +204,9 @@ fn said(written: &Written) -> String {
     let total = |of: fn(&export::WrittenRun) -> u64| written.runs.iter().map(of).sum::<u64>();
     let trials: BTreeSet<_> = written.runs.iter().map(|run| &run.trial).collect();
     format!(
-        "wrote {} of {} in {} to {}",
+        "wrote {} of {} series in {} to {}",
         counted(total(|run| run.points), "point"),
-        counted(total(|run| run.series), "series").replace("seriess", "series"),
+        total(|run| run.series),
         counted(trials.len() as u64, "trial"),
         written.path.display()
     )

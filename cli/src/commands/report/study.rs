@@ -71,7 +71,7 @@ fn learned(history: &History, goal: Goal, studied: &mut Studied) -> Result<(), F
         let seen = usize::try_from(tried.number).ok().and_then(|place| standing.trials().get(place));
         match seen.map(|seen| &seen.status) {
             Some(InStudy::Paused) => tried.is_paused = true,
-            Some(InStudy::Ended(Outcome::Pruned { .. })) => tried.status = Some(Status::Pruned),
+            Some(InStudy::Ended(Outcome::Pruned { .. })) => {}
             Some(_) | None => continue,
         }
         "others of its study did better".clone_into(&mut tried.reason);

@@ -103,7 +103,8 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
 
 /// The command that goes on with a study: as it was typed, with its name.
 fn again(args: &TuneArgs, name: &str) -> String {
-    let mut words: Vec<String> = std::env::args().skip(1).map(word).collect();
+    let typed = std::env::args_os().skip(1);
+    let mut words: Vec<String> = typed.map(|one| word(one.to_string_lossy())).collect();
     if args.study.is_none() {
         words.extend(["--study".to_owned(), word(name)]);
     }
@@ -136,8 +137,7 @@ fn begin(
     let (searched, base, steps, first) = if is_command {
         let searched = Searched::of(recipe, None);
         let first = searched.as_given(recipe);
-        let steps = args.steps.or(recipe.objective.stop.steps);
-        (searched, recipe.clone(), args.steps.and(steps), first)
+        (searched, recipe.clone(), args.steps, first)
     } else {
         let plan = rates::plan_of(context, history, loaded, &slots.recipe(0, recipe))?;
         let searched = Searched::of(recipe, Some(&plan.learning_rate));

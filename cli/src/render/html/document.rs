@@ -121,20 +121,7 @@ pub(super) fn folded(title: &str, body: &str) -> String {
 /// A moment in words: `2026-11-24 19:42 UTC`.
 pub(super) fn moment(at_ms: u64) -> String {
     let minutes = at_ms / 60_000;
-    let (year, month, day) = date(minutes / 1440);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60 % 24, minutes % 60)
-}
-
-/// The date so many days after 1970-01-01 (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let is_early = month >= 10;
-    let of_month = day - (153 * month + 2) / 5 + 1;
-    (year + 400 * era + u64::from(is_early), if is_early { month - 9 } else { month + 3 }, of_month)
+    format!("{} {:02}:{:02} UTC", dtrain_planner::day(at_ms), minutes / 60 % 24, minutes % 60)
 }
 
 #[cfg(test)]
