@@ -174,7 +174,12 @@ fn integer_at(low: i64, high: i64, coordinate: f64) -> i64 {
 }
 
 /// The number at a coordinate, to a thousandth of the power of ten that the range contains.
+///
+/// The bounds themselves are reached, however many digits they have.
 fn stepped(low: f64, high: f64, coordinate: f64) -> f64 {
+    if coordinate <= 0.0 || coordinate >= 1.0 {
+        return if coordinate <= 0.0 { low } else { high };
+    }
     let number = low + coordinate * (high - low);
     let digits = 3.0 - (high - low).log10().floor();
     // Through text, so that 0.123 is the number one writes and not its neighbour.
@@ -230,7 +235,8 @@ mod tests {
         assert_eq!(at(0.0, 1.0, 1.0 / 3.0), Value::Real(0.333));
         assert_eq!(at(-1.0, 1.0, 0.5), Value::Real(0.0));
         assert_eq!(at(0.0, 5e6, 0.123_456_7), Value::Real(617_000.0));
-        assert_eq!(at(0.123_456, 0.2, 0.0), Value::Real(0.123_456), "never below the lower bound");
+        assert_eq!(at(0.123_456, 0.2, 0.0), Value::Real(0.123_456), "the lower bound itself");
+        assert_eq!(at(0.1, 0.234_567, 1.0), Value::Real(0.234_567), "the upper bound itself");
     }
 
     #[test]
