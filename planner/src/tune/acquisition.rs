@@ -8,7 +8,6 @@ use super::gaussian::Belief;
 use super::model::Model;
 use super::normal::log_improvement;
 use super::refine;
-use super::scale::Dimension;
 use super::sobol::Sobol;
 use super::space::Space;
 use super::value::Value;
@@ -59,10 +58,9 @@ pub fn most_promising(
         log_expected_improvement(belief, incumbent)
     };
     let score = |point: &[f64]| improvement(point) + CAUTION * model.log_feasible(point);
-    let free: Vec<bool> = space.dimensions().iter().map(Dimension::is_continuous).collect();
     let mut places = scored(candidates(space, model, seed), space, &score);
     let climbed: Vec<_> =
-        places.iter().take(CLIMBED).map(|(_, from)| refine::climb(from, &free, &score)).collect();
+        places.iter().take(CLIMBED).map(|(_, from)| refine::climb(space, from, &score)).collect();
     places.extend(scored(climbed, space, &score));
     places.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut values = places.iter().map(|(_, place)| (place, space.values(place)));
@@ -103,7 +101,7 @@ fn around(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::tune::lessons::Lessons;
-    use crate::tune::{Ended, Outcome, Scale, Standing, Study, StudyEvent};
+    use crate::tune::{Dimension, Ended, Outcome, Scale, Standing, Study, StudyEvent};
 
     #[test]
     fn improvement_is_that_of_the_closed_form() {

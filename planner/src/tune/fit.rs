@@ -59,9 +59,12 @@ struct Evidence<'a> {
     squares: Vec<Vec<f64>>,
     /// The lowest that was come across: a line search that gives up forgets it.
     best: RefCell<(f64, Vec<f64>)>,
+    /// Where it was evaluated last: the search asks for cost and gradient of a place one after the other.
+    last: RefCell<Option<(Vec<f64>, Evaluated)>>,
 }
 
 /// What is known at one place of the posterior density.
+#[derive(Clone)]
 struct Evaluated {
     cost: f64,
     gradient: Vec<f64>,
@@ -75,7 +78,8 @@ impl<'a> Evidence<'a> {
         let middle = priors.iter().map(|prior| prior.middle).collect();
         let pairs = (0..points.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
         let squares = pairs.map(|(i, j)| squares(&points[i], &points[j], named)).collect();
-        Self { values, priors, squares, best: RefCell::new((f64::INFINITY, middle)) }
+        let best = RefCell::new((f64::INFINITY, middle));
+        Self { values, priors, squares, best, last: RefCell::new(None) }
     }
 
     /// Searches from `start`; what is found is in `best`.
@@ -99,6 +103,17 @@ impl<'a> Evidence<'a> {
 
     /// Cost and gradient together: most of the work is common. Infinite where there is no evidence.
     fn evaluated(&self, logarithms: &[f64]) -> Evaluated {
+        if let Some((at, evaluated)) = &*self.last.borrow()
+            && at == logarithms
+        {
+            return evaluated.clone();
+        }
+        let evaluated = self.evaluate(logarithms);
+        *self.last.borrow_mut() = Some((logarithms.to_vec(), evaluated.clone()));
+        evaluated
+    }
+
+    fn evaluate(&self, logarithms: &[f64]) -> Evaluated {
         let prior = self.prior(logarithms);
         let kernel = Kernel::of(logarithms);
         let Some(factor) = Cholesky::of(self.matrix(&kernel), self.values.len()) else {

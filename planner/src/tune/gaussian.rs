@@ -1,7 +1,7 @@
 //! Regression by a Gaussian process: what to expect at a place nobody tried, and how sure one may be.
 
 use super::fit;
-use super::kernel::{Kernel, squares};
+use super::kernel::Kernel;
 use super::linear::{Cholesky, dot};
 
 /// Places a process learns from at most: the cost of fitting grows with their third power.
@@ -73,7 +73,7 @@ impl Gaussian {
 }
 
 fn covariance(kernel: &Kernel, a: &[f64], b: &[f64], named: &[bool]) -> f64 {
-    kernel.covariance(kernel.distance(&squares(a, b, named)))
+    kernel.covariance(kernel.between(a, b, named))
 }
 
 /// The factor of the covariance of what was measured; more noise is assumed where rounding asks for it.

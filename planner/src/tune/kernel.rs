@@ -35,6 +35,12 @@ impl Kernel {
         self.lengths.iter().zip(squares).map(|(length, square)| square / (length * length)).sum()
     }
 
+    /// The squared distance of two places: that of [`squares`], without a list of them.
+    pub fn between(&self, a: &[f64], b: &[f64], named: &[bool]) -> f64 {
+        let pairs = a.iter().zip(b).zip(named).zip(&self.lengths);
+        pairs.map(|(((a, b), named), length)| square(*a, *b, *named) / (length * length)).sum()
+    }
+
     /// The covariance at a squared distance.
     pub fn covariance(&self, distance: f64) -> f64 {
         let root = (5.0 * distance).sqrt();
@@ -50,12 +56,15 @@ impl Kernel {
 
 /// The squared differences of two places; different names are 1 apart.
 pub fn squares(a: &[f64], b: &[f64], named: &[bool]) -> Vec<f64> {
-    let square = |((a, b), named): ((&f64, &f64), &bool)| match named {
-        true if cells_differ(*a, *b) => 1.0,
+    a.iter().zip(b).zip(named).map(|((a, b), named)| square(*a, *b, *named)).collect()
+}
+
+fn square(a: f64, b: f64, named: bool) -> f64 {
+    match named {
+        true if cells_differ(a, b) => 1.0,
         true => 0.0,
         false => (a - b) * (a - b),
-    };
-    a.iter().zip(b).zip(named).map(square).collect()
+    }
 }
 
 /// Whether coordinates of names, each in the middle of its cell, are of different cells.
@@ -85,5 +94,8 @@ mod tests {
     fn names_are_all_equally_far() {
         let squares = squares(&[0.1, 0.1], &[0.5, 0.9], &[false, true]);
         assert!((squares[0] - 0.16).abs() < 1e-12 && (squares[1] - 1.0).abs() < 1e-12);
+        let kernel = Kernel::of(&[0.5f64.ln(), 2.0f64.ln(), 0.0, 0.0]);
+        let between = kernel.between(&[0.1, 0.1], &[0.5, 0.9], &[false, true]);
+        assert!((between - kernel.distance(&squares)).abs() < 1e-12);
     }
 }

@@ -32,6 +32,9 @@ const CAN: f64 = 1.0;
 /// nothing about how good another one is.
 const WORST: f64 = 3.0;
 
+/// Variance of a measurement, of standardised costs, below which measured costs are compared as they are.
+const EXACT: f64 = 1e-4;
+
 impl Model {
     /// What trials teach, in order; `None` before two of them have a cost.
     ///
@@ -67,6 +70,11 @@ impl Model {
     /// The standardised cost of a place, and the lowest that is believed of a place that was tried.
     pub fn standardised(&self, point: &[f64]) -> (Belief, f64) {
         (self.cost.belief(point), self.incumbent)
+    }
+
+    /// Whether measurements have next to no noise, so that the lowest measured cost is no luck.
+    pub fn is_exact(&self) -> bool {
+        self.cost.kernel().noise < EXACT
     }
 
     /// How many of the trials' units one standardised unit is.

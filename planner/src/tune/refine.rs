@@ -1,5 +1,7 @@
-//! Local search from a promising place, along the dimensions that have no steps.
+//! Local search from a promising place.
 
+use super::scale::{cell, middle};
+use super::space::Space;
 use argmin::core::{CostFunction, Error, Executor, State};
 use argmin::solver::neldermead::NelderMead;
 
@@ -9,13 +11,54 @@ const REACH: f64 = 0.05;
 /// Steps for each dimension that is searched; each looks at one or two places.
 const ITERATIONS: u64 = 40;
 
-/// A place near `start` where `score` is not lower: Nelder and Mead's search along the dimensions that are `free`, within the unit cube.
-pub fn climb(start: &[f64], free: &[bool], score: &dyn Fn(&[f64]) -> f64) -> Vec<f64> {
-    let free: Vec<usize> = (0..start.len()).filter(|k| free[*k]).collect();
+/// Rounds of sliding and stepping, at most.
+const ROUNDS: usize = 8;
+
+/// Values of a dimension up to which a step may lead to any of them.
+const STEPS_MOST: usize = 64;
+
+/// A place near `start` where `score` is not lower: by turns slides along the dimensions that have no steps, and takes the best
+/// single step along one that has.
+pub fn climb(space: &Space, start: &[f64], score: &dyn Fn(&[f64]) -> f64) -> Vec<f64> {
+    let dimensions = space.dimensions();
+    let free: Vec<usize> = (0..start.len()).filter(|k| dimensions[*k].is_continuous()).collect();
+    let mut best = slide(start, &free, score);
+    if free.len() == start.len() {
+        return best;
+    }
+    let mut reached = score(&best);
+    for _ in 0..ROUNDS {
+        let steps = steps(space, &best).map(|place| (score(&place), place));
+        let Some((stepped, place)) = steps.max_by(|a, b| a.0.total_cmp(&b.0)) else { break };
+        if stepped <= reached {
+            break;
+        }
+        best = slide(&place, &free, score);
+        reached = score(&best).max(stepped);
+    }
+    best
+}
+
+/// The places that differ from `from` in the value of one dimension that has steps.
+fn steps(space: &Space, from: &[f64]) -> impl Iterator<Item = Vec<f64>> {
+    let stepped = space.dimensions().iter().enumerate().filter(|(_, dimension)| !dimension.is_continuous());
+    let counted = stepped.filter_map(|(k, dimension)| Some((k, dimension.count()?)));
+    counted.filter(|(_, count)| *count <= STEPS_MOST).flat_map(move |(k, count)| {
+        let here = cell(from[k], count);
+        (0..count).filter(move |place| *place != here).map(move |place| {
+            let mut moved = from.to_vec();
+            moved[k] = middle(place, count);
+            moved
+        })
+    })
+}
+
+/// Nelder and Mead's search along the dimensions that are `free`, within the unit cube.
+fn slide(start: &[f64], free: &[usize], score: &dyn Fn(&[f64]) -> f64) -> Vec<f64> {
     if free.is_empty() {
         return start.to_vec();
     }
-    let hill = Hill { start, free: &free, score };
+    let hill = Hill { start, free, score };
     let solver = NelderMead::new(hill.simplex()).with_sd_tolerance(1e-6);
     let steps = ITERATIONS * u64::try_from(free.len()).expect("a few dimensions");
     let found = solver.and_then(|solver| {
@@ -67,22 +110,43 @@ impl CostFunction for &Hill<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::{Dimension, Scale, Value};
+
+    /// Two dimensions without steps and one of two values.
+    fn space() -> Space {
+        let unit = Scale::Uniform { low: 0.0, high: 1.0 };
+        let levels = Scale::Levels([1, 2].map(Value::Whole).to_vec());
+        Space::new(vec![
+            Dimension::new("x", unit.clone()),
+            Dimension::new("y", unit),
+            Dimension::new("level", levels),
+        ])
+    }
 
     fn peak(place: &[f64]) -> f64 {
         -(place[0] - 0.4).powi(2) - 3.0 * (place[1] - 0.7).powi(2) - place[2]
     }
 
     #[test]
-    fn the_top_is_found_along_what_is_free() {
-        let found = climb(&[0.5, 0.5, 0.25], &[true, true, false], &peak);
+    fn the_top_is_found_along_slopes_and_steps() {
+        let found = climb(&space(), &[0.5, 0.5, 0.75], &peak);
         assert!((found[0] - 0.4).abs() < 1e-2 && (found[1] - 0.7).abs() < 1e-2, "{found:?}");
-        assert!((found[2] - 0.25).abs() < 1e-12, "what is not free stays");
-        assert_eq!(climb(&[0.5, 0.5, 0.25], &[false; 3], &peak), [0.5, 0.5, 0.25]);
+        assert!((found[2] - 0.25).abs() < 1e-12, "the step leads down from 0.75: {found:?}");
+    }
+
+    #[test]
+    fn steps_lead_to_a_top_that_no_single_one_reaches() {
+        let levels = Scale::Levels((0..5).map(Value::Whole).collect());
+        let names = Scale::Names(["a", "b", "c"].map(|word| Value::Word(word.into())).to_vec());
+        let space = Space::new(vec![Dimension::new("level", levels), Dimension::new("name", names)]);
+        let score = |place: &[f64]| -(place[0] - 0.9).abs() - if place[1] > 0.6 { 0.0 } else { 0.3 };
+        let found = climb(&space, &[0.1, 0.5 / 3.0], &score);
+        assert!((found[0] - 0.9).abs() < 1e-12 && (found[1] - 2.5 / 3.0).abs() < 1e-12, "{found:?}");
     }
 
     #[test]
     fn a_top_outside_the_cube_is_met_at_the_wall() {
-        let found = climb(&[0.97, 0.1], &[true, true], &|place| place[0] - place[1]);
+        let found = climb(&space(), &[0.97, 0.1, 0.25], &|place| place[0] - place[1]);
         assert!(found[0] > 0.999 && found[0] <= 1.0 && (0.0..0.001).contains(&found[1]), "{found:?}");
     }
 }
