@@ -31,6 +31,7 @@ impl Origin {
     pub(crate) fn find(context: &Context, history: &History, typed: &str) -> Result<Self, Failure> {
         let (name, step) = named_step(typed)?;
         let trial = trials::trial(context, history, name)?;
+        trials::refuse_imported(&trial)?;
         let checkpoint = checkpoint_here(context, &trial, step)?;
         let plan = resume::plan(&trial)?;
         Ok(Self { trial, plan, checkpoint })

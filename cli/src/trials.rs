@@ -36,6 +36,15 @@ pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<
     history.trial(&id, &|id| is_alive(context, id)).map_err(|error| ledger(&error))
 }
 
+/// `Err` for a trial of another machine, which cannot be controlled or resumed here.
+pub(crate) fn refuse_imported(trial: &Trial) -> Result<(), Failure> {
+    let Some(host) = &trial.row.imported_from else { return Ok(()) };
+    let label = &trial.row.label;
+    let what = format!("{label} was imported: it was trained on {host}, and its checkpoints are not here");
+    Err(Failure::new(Exit::Usage, what)
+        .hint(format!("`dtrain resume` continues it there; `dtrain show {label} --all` has its settings")))
+}
+
 /// Whether an agent or a controller is at work on a trial.
 pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
     job::is_alive(&context.home, trial)

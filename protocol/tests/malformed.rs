@@ -73,7 +73,8 @@ fn fits_in(for_each: usize, decode: fn(&[u8]), bytes: &[u8]) {
     assert!(taken <= most, "{taken} bytes were taken for {}, at most {most} are fine", bytes.len());
 }
 
-const ALL: [fn(&[u8]); 4] = [decoders::frames, decoders::messages, decoders::manifest, decoders::head];
+const ALL: [fn(&[u8]); 5] =
+    [decoders::frames, decoders::messages, decoders::manifest, decoders::head, decoders::bundle];
 
 fn assignment() -> Assignment {
     Assignment {

@@ -1,7 +1,9 @@
 //! What the history costs, beside MLflow: `cargo bench --workspace --bench ledger [-- trials=10000 points=200000]`.
 //!
 //! Points are kept in batches of about a thousand, each durable before the next. Bytes written are those that the process passed to
-//! `write`, to the write-ahead log and to the file; MLflow's are counted the same way. MLflow runs as a library on SQLite, which is its
+//! `write`, to the write-ahead log and to the file; MLflow's are counted the same way. Live, a commit has what four ranks tell in a quarter
+//! of a second of steps of 50 ms; of a single step of one rank it is the least that a commit can have. The cold listing is a process
+//! of its own, `dtrain history`, over as many trials of a thousand points each. MLflow runs as a library on SQLite, which is its
 //! fastest way; it is taken from target/foreign, where `tests/measure` installs it.
 
 #![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
@@ -12,15 +14,16 @@ mod measured;
 #[path = "../tests/ledger/support.rs"]
 mod support;
 
+use dtrain_protocol::{AttemptId, Rank, Stamped, StopReason};
 use dtrain_runner::ledger::{Filter, Page, Sort};
-use dtrain_runner::{History, Ledger};
+use dtrain_runner::{Fact, History, Ledger, News, Point, Verdict};
 use measured::{Better, Row};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use support::{events, nobody, place, started, step, with_trial};
+use support::{ended, events, nobody, place, started, step, with_trial};
 
 /// Steps of a batch: about a thousand points.
 const BATCH: u64 = 100;
@@ -35,6 +38,11 @@ struct Figures {
     bytes_a_point: Vec<f64>,
     written_a_point: Vec<f64>,
     listing_ms: Vec<f64>,
+    live_bytes_a_point: Vec<f64>,
+    bytes_a_step: Vec<f64>,
+    page_ms: Vec<f64>,
+    compare_ms: Vec<f64>,
+    cold_ms: Vec<f64>,
 }
 
 fn main() {
@@ -47,7 +55,10 @@ fn main() {
     let (mut ours, mut theirs, mut missing) = (Figures::default(), Figures::default(), String::new());
     for round in 1..=ROUNDS {
         keep(&mut ours, points);
-        list(&mut ours, u32::try_from(trials).expect("some thousands"));
+        live(&mut ours);
+        let many = u32::try_from(trials).expect("some thousands");
+        list(&mut ours, many);
+        browse(&mut ours, many);
         println!(
             "round {round}, dtrain: {:.0} points/s, {:.1} bytes a point, {:.1} written, {trials} trials in {:.1} ms",
             ours.points_a_second[round - 1],
@@ -97,7 +108,32 @@ fn main() {
         &theirs.written_a_point,
         few,
     );
+    row(
+        "log written for a point while four ranks train".into(),
+        "bytes",
+        Better::Lower,
+        &ours.live_bytes_a_point,
+        &[],
+        "265 points a commit",
+    );
+    row(
+        "log written for a step of one rank".into(),
+        "bytes",
+        Better::Lower,
+        &ours.bytes_a_step,
+        &[],
+        "16 points",
+    );
     row(format!("list {trials} trials"), "ms", Better::Lower, &ours.listing_ms, &[], "");
+    row(format!("newest 20 of {trials} trials"), "ms", Better::Lower, &ours.page_ms, &[], "");
+    row("losses of 5 trials of 1000 steps".into(), "ms", Better::Lower, &ours.compare_ms, &[], "");
+    let points = trials * 1000;
+    let cold = if ours.cold_ms.is_empty() {
+        "`cargo build --release` builds dtrain first".to_owned()
+    } else {
+        format!("{points} points; process start to end")
+    };
+    row(format!("cold `dtrain history`, {trials} trials"), "ms", Better::Lower, &ours.cold_ms, &[], &cold);
     if theirs.listing_ms.is_empty() {
         return;
     }
@@ -111,6 +147,9 @@ fn keep(figures: &mut Figures, points: u64) {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     history.keep(&trial.id, &support::facts(vec![started(1)])).expect("kept");
+    // The last connection moves what the log has into the file.
+    drop(history);
+    let mut history = History::open(&path).expect("opens");
     let kept = |history: &History| -> u64 {
         history.summaries(&trial.id).expect("read").iter().map(|summary| summary.points).sum()
     };
@@ -125,26 +164,100 @@ fn keep(figures: &mut Figures, points: u64) {
             each = kept(&history) / BATCH;
         }
     }
+    history.keep(&trial.id, &support::facts(vec![ended(1)])).expect("kept");
     let seconds = begun.elapsed().as_secs_f64();
     let wrote = written() - wrote;
     let points = kept(&history) as f64;
-    // The last connection moves what the log has into the file.
     drop(history);
     figures.points_a_second.push(points / seconds);
     figures.written_a_point.push(wrote as f64 / points);
     figures.bytes_a_point.push((bytes(&path) - size) as f64 / points);
 }
 
-/// Lists so many trials.
+/// Keeps points as a controller does while a trial trains.
+fn live(figures: &mut Figures) {
+    let log_of = |steps: u64, ranks: u32, commits: u64| {
+        let (_folder, path) = place();
+        let (mut history, trial) = with_trial(&path);
+        history.keep(&trial.id, &support::facts(vec![started(1)])).expect("kept");
+        let mut next = 0;
+        let wrote = written();
+        for _ in 0..commits {
+            let of = |n| (0..ranks).map(move |rank| Stamped { rank: Rank(rank), ..step(n, n + 1) });
+            let offset = Some((support::ATTEMPT, next * 3000));
+            let events = (next..next + steps).flat_map(of).collect();
+            history.keep(&trial.id, &News { events, offset, ..News::default() }).expect("kept");
+            next += steps;
+        }
+        let wrote = written() - wrote;
+        let points = history.summaries(&trial.id).expect("read").iter().map(|one| one.points).sum::<u64>();
+        (wrote as f64, points as f64)
+    };
+    let (wrote, points) = log_of(5, 4, 400);
+    figures.live_bytes_a_point.push(wrote / points);
+    let (wrote, _) = log_of(1, 1, 400);
+    figures.bytes_a_step.push(wrote / 400.0);
+}
+
+/// Looks into a history of so many trials of a thousand points each.
+fn browse(figures: &mut Figures, trials: u32) {
+    let (folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    history.keep(&trial.id, &support::facts(vec![started(1)])).expect("kept");
+    let loss = |n: u64| Point {
+        attempt: support::ATTEMPT,
+        rank: Rank(0),
+        key: "loss".into(),
+        step: n,
+        at_ms: 1_700_000_000_000 + 50 * n,
+        value: (n as f64).sqrt(),
+    };
+    let points = (0..1000).map(loss).collect();
+    history.keep(&trial.id, &News { points, ..News::default() }).expect("kept");
+    let over = Fact::TrialEnded { verdict: Verdict::Completed(StopReason::Complete) };
+    history.keep(&trial.id, &support::facts(vec![ended(1), over])).expect("kept");
+    support::copy_the_trial(&path, trials);
+    support::copy_its_points(&path, trials);
+    drop(history);
+    let history = History::open_read_only(&path).expect("opens");
+    let page = Page { skip: 0, limit: 20 };
+    let begun = Instant::now();
+    let newest = history.trials(&Filter::default(), &Sort::Newest, page, &nobody).expect("listed");
+    figures.page_ms.push(1e3 * begun.elapsed().as_secs_f64());
+    let begun = Instant::now();
+    for row in &newest[..5] {
+        assert_eq!(history.series(&row.id, "loss", Rank(0)).expect("read").len(), 1000);
+    }
+    figures.compare_ms.push(1e3 * begun.elapsed().as_secs_f64());
+    drop(history);
+    let own = std::env::current_exe().expect("it runs");
+    let Some(program) =
+        own.ancestors().nth(2).map(|target| target.join("dtrain")).filter(|file| file.exists())
+    else {
+        return;
+    };
+    let begun = Instant::now();
+    let listed = Command::new(program).args(["history", "--quiet", "--state"]).arg(folder.path()).output();
+    figures.cold_ms.push(1e3 * begun.elapsed().as_secs_f64());
+    let listed = listed.expect("it starts");
+    let errors = String::from_utf8_lossy(&listed.stderr);
+    assert!(listed.status.success() && !listed.stdout.is_empty(), "it lists them: {errors}");
+}
+
+/// Lists so many trials, one of which trains.
 fn list(figures: &mut Figures, trials: u32) {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     history.keep(&trial.id, &events((0..30).map(|n| step(n, n + 1)).collect())).expect("kept");
+    history.keep(&trial.id, &support::facts(vec![started(1), ended(1), started(2)])).expect("kept");
     support::copy_the_trial(&path, trials);
+    let more = (0..30).map(|n| Stamped { attempt: AttemptId(2), ..step(n, n + 31) });
+    history.keep(&trial.id, &events(more.collect())).expect("kept");
     let begun = Instant::now();
     let found = history.trials(&Filter::default(), &Sort::Newest, Page::default(), &nobody).expect("listed");
     figures.listing_ms.push(1e3 * begun.elapsed().as_secs_f64());
     assert_eq!(found.len(), trials as usize, "all are listed");
+    assert!(found.iter().all(|row| row.loss.is_some()), "with their figures");
 }
 
 /// Size of a history, with what stands in its log.

@@ -5,6 +5,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod broken;
+mod bundles;
 mod check;
 mod checkpoint;
 mod children;

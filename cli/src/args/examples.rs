@@ -11,8 +11,9 @@ pub(super) const ESTIMATE_EXAMPLE: &str = "Example:
 
 The columns and what a blank cell means: docs/estimate.md. The formulas: docs/cost-model.md.";
 
-pub(super) const HISTORY_EXAMPLE: &str = "Example:
+pub(super) const HISTORY_EXAMPLE: &str = "Examples:
   dtrain history --where \"status=completed and batch>=32\" --by loss --limit 10
+  dtrain history export --to shared/    and on another machine: dtrain history import shared/
 
 A condition tests recipe, study, status or tag; batch, learning_rate, best, loss, step or
 tokens_per_second; a key of the recipe or the plan; or a metric: of the objective the best value, of others the newest.";

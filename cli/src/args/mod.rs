@@ -16,8 +16,8 @@ pub(crate) use train::{
     EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs,
-    RmArgs, ShowArgs, TrialArgs, WatchArgs,
+    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
+    HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs, WatchArgs,
 };
 
 use crate::completion;

@@ -2,8 +2,8 @@
 
 use super::LayerArgs;
 use crate::completion;
-use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
 /// A trial by name.
@@ -111,7 +111,11 @@ pub(crate) struct GcArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct HistoryArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<HistoryCommand>,
+
     /// Only trials that meet these conditions, joined by `and`, such as `status=completed and batch>=32`
     #[arg(long = "where", value_name = "CONDITIONS")]
     pub(crate) condition: Option<String>,
@@ -131,6 +135,54 @@ pub(crate) struct HistoryArgs {
     /// Print comma-separated values
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HistoryCommand {
+    /// Write trials into a bundle: one file for other machines
+    #[command(after_help = EXPORT_EXAMPLE)]
+    Export(HistoryExportArgs),
+
+    /// Merge bundles of other machines into the history
+    #[command(after_help = IMPORT_EXAMPLE)]
+    Import(HistoryImportArgs),
+}
+
+const EXPORT_EXAMPLE: &str = "Examples:
+  dtrain history export --to shared/
+  dtrain history export --to best.dtrain --where \"recipe=gpt and valid.loss<3\"
+  dtrain history export --to two.dtrain gpt-3 gpt-7
+
+A bundle has settings, facts, all points, notes, tags and studies of its trials, and no checkpoints.
+In a folder each machine writes a file of its own, so that a team can share one.";
+
+const IMPORT_EXAMPLE: &str = "Examples:
+  dtrain history import shared/
+  dtrain history import best.dtrain
+
+A merge loses nothing and may be repeated. Imported trials can be listed, shown and compared, and
+are not resumed: their checkpoints stay where they were trained.";
+
+#[derive(Args, Debug)]
+pub(crate) struct HistoryExportArgs {
+    /// File to write, or folder, which gets a file for this machine
+    #[arg(long, value_name = "FILE|FOLDER", value_hint = ValueHint::AnyPath)]
+    pub(crate) to: PathBuf,
+
+    /// Trials [default: all]
+    #[arg(value_name = "TRIAL", conflicts_with = "condition", add = completion::trial())]
+    pub(crate) trials: Vec<String>,
+
+    /// Only trials that meet these conditions, as for `dtrain history`
+    #[arg(long = "where", value_name = "CONDITIONS")]
+    pub(crate) condition: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HistoryImportArgs {
+    /// Bundles, or folders that hold them as `*.dtrain`
+    #[arg(value_name = "FILE|FOLDER", required = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) bundles: Vec<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -30,6 +30,7 @@ struct Report {
 pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
+    trials::refuse_imported(&trial)?;
     let carried = plan(&trial)?;
     let cluster = &carried.recipe.cluster;
     let host = host(&trial.row.label, cluster, &args.host)?;

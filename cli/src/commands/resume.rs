@@ -44,6 +44,7 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
     catch_up(context);
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
+    trials::refuse_imported(&trial)?;
     let label = &trial.row.label;
     if trial.row.status != Status::Running {
         return Err(Failure::new(Exit::Usage, format!("{label} is not running: it is {}", trial.row.status)));
@@ -81,6 +82,7 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let trial = trials::trial(context, &history, name)?;
+    trials::refuse_imported(&trial)?;
     let plan = plan(&trial)?;
     if how == How::Resume
         && let Some(exit) = job::sent_again(context, &plan.recipe, &trial.row.id, detach)?

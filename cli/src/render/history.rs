@@ -197,6 +197,7 @@ pub(crate) mod tests {
             ended_ms: None,
             git_revision: Some("a1b2c3d4e5f6".into()),
             is_dirty: true,
+            imported_from: None,
         }
     }
 

@@ -72,7 +72,14 @@ fn head(trial: &Trial, style: Style) -> String {
         row.layout,
         row.step,
         age(row.created_ms, style.now_ms),
-    ) + &begins_with(trial)
+    ) + &imported(trial)
+        + &begins_with(trial)
+}
+
+/// Where a trial of another machine was trained.
+fn imported(trial: &Trial) -> String {
+    let host = trial.row.imported_from.as_ref();
+    host.map_or_else(String::new, |host| format!("  imported: trained on {host}, checkpoints are there\n"))
 }
 
 /// The checkpoint of another trial that it begins with, and what differs.

@@ -17,7 +17,7 @@ pub struct Child {
 }
 
 impl History {
-    /// The trials that began with a checkpoint of `trial`, oldest first.
+    /// The trials of this machine that began with a checkpoint of `trial`, oldest first.
     pub fn children(&self, trial: &TrialId) -> Result<Vec<Child>, LedgerError> {
         self.read("look up the children of a trial in", |database| children(database, trial))
     }
@@ -37,7 +37,8 @@ fn children(database: &Connection, parent: &TrialId) -> Result<Vec<Child>, Fault
         "SELECT trial.uid, trial.label, document.json,
                 EXISTS(SELECT 1 FROM checkpoint WHERE checkpoint.trial = trial.id)
          FROM document JOIN trial ON trial.id = document.trial
-         WHERE document.kind = 'parent' ORDER BY trial.id",
+         WHERE document.kind = 'parent' AND NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id)
+         ORDER BY trial.id",
     )?;
     let mut rows = select.query([])?;
     let mut found = Vec::new();

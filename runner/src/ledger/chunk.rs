@@ -1,109 +1,47 @@
-//! 512 sealed points of one series as bytes: about ten bytes a point.
-//!
-//! ```text
-//! u8 codec (1) · varint n · n × zigzag varint of Δ²step · n × zigzag varint of Δ²time · n × f64, little-endian
-//! ```
-//! Steps and times that grow evenly cost one byte each. Values keep their bits, not-a-number included.
+//! Sealed points of a series, cut so that a file is filled well.
 
 use super::Sample;
+use dtrain_protocol::points::encode;
 
-/// Points in a sealed chunk.
-pub(super) const POINTS: usize = 512;
+/// Bytes of a chunk that is full: with its key it fills what SQLite keeps of a row in the tree, and one page more.
+const FULL: usize = 5_060;
 
-const CODEC: u8 = 1;
+/// Bytes of a chunk that needs no page beside the tree.
+const SMALL: usize = 980;
 
-/// The bytes of `samples`.
-pub(super) fn encode(samples: &[Sample]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16 + samples.len() * 11);
-    bytes.push(CODEC);
-    put_varint(&mut bytes, samples.len() as u64);
-    put_deltas(&mut bytes, samples.iter().map(|sample| sample.step));
-    put_deltas(&mut bytes, samples.iter().map(|sample| sample.at_ms));
-    for sample in samples {
-        bytes.extend(sample.value.to_le_bytes());
-    }
-    bytes
-}
-
-/// The points in `bytes`; `None` when they were not made by [`encode`].
-pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Sample>> {
-    let (codec, mut rest) = bytes.split_first()?;
-    if *codec != CODEC {
-        return None;
-    }
-    let count = usize::try_from(take_varint(&mut rest)?).ok()?;
-    // Ten bytes is the least that a point takes, so a damaged count cannot allocate much.
-    if count > rest.len() / 10 {
-        return None;
-    }
-    let steps = take_deltas(&mut rest, count)?;
-    let times = take_deltas(&mut rest, count)?;
-    let (values, tail) = rest.as_chunks::<8>();
-    if values.len() != count || !tail.is_empty() {
-        return None;
-    }
-    let points = steps.into_iter().zip(times).zip(values);
-    Some(
-        points
-            .map(|((step, at_ms), value)| Sample { step, at_ms, value: f64::from_le_bytes(*value) })
-            .collect(),
-    )
-}
-
-/// Differences of differences, so that even spacing becomes zeros; wrapping, so that any numbers will do.
-fn put_deltas(bytes: &mut Vec<u8>, numbers: impl Iterator<Item = u64>) {
-    let (mut last, mut slope) = (0u64, 0u64);
-    for number in numbers {
-        let delta = number.wrapping_sub(last);
-        put_varint(bytes, zigzag(delta.wrapping_sub(slope).cast_signed()));
-        (last, slope) = (number, delta);
-    }
-}
-
-fn take_deltas(bytes: &mut &[u8], count: usize) -> Option<Vec<u64>> {
-    let (mut last, mut slope) = (0u64, 0u64);
-    (0..count)
-        .map(|_| {
-            slope = slope.wrapping_add(unzigzag(take_varint(bytes)?).cast_unsigned());
-            last = last.wrapping_add(slope);
-            Some(last)
-        })
-        .collect()
-}
-
-/// Small numbers of either sign become small numbers.
-fn zigzag(number: i64) -> u64 {
-    ((number << 1) ^ (number >> 63)).cast_unsigned()
-}
-
-fn unzigzag(number: u64) -> i64 {
-    (number >> 1).cast_signed() ^ -((number & 1).cast_signed())
-}
-
-fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push((number as u8) | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7F).checked_shl(shift)?;
-        if byte & 0x80 == 0 {
-            return Some(number);
+/// Chunks of `samples` that waste little of a page, and how many samples they hold: all of them, or those of full chunks.
+pub(super) fn cut(samples: &[Sample], all: bool) -> (Vec<Vec<u8>>, usize) {
+    let (mut chunks, mut done) = (Vec::new(), 0);
+    while done < samples.len() {
+        let rest = &samples[done..];
+        let (full, count) = fill(rest, FULL);
+        if count == rest.len() && !all {
+            break;
         }
+        let is_full = count < rest.len() || full.len() <= SMALL || full.len() > FULL - 100;
+        let (chunk, count) = if is_full { (full, count) } else { fill(rest, SMALL) };
+        chunks.push(chunk);
+        done += count;
     }
-    None
+    (chunks, done)
+}
+
+/// A chunk of at most so many bytes, and how many of the first samples it holds.
+fn fill(samples: &[Sample], bytes: usize) -> (Vec<u8>, usize) {
+    let mut count = samples.len().min(bytes / 10);
+    loop {
+        let chunk = encode(&samples[..count]);
+        if chunk.len() <= bytes || count <= 1 {
+            return (chunk, count);
+        }
+        count = (count * bytes / chunk.len()).clamp(1, count - 1);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dtrain_protocol::points::decode;
     use proptest::prelude::*;
 
     fn bits(samples: &[Sample]) -> Vec<(u64, u64, u64)> {
@@ -112,34 +50,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_points_come_back_bit_for_bit(
-            raw in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>()), 0..600),
+        fn cut_points_come_back_and_no_chunk_wastes_a_page(
+            raw in prop::collection::vec((0u64..9, 0u64..400, any::<u64>()), 0..1800), all: bool,
         ) {
+            let (mut step, mut at_ms) = (0, 1_700_000_000_000);
             let samples: Vec<_> = raw
                 .iter()
-                .map(|(step, at_ms, value)| Sample { step: *step, at_ms: *at_ms, value: f64::from_bits(*value) })
+                .map(|(by, after, value)| {
+                    (step, at_ms) = (step + by, at_ms + after);
+                    Sample { step, at_ms, value: f64::from_bits(*value) }
+                })
                 .collect();
-            let back = decode(&encode(&samples)).expect("made by encode");
-            prop_assert_eq!(bits(&back), bits(&samples));
-        }
-
-        #[test]
-        fn damaged_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Some(samples) = decode(&bytes) {
-                prop_assert!(samples.len() <= bytes.len());
+            let (chunks, held) = cut(&samples, all);
+            let back: Vec<_> = chunks.iter().flat_map(|chunk| decode(chunk).expect("made by cut")).collect();
+            prop_assert_eq!(bits(&back), bits(&samples[..held]));
+            prop_assert!(!all || held == samples.len());
+            for chunk in &chunks {
+                let length = chunk.len();
+                prop_assert!(length <= SMALL || (FULL - 120..=FULL).contains(&length), "{length} bytes");
             }
         }
-    }
-
-    #[test]
-    fn values_that_are_not_finite_are_kept_and_even_steps_are_cheap() {
-        let value = |step: u64| [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1.5][(step % 5) as usize];
-        let samples: Vec<_> = (0..512)
-            .map(|i| Sample { step: i * 10, at_ms: 1_700_000_000_000 + i * 250, value: value(i) })
-            .collect();
-        let bytes = encode(&samples);
-        assert!(bytes.len() <= 512 * 10 + 32, "{} bytes", bytes.len());
-        assert_eq!(bits(&decode(&bytes).expect("made by encode")), bits(&samples));
-        assert_eq!(decode(&bytes[..bytes.len() - 1]).map(|s| s.len()), None, "a torn chunk is refused");
     }
 }

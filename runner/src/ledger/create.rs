@@ -263,7 +263,12 @@ fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, Fault
 }
 
 /// Keeps a text under its hash, once; returns the hash.
-fn keep_once(transaction: &Transaction<'_>, table: &str, column: &str, text: &str) -> Result<String, Fault> {
+pub(super) fn keep_once(
+    transaction: &Transaction<'_>,
+    table: &str,
+    column: &str,
+    text: &str,
+) -> Result<String, Fault> {
     let hash = digest(text);
     transaction
         .execute(&format!("INSERT OR IGNORE INTO {table}(hash, {column}) VALUES (?1, ?2)"), [&hash, text])?;

@@ -1,6 +1,6 @@
 //! Which figures an event carries, and what they say of a trial in the end.
 
-use super::{Fault, History, Sample, keep, noise, points, unstored};
+use super::{Fault, History, Sample, keep, live, noise, points, unstored};
 use crate::fact::{LedgerError, Point, passed};
 use dtrain_protocol::{Event, Rank, Stamped, TrialId};
 use rusqlite::{Connection, Transaction, params};
@@ -115,7 +115,7 @@ fn key_of(name: &str) -> Cow<'_, str> {
 /// The points an event carries; none for most events.
 ///
 /// Loss, norm, rate and speed are the same on all ranks and kept of rank 0; times and memory of every rank, of the first
-/// [`IN_FULL`] in every step.
+/// 64 in every step.
 pub fn points_of(stamped: &Stamped) -> Vec<Point> {
     let point = |key: &str, step: u64, value: f64| Point {
         attempt: stamped.attempt,
@@ -229,6 +229,10 @@ impl History {
 }
 
 pub(super) fn summaries(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
+    live::with_summaries(database, &[trial], || lines(database, trial))
+}
+
+fn lines(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
     let mut select = database.prepare_cached(
         "SELECT key.name, rank, points, last, last_step, min, min_step, max, max_step,
                 CASE WHEN finite > 0 THEN sum / finite END

@@ -3,6 +3,7 @@
 use super::names::{COLUMNS, WORDS};
 use super::{Names, Status, list};
 use rusqlite::types::Value as Sql;
+use std::cmp::Ordering;
 
 /// Which trials.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -175,6 +176,45 @@ impl Sort {
     }
 }
 
+impl Sort {
+    /// The number that trials are sorted by, in SQL, with its values. Trials without it come last.
+    fn key(&self) -> (String, Vec<Sql>) {
+        let (text, values) = match self {
+            Self::Newest => ("trial.created_ms".to_owned(), Vec::new()),
+            Self::Fastest => (list::SPEED.to_owned(), Vec::new()),
+            Self::Best => {
+                (format!("CASE trial.goal WHEN 'max' THEN -({0}) ELSE {0} END", list::BEST), Vec::new())
+            }
+            Self::Least(key) if matches!(key.as_str(), "batch" | "learning_rate" | "step") => {
+                (column(key).expect("it is one").to_owned(), Vec::new())
+            }
+            Self::Least(key) => (
+                format!(
+                    "coalesce((SELECT {} FROM summary JOIN key ON key.id = summary.key
+                               WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ?),
+                              (SELECT number FROM param JOIN key ON key.id = param.key
+                               WHERE param.trial = trial.id AND key.name = ?))",
+                    list::FIGURE
+                ),
+                vec![key.clone().into(), key.clone().into()],
+            ),
+        };
+        (text, values)
+    }
+
+    /// How two trials stand to each other, by the number that they are sorted by, when they were made, and by row.
+    pub(super) fn order(&self, one: (Option<f64>, u64, i64), other: (Option<f64>, u64, i64)) -> Ordering {
+        let is_falling = matches!(self, Self::Newest | Self::Fastest);
+        let numbers = match (one.0, other.0) {
+            (Some(one), Some(other)) if is_falling => other.total_cmp(&one),
+            (Some(one), Some(other)) => one.total_cmp(&other),
+            (one, other) => one.is_none().cmp(&other.is_none()),
+        };
+        let rows = (one.1, one.2).cmp(&(other.1, other.2));
+        numbers.then(if *self == Self::Newest { rows.reverse() } else { rows })
+    }
+}
+
 /// A key of the recipe and the word that it is.
 fn worded(text: &str, names: &Names) -> Option<(String, String)> {
     let (key, word) = text.split_once('=')?;
@@ -226,10 +266,14 @@ pub(super) fn column(key: &str) -> Option<&'static str> {
     })
 }
 
-/// The query for everything but the status, which only life can tell.
-pub(super) fn query(filter: &Filter, sort: &Sort) -> (String, Vec<Sql>) {
-    let mut text = format!("SELECT {} FROM {}\n WHERE 1", list::columns(), list::TABLES);
-    let mut values: Vec<Sql> = Vec::new();
+/// The query for everything but the status, which only life can tell; `part` is a condition on top, such as ` AND trial.id > 7`.
+pub(super) fn query(filter: &Filter, sort: &Sort, part: &str) -> (String, Vec<Sql>) {
+    let (key, mut values) = sort.key();
+    let mut text = format!(
+        "SELECT {}, {key} AS sort_key, trial.id AS row_number FROM {}\n WHERE 1{part}",
+        list::columns(),
+        list::TABLES
+    );
     for (column, wanted) in [("recipe", &filter.recipe), ("search", &filter.study)] {
         if let Some(wanted) = wanted {
             text += &format!(" AND trial.{column} = ?");
@@ -265,22 +309,8 @@ pub(super) fn query(filter: &Filter, sort: &Sort) -> (String, Vec<Sql>) {
     }
     text += match sort {
         Sort::Newest => " ORDER BY trial.created_ms DESC, trial.id DESC",
-        Sort::Best => " ORDER BY best IS NULL, CASE trial.goal WHEN 'max' THEN -best ELSE best END, trial.id",
-        Sort::Fastest => " ORDER BY tokens_per_second IS NULL, tokens_per_second DESC, trial.id",
-        Sort::Least(key) if key == "batch" => " ORDER BY trial.batch, trial.id",
-        Sort::Least(key) if key == "learning_rate" => " ORDER BY trial.learning_rate, trial.id",
-        Sort::Least(key) if key == "step" => {
-            " ORDER BY coalesce(loss.last_step, result.last_step) ASC NULLS LAST, trial.id"
-        }
-        Sort::Least(key) => {
-            values.extend([key.clone().into(), key.clone().into()]);
-            " ORDER BY coalesce((SELECT CASE WHEN key.name <> trial.objective THEN summary.last
-                                             WHEN trial.goal = 'max' THEN summary.max ELSE summary.min END
-                                 FROM summary JOIN key ON key.id = summary.key
-                                 WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ?),
-                                (SELECT number FROM param JOIN key ON key.id = param.key
-                                 WHERE param.trial = trial.id AND key.name = ?)) ASC NULLS LAST, trial.id"
-        }
+        Sort::Fastest => " ORDER BY sort_key IS NULL, sort_key DESC, trial.created_ms, trial.id",
+        Sort::Best | Sort::Least(_) => " ORDER BY sort_key ASC NULLS LAST, trial.created_ms, trial.id",
     };
     (text, values)
 }

@@ -1,19 +1,36 @@
 //! Keeping news: facts, figures and the spool offset in one transaction, each of them once.
 
+use super::log::{Head, Log};
 use super::state::State;
-use super::{Fault, History, figures, hosts, now_ms, points, stored, unstored};
+use super::{Fault, History, figures, hosts, live, now_ms, points, stored, unstored};
 use crate::fact::{Ended, Fact, Ledger, LedgerError, News};
 use crate::strikes::Strike;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::collections::BTreeMap;
+
+/// Facts of the trial that was written of last, so that they are read once.
+#[derive(Debug)]
+pub(super) struct Known {
+    trial: TrialId,
+    facts: Vec<Fact>,
+}
 
 impl Ledger for History {
     fn keep(&mut self, trial: &TrialId, news: &News) -> Result<(), LedgerError> {
-        self.write("write news to", |transaction| keep(transaction, row_of(transaction, trial)?, news))
+        let mut known = self.known.take().filter(|known| known.trial == *trial).unwrap_or_else(|| {
+            let (trial, facts) = (trial.clone(), Vec::new());
+            Known { trial, facts }
+        });
+        self.write("write news to", |transaction| {
+            keep(transaction, row_of(transaction, trial)?, news, &mut known.facts)
+        })?;
+        self.known = Some(known);
+        Ok(())
     }
 
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError> {
-        self.read("read facts from", |database| facts(database, row_of(database, trial)?))
+        self.read("read facts from", |database| facts(database, row_of(database, trial)?, 0))
     }
 
     fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError> {
@@ -23,11 +40,15 @@ impl Ledger for History {
 
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError> {
         self.read("read an offset from", |database| {
-            let offset: Option<i64> = database
+            let trial = row_of(database, trial)?;
+            let sealed: Option<i64> = database
                 .prepare_cached("SELECT offset FROM spool WHERE trial = ?1 AND attempt = ?2")?
-                .query_row(params![row_of(database, trial)?, stored(attempt.0)], |row| row.get(0))
+                .query_row(params![trial, stored(attempt.0)], |row| row.get(0))
                 .optional()?;
-            Ok(offset.map_or(0, unstored))
+            let log = live::read(database, trial)?;
+            let open = log.iter().flat_map(Log::heads).filter_map(|head| head.offset);
+            let open = open.filter(|(of, _)| *of == attempt).map(|(_, offset)| offset).max();
+            Ok(sealed.map_or(0, unstored).max(open.unwrap_or(0)))
         })
     }
 
@@ -50,12 +71,13 @@ impl History {
         Ok(lost.into_iter().map(|(trial, _)| trial).collect())
     }
 
-    /// Every attempt that started and did not end.
+    /// Every attempt that started here and did not end. Those of other machines are theirs.
     pub fn open_attempts(&self) -> Result<Vec<(TrialId, AttemptId)>, LedgerError> {
         self.read("read attempts from", |database| {
             let mut select = database.prepare(
                 "SELECT trial.uid, attempt.number FROM trial JOIN attempt ON attempt.trial = trial.id
-                 WHERE trial.state = 'open' AND attempt.ended IS NULL ORDER BY trial.uid, attempt.number",
+                 WHERE trial.state = 'open' AND attempt.ended IS NULL
+                   AND NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY trial.uid, attempt.number",
             )?;
             let rows =
                 select.query_map([], |row| Ok((TrialId(row.get(0)?), AttemptId(unstored(row.get(1)?)))))?;
@@ -73,55 +95,118 @@ pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, Faul
         .ok_or_else(|| format!("it has no trial {trial}").into())
 }
 
-fn facts(database: &Connection, trial: i64) -> Result<Vec<Fact>, Fault> {
-    let mut select = database.prepare_cached("SELECT json FROM fact WHERE trial = ?1 ORDER BY seq")?;
-    let rows = select.query_map([trial], |row| row.get::<_, String>(0))?;
+/// The facts of a trial after the first so many.
+fn facts(database: &Connection, trial: i64, known: usize) -> Result<Vec<Fact>, Fault> {
+    let mut select =
+        database.prepare_cached("SELECT json FROM fact WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
+    let rows = select.query_map([trial, stored(known as u64)], |row| row.get::<_, String>(0))?;
     rows.map(|json| Ok(serde_json::from_str(&json?)?)).collect()
 }
 
-fn keep(transaction: &Transaction<'_>, trial: i64, news: &News) -> Result<(), Fault> {
-    let mut fresh = Vec::new();
-    for stamped in &news.events {
-        if hear(transaction, trial, stamped)? {
-            fresh.extend(figures::points_of(stamped));
+fn keep(transaction: &Transaction<'_>, trial: i64, news: &News, known: &mut Vec<Fact>) -> Result<(), Fault> {
+    if news.events.is_empty() && news.points.is_empty() {
+        if let Some((attempt, offset)) = news.offset {
+            live::keep_offset(transaction, trial, attempt, offset)?;
         }
+    } else {
+        keep_points(transaction, trial, news)?;
     }
-    for point in &news.points {
-        if points::is_newer(transaction, trial, point)? {
-            fresh.push(point.clone());
-        }
-    }
-    points::append(transaction, trial, &fresh)?;
     if !news.facts.is_empty() {
-        let mut known = facts(transaction, trial)?;
+        // Facts are added and never changed, so that those read before are known.
+        known.extend(facts(transaction, trial, known.len())?);
         for fact in &news.facts {
-            if !is_known(&known, fact) {
-                add_fact(transaction, trial, known.len(), fact)?;
+            if !is_known(known, fact) {
+                add_fact(transaction, trial, known.len(), fact, now_ms())?;
                 known.push(fact.clone());
             }
         }
     }
-    hosts::keep(transaction, &news.hosts)?;
-    if let Some((attempt, offset)) = news.offset {
-        transaction
-            .prepare_cached(
-                "INSERT INTO spool(trial, attempt, offset) VALUES (?1, ?2, ?3)
-                 ON CONFLICT DO UPDATE SET offset = max(offset, excluded.offset)",
-            )?
-            .execute(params![trial, stored(attempt.0), stored(offset)])?;
+    // Whoever lists trials reads the open points of each, so that a trial that is over has none.
+    if is_over(transaction, trial)? {
+        live::seal(transaction, trial)?;
     }
-    Ok(())
+    hosts::keep(transaction, &news.hosts)
 }
 
-/// Whether an event is new; remembers it. A rank's events come in order, so the newest stands for all.
-fn hear(transaction: &Transaction<'_>, trial: i64, stamped: &Stamped) -> Result<bool, Fault> {
-    let changed = transaction
-        .prepare_cached(
-            "INSERT INTO heard(trial, attempt, rank, sequence) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT DO UPDATE SET sequence = excluded.sequence WHERE excluded.sequence > sequence",
-        )?
-        .execute(params![trial, stored(stamped.attempt.0), stamped.rank.0, stored(stamped.sequence)])?;
-    Ok(changed == 1)
+fn is_over(database: &Connection, trial: i64) -> Result<bool, Fault> {
+    let query = "SELECT state NOT IN ('created', 'open') FROM trial WHERE id = ?1";
+    Ok(database.prepare_cached(query)?.query_row([trial], |row| row.get(0))?)
+}
+
+/// Keeps the figures of events and points that are new, with the offset.
+fn keep_points(transaction: &Transaction<'_>, trial: i64, news: &News) -> Result<(), Fault> {
+    let log = live::read(transaction, trial)?;
+    let mut heard = Heard::of(trial, log.as_ref());
+    let mut fresh = Vec::new();
+    for stamped in &news.events {
+        if heard.hear(transaction, stamped)? {
+            fresh.extend(figures::points_of(stamped));
+        }
+    }
+    if !news.points.is_empty() {
+        let newest = points::Newest::of(trial, log.as_ref())?;
+        for point in &news.points {
+            if newest.is_before(transaction, point)? {
+                fresh.push(point.clone());
+            }
+        }
+    }
+    let head = Head { offset: news.offset, heard: heard.fresh() };
+    if fresh.is_empty() && head == Head::default() {
+        return Ok(());
+    }
+    points::append(transaction, trial, log, &head, &fresh)
+}
+
+/// The newest event kept of each rank. A rank's events come in order, so the newest stands for all.
+struct Heard {
+    trial: i64,
+    newest: BTreeMap<(AttemptId, Rank), (Option<u64>, bool)>,
+}
+
+impl Heard {
+    /// Of a trial with this log.
+    fn of(trial: i64, log: Option<&Log>) -> Self {
+        let mut newest = BTreeMap::new();
+        for (attempt, rank, sequence) in log.into_iter().flat_map(Log::heads).flat_map(|head| &head.heard) {
+            newest.insert((*attempt, *rank), (Some(*sequence), false));
+        }
+        Self { trial, newest }
+    }
+
+    /// Whether an event is new; remembers it.
+    fn hear(&mut self, database: &Connection, stamped: &Stamped) -> Result<bool, Fault> {
+        let of = (stamped.attempt, stamped.rank);
+        let known = match self.newest.get(&of) {
+            Some((known, _)) => *known,
+            None => sealed_sequence(database, self.trial, of)?,
+        };
+        let is_new = known.is_none_or(|known| stamped.sequence > known);
+        if is_new {
+            self.newest.insert(of, (Some(stamped.sequence), true));
+        } else {
+            self.newest.entry(of).or_insert((known, false));
+        }
+        Ok(is_new)
+    }
+
+    /// Those that are new.
+    fn fresh(self) -> Vec<(AttemptId, Rank, u64)> {
+        let fresh = self.newest.into_iter().filter(|(_, (_, is_new))| *is_new);
+        fresh.filter_map(|((attempt, rank), (sequence, _))| Some((attempt, rank, sequence?))).collect()
+    }
+}
+
+fn sealed_sequence(
+    database: &Connection,
+    trial: i64,
+    (attempt, rank): (AttemptId, Rank),
+) -> Result<Option<u64>, Fault> {
+    let sequence: Option<i64> = database
+        .prepare_cached("SELECT sequence FROM heard WHERE trial = ?1 AND attempt = ?2 AND rank = ?3")?
+        .query_row(params![trial, stored(attempt.0), rank.0], |row| row.get(0))
+        .optional()?;
+    Ok(sequence.map(unstored))
 }
 
 /// Whether the facts kept so far already say what `fact` says.
@@ -153,8 +238,14 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
     }
 }
 
-fn add_fact(transaction: &Transaction<'_>, trial: i64, seq: usize, fact: &Fact) -> Result<(), Fault> {
-    let now = now_ms();
+/// Adds a fact that became known at a moment, and what follows from it.
+pub(super) fn add_fact(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    seq: usize,
+    fact: &Fact,
+    now: i64,
+) -> Result<(), Fault> {
     transaction
         .prepare_cached("INSERT INTO fact(trial, seq, at_ms, json) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![trial, stored(seq as u64), now, serde_json::to_string(fact)?])?;
@@ -174,7 +265,7 @@ fn add_fact(transaction: &Transaction<'_>, trial: i64, seq: usize, fact: &Fact) 
                 "UPDATE attempt SET ended_ms = ?3, ended = ?4 WHERE trial = ?1 AND number = ?2",
                 params![trial, stored(attempt.0), now, serde_json::to_string(ended)?],
             )?;
-            points::seal_attempt(transaction, trial, *attempt)?;
+            live::seal(transaction, trial)?;
             figures::settle(transaction, trial)?;
         }
         Fact::CheckpointDurable { attempt, step, folder } => {

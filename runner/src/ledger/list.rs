@@ -2,11 +2,12 @@
 
 use super::filter::{self, Filter, Page, Sort};
 use super::state::State;
-use super::{Fault, History, Status, unstored};
+use super::{Fault, History, Status, live, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
-use rusqlite::{Row, params_from_iter};
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, Row, params_from_iter};
 use serde::{Deserialize, Serialize};
 
 /// One line about a trial.
@@ -54,6 +55,9 @@ pub struct TrialRow {
     pub git_revision: Option<String>,
     /// Whether tracked files differed from the commit.
     pub is_dirty: bool,
+    /// The host of another machine's history that it was imported from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<String>,
 }
 
 /// The best value of the objective so far.
@@ -75,7 +79,8 @@ pub(super) fn columns() -> String {
          {SPEED} AS tokens_per_second,
          coalesce(trial.measured_step_seconds, step.sum / nullif(step.finite, 0)),
          trial.predicted_step_seconds, trial.created_ms, trial.started_ms, trial.ended_ms,
-         trial.git_revision, trial.git_dirty, trial.goal"
+         trial.git_revision, trial.git_dirty, trial.goal,
+         (SELECT host FROM origin WHERE origin.trial = trial.id) AS imported_from"
     )
 }
 
@@ -102,27 +107,49 @@ impl History {
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<Vec<TrialRow>, LedgerError> {
         self.read("list", |database| {
-            let (text, values) = filter::query(filter, sort);
-            let mut select = database.prepare_cached(&text)?;
-            let mut rows = select.query(params_from_iter(values))?;
-            let (mut skip, mut found) = (page.skip, Vec::new());
-            while let Some(stored) = rows.next()? {
-                let line = row(stored, is_alive)?;
-                if !filter.status.is_empty() && !filter.status.contains(&line.status) {
-                    continue;
-                }
-                if skip > 0 {
-                    skip -= 1;
-                    continue;
-                }
-                if found.len() as u64 >= page.limit {
-                    break;
-                }
-                found.push(line);
-            }
-            Ok(found)
+            let most = page.skip.saturating_add(page.limit);
+            let lines =
+                |part: &str, most| lines(database, filter::query(filter, sort, part), filter, most, is_alive);
+            let live = live::trials(database)?;
+            let mut found = if live.is_empty() {
+                lines("", most)?
+            } else {
+                let mut all = lines(" AND trial.id NOT IN (SELECT trial FROM live)", most)?;
+                all.extend(live::with_summaries(database, &live, || {
+                    lines(" AND trial.id IN (SELECT trial FROM live)", most)
+                })?);
+                all.sort_by(|one, other| {
+                    sort.order((one.1, one.0.created_ms, one.2), (other.1, other.0.created_ms, other.2))
+                });
+                all
+            };
+            found.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+            let skip = usize::try_from(page.skip).unwrap_or(usize::MAX);
+            Ok(found.into_iter().skip(skip).map(|(line, ..)| line).collect())
         })
     }
+}
+
+/// The first lines of a query, with what they are sorted by: the columns after those of [`row`].
+fn lines(
+    database: &Connection,
+    (text, values): (String, Vec<Sql>),
+    filter: &Filter,
+    most: u64,
+    is_alive: &dyn Fn(&TrialId) -> bool,
+) -> Result<Vec<(TrialRow, Option<f64>, i64)>, Fault> {
+    let mut select = database.prepare_cached(&text)?;
+    let mut rows = select.query(params_from_iter(values))?;
+    let mut found = Vec::new();
+    while (found.len() as u64) < most
+        && let Some(stored) = rows.next()?
+    {
+        let line = row(stored, is_alive)?;
+        if filter.status.is_empty() || filter.status.contains(&line.status) {
+            found.push((line, stored.get(22)?, stored.get(23)?));
+        }
+    }
+    Ok(found)
 }
 
 /// Reads one line.
@@ -152,6 +179,7 @@ pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<
         git_revision: row.get(18)?,
         is_dirty: row.get(19)?,
         goal: if row.get_ref(20)?.as_str()? == "max" { Goal::Max } else { Goal::Min },
+        imported_from: row.get(21)?,
         id,
     })
 }

@@ -3,7 +3,7 @@
 //! `PRAGMA user_version` is `major · 100 + minor`. A new minor version only adds, so that an older dtrain can
 //! still read; a new major version changes what is there.
 
-use super::Fault;
+use super::{Fault, points};
 use rusqlite::{Connection, TransactionBehavior};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,18 @@ pub(super) struct Version(i32);
 pub(super) type Step = (Version, &'static str);
 
 /// The version this program writes.
-pub(super) const CURRENT: Version = Version(103);
+pub(super) const CURRENT: Version = Version(104);
+
+/// The version from which new points are no rows.
+const LOGS: Version = Version(104);
 
 /// All steps, oldest first.
 pub(super) const STEPS: &[Step] = &[
     (Version(100), include_str!("sql/v1.sql")),
     (Version(101), include_str!("sql/v1_1.sql")),
     (Version(102), include_str!("sql/v1_2.sql")),
-    (CURRENT, include_str!("sql/v1_3.sql")),
+    (Version(103), include_str!("sql/v1_3.sql")),
+    (CURRENT, include_str!("sql/v1_4.sql")),
 ];
 
 impl Version {
@@ -64,6 +68,9 @@ pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Step]) ->
         // Asked again under the lock: another process may have been faster.
         if version(&step)? < *to {
             step.execute_batch(sql)?;
+            if *to == LOGS {
+                points::seal_rows(&step)?;
+            }
             step.pragma_update(None, "user_version", to.0)?;
             step.commit()?;
         }
@@ -152,7 +159,7 @@ mod tests {
         assert!(newer.is_read_only());
         mark(CURRENT.0 + 100);
         let error = crate::History::open(&path).expect_err("refused").source.to_string();
-        assert!(error.contains("version 2.3") && error.contains("version 1.3"), "{error}");
+        assert!(error.contains("version 2.4") && error.contains("version 1.4"), "{error}");
         drop(folder);
     }
 

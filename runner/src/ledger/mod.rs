@@ -3,16 +3,20 @@
 //! Only controllers and readers open it; ranks and agents never do. It keeps what it is told and answers
 //! questions; it does not decide what a fact is, and it does not look whether a process lives.
 
+mod bundle;
 mod children;
 mod chunk;
 mod create;
 mod figures;
 mod filter;
+mod fold;
 pub mod glance;
 mod ground;
 mod hosts;
 mod keep;
 mod list;
+mod live;
+mod log;
 mod lookup;
 mod migrate;
 mod names;
@@ -24,6 +28,7 @@ mod show;
 mod state;
 mod study;
 
+pub use bundle::{ExportError, ImportError, Merged};
 pub use children::Child;
 pub use create::{Created, NewTrial, Param, Parent, Predicted, Source, flatten};
 pub use figures::{Measured, Summary, is_own_series, points_of};
@@ -56,6 +61,7 @@ pub struct History {
     database: Connection,
     path: PathBuf,
     access: Access,
+    known: Option<keep::Known>,
 }
 
 /// What this program may do with the file.
@@ -75,13 +81,13 @@ impl History {
     /// An `Err` names what stands in the way: a network file system, a foreign file, a newer major version.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let (database, access) = open::writer(path).map_err(|source| fault("open", path, source))?;
-        Ok(Self { database, path: path.to_path_buf(), access })
+        Ok(Self { database, path: path.to_path_buf(), access, known: None })
     }
 
     /// Opens an existing history for reading only; never waits for a writer.
     pub fn open_read_only(path: &Path) -> Result<Self, LedgerError> {
         let (database, access) = open::reader(path).map_err(|source| fault("open", path, source))?;
-        Ok(Self { database, path: path.to_path_buf(), access })
+        Ok(Self { database, path: path.to_path_buf(), access, known: None })
     }
 
     /// The file.
@@ -93,7 +99,10 @@ impl History {
     pub fn check(&self) -> Result<(), LedgerError> {
         self.read("check", |database| {
             let found: String = database.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-            if found == "ok" { Ok(()) } else { Err(damaged(&self.path, found.trim())) }
+            if found != "ok" {
+                return Err(damaged(&self.path, found.trim()));
+            }
+            live::check(database)
         })
     }
 
@@ -145,8 +154,16 @@ fn fault(doing: &'static str, path: &Path, source: Fault) -> LedgerError {
     LedgerError { doing, path: path.to_path_buf(), source }
 }
 
-/// Whether SQLite says that the file is not as it was written.
+/// Stored bytes are not as they were written.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not as it was written")]
+struct Damage(&'static str);
+
+/// Whether the file is not as it was written.
 fn is_damage(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    if error.is::<Damage>() {
+        return true;
+    }
     let code = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
     matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }

@@ -59,6 +59,7 @@ pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
         drop(writer(path)?);
         return reader(path);
     }
+    database.pragma_update(None, "temp_store", "MEMORY")?;
     database.pragma_update(None, "query_only", true)?;
     Ok((database, Access::Read))
 }

@@ -1,22 +1,15 @@
-//! Series of points: the newest as rows, older ones sealed by 512, and one summary line for each series.
+//! Series of points: sealed chunks, and what is open in the log of the trial.
 
-use super::{Fault, History, chunk, create, keep, stored, unstored};
+use super::log::{Head, Log, Points};
+use super::{Damage, Fault, History, chunk, create, keep, live, stored, unstored};
 use crate::fact::{LedgerError, Point};
+use dtrain_protocol::bundle::Series;
+use dtrain_protocol::points::decode;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One figure of a series.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Steps completed; for figures of the host, seconds since the Unix epoch.
-    pub step: u64,
-    /// Milliseconds since the Unix epoch.
-    pub at_ms: u64,
-    /// The figure; may be infinite or not a number.
-    pub value: f64,
-}
+pub use dtrain_protocol::points::Sample;
 
 impl History {
     /// The points of one series by step; where attempts overlap, the last attempt wins.
@@ -77,40 +70,43 @@ fn by_attempt(
     let rows = select.query_map(params![trial, key, rank.0], |row| {
         Ok((row.get::<_, i64>(0)?, AttemptId(unstored(row.get(1)?))))
     })?;
+    let log = live::read(database, trial)?;
     rows.map(|row| {
         let (series, attempt) = row?;
-        Ok((attempt, whole(database, series)?))
+        Ok((attempt, whole(database, series, log.as_ref())?))
     })
     .collect()
 }
 
+/// The points of one attempt of a series, as a bundle names it.
+pub(super) fn of_attempt(database: &Connection, trial: i64, of: &Series) -> Result<Vec<Sample>, Fault> {
+    let found = find(database, trial, &of.key, Rank(of.rank), AttemptId(of.attempt))?;
+    let Some((series, _)) = found else { return Ok(Vec::new()) };
+    whole(database, series, live::read(database, trial)?.as_ref())
+}
+
 /// All points of a stored series by step; of two with the same step, the later wins.
-fn whole(database: &Connection, series: i64) -> Result<Vec<Sample>, Fault> {
+fn whole(database: &Connection, series: i64, log: Option<&Log>) -> Result<Vec<Sample>, Fault> {
+    let mut samples = sealed(database, series)?;
+    samples.extend(live::points_of(log, series)?);
+    Ok(live::in_order(samples))
+}
+
+fn sealed(database: &Connection, series: i64) -> Result<Vec<Sample>, Fault> {
     let mut select = database.prepare_cached("SELECT data FROM chunk WHERE series = ?1 ORDER BY number")?;
     let mut samples = Vec::new();
     let mut rows = select.query([series])?;
     while let Some(row) = rows.next()? {
         let data = row.get_ref(0)?.as_blob()?;
-        samples.extend(chunk::decode(data).ok_or("a chunk of points is damaged")?);
+        samples.extend(decode(data).ok_or(Damage("a chunk of points"))?);
     }
-    samples.extend(tail(database, series)?);
-    if samples.is_sorted_by(|a: &Sample, b| a.step < b.step) {
-        return Ok(samples);
-    }
-    Ok(merged(samples))
+    // A controller older than version 1.4 that is still at work adds rows.
+    samples.extend(unsealed_rows(database, series)?);
+    Ok(samples)
 }
 
-/// Points by step; of two with the same step, the later in the list wins.
-fn merged(samples: Vec<Sample>) -> Vec<Sample> {
-    samples
-        .into_iter()
-        .map(|sample| (sample.step, sample))
-        .collect::<BTreeMap<_, _>>()
-        .into_values()
-        .collect()
-}
-
-fn tail(database: &Connection, series: i64) -> Result<Vec<Sample>, Fault> {
+/// The newest points of a series as versions before 1.4 kept them: one row each.
+fn unsealed_rows(database: &Connection, series: i64) -> Result<Vec<Sample>, Fault> {
     let mut select =
         database.prepare_cached("SELECT step, at_ms, value FROM tail WHERE series = ?1 ORDER BY step")?;
     let rows = select.query_map([series], |row| {
@@ -118,26 +114,85 @@ fn tail(database: &Connection, series: i64) -> Result<Vec<Sample>, Fault> {
         Ok(Sample {
             step: unstored(row.get(0)?),
             at_ms: unstored(row.get(1)?),
+            // SQLite has no not-a-number: NULL stands for it.
             value: value.unwrap_or(f64::NAN),
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Whether a point is beyond the newest kept one of its series.
-pub(super) fn is_newer(database: &Connection, trial: i64, point: &Point) -> Result<bool, Fault> {
-    let last: Option<i64> = database
-        .prepare_cached(
-            "SELECT last_step FROM series JOIN key ON key.id = series.key
-             WHERE trial = ?1 AND key.name = ?2 AND rank = ?3 AND attempt = ?4",
-        )?
-        .query_row(params![trial, point.key, point.rank.0, stored(point.attempt.0)], |row| row.get(0))
-        .optional()?;
-    Ok(last.is_none_or(|last| stored(point.step) > last))
+/// The newest step kept of each series of a trial, looked up as it is asked for.
+pub(super) struct Newest {
+    trial: i64,
+    open: BTreeMap<i64, u64>,
 }
 
-/// Adds points to their series and summaries.
-pub(super) fn append(transaction: &Transaction<'_>, trial: i64, fresh: &[Point]) -> Result<(), Fault> {
+impl Newest {
+    /// Of a trial with this log.
+    pub(super) fn of(trial: i64, log: Option<&Log>) -> Result<Self, Fault> {
+        let mut open = BTreeMap::new();
+        if let Some(log) = log {
+            for (series, samples) in live::points(log)? {
+                open.extend(samples.iter().map(|sample| sample.step).max().map(|step| (series, step)));
+            }
+        }
+        Ok(Self { trial, open })
+    }
+
+    /// Whether a point is beyond the newest kept one of its series.
+    pub(super) fn is_before(&self, database: &Connection, point: &Point) -> Result<bool, Fault> {
+        let found = find(database, self.trial, &point.key, point.rank, point.attempt)?;
+        let Some((series, sealed)) = found else { return Ok(true) };
+        let is_open = self.open.get(&series).is_some_and(|open| *open >= point.step);
+        Ok(stored(point.step) > sealed && !is_open)
+    }
+}
+
+/// A series: its id and its last sealed step, -1 where none is.
+fn find(
+    database: &Connection,
+    trial: i64,
+    name: &str,
+    rank: Rank,
+    attempt: AttemptId,
+) -> Result<Option<(i64, i64)>, Fault> {
+    let found = database
+        .prepare_cached(
+            "SELECT series.id, last_step FROM series JOIN key ON key.id = series.key
+             WHERE trial = ?1 AND key.name = ?2 AND rank = ?3 AND attempt = ?4",
+        )?
+        .query_row(params![trial, name, rank.0, stored(attempt.0)], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    Ok(found)
+}
+
+/// The id of a series; it is made when it is new.
+pub(super) fn series_of(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    name: &str,
+    rank: Rank,
+    attempt: AttemptId,
+) -> Result<i64, Fault> {
+    if let Some((series, _)) = find(transaction, trial, name, rank, attempt)? {
+        return Ok(series);
+    }
+    transaction
+        .prepare_cached(
+            "INSERT INTO series(trial, key, rank, attempt, last_step) VALUES (?1, ?2, ?3, ?4, -1)",
+        )?
+        .execute(params![trial, create::key(transaction, name)?, rank.0, stored(attempt.0)])?;
+    Ok(transaction.last_insert_rowid())
+}
+
+/// Adds points to the log of a trial.
+pub(super) fn append(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    log: Option<Log>,
+    head: &Head,
+    fresh: &[Point],
+) -> Result<(), Fault> {
     let mut by_series = BTreeMap::<_, Vec<Sample>>::new();
     for point in fresh {
         by_series.entry((point.key.as_str(), point.rank, point.attempt)).or_default().push(Sample {
@@ -146,144 +201,22 @@ pub(super) fn append(transaction: &Transaction<'_>, trial: i64, fresh: &[Point])
             value: point.value,
         });
     }
+    let mut points = Points::new();
     for ((name, rank, attempt), samples) in by_series {
-        let key = create::key(transaction, name)?;
-        let series = series_of(transaction, trial, key, rank, attempt, &samples)?;
-        extend(transaction, series, &samples)?;
-        summarise(transaction, trial, key, rank, attempt, &samples)?;
+        points.push((series_of(transaction, trial, name, rank, attempt)?, samples));
     }
-    Ok(())
+    points.sort_by_key(|(series, _)| *series);
+    live::append(transaction, trial, log, head, &points)
 }
 
-fn series_of(
-    transaction: &Transaction<'_>,
-    trial: i64,
-    key: i64,
-    rank: Rank,
-    attempt: AttemptId,
-    samples: &[Sample],
-) -> Result<i64, Fault> {
-    let last = samples.iter().map(|sample| stored(sample.step)).max().unwrap_or(0);
-    let id = transaction
-        .prepare_cached(
-            "INSERT INTO series(trial, key, rank, attempt, last_step) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT DO UPDATE SET last_step = max(last_step, excluded.last_step) RETURNING id",
-        )?
-        .query_row(params![trial, key, rank.0, stored(attempt.0), last], |row| row.get(0))?;
-    Ok(id)
-}
-
-/// Adds to the tail; seals whole chunks once there are enough points.
-fn extend(transaction: &Transaction<'_>, series: i64, samples: &[Sample]) -> Result<(), Fault> {
-    let held: i64 = transaction
-        .prepare_cached("SELECT count(*) FROM tail WHERE series = ?1")?
-        .query_row([series], |row| row.get(0))?;
-    if unstored(held) as usize + samples.len() < chunk::POINTS {
-        return add_rows(transaction, series, samples);
+/// Seals the points that versions before 1.4 kept as rows.
+pub(super) fn seal_rows(transaction: &Transaction<'_>) -> Result<(), Fault> {
+    let mut series = transaction.prepare("SELECT DISTINCT series FROM tail")?;
+    let series: Vec<i64> = series.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for series in series {
+        let samples = unsealed_rows(transaction, series)?;
+        live::add_chunks(transaction, series, &chunk::cut(&samples, true).0)?;
     }
-    let mut all = tail(transaction, series)?;
-    all.extend(samples);
-    let all = merged(all);
-    clear_tail(transaction, series)?;
-    let whole = all.len() / chunk::POINTS * chunk::POINTS;
-    let (sealed, rest) = all.split_at(whole);
-    for points in sealed.chunks(chunk::POINTS) {
-        seal(transaction, series, points)?;
-    }
-    add_rows(transaction, series, rest)
-}
-
-fn add_rows(transaction: &Transaction<'_>, series: i64, samples: &[Sample]) -> Result<(), Fault> {
-    let mut insert = transaction
-        .prepare_cached("INSERT OR REPLACE INTO tail(series, step, at_ms, value) VALUES (?1, ?2, ?3, ?4)")?;
-    for sample in samples {
-        // SQLite has no not-a-number: NULL stands for it.
-        let value = (!sample.value.is_nan()).then_some(sample.value);
-        insert.execute(params![series, stored(sample.step), stored(sample.at_ms), value])?;
-    }
-    Ok(())
-}
-
-fn clear_tail(transaction: &Transaction<'_>, series: i64) -> Result<(), Fault> {
-    transaction.prepare_cached("DELETE FROM tail WHERE series = ?1")?.execute([series])?;
-    Ok(())
-}
-
-fn seal(transaction: &Transaction<'_>, series: i64, points: &[Sample]) -> Result<(), Fault> {
-    transaction
-        .prepare_cached(
-            "INSERT INTO chunk(series, number, data)
-             VALUES (?1, (SELECT coalesce(max(number) + 1, 0) FROM chunk WHERE series = ?1), ?2)",
-        )?
-        .execute(params![series, chunk::encode(points)])?;
-    Ok(())
-}
-
-/// Seals what the tails of an ended attempt hold.
-pub(super) fn seal_attempt(
-    transaction: &Transaction<'_>,
-    trial: i64,
-    attempt: AttemptId,
-) -> Result<(), Fault> {
-    let all: Vec<i64> = transaction
-        .prepare_cached("SELECT id FROM series WHERE trial = ?1 AND attempt = ?2")?
-        .query_map(params![trial, stored(attempt.0)], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for series in all {
-        let points = tail(transaction, series)?;
-        if !points.is_empty() {
-            seal(transaction, series, &points)?;
-            clear_tail(transaction, series)?;
-        }
-    }
-    Ok(())
-}
-
-/// Folds new points into the summary line of their series.
-fn summarise(
-    transaction: &Transaction<'_>,
-    trial: i64,
-    key: i64,
-    rank: Rank,
-    attempt: AttemptId,
-    samples: &[Sample],
-) -> Result<(), Fault> {
-    let Some(last) = samples.iter().max_by_key(|sample| sample.step) else { return Ok(()) };
-    let finite: Vec<_> = samples.iter().filter(|sample| sample.value.is_finite()).collect();
-    let least = finite.iter().min_by(|a, b| a.value.total_cmp(&b.value));
-    let most = finite.iter().max_by(|a, b| a.value.total_cmp(&b.value));
-    let sum: f64 = finite.iter().map(|sample| sample.value).sum();
-    let shown = (!last.value.is_nan()).then_some(last.value);
-    transaction
-        .prepare_cached(
-            "INSERT INTO summary(trial, key, rank, points, finite, sum, last, last_step, last_attempt, min, min_step, max, max_step)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-             ON CONFLICT DO UPDATE SET
-                 points = points + excluded.points, finite = finite + excluded.finite, sum = sum + excluded.sum,
-                 last = CASE WHEN (excluded.last_attempt, excluded.last_step) >= (last_attempt, last_step)
-                             THEN excluded.last ELSE last END,
-                 last_step = CASE WHEN (excluded.last_attempt, excluded.last_step) >= (last_attempt, last_step)
-                             THEN excluded.last_step ELSE last_step END,
-                 last_attempt = max(last_attempt, excluded.last_attempt),
-                 min_step = CASE WHEN min IS NULL OR excluded.min < min THEN coalesce(excluded.min_step, min_step) ELSE min_step END,
-                 min = CASE WHEN min IS NULL OR excluded.min < min THEN coalesce(excluded.min, min) ELSE min END,
-                 max_step = CASE WHEN max IS NULL OR excluded.max > max THEN coalesce(excluded.max_step, max_step) ELSE max_step END,
-                 max = CASE WHEN max IS NULL OR excluded.max > max THEN coalesce(excluded.max, max) ELSE max END",
-        )?
-        .execute(params![
-            trial,
-            key,
-            rank.0,
-            stored(samples.len() as u64),
-            stored(finite.len() as u64),
-            sum,
-            shown,
-            stored(last.step),
-            stored(attempt.0),
-            least.map(|sample| sample.value),
-            least.map(|sample| stored(sample.step)),
-            most.map(|sample| sample.value),
-            most.map(|sample| stored(sample.step)),
-        ])?;
+    transaction.execute("DELETE FROM tail", [])?;
     Ok(())
 }

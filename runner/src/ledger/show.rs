@@ -2,7 +2,7 @@
 
 use super::{
     Fault, History, NoiseScale, Param, Parent, Predicted, Source, Status, Summary, TrialRow, figures, keep,
-    list, noise, now_ms, unstored,
+    list, live, noise, now_ms, unstored,
 };
 use crate::fact::{Ended, LedgerError, Verdict};
 use crate::provenance::Provenance;
@@ -210,10 +210,12 @@ fn rows<T>(
 
 fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, Fault> {
     let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", list::columns(), list::TABLES);
-    let mut select = database.prepare_cached(&query)?;
-    let mut found = select.query([trial])?;
-    let row = found.next()?.ok_or("the trial was deleted")?;
-    list::row(row, is_alive)
+    live::with_summaries(database, &[trial], || {
+        let mut select = database.prepare_cached(&query)?;
+        let mut found = select.query([trial])?;
+        let row = found.next()?.ok_or("the trial was deleted")?;
+        list::row(row, is_alive)
+    })
 }
 
 fn document(database: &Connection, trial: i64, kind: &str) -> Result<Value, Fault> {

@@ -1,6 +1,7 @@
 //! A history that somebody holds, and one that is damaged.
 
 use crate::support::*;
+use dtrain_protocol::Rank;
 use dtrain_protocol::order::mix;
 use dtrain_runner::{History, Ledger, News};
 use rusqlite::Connection;
@@ -38,7 +39,8 @@ fn read(path: &Path) -> Result<Vec<(u64, f64)>, String> {
     history.check().map_err(words)?;
     let trial = history.find("damaged-1").map_err(|error| error.to_string())?;
     history.facts(&trial).map_err(words)?;
-    Ok(losses(&history, &trial))
+    let samples = history.series(&trial, "loss", Rank(0)).map_err(words)?;
+    Ok(samples.into_iter().map(|sample| (sample.step, sample.value)).collect())
 }
 
 #[test]

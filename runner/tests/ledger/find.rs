@@ -236,6 +236,7 @@ fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     let validated = stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: Some(0.9) });
     let all = (0..30).map(|n| step(n, n + 1)).chain([validated]).collect();
     history.keep(&trial.id, &events(all)).expect("kept");
+    history.keep(&trial.id, &facts(vec![started(1), ended(1)])).expect("kept");
     copy_the_trial(&path, 10_000);
     let timed = |what: &str, filter: &Filter, sort: &Sort, page: Page| {
         let begun = Instant::now();
@@ -247,6 +248,7 @@ fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     let all = timed("all", &any, &Sort::Newest, Page::default());
     assert_eq!(all.len(), 10_000);
     assert!(all.is_sorted_by(|a, b| a.created_ms >= b.created_ms));
+    assert!(all.iter().all(|row| row.loss.is_some()), "each has its figures");
     let page = timed("newest 50", &any, &Sort::Newest, Page { skip: 100, limit: 50 });
     assert_eq!(page, all[100..150]);
     let best = timed("best 20", &any, &Sort::Best, Page { skip: 0, limit: 20 });

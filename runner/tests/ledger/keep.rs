@@ -85,7 +85,7 @@ fn a_batch_is_kept_whole_or_not_at_all() {
     let saboteur = Connection::open(&path).expect("opens");
     saboteur
         .execute_batch(
-            "CREATE TRIGGER full BEFORE INSERT ON spool BEGIN SELECT RAISE(ABORT, 'disk full'); END",
+            "CREATE TRIGGER full BEFORE INSERT ON live BEGIN SELECT RAISE(ABORT, 'disk full'); END",
         )
         .expect("made");
     let durable = Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(2), folder: "c".into() };

@@ -1,12 +1,12 @@
 //! A history with a trial in it, and news to keep.
 
 use dtrain_protocol::{
-    AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, Stamped, StepFigures, StepId, TrialId,
+    AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, Stamped, StepFigures, StepId, StopReason, TrialId,
 };
 use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::{Created, NewTrial, Predicted, Source, host_digest};
 use dtrain_runner::provenance::{Git, Provenance};
-use dtrain_runner::{Fact, History, News};
+use dtrain_runner::{Ended, Fact, History, News};
 use rusqlite::Connection;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -104,6 +104,10 @@ pub(crate) fn started(attempt: u64) -> Fact {
     Fact::AttemptStarted { attempt: AttemptId(attempt), from: None }
 }
 
+pub(crate) fn ended(attempt: u64) -> Fact {
+    Fact::AttemptEnded { attempt: AttemptId(attempt), ended: Ended::Finished(StopReason::Complete) }
+}
+
 pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("history.db");
@@ -140,6 +144,22 @@ pub(crate) fn copy_the_trial(path: &Path, trials: u32) {
          CREATE TEMP TABLE lines AS SELECT * FROM summary;
          INSERT INTO summary SELECT i, key, rank, points, finite, sum, last, last_step, last_attempt, min + i, min_step,
              max, max_step FROM lines, n;
+         COMMIT;"
+    ))
+    .expect("copied");
+}
+
+/// Gives the copies of the only trial its sealed points.
+#[allow(dead_code, reason = "the bench asks for it")]
+pub(crate) fn copy_its_points(path: &Path, trials: u32) {
+    let raw = Connection::open(path).expect("opens");
+    raw.execute_batch(&format!(
+        "CREATE TEMP TABLE n AS WITH RECURSIVE c(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < {trials}) SELECT i FROM c;
+         CREATE TEMP TABLE own AS SELECT * FROM series;
+         CREATE TEMP TABLE sealed AS SELECT * FROM chunk;
+         BEGIN;
+         INSERT INTO series SELECT own.id + i * 100, i, key, rank, attempt, last_step FROM n, own;
+         INSERT INTO chunk SELECT series + i * 100, number, data FROM n, sealed;
          COMMIT;"
     ))
     .expect("copied");

@@ -2,12 +2,14 @@
 //!
 //! The fuzz targets call it, and so does the property test of every run, `protocol/tests/malformed.rs`.
 
+use dtrain_protocol::bundle::{MAGIC, Reader};
 use dtrain_protocol::checkpoint::{head, merge};
 use dtrain_protocol::frame::{self, FrameError, HEADER};
 use dtrain_protocol::{
     Assignment, Event, HostFacts, Manifest, Order, ProbeRequest, RankRates, SampleRequest, Sampled, Stamped,
 };
 use dtrain_recipes::{CheckContext, Document, Layer, check, render_all};
+use std::io::Read;
 use std::path::Path;
 
 /// Frames one after the other, as a pipe, a socket or a spool has them.
@@ -79,6 +81,16 @@ pub fn head(file: &[u8]) {
     let json = &file[8..8 + usize::try_from(length).expect("it is inside of the file")];
     for place in head::decode(json, bytes).iter().flat_map(|places| places.values()) {
         assert!(place.start <= place.end && place.end <= bytes, "{place:?} lies in {bytes} bytes");
+    }
+}
+
+/// A bundle of somebody's trials, as a whole and without its first bytes.
+pub fn bundle(bytes: &[u8]) {
+    for begin in [&[][..], &[&MAGIC[..], &[1, 0, 0, 0]].concat()] {
+        let Ok(mut reader) = Reader::new(begin.chain(bytes)) else { continue };
+        while let Ok(Some(record)) = reader.read() {
+            drop(record);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! `dtrain history` and `dtrain show TRIAL`.
 
-use crate::args::{HistoryArgs, ShowArgs};
+mod bundle;
+
+use crate::args::{HistoryArgs, HistoryCommand, ShowArgs};
 use crate::context::Context;
 use crate::drive::catch_up;
 use crate::failure::{Exit, Failure, Outcome};
@@ -18,8 +20,16 @@ const LIST_CURVE: usize = 12;
 /// Characters of each curve on the page of one trial.
 const PAGE_CURVE: usize = 48;
 
-/// Lists trials.
+/// Lists trials, or exports or imports them.
 pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
+    match &args.command {
+        Some(HistoryCommand::Export(args)) => bundle::export(context, args),
+        Some(HistoryCommand::Import(args)) => bundle::import(context, args),
+        None => list_trials(context, args),
+    }
+}
+
+fn list_trials(context: &Context, args: &HistoryArgs) -> Outcome {
     catch_up(context);
     let history = trials::read_history(context)?;
     let names = history.names().map_err(|error| ledger(&error))?;
@@ -121,6 +131,7 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, name)?;
     let (label, status) = (trial.row.label.clone(), trial.row.status);
+    let is_imported = trial.row.imported_from.is_some();
     if context.out.json {
         let series = series(&history, &trial, &args.series)?;
         context.out.json("trial", &Shown { trial, series })?;
@@ -140,6 +151,7 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
     }
     use dtrain_runner::ledger::Status as S;
     context.out.next(&match status {
+        _ if is_imported => "dtrain history".to_owned(),
         S::Running => format!("dtrain attach {label}"),
         S::Lost | S::Stopped | S::Failed | S::Created => format!("dtrain resume {label}"),
         S::Completed | S::Pruned | S::OutOfMemory | S::Diverged => "dtrain history".to_owned(),

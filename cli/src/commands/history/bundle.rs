@@ -1,0 +1,230 @@
+//! `dtrain history export` and `dtrain history import`: histories of several machines.
+
+use crate::args::{HistoryExportArgs, HistoryImportArgs};
+use crate::context::Context;
+use crate::drive::catch_up;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::word;
+use crate::render::number::counted;
+use crate::trials::{self, ledger};
+use dtrain_protocol::TrialId;
+use dtrain_protocol::bundle::{BundleError, Head};
+use dtrain_recipes::Bytes;
+use dtrain_runner::audit::this_host;
+use dtrain_runner::ledger::{ExportError, Filter, History, ImportError, Merged, Page, Sort};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+
+/// How files in a folder end that are bundles.
+const ENDING: &str = "dtrain";
+
+/// What was exported.
+#[derive(Serialize)]
+struct Exported {
+    file: PathBuf,
+    trials: u64,
+    bytes: u64,
+}
+
+/// What was imported.
+#[derive(Serialize)]
+struct Imported {
+    file: PathBuf,
+    /// The host that exported it.
+    host: String,
+    #[serde(flatten)]
+    merged: Merged,
+}
+
+#[derive(Serialize)]
+struct Report {
+    bundles: Vec<Imported>,
+}
+
+/// Writes trials into a bundle.
+pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> Outcome {
+    catch_up(context);
+    // Asked for before it is opened for writing, so that a missing history is not made.
+    drop(trials::read_history(context)?);
+    let mut history = trials::open_history(context)?;
+    let trials = chosen(context, &history, args)?;
+    let host = Some(this_host()).filter(|host| !host.is_empty()).unwrap_or_else(|| "unknown".to_owned());
+    let machine = history.machine().map_err(|error| ledger(&error))?;
+    let is_folder = args.to.is_dir() || args.to.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let file = if is_folder { args.to.join(file_name(&host, &machine)) } else { args.to.clone() };
+    let failed = |error: &io::Error| {
+        Failure::new(Exit::Infrastructure, format!("cannot write {}", file.display()))
+            .cause(error.to_string())
+    };
+    if is_folder {
+        fs::create_dir_all(&args.to).map_err(|error| failed(&error))?;
+    }
+    let bar = bar(context, "exporting", trials.len() as u64);
+    let bytes = write(&mut history, &trials, &host, &file, &bar).map_err(|error| match &error {
+        ExportError::Ledger(error) => ledger(error),
+        ExportError::Io(error) => failed(error),
+    })?;
+    bar.finish_and_clear();
+    let exported = Exported { file, trials: trials.len() as u64, bytes };
+    if context.out.json {
+        context.out.json("export", &exported)?;
+    } else {
+        let (number, file) = (counted(exported.trials, "trial"), exported.file.display());
+        context.out.say(&format!("wrote {number} to {file}: {}", Bytes(bytes)));
+    }
+    context.out.next(&format!("dtrain history import {}, on another machine", word(exported.file.display())));
+    Ok(Exit::Done)
+}
+
+/// The trials that the user wants.
+fn chosen(context: &Context, history: &History, args: &HistoryExportArgs) -> Result<Vec<TrialId>, Failure> {
+    if !args.trials.is_empty() {
+        return args.trials.iter().map(|name| trials::find(history, name)).collect();
+    }
+    let names = history.names().map_err(|error| ledger(&error))?;
+    let filter = match &args.condition {
+        Some(text) => Filter::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        None => Filter::default(),
+    };
+    let is_alive = |id: &TrialId| trials::is_alive(context, id);
+    let rows = history.trials(&filter, &Sort::Newest, Page::default(), &is_alive);
+    let rows = rows.map_err(|error| ledger(&error))?;
+    if rows.is_empty() {
+        return Err(Failure::new(Exit::Usage, "no trial matches, so there is nothing to export"));
+    }
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
+/// One file for each machine, so that a shared folder has no conflicts.
+fn file_name(host: &str, machine: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    let host: String = host.chars().map(plain).collect();
+    let id = machine[machine.len().saturating_sub(6)..].to_lowercase();
+    format!("{host}-{id}.{ENDING}")
+}
+
+/// Writes beside the file, then puts it in its place; returns its bytes.
+fn write(
+    history: &mut History,
+    trials: &[TrialId],
+    host: &str,
+    file: &Path,
+    bar: &ProgressBar,
+) -> Result<u64, ExportError> {
+    let mut partial = file.as_os_str().to_owned();
+    partial.push(format!(".partial-{}", std::process::id()));
+    let partial = PathBuf::from(partial);
+    let mut whole = || -> Result<u64, ExportError> {
+        let to = BufWriter::new(File::create(&partial)?);
+        let to = history.write_bundle(trials, host, to, &mut |_| bar.inc(1))?;
+        let to = to.into_inner().map_err(io::IntoInnerError::into_error)?;
+        to.sync_all()?;
+        let bytes = to.metadata()?.len();
+        fs::rename(&partial, file)?;
+        Ok(bytes)
+    };
+    whole().inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+/// Merges bundles into the history.
+pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> Outcome {
+    let mut files = Vec::new();
+    for path in &args.bundles {
+        files.extend(bundles(path)?);
+    }
+    // Nothing is changed unless all of them are whole.
+    let heads = files.iter().map(|file| check(file)).collect::<Result<Vec<_>, _>>()?;
+    let mut history = trials::open_history(context)?;
+    let bar = bar(context, "importing", heads.iter().map(|head| head.trials).sum());
+    let mut report = Report { bundles: Vec::new() };
+    for (file, head) in files.into_iter().zip(heads) {
+        let from = open(&file)?;
+        let merged = history.merge_bundle(from, &mut |_| bar.inc(1)).map_err(|error| match &error {
+            ImportError::Ledger(error) => ledger(error),
+            ImportError::Bundle(error) => refused(&file, error),
+        })?;
+        report.bundles.push(Imported { file, host: head.host, merged });
+    }
+    bar.finish_and_clear();
+    if context.out.json {
+        context.out.json("import", &report)?;
+    } else {
+        report.bundles.iter().for_each(|one| context.out.say(&line(one)));
+    }
+    context.out.next("dtrain history");
+    Ok(Exit::Done)
+}
+
+/// One line about a bundle.
+fn line(Imported { file, host, merged }: &Imported) -> String {
+    let mut words = vec![format!("{} new", merged.new)];
+    let more = [(merged.brought_forward, "brought forward"), (merged.unchanged, "unchanged")];
+    words.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    if merged.annotations > 0 {
+        words.push(format!("{} on known trials", counted(merged.annotations, "new annotation")));
+    }
+    format!("{}: trials of {host}: {}", file.display(), words.join(", "))
+}
+
+/// The bundles that a path names: itself, or those in the folder that it is.
+fn bundles(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let failed = |error: io::Error| {
+        Failure::new(Exit::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|ending| ending == ENDING) {
+            found.push(path);
+        }
+    }
+    if found.is_empty() {
+        let what = format!("there is no bundle in {}: no file ends in .{ENDING}", path.display());
+        return Err(Failure::new(Exit::Usage, what)
+            .hint(format!("`dtrain history export --to {}` puts one there", word(path.display()))));
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn open(file: &Path) -> Result<BufReader<File>, Failure> {
+    File::open(file).map(BufReader::new).map_err(|error| {
+        Failure::new(Exit::Usage, format!("cannot read {}", file.display())).cause(error.to_string())
+    })
+}
+
+fn check(file: &Path) -> Result<Head, Failure> {
+    History::check_bundle(open(file)?).map_err(|error| refused(file, &error))
+}
+
+fn refused(file: &Path, error: &BundleError) -> Failure {
+    let failure = Failure::new(Exit::Usage, format!("cannot import {}", file.display()));
+    let cause = match error {
+        BundleError::Io(error) => error.to_string(),
+        other => other.to_string(),
+    };
+    let failure = failure.cause(cause);
+    match error {
+        BundleError::Torn | BundleError::Damaged(_) => failure.hint("copy it again, or export it again"),
+        BundleError::NoBundle => failure.hint("`dtrain history export --to FILE` writes a bundle"),
+        BundleError::Newer(_) | BundleError::Io(_) => failure,
+    }
+}
+
+/// A bar that counts trials; hidden where none is drawn.
+fn bar(context: &Context, what: &'static str, trials: u64) -> ProgressBar {
+    if !context.out.draws() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} {bar:24} {pos} of {len} trials  {eta} left");
+    let bar = ProgressBar::with_draw_target(Some(trials), ProgressDrawTarget::stderr_with_hz(8));
+    bar.set_style(style.expect("the template is well formed"));
+    bar.set_message(what);
+    bar
+}

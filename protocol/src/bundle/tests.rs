@@ -1,0 +1,113 @@
+//! Bundles that are whole, cut, damaged, newer, or made to harm.
+
+use super::*;
+
+fn trial() -> Trial {
+    let text = |word: &str| word.to_owned();
+    Trial {
+        id: TrialId("01M84B1AN3D6BS8C5CT0NRC956".into()),
+        name: text("tiny-1"),
+        machine: text("m"),
+        host: text("gpu-01"),
+        recipe: text("tiny"),
+        study: Some(StudyName { name: text("tiny-tune-1"), digest: hash("x") }),
+        objective: text("valid.loss"),
+        goal: text("min"),
+        layout: text("one rank"),
+        batch: 32,
+        learning_rate: 1e-3,
+        config_hash: hash("c"),
+        host_digest: hash("h"),
+        model_digest: hash("m"),
+        predicted: (Some(0.1), None, Some(7)),
+        measured: (Some(0.2), Some(0.01), None),
+        created_ms: 1,
+        git_revision: None,
+        git_dirty: false,
+        program: text("0.1.0"),
+        documents: BTreeMap::from([(text("recipe"), text("{}"))]),
+        patch: Some(hash("+x")),
+        environment: None,
+        params: vec![(text("train.batch"), text("32"), text("recipe"))],
+        facts: vec![(5, text("\"resumed\""))],
+        series: vec![Series { key: text("loss"), rank: 0, attempt: 1, points: 5000 }],
+        notes: vec![(9, text("good"))],
+        tags: BTreeMap::from([(text("keep"), text("yes"))]),
+    }
+}
+
+fn records() -> Vec<Record> {
+    let sample = |step: u64| Sample { step, at_ms: 10 * step, value: (step as f64).sqrt() };
+    let samples: Vec<_> = (0..5000).map(sample).collect();
+    let study = Study {
+        name: trial().study.expect("it has one"),
+        json: "{}".into(),
+        created_ms: 3,
+        tried: vec![Tried { number: 0, json: "{}".into(), trial: Some(trial().id), refused: None }],
+        events: vec![(0, 4, "{}".into())],
+    };
+    let mut all = vec![Record::Text("+x".into()), Record::Trial(Box::new(trial()))];
+    all.extend(samples.chunks(POINTS).map(|part| Record::Points(part.to_vec())));
+    all.push(Record::Study(study));
+    all
+}
+
+fn bundle(records: &[Record]) -> Vec<u8> {
+    let head = Head { machine: "m".into(), host: "gpu-01".into(), program: "0.1.0".into(), trials: 1 };
+    let mut writer = Writer::new(Vec::new(), &head).expect("memory");
+    records.iter().for_each(|record| writer.write(record).expect("memory"));
+    writer.finish().expect("memory")
+}
+
+fn read(bytes: &[u8]) -> Result<Vec<Record>, BundleError> {
+    let mut reader = Reader::new(bytes)?;
+    let mut all = Vec::new();
+    while let Some(record) = reader.read()? {
+        all.push(record);
+    }
+    Ok(all)
+}
+
+#[test]
+fn records_come_back_and_every_cut_and_every_flipped_byte_is_refused() {
+    let bytes = bundle(&records());
+    assert_eq!(read(&bytes).expect("whole"), records());
+    for length in (0..bytes.len()).step_by(97).chain(bytes.len() - 60..bytes.len()) {
+        let error = read(&bytes[..length]).expect_err("cut");
+        assert!(matches!(error, BundleError::Torn | BundleError::NoBundle), "{length}: {error}");
+    }
+    for at in (0..bytes.len()).step_by(89).chain(0..60) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        read(&damaged).expect_err("a byte differs");
+    }
+    let more = [&bytes[..], b"x"].concat();
+    assert!(read(&more).expect_err("more").to_string().contains("more follows"), "after its end");
+}
+
+#[test]
+fn what_is_no_bundle_and_a_newer_one_are_told_apart() {
+    assert!(matches!(read(b"PK\x03\x04 a zip of something else"), Err(BundleError::NoBundle)));
+    let mut newer = bundle(&records());
+    newer[8] = 2;
+    let error = read(&newer).expect_err("newer");
+    assert!(error.to_string().contains("format 2") && error.to_string().contains("up to 1"), "{error}");
+}
+
+#[test]
+fn ids_that_are_paths_names_that_steer_terminals_and_missing_points_are_refused() {
+    let with = |change: &dyn Fn(&mut Trial)| {
+        let mut all = records();
+        let Record::Trial(trial) = &mut all[1] else { panic!("it is the trial") };
+        change(trial);
+        read(&bundle(&all)).map(drop)
+    };
+    with(&|_| {}).expect("whole");
+    for id in ["../../../../../../home/x/a", "01m84b1an3d6bs8c5ct0nrc956", ""] {
+        with(&|trial| trial.id = TrialId(id.into())).expect_err(id);
+    }
+    with(&|trial| trial.name = "a\u{1b}[2J".into()).expect_err("it clears a screen");
+    with(&|trial| trial.series[0].points = 4999).expect_err("one too many");
+    with(&|trial| trial.series[0].points = 5001).expect_err("one is missing");
+    with(&|trial| trial.series.clear()).expect_err("of no series");
+}

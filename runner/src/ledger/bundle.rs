@@ -1,0 +1,248 @@
+//! Trials as bundles ([`dtrain_protocol::bundle`]), and the merge of other machines' bundles into a history.
+//!
+//! A merge loses nothing, may be repeated, and gives the same in any order. What a machine tells of its trial only grows, so that of
+//! two versions the longer holds. Notes are united; of two values of a tag the one that sorts last holds.
+
+mod merge;
+
+pub use merge::{ImportError, Merged};
+
+use super::{Fault, History, keep, points, unstored};
+use crate::fact::LedgerError;
+use dtrain_protocol::TrialId;
+use dtrain_protocol::bundle::{self, Head, POINTS, Record, Series, Study, StudyName, Writer};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+/// Why trials were not exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The history could not be read.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The bundle could not be written.
+    #[error("the bundle cannot be written")]
+    Io(#[from] io::Error),
+}
+
+impl History {
+    /// The id of this history among those that bundles come from; drawn when it is asked for first.
+    pub fn machine(&mut self) -> Result<String, LedgerError> {
+        let id = "SELECT id FROM machine";
+        let known = self.read("read from", |database| {
+            Ok(database.query_row(id, [], |row| row.get::<_, String>(0)).optional()?)
+        })?;
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        self.write("write to", |transaction| {
+            transaction.execute(
+                "INSERT INTO machine(id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM machine)",
+                [ulid::Ulid::generate().to_string()],
+            )?;
+            Ok(transaction.query_row(id, [], |row| row.get(0))?)
+        })
+    }
+
+    /// Writes a bundle of trials, with the studies that they belong to; `host` is what this host is called. `told` hears of each trial.
+    ///
+    /// The same trials give the same bytes, in whatever order they are named.
+    pub fn write_bundle<W: Write>(
+        &mut self,
+        trials: &[TrialId],
+        host: &str,
+        to: W,
+        told: &mut dyn FnMut(&TrialId),
+    ) -> Result<W, ExportError> {
+        let head = Head {
+            machine: self.machine()?,
+            host: host.to_owned(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            trials: trials.len() as u64,
+        };
+        let mut writer = Writer::new(to, &head)?;
+        let (mut texts, mut studies) = (BTreeSet::new(), BTreeSet::new());
+        for id in trials.iter().collect::<BTreeSet<_>>() {
+            let (trial, shared) = self.read("read a trial from", |database| trial_of(database, id, &head))?;
+            for text in shared {
+                if texts.insert(bundle::hash(&text)) {
+                    writer.write(&Record::Text(text))?;
+                }
+            }
+            studies.extend(trial.study.clone());
+            let series = trial.series.clone();
+            writer.write(&Record::Trial(Box::new(trial)))?;
+            for one in series {
+                // Points that came meanwhile are left for the next bundle.
+                let samples = self.read("read a series from", |database| {
+                    points::of_attempt(database, keep::row_of(database, id)?, &one)
+                })?;
+                let most = usize::try_from(one.points).unwrap_or(usize::MAX).min(samples.len());
+                for part in samples[..most].chunks(POINTS) {
+                    writer.write(&Record::Points(part.to_vec()))?;
+                }
+            }
+            told(id);
+        }
+        for name in studies {
+            let study = self.read("read a study from", |database| study_of(database, &name))?;
+            if let Some(study) = study {
+                writer.write(&Record::Study(study))?;
+            }
+        }
+        Ok(writer.finish()?)
+    }
+}
+
+/// A trial, and the texts that it shares with others.
+fn trial_of(database: &Connection, id: &TrialId, head: &Head) -> Result<(bundle::Trial, Vec<String>), Fault> {
+    let row = keep::row_of(database, id)?;
+    let number = |number: Option<i64>| number.map(unstored);
+    let mut shared = Vec::new();
+    let mut trial = database.query_row(
+        "SELECT label, recipe, search, objective, layout, batch, learning_rate, config_hash, host_digest,
+                model_digest, predicted_step_seconds, predicted_tokens_per_second, predicted_memory_bytes,
+                measured_step_seconds, measured_step_spread, measured_tokens_per_second, created_ms,
+                git_revision, git_dirty, program, patch.text, environment.json, origin.machine, origin.host,
+                origin.name, goal
+         FROM trial LEFT JOIN patch ON patch.hash = patch_hash
+         LEFT JOIN environment ON environment.hash = environment_hash
+         LEFT JOIN origin ON origin.trial = trial.id WHERE trial.id = ?1",
+        [row],
+        |row| {
+            let patch: Option<String> = row.get(20)?;
+            let environment: Option<String> = row.get(21)?;
+            let hash = |text: &Option<String>| text.as_deref().map(bundle::hash);
+            let hashes = (hash(&patch), hash(&environment));
+            shared.extend(patch.into_iter().chain(environment));
+            Ok(bundle::Trial {
+                id: id.clone(),
+                name: row.get::<_, Option<String>>(24)?.map_or_else(|| row.get(0), Ok)?,
+                machine: row.get::<_, Option<String>>(22)?.unwrap_or_else(|| head.machine.clone()),
+                host: row.get::<_, Option<String>>(23)?.unwrap_or_else(|| head.host.clone()),
+                recipe: row.get(1)?,
+                study: row.get::<_, Option<String>>(2)?.map(|name| StudyName { name, digest: String::new() }),
+                objective: row.get(3)?,
+                goal: row.get(25)?,
+                layout: row.get(4)?,
+                batch: unstored(row.get(5)?),
+                learning_rate: row.get(6)?,
+                config_hash: row.get(7)?,
+                host_digest: row.get(8)?,
+                model_digest: row.get(9)?,
+                predicted: (row.get(10)?, row.get(11)?, number(row.get(12)?)),
+                measured: (row.get(13)?, row.get(14)?, row.get(15)?),
+                created_ms: unstored(row.get(16)?),
+                git_revision: row.get(17)?,
+                git_dirty: row.get(18)?,
+                program: row.get(19)?,
+                documents: std::collections::BTreeMap::new(),
+                patch: hashes.0,
+                environment: hashes.1,
+                params: Vec::new(),
+                facts: Vec::new(),
+                series: Vec::new(),
+                notes: Vec::new(),
+                tags: std::collections::BTreeMap::new(),
+            })
+        },
+    )?;
+    if let Some(study) = &mut trial.study {
+        *study = study_name(database, &study.name)?;
+    }
+    let text = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let timed = |row: &rusqlite::Row<'_>| Ok((unstored(row.get(0)?), row.get(1)?));
+    let all = |query: &str| database.prepare_cached(query);
+    trial.documents = all("SELECT kind, json FROM document WHERE trial = ?1")?
+        .query_map([row], text)?
+        .collect::<Result<_, _>>()?;
+    trial.tags = all("SELECT name, value FROM tag WHERE trial = ?1")?
+        .query_map([row], text)?
+        .collect::<Result<_, _>>()?;
+    trial.params = all(
+        "SELECT key.name, value, source FROM param JOIN key ON key.id = param.key WHERE trial = ?1 ORDER BY 1",
+    )?
+    .query_map([row], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+    .collect::<Result<_, _>>()?;
+    trial.facts = all("SELECT at_ms, json FROM fact WHERE trial = ?1 ORDER BY seq")?
+        .query_map([row], timed)?
+        .collect::<Result<_, _>>()?;
+    trial.notes = all("SELECT DISTINCT at_ms, text FROM note WHERE trial = ?1 ORDER BY at_ms, text")?
+        .query_map([row], timed)?
+        .collect::<Result<_, _>>()?;
+    trial.series = series_of(database, row)?;
+    Ok((trial, shared))
+}
+
+/// The series of a trial, sorted, with how many points each has.
+fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, Fault> {
+    let mut select = database.prepare_cached(
+        "SELECT key.name, rank, attempt FROM series JOIN key ON key.id = series.key
+         WHERE trial = ?1 ORDER BY key.name, rank, attempt",
+    )?;
+    let rows = select.query_map([trial], |row| {
+        Ok(Series { key: row.get(0)?, rank: row.get(1)?, attempt: unstored(row.get(2)?), points: 0 })
+    })?;
+    let mut all: Vec<Series> = rows.collect::<Result<_, _>>()?;
+    for one in &mut all {
+        one.points = points::of_attempt(database, trial, one)?.len() as u64;
+    }
+    all.retain(|one| one.points > 0);
+    Ok(all)
+}
+
+/// What a study is called where it was made, by what it is called here. One that was never written down has its name alone.
+fn study_name(database: &Connection, name: &str) -> Result<StudyName, Fault> {
+    let there = database
+        .prepare_cached("SELECT there, digest FROM study_origin WHERE name = ?1")?
+        .query_row([name], |row| Ok(StudyName { name: row.get(0)?, digest: row.get(1)? }))
+        .optional()?;
+    if let Some(there) = there {
+        return Ok(there);
+    }
+    let written: Option<(String, i64)> = database
+        .prepare_cached("SELECT json, created_ms FROM study WHERE name = ?1")?
+        .query_row([name], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let (json, created_ms) = written.unwrap_or_default();
+    Ok(StudyName { name: name.to_owned(), digest: bundle::hash(&format!("{name}\n{created_ms}\n{json}")) })
+}
+
+/// A study by what it is called where it was made; `None` where only trials name it.
+fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<Study>, Fault> {
+    let here: Option<String> = database
+        .query_row(
+            "SELECT name FROM study_origin WHERE there = ?1 AND digest = ?2",
+            [&wanted.name, &wanted.digest],
+            |row| row.get(0),
+        )
+        .optional()?;
+    let here = here.unwrap_or_else(|| wanted.name.clone());
+    let found: Option<(String, i64)> = database
+        .query_row("SELECT json, created_ms FROM study WHERE name = ?1", [&here], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()?;
+    let Some((json, created_ms)) = found else { return Ok(None) };
+    let mut select = database.prepare(
+        "SELECT number, json, trial.uid, refused FROM tried LEFT JOIN trial ON trial.id = tried.trial
+         WHERE study = ?1 ORDER BY number",
+    )?;
+    let tried = select.query_map(params![here], |row| {
+        Ok(bundle::Tried {
+            number: unstored(row.get(0)?),
+            json: row.get(1)?,
+            trial: row.get::<_, Option<String>>(2)?.map(TrialId),
+            refused: row.get(3)?,
+        })
+    })?;
+    let tried = tried.collect::<Result<_, _>>()?;
+    let mut select =
+        database.prepare("SELECT number, at_ms, json FROM study_event WHERE study = ?1 ORDER BY number")?;
+    let events = select.query_map(params![here], |row| {
+        Ok((unstored(row.get(0)?), unstored(row.get(1)?), row.get::<_, String>(2)?))
+    })?;
+    let events = events.collect::<Result<_, _>>()?;
+    Ok(Some(Study { name: wanted.clone(), json, created_ms: unstored(created_ms), tried, events }))
+}
