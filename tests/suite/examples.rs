@@ -8,13 +8,23 @@ use dtrain_skip::skip_large;
 use dtrain_tests::{House, newest_checkpoint, root};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Stdio;
 
 /// Runs the commands of an example in one house, with `--set` to end long training early. Returns the house.
 ///
 /// Blocks marked `sh parsed` are left out: what they need is not on every machine.
 fn follow(document: &str, shorter: &[&str]) -> House {
+    follow_with(document, shorter, None)
+}
+
+/// The same, with this `python3` where there is one.
+fn follow_with(document: &str, shorter: &[&str], python: Option<&Path>) -> House {
     let house = House::default();
+    let path = std::env::var_os("PATH").expect("a search path");
+    let first = python.map(|python| python.parent().expect("a program has a folder").to_owned());
+    let path =
+        std::env::join_paths(first.into_iter().chain(std::env::split_paths(&path))).expect("no colons");
     let mut count = 0;
     for block in blocks(document) {
         let Kind::Run { exit } = block.kind() else { continue };
@@ -26,6 +36,7 @@ fn follow(document: &str, shorter: &[&str]) -> House {
             let output = house
                 .dtrain(&command)
                 .current_dir(root())
+                .env("PATH", &path)
                 .stdin(Stdio::null())
                 .output()
                 .expect("the program starts");
@@ -88,7 +99,6 @@ fn foreign_params() {
     }
 }
 
-/// What is approximate is called so wherever a user looks, and what is not is not.
 #[test]
 fn a_script_is_tuned() {
     let house = follow("examples/script-study/README.md", &[]);
@@ -99,6 +109,24 @@ fn a_script_is_tuned() {
     assert!(count("paused") > 0, "ASHA paused none: {events:?}");
 }
 
+/// Needs PyTorch, which `tests/run foreign` installs.
+#[test]
+fn foreign_script_of_pytorch_is_tuned() {
+    let python = match dtrain_tests::python_with("torch") {
+        Ok(python) => python,
+        Err(reason) => return skip_large(reason),
+    };
+    let house = follow_with("examples/script-study/pytorch/README.md", &[], Some(&python));
+    let history = History::open_read_only(&house.history()).expect("a history");
+    let events = history.study_events("shapes").expect("a study");
+    let count = |kind: &str| events.iter().filter(|event| event.get(kind).is_some()).count();
+    assert_eq!((count("launched"), count("ended")), (16, 16), "{events:?}");
+    let id = history.find("last").expect("the trial with the best params");
+    let best = history.trial(&id, &|_| false).expect("a trial").row.best.expect("it was validated");
+    assert!(best > 0.6, "{best}");
+}
+
+/// What is approximate is called so wherever a user looks, and what is not is not.
 #[test]
 fn slow_network() {
     let house = follow("examples/slow-network/README.md", &[]);

@@ -34,6 +34,7 @@ mod signals;
 mod slurm;
 mod ssh;
 mod store;
+mod studies;
 mod tidy;
 mod tune;
 mod viewers;

@@ -1,11 +1,9 @@
 //! Values of a recipe reach a script: as arguments, variables and JSON, on every rank, and the same ones after a resume.
 
-use crate::lab::Lab;
 use dtrain_runner::ledger::{History, Trial};
 use dtrain_tests::House;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -219,7 +217,7 @@ fn a_metric_needs_a_goal_and_a_model_of_dtrain_has_none_of_its_own() {
 }
 
 /// A script whose metric is best at `x` = 0.3, and depends on `x` and `kind` alone; it prints one line a step.
-const STUDIED: &str = r#"import sys, time
+pub(crate) const STUDIED: &str = r#"import sys, time
 x, kind, pause, steps = float(sys.argv[1]), sys.argv[2], float(sys.argv[3]), 9
 if kind == "broken":
     raise ValueError("no such kind")
@@ -228,7 +226,8 @@ for step in range(1, steps + 1):
     print(f"step {step} score {1 - (x - 0.3) ** 2 - 0.5 / step:.6f}", flush=True)
 "#;
 
-const STUDY: &str = r#"name = "study"
+/// Its recipe.
+pub(crate) const STUDY: &str = r#"name = "study"
 [model]
 kind = "command"
 argv = ["python3", "train.py", "{params.x}", "{params.kind}", "{params.pause}"]
@@ -360,40 +359,4 @@ fn a_study_with_nothing_to_search_or_without_a_metric_says_what_to_do() {
     let args: Vec<&str> = ["tune", &recipe].iter().chain(&plain).copied().collect();
     let error = refused(&args, 5);
     assert!(error.contains("without a value of `f1`"), "{error}");
-}
-
-/// A recipe on two hosts with four slots.
-const ON_HOSTS: &str = "launcher = \"ssh\"\nhosts = [\"node1\", \"node2\"]\nslots = 4\n";
-
-#[test]
-fn a_study_on_two_hosts_survives_the_loss_of_one() {
-    let Some(lab) = Lab::start(2) else { return };
-    for machine in ["controller", "node1", "node2"] {
-        lab.put(machine, "train.py", STUDIED);
-        lab.put(machine, "recipe.toml", format!("{STUDY}{ON_HOSTS}"));
-    }
-    let mut command = lab.command("dtrain");
-    command.args(["tune", "recipe.toml", "--study", "s", "--trials", "12", "--pruner", "asha", "--json"]);
-    for setting in ["params.pause=0.2", "params.kind=\"plain\"", "objective.stop.steps=9"] {
-        command.args(["--set", setting]);
-    }
-    let mut study = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-    let lines = BufReader::new(study.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
-    let (mut found, mut launched, mut is_killed) = (Value::Null, 0, false);
-    for line in lines {
-        let line: Value = serde_json::from_str(&line).expect("JSON");
-        launched += usize::from(line["event"].get("launched").is_some());
-        if launched == 6 && !is_killed {
-            lab.cut("node2");
-            lab.kill_host("node2");
-            is_killed = true;
-        }
-        found = line;
-    }
-    assert!(study.wait().expect("it ends").success(), "{found}");
-    let trials = found["trials"].as_array().expect("a list of trials");
-    let lost = trials.iter().filter(|trial| trial["outcome"]["failed"]["why"] == "lost").count();
-    assert!(lost > 0, "trials of the lost host were begun again: {found}");
-    let best = found["recommended"]["values"][0].as_f64().expect("a number");
-    assert!((best - 0.3).abs() < 0.25, "{}", found["recommended"]);
 }

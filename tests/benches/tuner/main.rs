@@ -8,9 +8,13 @@
 //! what it recommends, of Optuna the trial that measured the lowest, which is its `best_trial`. A trial that cannot be measured
 //! has failed for dtrain, and is 8 (`noisylr`) or 30 (`layout`) for Optuna, which has no failures that its samplers learn from.
 //!
-//! Words that follow `--`: names of functions, `seeds=11`. What Optuna found is kept in `target/tuner`, as its studies
-//! depend on nothing but script, version and seed; times are always taken anew.
+//! A fifth one, `decoder`, is a real training: `decoder.rs` says what of it is searched, with which budget, and what counts.
+//!
+//! Words that follow `--`: names of functions, `time`, `seeds=11`, and `studies=5` for those of the decoder. What Optuna found on
+//! functions is kept in `target/tuner`, as its studies depend on nothing but script, version and seed; times are always taken anew,
+//! and so are studies of the decoder.
 
+mod decoder;
 mod functions;
 mod optuna;
 mod ours;
@@ -54,6 +58,9 @@ fn main() {
             compare(function, optuna);
         }
         quality(function, seeds, optuna.as_ref());
+    }
+    if words.want("decoder") {
+        decoder::measure(words.number("studies", 5));
     }
     if words.want("time") {
         times(optuna.as_ref());
