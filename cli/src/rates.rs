@@ -7,7 +7,10 @@ use crate::load::Loaded;
 use crate::render::number::counted;
 use crate::trials::ledger;
 use dtrain_planner::engine::Engine;
-use dtrain_planner::{Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest};
+use dtrain_planner::{
+    Correction, Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest,
+    training_digest,
+};
 use dtrain_protocol::{HostFacts, Inputs, Rates};
 use dtrain_recipes::{Model, Recipe, Seconds};
 use dtrain_runner::agent::Program;
@@ -143,15 +146,16 @@ pub(crate) fn plan_for(
     let host = hosts::facts(&mut others)?;
     if let Model::Command(_) = recipe.model {
         // What a foreign command will cost cannot be measured.
-        return request(loaded, (recipe, engine), &host, None, &[], None);
+        return request(loaded, (recipe, engine), &host, None, (&[], &[]), None);
     }
     let train_samples = samples.map(|(train, _)| train);
     // What does not fit by the formula is not worth measuring, and measuring it would not end well.
-    let unmeasured = request(loaded, (recipe, engine), &host, None, &[], samples)?;
+    let corrections = history.corrections(&training_digest(recipe)).map_err(|error| ledger(&error))?;
+    let unmeasured = request(loaded, (recipe, engine), &host, None, (&[], &corrections), samples)?;
     let settled = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let Some(rates) = settled else { return Ok(unmeasured) };
     let observations = observations(history, &host, &recipe.model)?;
-    request(loaded, (recipe, engine), &host, Some(&rates), &observations, samples)
+    request(loaded, (recipe, engine), &host, Some(&rates), (&observations, &corrections), samples)
 }
 
 fn request(
@@ -159,7 +163,7 @@ fn request(
     (recipe, engine): (&Recipe, Option<&'static dyn Engine>),
     host: &HostFacts,
     rates: Option<&Rates>,
-    observations: &[Observation],
+    (observations, corrections): (&[Observation], &[Correction]),
     samples: Option<(u64, u64)>,
 ) -> Result<Plan, Failure> {
     let request = PlanRequest {
@@ -168,6 +172,7 @@ fn request(
         engine,
         rates,
         observations,
+        corrections,
         data_root: loaded.folder.clone(),
         train_samples: samples.map(|(train, _)| train),
         valid_samples: samples.map(|(_, valid)| valid),

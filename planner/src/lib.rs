@@ -35,7 +35,7 @@ pub use layout::candidate::{Candidate, Rejected, Rejection};
 pub use planning::error::PlanError;
 pub use planning::plan;
 pub use planning::plan::{
-    Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest,
+    Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest, training_digest,
 };
 pub use planning::precheck::precheck;
 pub use price::estimate::{Breakdown, Causes, Estimate};
@@ -45,6 +45,7 @@ pub use rates::probing::micro_batches_to_measure;
 pub use rates::stale::Staleness;
 pub use step::lower::{Launch, lower};
 pub use step::picture::{Picture, picture};
+pub use training::correction::Correction;
 pub use training::learning_rate::Decision;
 pub use training::pace::Pace;
 pub use training::when::day;

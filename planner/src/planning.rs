@@ -20,6 +20,7 @@ use crate::price::judge::{Case, Judge};
 use crate::price::pricing::Pricing;
 use crate::rates::calibrate::{self, Factors, Observation, Residual};
 use crate::training::batch_size::{self, Budget};
+use crate::training::correction;
 use crate::training::learning_rate::{self, Decision};
 use crate::training::pace::pace;
 use dtrain_recipes::{Model, Stop};
@@ -61,6 +62,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     };
     let tokens = tokens(request, batch.value, judge.time(first).total());
     let recommended = learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch.value, tokens);
+    let recommended = correction::corrected(recommended, batch.value, request.corrections);
     let sync = space.ways[first.way as usize].arrangement.sync;
     let recommended = learning_rate::late(recommended, sync.staleness);
     let learning_rate = learning_rate::within(&recipe.train.learning_rate, recommended);

@@ -148,6 +148,7 @@ pub(crate) fn request<'a>(
         engine: None,
         rates,
         observations: &[],
+        corrections: &[],
         data_root: "/data".into(),
         train_samples: None,
         valid_samples: None,

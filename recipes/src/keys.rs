@@ -267,6 +267,8 @@ pub const KEYS: &[Key] = keys![
     "tune.eta", Whole(2, 100), Default("3"), ANY, "One trial in so many passes a rung of asha and hyperband";
     "tune.threshold", Shape::Level, Optional("required for the pruner \"threshold\""), ANY,
         "A trial ends early whose metric is worse than this";
+    "tune.confirm", Whole(0, 100), Default("0"), ANY,
+        "Seeds with which `dtrain tune` trains the best setting again, beside the untuned one";
 
     "cluster.launcher", OneOf(&["local", "ssh", "slurm"]), Default("\"local\""), ANY, "How processes are placed";
     "cluster.transport", OneOf(&["ssh2", "openssh"]), Default("\"ssh2\", for the launcher \"ssh\""), ANY,

@@ -22,6 +22,9 @@ pub struct Tune {
     /// The pruner "threshold": a trial ends whose metric is worse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
+    /// Seeds with which the best setting is trained again beside another one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub confirm: u32,
 }
 
 /// How values are proposed.
@@ -98,8 +101,13 @@ impl Default for Tune {
             least: 1,
             eta: 3,
             threshold: None,
+            confirm: 0,
         }
     }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Tune {

@@ -18,6 +18,13 @@ fn quickstart(house: &House, ranks: u32) -> (Vec<f64>, String) {
             &format!("cluster.ranks={ranks}"),
             "--set",
             &format!("layout.data={ranks}"),
+            // The planner learns from each run, and may choose otherwise the next time.
+            "--set",
+            "layout.zero=0",
+            "--set",
+            "layout.micro_batch=8",
+            "--set",
+            "layout.recompute=none",
             "--set",
             "objective.stop={ steps = 200 }",
             // Smaller than the example, so that it takes seconds.

@@ -96,6 +96,84 @@ fn a_study_that_is_killed_goes_on_to_the_same_end() {
     assert_eq!(resumed["recommended"], whole["recommended"]);
 }
 
+#[test]
+fn what_was_found_is_confirmed_with_other_seeds_and_written_as_a_recipe() {
+    let (house, recipe) = house();
+    let found = house.file("found.toml", "");
+    let found = found.to_str().expect("UTF-8");
+    let confirmed = |seeds: &str| {
+        let mut words = arguments(&recipe, "4");
+        words.extend(["--confirm", seeds, "--recipe-out", found, "--set", "train.clip=0.75"]);
+        let text = String::from_utf8(house.expect(0, words).stdout).expect("text");
+        serde_json::from_str::<Value>(text.lines().last().expect("a line")).expect("JSON")
+    };
+    let two = confirmed("2");
+    assert_eq!(two["confirmed"]["study"], "s-confirm");
+    assert_eq!(two["confirmed"]["is"], "untuned", "the first trial is what `dtrain run` takes: {two}");
+    let comparison = &two["confirmed"]["comparison"];
+    assert_eq!((&comparison["pairs"], &comparison["failed"]), (&2.into(), &serde_json::json!([0, 0])));
+    assert!(comparison["margin"].as_f64().is_some_and(|margin| margin > 0.0), "{comparison}");
+
+    // The trials are those of two settings with two seeds; a third seed adds two.
+    let trials = |study: &str| {
+        let history = History::open_read_only(&house.history()).expect("a history");
+        history
+            .tried(study)
+            .expect("a study")
+            .into_iter()
+            .map(|one| one.json["values"].clone())
+            .collect::<Vec<_>>()
+    };
+    let before = trials("s-confirm");
+    let seeds: Vec<&Value> = before.iter().map(|values| &values[1]).collect();
+    assert_eq!(seeds, [2, 2, 3, 3], "the study itself has seed 1");
+    let three = confirmed("3");
+    assert_eq!(trials("s-confirm")[..4], before);
+    assert_eq!((trials("s-confirm").len(), &three["confirmed"]["comparison"]["pairs"]), (6, &3.into()));
+    assert_eq!(three["trials"], two["trials"], "the study itself is over");
+
+    // The recipe extends the one that was tuned, with what was found and what was said over it.
+    let shown =
+        String::from_utf8(house.expect(0, ["show", "--resolved", found, "--json"]).stdout).expect("text");
+    let written = std::fs::read_to_string(found).expect("it was written");
+    let rate = &three["recommended"]["values"][0];
+    assert!(written.contains("extends = \"recipe.toml\"") && written.contains("pairs of seeds"), "{written}");
+    assert!(written.contains(&format!("train.learning_rate = {rate}")), "{written}");
+    assert!(written.contains("train.clip = 0.75") && !written.contains("tune."), "{written}");
+    assert!(shown.contains(&rate.to_string()) && shown.contains("0.75"), "{shown}");
+    let mut own = arguments(&recipe, "4");
+    own.extend(["--recipe-out", &recipe, "--set", "train.clip=0.75"]);
+    let error = String::from_utf8_lossy(&house.expect(2, own).stderr).into_owned();
+    assert!(error.contains("is the recipe that is tuned"), "{error}");
+}
+
+#[test]
+fn trials_of_all_batches_see_as_many_samples_and_the_batch_is_recorded_as_searched() {
+    let (house, recipe) = house();
+    let mut words = arguments(&recipe, "4");
+    words.extend(["--set", "train.batch={ choices = [8, 16] }"]);
+    words.extend(["--set", "train.warmup={ choices = [\"256 tokens\", \"512 tokens\"] }"]);
+    let text = String::from_utf8(house.expect(0, words).stdout).expect("text");
+    let found: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let samples = found["samples"].as_u64().expect("their length is in samples");
+    let history = History::open_read_only(&house.history()).expect("a history");
+    let mut batches = std::collections::BTreeSet::new();
+    for tried in history.tried("s").expect("a study") {
+        let trial = history.trial(&tried.trial.expect("it was trained"), &|_| false).expect("a trial");
+        assert_eq!(trial.row.step, samples.div_ceil(trial.row.batch), "{trial:?}");
+        batches.insert(trial.row.batch);
+        let source =
+            |path: &str| trial.params.iter().find(|param| param.path == path).map(|param| param.source);
+        assert_eq!(source("train.warmup.tokens"), Some(dtrain_runner::ledger::Source::Search), "{trial:?}");
+    }
+    assert_eq!(batches.len(), 2, "four trials are spread evenly");
+    let plan = house.state().join("studies/s.plan.json");
+    let plan: Value = serde_json::from_slice(&std::fs::read(plan).expect("it was saved")).expect("JSON");
+    let warmup =
+        plan["settings"]["train.warmup"].as_str().or(plan["plan"]["settings"]["train.warmup"].as_str());
+    assert!(warmup.is_some_and(|text| text.contains("tokens")), "{plan}");
+}
+
 /// Waits until so many trials are written down.
 fn wait_for_trials(house: &House, count: usize) {
     let begun = Instant::now();

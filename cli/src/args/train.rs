@@ -161,6 +161,10 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
 
+    /// Train the best setting and the untuned one with so many other seeds each, and compare them [default: tune.confirm, 0]
+    #[arg(long, value_name = "SEEDS")]
+    pub(crate) confirm: Option<u32>,
+
     /// Begin no trial after so long, such as "2 h"
     #[arg(long, value_name = "TIME")]
     pub(crate) time: Option<String>,
@@ -184,6 +188,10 @@ pub(crate) struct TuneArgs {
     /// Save the best plan to this file [default: in the state folder]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+
+    /// Save a recipe with the best values to this file: it extends the given one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recipe_out: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

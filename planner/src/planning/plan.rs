@@ -7,6 +7,7 @@ use crate::layout::candidate::{Candidate, Rejected};
 use crate::price::estimate::Estimate;
 use crate::rates::calibrate::{Factors, Observation};
 use crate::training::batch_size::EPOCHS_MOST;
+use crate::training::correction::Correction;
 use crate::training::learning_rate::Decision;
 use crate::training::pace::Pace;
 use dtrain_protocol::{HostFacts, Rates};
@@ -32,6 +33,8 @@ pub struct PlanRequest<'a> {
     pub rates: Option<&'a Rates>,
     /// Earlier trials on the same host with the same model.
     pub observations: &'a [Observation],
+    /// What studies found of the learning-rate rule for such a training ([`training_digest`]), oldest first.
+    pub corrections: &'a [Correction],
     /// Folder that relative data paths start from.
     pub data_root: PathBuf,
     /// Samples in the training data, when somebody counted them.
@@ -209,6 +212,11 @@ impl Plan {
 /// blake3 of the canonical JSON of a model, in hex: rates are measured for one model.
 pub fn model_digest(model: &Model) -> String {
     digest(model)
+}
+
+/// blake3 of what a learning rate depends on beside batch and tokens: the model, the optimizer and the data, in hex.
+pub fn training_digest(recipe: &Recipe) -> String {
+    digest(&(&recipe.model, &recipe.train.optimizer, &recipe.data))
 }
 
 /// blake3 of the canonical JSON of measured rates, in hex.

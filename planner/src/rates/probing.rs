@@ -22,6 +22,7 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
         engine: None,
         rates: None,
         observations: &[],
+        corrections: &[],
         data_root: PathBuf::new(),
         train_samples,
         valid_samples: None,

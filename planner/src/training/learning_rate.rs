@@ -178,7 +178,7 @@ pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
 }
 
 /// Two significant digits, through text, so that 0.0012 is the number one writes and not its neighbour.
-fn round(value: f64) -> f64 {
+pub(super) fn round(value: f64) -> f64 {
     format!("{value:.1e}").parse().unwrap_or(value)
 }
 

@@ -6,7 +6,7 @@ use super::space::Space;
 use super::value::Value;
 use crate::planning::plan::Plan;
 use crate::training::learning_rate::Decision;
-use dtrain_recipes::{Choice, Precision, Recipe, Samples, Tokens, Warmup};
+use dtrain_recipes::{Choice, Command, Model, ParamValue, Precision, Recipe, Samples, Tokens, Warmup};
 use serde::{Deserialize, Serialize};
 
 /// The values of a recipe that are searched over trials.
@@ -25,9 +25,22 @@ enum Key {
     WarmupSteps,
     WarmupTokens,
     Precision,
+    Seed,
     /// A param, by its name.
     Param(String),
 }
+
+/// The param of a command that is its seed.
+const SEED: &str = "seed";
+
+/// How many seeds follow that of a recipe.
+const SEEDS: i64 = 900;
+
+/// The dimension of the learning rate.
+pub(super) const LEARNING_RATE: &str = "train.learning_rate";
+
+/// The dimension of the batch.
+pub(super) const BATCH: &str = "train.batch";
 
 impl Searched {
     /// What the recipe leaves open and asks to be searched.
@@ -55,6 +68,27 @@ impl Searched {
         Self { keys, space: Space::new(dimensions) }
     }
 
+    /// The same values and the seed of a trial: `train.seed`, or of a command without `{train.seed}` the param `seed`. `None`
+    /// where a command takes neither, or it is searched already. Also the first seed that trials did not have.
+    pub fn with_seed(&self, recipe: &Recipe) -> Option<(Self, i64)> {
+        let (key, name, seed) = match recipe.model {
+            Model::Command(ref command) if !takes_seed(command) => {
+                let ParamValue::Whole(seed) = recipe.params.get(SEED)? else { return None };
+                (Key::Param(SEED.to_owned()), format!("params.{SEED}"), *seed)
+            }
+            _ => (Key::Seed, Key::Seed.name().to_owned(), whole(recipe.train.seed)),
+        };
+        if self.keys.contains(&key) {
+            return None;
+        }
+        let first = seed.checked_add(1)?;
+        let seeds = Scale::Integers { low: first, high: first.checked_add(SEEDS)? };
+        let mut more = self.clone();
+        more.keys.push(key);
+        more.space = Space::new([self.space.dimensions(), &[Dimension::new(name, seeds)]].concat());
+        Some((more, first))
+    }
+
     /// The dimensions, named by the keys of the recipe.
     pub fn space(&self) -> &Space {
         &self.space
@@ -72,6 +106,39 @@ impl Searched {
         });
         params::pin(&mut recipe, params);
         recipe
+    }
+
+    /// Whether trials may differ in their batch, so that as many steps are not as much training.
+    pub fn has_batches(&self) -> bool {
+        self.keys.contains(&Key::Batch)
+    }
+
+    /// What the values are called among the params of a trial.
+    pub fn recorded(&self) -> impl Iterator<Item = String> {
+        self.keys.iter().zip(self.space.dimensions()).map(|(key, dimension)| match key {
+            Key::WarmupSteps => format!("{}.steps", dimension.name),
+            Key::WarmupTokens => format!("{}.tokens", dimension.name),
+            _ => dimension.name.clone(),
+        })
+    }
+
+    /// Values as settings of a recipe: dotted keys with TOML.
+    pub fn settings(&self, values: &[Value]) -> Vec<(String, String)> {
+        let keys = self.keys.iter().zip(self.space.dimensions());
+        let text = |((key, dimension), value): ((&Key, &Dimension), &Value)| {
+            let value = match (key, value) {
+                (_, Value::Inactive) => return None,
+                (Key::WarmupSteps, Value::Whole(steps)) => format!("\"{steps} steps\""),
+                (Key::WarmupTokens, Value::Whole(tokens)) => format!("\"{tokens} tokens\""),
+                (_, Value::Flag(flag)) => flag.to_string(),
+                (_, Value::Whole(count)) => count.to_string(),
+                (_, Value::Real(number)) => format!("{number:?}"),
+                // Escapes of JSON are escapes of TOML.
+                (_, Value::Word(word)) => serde_json::Value::from(word.as_str()).to_string(),
+            };
+            Some((dimension.name.clone(), value))
+        };
+        keys.zip(values).filter_map(text).collect()
     }
 
     /// The values nearest to what a plan says: the natural first trial. `None` when a dimension has none.
@@ -99,6 +166,11 @@ impl Searched {
     }
 }
 
+/// Whether a command is given `train.seed`.
+fn takes_seed(command: &Command) -> bool {
+    command.argv.iter().chain(command.env.values()).any(|text| text.contains("{train.seed}"))
+}
+
 /// The value of a dimension that a recipe gives a param; [`Value::Inactive`] where it does not exist.
 fn given(recipe: &Recipe, name: &str, dimension: &Dimension) -> Option<Value> {
     let Some(param) = recipe.params.get(name) else { return Some(Value::Inactive) };
@@ -112,10 +184,11 @@ fn given(recipe: &Recipe, name: &str, dimension: &Dimension) -> Option<Value> {
 impl Key {
     fn name(&self) -> &str {
         match self {
-            Self::LearningRate => "train.learning_rate",
-            Self::Batch => "train.batch",
+            Self::LearningRate => LEARNING_RATE,
+            Self::Batch => BATCH,
             Self::WarmupSteps | Self::WarmupTokens => "train.warmup",
             Self::Precision => "train.precision",
+            Self::Seed => "train.seed",
             Self::Param(name) => name,
         }
     }
@@ -132,6 +205,7 @@ impl Key {
             (Self::WarmupTokens, Value::Whole(tokens)) => {
                 train.warmup = Choice::Pinned(Warmup::Tokens(Tokens(count(*tokens))));
             }
+            (Self::Seed, Value::Whole(seed)) => train.seed = count(*seed),
             (Self::Precision, Value::Word(word)) => {
                 let named = PRECISIONS.iter().find(|(_, name)| name == word);
                 train.precision = named.map_or(train.precision.clone(), |(one, _)| Choice::Pinned(*one));
@@ -151,6 +225,7 @@ impl Key {
                 dimension.nearest((warmup * plan.batch.value * plan.recipe.model.sample_tokens()) as f64)
             }
             Self::Precision => Some(word(plan.best().candidate.arrangement.precision)),
+            Self::Seed => Some(Value::Whole(whole(plan.recipe.train.seed))),
             Self::Param(_) => None,
         }
     }
@@ -248,87 +323,4 @@ fn count(whole: i64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sample;
-
-    fn recommended() -> Decision<f64> {
-        Decision { value: 1e-3, low: 3.3e-4, high: 3e-3, reason: "a test".into() }
-    }
-
-    fn open() -> Recipe {
-        let mut recipe = sample::recipe();
-        recipe.train.batch = Choice::Log { low: Samples(12), high: Samples(100) };
-        recipe.train.warmup = Choice::Log { low: Warmup::Steps(0), high: Warmup::Steps(50) };
-        recipe.train.precision = Choice::Among(vec![Precision::Bf16, Precision::F32]);
-        recipe
-    }
-
-    fn names(searched: &Searched) -> Vec<&str> {
-        searched.space().dimensions().iter().map(|dimension| dimension.name.as_str()).collect()
-    }
-
-    #[test]
-    fn a_plain_recipe_is_searched_for_its_learning_rate_alone() {
-        let searched = Searched::of(&sample::recipe(), Some(&recommended()));
-        let scale = Scale::Log { low: 3.3e-4, high: 3e-3 };
-        assert_eq!(searched.space().dimensions(), [Dimension::new("train.learning_rate", scale)]);
-    }
-
-    #[test]
-    fn what_is_pinned_or_has_one_value_is_not_searched() {
-        let mut recipe = sample::recipe();
-        recipe.train.learning_rate = Choice::Pinned(1e-3);
-        recipe.train.batch = Choice::Log { low: Samples(8), high: Samples(15) };
-        recipe.train.warmup = Choice::Among(vec![Warmup::Steps(10), Warmup::Steps(10)]);
-        recipe.train.precision = Choice::Among(vec![Precision::F32]);
-        assert!(names(&Searched::of(&recipe, Some(&recommended()))).is_empty());
-    }
-
-    #[test]
-    fn a_recipe_takes_what_was_found() {
-        let recipe = open();
-        let searched = Searched::of(&recipe, Some(&recommended()));
-        assert_eq!(
-            names(&searched),
-            ["train.learning_rate", "train.batch", "train.warmup", "train.precision"]
-        );
-        let values = searched.space().values(&[1.0, 0.4, 0.0, 0.9]);
-        let found = searched.pinned(&recipe, &values);
-        assert_eq!(found.train.learning_rate, Choice::Pinned(3e-3));
-        assert_eq!(found.train.batch, Choice::Pinned(Samples(24)), "of 12, 24, 48, 96");
-        assert_eq!(found.train.warmup, Choice::Pinned(Warmup::Steps(1)));
-        assert_eq!(found.train.precision, Choice::Pinned(Precision::Bf16));
-        assert!(names(&Searched::of(&found, Some(&recommended()))).is_empty(), "nothing is left open");
-    }
-
-    #[test]
-    fn choices_are_searched_in_their_order() {
-        let mut recipe = sample::recipe();
-        recipe.train.learning_rate = Choice::Among(vec![1e-2, 1e-3, 1e-2]);
-        recipe.train.warmup =
-            Choice::Among(vec![Warmup::Tokens(Tokens(512)), Warmup::Steps(3), Warmup::Tokens(Tokens(256))]);
-        let searched = Searched::of(&recipe, Some(&recommended()));
-        let all: Vec<Vec<Value>> = searched.space().all().expect("four").collect();
-        assert_eq!(all[0], [Value::Real(1e-3), Value::Whole(256)]);
-        assert_eq!(all.len(), 4);
-        let warmup = searched.pinned(&recipe, &all[3]).train.warmup;
-        assert_eq!(warmup, Choice::Pinned(Warmup::Tokens(Tokens(512))));
-    }
-
-    #[test]
-    fn the_plan_is_the_first_trial() {
-        let (recipe, host, rates) = (open(), sample::host(4), sample::rates(4));
-        let plan = crate::plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
-        let searched = Searched::of(&recipe, Some(&plan.learning_rate));
-        let values = searched.planned(&plan).expect("every dimension has a value");
-        let place = searched.space().point(&values).expect("they are values of the space");
-        assert!(place.iter().all(|coordinate| (0.0..=1.0).contains(coordinate)), "{values:?}");
-        let rate = values[0].number().expect("a learning rate");
-        assert!((rate / plan.learning_rate.value - 1.0).abs() < 0.01, "{rate}");
-        let warmup = values[2].number().expect("a count");
-        #[expect(clippy::cast_precision_loss, reason = "small")]
-        let planned = plan.best().pace.warmup.value as f64;
-        assert!((warmup - planned).abs() <= 1.0, "{warmup} {planned}");
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Recipes of trials: what a study has settled is pinned, and the training is short.
 
 use crate::Candidate;
-use dtrain_recipes::{Choice, LayoutPins, Recipe, Stop};
+use dtrain_recipes::{Choice, LayoutPins, Recipe, Samples, Stop};
 
 /// The recipe with the layout of `candidate` pinned, so that trials differ in what is searched alone. The micro-batch and the
 /// precision stay open where the recipe has more than one batch or precision to try.
@@ -41,6 +41,13 @@ pub fn shortened(recipe: &Recipe, steps: u64) -> Recipe {
     short
 }
 
+/// The same after so many samples, whatever the batch: trials of different batches are trained equally.
+pub fn shortened_to(recipe: &Recipe, samples: u64) -> Recipe {
+    let mut short = recipe.clone();
+    short.objective.stop = Stop { samples: Some(Samples(samples)), ..Stop::default() };
+    short
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +72,16 @@ mod tests {
         let short = shortened(&recipe, 30);
         let plan = crate::plan(&sample::request(&short, &host, Some(&rates))).expect("it fits");
         assert_eq!((plan.best().pace.steps, plan.best().pace.schedule_steps), (Some(30), 30));
+    }
+
+    #[test]
+    fn trials_of_all_batches_see_as_many_samples() {
+        let (host, rates) = (sample::host(2), sample::rates(2));
+        for batch in [8, 16, 64] {
+            let mut short = shortened_to(&sample::recipe(), 640);
+            short.train.batch = Choice::Pinned(Samples(batch));
+            let plan = crate::plan(&sample::request(&short, &host, Some(&rates))).expect("it fits");
+            assert_eq!(plan.best().pace.schedule_steps, 640 / batch);
+        }
     }
 }

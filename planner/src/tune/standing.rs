@@ -48,7 +48,8 @@ impl Seen {
         has_trained.then(|| Some(self.reports[after.checked_sub(1)?].1)).flatten()
     }
 
-    fn is_lost(&self) -> bool {
+    /// Whether its machines failed: its values are tried again, as another trial.
+    pub fn is_lost(&self) -> bool {
         matches!(self.status, Status::Ended(Outcome::Failed { why: Failure::Lost }))
     }
 }
@@ -107,6 +108,11 @@ impl Standing {
     /// How many trials run.
     pub fn running(&self) -> usize {
         self.running
+    }
+
+    /// How many trials were lost.
+    pub fn lost(&self) -> u64 {
+        self.trials.iter().map(|seen| u64::from(seen.is_lost())).sum()
     }
 
     /// Trials that are paused.

@@ -27,7 +27,7 @@ pub struct Study {
     pub seed: u64,
     /// What is tried before the sampler is asked, such as what the plan recommends.
     pub first: Vec<Vec<Value>>,
-    /// Trials in all; `None`: until everything has been tried. It may be raised later.
+    /// Trials in all, without those that were lost; `None`: until everything has been tried. It may be raised later.
     #[serde(default)]
     pub trials: Option<u64>,
 }
@@ -51,7 +51,7 @@ pub struct Recommended {
 }
 
 /// Standard deviations on either side of the middle that hold 90 % of a bell curve.
-const NINETY_PERCENT: f64 = 1.645;
+pub(super) const NINETY_PERCENT: f64 = 1.645;
 
 /// Trials that ran to their end beyond which what was measured is believed: the best of so many is more than luck, and a
 /// Gaussian process would see only some of them.
@@ -84,7 +84,7 @@ impl Study {
         }
         let launched = u64::try_from(standing.trials().len()).expect("trials are counted in 64 bits");
         let over = |finish| if standing.running() == 0 { Next::Finished(finish) } else { Next::Wait };
-        if self.trials.is_some_and(|most| launched >= most) {
+        if self.trials.is_some_and(|most| launched - standing.lost() >= most) {
             return over(Finish::Budget);
         }
         match self.proposed(standing, launched, allowed) {
@@ -108,6 +108,10 @@ impl Study {
         if let Some(values) = given {
             return Some((values.clone(), Source::Given));
         }
+        let is_open = |seen: &&Seen| !standing.is_tried(&seen.values) && allowed(&seen.values);
+        if let Some(lost) = standing.trials().iter().filter(|seen| seen.is_lost()).find(is_open) {
+            return Some((lost.values.clone(), lost.source));
+        }
         let asked = Asked { space: &self.space, seed: self.seed, trial, standing, allowed };
         self.sampler.next(&asked)
     }
@@ -120,6 +124,11 @@ impl Study {
 
     /// As [`Study::recommend`], of a log that was folded before.
     pub fn recommend_from(&self, standing: &Standing) -> Option<Recommended> {
+        self.ranked(standing).into_iter().next()
+    }
+
+    /// The trials that ran to their end, the one first that is recommended.
+    pub fn ranked(&self, standing: &Standing) -> Vec<Recommended> {
         let numbered = (0..).zip(standing.trials());
         let done: Vec<(u64, &Seen, f64)> =
             numbered.filter_map(|(trial, seen)| Some((trial, seen, measured(seen)?))).collect();
@@ -136,7 +145,9 @@ impl Study {
         // Without noise, what was measured tells apart what the process would blur.
         let is_exact = model.as_ref().is_some_and(Model::is_exact);
         let cost = |one: &Recommended| if is_exact { one.measured } else { one.mean };
-        judged.min_by(|a, b| cost(a).total_cmp(&cost(b)))
+        let mut judged: Vec<Recommended> = judged.collect();
+        judged.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+        judged
     }
 }
 

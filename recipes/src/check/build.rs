@@ -349,6 +349,7 @@ fn tune(values: &Values) -> Option<Tune> {
         least: values.whole("tune.least")?,
         eta: values.count("tune.eta")?,
         threshold: values.real("tune.threshold"),
+        confirm: values.count("tune.confirm")?,
     })
 }
 

@@ -24,6 +24,7 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
     values.or("tune.trials", Parsed::Whole(12));
     values.or("tune.least", Parsed::Whole(1));
     values.or("tune.eta", Parsed::Whole(3));
+    values.or("tune.confirm", Parsed::Whole(0));
     values.or("cluster.slots", Parsed::Whole(1));
     values.or("objective.metric", Parsed::Text("valid.loss".into()));
     optimizer(values);

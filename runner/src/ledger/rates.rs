@@ -1,7 +1,8 @@
 //! What was measured: speeds of hosts, and how trials went against what was predicted.
 
-use super::{History, create, stored};
+use super::{History, create, now_ms, stored, unstored};
 use crate::fact::LedgerError;
+use dtrain_planner::Correction;
 use dtrain_protocol::{HostFacts, Rates, TrialId};
 use rusqlite::{OptionalExtension, params};
 use serde_json::Value;
@@ -65,6 +66,38 @@ impl History {
             let rows = select.query_map([], |row| row.get::<_, String>(0))?;
             let all: Vec<String> = rows.collect::<Result<_, _>>()?;
             Ok(all.iter().filter_map(|json| serde_json::from_str(json).ok()).collect())
+        })
+    }
+
+    /// Writes down what a study found of the learning-rate rule; what it found before is replaced.
+    pub fn keep_corrections(
+        &mut self,
+        study: &str,
+        training_digest: &str,
+        found: &[Correction],
+    ) -> Result<(), LedgerError> {
+        self.write("write corrections to", |transaction| {
+            transaction.execute("DELETE FROM correction WHERE study = ?1", [study])?;
+            for Correction { batch, ratio, study } in found {
+                transaction.execute(
+                    "INSERT INTO correction(study, batch, training, ratio, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+                    params![study, stored(*batch), training_digest, ratio, now_ms()],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What studies found of the learning-rate rule for such a training, oldest first.
+    pub fn corrections(&self, training_digest: &str) -> Result<Vec<Correction>, LedgerError> {
+        self.read("read corrections from", |database| {
+            let mut select = database.prepare(
+                "SELECT batch, ratio, study FROM correction WHERE training = ?1 ORDER BY at_ms, study, batch",
+            )?;
+            let rows = select.query_map([training_digest], |row| {
+                Ok(Correction { batch: unstored(row.get(0)?), ratio: row.get(1)?, study: row.get(2)? })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
         })
     }
 

@@ -226,6 +226,7 @@ pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
         engine: None,
         rates: None,
         observations: &[],
+        corrections: &[],
         data_root: folder.to_owned(),
         train_samples: None,
         valid_samples: None,

@@ -1,8 +1,11 @@
 //! What the history keeps of a study, and what it learns of how a trial ended.
 
 use crate::failure::{Exit, Failure};
+use crate::render::number::counted;
 use crate::trials::ledger;
-use dtrain_planner::tune::{Failure as Why, Outcome, Searched, Study, StudyEvent};
+use dtrain_planner::tune::{
+    Failure as Why, Outcome, Searched, Study, StudyEvent, Value, shortened, shortened_to,
+};
 use dtrain_recipes::{Recipe, Tune};
 use dtrain_runner::Verdict;
 use dtrain_runner::ledger::{History, Summary, Trial};
@@ -22,8 +25,11 @@ pub(super) struct Kept {
     pub(super) settled: Recipe,
     pub(super) study: Study,
     pub(super) searched: Searched,
-    /// Optimizer steps of a trial; `None` where a command decides.
+    /// Optimizer steps of a trial of the planned batch; `None` where a command decides.
     pub(super) steps: Option<u64>,
+    /// Samples of a trial, where trials differ in their batch: they are trained equally.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) samples: Option<u64>,
     /// Trials of other studies that it began with.
     pub(super) learned: u64,
 }
@@ -36,7 +42,55 @@ impl Kept {
         searched: Searched,
         steps: Option<u64>,
     ) -> Self {
-        Self { format: FORMAT, recipe: as_searched(recipe), settled, study, searched, steps, learned: 0 }
+        Self {
+            format: FORMAT,
+            recipe: as_searched(recipe),
+            settled,
+            study,
+            searched,
+            steps,
+            samples: None,
+            learned: 0,
+        }
+    }
+
+    /// The study with so many trials beside those it began with: that may change while it goes on.
+    pub(super) fn with_trials(mut self, trials: u64) -> Self {
+        self.study.trials = Some(trials + self.learned);
+        self
+    }
+
+    /// The recipe of a trial with these values.
+    pub(super) fn trial(&self, values: &[Value]) -> Recipe {
+        let recipe = self.searched.pinned(&self.settled, values);
+        match (self.samples, self.steps) {
+            (Some(samples), _) => shortened_to(&recipe, samples),
+            (None, Some(steps)) => shortened(&recipe, steps),
+            (None, None) => recipe,
+        }
+    }
+
+    /// How far a trial is after so many steps of a batch, in units that all trials share: samples or steps.
+    pub(super) fn progress(&self, step: u64, batch: u64) -> u64 {
+        if self.samples.is_some() { step.saturating_mul(batch) } else { step }
+    }
+
+    /// The same in words.
+    pub(super) fn words(&self, at: u64) -> String {
+        if self.samples.is_some() { counted(at, "sample") } else { format!("step {at}") }
+    }
+
+    /// How long trials are, in words; nothing where a command decides.
+    pub(super) fn length(&self) -> String {
+        let length = self.samples.map(|samples| counted(samples, "sample"));
+        let length = length.or_else(|| self.steps.map(|steps| counted(steps, "step")));
+        length.map_or(String::new(), |length| format!(" after {length}"))
+    }
+
+    /// The study with trials as long as those of another one.
+    pub(super) fn of_length(mut self, other: &Self) -> Self {
+        (self.steps, self.samples) = (other.steps, other.samples);
+        self
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -83,11 +137,13 @@ impl Kept {
     }
 }
 
-/// A recipe without what may change while a study goes on: how many trials there are, and how many side by side.
+/// A recipe without what may change while a study goes on: how many trials there are, how many side by side, and with
+/// how many seeds the best is confirmed.
 fn as_searched(recipe: &Recipe) -> Recipe {
     let mut recipe = recipe.clone();
-    let Tune { trials, time, .. } = Tune::default();
-    (recipe.tune.trials, recipe.tune.time, recipe.cluster.slots) = (trials, time, 1);
+    let Tune { trials, time, confirm, .. } = Tune::default();
+    (recipe.tune.trials, recipe.tune.time, recipe.tune.confirm) = (trials, time, confirm);
+    recipe.cluster.slots = 1;
     recipe
 }
 

@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::load::Loaded;
 use crate::output::Output;
 use crate::render::number::counted;
-use dtrain_planner::tune::{Source, StudyEvent, Value};
+use dtrain_planner::tune::{Outcome, Source, StudyEvent, Value};
 use dtrain_recipes::Metric;
 use dtrain_runner::Interrupts;
 use std::collections::BTreeMap;
@@ -75,6 +75,11 @@ pub(super) fn known(log: &[StudyEvent]) -> BTreeMap<u64, Known> {
         }
     }
     known
+}
+
+/// Whether an event says that machines ran a trial to its end.
+pub(super) fn is_done(event: &StudyEvent) -> bool {
+    matches!(event, StudyEvent::Ended { outcome: Outcome::Done { .. } | Outcome::Pruned { .. }, .. })
 }
 
 pub(super) fn source_json(source: &Source) -> serde_json::Value {

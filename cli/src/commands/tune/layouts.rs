@@ -5,18 +5,21 @@ use crate::context::Context;
 use crate::drive::{How, Task, follow};
 use crate::failure::Failure;
 use crate::load::Loaded;
-use crate::render::number::seconds;
+use crate::rates;
+use crate::render::number::{counted, seconds};
 use crate::trials::ledger;
-use crate::{rates, trials};
 use dtrain_planner::tune::{settled, shortened};
 use dtrain_planner::{Plan, Ranked};
-use dtrain_protocol::TrialId;
+use dtrain_protocol::Rank;
 use dtrain_runner::Verdict;
 use dtrain_runner::driver::Outcome as Ending;
 use dtrain_runner::ledger::History;
 
-/// Steps of which the first few do not count.
+/// Steps of a measurement.
 const STEPS: u64 = 30;
+
+/// The first of them do not count: caches and threads are not warm.
+const WARM: usize = 5;
 
 /// The fastest of the first `count` choices of a plan, as measured; the plan's own where none is to be measured, or none ran
 /// to its end. `None` when the user stopped it.
@@ -36,21 +39,50 @@ pub(super) fn fastest(
     for (number, choice) in choices.iter().enumerate() {
         context.out.say(&format!("layout {} of {}: {}", number + 1, choices.len(), choice.candidate));
         match step_seconds(context, history, loaded, choice, name)? {
-            Measured::Step(time) => measured.push((time, choice)),
+            Measured::Step(time) => {
+                let (low, high) = (seconds(time.low), seconds(time.high));
+                context.out.say(&format!("{} a step, half of them {low} to {high}", seconds(time.median)));
+                measured.push((time, choice));
+            }
             Measured::Nothing => {}
             Measured::Stopped => return Ok(None),
         }
     }
-    let Some((time, choice)) = measured.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) else {
-        return Ok(Some(plan.best().clone()));
+    measured.sort_by(|a, b| a.0.median.total_cmp(&b.0.median));
+    let Some((time, choice)) = measured.first() else { return Ok(Some(plan.best().clone())) };
+    let alike = measured[1..].iter().filter(|(other, _)| other.low < time.high).count();
+    let alike = match alike {
+        0 => String::new(),
+        _ => format!("; not distinguishable from {}", counted(u64::try_from(alike).unwrap_or(0), "other")),
     };
-    context.out.say(&format!("fastest: {}, {} a step", choice.candidate, seconds(time)));
-    Ok(Some(choice.clone()))
+    context.out.say(&format!("fastest: {}, {} a step{alike}", choice.candidate, seconds(time.median)));
+    Ok(Some((*choice).clone()))
+}
+
+/// Seconds of a step: the median and the quartiles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct StepTime {
+    low: f64,
+    median: f64,
+    high: f64,
+}
+
+impl StepTime {
+    /// Of the steps of a trial after the first [`WARM`]; `None` of too few.
+    fn of(steps: &[f64]) -> Option<Self> {
+        let mut sorted = steps.get(WARM..)?.to_vec();
+        if sorted.is_empty() {
+            return None;
+        }
+        sorted.sort_by(f64::total_cmp);
+        let at = |quarter: usize| sorted[(sorted.len() - 1) * quarter / 4];
+        Some(Self { low: at(1), median: at(2), high: at(3) })
+    }
 }
 
 enum Measured {
-    /// Seconds of a step.
-    Step(f64),
+    /// How long its steps took.
+    Step(StepTime),
     /// It did not run to its end.
     Nothing,
     /// The user wanted no more.
@@ -81,11 +113,24 @@ fn step_seconds(
     let Ending::Ended { verdict, .. } = follow(context, history, &task)? else {
         return Ok(Measured::Stopped);
     };
-    let is_alive = |id: &TrialId| trials::is_alive(context, id);
-    let trial = history.trial(&created.id, &is_alive).map_err(|error| ledger(&error))?;
+    let steps = history.series(&created.id, "step_seconds", Rank(0)).map_err(|error| ledger(&error))?;
+    let steps: Vec<f64> = steps.into_iter().map(|sample| sample.value).collect();
     Ok(match verdict {
         Verdict::Stopped => Measured::Stopped,
-        Verdict::Completed(_) => trial.row.step_seconds.map_or(Measured::Nothing, Measured::Step),
+        Verdict::Completed(_) => StepTime::of(&steps).map_or(Measured::Nothing, Measured::Step),
         Verdict::Pruned | Verdict::OutOfMemory | Verdict::Diverged | Verdict::Failed(_) => Measured::Nothing,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_steps_do_not_count() {
+        let steps: Vec<f64> = [9.0; WARM].into_iter().chain([1.0, 2.0, 3.0, 4.0, 5.0]).collect();
+        assert_eq!(StepTime::of(&steps), Some(StepTime { low: 2.0, median: 3.0, high: 4.0 }));
+        assert_eq!(StepTime::of(&steps[..WARM]), None);
+        assert_eq!(StepTime::of(&steps[..2]), None);
+    }
 }

@@ -1,12 +1,15 @@
 //! `dtrain tune`: a study of trials, whose winner becomes the plan.
 //!
 //! Of a model of dtrain, a few layouts are measured first; then what is searched is tried in short complete trainings with
-//! the fastest of them. A command is tried as it is. Everything a study knows is in the history: the command that began it
-//! goes on with it after any stop.
+//! the fastest of them. A command is tried as it is. What is found may be confirmed with other seeds. Everything a study knows
+//! is in the history: the command that began it goes on with it after any stop.
 
+mod confirm;
 mod kept;
 mod known;
 mod layouts;
+mod learned;
+mod recipe;
 mod report;
 mod runner;
 mod show;
@@ -21,6 +24,7 @@ use crate::load::{Loaded, load};
 use crate::output::word;
 use crate::trials::ledger;
 use crate::{job, rates, signals, trials};
+use confirm::{Confirmed, Confirming};
 use dtrain_planner::tune::{
     Asha, Finish, Hyperband, Median, Pruner, Sampler, Search, Searched, Space, Study, StudyEvent, Threshold,
     Value, settled,
@@ -29,6 +33,8 @@ use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::ledger::History;
 use kept::Kept;
 use known::{Ground, quiet};
+use learned::Learned;
+use report::Told;
 use runner::Runner;
 pub(crate) use show::why;
 use slots::Slots;
@@ -66,26 +72,58 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
             None => return Ok(Exit::Interrupted),
         },
     };
+    recipe::check(args, &loaded)?;
+    let kept = kept.with_trials(recipe.tune.trials);
     let again = again(args, &name);
     let named = context.out.paint.bold(&name);
     context.out.say(&format!("study {named}; if interrupted, `{again}` resumes it"));
-    let log = kept::log(&history, &name)?;
-    let study = Study { trials: Some(recipe.tune.trials + kept.learned), ..kept.study.clone() };
-    let search = Search::new(study, log.clone());
+    let Some(ran) = search(context, &mut history, &loaded, (&kept, &name), &again)? else {
+        return Ok(Exit::Interrupted);
+    };
+    let confirmed = match recipe.tune.confirm {
+        0 => None,
+        _ => match confirm::confirm(context, &mut history, &loaded, args, (&kept, &name), &ran.search)? {
+            Confirming::Done(confirmed) => Some(confirmed),
+            Confirming::Alone => None,
+            Confirming::Interrupted => return Ok(Exit::Interrupted),
+        },
+    };
+    finish(context, &mut history, &loaded, args, &kept, (&ran, confirmed.as_ref()), &name)
+}
+
+/// A search that ran to its end.
+struct Ran {
+    search: Search,
+    /// The recipe of all trials, on hosts that answered.
+    settled: Recipe,
+}
+
+/// Runs the trials of a study until it is at its end; `None` when the user stopped it.
+fn search(
+    context: &Context,
+    history: &mut History,
+    loaded: &Loaded,
+    (kept, name): (&Kept, &str),
+    again: &str,
+) -> Result<Option<Ran>, Failure> {
+    let recipe = &loaded.checked.recipe;
+    let slots = Slots::of(recipe)?;
+    let log = kept::log(history, name)?;
+    let search = Search::new(kept.study.clone(), log.clone());
+    let interrupts = signals::listen()?;
     let ground = Ground {
         context,
         quiet: &quiet(context),
-        loaded: &loaded,
-        kept: &kept,
-        name: &name,
-        interrupts: signals::listen()?,
+        loaded,
+        kept,
+        name,
+        interrupts: std::sync::Arc::clone(&interrupts),
     };
-    let interrupts = std::sync::Arc::clone(&ground.interrupts);
     let (search, settled, failure) = std::thread::scope(|scope| {
-        let mut runner = Runner::new(scope, ground, &mut history, slots, &log);
+        let mut runner = Runner::new(scope, ground, history, slots, &log);
         let search = search.run(&mut runner);
         runner.show.finish();
-        (search, runner.recipe_of_a_slot(&kept.settled), runner.failure.take())
+        (search, runner.settled(), runner.failure.take())
     });
     if let Some(failure) = failure {
         return Err(failure);
@@ -93,12 +131,10 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     if search.finish() == Some(Finish::Stopped) && interrupts.count() > 0 {
         job::requeue_if_its_time_is_over(recipe)?;
         context.out.say(&format!("{name} is interrupted"));
-        context.out.next(&again);
-        return Ok(Exit::Interrupted);
+        context.out.next(again);
+        return Ok(None);
     }
-    let mut kept = kept;
-    kept.settled = settled;
-    finish(context, &mut history, &loaded, args, &kept, &search, &name)
+    Ok(Some(Ran { search, settled }))
 }
 
 /// The command that goes on with a study: as it was typed, with its name.
@@ -120,6 +156,7 @@ fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
     extra.extend(args.pruner.as_ref().map(|pruner| ("tune.pruner", text(pruner))));
     extra.extend(args.time.as_ref().map(|time| ("tune.time", text(time))));
     extra.extend(args.slots.map(|slots| ("cluster.slots", slots.to_string())));
+    extra.extend(args.confirm.map(|seeds| ("tune.confirm", seeds.to_string())));
     extra
 }
 
@@ -134,10 +171,10 @@ fn begin(
 ) -> Result<Option<Kept>, Failure> {
     let recipe = &loaded.checked.recipe;
     let is_command = matches!(recipe.model, Model::Command(_));
-    let (searched, base, steps, first) = if is_command {
+    let (searched, base, (steps, batch), first) = if is_command {
         let searched = Searched::of(recipe, None);
         let first = searched.as_given(recipe);
-        (searched, recipe.clone(), args.steps, first)
+        (searched, recipe.clone(), (args.steps, None), first)
     } else {
         let plan = rates::plan_of(context, history, loaded, &slots.recipe(0, recipe))?;
         let searched = Searched::of(recipe, Some(&plan.learning_rate));
@@ -148,14 +185,17 @@ fn begin(
             return Ok(None);
         };
         let first = searched.planned(&plan);
-        (searched, settled(recipe, &choice.candidate), Some(steps), first)
+        // Trials of all batches are trained on as many samples as those of the planned one.
+        let batch = searched.has_batches().then_some(plan.batch.value);
+        (searched, settled(recipe, &choice.candidate), (Some(steps), batch), first)
     };
     refuse_nothing(recipe, searched.space())?;
     let mut study = Study::new(searched.space().clone(), recipe.train.seed);
     study.sampler = sampler(recipe, searched.space());
-    study.pruner = pruner(recipe, steps.or(recipe.objective.stop.steps));
+    study.pruner = pruner(recipe, steps.or(recipe.objective.stop.steps), batch.unwrap_or(1));
     study.first.extend(first);
     let mut kept = Kept::new(recipe, base, study, searched, steps);
+    kept.samples = steps.zip(batch).map(|(steps, batch)| steps * batch);
     let learned = learned(history, &kept, args.from.as_deref())?;
     kept.learned = learned.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
     history.create_study(name, &kept.json()).map_err(|error| ledger(&error))?;
@@ -194,10 +234,11 @@ fn sampler(recipe: &Recipe, space: &Space) -> Sampler {
     }
 }
 
-/// The pruner of a recipe, for trials of so many steps.
-fn pruner(recipe: &Recipe, steps: Option<u64>) -> Pruner {
+/// The pruner of a recipe, for trials of so many steps, each of which counts as `unit`.
+fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
     let tune = &recipe.tune;
-    let (eta, least, most) = (tune.eta, tune.least, steps.unwrap_or(u64::MAX));
+    let (eta, least) = (tune.eta, tune.least.saturating_mul(unit));
+    let most = steps.map_or(u64::MAX, |steps| steps.saturating_mul(unit));
     match tune.pruner {
         PrunerKind::None => Pruner::None,
         PrunerKind::Median => Pruner::Median(Median { trials: MEDIAN_TRIALS, from: least }),
@@ -247,19 +288,27 @@ fn finish(
     loaded: &Loaded,
     args: &TuneArgs,
     kept: &Kept,
-    search: &Search,
+    (ran, confirmed): (&Ran, Option<&Confirmed>),
     name: &str,
 ) -> Outcome {
-    let Some(best) = search.recommend() else {
+    let search = &ran.search;
+    let Some(best) = confirmed.map(|confirmed| confirmed.chosen().clone()).or_else(|| search.recommend())
+    else {
         return Err(Failure::new(Exit::WorkerFailed, format!("no trial of {name} completed"))
             .hint("`dtrain history` shows how they ended"));
     };
-    let found = kept.searched.pinned(&kept.settled, &best.values);
+    let found = kept.searched.pinned(&ran.settled, &best.values);
     let plan = rates::plan_of(context, history, loaded, &found)?;
     let path = saved(context, args, name)?;
     let stored = Stored { digest: plan.digest(), plan };
     write(&path, &stored)?;
-    report::tell(context, kept, search, &best, &stored, name)?;
+    let learned = Learned::of(context, history, kept, (search, confirmed), &best, name)?;
+    let told = Told { kept, search, best: &best, confirmed, learned: &learned, stored: &stored, name };
+    if let Some(file) = &args.recipe_out {
+        recipe::write(file, loaded, &told)?;
+        context.out.say(&format!("wrote {}", file.display()));
+    }
+    report::tell(context, &told)?;
     context.out.next(&format!("dtrain run {}", word(path.display())));
     Ok(Exit::Done)
 }

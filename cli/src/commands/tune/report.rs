@@ -1,12 +1,14 @@
 //! What a study found, for people and as JSON.
 
+use super::confirm::Confirmed;
 use super::kept::Kept;
+use super::learned::Learned;
 use crate::commands::plan::Stored;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::render::number::plain;
+use crate::render::number::{counted, plain};
 use crate::render::table::{Column, Text, Tone, table};
-use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Recommended, Search, Standing, Status};
+use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Recommended, Search, Standing, Status, Verdict};
 use dtrain_recipes::{Goal, Metric};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -17,9 +19,14 @@ struct Tuned<'a> {
     study: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     steps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    samples: Option<u64>,
     metric: &'a Metric,
     trials: &'a [Tried],
     recommended: &'a Recommended,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confirmed: Option<Confirmed>,
+    learned: &'a Learned,
     #[serde(flatten)]
     stored: &'a Stored,
 }
@@ -37,20 +44,38 @@ fn column(title: impl Into<Cow<'static, str>>, is_right: bool) -> Column {
     Column { title: title.into(), is_right, rank: 9, least: None }
 }
 
+/// All that a study found.
+pub(super) struct Told<'a> {
+    pub(super) kept: &'a Kept,
+    pub(super) search: &'a Search,
+    /// The setting that is to be used.
+    pub(super) best: &'a Recommended,
+    pub(super) confirmed: Option<&'a Confirmed>,
+    pub(super) learned: &'a Learned,
+    pub(super) stored: &'a Stored,
+    pub(super) name: &'a str,
+}
+
 /// Tells how the trials ended and which of them is to be trusted.
-pub(super) fn tell(
-    context: &Context,
-    kept: &Kept,
-    search: &Search,
-    best: &Recommended,
-    stored: &Stored,
-    name: &str,
-) -> Result<(), Failure> {
+pub(super) fn tell(context: &Context, told: &Told<'_>) -> Result<(), Failure> {
+    let Told { kept, search, best, confirmed, learned, stored, name } = *told;
     let objective = &kept.settled.objective;
     let (metric, goal) = (&objective.metric, objective.goal());
     let (trials, best) = (&as_measured(goal, search.standing()), &as_believed(goal, best));
     if context.out.json {
-        let tuned = Tuned { study: name, steps: kept.steps, metric, trials, recommended: best, stored };
+        let confirmed = confirmed.map(|one| as_measured_too(goal, one));
+        let (steps, samples) = (kept.steps.filter(|_| kept.samples.is_none()), kept.samples);
+        let tuned = Tuned {
+            study: name,
+            steps,
+            samples,
+            metric,
+            trials,
+            recommended: best,
+            confirmed,
+            learned,
+            stored,
+        };
         return context.out.json_line("tuned", &tuned);
     }
     let dimensions = kept.study.space.dimensions();
@@ -81,8 +106,8 @@ pub(super) fn tell(
         .zip(&best.values)
         .map(|(dimension, value)| format!("{} {value}", dimension.name))
         .collect();
-    let after = kept.steps.map_or(String::new(), |steps| format!(" after {steps} steps"));
-    context.out.data(&format!(
+    let after = kept.length();
+    let mut lines = vec![format!(
         "{page}\n{}: {}; measured {}, estimated {} (90 % interval: {} to {}){after}",
         name,
         found.join(", "),
@@ -90,7 +115,42 @@ pub(super) fn tell(
         plain(best.mean),
         plain(best.low),
         plain(best.high),
-    ))
+    )];
+    lines.extend(confirmed.map(|confirmed| verdict(confirmed, goal)));
+    lines.extend(learned.lines());
+    context.out.data(&lines.join("\n"))
+}
+
+/// What the confirming trials say, as a sentence.
+pub(super) fn verdict(confirmed: &Confirmed, goal: Goal) -> String {
+    let comparison = &confirmed.comparison;
+    let pairs = counted(u64::try_from(comparison.pairs).unwrap_or(u64::MAX), "pair");
+    let other = format!("{} setting (trial {})", confirmed.is.words(), confirmed.other.trial + 1);
+    let found = format!("trial {}", confirmed.found.trial + 1);
+    // Costs are made small; people read what was measured.
+    let difference = goal.cost(comparison.difference);
+    let margin = comparison.margin.map_or(String::new(), |margin| format!(" ± {}", plain(margin)));
+    let by = format!("{}{margin} (90 % interval, {pairs} of seeds)", plain(difference));
+    let failed = match comparison.failed {
+        (0, 0) => String::new(),
+        (first, second) => format!("; {first} of its trials and {second} of the other's failed"),
+    };
+    match comparison.verdict {
+        Verdict::First => format!("confirmed: {found} is better than the {other} by {by}{failed}"),
+        Verdict::Second => format!("not confirmed: {found} is worse than the {other} by {by}{failed}"),
+        Verdict::NotDistinguishable => {
+            format!("not distinguishable: {found} and the {other} differ by {by}{failed}")
+        }
+    }
+}
+
+/// A comparison with figures as they were measured.
+fn as_measured_too(goal: Goal, confirmed: &Confirmed) -> Confirmed {
+    let mut shown = confirmed.clone();
+    shown.found = as_believed(goal, &shown.found);
+    shown.other = as_believed(goal, &shown.other);
+    shown.comparison.difference = goal.cost(shown.comparison.difference);
+    shown
 }
 
 /// The trials that are over, by number.

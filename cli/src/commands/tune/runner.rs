@@ -1,7 +1,7 @@
 //! Runs the trials that a study proposes, as many side by side as there are slots.
 
 use super::kept::Kept;
-use super::known::{FAILURES_MOST, Ground, Known, Reason, Running, in_a_row, known, source_json};
+use super::known::{FAILURES_MOST, Ground, Known, Reason, Running, in_a_row, is_done, known, source_json};
 use super::show::Show;
 use super::slots::Slots;
 use super::trial::{Job, Message, Over, prune};
@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::load::Loaded;
 use crate::trials::ledger;
-use dtrain_planner::tune::{Failure as Why, Judgement, Outcome, Proposal, StudyEvent, Trials, shortened};
+use dtrain_planner::tune::{Failure as Why, Judgement, Outcome, Proposal, StudyEvent, Trials};
 use dtrain_recipes::Recipe;
 use dtrain_runner::Interrupts;
 use dtrain_runner::ledger::History;
@@ -45,7 +45,7 @@ pub(super) struct Runner<'scope, 'env> {
     messages: (Sender<(u64, Message)>, Receiver<(u64, Message)>),
     /// Events that are due.
     due: VecDeque<StudyEvent>,
-    pub(super) show: Show,
+    pub(super) show: Show<'env>,
     /// What the user wants.
     interrupts: Arc<Interrupts>,
     heeded: u32,
@@ -70,7 +70,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let recipe = &loaded.checked.recipe;
         let limit = recipe.tune.time.map(|time| Duration::from_secs_f64(time.0));
         let known = known(log);
-        let show = Show::new(context.out, kept, recipe.tune.trials + kept.learned, log);
+        let show = Show::new(context.out, kept, log);
         let number = u64::try_from(log.len()).unwrap_or(u64::MAX);
         let deadline = limit.map(|limit| Instant::now() + limit);
         Self {
@@ -107,11 +107,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let slot = self.slots.take(trial);
         let known = self.known.entry(trial).or_default();
         known.place.get_or_insert(slot);
-        let recipe: Recipe = self.kept.searched.pinned(&self.kept.settled, &known.values);
-        let recipe = match self.kept.steps {
-            Some(steps) => shortened(&recipe, steps),
-            None => recipe,
-        };
+        let recipe = self.kept.trial(&known.values);
         let interrupts = Arc::new(Interrupts::default());
         let job = Job {
             context: self.quiet,
@@ -194,6 +190,10 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 }
                 None
             }
+            Message::Failed(cause) => {
+                self.show.trouble(trial, &cause);
+                None
+            }
             Message::Over(over) => self.over(trial, over),
         }
     }
@@ -239,7 +239,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 Some(Reason::Interrupt) | None => None,
             },
         };
-        self.slots.free(trial);
+        self.slots.free(trial, event.as_ref().is_some_and(is_done));
         self.count_failures(event.as_ref());
         event
     }
@@ -255,9 +255,9 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         is_left
     }
 
-    /// A slot whose hosts answer, for a plan of what was found.
-    pub(super) fn recipe_of_a_slot(&self, recipe: &Recipe) -> Recipe {
-        self.slots.recipe(self.slots.up(), recipe)
+    /// The recipe of all trials on hosts that answer, for a plan of what was found.
+    pub(super) fn settled(&self) -> Recipe {
+        self.slots.on_hosts(self.slots.up(), &self.kept.settled)
     }
 
     /// Stops the study when one trial after the other fails.
@@ -298,7 +298,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
             let all: Vec<u64> = self.running();
             all.into_iter().for_each(|trial| self.ask_to_end(trial, Reason::Interrupt));
         }
-        let mut away = Vec::new();
+        let (mut away, mut at_work) = (Vec::new(), 0);
         for (trial, known) in &mut self.known {
             let Some(running) = &mut known.running else { continue };
             if let Some((_, asked)) = &mut running.ending
@@ -308,11 +308,14 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 running.interrupts.add();
                 *asked = Instant::now();
             }
-            if running.away.is_some_and(|since| since.elapsed() > AWAY) {
-                away.push(*trial);
+            match running.away {
+                Some(since) if since.elapsed() > AWAY => away.push(*trial),
+                Some(_) => {}
+                None => at_work += 1,
             }
         }
-        let spare = self.slots.usable() > self.running().len();
+        // It is tried again where a slot stands idle, not while all others are busy: its machines may come back.
+        let spare = self.slots.usable() > at_work;
         for trial in away.into_iter().filter(|_| spare) {
             self.ask_to_end(trial, Reason::Machines);
         }

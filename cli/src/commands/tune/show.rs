@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::render::bar::Bar;
 use crate::render::figures::Advance;
 use crate::render::number::{counted, plain};
-use dtrain_planner::tune::{Outcome, Source, StudyEvent, Value};
+use dtrain_planner::tune::{Failure as Why, Outcome, Source, StudyEvent, Value};
 use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -16,18 +16,19 @@ use std::collections::BTreeMap;
 struct Shown {
     label: String,
     words: String,
-    /// Steps and the metric then, as measured.
+    /// How far it is, and the metric then, as measured.
     newest: Option<(u64, f64)>,
     is_running: bool,
 }
 
 /// Shows a study: lines on standard error with a bar below them, or events as lines of JSON.
-pub(super) struct Show {
+pub(super) struct Show<'a> {
     out: Output,
+    kept: &'a Kept,
     names: Vec<String>,
     metric: String,
     goal: Goal,
-    /// Trials in all.
+    /// Trials in all, those that were lost among them.
     budget: u64,
     trials: BTreeMap<u64, Shown>,
     /// Trials that are over.
@@ -43,12 +44,13 @@ struct EventLine<'a> {
     event: &'a StudyEvent,
 }
 
-impl Show {
+impl<'a> Show<'a> {
     /// Shows a study from after `log` on.
-    pub(super) fn new(out: Output, kept: &Kept, budget: u64, log: &[StudyEvent]) -> Self {
+    pub(super) fn new(out: Output, kept: &'a Kept, log: &[StudyEvent]) -> Self {
         let objective = &kept.settled.objective;
         let mut show = Self {
             out,
+            kept,
             names: kept
                 .study
                 .space
@@ -58,7 +60,7 @@ impl Show {
                 .collect(),
             metric: objective.metric.name().to_owned(),
             goal: objective.goal(),
-            budget,
+            budget: kept.study.trials.unwrap_or(u64::MAX),
             trials: BTreeMap::new(),
             over: 0,
             best: None,
@@ -110,7 +112,7 @@ impl Show {
             }
             StudyEvent::Paused { at, .. } => {
                 self.trials.entry(trial).or_default().is_running = false;
-                Some(format!("trial {named}: paused after step {at}; others do better"))
+                Some(format!("trial {named}: paused after {}; others do better", self.kept.words(*at)))
             }
             StudyEvent::Resumed { .. } => {
                 self.trials.entry(trial).or_default().is_running = true;
@@ -139,7 +141,11 @@ impl Show {
             Outcome::Pruned { value } => {
                 format!("trial {named}{label}: pruned at {} {}", self.metric, plain(self.goal.cost(*value)))
             }
-            Outcome::Failed { why } => format!("trial {named}{label}: {}", report::why(*why)),
+            Outcome::Failed { why } => {
+                // It is tried again, as another trial.
+                self.budget = self.budget.saturating_add(u64::from(*why == Why::Lost));
+                format!("trial {named}{label}: {}", report::why(*why))
+            }
         }
     }
 
@@ -150,9 +156,11 @@ impl Show {
 
     /// A machine of a trial failed.
     pub(super) fn trouble(&self, trial: u64, reason: &str) {
-        let label = self.trials.get(&trial).map_or("", |shown| shown.label.as_str());
+        let labels = self.trials.get(&trial).map(|shown| shown.label.as_str());
+        let label =
+            labels.filter(|label| !label.is_empty()).map_or(String::new(), |label| format!(" ({label})"));
         let warning = self.out.paint.yellow("warning");
-        self.say(&format!("{warning}: trial {} ({label}): {}", trial + 1, reason.trim_end()));
+        self.say(&format!("{warning}: trial {}{label}: {}", trial + 1, reason.trim_end()));
     }
 
     /// The user interrupted the study.
@@ -175,7 +183,7 @@ impl Show {
         let best = self.best.map(|(trial, best)| format!("best {} (trial {})", plain(best), trial + 1));
         let running = self.trials.iter().filter(|(_, shown)| shown.is_running).map(|(trial, shown)| {
             match shown.newest {
-                Some((step, measured)) => format!("#{} step {step} {}", trial + 1, plain(measured)),
+                Some((at, measured)) => format!("#{} {} {}", trial + 1, self.kept.words(at), plain(measured)),
                 None => format!("#{} {}", trial + 1, shown.words),
             }
         });

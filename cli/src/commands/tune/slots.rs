@@ -6,8 +6,11 @@ use dtrain_recipes::{Launcher, Model, Recipe};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a host is left alone after it was lost.
+/// How long a host is left alone after it was lost; twice as long each time after that.
 const DOWN: Duration = Duration::from_secs(60);
+
+/// Losses in a row beyond which a host is left alone no longer than before: half an hour and two minutes.
+const LOSSES_MOST: u32 = 5;
 
 /// Where a trial may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub(super) struct Slot {
     pub(super) trial: Option<u64>,
     /// When its hosts may be tried again, after one was lost.
     down: Option<Instant>,
+    /// How often in a row it was lost.
+    losses: u32,
 }
 
 /// All slots of a study.
@@ -51,18 +56,17 @@ impl Slots {
             return refuse(message, "set it to a multiple or to a divisor of the number of hosts");
         }
         let slot = |number: usize| match hosts {
-            0 => Slot { hosts: Vec::new(), share: (number, count), trial: None, down: None },
+            0 => Slot { share: (number, count), ..Slot::default() },
             _ if count <= hosts => {
                 let each = hosts / count;
                 let own = (number * each..(number + 1) * each).collect();
-                Slot { hosts: own, share: (0, 1), trial: None, down: None }
+                Slot { hosts: own, ..Slot::default() }
             }
             // Neighbouring slots are on different hosts, so that few trials spread.
             _ => Slot {
                 hosts: vec![number % hosts],
                 share: (number / hosts, count / hosts),
-                trial: None,
-                down: None,
+                ..Slot::default()
             },
         };
         Ok(Self((0..count).map(slot).collect()))
@@ -92,10 +96,15 @@ impl Slots {
         self.0.iter().position(|slot| !slot.is_down()).unwrap_or(0)
     }
 
-    /// The trial of a slot is over.
-    pub(super) fn free(&mut self, trial: u64) {
-        for slot in self.0.iter_mut().filter(|slot| slot.trial == Some(trial)) {
-            slot.trial = None;
+    /// The trial of a slot is over. Where it is done, its hosts are well.
+    pub(super) fn free(&mut self, trial: u64, is_done: bool) {
+        let Some(number) = self.0.iter().position(|slot| slot.trial == Some(trial)) else { return };
+        self.0[number].trial = None;
+        if is_done {
+            let well = self.0[number].hosts.clone();
+            for slot in self.0.iter_mut().filter(|slot| slot.hosts == well) {
+                (slot.down, slot.losses) = (None, 0);
+            }
         }
     }
 
@@ -104,15 +113,17 @@ impl Slots {
     pub(super) fn lose(&mut self, number: usize) -> bool {
         let lost: BTreeSet<usize> = self.0[number].hosts.iter().copied().collect();
         for slot in &mut self.0 {
-            if slot.hosts.iter().any(|host| lost.contains(host)) {
-                slot.down = Some(Instant::now() + DOWN);
+            // Several trials on a host are lost at the same time.
+            if slot.hosts.iter().any(|host| lost.contains(host)) && !slot.is_down() {
+                slot.down = Some(Instant::now() + DOWN * (1 << slot.losses));
+                slot.losses = (slot.losses + 1).min(LOSSES_MOST);
             }
         }
         !lost.is_empty() && self.usable() > 0
     }
 
-    /// A recipe on the hosts of a slot, with its share of the cores and GPUs of this machine.
-    pub(super) fn recipe(&self, number: usize, recipe: &Recipe) -> Recipe {
+    /// A recipe on the hosts of a slot.
+    pub(super) fn on_hosts(&self, number: usize, recipe: &Recipe) -> Recipe {
         let slot = &self.0[number];
         let mut own = recipe.clone();
         if !slot.hosts.is_empty() {
@@ -120,6 +131,13 @@ impl Slots {
             let parts = u32::try_from(recipe.cluster.hosts.len() / slot.hosts.len()).unwrap_or(u32::MAX);
             own.cluster.ranks = recipe.cluster.ranks.map(|ranks| (ranks / parts).max(1));
         }
+        own
+    }
+
+    /// A recipe on the hosts of a slot, with its share of the cores and GPUs of this machine.
+    pub(super) fn recipe(&self, number: usize, recipe: &Recipe) -> Recipe {
+        let slot = &self.0[number];
+        let mut own = self.on_hosts(number, recipe);
         if slot.share.1 > 1
             && let Model::Command(command) = &mut own.model
         {
@@ -144,6 +162,12 @@ impl Slots {
     }
 }
 
+impl Default for Slot {
+    fn default() -> Self {
+        Self { hosts: Vec::new(), share: (0, 1), trial: None, down: None, losses: 0 }
+    }
+}
+
 impl Slot {
     fn is_down(&self) -> bool {
         self.down.is_some_and(|until| Instant::now() < until)
@@ -155,7 +179,7 @@ mod tests {
     use super::*;
 
     fn slots(count: usize) -> Slots {
-        let slot = |number| Slot { hosts: vec![number % 2], share: (number / 2, 2), trial: None, down: None };
+        let slot = |number| Slot { hosts: vec![number % 2], share: (number / 2, 2), ..Slot::default() };
         Slots((0..count).map(slot).collect())
     }
 
@@ -164,25 +188,39 @@ mod tests {
         let mut slots = slots(4);
         assert_eq!([0, 1, 2].map(|trial| slots.take(trial)), [0, 1, 2]);
         assert!(slots.lose(1), "the other host is left");
-        slots.free(1);
+        slots.free(1, false);
         assert_eq!((slots.usable(), slots.up()), (2, 0));
-        slots.free(0);
+        slots.free(0, false);
         assert_eq!(slots.take(3), 0, "1 and 3 are on the host that is lost");
         assert!(!slots.lose(0), "none is left");
+    }
+
+    #[test]
+    fn a_host_that_stays_away_is_left_alone_for_longer_each_time() {
+        let mut slots = slots(4);
+        let left = |slots: &Slots| slots.0[1].down.map(|until| until - Instant::now());
+        assert!(slots.lose(1) && slots.lose(3), "both of its slots are lost at the same time");
+        assert!(left(&slots).is_some_and(|left| left <= DOWN));
+        slots.0.iter_mut().for_each(|slot| slot.down = None);
+        slots.lose(1);
+        assert!(left(&slots).is_some_and(|left| left > DOWN && left <= 2 * DOWN));
+        assert_eq!([5, 6, 7].map(|trial| slots.take(trial)), [0, 2, 1]);
+        slots.free(7, true);
+        assert_eq!((left(&slots), slots.0[1].losses, slots.usable()), (None, 0, 4));
     }
 
     #[test]
     fn more_trials_than_slots_share_them() {
         let mut slots = slots(2);
         assert_eq!([0, 1, 2, 3].map(|trial| slots.take(trial)), [0, 1, 0, 1]);
-        slots.free(2);
-        slots.free(1);
+        slots.free(2, false);
+        slots.free(1, false);
         assert_eq!(slots.take(4), 1);
     }
 
     #[test]
     fn this_machine_has_no_other_host() {
-        let mut slots = Slots(vec![Slot { hosts: Vec::new(), share: (0, 1), trial: None, down: None }]);
+        let mut slots = Slots(vec![Slot::default()]);
         assert!(!slots.lose(0));
         assert_eq!(slots.usable(), 1);
     }

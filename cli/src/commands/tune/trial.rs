@@ -26,10 +26,12 @@ use std::sync::mpsc::Sender;
 pub(super) enum Message {
     /// It is recorded under this label.
     Begun(String),
-    /// Steps completed, and the metric then, as it was measured.
+    /// How far it is ([`Kept::progress`]), and the metric then, as it was measured.
     Report(u64, f64),
     /// A machine failed, and what of it.
     Trouble(String),
+    /// It failed, and why.
+    Failed(String),
     /// It is over.
     Over(Result<Over, Failure>),
 }
@@ -92,15 +94,19 @@ impl Job<'_> {
         let metric = &self.kept.settled.objective.metric;
         // What was measured while nobody listened.
         let known = history.series(&recorded.id, metric.name(), Rank(0)).map_err(|error| ledger(&error))?;
-        for sample in known {
-            self.tell(Message::Report(sample.step, sample.value));
-        }
         let Recorded { id, label, plan, how } = &recorded;
+        let batch = plan.batch.value;
+        for sample in known {
+            self.tell(Message::Report(self.kept.progress(sample.step, batch), sample.value));
+        }
         let task = Task { trial: id, label, plan, how: *how, detach: false, sample: 0 };
-        let mut listener = Listener { job: self, metric };
+        let mut listener = Listener { job: self, metric, batch };
         let interrupts = Arc::clone(&self.interrupts);
         let ending = drive_quietly(self.context, &mut history, &task, &mut listener, interrupts)?;
         let Ending::Ended { verdict, .. } = ending else { return Ok(Over::Stopped) };
+        if let Verdict::Failed(failure) = &verdict {
+            self.tell(Message::Failed(failure.to_string()));
+        }
         let trial = history
             .trial(id, &|id: &TrialId| trials::is_alive(self.context, id))
             .map_err(|error| ledger(&error))?;
@@ -138,9 +144,7 @@ impl Job<'_> {
         let recipe = audit::recipe(self.loaded);
         let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
-        for dimension in self.kept.study.space.dimensions() {
-            new.sources.insert(dimension.name.clone(), Source::Search);
-        }
+        new.sources.extend(self.kept.searched.recorded().map(|path| (path, Source::Search)));
         let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
         history
             .keep_tried(self.name, &tried(Some(created.id.clone()), None))
@@ -155,21 +159,14 @@ impl Job<'_> {
         if self.kept.steps.is_some() {
             settings.retain(|path, _| !path.starts_with("objective.stop"));
         }
-        if let Some(steps) = plan.recipe.objective.stop.steps {
+        let stop = &plan.recipe.objective.stop;
+        if let Some(steps) = stop.steps {
             settings.insert("objective.stop.steps".into(), steps.to_string());
         }
-        let dimensions = self.kept.study.space.dimensions().iter().zip(&self.values);
-        settings.extend(dimensions.filter_map(|(dimension, value)| {
-            let value = match value {
-                Value::Inactive => return None,
-                Value::Whole(steps) if dimension.name == "train.warmup" => format!("\"{steps} steps\""),
-                Value::Flag(flag) => flag.to_string(),
-                Value::Whole(count) => count.to_string(),
-                Value::Real(number) => format!("{number:?}"),
-                Value::Word(word) => serde_json::Value::from(word.as_str()).to_string(),
-            };
-            Some((dimension.name.clone(), value))
-        }));
+        if let Some(samples) = stop.samples.filter(|_| self.kept.samples.is_some()) {
+            settings.insert("objective.stop.samples".into(), samples.0.to_string());
+        }
+        settings.extend(self.kept.searched.settings(&self.values));
         settings
     }
 }
@@ -178,6 +175,8 @@ impl Job<'_> {
 struct Listener<'a, 'b> {
     job: &'a Job<'b>,
     metric: &'a Metric,
+    /// Samples of a step.
+    batch: u64,
 }
 
 impl Listener<'_, '_> {
@@ -204,7 +203,8 @@ impl Observer for Listener<'_, '_> {
         match seen {
             Seen::Event(said) if said.rank == Rank(0) => {
                 if let Some((step, value)) = self.measured(&said.event) {
-                    self.job.tell(Message::Report(step, value));
+                    let at = self.job.kept.progress(step, self.batch);
+                    self.job.tell(Message::Report(at, value));
                 }
             }
             Seen::Status(Status::Away { reason, .. } | Status::HostLost { reason, .. }) => {

@@ -92,6 +92,7 @@ fn planned(layout: &str) -> (Plan, Picture) {
         engine: None,
         rates: None,
         observations: &[],
+        corrections: &[],
         data_root: "/data".into(),
         train_samples: Some(10_000),
         valid_samples: Some(100),

@@ -163,6 +163,27 @@ fn what_was_asked_for_comes_first_and_again_when_it_was_lost() {
 }
 
 #[test]
+fn a_lost_trial_is_tried_again_and_is_none_of_the_budget() {
+    let study = Study { trials: Some(3), sampler: Sampler::Sobol, ..Study::new(few(), 1) };
+    let proposed = |log: &[StudyEvent]| match study.next(log) {
+        Next::Launch(proposal) => proposal,
+        other => panic!("it is not over: {other:?}"),
+    };
+    let mut log = Vec::new();
+    let mut tried = Vec::new();
+    for outcome in
+        [Outcome::done(1.0), Outcome::Failed { why: Failure::Lost }, Outcome::done(2.0), Outcome::done(3.0)]
+    {
+        let proposal = proposed(&log);
+        tried.push((proposal.values.clone(), proposal.source));
+        log.extend([proposal.launched(), StudyEvent::Ended { trial: proposal.trial, outcome }]);
+    }
+    assert_eq!(tried[2], tried[1], "the second one was lost");
+    assert!(tried[3] != tried[2] && tried[2] != tried[0], "{tried:?}");
+    assert_eq!(study.next(&log), Next::Finished(Finish::Budget));
+}
+
+#[test]
 fn a_lost_trial_that_comes_back_is_not_tried_again() {
     let study = Study { first: vec![few().values(&[0.9, 0.1])], ..Study::new(few(), 1) };
     let lost = Ended { values: study.first[0].clone(), outcome: Outcome::Failed { why: Failure::Lost } };

@@ -29,3 +29,15 @@ CREATE TABLE study_origin(
 CREATE TABLE machine(
     id TEXT NOT NULL
 ) STRICT;
+
+-- What studies found of the planner's learning-rate rule. training: digest of model, optimizer and data; ratio: the learning rate that trained
+-- best at a batch, divided by the rule's.
+CREATE TABLE correction(
+    study    TEXT NOT NULL,
+    batch    INTEGER NOT NULL,
+    training TEXT NOT NULL,
+    ratio    REAL NOT NULL,
+    at_ms    INTEGER NOT NULL,
+    PRIMARY KEY(study, batch)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX correction_training ON correction(training, at_ms);

@@ -1,0 +1,207 @@
+//! Confirms what a study found: the best setting and another one are trained with the same seeds, and compared pair by pair.
+//!
+//! The confirming trials are a study of their own, `STUDY-confirm`, so that they are recorded, shown and resumed as any other.
+
+use super::kept::Kept;
+use super::{Ran, again, search};
+use crate::args::TuneArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::load::Loaded;
+use crate::render::number::counted;
+use crate::trials::ledger;
+use dtrain_planner::tune::{Comparison, Outcome, Recommended, Search, Standing, Status, Study, Value};
+use dtrain_recipes::Recipe;
+use dtrain_runner::ledger::History;
+use serde::Serialize;
+
+/// What became of confirming.
+pub(super) enum Confirming {
+    /// Both settings were trained.
+    Done(Confirmed),
+    /// There is nothing to compare with: only one setting has a result.
+    Alone,
+    /// The user stopped it.
+    Interrupted,
+}
+
+/// Two settings, compared.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Confirmed {
+    /// The study of the confirming trials.
+    pub(super) study: String,
+    /// The trial that the study recommends, and the one that it is compared with.
+    pub(super) found: Recommended,
+    pub(super) other: Recommended,
+    /// What the other one is.
+    pub(super) is: Other,
+    /// `found` is the first, `other` the second.
+    pub(super) comparison: Comparison,
+}
+
+/// What the recommended setting is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Other {
+    /// What `dtrain run` takes.
+    Untuned,
+    /// The second best.
+    Second,
+}
+
+impl Confirmed {
+    /// The setting that is to be used.
+    pub(super) fn chosen(&self) -> &Recommended {
+        if self.comparison.prefers_first() { &self.found } else { &self.other }
+    }
+}
+
+/// Trains what a study recommends and what it is compared with, with `tune.confirm` seeds each.
+pub(super) fn confirm(
+    context: &Context,
+    history: &mut History,
+    loaded: &Loaded,
+    args: &TuneArgs,
+    (kept, name): (&Kept, &str),
+    found: &Search,
+) -> Result<Confirming, Failure> {
+    let recipe = &loaded.checked.recipe;
+    let Some((best, other, is)) = candidates(found) else { return Ok(Confirming::Alone) };
+    let (kept, confirming) = study(history, recipe, kept, name, (&best, &other))?;
+    let words = |one: &Recommended| -> String {
+        let named = kept.study.space.dimensions().iter().zip(&one.values);
+        let words =
+            named.map(|(dimension, value)| format!("{} {value}", super::report::short(&dimension.name)));
+        words.collect::<Vec<_>>().join(", ")
+    };
+    context.out.say(&format!(
+        "confirming with {} each: {} against {} ({})",
+        counted(u64::from(recipe.tune.confirm), "seed"),
+        words(&best),
+        words(&other),
+        is.words()
+    ));
+    let Some(Ran { search, .. }) =
+        search(context, history, loaded, (&kept, &confirming), &again(args, name))?
+    else {
+        return Ok(Confirming::Interrupted);
+    };
+    let comparison = Comparison::of(&pairs(search.study(), search.standing()));
+    Ok(Confirming::Done(Confirmed { study: confirming, found: best, other, is, comparison }))
+}
+
+impl Other {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Untuned => "untuned",
+            Self::Second => "second best",
+        }
+    }
+}
+
+/// What a study recommends, and its first trial; where that is the same, the second best.
+fn candidates(search: &Search) -> Option<(Recommended, Recommended, Other)> {
+    let mut ranked = search.study().ranked(search.standing()).into_iter();
+    let best = ranked.next()?;
+    let rest: Vec<Recommended> = ranked.collect();
+    let untuned = search.study().first.first().filter(|values| **values != best.values);
+    match untuned.and_then(|values| rest.iter().find(|one| one.values == *values)) {
+        Some(other) => Some((best, other.clone(), Other::Untuned)),
+        None => rest.into_iter().next().map(|other| (best, other, Other::Second)),
+    }
+}
+
+/// The confirming study of two settings, which may have begun before. What it tries is determined by the settings and the number of
+/// seeds alone.
+fn study(
+    history: &mut History,
+    recipe: &Recipe,
+    kept: &Kept,
+    name: &str,
+    settings: (&Recommended, &Recommended),
+) -> Result<(Kept, String), Failure> {
+    let Some((searched, seed)) = kept.searched.with_seed(&kept.settled) else {
+        return Err(Failure::new(Exit::Usage, "tune.confirm needs a seed that can be varied")
+            .hint("add a fixed param, such as `seed = 1` below `[params]`, and pass it to the program as `{params.seed}`, or pass it `{train.seed}`"));
+    };
+    let with = |one: &Recommended, seed: i64| [one.values.as_slice(), &[Value::Whole(seed)]].concat();
+    let seeds = seed..seed + i64::from(recipe.tune.confirm);
+    let first = seeds.flat_map(|seed| [with(settings.0, seed), with(settings.1, seed)]).collect();
+    let study = Study { first, ..Study::new(searched.space().clone(), recipe.train.seed) };
+    let own = Kept::new(recipe, kept.settled.clone(), study, searched, kept.steps);
+    let own = own.of_length(kept).with_trials(2 * u64::from(recipe.tune.confirm));
+    let names =
+        std::iter::once(format!("{name}-confirm")).chain((2..).map(|n| format!("{name}-confirm-{n}")));
+    for name in names {
+        match history.study(&name).map_err(|error| ledger(&error))? {
+            None => {
+                history.create_study(&name, &own.json()).map_err(|error| ledger(&error))?;
+                return Ok((own, name));
+            }
+            Some(json) => {
+                let begun = Kept::read(json, &name, recipe, kept.steps)?;
+                // The same settings, perhaps with fewer or more seeds.
+                if begun.study.first.get(..2) == own.study.first.get(..2) {
+                    return Ok((own, name));
+                }
+            }
+        }
+    }
+    unreachable!("names do not end")
+}
+
+/// The outcomes of both settings, seed by seed.
+fn pairs(study: &Study, standing: &Standing) -> Vec<(Outcome, Outcome)> {
+    let of = |values: &Vec<Value>| {
+        // A trial whose machines failed is tried again under another number.
+        let newest = standing.trials().iter().rev().find(|seen| seen.values == *values)?;
+        match &newest.status {
+            Status::Ended(outcome) => Some(outcome.clone()),
+            Status::Running | Status::Paused => None,
+        }
+    };
+    study.first.chunks_exact(2).filter_map(|pair| Some((of(&pair[0])?, of(&pair[1])?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_planner::tune::{Dimension, Ended, Scale, Space, StudyEvent};
+
+    fn search(first: f64, costs: &[(f64, f64)]) -> Search {
+        let space = Space::new(vec![Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 })]);
+        let study = Study { first: vec![vec![Value::Real(first)]], ..Study::new(space, 1) };
+        let ended: Vec<Ended> = costs
+            .iter()
+            .map(|(x, cost)| Ended { values: vec![Value::Real(*x)], outcome: Outcome::done(*cost) })
+            .collect();
+        Search::new(study, StudyEvent::of(&ended))
+    }
+
+    #[test]
+    fn the_best_is_compared_with_the_untuned_or_with_the_second_best() {
+        let (best, other, is) =
+            candidates(&search(0.5, &[(0.5, 2.0), (0.2, 1.0), (0.8, 3.0)])).expect("three");
+        assert_eq!((best.trial, other.trial, is), (1, 0, Other::Untuned));
+        let (best, other, is) =
+            candidates(&search(0.5, &[(0.5, 1.0), (0.2, 3.0), (0.8, 2.0)])).expect("three");
+        assert_eq!((best.trial, other.trial, is), (0, 2, Other::Second));
+        assert!(candidates(&search(0.5, &[(0.5, 1.0)])).is_none(), "nothing to compare with");
+    }
+
+    #[test]
+    fn trials_are_paired_by_their_seeds() {
+        let value = |x: f64, seed| vec![Value::Real(x), Value::Whole(seed)];
+        let space = Space::new(vec![
+            Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 }),
+            Dimension::new("train.seed", Scale::Integers { low: 2, high: 900 }),
+        ]);
+        let first = vec![value(0.2, 2), value(0.5, 2), value(0.2, 3), value(0.5, 3)];
+        let study = Study { first, ..Study::new(space, 1) };
+        // In the order in which they ended; the last one never did.
+        let ended = [(0.5, 2, 4.0), (0.2, 2, 1.0), (0.2, 3, 2.0)]
+            .map(|(x, seed, cost)| Ended { values: value(x, seed), outcome: Outcome::done(cost) });
+        let standing = Standing::of(&study, &StudyEvent::of(&ended));
+        assert_eq!(pairs(&study, &standing), [(Outcome::done(1.0), Outcome::done(4.0))]);
+    }
+}

@@ -1,0 +1,162 @@
+//! Where the learning rate was best at each batch of a study.
+
+use super::gaussian::Belief;
+use super::lessons::Lessons;
+use super::model::Model;
+use super::outcome::Outcome;
+use super::searched::{BATCH, LEARNING_RATE};
+use super::space::{Place, Space, filled};
+use super::standing::{Seen, Standing, Status};
+use super::study::NINETY_PERCENT;
+use super::value::Value;
+use serde::{Deserialize, Serialize};
+
+/// The learning rate that trained best at a batch, by the trials of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Optimum {
+    /// Samples of an optimizer step.
+    pub batch: u64,
+    /// The learning rate at which the expected cost is lowest.
+    pub rate: f64,
+    /// Trials at this batch that have a cost.
+    pub trials: usize,
+    /// Whether it is better than what the rule gives for the batch: the 90 % interval of its expected cost lies below the
+    /// cost that is expected at the rule's learning rate, or at the nearest that was tried.
+    pub is_better: bool,
+    /// Whether trials at lower and at higher rates were worse. At an end of what was tried the optimum may lie beyond.
+    pub is_inside: bool,
+}
+
+/// Trials at a batch that an optimum takes at least.
+const TRIALS_LEAST: usize = 3;
+
+/// Rates that are compared between the lowest and the highest that was tried.
+const RATES: u32 = 64;
+
+/// The optima of a study that searches the learning rate, in the order of batches, beside the learning rate that a `rule` gives for
+/// a batch. All trials have `batch` where it is not searched.
+///
+/// The expected cost is that of the study's Gaussian process along the learning rate, through the best trial at the batch.
+pub fn optima(space: &Space, standing: &Standing, batch: u64, rule: &dyn Fn(u64) -> f64) -> Vec<Optimum> {
+    let named = |name: &str| space.dimensions().iter().position(|dimension| dimension.name == name);
+    let Some(rate) = named(LEARNING_RATE) else { return Vec::new() };
+    let Some(model) = Model::of(space, &Lessons::of(standing)) else { return Vec::new() };
+    let batches = named(BATCH);
+    let batch_of = |seen: &Seen| match batches.map(|k| &seen.values[k]) {
+        Some(Value::Whole(samples)) => u64::try_from(*samples).ok(),
+        Some(_) => None,
+        None => Some(batch),
+    };
+    let placed = standing.trials().iter().filter(|seen| seen.place.is_some());
+    let mut sizes: Vec<u64> = placed.clone().filter_map(batch_of).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let at = |size: u64| -> Option<Optimum> {
+        let seen: Vec<&Seen> = placed.clone().filter(|seen| batch_of(seen) == Some(size)).collect();
+        optimum(space, &model, rate, (size, rule(size)), &seen)
+    };
+    sizes.into_iter().filter_map(at).collect()
+}
+
+fn optimum(
+    space: &Space,
+    model: &Model,
+    rate: usize,
+    (batch, rule): (u64, f64),
+    seen: &[&Seen],
+) -> Option<Optimum> {
+    let coordinate = |place: &Place| place[rate];
+    let done: Vec<&Place> =
+        seen.iter().filter(|seen| is_done(seen)).filter_map(|seen| seen.place.as_ref()).collect();
+    if done.len() < TRIALS_LEAST {
+        return None;
+    }
+    let cost = |point: &[f64]| model.cost(point).mean;
+    let best = done.iter().map(|place| filled(place)).min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+    let tried = || done.iter().filter_map(|place| coordinate(place));
+    let (low, high) = (tried().fold(f64::INFINITY, f64::min), tried().fold(0.0, f64::max));
+    let along = |at: f64| {
+        let mut point = best.clone();
+        point[rate] = at;
+        point
+    };
+    let steps = (0..=RATES).map(|step| low + (high - low) * f64::from(step) / f64::from(RATES));
+    let lowest = steps.min_by(|a, b| cost(&along(*a)).total_cmp(&cost(&along(*b))))?;
+    // A trial that diverged at a higher rate bounds the optimum, too.
+    let beside = |is_beyond: &dyn Fn(f64) -> bool| {
+        seen.iter().filter_map(|seen| seen.place.as_ref().and_then(coordinate)).any(is_beyond)
+    };
+    let is_inside = beside(&|at| at < lowest - NEAR) && beside(&|at| at > lowest + NEAR);
+    let value = space.dimensions()[rate].value(lowest);
+    let ruled =
+        space.dimensions()[rate].nearest(rule).and_then(|rule| space.dimensions()[rate].coordinate(&rule));
+    let Belief { mean, variance } = model.cost(&along(lowest));
+    let is_better =
+        ruled.is_some_and(|at| mean + NINETY_PERCENT * variance.sqrt() < cost(&along(at.clamp(low, high))));
+    Some(Optimum { batch, rate: value.number()?, trials: done.len(), is_better, is_inside })
+}
+
+/// Coordinates that are less apart count as the same.
+const NEAR: f64 = 1e-3;
+
+fn is_done(seen: &Seen) -> bool {
+    matches!(&seen.status, Status::Ended(Outcome::Done { value }) if value.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::sobol::Sobol;
+    use crate::tune::{Dimension, Ended, Failure, Scale, Study, StudyEvent};
+
+    fn space() -> Space {
+        Space::new(vec![
+            Dimension::new(LEARNING_RATE, Scale::Log { low: 1e-4, high: 1e-1 }),
+            Dimension::new(BATCH, Scale::Levels([16, 64].map(Value::Whole).to_vec())),
+        ])
+    }
+
+    /// Best at 1e-3 with a batch of 16, and at 4e-3 with 64; diverges above 5e-2.
+    fn outcome(values: &[Value]) -> Outcome {
+        let (rate, batch) = (values[0].number().expect("a rate"), values[1].number().expect("a batch"));
+        if rate > 5e-2 {
+            return Outcome::Failed { why: Failure::Diverged };
+        }
+        Outcome::done(3.0 + (rate / (1e-3 * batch / 16.0)).log10().powi(2))
+    }
+
+    fn standing(space: &Space, trials: u32, outcome: fn(&[Value]) -> Outcome) -> Standing {
+        let sobol = Sobol::new(space.dimensions().len(), 5);
+        let ended: Vec<Ended> = (0..trials)
+            .map(|index| space.values(&sobol.point(index)))
+            .map(|values| Ended { outcome: outcome(&values), values })
+            .collect();
+        Standing::of(&Study::new(space.clone(), 1), &StudyEvent::of(&ended))
+    }
+
+    #[test]
+    fn each_batch_has_its_own_optimum() {
+        let space = space();
+        let found = optima(&space, &standing(&space, 24, outcome), 0, &|_| 1e-3);
+        assert_eq!(found.iter().map(|one| one.batch).collect::<Vec<_>>(), [16, 64]);
+        for (one, wanted) in found.iter().zip([1e-3, 4e-3]) {
+            assert!((one.rate / wanted).log10().abs() < 0.1 && one.is_inside, "{one:?}");
+        }
+        assert!(
+            !found[0].is_better && found[1].is_better,
+            "the rule is right for 16 and wrong for 64: {found:?}"
+        );
+    }
+
+    #[test]
+    fn an_optimum_at_the_end_of_what_was_tried_is_no_inner_one() {
+        let space = Space::new(vec![Dimension::new(LEARNING_RATE, Scale::Log { low: 1e-4, high: 1e-1 })]);
+        let falling = |values: &[Value]| Outcome::done(-values[0].number().expect("a rate").log10());
+        let found = optima(&space, &standing(&space, 6, falling), 32, &|_| 1e-3);
+        assert_eq!((found.len(), found[0].batch, found[0].is_inside), (1, 32, false));
+        assert!(
+            optima(&space, &standing(&space, 2, falling), 32, &|_| 1e-3).is_empty(),
+            "two trials are too few"
+        );
+    }
+}
