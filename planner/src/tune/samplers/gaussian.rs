@@ -17,8 +17,12 @@ const CONFIRM_EVERY: u64 = 3;
 /// Where the process is mixed with TPE, one proposal in so many is TPE's.
 const TPE_EVERY: u64 = 4;
 
-/// The first trial that may be TPE's: it splits the trials before into good and other ones.
-const TPE_FIRST: u64 = 12;
+/// The first trial that may be TPE's where costs are noisy: it splits the trials before into good and other ones.
+const TPE_NOISY: u64 = 12;
+
+/// The first trial that may be TPE's where the process explains any of the costs as noise. In a smooth function of several
+/// dimensions it often does so while it has seen few trials.
+const TPE_ROUGH: u64 = 30;
 
 /// Trials that are spread evenly before the process is asked: in six dimensions more of them cost a study of 30 its end.
 pub(in crate::tune) fn start(space: &Space) -> u32 {
@@ -44,7 +48,8 @@ pub(in crate::tune) fn mixed(asked: &Asked, start: u32) -> Option<(Vec<Value>, S
     }
     let model = Model::of(asked.space, &Lessons::of(asked.standing));
     let Some(model) = model else { return sobol::next(asked) };
-    if asked.trial.is_multiple_of(TPE_EVERY) && asked.trial >= TPE_FIRST && !model.is_exact() {
+    let first = if model.is_noisy() { TPE_NOISY } else { TPE_ROUGH };
+    if asked.trial.is_multiple_of(TPE_EVERY) && asked.trial >= first && !model.is_exact() {
         return tpe::next(asked);
     }
     modelled(asked, &model).or_else(|| sobol::next(asked))
