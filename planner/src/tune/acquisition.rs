@@ -1,4 +1,4 @@
-//! Where to try next: the place whose expected improvement is largest.
+//! Where to try next: the place of highest acquisition, which is most often the expected improvement.
 //!
 //! The logarithm of the expected improvement (Ament et al. 2023) has slopes to follow also where the improvement itself is no number
 //! but 0. It is weighed by the probability that the place can be trained at all (Gardner et al. 2014). "Improvement" is on
@@ -24,8 +24,12 @@ const LOOKED_AROUND: usize = 4;
 /// How far one looks around, in widths of the cube.
 const REACHES: [f64; 3] = [0.2, 0.05, 0.01];
 
-/// Of how many places the surroundings are searched for the top.
+/// From how many places a local search begins.
 const CLIMBED: usize = 5;
+
+/// How far apart these are at least: the root of the mean squared difference of their coordinates. The five best candidates are often
+/// next to each other, and then all local searches end in the same place.
+const APART: f64 = 0.2;
 
 /// How much a place that may fail is shunned: the power of the probability that it can be trained. A failure costs a trial, and
 /// says less than a cost would.
@@ -40,6 +44,15 @@ pub struct Promise {
     pub improvement: f64,
 }
 
+/// What makes a place worth a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A large expected improvement.
+    Improvement,
+    /// A low posterior mean.
+    Lowest,
+}
+
 /// The natural logarithm of the improvement on `incumbent` that is expected where `belief` is held.
 pub fn log_expected_improvement(belief: Belief, incumbent: f64) -> f64 {
     let deviation = belief.variance.sqrt();
@@ -50,6 +63,7 @@ pub fn log_expected_improvement(belief: Belief, incumbent: f64) -> f64 {
 pub fn most_promising(
     space: &Space,
     model: &Model,
+    wanted: Wanted,
     is_fresh: &dyn Fn(&[Value]) -> bool,
     seed: u64,
 ) -> Option<Promise> {
@@ -57,16 +71,37 @@ pub fn most_promising(
         let (belief, incumbent) = model.standardised(point);
         log_expected_improvement(belief, incumbent)
     };
-    let score = |point: &[f64]| improvement(point) + CAUTION * model.log_feasible(point);
+    let acquisition = |point: &[f64]| match wanted {
+        Wanted::Improvement => improvement(point),
+        Wanted::Lowest => -model.standardised(point).0.mean,
+    };
+    let score = |point: &[f64]| acquisition(point) + CAUTION * model.log_feasible(point);
     let mut places = scored(candidates(space, model, seed), space, &score);
-    let climbed: Vec<_> =
-        places.iter().take(CLIMBED).map(|(_, from)| refine::climb(space, from, &score)).collect();
+    let climbed = starts(&places).into_iter().map(|from| refine::climb(space, from, &score)).collect();
     places.extend(scored(climbed, space, &score));
     places.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut values = places.iter().map(|(_, place)| (place, space.values(place)));
     let (place, values) = values.find(|(_, values)| is_fresh(values))?;
     let expected = (improvement(place) + model.log_feasible(place)).exp() * model.spread();
     Some(Promise { values, improvement: expected })
+}
+
+/// The places, sorted by score, from which a local search begins: each is the best that is far enough from those before it.
+fn starts(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
+    let is_near = |a: &[f64], b: &[f64]| {
+        let squares = a.iter().zip(b).map(|(a, b)| (a - b).powi(2) - APART * APART);
+        squares.sum::<f64>() < 0.0
+    };
+    let mut starts: Vec<&Vec<f64>> = Vec::with_capacity(CLIMBED);
+    for (_, place) in places {
+        if starts.len() == CLIMBED {
+            break;
+        }
+        if !starts.iter().any(|other| is_near(other, place)) {
+            starts.push(place);
+        }
+    }
+    starts
 }
 
 /// Places with their scores, the highest first; each is moved to where its values lie, which is what would be tried.
@@ -140,13 +175,30 @@ mod tests {
         let standing = Standing::of(&Study::new(space(), 0), &StudyEvent::of(&trials));
         let model = Model::of(&space(), &Lessons::of(&standing)).expect("ten costs");
         let is_fresh = |values: &[Value]| !standing.is_tried(values);
-        let promise = most_promising(&space(), &model, &is_fresh, 1).expect("a continuum is never exhausted");
+        let promise = most_promising(&space(), &model, Wanted::Improvement, &is_fresh, 1)
+            .expect("a continuum is never exhausted");
         let place = space().point(&promise.values).expect("values of the space");
         assert!((place[0] - 0.6).abs() < 0.1, "the first coordinate matters most: {promise:?}");
         assert!(promise.improvement > 0.0 && promise.improvement < 0.5, "{promise:?}");
-        assert_eq!(Some(promise.clone()), most_promising(&space(), &model, &is_fresh, 1), "it is a function");
+        assert_eq!(
+            Some(promise.clone()),
+            most_promising(&space(), &model, Wanted::Improvement, &is_fresh, 1),
+            "it is a function"
+        );
         let also = |values: &[Value]| is_fresh(values) && *values != promise.values;
-        let next = most_promising(&space(), &model, &also, 1).expect("a continuum is never exhausted");
+        let next = most_promising(&space(), &model, Wanted::Improvement, &also, 1)
+            .expect("a continuum is never exhausted");
         assert!(next.values != promise.values, "what is settled is not tried again");
+        let lowest = most_promising(&space(), &model, Wanted::Lowest, &is_fresh, 1).expect("a continuum");
+        let mean = |values: &[Value]| model.cost(&space().point(values).expect("values of the space")).mean;
+        assert!(mean(&lowest.values) <= mean(&promise.values), "{lowest:?}");
+    }
+
+    #[test]
+    fn local_searches_begin_apart() {
+        let place = |x: f64, y: f64| (-x, vec![x, y]);
+        let places = [place(0.0, 0.5), place(0.1, 0.5), place(0.2, 0.6), place(0.3, 0.5), place(0.3, 0.9)];
+        assert_eq!(starts(&places), [&places[0].1, &places[3].1, &places[4].1]);
+        assert!(starts(&[]).is_empty());
     }
 }

@@ -35,6 +35,9 @@ const WORST: f64 = 3.0;
 /// Variance of a measurement, of standardised costs, below which measured costs are compared as they are.
 const EXACT: f64 = 1e-4;
 
+/// Variance of a measurement, of standardised costs, above which the best trials are measured again nearby.
+const NOISY: f64 = 1e-2;
+
 impl Model {
     /// What trials teach, in order; `None` before two of them have a cost.
     ///
@@ -75,6 +78,11 @@ impl Model {
     /// Whether measurements have next to no noise, so that the lowest measured cost is no luck.
     pub fn is_exact(&self) -> bool {
         self.cost.kernel().noise < EXACT
+    }
+
+    /// Whether noise is a sizable part of the differences between costs.
+    pub fn is_noisy(&self) -> bool {
+        self.cost.kernel().noise > NOISY
     }
 
     /// How many of the trials' units one standardised unit is.

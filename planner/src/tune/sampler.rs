@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
-    /// A Gaussian process; TPE beyond 300 trials or 20 dimensions, or where most dimensions exist only beside some
+    /// A Gaussian process, with every fourth proposal by TPE where costs are noisy or rough; TPE alone beyond 300 trials or 20 dimensions, or where most dimensions exist only beside some
     /// values of others.
     #[default]
     Auto,

@@ -1,4 +1,5 @@
-//! The sampler for those who name none: a Gaussian process, and TPE where the process would be slow or blind.
+//! The sampler for those who name none: a Gaussian process mixed with TPE, and TPE alone where the process would be slow or does
+//! not suit the space.
 
 use super::{gaussian, tpe};
 use crate::tune::event::Source;
@@ -19,5 +20,5 @@ pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
     if asked.trial >= TRIALS_MOST || asked.size() > DIMENSIONS_MOST || is_conditional {
         return tpe::next(asked);
     }
-    gaussian::next(asked, gaussian::start(asked.space))
+    gaussian::mixed(asked, gaussian::start(asked.space))
 }

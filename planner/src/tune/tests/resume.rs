@@ -115,7 +115,8 @@ fn a_proposal_is_a_function_of_seed_and_log() {
     let log = run(&study(&toy), toy).log().to_vec();
     let seeded = |seed| Study { seed, trials: None, ..study(&toy) };
     assert_eq!(seeded(9).next(&log), seeded(9).next(&log));
-    assert!(seeded(9).next(&[]) != seeded(10).next(&[]));
+    // The first trial is at the center, whatever the seed.
+    assert!(seeded(9).next(&log[..2]) != seeded(10).next(&log[..2]));
     assert!(seeded(9).next(&log) != seeded(9).next(&log[..log.len() - 2]));
 }
 

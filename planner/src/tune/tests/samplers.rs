@@ -6,6 +6,7 @@ use crate::tune::outcome::median;
 use crate::tune::{
     Dimension, Ended, Next, Outcome, Sampler, Scale, Search, Source, Space, Study, StudyEvent, Value,
 };
+use dtrain_protocol::order::mix;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::time::Instant;
@@ -102,6 +103,35 @@ fn most_of_the_space_may_be_conditional_and_then_tpe_is_asked() {
         log.push(proposal.launched());
         log.push(StudyEvent::Ended { trial, outcome: Outcome::done(cost(&proposal.values)) });
     }
+}
+
+/// Where the proposals of a study with the usual sampler come from, and what the first one is.
+fn sources(trials: u64, cost: fn(f64, u64) -> f64) -> (Vec<Source>, Vec<Value>) {
+    let unit = Scale::Uniform { low: 0.0, high: 1.0 };
+    let study = Study::new(Space::new(vec![Dimension::new("x", unit.clone()), Dimension::new("y", unit)]), 4);
+    let (mut log, mut proposals) = (Vec::new(), Vec::new());
+    for trial in 0..trials {
+        let Next::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
+        let [x, y] = [0, 1].map(|k| proposal.values[k].number().expect("it is a number"));
+        let outcome = Outcome::done(cost((x - 0.3).powi(2) + (y - 0.8).powi(2), trial));
+        log.extend([proposal.launched(), StudyEvent::Ended { trial, outcome }]);
+        proposals.push(proposal);
+    }
+    (proposals.iter().map(|one| one.source).collect(), proposals[0].values.clone())
+}
+
+#[test]
+fn the_usual_sampler_begins_at_the_center_and_asks_tpe_where_there_is_noise() {
+    let (noisy, first) =
+        sources(21, |cost, trial| cost + if mix(5, trial).is_multiple_of(2) { 1.0 } else { 0.0 });
+    assert_eq!(first, [0.5, 0.5].map(Value::Real));
+    let is_tpe = |source: &Source| matches!(source, Source::Tpe { .. });
+    assert!(noisy.iter().any(is_tpe), "{noisy:?}");
+    assert!(noisy.iter().filter(|source| is_tpe(source)).count() <= 3, "at 12, 16 and 20");
+    let (exact, _) = sources(21, |cost, _| cost);
+    // A dozen trials may not be enough to tell that there is no noise.
+    assert!(!exact[13..].iter().any(is_tpe), "{exact:?}");
+    assert!(matches!(exact[20], Source::Model { .. }), "{exact:?}");
 }
 
 #[test]
