@@ -1,5 +1,6 @@
 //! What `run` would refuse about a recipe that holds, as far as it is known here at little cost.
 
+use crate::commands::tune::of_a_slot;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::load::{Loaded, found};
@@ -15,7 +16,7 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Looks at machine and data; `Err` lists what `run` would refuse, `Ok` what it may refuse on other hosts.
 pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, Failure> {
     let checked = &loaded.checked;
-    let recipe = &checked.recipe;
+    let recipe = &of_a_slot(&checked.recipe);
     let mut problems = Vec::new();
     let samples = match is_cheap(loaded).then(|| rates::open(context, loaded)) {
         Some(Ok(inputs)) => inputs.map(|inputs| inputs.train_samples),

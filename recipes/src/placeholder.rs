@@ -1,7 +1,7 @@
 //! Placeholders in the arguments and the environment of a foreign command: `--lr={params.lr}`.
 //!
 //! `{section.key}` stands for the value of a key, `{section}` for a section as JSON, and `{{section.key}}` for that text itself, in
-//! single braces. All other braces are text, so that JSON, `${VARIABLE}` of a shell and templates of other languages stay as they are.
+//! single braces. `{run.dir}` is known only where the program is started: [`fill`] leaves it to [`fill_run_dir`]. All other braces are text, so that JSON, `${VARIABLE}` of a shell and templates of other languages stay as they are.
 
 use crate::recipe::Recipe;
 use serde_json::{Map, Value, json};
@@ -13,6 +13,9 @@ enum Part<'t> {
     Text(&'t str),
     Path(&'t str),
 }
+
+/// The folder of a run, which survives restarts.
+pub const RUN_DIR: &str = "run.dir";
 
 /// Sections that a placeholder may name as a whole.
 const SECTIONS: [&str; 5] = ["params", "train", "layout", "cluster", "objective"];
@@ -91,6 +94,7 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     for part in parts(text) {
         match part {
             Part::Text(text) => filled.push_str(text),
+            Part::Path(RUN_DIR) => filled.push_str(RUN_DIR_TEXT),
             Part::Path(path) => match at(values, path) {
                 Some(value) => filled.push_str(&plain(value)),
                 None if path.starts_with("params.") => return None,
@@ -99,6 +103,14 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
         }
     }
     Some(filled)
+}
+
+/// How [`RUN_DIR`] stands in a text.
+const RUN_DIR_TEXT: &str = "{run.dir}";
+
+/// A text that was filled, with a folder in place of `{run.dir}`.
+pub fn fill_run_dir(text: &str, folder: &str) -> String {
+    text.replace(RUN_DIR_TEXT, folder)
 }
 
 /// The value at a dotted path.
@@ -187,6 +199,8 @@ mod tests {
         check("{params.augment}", "true");
         check("{layout}", "{\"data\":2,\"tensor\":1}");
         check("plain", "plain");
+        check("{run.dir}/{params.depth}.pt", "{run.dir}/4.pt");
+        assert_eq!(fill_run_dir("--to={run.dir}/4.pt", "/a b"), "--to=/a b/4.pt");
         assert_eq!(fill("--x={params.x}", &values), None, "it does not apply");
         // What an older program stored.
         check("{foreign.key}", "{foreign.key}");

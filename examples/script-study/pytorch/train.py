@@ -1,5 +1,6 @@
 """Trains a small convolutional network to tell circles, squares, triangles and crosses apart, in noisy images of 16 x 16 pixels."""
 import argparse
+import os
 
 import torch
 from torch import nn
@@ -81,6 +82,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=27)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", metavar="FILE", help="save here after every epoch, and continue from it")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -88,10 +90,20 @@ def main():
     test_loader = DataLoader(make_images(600, seed=2), batch_size=200)
     model = Net(args.width, args.dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
-    for epoch in range(1, args.epochs + 1):
+    first = 1
+    if args.checkpoint and os.path.exists(args.checkpoint):
+        saved = torch.load(args.checkpoint)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first = saved["epoch"] + 1
+    for epoch in range(first, args.epochs + 1):
         loss = train(model, train_loader, optimizer)
         accuracy = evaluate(model, test_loader)
-        print(f"epoch {epoch}: loss {loss:.4f} accuracy {accuracy:.4f}")
+        print(f"epoch {epoch}: loss {loss:.4f} accuracy {accuracy:.4f}", flush=True)
+        if args.checkpoint:
+            state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state, args.checkpoint + ".new")
+            os.replace(args.checkpoint + ".new", args.checkpoint)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ use super::suggest;
 use super::values::Values;
 use crate::document::{Document, Node, Value};
 use crate::keys::find;
-use crate::placeholder::{Ranks, at, paths, values as all};
+use crate::placeholder::{RUN_DIR, Ranks, at, paths, values as all};
 use crate::problem::Problem;
 use crate::recipe::Recipe;
 use crate::source::Origin;
@@ -56,7 +56,8 @@ pub(super) fn problems(document: &Document, values: &Values, recipe: &Recipe) ->
     for text in &texts {
         let declared =
             |path: &str| path.strip_prefix("params.").is_some_and(|name| recipe.ranges.contains_key(name));
-        let without = paths(text.text).filter(|path| at(&known, path).is_none() && !declared(path));
+        let is_known = |path: &str| path == RUN_DIR || at(&known, path).is_some() || declared(path);
+        let without = paths(text.text).filter(|path| !is_known(path));
         problems.extend(without.map(|path| no_value(path, values, &known).at(text.origin)));
     }
     problems.extend(texts.windows(2).filter_map(|pair| parted(&pair[0], &pair[1], recipe)));
@@ -81,14 +82,15 @@ fn no_value(path: &str, values: &Values, known: &serde_json::Value) -> Problem {
         };
     }
     let problem = Problem::new(format!("unknown placeholder `{{{shown}}}`"));
-    let candidates = candidates(known);
+    let mut candidates = candidates(known);
+    candidates.push(RUN_DIR.to_owned());
     match suggest::nearest(path, candidates.iter().map(String::as_str)) {
         Some(near) => problem.hint(format!("did you mean `{{{near}}}`?")),
         None => match path.strip_prefix("params.") {
             Some(name) => problem.hint(format!("declare it: write `{name} = …` below `[params]`")),
             None => problem.hint(format!(
-                "known are `{{params.NAME}}`, keys of `[train]` and `[layout]`, `{{cluster.ranks}}` and \
-                 `{{objective.stop.steps}}`; where this is meant as text, write `{{{{{shown}}}}}`"
+                "known are `{{params.NAME}}`, keys of `[train]` and `[layout]`, `{{cluster.ranks}}`, \
+                 `{{objective.stop.steps}}` and `{{run.dir}}`; where this is meant as text, write `{{{{{shown}}}}}`"
             )),
         },
     }

@@ -5,7 +5,7 @@ use crate::fact::LedgerError;
 use crate::provenance::Provenance;
 use dtrain_planner::{Plan, Ranked};
 use dtrain_protocol::{Inputs, StepId, TrialId};
-use dtrain_recipes::{Goal, Recipe};
+use dtrain_recipes::{Goal, Model, Recipe, placeholder};
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -234,6 +234,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
     settings.as_object_mut().and_then(|sections| sections.remove("ranges"));
     let mut values = flatten("", &settings, Source::Recipe);
     values.extend(flatten("plan", &new.candidate, Source::Planner));
+    values.retain(|param| concerns(&new.recipe.model, &param.path));
     for param in values {
         let source = new.sources.get(&param.path).copied().unwrap_or(param.source);
         transaction
@@ -249,6 +250,20 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
             ])?;
     }
     Ok(created)
+}
+
+/// Whether a value can have any effect on the training of a model. Of what concerns dtrain's own models, a command gets only
+/// what its placeholders name.
+fn concerns(model: &Model, path: &str) -> bool {
+    let Model::Command(command) = model else { return true };
+    let mut named = command.argv.iter().chain(command.env.values()).flat_map(|text| placeholder::paths(text));
+    match path.split('.').next() {
+        Some("train" | "sync" | "checkpoint") => named.any(|named| {
+            path.strip_prefix(named).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        }),
+        Some("plan") => path.starts_with("plan.layout.") || matches!(path, "plan.threads" | "plan.device"),
+        _ => true,
+    }
 }
 
 /// The next number of a recipe; numbers of deleted trials are not given again.

@@ -38,6 +38,7 @@ use report::Told;
 use runner::Runner;
 pub(crate) use show::why;
 use slots::Slots;
+pub(crate) use slots::of_a_slot;
 use std::path::PathBuf;
 
 /// Shortest trial of a model of dtrain, in steps.
@@ -176,7 +177,7 @@ fn begin(
         let first = searched.as_given(recipe);
         (searched, recipe.clone(), (args.steps, None), first)
     } else {
-        let plan = rates::plan_of(context, history, loaded, &slots.recipe(0, recipe))?;
+        let plan = rates::plan_of(context, history, loaded, &slots.on_hosts(0, recipe))?;
         let searched = Searched::of(recipe, Some(&plan.learning_rate));
         refuse_nothing(recipe, searched.space())?;
         let whole = plan.best().pace.steps.unwrap_or(0);

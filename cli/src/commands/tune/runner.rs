@@ -117,7 +117,8 @@ impl<'scope, 'env> Runner<'scope, 'env> {
             number: trial,
             values: known.values.clone(),
             source: known.source.clone(),
-            recipe: self.slots.recipe(slot, &recipe),
+            recipe: self.slots.share(slot).ranked(self.slots.on_hosts(slot, &recipe)),
+            share: self.slots.share(slot),
             interrupts: Arc::clone(&interrupts),
             say: self.messages.0.clone(),
         };

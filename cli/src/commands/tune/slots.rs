@@ -2,6 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::rates;
+use dtrain_planner::Plan;
 use dtrain_recipes::{Launcher, Model, Recipe};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -134,29 +135,57 @@ impl Slots {
         own
     }
 
-    /// A recipe on the hosts of a slot, with its share of the cores and GPUs of this machine.
-    pub(super) fn recipe(&self, number: usize, recipe: &Recipe) -> Recipe {
-        let slot = &self.0[number];
-        let mut own = self.on_hosts(number, recipe);
-        if slot.share.1 > 1
-            && let Model::Command(command) = &mut own.model
-        {
-            let (index, count) = slot.share;
-            let host = rates::host();
-            let is_here = slot.hosts.is_empty();
-            if is_here && !host.gpus.is_empty() {
-                let each = (host.gpus.len() / count).max(1);
-                let first = (index * each) % host.gpus.len();
-                let devices: Vec<String> = (first..first + each).map(|device| device.to_string()).collect();
-                command.env.entry("CUDA_VISIBLE_DEVICES".to_owned()).or_insert(devices.join(","));
-                own.cluster.ranks = own.cluster.ranks.or(u32::try_from(each).ok());
-            }
-            if is_here {
-                let ranks = usize::try_from(own.cluster.ranks.unwrap_or(1)).unwrap_or(1);
-                let cores = usize::try_from(host.cores).unwrap_or(1);
-                let threads = (cores / count / ranks.max(1)).max(1);
-                command.env.entry("OMP_NUM_THREADS".to_owned()).or_insert(threads.to_string());
-            }
+    /// The share of its host that the slot with this number has.
+    pub(super) fn share(&self, number: usize) -> Share {
+        let (index, of) = self.0[number].share;
+        Share { index, of, is_here: self.0[number].hosts.is_empty() }
+    }
+}
+
+/// A recipe whose trials run side by side, on the hosts of one of them; any other recipe as it is.
+pub(crate) fn of_a_slot(recipe: &Recipe) -> Recipe {
+    let is_shared = recipe.cluster.slots > 1;
+    let slots = is_shared.then(|| Slots::of(recipe).ok()).flatten();
+    slots.map_or_else(|| recipe.clone(), |slots| slots.on_hosts(0, recipe))
+}
+
+/// One of several equal shares of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    index: usize,
+    of: usize,
+    is_here: bool,
+}
+
+impl Share {
+    /// A recipe of a command with as many ranks as the share of this machine has GPUs, where it does not say how many.
+    pub(super) fn ranked(self, recipe: Recipe) -> Recipe {
+        let gpus = if self.is_here && self.of > 1 { rates::host().gpus.len() } else { 0 };
+        let is_command = matches!(recipe.model, Model::Command(_));
+        let mut own = recipe;
+        if gpus > 0 && is_command {
+            own.cluster.ranks = own.cluster.ranks.or(u32::try_from((gpus / self.of).max(1)).ok());
+        }
+        own
+    }
+
+    /// A plan of a command whose ranks use the share of the cores and GPUs of their host, unless the recipe says otherwise.
+    pub(super) fn limited(self, plan: Plan) -> Plan {
+        let mut own = plan;
+        let (cores, gpus) = (own.host.cores, own.host.gpus.len());
+        let ranks = own.best().candidate.arrangement.layout.world() / own.host.hosts.get();
+        let Model::Command(command) = &mut own.recipe.model else { return own };
+        if self.of < 2 {
+            return own;
+        }
+        let of = u32::try_from(self.of).unwrap_or(u32::MAX);
+        let threads = (cores / of / ranks.max(1)).max(1);
+        command.env.entry("OMP_NUM_THREADS".to_owned()).or_insert(threads.to_string());
+        if gpus > 0 {
+            let each = (gpus / self.of).max(1);
+            let first = (self.index * each) % gpus;
+            let devices: Vec<String> = (first..first + each).map(|device| device.to_string()).collect();
+            command.env.entry("CUDA_VISIBLE_DEVICES".to_owned()).or_insert(devices.join(","));
         }
         own
     }

@@ -1,6 +1,7 @@
 //! One trial of a study, driven in a thread of its own.
 
 use super::kept::{Kept, of_verdict};
+use super::slots::Share;
 use crate::commands::{resume, run};
 use crate::context::Context;
 use crate::drive::{How, Task, drive_quietly};
@@ -57,6 +58,8 @@ pub(super) struct Job<'a> {
     pub(super) source: serde_json::Value,
     /// The recipe of its slot, with its values.
     pub(super) recipe: Recipe,
+    /// What of its host it may use.
+    pub(super) share: Share,
     pub(super) interrupts: Arc<Interrupts>,
     pub(super) say: Sender<(u64, Message)>,
 }
@@ -140,7 +143,7 @@ impl Job<'_> {
             }
             Err(failure) => return Err(failure),
         };
-        let plan = Plan { settings: self.settings(&plan), ..plan };
+        let plan = self.share.limited(Plan { settings: self.settings(&plan), ..plan });
         let recipe = audit::recipe(self.loaded);
         let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());

@@ -19,6 +19,7 @@ use super::rank::Ground;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::Assignment;
 use dtrain_recipes::model;
+use dtrain_recipes::placeholder::fill_run_dir;
 use environment::Seat;
 use progress::Progress;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -58,8 +59,16 @@ pub(super) fn start(
     let progress = Progress::of(foreign).map_err(wrong)?;
     let (events, writer) = io::pipe()?;
     let writer = Arc::new(OwnedFd::from(writer));
+    let folder = ground.folder.path().join("command");
+    fs::create_dir_all(&folder)?;
+    let shown = folder.to_str().ok_or_else(|| wrong(format!("{} is not UTF-8", folder.display())))?;
+    let fill = |text: &String| fill_run_dir(text, shown);
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(&assignment.data_root).stdin(Stdio::null()).process_group(0);
+    command
+        .args(arguments.iter().map(fill))
+        .current_dir(&assignment.data_root)
+        .stdin(Stdio::null())
+        .process_group(0);
     let complaint = log.try_clone()?;
     let output = if progress.reads_output() {
         let (output, printed) = io::pipe()?;
@@ -69,8 +78,6 @@ pub(super) fn start(
         command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
         None
     };
-    let folder = ground.folder.path().join("command");
-    fs::create_dir_all(&folder)?;
     let seat = Seat {
         rank: assignment.rank.0,
         world: assignment.arrangement.layout.world(),
@@ -85,8 +92,8 @@ pub(super) fn start(
     };
     environment::put(&mut command, foreign.framework, &seat);
     // What the recipe says counts more than what suits most programs.
-    command.envs(&foreign.env);
-    command.env("DTRAIN_RUN_DIR", folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
+    command.envs(foreign.env.iter().map(|(name, text)| (name, fill(text))));
+    command.env("DTRAIN_RUN_DIR", &folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
     bind_to_this_thread(&mut command, Some(writer));
     let missing = |code, reason: &str| stand_in(complaint, code, &format!("{program}: {reason}"));
     let started = match command.spawn() {
