@@ -148,6 +148,39 @@ fn what_was_found_is_confirmed_with_other_seeds_and_written_as_a_recipe() {
 }
 
 #[test]
+fn a_range_test_finds_the_learning_rates_that_are_searched() {
+    let house = House::default();
+    let text: String =
+        (0..900).map(|i| format!("{} plus {} is {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
+    house.file("text.txt", text);
+    let recipe = house.file("recipe.toml", RECIPE.replace("learning_rate = { log = [1e-4, 1e-1] }\n", ""));
+    let recipe = recipe.to_str().expect("UTF-8");
+    let mut words = arguments(recipe, "2");
+    words.push("--range-test");
+    house.expect(0, words);
+    let history = History::open_read_only(&house.history()).expect("a history");
+    let mut rates: Vec<(f64, f64)> = Vec::new();
+    for tried in history.tried("s-range").expect("a study") {
+        let trial = history.trial(&tried.trial.expect("it was trained"), &|_| false).expect("a trial");
+        rates.push((trial.row.learning_rate, trial.row.best.unwrap_or(f64::INFINITY)));
+    }
+    assert_eq!(rates.len(), 9);
+    let range =
+        &history.study("s").expect("it is read").expect("it began")["study"]["space"][0]["scale"]["log"];
+    let bound = |name: &str| range[name].as_f64().expect("a number");
+    let (low, high) = (bound("low"), bound("high"));
+    assert!(rates[0].0 < low && low < high && high <= rates[8].0 * 1.01, "{low} to {high} of {rates:?}");
+    let best = rates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).expect("nine").0;
+    assert!((low..=high * 1.01).contains(&best), "{low} to {high} without {best}: {rates:?}");
+
+    let pinned = house.file("pinned.toml", RECIPE);
+    let mut words = arguments(pinned.to_str().expect("UTF-8"), "2");
+    words.push("--range-test");
+    let error = String::from_utf8_lossy(&house.expect(2, words).stderr).into_owned();
+    assert!(error.contains("the recipe says which learning rates"), "{error}");
+}
+
+#[test]
 fn trials_of_all_batches_see_as_many_samples_and_the_batch_is_recorded_as_searched() {
     let (house, recipe) = house();
     let mut words = arguments(&recipe, "4");

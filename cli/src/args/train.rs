@@ -181,6 +181,10 @@ pub(crate) struct TuneArgs {
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub(crate) layouts: usize,
 
+    /// First try learning rates far apart for a few steps each in a new study, and search where the loss falls
+    #[arg(long)]
+    pub(crate) range_test: bool,
+
     /// Name of the study; an existing study is resumed [default: RECIPE-tune-N]
     #[arg(long, value_name = "NAME", add = completion::study())]
     pub(crate) study: Option<String>,

@@ -25,6 +25,7 @@ pub mod paired;
 mod params;
 pub mod pruner;
 mod pruners;
+pub mod range;
 pub mod refine;
 pub mod sampler;
 mod samplers;

@@ -72,9 +72,9 @@ impl Comparison {
     }
 }
 
-/// The mean, and half the width of its 90 % confidence interval.
+/// The mean of differences, 0 of none, and half the width of its 90 % confidence interval; `None` of fewer than two.
 #[expect(clippy::cast_precision_loss, reason = "a few pairs")]
-fn interval(differences: &[f64]) -> (f64, Option<f64>) {
+pub fn interval(differences: &[f64]) -> (f64, Option<f64>) {
     let count = differences.len();
     if count == 0 {
         return (0.0, None);

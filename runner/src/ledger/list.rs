@@ -80,7 +80,8 @@ pub(super) fn columns() -> String {
          coalesce(trial.measured_step_seconds, step.sum / nullif(step.finite, 0)),
          trial.predicted_step_seconds, trial.created_ms, trial.started_ms, trial.ended_ms,
          trial.git_revision, trial.git_dirty, trial.goal,
-         (SELECT host FROM origin WHERE origin.trial = trial.id) AS imported_from"
+         CASE WHEN (SELECT 1 FROM origin LIMIT 1) THEN (SELECT host FROM origin WHERE origin.trial = trial.id) END
+             AS imported_from"
     )
 }
 

@@ -9,6 +9,7 @@ mod kept;
 mod known;
 mod layouts;
 mod learned;
+mod range;
 mod recipe;
 mod report;
 mod runner;
@@ -61,6 +62,8 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     }
     let recipe = &loaded.checked.recipe;
     let slots = Slots::of(recipe)?;
+    recipe::check(args, &loaded)?;
+    range::check(args, recipe)?;
     let mut history = trials::open_history(context)?;
     let name = match &args.study {
         Some(name) => name.clone(),
@@ -73,7 +76,6 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
             None => return Ok(Exit::Interrupted),
         },
     };
-    recipe::check(args, &loaded)?;
     let kept = kept.with_trials(recipe.tune.trials);
     let again = again(args, &name);
     let named = context.out.paint.bold(&name);
@@ -185,10 +187,18 @@ fn begin(
         let Some(choice) = layouts::fastest(context, history, loaded, &plan, args.layouts, name)? else {
             return Ok(None);
         };
+        let settled = settled(recipe, &choice.candidate);
+        let searched = match args.range_test {
+            false => searched,
+            true => match range::test(context, history, loaded, args, (&plan, &settled), name)? {
+                Some(found) => Searched::of(recipe, Some(&found)),
+                None => return Ok(None),
+            },
+        };
         let first = searched.planned(&plan);
         // Trials of all batches are trained on as many samples as those of the planned one.
         let batch = searched.has_batches().then_some(plan.batch.value);
-        (searched, settled(recipe, &choice.candidate), (Some(steps), batch), first)
+        (searched, settled, (Some(steps), batch), first)
     };
     refuse_nothing(recipe, searched.space())?;
     let mut study = Study::new(searched.space().clone(), recipe.train.seed);

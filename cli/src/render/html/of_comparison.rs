@@ -6,6 +6,7 @@ use super::of_trial::{Across, HOVER, Shown, chart, views};
 use super::unit::{Unit, number};
 use crate::render::compare;
 use crate::render::history::status;
+use dtrain_planner::tune::paired::interval;
 use dtrain_runner::compare::{Comparison, Difference, Figure};
 use dtrain_runner::ledger::Trial;
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,12 +156,6 @@ fn setting(trial: &Trial) -> (Vec<(&str, String)>, String) {
     (others, seeds.iter().map(|param| param.value.to_string()).collect::<Vec<_>>().join(","))
 }
 
-/// Half the width of the 90 % interval of a mean of `count` differences, in standard errors: the 95 % quantile of Student's t.
-fn students(count: usize) -> f64 {
-    const QUANTILES: [f64; 9] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833];
-    count.checked_sub(2).and_then(|place| QUANTILES.get(place)).copied().unwrap_or(1.8)
-}
-
 /// The trials of one setting by their seed: place among the compared, and best value.
 type Seeds = BTreeMap<String, (usize, f64)>;
 
@@ -185,14 +180,8 @@ fn pair(first: &Seeds, other: &Seeds) -> Option<Vec<Cell>> {
         other.get(seed).map(|(b, after)| (format!("{}–{}", letter(*a), letter(*b)), after - before))
     });
     let (names, differences): (Vec<String>, Vec<f64>) = common.unzip();
-    if differences.len() < 2 {
-        return None;
-    }
-    #[expect(clippy::cast_precision_loss, reason = "trials are few")]
-    let count = differences.len() as f64;
-    let mean = differences.iter().sum::<f64>() / count;
-    let squares: f64 = differences.iter().map(|one| (one - mean).powi(2)).sum();
-    let reach = students(differences.len()) * (squares / (count - 1.0) / count).sqrt();
+    let (mean, margin) = interval(&differences);
+    let reach = margin?;
     let call = if mean.abs() <= reach { "not distinguishable" } else { "distinguishable" };
     Some(vec![
         names.join(", ").into(),
