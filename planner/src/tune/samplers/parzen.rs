@@ -1,69 +1,86 @@
-//! A density over a space that is made of one kernel for each of some places, and a flat one.
+//! A density over a space that is made of one kernel for each of some places, and a wide one.
 //!
 //! A kernel is the product of one for each dimension (Falkner et al. 2018): a normal distribution cut off at the ends of the
-//! unit interval, its mass summed over cells where there are few values, or a preference for one name. All kernels are as wide,
-//! and the narrower the more there are. A dimension that does not exist at a kernel's place is flat there.
+//! unit interval, its mass summed over cells where there are few values, or a preference for one name. Along a smooth dimension a
+//! kernel is as wide as its neighbours there are far (Bergstra et al. 2011; Watanabe 2023, arXiv 2304.11127). Among cells all are
+//! as wide, and the narrower the more there are. A dimension that does not exist at a kernel's place is flat there.
 
 use crate::tune::chance::Chance;
 use crate::tune::scale::{Dimension, cell, middle};
 use crate::tune::space::{Place, Space};
 use crate::tune::value::Value;
 
-/// Width of the kernels of one place.
+/// Width of the kernels of one place, where a dimension has cells.
 const WIDEST: f64 = 0.2;
 
 /// Values of a dimension up to which it is treated as cells.
 const CELLS_MOST: usize = 64;
 
+/// Logarithms so far below the largest add nothing to a sum.
+const FAR: f64 = 40.0;
+
+/// Trials that count in full, the newest ones.
+const RECENT: usize = 25;
+
+/// A kernel is never narrower than the interval divided by this.
+const NARROWEST: f64 = 100.0;
+
 /// A density.
 pub(super) struct Parzen<'a> {
     space: &'a Space,
-    places: Vec<&'a Place>,
     factors: Vec<Factor>,
-    width: f64,
-    /// For each place, what is taken from the logarithm of its kernel: the mass that lies outside of the cube.
-    inside: Vec<f64>,
+    /// The share of each kernel, of which the last is the wide one; they sum to one.
+    shares: Vec<f64>,
+    log_shares: Vec<f64>,
 }
 
-/// What all kernels have in common along one dimension.
+/// All kernels along one dimension, in their order.
 enum Factor {
-    /// A normal distribution.
-    Smooth,
-    /// The logarithm of the probability of cell `b` by a kernel in cell `a`, at `a·count + b`.
-    Cells { count: usize, logs: Vec<f64> },
+    /// Normal distributions cut off at the ends of the interval.
+    Smooth(Normals),
+    /// The logarithm of the probability of cell `b` by a kernel in cell `a`, at `b·(count + 1) + a`; `a` is `count` where a kernel
+    /// is flat. And the cell of each kernel.
+    Cells { count: usize, logs: Vec<f64>, cells: Vec<usize> },
+}
+
+/// Normal distributions, of which the logarithm at `x` is `height − narrow·(x − middle)²`. A flat one has no height and a `narrow`
+/// of 0.
+#[derive(Default)]
+struct Normals {
+    middles: Vec<f64>,
+    narrow: Vec<f64>,
+    heights: Vec<f64>,
+    /// Standard deviations; infinite where a kernel is flat.
+    widths: Vec<f64>,
 }
 
 impl<'a> Parzen<'a> {
-    /// The density of these places.
-    pub(super) fn new(space: &'a Space, places: Vec<&'a Place>) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "small counts")]
-        let (count, size) = (places.len().max(1) as f64, space.dimensions().len() as f64);
-        // The rule of Scott 1992.
-        let width = WIDEST * count.powf(-1.0 / (size + 4.0));
-        let factors: Vec<Factor> =
-            space.dimensions().iter().map(|one| Factor::new(one, width, count)).collect();
-        let mut parzen = Self { space, places, factors, width, inside: Vec::new() };
-        parzen.inside = parzen.places.iter().map(|place| parzen.log_inside(place)).collect();
-        parzen
-    }
-
-    fn log_inside(&self, place: &Place) -> f64 {
-        let smooth = place.iter().zip(&self.factors).filter(|(_, factor)| matches!(factor, Factor::Smooth));
-        let logs = smooth.filter_map(|(at, _)| at.map(|at| (self.width * inside(at, self.width)).ln()));
-        logs.sum()
+    /// The density of these places, the oldest first.
+    pub(super) fn new(space: &'a Space, places: &[&Place]) -> Self {
+        let of = |(k, one): (usize, &Dimension)| {
+            let along: Vec<Option<f64>> = places.iter().map(|place| place[k]).collect();
+            Factor::new(one, &along, space.dimensions().len())
+        };
+        let factors = space.dimensions().iter().enumerate().map(of).collect();
+        let weights: Vec<f64> = weights(places.len()).chain([1.0]).collect();
+        let sum: f64 = weights.iter().sum();
+        let shares: Vec<f64> = weights.iter().map(|weight| weight / sum).collect();
+        let log_shares = shares.iter().map(|share| share.ln()).collect();
+        Self { space, factors, shares, log_shares }
     }
 
     /// A place drawn from the density: a kernel by chance, then each dimension that exists beside those before it.
     pub(super) fn draw(&self, chance: &mut Chance) -> Vec<f64> {
-        let kernel = self.places.get(chance.below(self.places.len() + 1));
+        let mut left = chance.unit();
+        let is_it = |share: &f64| {
+            left -= share;
+            left < 0.0
+        };
+        let kernel = self.shares.iter().position(is_it).unwrap_or(self.shares.len() - 1);
         let mut values = Vec::with_capacity(self.factors.len());
         let mut point = Vec::with_capacity(self.factors.len());
         for (k, factor) in self.factors.iter().enumerate() {
-            let at = kernel.and_then(|place| place[k]);
-            let coordinate = match at {
-                Some(at) => factor.draw(at, self.width, chance),
-                None => chance.unit(),
-            };
+            let coordinate = factor.draw(kernel, chance);
             let dimension = &self.space.dimensions()[k];
             let is_active = self.space.is_active(k, &values);
             values.push(if is_active { dimension.value(coordinate) } else { Value::Inactive });
@@ -74,84 +91,64 @@ impl<'a> Parzen<'a> {
 
     /// The natural logarithm of the density at a place, in units of the flat density of the same dimensions.
     pub(super) fn log_density(&self, place: &Place) -> f64 {
-        // Where it lies in each dimension, looked up once for all kernels.
-        let cells: Vec<usize> = place
-            .iter()
-            .zip(&self.factors)
-            .map(|(at, factor)| match (at, factor) {
-                (Some(at), Factor::Cells { count, .. }) => cell(*at, *count),
-                _ => 0,
-            })
-            .collect();
-        let scale = 0.5 / (self.width * self.width);
-        let mut sum = 1.0;
-        for (kernel, inside) in self.places.iter().zip(&self.inside) {
-            let mut log = -inside;
-            for k in 0..cells.len() {
-                let Some((at, from)) = place[k].zip(kernel[k]) else {
-                    // Flat; what lies outside was taken away for a dimension that does not exist here.
-                    if let (Factor::Smooth, Some(from)) = (&self.factors[k], kernel[k]) {
-                        log += (self.width * self::inside(from, self.width)).ln();
-                    }
-                    continue;
-                };
-                log += match &self.factors[k] {
-                    Factor::Smooth => -scale * (at - from) * (at - from),
-                    Factor::Cells { count, logs } => logs[cell(from, *count) * count + cells[k]],
-                };
-            }
-            if log > -40.0 {
-                sum += log.exp();
+        let mut logs = self.log_shares.clone();
+        for (at, factor) in place.iter().zip(&self.factors) {
+            if let Some(at) = at {
+                factor.add(*at, &mut logs);
             }
         }
-        #[expect(clippy::cast_precision_loss, reason = "small counts")]
-        let count = (self.places.len() + 1) as f64;
-        (sum / count).ln()
+        let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let near = logs.iter().map(|log| log - most).filter(|log| *log > -FAR);
+        most + near.map(f64::exp).sum::<f64>().ln()
     }
 }
 
+/// Weights of so many trials, the oldest first: the newest 25 count in full, those before them the less the older they are
+/// (Watanabe 2023, arXiv 2304.11127).
+#[expect(clippy::cast_precision_loss, reason = "small counts")]
+fn weights(count: usize) -> impl Iterator<Item = f64> {
+    let old = count.saturating_sub(RECENT);
+    let least = 1.0 / count.max(1) as f64;
+    let step = (1.0 - least) / old.saturating_sub(1).max(1) as f64;
+    (0..count).map(move |k| if k < old { least + step * k as f64 } else { 1.0 })
+}
+
 impl Factor {
-    fn new(dimension: &Dimension, width: f64, kernels: f64) -> Self {
-        let Some(count) = dimension.count().filter(|count| *count <= CELLS_MOST) else { return Self::Smooth };
-        #[expect(clippy::cast_precision_loss, reason = "a few values")]
-        let flat = 1.0 / count as f64;
-        let mut logs = Vec::with_capacity(count * count);
-        for a in 0..count {
-            let from = middle(a, count);
-            let of = |b: usize| match dimension.is_named() {
-                // As if each name had been seen once by all kernels together.
-                true => {
-                    (f64::from(u8::from(a == b)) + 1.0 / (kernels + 1.0))
-                        / (1.0 + 1.0 / (kernels + 1.0) / flat)
-                }
-                false => mass(middle(b, count) - 0.5 * flat, middle(b, count) + 0.5 * flat, from, width),
-            };
-            let masses: Vec<f64> = (0..count).map(of).collect();
-            let sum: f64 = masses.iter().sum();
-            logs.extend(masses.iter().map(|mass| (mass / sum / flat).max(1e-12).ln()));
-        }
-        Self::Cells { count, logs }
+    /// Kernels at these coordinates, flat where there is none, and the wide one.
+    fn new(dimension: &Dimension, along: &[Option<f64>], size: usize) -> Self {
+        let Some(count) = dimension.count().filter(|count| *count <= CELLS_MOST) else {
+            return Self::Smooth(Normals::new(along));
+        };
+        let cells = along.iter().map(|at| at.map_or(count, |at| cell(at, count))).chain([count]).collect();
+        Self::Cells { count, logs: cell_logs(dimension, count, along.len(), size), cells }
     }
 
-    /// A coordinate by a kernel at `at`.
-    fn draw(&self, at: f64, width: f64, chance: &mut Chance) -> f64 {
+    /// Adds the logarithm of each kernel at a coordinate.
+    fn add(&self, at: f64, logs: &mut [f64]) {
         match self {
-            Self::Smooth => loop {
-                // At least half of a kernel is inside.
-                let drawn = at + width * chance.normal();
-                if (0.0..=1.0).contains(&drawn) {
-                    return drawn;
+            Self::Smooth(normals) => normals.add(at, logs),
+            Self::Cells { count, logs: table, cells } => {
+                let row = &table[cell(at, *count) * (count + 1)..][..=*count];
+                for (log, from) in logs.iter_mut().zip(cells) {
+                    *log += row[*from];
                 }
-                if !(0.0..=1.0).contains(&at) {
-                    return drawn.clamp(0.0, 1.0);
+            }
+        }
+    }
+
+    /// A coordinate by a kernel.
+    fn draw(&self, kernel: usize, chance: &mut Chance) -> f64 {
+        match self {
+            Self::Smooth(normals) => normals.draw(kernel, chance),
+            Self::Cells { count, logs, cells } => {
+                let from = cells[kernel];
+                if from == *count {
+                    return chance.unit();
                 }
-            },
-            Self::Cells { count, logs } => {
-                let row = &logs[cell(at, *count) * count..][..*count];
                 #[expect(clippy::cast_precision_loss, reason = "a few values")]
                 let mut left = chance.unit() * *count as f64;
-                for (place, log) in row.iter().enumerate() {
-                    left -= log.exp();
+                for place in 0..*count {
+                    left -= logs[place * (count + 1) + from].exp();
                     if left <= 0.0 {
                         return middle(place, *count);
                     }
@@ -160,6 +157,107 @@ impl Factor {
             }
         }
     }
+}
+
+/// What [`Factor::Cells`] has for a dimension of `count` values.
+#[expect(clippy::cast_precision_loss, reason = "small counts")]
+fn cell_logs(dimension: &Dimension, count: usize, kernels: usize, size: usize) -> Vec<f64> {
+    let (kernels, flat) = (kernels.max(1) as f64, 1.0 / count as f64);
+    // The rule of Scott 1992.
+    let width = WIDEST * kernels.powf(-1.0 / (size as f64 + 4.0));
+    let mut logs = vec![0.0; count * (count + 1)];
+    for a in 0..count {
+        let from = middle(a, count);
+        let of = |b: usize| match dimension.is_named() {
+            // As if each name had been seen once by all kernels together.
+            true => {
+                (f64::from(u8::from(a == b)) + 1.0 / (kernels + 1.0)) / (1.0 + 1.0 / (kernels + 1.0) / flat)
+            }
+            false => mass(middle(b, count) - 0.5 * flat, middle(b, count) + 0.5 * flat, from, width),
+        };
+        let masses: Vec<f64> = (0..count).map(of).collect();
+        let sum: f64 = masses.iter().sum();
+        for (b, mass) in masses.iter().enumerate() {
+            logs[b * (count + 1) + a] = (mass / sum / flat).max(1e-12).ln();
+        }
+    }
+    logs
+}
+
+impl Normals {
+    /// Kernels at these coordinates, flat where there is none, and one over the whole interval.
+    fn new(along: &[Option<f64>]) -> Self {
+        let mut normals = Self::default();
+        for (at, width) in along.iter().zip(widths(along)) {
+            match at {
+                Some(at) => normals.push(*at, width),
+                None => normals.push_flat(),
+            }
+        }
+        normals.push(0.5, 1.0);
+        normals
+    }
+
+    fn push(&mut self, middle: f64, width: f64) {
+        self.middles.push(middle);
+        self.narrow.push(0.5 / (width * width));
+        self.heights.push(-(width * inside(middle, width)).ln());
+        self.widths.push(width);
+    }
+
+    fn push_flat(&mut self) {
+        self.middles.push(0.5);
+        self.narrow.push(0.0);
+        self.heights.push(0.0);
+        self.widths.push(f64::INFINITY);
+    }
+
+    fn add(&self, at: f64, logs: &mut [f64]) {
+        let kernels = self.middles.iter().zip(&self.narrow).zip(&self.heights);
+        for (log, ((middle, narrow), height)) in logs.iter_mut().zip(kernels) {
+            let far = at - middle;
+            *log += height - narrow * far * far;
+        }
+    }
+
+    fn draw(&self, kernel: usize, chance: &mut Chance) -> f64 {
+        let (middle, width) = (self.middles[kernel], self.widths[kernel]);
+        if width.is_infinite() {
+            return chance.unit();
+        }
+        loop {
+            // At least a third of a kernel is inside.
+            let drawn = middle + width * chance.normal();
+            if (0.0..=1.0).contains(&drawn) {
+                return drawn;
+            }
+            if !(0.0..=1.0).contains(&middle) {
+                return drawn.clamp(0.0, 1.0);
+            }
+        }
+    }
+}
+
+/// The width of a kernel at each of some coordinates: how far the farther of its neighbours is (Bergstra et al. 2011). The ends of the
+/// interval are neighbours only of a kernel that is alone: good places crowd at an end, and the outermost shall not be wide for it.
+/// No kernel is narrower than if all were evenly apart, up to a limit (the magic clipping in Watanabe 2023).
+#[expect(clippy::cast_precision_loss, reason = "small counts")]
+fn widths(along: &[Option<f64>]) -> Vec<f64> {
+    let mut order: Vec<(f64, usize)> =
+        along.iter().enumerate().filter_map(|(kernel, at)| at.map(|at| (at, kernel))).collect();
+    order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let least = 1.0 / NARROWEST.min((order.len() + 2) as f64);
+    let mut widths = vec![1.0; along.len()];
+    for (rank, (at, kernel)) in order.iter().enumerate() {
+        let below = rank.checked_sub(1).map(|rank| at - order[rank].0);
+        let above = order.get(rank + 1).map(|(next, _)| next - at);
+        let far = match (below, above) {
+            (None, None) => at.max(1.0 - at),
+            _ => below.into_iter().chain(above).fold(0.0, f64::max),
+        };
+        widths[*kernel] = far.clamp(least, 1.0);
+    }
+    widths
 }
 
 /// `√(2π)` times the mass of a kernel within the unit interval.
@@ -206,20 +304,47 @@ mod tests {
     fn a_density_has_mass_one_and_is_high_where_its_places_are() {
         let (space, sobol) = (space(), Sobol::new(4, 1));
         let places = [place([0.1, 0.02, 0.9, 0.1]), place([0.5, 0.5, 0.5, 0.9]), place([0.9, 1.0, 0.3, 0.4])];
-        let parzen = Parzen::new(&space, places.iter().collect());
+        let parzen = Parzen::new(&space, &places.iter().collect::<Vec<_>>());
         let density = |point: [f64; 4]| parzen.log_density(&place(point)).exp();
         let count = 16_384u32;
         let all = (0..count).map(|index| density(sobol.point(index).try_into().expect("four")));
         let mass = all.sum::<f64>() / f64::from(count);
         assert!((mass - 1.0).abs() < 0.02, "{mass}");
-        assert!(density([0.1, 0.02, 0.9, 0.1]) > 10.0 * density([0.1, 0.02, 0.1, 0.9]));
+        assert!(density([0.1, 0.02, 0.9, 0.1]) > 3.0 * density([0.1, 0.02, 0.1, 0.9]));
+    }
+
+    #[test]
+    fn a_kernel_is_as_wide_as_the_farther_of_its_neighbours_is_far() {
+        let near = |found: Vec<f64>, wanted: &[f64]| {
+            found.len() == wanted.len() && found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-12)
+        };
+        // The third does not exist; the ends of the interval are no neighbours of the first and the last.
+        let along = [Some(0.9), Some(0.1), None, Some(0.4)];
+        assert!(near(widths(&along), &[0.5, 0.3, 1.0, 0.5]));
+        assert!(near(widths(&[Some(0.3)]), &[0.7]), "it is alone");
+        assert!(
+            near(widths(&[Some(0.3), Some(0.3), None]), &[0.25, 0.25, 1.0]),
+            "as if four were evenly apart"
+        );
+        assert!(widths(&vec![Some(0.3); 500]).iter().all(|width| *width == 0.01));
+    }
+
+    #[test]
+    fn old_trials_count_less() {
+        let few: Vec<f64> = weights(25).collect();
+        assert!(few.iter().all(|weight| *weight == 1.0));
+        let many: Vec<f64> = weights(100).collect();
+        assert!(
+            (many[0] - 0.01).abs() < 1e-12 && many.is_sorted() && many[75..].iter().all(|one| *one == 1.0)
+        );
+        assert!((many[74] - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn what_is_drawn_is_spread_as_the_density_says() {
         let space = space();
-        let places = [place([0.1, 0.9, 0.2, 0.1])];
-        let parzen = Parzen::new(&space, places.iter().collect());
+        let places = [0.85, 0.9, 0.95].map(|x| place([0.1, x, 0.2, 0.1]));
+        let parzen = Parzen::new(&space, &places.iter().collect::<Vec<_>>());
         let mut chance = Chance::new(1, 2);
         let (mut near, mut named) = (0u32, 0u32);
         for _ in 0..4000 {
@@ -228,9 +353,9 @@ mod tests {
             near += u32::from((point[1] - 0.9).abs() < 0.1);
             named += u32::from(point[0] < 1.0 / 3.0);
         }
-        // Half of all by the kernel, of which 0.383 of 0.691 lie as near; half by chance, of which a fifth does.
-        assert!((f64::from(near) / 4000.0 - 0.377).abs() < 0.03, "{near}");
-        // By the kernel 1 + ½ of 1 + 3·½, which is 0.6, by chance a third.
-        assert!((f64::from(named) / 4000.0 - 0.467).abs() < 0.03, "{named}");
+        // The kernels are 0.2 wide: of what is inside, 0.481, 0.554 and 0.622 lie as near, and 0.192 of the wide one.
+        assert!((f64::from(near) / 4000.0 - 0.462).abs() < 0.03, "{near}");
+        // By each kernel 1 + ¼ of 1 + 3·¼, which is 0.714, by chance a third.
+        assert!((f64::from(named) / 4000.0 - 0.619).abs() < 0.03, "{named}");
     }
 }

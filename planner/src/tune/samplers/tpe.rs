@@ -27,8 +27,8 @@ pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
         return sobol::next(asked);
     }
     let (good, other) = split(&lessons);
-    let good = Parzen::new(asked.space, good);
-    let other = Parzen::new(asked.space, other);
+    let good = Parzen::new(asked.space, &good);
+    let other = Parzen::new(asked.space, &other);
     let mut chance = Chance::new(asked.seed, asked.trial);
     let mut best: Option<(f64, Vec<Value>)> = None;
     for _ in 0..DRAWN {
@@ -44,12 +44,14 @@ pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
     like_the_good.or_else(|| sobol::next(asked))
 }
 
-/// The places of the best tenth of the trials, and those of all others.
+/// The places of the best tenth of the trials, and those of all others, the oldest first.
 fn split(lessons: &Lessons) -> (Vec<&Place>, Vec<&Place>) {
     let mut tries: Vec<&(u64, Place, f64)> = lessons.tries.iter().collect();
     tries.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
     let count = tries.len().div_ceil(10).min(GOOD_MOST).min(lessons.costs.len());
-    let mut places = tries.into_iter().map(|(_, place, _)| place);
-    let good = places.by_ref().take(count).collect();
-    (good, places.chain(&lessons.pending).collect())
+    let (good, other) = tries.split_at_mut(count);
+    good.sort_by_key(|(trial, ..)| *trial);
+    other.sort_by_key(|(trial, ..)| *trial);
+    let good = good.iter().map(|(_, place, _)| place).collect();
+    (good, other.iter().map(|(_, place, _)| place).chain(&lessons.pending).collect())
 }
