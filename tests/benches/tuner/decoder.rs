@@ -18,7 +18,7 @@
 //! **The contenders.** Optuna: TPE with its usual settings, and its median pruner, which begins when 5 trials are completed. dtrain:
 //! TPE and the median pruner, which begins when 4 other trials have reported as far; `dtrain tune` as it comes, which is a Gaussian
 //! process without a pruner; and `dtrain tune` as it comes of the decoder itself rather than of the script. That one cannot search
-//! the weight decay, which is 0.1, and its trials have equal steps rather than equal tokens, so the batch is 16. Its learning rate and
+//! the weight decay, which is 0.1, and the length of its trials is given in steps, so the batch is 16. Its learning rate and
 //! warm-up have the same ranges, it begins with what the plan says, and it validates on fewer of the held-out samples.
 //!
 //! **The score.** What a study recommends (of Optuna the best trial that was completed) is trained anew with five seeds that no
