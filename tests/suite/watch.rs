@@ -68,7 +68,7 @@ fn a_watched_trial_goes_on_when_the_viewer_leaves_and_stops_when_asked() {
         &house,
         (80, 24),
         "last",
-        "wait loss\nwait valid\nwait RANKS 2\nshow\ntype ?\nwait KEYS\ntype x\nwait RANKS 2\n\
+        "wait loss\nwait checkpoint\nwait RANKS 2\nshow\ntype ?\nwait KEYS\ntype x\nwait RANKS 2\n\
          type l\nwait LOG\ntype q\nend\n",
     );
     let page = text(&shown);
