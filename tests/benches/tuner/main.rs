@@ -10,6 +10,8 @@
 //!
 //! A fifth one, `decoder`, is a real training: `decoder.rs` says what of it is searched, with which budget, and what counts.
 //!
+//! The first trial of dtrain's usual sampler is the center of the space, of which Optuna knows nothing.
+//!
 //! Words that follow `--`: names of functions, `time`, `seeds=11`, and `studies=5` for those of the decoder. What Optuna found on
 //! functions is kept in `target/tuner`, as its studies depend on nothing but script, version and seed; times are always taken anew,
 //! and so are studies of the decoder.
