@@ -13,7 +13,8 @@ use dtrain_worker::data::DataError;
 /// Most bytes of data that a check reads.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Looks at machine and data; `Err` lists what `run` would refuse, `Ok` what it may refuse on other hosts.
+/// Looks at machine and data; `Err` lists what `run` would refuse, and of a study over several hosts what `tune` would. `Ok` lists
+/// what they may refuse on other hosts.
 pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, Failure> {
     let checked = &loaded.checked;
     let recipe = &of_a_slot(&checked.recipe);

@@ -1,7 +1,9 @@
 //! Placeholders in the arguments and the environment of a foreign command: `--lr={params.lr}`.
 //!
 //! `{section.key}` stands for the value of a key, `{section}` for a section as JSON, and `{{section.key}}` for that text itself, in
-//! single braces. `{run.dir}` is known only where the program is started: [`fill`] leaves it to [`fill_run_dir`]. All other braces are text, so that JSON, `${VARIABLE}` of a shell and templates of other languages stay as they are.
+//! single braces. All other braces are text, so that JSON, `${VARIABLE}` of a shell and templates of other languages stay as they are.
+//!
+//! `{run.dir}` is known only where the program is started: [`fill`] leaves it to [`fill_run_dir`].
 
 use crate::recipe::Recipe;
 use serde_json::{Map, Value, json};
@@ -93,10 +95,10 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     let mut filled = String::new();
     for part in parts(text) {
         match part {
-            Part::Text(text) => filled.push_str(text),
+            Part::Text(text) => filled.push_str(&escaped(text)),
             Part::Path(RUN_DIR) => filled.push_str(RUN_DIR_TEXT),
             Part::Path(path) => match at(values, path) {
-                Some(value) => filled.push_str(&plain(value)),
+                Some(value) => filled.push_str(&escaped(&plain(value))),
                 None if path.starts_with("params.") => return None,
                 None => return Some(text.to_owned()),
             },
@@ -105,12 +107,19 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     Some(filled)
 }
 
-/// How [`RUN_DIR`] stands in a text.
+/// How [`RUN_DIR`] stands in a text, and how the text itself does.
 const RUN_DIR_TEXT: &str = "{run.dir}";
+const RUN_DIR_ESCAPED: &str = "{{run.dir}}";
+
+/// A text that [`fill_run_dir`] gives back as it is.
+pub fn escaped(text: &str) -> String {
+    text.replace(RUN_DIR_TEXT, RUN_DIR_ESCAPED)
+}
 
 /// A text that was filled, with a folder in place of `{run.dir}`.
 pub fn fill_run_dir(text: &str, folder: &str) -> String {
-    text.replace(RUN_DIR_TEXT, folder)
+    let parts = text.split(RUN_DIR_ESCAPED).map(|part| part.replace(RUN_DIR_TEXT, folder));
+    parts.collect::<Vec<_>>().join(RUN_DIR_TEXT)
 }
 
 /// The value at a dotted path.
@@ -200,7 +209,9 @@ mod tests {
         check("{layout}", "{\"data\":2,\"tensor\":1}");
         check("plain", "plain");
         check("{run.dir}/{params.depth}.pt", "{run.dir}/4.pt");
-        assert_eq!(fill_run_dir("--to={run.dir}/4.pt", "/a b"), "--to=/a b/4.pt");
+        let started = |text: &str| fill_run_dir(&fill(text, &values).expect("all is known"), "/a b");
+        assert_eq!(started("--to={run.dir}/{params.depth}.pt"), "--to=/a b/4.pt");
+        assert_eq!(started("{{run.dir}} is {run.dir}, not ${run.dir}"), "{run.dir} is /a b, not ${run.dir}");
         assert_eq!(fill("--x={params.x}", &values), None, "it does not apply");
         // What an older program stored.
         check("{foreign.key}", "{foreign.key}");

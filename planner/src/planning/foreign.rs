@@ -95,7 +95,7 @@ pub fn filled(plan: &Plan, choice: &Ranked, command: &Command) -> Command {
     let fill = |text: &String| placeholder::fill(text, &values);
     let mut env: BTreeMap<String, String> =
         command.env.iter().filter_map(|(name, text)| Some((name.clone(), fill(text)?))).collect();
-    env.insert("DTRAIN_PARAMS".into(), values.to_string());
+    env.insert("DTRAIN_PARAMS".into(), placeholder::escaped(&values.to_string()));
     Command { argv: command.argv.iter().filter_map(fill).collect(), env, ..command.clone() }
 }
 

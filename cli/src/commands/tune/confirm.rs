@@ -3,8 +3,7 @@
 //! The confirming trials are a study of their own, `STUDY-confirm`, so that they are recorded, shown and resumed as any other.
 
 use super::kept::Kept;
-use super::{Ran, again, search};
-use crate::args::TuneArgs;
+use super::{Call, Ran, search};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::load::Loaded;
@@ -19,8 +18,8 @@ use serde::Serialize;
 pub(super) enum Confirming {
     /// Both settings were trained.
     Done(Confirmed),
-    /// There is nothing to compare with: only one setting has a result.
-    Alone,
+    /// There is nothing to compare, and why.
+    Nothing(&'static str),
     /// The user stopped it.
     Interrupted,
 }
@@ -34,7 +33,7 @@ pub(super) struct Confirmed {
     pub(super) found: Recommended,
     pub(super) other: Recommended,
     /// What the other one is.
-    pub(super) is: Other,
+    pub(super) against: Against,
     /// `found` is the first, `other` the second.
     pub(super) comparison: Comparison,
 }
@@ -42,7 +41,7 @@ pub(super) struct Confirmed {
 /// What the recommended setting is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Other {
+pub(super) enum Against {
     /// What `dtrain run` takes.
     Untuned,
     /// The second best.
@@ -61,12 +60,14 @@ pub(super) fn confirm(
     context: &Context,
     history: &mut History,
     loaded: &Loaded,
-    args: &TuneArgs,
+    call: &Call,
     (kept, name): (&Kept, &str),
     found: &Search,
 ) -> Result<Confirming, Failure> {
     let recipe = &loaded.checked.recipe;
-    let Some((best, other, is)) = candidates(found) else { return Ok(Confirming::Alone) };
+    let Some((best, other, against)) = candidates(found) else {
+        return Ok(Confirming::Nothing("only one setting has a result"));
+    };
     let (kept, confirming) = study(history, recipe, kept, name, (&best, &other))?;
     let words = |one: &Recommended| -> String {
         let named = kept.study.space.dimensions().iter().zip(&one.values);
@@ -79,18 +80,20 @@ pub(super) fn confirm(
         counted(u64::from(recipe.tune.confirm), "seed"),
         words(&best),
         words(&other),
-        is.words()
+        against.words()
     ));
-    let Some(Ran { search, .. }) =
-        search(context, history, loaded, (&kept, &confirming), &again(args, name))?
-    else {
+    let Some(Ran { search, .. }) = search(context, history, loaded, (&kept, &confirming), call)? else {
         return Ok(Confirming::Interrupted);
     };
-    let comparison = Comparison::of(&pairs(search.study(), search.standing()));
-    Ok(Confirming::Done(Confirmed { study: confirming, found: best, other, is, comparison }))
+    let pairs = pairs(search.study(), search.standing());
+    if pairs.is_empty() {
+        return Ok(Confirming::Nothing("no pair of trials was completed"));
+    }
+    let comparison = Comparison::of(&pairs);
+    Ok(Confirming::Done(Confirmed { study: confirming, found: best, other, against, comparison }))
 }
 
-impl Other {
+impl Against {
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Untuned => "untuned",
@@ -100,14 +103,14 @@ impl Other {
 }
 
 /// What a study recommends, and its first trial; where that is the same, the second best.
-fn candidates(search: &Search) -> Option<(Recommended, Recommended, Other)> {
+fn candidates(search: &Search) -> Option<(Recommended, Recommended, Against)> {
     let mut ranked = search.study().ranked(search.standing()).into_iter();
     let best = ranked.next()?;
     let rest: Vec<Recommended> = ranked.collect();
     let untuned = search.study().first.first().filter(|values| **values != best.values);
     match untuned.and_then(|values| rest.iter().find(|one| one.values == *values)) {
-        Some(other) => Some((best, other.clone(), Other::Untuned)),
-        None => rest.into_iter().next().map(|other| (best, other, Other::Second)),
+        Some(other) => Some((best, other.clone(), Against::Untuned)),
+        None => rest.into_iter().next().map(|other| (best, other, Against::Second)),
     }
 }
 
@@ -180,12 +183,12 @@ mod tests {
 
     #[test]
     fn the_best_is_compared_with_the_untuned_or_with_the_second_best() {
-        let (best, other, is) =
+        let (best, other, against) =
             candidates(&search(0.5, &[(0.5, 2.0), (0.2, 1.0), (0.8, 3.0)])).expect("three");
-        assert_eq!((best.trial, other.trial, is), (1, 0, Other::Untuned));
-        let (best, other, is) =
+        assert_eq!((best.trial, other.trial, against), (1, 0, Against::Untuned));
+        let (best, other, against) =
             candidates(&search(0.5, &[(0.5, 1.0), (0.2, 3.0), (0.8, 2.0)])).expect("three");
-        assert_eq!((best.trial, other.trial, is), (0, 2, Other::Second));
+        assert_eq!((best.trial, other.trial, against), (0, 2, Against::Second));
         assert!(candidates(&search(0.5, &[(0.5, 1.0)])).is_none(), "nothing to compare with");
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Ground<'env> {
     pub(super) kept: &'env Kept,
     pub(super) name: &'env str,
     pub(super) interrupts: Arc<Interrupts>,
+    /// No trial begins from then on.
+    pub(super) deadline: Option<Instant>,
 }
 
 /// A trial that runs.

@@ -10,7 +10,7 @@ use dtrain_planner::training::learning_rate;
 use dtrain_planner::tune::{Optimum, Recommended, Search, Verdict, optima};
 use dtrain_planner::{Correction, training_digest};
 use dtrain_protocol::TrialId;
-use dtrain_recipes::{Choice, Model};
+use dtrain_recipes::Model;
 use dtrain_runner::ledger::{History, NoiseScale};
 use serde::Serialize;
 
@@ -53,10 +53,9 @@ impl Learned {
         let is_alive = |id: &TrialId| trials::is_alive(context, id);
         let trial = id.map(|id| history.trial(&id, &is_alive)).transpose().map_err(|error| ledger(&error))?;
         let Some(trial) = trial else { return Ok(Self::default()) };
-        let learning_rates = rates(kept, search, trial.row.batch);
+        let mut learning_rates = rates(kept, search, trial.row.batch);
         // What other seeds did not confirm may be chance.
         let is_doubtful = confirmed.is_some_and(|one| one.comparison.verdict != Verdict::First);
-        let mut learning_rates = learning_rates;
         learning_rates.iter_mut().for_each(|rate| {
             rate.is_kept = rate.measured.is_inside && rate.measured.is_better && !is_doubtful;
         });
@@ -114,15 +113,12 @@ impl Rate {
 /// The optima by batch. Where the batch is not searched all trials have the one of the best.
 fn rates(kept: &Kept, search: &Search, batch: u64) -> Vec<Rate> {
     let recipe = &kept.settled;
-    // The planner moves the rate as well where batch and staleness are its own choice; trials of a study share both.
-    if !matches!(recipe.train.learning_rate, Choice::Auto | Choice::Log { .. } | Choice::Among(_)) {
-        return Vec::new();
-    }
     let samples = |batch: u64| kept.samples.unwrap_or(kept.steps.unwrap_or(0) * batch);
     let rule = |batch: u64| {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let tokens = (samples(batch) * recipe.model.sample_tokens()) as f64;
-        learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch, tokens).value
+        let rule = learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch, tokens);
+        learning_rate::late(rule, recipe.sync.staleness).value
     };
     let found = optima(&kept.study.space, search.standing(), batch, &rule);
     found.into_iter().map(|measured| Rate { rule: rule(measured.batch), measured, is_kept: false }).collect()

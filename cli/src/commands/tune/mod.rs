@@ -41,6 +41,7 @@ pub(crate) use show::why;
 use slots::Slots;
 pub(crate) use slots::of_a_slot;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Shortest trial of a model of dtrain, in steps.
 const STEPS_LEAST: u64 = 20;
@@ -56,6 +57,7 @@ const MEDIAN_TRIALS: usize = 4;
 
 /// Searches what the recipe leaves open, and saves the plan of what was found.
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
+    let begun = Instant::now();
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &flags(args))?;
     if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
@@ -69,29 +71,41 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
         Some(name) => name.clone(),
         None => history.free_study_name(&recipe.name).map_err(|error| ledger(&error))?,
     };
+    let limit = recipe.tune.time.map(|time| Duration::from_secs_f64(time.0));
+    let call = Call { again: again(args, &name), deadline: limit.map(|limit| begun + limit) };
     let kept = match history.study(&name).map_err(|error| ledger(&error))? {
         Some(json) => Kept::read(json, &name, recipe, args.steps)?,
-        None => match begin(context, &mut history, &loaded, args, &slots, &name)? {
+        None => match begin(context, &mut history, &loaded, (args, &call), &slots, &name)? {
             Some(kept) => kept,
             None => return Ok(Exit::Interrupted),
         },
     };
     let kept = kept.with_trials(recipe.tune.trials);
-    let again = again(args, &name);
     let named = context.out.paint.bold(&name);
-    context.out.say(&format!("study {named}; if interrupted, `{again}` resumes it"));
-    let Some(ran) = search(context, &mut history, &loaded, (&kept, &name), &again)? else {
+    context.out.say(&format!("study {named}; if interrupted, `{}` resumes it", call.again));
+    let Some(ran) = search(context, &mut history, &loaded, (&kept, &name), &call)? else {
         return Ok(Exit::Interrupted);
     };
     let confirmed = match recipe.tune.confirm {
         0 => None,
-        _ => match confirm::confirm(context, &mut history, &loaded, args, (&kept, &name), &ran.search)? {
+        _ => match confirm::confirm(context, &mut history, &loaded, &call, (&kept, &name), &ran.search)? {
             Confirming::Done(confirmed) => Some(confirmed),
-            Confirming::Alone => None,
+            Confirming::Nothing(why) => {
+                context.out.say(&format!("not confirmed: {why}"));
+                None
+            }
             Confirming::Interrupted => return Ok(Exit::Interrupted),
         },
     };
     finish(context, &mut history, &loaded, args, &kept, (&ran, confirmed.as_ref()), &name)
+}
+
+/// This call of the command.
+struct Call {
+    /// The command that resumes the study.
+    again: String,
+    /// No trial begins from then on.
+    deadline: Option<Instant>,
 }
 
 /// A search that ran to its end.
@@ -107,7 +121,7 @@ fn search(
     history: &mut History,
     loaded: &Loaded,
     (kept, name): (&Kept, &str),
-    again: &str,
+    call: &Call,
 ) -> Result<Option<Ran>, Failure> {
     let recipe = &loaded.checked.recipe;
     let slots = Slots::of(recipe)?;
@@ -121,6 +135,7 @@ fn search(
         kept,
         name,
         interrupts: std::sync::Arc::clone(&interrupts),
+        deadline: call.deadline,
     };
     let (search, settled, failure) = std::thread::scope(|scope| {
         let mut runner = Runner::new(scope, ground, history, slots, &log);
@@ -134,7 +149,7 @@ fn search(
     if search.finish() == Some(Finish::Stopped) && interrupts.count() > 0 {
         job::requeue_if_its_time_is_over(recipe)?;
         context.out.say(&format!("{name} is interrupted"));
-        context.out.next(again);
+        context.out.next(&call.again);
         return Ok(None);
     }
     Ok(Some(Ran { search, settled }))
@@ -168,7 +183,7 @@ fn begin(
     context: &Context,
     history: &mut History,
     loaded: &Loaded,
-    args: &TuneArgs,
+    (args, call): (&TuneArgs, &Call),
     slots: &Slots,
     name: &str,
 ) -> Result<Option<Kept>, Failure> {
@@ -190,7 +205,7 @@ fn begin(
         let settled = settled(recipe, &choice.candidate);
         let searched = match args.range_test {
             false => searched,
-            true => match range::test(context, history, loaded, args, (&plan, &settled), name)? {
+            true => match range::test(context, history, loaded, call, (&plan, &settled), name)? {
                 Some(found) => Searched::of(recipe, Some(&found)),
                 None => return Ok(None),
             },

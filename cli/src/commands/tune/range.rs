@@ -3,7 +3,7 @@
 //! Its trials are a study of their own, `STUDY-range`, so that they are recorded, shown and resumed as any other.
 
 use super::kept::Kept;
-use super::{Ran, again, search};
+use super::{Call, Ran, search};
 use crate::args::TuneArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
@@ -52,7 +52,7 @@ pub(super) fn test(
     context: &Context,
     history: &mut History,
     loaded: &Loaded,
-    args: &TuneArgs,
+    call: &Call,
     (plan, settled): (&Plan, &Recipe),
     name: &str,
 ) -> Result<Option<Decision<f64>>, Failure> {
@@ -81,8 +81,7 @@ pub(super) fn test(
         plain(low),
         plain(high)
     ));
-    let Some(Ran { search, .. }) = search(context, history, loaded, (&kept, &own), &again(args, name))?
-    else {
+    let Some(Ran { search, .. }) = search(context, history, loaded, (&kept, &own), call)? else {
         return Ok(None);
     };
     let found = bounds(&costs(search.standing()));

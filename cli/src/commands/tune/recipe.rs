@@ -68,7 +68,12 @@ fn text(extends: &str, loaded: &Loaded, told: &Told<'_>) -> String {
     let is_said = |layer| matches!(layer, Layer::Environment | Layer::Assignment);
     let said = loaded.checked.resolved.iter().filter(|value| is_said(value.origin.layer()));
     let kept = said.filter(|value| !value.path.starts_with("tune.") && !value.path.starts_with("cluster."));
-    let is_found = |path: &str| found.iter().any(|(key, _)| key == path);
+    // What was said below a key that was found, such as the default of a param, is replaced with it.
+    let is_found = |path: &str| {
+        found.iter().any(|(key, _)| {
+            path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
     for value in kept.filter(|value| !is_found(&value.path)) {
         let _ = writeln!(text, "{} = {}", value.path, value.value);
     }

@@ -63,7 +63,7 @@ pub(super) fn tell(context: &Context, told: &Told<'_>) -> Result<(), Failure> {
     let (metric, goal) = (&objective.metric, objective.goal());
     let (trials, best) = (&as_measured(goal, search.standing()), &as_believed(goal, best));
     if context.out.json {
-        let confirmed = confirmed.map(|one| as_measured_too(goal, one));
+        let confirmed = confirmed.map(|one| comparison_as_measured(goal, one));
         let (steps, samples) = (kept.steps.filter(|_| kept.samples.is_none()), kept.samples);
         let tuned = Tuned {
             study: name,
@@ -125,27 +125,31 @@ pub(super) fn tell(context: &Context, told: &Told<'_>) -> Result<(), Failure> {
 pub(super) fn verdict(confirmed: &Confirmed, goal: Goal) -> String {
     let comparison = &confirmed.comparison;
     let pairs = counted(u64::try_from(comparison.pairs).unwrap_or(u64::MAX), "pair");
-    let other = format!("{} setting (trial {})", confirmed.is.words(), confirmed.other.trial + 1);
+    let other = format!("{} setting (trial {})", confirmed.against.words(), confirmed.other.trial + 1);
     let found = format!("trial {}", confirmed.found.trial + 1);
     // Costs are made small; people read what was measured.
     let difference = goal.cost(comparison.difference);
     let margin = comparison.margin.map_or(String::new(), |margin| format!(" ± {}", plain(margin)));
-    let by = format!("{}{margin} (90 % interval, {pairs} of seeds)", plain(difference));
+    let by = |difference: f64| format!("{}{margin} (90 % interval, {pairs} of seeds)", plain(difference));
     let failed = match comparison.failed {
         (0, 0) => String::new(),
         (first, second) => format!("; {first} of its trials and {second} of the other's failed"),
     };
     match comparison.verdict {
-        Verdict::First => format!("confirmed: {found} is better than the {other} by {by}{failed}"),
-        Verdict::Second => format!("not confirmed: {found} is worse than the {other} by {by}{failed}"),
+        Verdict::First => {
+            format!("confirmed: {found} is better than the {other} by {}{failed}", by(difference.abs()))
+        }
+        Verdict::Second => {
+            format!("not confirmed: {found} is worse than the {other} by {}{failed}", by(difference.abs()))
+        }
         Verdict::NotDistinguishable => {
-            format!("not distinguishable: {found} and the {other} differ by {by}{failed}")
+            format!("not distinguishable: {found} and the {other} differ by {}{failed}", by(difference))
         }
     }
 }
 
 /// A comparison with figures as they were measured.
-fn as_measured_too(goal: Goal, confirmed: &Confirmed) -> Confirmed {
+fn comparison_as_measured(goal: Goal, confirmed: &Confirmed) -> Confirmed {
     let mut shown = confirmed.clone();
     shown.found = as_believed(goal, &shown.found);
     shown.other = as_believed(goal, &shown.other);
@@ -209,7 +213,31 @@ fn result(outcome: &Outcome, is_best: bool) -> Text {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_planner::tune::{Space, Study, StudyEvent};
+    use crate::commands::tune::confirm::Against;
+    use dtrain_planner::tune::{Comparison, Space, Study, StudyEvent};
+
+    #[test]
+    fn the_sentence_about_other_seeds_has_no_sign_where_it_says_which_is_better() {
+        let one =
+            |trial| Recommended { trial, values: Vec::new(), measured: 0.0, mean: 0.0, low: 0.0, high: 0.0 };
+        let confirmed = |verdict, difference| Confirmed {
+            study: "s-confirm".into(),
+            found: one(3),
+            other: one(0),
+            against: Against::Untuned,
+            comparison: Comparison { pairs: 3, difference, margin: Some(0.01), failed: (0, 0), verdict },
+        };
+        let by = "0.0200 ± 0.0100 (90 % interval, 3 pairs of seeds)";
+        let other = "the untuned setting (trial 1)";
+        for goal in [Goal::Min, Goal::Max] {
+            let better = verdict(&confirmed(Verdict::First, -0.02), goal);
+            assert_eq!(better, format!("confirmed: trial 4 is better than {other} by {by}"));
+            let worse = verdict(&confirmed(Verdict::Second, 0.02), goal);
+            assert_eq!(worse, format!("not confirmed: trial 4 is worse than {other} by {by}"));
+        }
+        let same = verdict(&confirmed(Verdict::NotDistinguishable, 0.02), Goal::Max);
+        assert!(same.starts_with("not distinguishable: ") && same.contains("by -0.0200"), "{same}");
+    }
 
     #[test]
     fn accuracies_have_the_sign_they_are_measured_with() {

@@ -66,13 +66,10 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         slots: Slots,
         log: &[StudyEvent],
     ) -> Self {
-        let Ground { context, quiet, loaded, kept, name, interrupts } = ground;
-        let recipe = &loaded.checked.recipe;
-        let limit = recipe.tune.time.map(|time| Duration::from_secs_f64(time.0));
+        let Ground { context, quiet, loaded, kept, name, interrupts, deadline } = ground;
         let known = known(log);
         let show = Show::new(context.out, kept, log);
         let number = u64::try_from(log.len()).unwrap_or(u64::MAX);
-        let deadline = limit.map(|limit| Instant::now() + limit);
         Self {
             scope,
             context,
