@@ -105,7 +105,9 @@ fn cannot_multiply(arrangement: &Arrangement) -> Option<&'static str> {
         }
         (Precision::F16, DeviceKind::Cpu) => Some("f16 on a CPU is slower than f32 here and is not offered"),
         (Precision::Fp8, _) => unreachable!("the worker has no fp8 on any device"),
-        (Precision::F32, _) | (Precision::Bf16 | Precision::F16, DeviceKind::Cuda) => None,
+        (Precision::Bf16, DeviceKind::Wgpu) => Some("wgpu has no bf16"),
+        (Precision::F32, _) | (Precision::Bf16, DeviceKind::Cuda) => None,
+        (Precision::F16, DeviceKind::Cuda | DeviceKind::Wgpu) => None,
     }
 }
 
@@ -156,9 +158,6 @@ pub fn cannot_train(model: &Model, precision: Precision) -> Option<Untrainable> 
 /// What the worker does in one way only.
 fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
     match arrangement {
-        Arrangement { layout, device: DeviceKind::Cuda, .. } if layout.context.get() > 1 => {
-            Some("context parallelism runs on CPUs only")
-        }
         Arrangement { context_exchange: ContextExchange::AllGather | ContextExchange::AllToAll, .. } => {
             Some("keys and values are exchanged in a ring only")
         }
@@ -184,10 +183,6 @@ fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<Refusal> {
     }
     if expert.get() == 1 {
         return None;
-    }
-    if arrangement.device != DeviceKind::Cpu {
-        let numbers = Numbers::Degree(Axis::Expert, expert.get());
-        return Some(Refusal::with("expert parallelism runs on CPUs only", numbers));
     }
     if arrangement.zero != ZeroStage::Zero0 && arrangement.expert_shard().is_none() {
         let numbers = Numbers::Groups(arrangement.shard, expert.get());

@@ -134,6 +134,15 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// A GPU of any maker through wgpu: Vulkan, Metal or DirectX.
+    Wgpu,
+}
+
+impl DeviceKind {
+    /// Whether it is a GPU, of whatever maker.
+    pub fn is_gpu(self) -> bool {
+        self != Self::Cpu
+    }
 }
 
 /// How a rank reaches the others.

@@ -31,12 +31,21 @@ pub struct HostFacts {
     pub cores: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// CUDA devices that this binary can use: name and memory in bytes.
+    /// GPUs that this binary can use; all through one backend.
     pub gpus: Vec<Gpu>,
 }
 
 fn one() -> NonZeroU32 {
     NonZeroU32::MIN
+}
+
+fn cuda() -> DeviceKind {
+    DeviceKind::Cuda
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_cuda(device: &DeviceKind) -> bool {
+    *device == DeviceKind::Cuda
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -45,6 +54,11 @@ fn is_one(hosts: &NonZeroU32) -> bool {
 }
 
 impl HostFacts {
+    /// The backend that computes on its GPUs; `None` where it has none.
+    pub fn gpu_device(&self) -> Option<DeviceKind> {
+        self.gpus.first().map(|gpu| gpu.device)
+    }
+
     /// Cores of all hosts.
     pub fn all_cores(&self) -> u32 {
         self.cores.saturating_mul(self.hosts.get())
@@ -56,9 +70,12 @@ impl HostFacts {
     }
 }
 
-/// A CUDA device.
+/// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
+    /// The backend that computes on it.
+    #[serde(default = "cuda", skip_serializing_if = "is_cuda")]
+    pub device: DeviceKind,
     /// Product name.
     pub name: String,
     /// Memory in bytes.

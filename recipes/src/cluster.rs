@@ -96,10 +96,12 @@ impl Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Devices {
-    /// CUDA devices where there are any and the binary has the backend, otherwise the CPU.
+    /// GPUs where there are any and the binary has a backend for them, otherwise the CPU.
     Auto,
     /// The CPU.
     Cpu,
+    /// GPUs of any maker, by CUDA where there is a choice; an error where there are none.
+    Gpu,
     /// CUDA devices; an error where there are none.
     Cuda,
 }

@@ -276,7 +276,7 @@ pub const KEYS: &[Key] = keys![
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
         "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
     "cluster.slots", Whole(1, 1024), Default("1"), ANY, "Trials of a study that run side by side";
-    "cluster.devices", OneOf(&["auto", "cpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host";
+    "cluster.devices", OneOf(&["auto", "cpu", "gpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host; \"gpu\" is any maker's, \"cuda\" NVIDIA's";
     "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
     "cluster.probe", Shape::Time, Optional("12 s"), ANY,

@@ -3,17 +3,27 @@
 use burn::tensor::{Device, DeviceType};
 use dtrain_protocol::{DeviceKind, Gpu, Placement};
 
+/// The environment variable with the number of GPUs that Mesa's software device counts as, for tests; 0 by default, because it is
+/// slower than the CPU backend.
+pub const SOFTWARE_GPUS: &str = "DTRAIN_SOFTWARE_GPUS";
+
 /// Why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The binary has no CUDA backend.
+    /// The binary lacks the backend.
     #[error(
-        "a CUDA device was assigned, but this binary was built without CUDA; build it with `cargo build --release --features cuda`"
+        "a {device} device was assigned, but this binary was built without {device}; build it with \
+         `cargo build --release --features {device}`"
     )]
-    NotBuilt,
-    /// The index is beyond the devices that CUDA shows.
-    #[error("CUDA device {wanted} was assigned, but CUDA shows {found} devices on this host")]
+    NotBuilt {
+        /// The backend, and the feature of its name.
+        device: &'static str,
+    },
+    /// The index is beyond the devices of this host.
+    #[error("{device} device {wanted} was assigned, but {device} shows {found} devices on this host")]
     Absent {
+        /// The backend.
+        device: &'static str,
         /// Index that was assigned.
         wanted: u32,
         /// Number of devices seen.
@@ -29,29 +39,46 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     let threads = usize::try_from(placement.threads.max(1)).unwrap_or(1);
     // Fails only when the pool exists already, which is what the doc promises.
     drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
-    match placement.device {
-        DeviceKind::Cpu => Ok(Device::flex()),
-        DeviceKind::Cuda => cuda(placement.index),
+    let (device, is_built) = match placement.device {
+        DeviceKind::Cpu => return Ok(Device::flex()),
+        DeviceKind::Cuda => ("cuda", cfg!(feature = "cuda")),
+        DeviceKind::Wgpu => ("wgpu", cfg!(feature = "wgpu")),
+    };
+    if !is_built {
+        return Err(DeviceError::NotBuilt { device });
+    }
+    let index = placement.index as usize;
+    let found = devices(placement.device, index + 1);
+    let absent = DeviceError::Absent { device, wanted: placement.index, found: found.len() };
+    found.into_iter().nth(index).ok_or(absent)
+}
+
+/// The GPUs of a backend; none without it or without a driver. A software device stands for `software` of them.
+#[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "only wgpu has a software device"))]
+fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
+    match kind {
+        DeviceKind::Cpu => Vec::new(),
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda => Device::enumerate(DeviceType::Cuda).into_vec(),
+        #[cfg(feature = "wgpu")]
+        DeviceKind::Wgpu => wgpu_devices(software),
+        #[cfg(not(all(feature = "cuda", feature = "wgpu")))]
+        _ => Vec::new(),
     }
 }
 
-#[cfg(feature = "cuda")]
-fn cuda(index: u32) -> Result<Device, DeviceError> {
-    let found = Device::enumerate(DeviceType::Cuda).into_vec().len();
-    match usize::try_from(index) {
-        Ok(position) if position < found => Ok(Device::cuda(position)),
-        _ => Err(DeviceError::Absent { wanted: index, found }),
-    }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn cuda(_index: u32) -> Result<Device, DeviceError> {
-    Err(DeviceError::NotBuilt)
+/// The GPUs of wgpu; without any the software device, which stands for as many as are asked for.
+#[cfg(feature = "wgpu")]
+fn wgpu_devices(wanted: usize) -> Vec<Device> {
+    let software = Device::wgpu(burn::tensor::DeviceKind::Cpu);
+    let (software, gpus): (Vec<_>, Vec<_>) =
+        Device::enumerate(DeviceType::Wgpu).into_vec().into_iter().partition(|device| *device == software);
+    if gpus.is_empty() { software.into_iter().cycle().take(wanted).collect() } else { gpus }
 }
 
 /// Whether tensors of `device` lie in host memory, where the fused operations can reach them.
 pub(crate) fn is_host(device: &Device) -> bool {
-    Device::enumerate(DeviceType::Flex).into_vec().contains(device)
+    device.clone().inner() == Device::flex()
 }
 
 /// Device in words, such as `cpu (flex, 2 threads)`.
@@ -62,40 +89,54 @@ pub fn words(placement: &Placement) -> String {
             format!("cpu (flex, {} thread{plural})", placement.threads)
         }
         DeviceKind::Cuda => format!("cuda:{}", placement.index),
+        DeviceKind::Wgpu => format!("wgpu:{}", placement.index),
     }
 }
 
-/// CUDA devices that this binary can use: none without the feature `cuda` or without a driver.
-#[cfg(feature = "cuda")]
+/// GPUs that this binary can use: those of CUDA, and where there are none those of wgpu.
 pub fn gpus() -> Vec<Gpu> {
-    let devices = Device::enumerate(DeviceType::Cuda).into_vec();
-    devices.iter().enumerate().map(|(index, device)| gpu(index, device)).collect()
+    let software = std::env::var(SOFTWARE_GPUS).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+    let of = |kind| {
+        let devices = devices(kind, software);
+        devices.iter().enumerate().map(|(index, device)| gpu(kind, index, device)).collect::<Vec<_>>()
+    };
+    let gpus = of(DeviceKind::Cuda);
+    if gpus.is_empty() { of(DeviceKind::Wgpu) } else { gpus }
 }
 
-/// CUDA devices that this binary can use: none without the feature `cuda` or without a driver.
-#[cfg(not(feature = "cuda"))]
-pub fn gpus() -> Vec<Gpu> {
-    Vec::new()
+/// Name by the runtime, memory by the driver.
+fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
+    let placement = Placement { host: 0, device: kind, index: u32::try_from(index).unwrap_or(0), threads: 1 };
+    let identity = device.identity();
+    let name = identity.as_ref().map_or_else(|| words(&placement), |identity| identity.name.clone());
+    let card = identity.and_then(|identity| identity.physical);
+    let memory_bytes = match card {
+        Some(card) => card.pci_address.and_then(|address| memory_bytes(&address.to_string())).unwrap_or(0),
+        None => host_memory_bytes().unwrap_or(0),
+    };
+    Gpu { device: kind, name, memory_bytes }
 }
 
-/// Name by the runtime, memory by the driver's own tool; 0 bytes when that does not say.
-#[cfg(feature = "cuda")]
-fn gpu(index: usize, device: &Device) -> Gpu {
-    let name = device.identity().map_or_else(|| format!("cuda:{index}"), |identity| identity.name);
-    Gpu { name, memory_bytes: memory_bytes(index) }
+/// Total memory of the GPU at a PCI address such as `0000:65:00.0`, by its driver; `None` where that does not say.
+///
+/// An index would not do: `nvidia-smi` counts all GPUs, CUDA those of `CUDA_VISIBLE_DEVICES` in its own order.
+fn memory_bytes(pci_address: &str) -> Option<u64> {
+    let amd = format!("/sys/bus/pci/devices/{pci_address}/mem_info_vram_total");
+    if let Ok(text) = std::fs::read_to_string(amd) {
+        return text.trim().parse().ok();
+    }
+    let arguments = ["--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", pci_address];
+    let output = std::process::Command::new("nvidia-smi").args(arguments).output().ok()?;
+    let mebibytes: u64 = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;
+    Some(mebibytes << 20)
 }
 
-/// Total memory of GPU `index` by `nvidia-smi`, which every driver brings.
-#[cfg(feature = "cuda")]
-fn memory_bytes(index: usize) -> u64 {
-    let arguments = ["--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", &index.to_string()];
-    let mebibytes = std::process::Command::new("nvidia-smi")
-        .args(arguments)
-        .output()
-        .ok()
-        .and_then(|output| String::from_utf8(output.stdout).ok())
-        .and_then(|text| text.trim().parse::<u64>().ok());
-    mebibytes.unwrap_or(0) << 20
+/// Memory of this host, which a software device uses too.
+fn host_memory_bytes() -> Option<u64> {
+    let facts = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = facts.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 #[cfg(test)]
@@ -118,6 +159,18 @@ mod tests {
         let refused =
             open(&Placement { host: 0, device: DeviceKind::Cuda, index: 0, threads: 1 }).unwrap_err();
         assert!(refused.to_string().contains("--features cuda"), "{refused}");
-        assert_eq!(gpus(), []);
+    }
+
+    /// Mesa's, which `tests/run` installs.
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn a_software_device_is_no_gpu_unless_it_is_asked_for() {
+        let placement = Placement { host: 0, device: DeviceKind::Wgpu, index: 1, threads: 1 };
+        assert_eq!(words(&placement), "wgpu:1");
+        let Ok(second) = open(&placement) else {
+            return dtrain_skip::skip("there is no Vulkan device; `tests/run` installs Mesa's");
+        };
+        assert!(!is_host(&second));
+        assert!(!devices(DeviceKind::Wgpu, 0).contains(&Device::wgpu(burn::tensor::DeviceKind::Cpu)));
     }
 }

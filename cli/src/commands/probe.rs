@@ -68,7 +68,7 @@ fn table(rates: &Rates, model: &Model) -> String {
 fn rank(rates: &RankRates, model: &Model) -> Vec<String> {
     let device = match rates.device {
         dtrain_protocol::DeviceKind::Cpu => format!("{} each", counted(rates.threads.into(), "thread")),
-        dtrain_protocol::DeviceKind::Cuda => "a GPU each".to_owned(),
+        dtrain_protocol::DeviceKind::Cuda | dtrain_protocol::DeviceKind::Wgpu => "a GPU each".to_owned(),
     };
     let mut lines = vec![format!(
         "{}, {device} (spread {:.1}%)",

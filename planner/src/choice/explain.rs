@@ -174,7 +174,7 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
 pub fn device(ranked: &Ranked) -> &'static str {
     match ranked.candidate.arrangement.device {
         DeviceKind::Cpu => "core",
-        DeviceKind::Cuda => "GPU",
+        DeviceKind::Cuda | DeviceKind::Wgpu => "GPU",
     }
 }
 

@@ -70,8 +70,8 @@ pub fn where_it_runs(layout: &Layout, device: DeviceKind, threads: u32) -> Strin
     match (device, layout.world()) {
         (DeviceKind::Cpu, 1) => format!("one rank of {threads} thread{s}"),
         (DeviceKind::Cpu, _) => format!("{layout}, {threads} thread{s} each"),
-        (DeviceKind::Cuda, 1) => "one GPU".into(),
-        (DeviceKind::Cuda, _) => format!("{layout}, a GPU each"),
+        (DeviceKind::Cuda | DeviceKind::Wgpu, 1) => "one GPU".into(),
+        (DeviceKind::Cuda | DeviceKind::Wgpu, _) => format!("{layout}, a GPU each"),
     }
 }
 

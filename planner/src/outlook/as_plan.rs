@@ -68,7 +68,7 @@ fn ranked(
 fn host(found: &Outlook, hosts: NonZeroU32) -> HostFacts {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
     let memory_bytes = found.memory_bytes as u64;
-    let gpu = Gpu { name: found.gpu.0.clone(), memory_bytes };
+    let gpu = Gpu { device: dtrain_protocol::DeviceKind::Cuda, name: found.gpu.0.clone(), memory_bytes };
     HostFacts {
         name: format!("{hosts}x{} {}", found.per_host, found.gpu.0),
         hosts,

@@ -101,7 +101,7 @@ pub fn filled(plan: &Plan, choice: &Ranked, command: &Command) -> Command {
 
 fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     let gpus = u32::try_from(host.gpus.len()).unwrap_or(u32::MAX);
-    let each = if device == DeviceKind::Cuda { gpus.max(1) } else { 1 };
+    let each = if device.is_gpu() { gpus.max(1) } else { 1 };
     host.hosts.get() * each
 }
 

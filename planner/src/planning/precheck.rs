@@ -4,7 +4,7 @@
 
 use crate::layout::space;
 use crate::planning::error::PlanError;
-use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
+use dtrain_protocol::{HostFacts, cannot_train};
 use dtrain_recipes::{Choice, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
 
 /// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
@@ -21,8 +21,8 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
         return Err(PlanError::UnevenHosts { ranks, hosts });
     }
     if let Some(host) = host
-        && space::device(recipe, host) == DeviceKind::Cuda
-        && host.gpus.is_empty()
+        && space::device(recipe, host).is_gpu()
+        && host.gpu_device() != Some(space::device(recipe, host))
     {
         return Err(PlanError::NoGpu { host: host.name.clone() });
     }

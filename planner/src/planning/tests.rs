@@ -204,7 +204,7 @@ fn the_data_sheet_is_doubted_more_than_a_measurement() {
 fn gpus_are_used_where_there_are_any() {
     let mut recipe = sample::recipe();
     recipe.model = sample::gpt2();
-    let gpu = Gpu { name: "NVIDIA H200".into(), memory_bytes: 140 << 30 };
+    let gpu = Gpu { device: DeviceKind::Cuda, name: "NVIDIA H200".into(), memory_bytes: 140 << 30 };
     let host = HostFacts { gpus: vec![gpu.clone(), gpu], ..sample::host(16) };
     let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
     let best = &plan.best().candidate;

@@ -146,7 +146,9 @@ impl<'a> Judge<'a> {
             DeviceKind::Cpu => {
                 self.case.host.memory_bytes / u64::from((pool.ranks / self.case.host.hosts).max(1))
             }
-            DeviceKind::Cuda => self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0),
+            DeviceKind::Cuda | DeviceKind::Wgpu => {
+                self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
+            }
         };
         Bytes(share / 10 * 9)
     }
@@ -203,7 +205,7 @@ impl<'a> Judge<'a> {
 pub fn devices(device: DeviceKind, ranks: u32, threads: u32, host: &HostFacts) -> u32 {
     match device {
         DeviceKind::Cpu => ranks.saturating_mul(threads).min(host.all_cores()).max(1),
-        DeviceKind::Cuda => ranks,
+        DeviceKind::Cuda | DeviceKind::Wgpu => ranks,
     }
 }
 

@@ -20,7 +20,7 @@ use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStag
 fn overlap(device: DeviceKind) -> f64 {
     match device {
         DeviceKind::Cpu => 0.0,
-        DeviceKind::Cuda => 0.5,
+        DeviceKind::Cuda | DeviceKind::Wgpu => 0.5,
     }
 }
 

@@ -39,7 +39,7 @@ impl Datasheet {
 pub fn datasheet(device: DeviceKind, name: &str, threads: u32) -> Datasheet {
     match device {
         DeviceKind::Cpu => processor(threads),
-        DeviceKind::Cuda => gpu(name),
+        DeviceKind::Cuda | DeviceKind::Wgpu => gpu(name),
     }
 }
 

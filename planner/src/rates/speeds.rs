@@ -55,7 +55,7 @@ const FIRST_STEP: u64 = 30 << 20;
 fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
     match device {
         DeviceKind::Cpu => measured.unwrap_or(18 << 20) + FIRST_STEP,
-        DeviceKind::Cuda => 600 << 20,
+        DeviceKind::Cuda | DeviceKind::Wgpu => 600 << 20,
     }
 }
 
@@ -123,7 +123,7 @@ fn crowd(case: &Case<'_>, pool: Pool) -> f64 {
         DeviceKind::Cpu => {
             (f64::from(pool.ranks * pool.threads) / f64::from(case.host.all_cores().max(1))).max(1.0)
         }
-        DeviceKind::Cuda => 1.0,
+        DeviceKind::Cuda | DeviceKind::Wgpu => 1.0,
     }
 }
 

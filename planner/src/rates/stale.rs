@@ -260,7 +260,10 @@ mod tests {
     fn a_plan_from_data_sheets_is_held_against_the_hosts_and_their_gpus() {
         let (recipe, here) = (sample::recipe(), sample::host(2));
         let gpus = |count: usize, name: &str, gib: u64| {
-            vec![Gpu { name: name.into(), memory_bytes: gib << 30 }; count]
+            vec![
+                Gpu { device: dtrain_protocol::DeviceKind::Cuda, name: name.into(), memory_bytes: gib << 30 };
+                count
+            ]
         };
         let mut plan = plan(&sample::request(&recipe, &here, None)).expect("the sample fits");
         let hosts = |hosts: u32| NonZeroU32::new(hosts).expect("not zero");

@@ -117,7 +117,7 @@ fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
     let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
     let index = match device {
         DeviceKind::Cpu => rank.0,
-        DeviceKind::Cuda => rank.0 % gpus,
+        DeviceKind::Cuda | DeviceKind::Wgpu => rank.0 % gpus,
     };
     let world = choice.candidate.arrangement.layout.world();
     Placement { host: plan.host.host_of(rank, world), device, index, threads }

@@ -369,6 +369,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
         slots: values.count("cluster.slots")?,
         devices: match values.word("cluster.devices")? {
             "cpu" => Devices::Cpu,
+            "gpu" => Devices::Gpu,
             "cuda" => Devices::Cuda,
             _ => Devices::Auto,
         },

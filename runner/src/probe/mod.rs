@@ -44,7 +44,8 @@ pub fn rates(
     let gpus = u32::try_from(probe.host.gpus.len()).unwrap_or(u32::MAX);
     let (hosts, cores) = (probe.host.hosts.get(), probe.host.cores.max(1));
     let on = |device, most| doublings(most).map(move |ranks| (device, ranks * hosts));
-    let runs: Vec<_> = on(DeviceKind::Cpu, cores).chain(on(DeviceKind::Cuda, gpus)).collect();
+    let gpu = probe.host.gpu_device().unwrap_or(DeviceKind::Cuda);
+    let runs: Vec<_> = on(DeviceKind::Cpu, cores).chain(on(gpu, gpus)).collect();
     let again: Vec<_> = runs.iter().filter(|(device, _)| *device == DeviceKind::Cpu).copied().collect();
     #[expect(clippy::cast_precision_loss, reason = "there are few runs")]
     let budget_seconds = probe.budget_seconds / (runs.len() + again.len()) as f64;
@@ -188,7 +189,11 @@ pub fn nvidia_gpus() -> Vec<Gpu> {
     let Ok(nvml) = nvml_wrapper::Nvml::init() else { return Vec::new() };
     let device = |index| {
         let device = nvml.device_by_index(index).ok()?;
-        Some(Gpu { name: device.name().ok()?, memory_bytes: device.memory_info().ok()?.total })
+        Some(Gpu {
+            device: DeviceKind::Cuda,
+            name: device.name().ok()?,
+            memory_bytes: device.memory_info().ok()?.total,
+        })
     };
     (0..nvml.device_count().unwrap_or(0)).filter_map(device).collect()
 }

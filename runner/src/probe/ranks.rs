@@ -76,7 +76,7 @@ pub(super) fn measure(
     let mut tell = Vec::new();
     for (rank, link) in (0..ranks).map(Rank).zip(links) {
         let host = probe.host.host_of(rank, ranks);
-        let index = if device == DeviceKind::Cuda { rank.0 % (ranks / probe.host.hosts) } else { 0 };
+        let index = if device.is_gpu() { rank.0 % (ranks / probe.host.hosts) } else { 0 };
         let request = ProbeRequest {
             model: probe.model.clone(),
             placement: Placement { host, device, index, threads },

@@ -5,9 +5,11 @@
 use super::line::{Line, PartName, ProgramDigest};
 use super::{Output, PATIENCE, Transport, TransportError, finish, in_words, is_gone};
 use dtrain_recipes::Bytes;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a host may take to read and hash a program, and to write what it holds back.
@@ -30,6 +32,15 @@ pub enum Placed {
     },
 }
 
+/// The locks of [`upload_lock`], by host.
+static UPLOADS: Mutex<BTreeMap<String, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+
+/// Held while a program is sent to `host`: of several trials that start there at once, the first sends it and the others find it.
+fn upload_lock(host: &str) -> Arc<Mutex<()>> {
+    let mut uploads = UPLOADS.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(uploads.entry(host.to_owned()).or_default())
+}
+
 /// Puts `program` in its place on the host of `transport`.
 pub(super) fn put<T: Transport + ?Sized>(
     transport: &mut T,
@@ -40,6 +51,8 @@ pub(super) fn put<T: Transport + ?Sized>(
     let mut file = File::open(program).map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len();
     let host = transport.name().to_owned();
+    let lock = upload_lock(&host);
+    let _uploading = lock.lock().unwrap_or_else(PoisonError::into_inner);
     let found = answer(transport, &Line::look(digest), "looking for the program", PATIENCE)?;
     if number(&found, "size=") == Some(bytes) {
         return Ok(Placed::AlreadyThere);

@@ -56,6 +56,19 @@ fn a_program_is_placed_once_and_runs() {
 }
 
 #[test]
+fn trials_that_start_at_once_send_the_program_once() {
+    let home = tempfile::tempdir().expect("a folder");
+    let (path, digest) = program(home.path());
+    let put = || Child::at(home.path()).put(&path, &digest).expect("there is room");
+    let placed = std::thread::scope(|scope| {
+        let uploads = [(); 4].map(|()| scope.spawn(put));
+        uploads.map(|upload| upload.join().expect("no panic"))
+    });
+    let sent = placed.iter().filter(|placed| matches!(placed, Placed::Sent { .. })).count();
+    assert_eq!(sent, 1, "{placed:?}");
+}
+
+#[test]
 fn a_program_that_is_not_what_it_should_be_is_removed() {
     let home = tempfile::tempdir().expect("a folder");
     let (path, digest) = program(home.path());

@@ -19,6 +19,8 @@ pub(crate) struct Case {
     pins: Pins,
     /// Samples of a step where they do not follow from the layout.
     batch: Option<u32>,
+    /// Whether every rank computes on a GPU, Mesa's software device, instead of the CPU.
+    pub(super) is_on_gpu: bool,
 }
 
 /// Keys of `[layout]` with their values.
@@ -30,12 +32,17 @@ fn owned(pins: &[(&'static str, &str)]) -> Pins {
 
 impl Case {
     fn of(subject: &'static Subject) -> Self {
-        Self { subject, pins: Vec::new(), batch: None }
+        Self { subject, pins: Vec::new(), batch: None, is_on_gpu: false }
     }
 
     /// The layout called by these keys of the model called `name`.
     pub(crate) fn new(name: &str, pins: &[(&'static str, &str)]) -> Self {
         Self::of(subject(name)).with(owned(pins))
+    }
+
+    /// The same on a GPU.
+    pub(super) fn on_gpu(&self) -> Self {
+        Self { is_on_gpu: true, ..self.clone() }
     }
 
     /// The same with more keys.
@@ -78,7 +85,7 @@ impl Case {
 
     /// The same model, batch and micro-batch on one rank.
     pub(super) fn on_one_rank(&self) -> Self {
-        Self { subject: self.subject, pins: Vec::new(), batch: Some(self.batch()) }
+        Self { batch: Some(self.batch()), ..Self::of(self.subject) }
     }
 
     /// Number of ranks: the product of the axes.
@@ -117,9 +124,10 @@ impl Case {
         format!(
             "[model]{model}\n[data]\n{data}\nvalid = \"10%\"\n\n[objective]\nstop = {{ steps = 20 }}\n\n\
              [train]\nbatch = {}\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
-             [layout]\n{micro}{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"cpu\"\n",
+             [layout]\n{micro}{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"{}\"\n",
             self.batch(),
-            self.ranks()
+            self.ranks(),
+            if self.is_on_gpu { "gpu" } else { "cpu" }
         )
     }
 }

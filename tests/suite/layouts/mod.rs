@@ -5,6 +5,7 @@
 
 mod bubble;
 mod cases;
+mod device;
 mod parted;
 mod processes;
 mod relay;

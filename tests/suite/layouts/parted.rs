@@ -101,7 +101,12 @@ impl Parted {
 
     /// Whether nothing parts farther than rounding explains.
     pub(super) fn is_close(&self) -> bool {
-        self.largest().iter().zip([LOSS, NORM, LOSS, GRADIENT, WEIGHT]).all(|(found, most)| *found < most)
+        self.is_within([LOSS, NORM, LOSS, GRADIENT, WEIGHT])
+    }
+
+    /// Whether nothing parts as far as `limits`, in the order of [`Parted::largest`].
+    pub(super) fn is_within(&self, limits: [f64; 5]) -> bool {
+        self.largest().iter().zip(limits).all(|(found, limit)| *found < limit)
     }
 
     /// The largest difference of the losses, the norms, the validations, the gradients and the weights.

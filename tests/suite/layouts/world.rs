@@ -6,7 +6,9 @@ use super::relay::commit;
 use dtrain_planner::step::traffic::Traffic;
 use dtrain_planner::{Launch, Plan, PlanRequest, lower, plan};
 use dtrain_protocol::checkpoint::merge;
-use dtrain_protocol::{Assignment, AttemptId, Event, HostFacts, ResumePoint, SavedFile, StepId, TrialId};
+use dtrain_protocol::{
+    Assignment, AttemptId, DeviceKind, Event, Gpu, HostFacts, ResumePoint, SavedFile, StepId, TrialId,
+};
 use dtrain_recipes::check::{CheckContext, check};
 use dtrain_recipes::document::Document;
 use dtrain_recipes::source::{Layer, Source};
@@ -218,7 +220,7 @@ pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
         // One thread for each rank: so small a model is computed before others have woken up.
         cores: case.ranks(),
         memory_bytes: 64 << 30,
-        gpus: Vec::new(),
+        gpus: if case.is_on_gpu { vec![gpu(); case.ranks() as usize] } else { Vec::new() },
     };
     let request = PlanRequest {
         recipe: &recipe,
@@ -234,6 +236,11 @@ pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
         program: "test",
     };
     plan(&request).unwrap_or_else(|error| panic!("{case}: {error}"))
+}
+
+/// A GPU of wgpu.
+fn gpu() -> Gpu {
+    Gpu { device: DeviceKind::Wgpu, name: "a software device".into(), memory_bytes: 8 << 30 }
 }
 
 /// What every rank of `launch` is to do until the end of step `last`: it validates every seventh step, and saves at the end.

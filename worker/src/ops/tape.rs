@@ -1,6 +1,6 @@
 //! Lets an operation on values in host memory bring its own gradient, wherever the tensors live.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
@@ -21,7 +21,7 @@ const INPUTS: usize = 8;
 pub(crate) struct Input {
     tensor: DispatchTensor,
     is_tracked: bool,
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     is_here: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) type Gradient = Box<dyn FnOnce(FlexTensor, [bool; INPUTS]) -> Vec<Opt
 pub(crate) fn input<const D: usize>(tensor: Tensor<D>) -> Input {
     Input {
         is_tracked: tensor.is_autodiff(),
-        #[cfg(feature = "cuda")]
+        #[cfg(feature = "device")]
         is_here: tensor.device().inner() == burn::tensor::Device::flex(),
         tensor: tensor.into_dispatch(),
     }
@@ -45,7 +45,7 @@ pub(crate) fn record<const D: usize>(
     inputs: Vec<Input>,
     run: impl FnOnce(Vec<FlexTensor>) -> (FlexTensor, Gradient),
 ) -> Tensor<D> {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     if inputs.iter().any(|input| !input.is_here) {
         return record_on::<Cube, D>(inputs, run);
     }
@@ -73,7 +73,7 @@ impl Home for Flex {
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 impl Home for Cube {
     fn fetch(tensor: FloatTensor<Self>) -> FlexTensor {
         // The number of dimensions in the type is not that of the tensor, and is not looked at.

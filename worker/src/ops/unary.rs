@@ -1,7 +1,7 @@
 //! Operations of one input that bring their own gradient as tensors, so that they run on every device.
 
 use super::tape::finish;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "device")]
 use burn::backend::Cube;
 use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex};
 use burn::tensor::Tensor;
@@ -38,7 +38,7 @@ fn unary(
     value: Tensor<3>,
     gradient: impl FnOnce(Tensor<3>) -> Tensor<3> + Send + 'static,
 ) -> Tensor<3> {
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "device")]
     if !crate::device::is_host(&x.device().inner()) {
         return unary_on::<Cube>(x, value, gradient);
     }

@@ -46,7 +46,7 @@ fn job(plan: &Plan, world: u32, Hosts { count, each }: Hosts) -> String {
 fn limits(plan: &Plan, each: u32) -> String {
     let best = plan.best();
     match best.candidate.arrangement.device {
-        DeviceKind::Cuda => {
+        DeviceKind::Cuda | DeviceKind::Wgpu => {
             format!("          resources:\n            limits:\n              nvidia.com/gpu: {each}\n")
         }
         DeviceKind::Cpu => {

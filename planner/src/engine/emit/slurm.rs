@@ -20,7 +20,7 @@ pub(super) fn emit(plan: &Plan) -> Emitted {
     }
     let gpus = match arrangement.device {
         DeviceKind::Cpu => String::new(),
-        DeviceKind::Cuda => format!("#SBATCH --gpus-per-node={each}\n"),
+        DeviceKind::Cuda | DeviceKind::Wgpu => format!("#SBATCH --gpus-per-node={each}\n"),
     };
     let directives = format!(
         "#!/usr/bin/env bash\n#SBATCH --job-name={}\n#SBATCH --nodes={count}\n#SBATCH --ntasks-per-node=1\n{gpus}\

@@ -291,8 +291,8 @@ pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
     match recipe.cluster.devices {
         Devices::Cpu => DeviceKind::Cpu,
         Devices::Cuda => DeviceKind::Cuda,
-        Devices::Auto if host.gpus.is_empty() => DeviceKind::Cpu,
-        Devices::Auto => DeviceKind::Cuda,
+        Devices::Gpu => host.gpu_device().unwrap_or(DeviceKind::Cuda),
+        Devices::Auto => host.gpu_device().unwrap_or(DeviceKind::Cpu),
     }
 }
 
@@ -300,7 +300,7 @@ pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
 pub fn ranks_most(host: &HostFacts, device: DeviceKind) -> u32 {
     match device {
         DeviceKind::Cpu => host.all_cores().max(1),
-        DeviceKind::Cuda => {
+        DeviceKind::Cuda | DeviceKind::Wgpu => {
             u32::try_from(host.gpus.len()).unwrap_or(u32::MAX).saturating_mul(host.hosts.get())
         }
     }

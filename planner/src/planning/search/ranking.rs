@@ -178,7 +178,7 @@ fn values(space: &Space, way: &Way) -> [(&'static str, String); AXES] {
     let s = |n: u32| if n == 1 { "" } else { "s" };
     let together = match pool.device {
         DeviceKind::Cpu => format!("{ranks} rank{} × {threads} thread{}", s(ranks), s(threads)),
-        DeviceKind::Cuda => format!("{ranks} GPU{}", s(ranks)),
+        DeviceKind::Cuda | DeviceKind::Wgpu => format!("{ranks} GPU{}", s(ranks)),
     };
     let Arrangement { zero, shard, sequence, recompute, recompute_every, schedule, chunks, .. } =
         way.arrangement;
