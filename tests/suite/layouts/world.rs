@@ -1,8 +1,8 @@
 //! Plans a case and trains it with ranks as threads.
 
-use super::Case;
 use super::parted::Trained;
 use super::relay::commit;
+use super::{Case, farthest};
 use dtrain_planner::step::traffic::Traffic;
 use dtrain_planner::{Launch, Plan, PlanRequest, lower, plan};
 use dtrain_protocol::checkpoint::merge;
@@ -67,11 +67,14 @@ pub(super) fn train(case: &Case, steps: u64) -> Trace {
     trace(case, steps, &events)
 }
 
-/// Trains `case` for one step and, from the beginning again, for `steps` steps; the first step must come to the same bits.
+/// Trains `case` for one step and, from the beginning again, for `steps` steps; the first step must come to the same bits, on a
+/// device to the same but for the order of additions, which may change from run to run.
 pub(super) fn trained(case: &Case, steps: u64) -> Trained {
     let (began, first, _) = train_and_save(case, 1);
     let (trace, last, one) = train_and_save(case, steps);
-    let is_same = (began.losses[0], began.norms[0]) == (trace.losses[0], trace.norms[0]);
+    let limit = if case.is_on_gpu { 1e-6 } else { 0.0 };
+    let is_same = farthest(&began.losses[..1], &trace.losses[..1]) <= limit
+        && farthest(&began.norms[..1], &trace.norms[..1]) <= limit;
     assert!(is_same, "{case}: the first step came to {began:?}, then to {trace:?}");
     Trained::of(&one, trace, first, last)
 }
@@ -120,7 +123,10 @@ pub(crate) fn run_from(
 pub(super) fn events(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
     std::thread::scope(|scope| {
         let ranks = scope.spawn(|| {
-            share_one_core();
+            // Whoever computes on a device spins while it waits for the thread that feeds it.
+            if !case.is_on_gpu {
+                share_one_core();
+            }
             events_of(case, assignments, tempo)
         });
         ranks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
