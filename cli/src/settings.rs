@@ -124,7 +124,7 @@ fn indices(tree: &Dict, chosen: &mut Vec<usize>) {
 }
 
 /// Variables that configure the program, or that it sets for a command, and that are no keys of a recipe.
-const NOT_KEYS: &[&str] = &["DTRAIN_STATE", "DTRAIN_PARAMS"];
+const NOT_KEYS: &[&str] = &["DTRAIN_STATE", "DTRAIN_PARAMS", dtrain_worker::device::SOFTWARE_GPUS];
 
 /// Keys said by environment variables: `DTRAIN_TRAIN__SEED=7` says `train.seed = 7`. Ordered by name.
 pub(crate) fn environment(

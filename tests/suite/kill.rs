@@ -74,7 +74,7 @@ pub(crate) fn card(house: &House, before: &[PathBuf]) -> Option<AgentCard> {
     serde_json::from_slice(&fs::read(new.join("agent.json")).ok()?).ok()
 }
 
-fn kill(process: Process) {
+pub(crate) fn kill(process: Process) {
     let Some(id) = i32::try_from(process.id).ok().and_then(rustix::process::Pid::from_raw) else { return };
     if is_alive(process) {
         rustix::process::kill_process(id, rustix::process::Signal::KILL).ok();

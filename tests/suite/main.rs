@@ -20,6 +20,7 @@ mod failures;
 mod fences;
 mod first_hour;
 mod foreign;
+mod gpu;
 mod inputs;
 mod kill;
 mod lab;
