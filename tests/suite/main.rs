@@ -10,6 +10,7 @@ mod check;
 mod checkpoint;
 mod children;
 mod cluster;
+mod cuda;
 mod digits;
 mod docs;
 mod elsewhere;

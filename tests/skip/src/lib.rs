@@ -5,7 +5,7 @@
 //! plain `cargo test`, the reason goes to stderr, past the capture of libtest.
 //!
 //! With `CI` set nothing may be skipped in silence or otherwise: [`skip`] panics. Only what needs gigabytes of Python packages may be
-//! left out there, by [`skip_large`].
+//! left out there, by [`skip_large`], and what needs a feature that the program was built without, by [`skip_unbuilt`].
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -28,6 +28,11 @@ pub fn skip(reason: impl Display) {
 /// Skips the running test for want of Python packages of gigabytes (PyTorch, JAX, TensorFlow), in CI too.
 pub fn skip_large(reason: impl Display) {
     record("test", &test(), reason);
+}
+
+/// Skips the running test because the program was built without this feature, in CI too: there `.ci/run` says which features it has.
+pub fn skip_unbuilt(feature: &str) {
+    record("test", &test(), format!("the program was built without `--features {feature}`"));
 }
 
 /// Says that the running test left out `part` of its checks for want of Python packages of gigabytes, and goes on.
