@@ -1,6 +1,7 @@
 //! Executes the actions of one optimizer step, exactly as the assignment lists them.
 
 use crate::loss_scale::LossScale;
+use crate::ops::Measured;
 use crate::optimizer::{Move, Optimizer};
 use crate::parallel::pipeline::Post;
 use crate::parallel::sync::{Outer, norms_squared};
@@ -74,7 +75,7 @@ pub(crate) fn step(
         noise: None,
         times: PhaseTimes::default(),
     };
-    let mut run = Run { replica, done, ballot: flags, outcome, watch };
+    let mut run = Run { replica, done, ballot: flags, measured: Measured::default(), outcome, watch };
     for _ in 0..fresh {
         let square = run.replica.noise.as_ref().map_or(0.0, NoiseGauge::own);
         run.ballot = Ballot { square, ..flags };
@@ -127,6 +128,8 @@ struct Run<'r, 'a> {
     /// Steps completed before this one.
     done: StepId,
     ballot: Ballot,
+    /// Losses that are not in the ballot yet.
+    measured: Measured,
     outcome: StepOutcome,
     watch: Watch,
 }
@@ -164,10 +167,8 @@ impl Run<'_, '_> {
         let Replica { stage, post, mesh, tempo, .. } = &mut *self.replica;
         let samples = batch.as_ref().map_or(Samples::NOTHING, Samples::of);
         match stage.forward(pass, post.take(Toward::Previous, pass), &samples) {
-            Flow::Loss { loss_sum, hits, count } if mesh.tells_loss() => {
-                self.ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
-            }
-            Flow::Loss { .. } => {}
+            Flow::Loss(figures) if mesh.tells_loss() => self.measured.add(figures),
+            Flow::Loss(_) => {}
             Flow::Activation(activation) => post.give(Toward::Next, pass, activation),
         }
         Tempo::hold(began, tempo.forward);
@@ -218,8 +219,9 @@ impl Run<'_, '_> {
 
     /// The loss is known before the last backward, so its sum over the ranks travels first, and gradients follow
     /// while backward computes.
-    fn send_tally(&self, last: Last) {
+    fn send_tally(&mut self, last: Last) {
         if last.of_step {
+            self.ballot.add(&Ballot::of(std::mem::take(&mut self.measured).read()));
             tally::send(&self.ballot, self.replica.mesh.world());
         }
     }
