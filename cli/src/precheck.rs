@@ -49,15 +49,18 @@ fn is_cheap(loaded: &Loaded) -> bool {
 /// Hosts are not reached for a check; they are sent this program, though.
 fn of_other_hosts(checked: &Checked) -> Vec<Problem> {
     let cluster = &checked.recipe.cluster;
-    let lacks_backend =
-        cluster.launcher != Launcher::Local && cluster.devices == Devices::Cuda && !cfg!(feature = "cuda");
-    if !lacks_backend || matches!(checked.recipe.model, Model::Command(_)) {
+    let (word, feature, is_built) = match cluster.devices {
+        Devices::Cuda => ("cuda", "cuda", cfg!(feature = "cuda")),
+        Devices::Gpu => ("gpu", "wgpu", cfg!(any(feature = "cuda", feature = "wgpu"))),
+        Devices::Auto | Devices::Cpu => return Vec::new(),
+    };
+    if is_built || cluster.launcher == Launcher::Local || matches!(checked.recipe.model, Model::Command(_)) {
         return Vec::new();
     }
-    let message = "`cluster.devices` is \"cuda\", and this build has only the CPU backend";
-    let problem = Problem::new(message)
-        .note("the hosts are sent the program that runs here")
-        .hint("run from a build with `--features cuda`");
+    let problem =
+        Problem::new(format!("`cluster.devices` is \"{word}\", and this build has no backend for it"))
+            .note("the hosts are sent the program that runs here")
+            .hint(format!("run from a build with `--features {feature}`"));
     vec![placed(problem, checked, &["cluster.devices"])]
 }
 

@@ -174,10 +174,8 @@ fn train(model: Decoder, threads: u32) -> Vec<f64> {
     let steps = (1..=WARM + STEPS).map(|t| {
         let begun = Instant::now();
         stage.gradients().clear();
-        let Flow::Loss { loss_sum, .. } = stage.forward(PASS, None, &samples) else {
-            unreachable!("one stage")
-        };
-        assert!(loss_sum.is_finite(), "it trains");
+        let Flow::Loss(figures) = stage.forward(PASS, None, &samples) else { unreachable!("one stage") };
+        assert!(figures.read().loss_sum.is_finite(), "it trains");
         stage.backward(PASS, None, 1.0, &mut |_, _| {});
         let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);
         optimizer.step(&mut stage, 1e-3, scale as f32, t as u64);

@@ -1,9 +1,10 @@
 //! Executes the actions of one optimizer step, exactly as the assignment lists them.
 
 use crate::loss_scale::LossScale;
+use crate::ops::Measured;
 use crate::optimizer::{Move, Optimizer};
 use crate::parallel::pipeline::Post;
-use crate::parallel::sync::{Outer, norms_squared};
+use crate::parallel::sync::{Outer, norms_squared, undo};
 use crate::parallel::{
     Ballot, Mesh, NoiseGauge, Reduction, Tally, context, norm_squared, tally, tensor, update,
 };
@@ -74,13 +75,11 @@ pub(crate) fn step(
         noise: None,
         times: PhaseTimes::default(),
     };
-    let mut run = Run { replica, done, ballot: flags, outcome, watch };
+    let mut run = Run { replica, done, ballot: flags, measured: Measured::default(), outcome, watch };
     for _ in 0..fresh {
         let square = run.replica.noise.as_ref().map_or(0.0, NoiseGauge::own);
         run.ballot = Ballot { square, ..flags };
-        run.replica.stage.gradients().clear();
-        run.replica.post.clear();
-        run.spent(Phase::Optimizer);
+        run.begin_batch();
         run.follow(passes, stream)?;
         let Replica { stage, reduction, outer, loss_scale, noise, mesh, .. } = &mut *run.replica;
         if outer.is_none() {
@@ -127,6 +126,8 @@ struct Run<'r, 'a> {
     /// Steps completed before this one.
     done: StepId,
     ballot: Ballot,
+    /// Losses that are not in the ballot yet.
+    measured: Measured,
     outcome: StepOutcome,
     watch: Watch,
 }
@@ -149,6 +150,21 @@ impl Run<'_, '_> {
         Ok(())
     }
 
+    /// Makes room for the gradients of a batch.
+    fn begin_batch(&mut self) {
+        let Replica { stage, reduction, outer, loss_scale, post, .. } = &mut *self.replica;
+        stage.gradients().clear();
+        post.clear();
+        // Replicas that move apart sum changes of weights, which know no loss scale.
+        if let Some(scale) = loss_scale.as_mut().filter(|_| outer.is_none()) {
+            if let Some(old) = scale.take_feedback() {
+                undo::unscale(reduction, old);
+            }
+            undo::begin(reduction, scale.scale());
+        }
+        self.spent(Phase::Optimizer);
+    }
+
     /// Puts the time since this was last called down to `phase`.
     fn spent(&mut self, phase: Phase) {
         self.watch.spent(phase, self.replica.mesh.waited());
@@ -164,10 +180,8 @@ impl Run<'_, '_> {
         let Replica { stage, post, mesh, tempo, .. } = &mut *self.replica;
         let samples = batch.as_ref().map_or(Samples::NOTHING, Samples::of);
         match stage.forward(pass, post.take(Toward::Previous, pass), &samples) {
-            Flow::Loss { loss_sum, hits, count } if mesh.tells_loss() => {
-                self.ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
-            }
-            Flow::Loss { .. } => {}
+            Flow::Loss(figures) if mesh.tells_loss() => self.measured.add(figures),
+            Flow::Loss(_) => {}
             Flow::Activation(activation) => post.give(Toward::Next, pass, activation),
         }
         Tempo::hold(began, tempo.forward);
@@ -218,8 +232,9 @@ impl Run<'_, '_> {
 
     /// The loss is known before the last backward, so its sum over the ranks travels first, and gradients follow
     /// while backward computes.
-    fn send_tally(&self, last: Last) {
+    fn send_tally(&mut self, last: Last) {
         if last.of_step {
+            self.ballot.add(&Ballot::of(std::mem::take(&mut self.measured).read()));
             tally::send(&self.ballot, self.replica.mesh.world());
         }
     }
@@ -262,14 +277,14 @@ impl Run<'_, '_> {
         if tally.loss().is_finite() { Ok(()) } else { Err(self.not_finite("the loss")) }
     }
 
-    /// Clips and applies. Nothing is applied unless the gradient is finite; that is an error unless a smaller loss scale
-    /// may help.
+    /// Clips and applies. Unless the gradient is finite, nothing is applied and error feedback forgets the batch; that is
+    /// an error unless a smaller loss scale may help.
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
     fn update(&mut self) -> Result<(), Failure> {
         if let Some(copying) = self.replica.copying.take() {
             copying.wait();
         }
-        let Replica { training, until, stage, optimizer, outer, loss_scale, noise, mesh, .. } =
+        let Replica { training, until, stage, optimizer, reduction, outer, loss_scale, noise, mesh, .. } =
             &mut *self.replica;
         let loss_was = loss_scale.as_mut().map_or(1.0, LossScale::arrive);
         let (own, norm) = if outer.is_some() {
@@ -281,6 +296,7 @@ impl Run<'_, '_> {
         };
         let (own, norm) = (own / f64::from(loss_was), norm / f64::from(loss_was));
         self.outcome.gradient_norm = Some(norm).filter(|norm| norm.is_finite());
+        undo::settle(reduction, norm.is_finite());
         let may_shrink = match loss_scale {
             None => false,
             Some(scale) if norm.is_finite() => {

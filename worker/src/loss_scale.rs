@@ -4,6 +4,8 @@
 //! becomes infinite by it, that step moves nothing and the scale is halved; after many good steps it is doubled.
 //!
 //! Weights, moments and gradients are f32; `precision` is that of matrix products. The scale is part of the checkpoint.
+//! What error feedback owes has no scale (`parallel::sync::undo`); older versions wrote it with one, and the state of the
+//! scale tells which it is.
 
 use dtrain_recipes::Precision;
 use std::collections::VecDeque;
@@ -17,6 +19,10 @@ const PATIENCE: u32 = 2000;
 /// The largest scale.
 const MOST: f32 = 16_777_216.0;
 
+/// What is added to the steps in a checkpoint whose error feedback is free of the scale. Whoever reads a whole number of
+/// steps, as older versions do, drops it.
+const FREE: f32 = 0.5;
+
 /// What the loss is multiplied by. The same on all ranks, because all of them see the same norms.
 #[derive(Debug)]
 pub(crate) struct LossScale {
@@ -25,13 +31,17 @@ pub(crate) struct LossScale {
     steps: u32,
     /// Those of the batches that are computed and make no update yet, the oldest first.
     travelling: VecDeque<f32>,
+    /// What error feedback was multiplied by in the checkpoint, until it is divided by that.
+    feedback: Option<f32>,
 }
 
 impl LossScale {
     /// `None` where products have the range of f32.
     pub(crate) fn of(precision: Precision) -> Option<Self> {
         match precision {
-            Precision::F16 => Some(Self { scale: FIRST, steps: 0, travelling: VecDeque::new() }),
+            Precision::F16 => {
+                Some(Self { scale: FIRST, steps: 0, travelling: VecDeque::new(), feedback: None })
+            }
             Precision::F32 | Precision::Bf16 | Precision::Fp8 => None,
         }
     }
@@ -66,16 +76,23 @@ impl LossScale {
         self.scale >= 1.0
     }
 
+    /// What error feedback out of a checkpoint must be divided by, if it has not been.
+    pub(crate) fn take_feedback(&mut self) -> Option<f32> {
+        self.feedback.take()
+    }
+
     /// Scale and steps, as a checkpoint keeps them.
     #[expect(clippy::cast_precision_loss, reason = "a few thousand steps")]
     pub(crate) fn state(&self) -> [f32; 2] {
-        [self.scale, self.steps as f32]
+        let free = if self.feedback.is_none() { FREE } else { 0.0 };
+        [self.scale, self.steps as f32 + free]
     }
 
     /// Goes on from such a state.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made from a count")]
     pub(crate) fn set_state(&mut self, [scale, steps]: [f32; 2]) {
         (self.scale, self.steps) = (scale, steps as u32);
+        self.feedback = (steps.fract() == 0.0).then_some(scale);
     }
 }
 
@@ -96,11 +113,11 @@ mod tests {
             assert_eq!(scale.scale(), FIRST / 2.0);
         }
         (1..PATIENCE).for_each(|_| scale.settle());
-        assert_eq!(scale.state(), [FIRST / 2.0, PATIENCE as f32 - 1.0]);
+        assert_eq!(scale.state(), [FIRST / 2.0, PATIENCE as f32 - 1.0 + FREE]);
         let mut other = LossScale::of(Precision::F16).expect("f16 has a small range");
         other.set_state(scale.state());
         other.settle();
-        assert_eq!(other.state(), [FIRST, 0.0]);
+        assert_eq!(other.state(), [FIRST, FREE]);
         (0..20 * PATIENCE).for_each(|_| other.settle());
         assert_eq!(other.scale(), MOST);
         let mut tries = 0;
@@ -108,5 +125,17 @@ mod tests {
             tries += 1;
         }
         assert_eq!(tries, 24, "it ends where no scale helps");
+    }
+
+    #[test]
+    fn its_state_tells_whether_error_feedback_has_the_scale() {
+        let mut scale = LossScale::of(Precision::F16).expect("f16 has a small range");
+        scale.set_state([512.0, 7.0 + FREE]);
+        assert_eq!((scale.take_feedback(), scale.state()), (None, [512.0, 7.0 + FREE]));
+        // As older versions wrote it.
+        scale.set_state([512.0, 7.0]);
+        assert_eq!(scale.state(), [512.0, 7.0], "it has the scale until it is divided");
+        assert_eq!(scale.take_feedback(), Some(512.0));
+        assert_eq!((scale.take_feedback(), scale.state()), (None, [512.0, 7.0 + FREE]));
     }
 }

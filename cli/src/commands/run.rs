@@ -208,8 +208,9 @@ pub(crate) fn new_trial(
     folder: &Path,
     recipe: String,
 ) -> NewTrial {
-    let features: &[&str] = if cfg!(feature = "cuda") { &["cuda"] } else { &[] };
-    let mut provenance = Provenance::collect(folder, features);
+    let features = [("cuda", cfg!(feature = "cuda")), ("wgpu", cfg!(feature = "wgpu"))];
+    let features: Vec<_> = features.iter().filter(|(_, is_built)| *is_built).map(|(name, _)| *name).collect();
+    let mut provenance = Provenance::collect(folder, &features);
     provenance.environment.insert(audit::RECIPE.to_owned(), recipe);
     NewTrial { sources, ..NewTrial::of(plan, plan.best(), provenance) }
 }
@@ -232,12 +233,14 @@ pub(crate) fn keep_plan(
 
 /// A GPU that lies idle because of how the program was built is worth a line.
 fn mention_gpu(context: &Context, plan: &Plan) {
-    let wants_cpu = plan.recipe.cluster.devices == Devices::Cpu;
-    if !cfg!(feature = "cuda") && !wants_cpu && doctor::has_gpu() {
+    if plan.recipe.cluster.devices == Devices::Cpu {
+        return;
+    }
+    if let Some(gpu) = doctor::unused_gpu() {
         context.out.say(&format!(
-            "{}: this machine has a GPU, but this build has only the CPU backend; rebuild with `{}`",
+            "{}: this machine has {gpu}, but this build has no backend for it; rebuild with `{}`",
             context.out.paint.yellow("note"),
-            doctor::BUILD_WITH_CUDA
+            gpu.build()
         ));
     }
 }

@@ -10,6 +10,8 @@ use dtrain_recipes::{
 };
 use std::sync::Arc;
 
+mod overflow;
+
 struct Row;
 
 impl Source for Row {

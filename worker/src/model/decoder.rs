@@ -4,7 +4,7 @@
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
 use super::{Initial, Network, Output, Part, Spec, Weights, experts};
-use crate::ops::{self, LossFigures, Rotary, Share};
+use crate::ops::{self, Measured, Rotary, Share};
 use crate::parallel::{Peers, context, tensor};
 use crate::stage::Samples;
 use burn::tensor::Tensor;
@@ -180,7 +180,7 @@ pub(crate) fn loss(
     weights: &Weights<'_>,
     logits: Tensor<2>,
     targets: &[u32],
-) -> (Tensor<1>, LossFigures) {
+) -> (Tensor<1>, Measured) {
     tensor::cross_entropy(network, logits, targets, vocabulary(weights))
 }
 

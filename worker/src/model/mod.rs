@@ -7,7 +7,7 @@ pub(crate) mod experts;
 pub(crate) mod initial;
 pub(crate) mod mlp;
 
-use crate::ops::{self, Arithmetic, Factor, Later, LossFigures, Share};
+use crate::ops::{self, Arithmetic, Factor, Later, Measured, Share};
 use crate::parallel::Partners;
 use crate::stage::{Parameter, Samples};
 use burn::tensor::Tensor;
@@ -70,7 +70,7 @@ pub(crate) enum Output {
     /// The next activation, and what adds to the mean loss beside the cross-entropy: a tensor of one element.
     Activation(Tensor<3>, Option<Tensor<1>>),
     /// The mean loss as a tensor of one element, and figures for people.
-    Loss(Tensor<1>, LossFigures),
+    Loss(Tensor<1>, Measured),
 }
 
 /// The weights of one part, found by their short names.
@@ -168,12 +168,7 @@ impl Network {
     }
 
     /// The mean loss of one prediction for each of `targets`, and its figures.
-    pub(crate) fn loss(
-        &self,
-        weights: &Weights<'_>,
-        x: Tensor<3>,
-        targets: &[u32],
-    ) -> (Tensor<1>, LossFigures) {
+    pub(crate) fn loss(&self, weights: &Weights<'_>, x: Tensor<3>, targets: &[u32]) -> (Tensor<1>, Measured) {
         let logits = self.logits(weights, x);
         match &self.model {
             Model::Decoder(_) => decoder::loss(self, weights, logits, targets),

@@ -1,12 +1,12 @@
 //! Softmax and cross-entropy in one pass, which leaves the gradient behind.
 
 use super::tape::{Gradient, dense, input, record, shape, slice, vector};
-use super::{LossFigures, Share, chunks, kernels};
+use super::{LossFigures, Measured, Share, chunks, kernels};
 use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
-pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, LossFigures) {
+pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
     let mut figures = LossFigures::default();
     let loss = record(vec![input(logits)], |values| {
         let [logits] = <[_; 1]>::try_from(values).expect("the loss has one input");
@@ -32,7 +32,7 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, L
         }
         finish(&figures, logits)
     });
-    (loss, figures)
+    (loss, figures.into())
 }
 
 /// Ranks that each have the scores of some classes tell each other three numbers for each prediction: the largest
@@ -42,7 +42,7 @@ pub(crate) fn cross_entropy_of_part(
     targets: &[u32],
     share: Share,
     peers: &Peers,
-) -> (Tensor<1>, LossFigures) {
+) -> (Tensor<1>, Measured) {
     let mut figures = LossFigures::default();
     let loss = record(vec![input(logits)], |values| {
         let [logits] = <[_; 1]>::try_from(values).expect("the loss has one input");
@@ -82,7 +82,7 @@ pub(crate) fn cross_entropy_of_part(
         }
         finish(&figures, logits)
     });
-    (loss, figures)
+    (loss, figures.into())
 }
 
 /// For each prediction the largest score that any of `peers` has.

@@ -5,6 +5,7 @@ mod attention;
 pub(crate) mod chunks;
 pub(crate) mod collective;
 mod experts;
+mod figures;
 pub(crate) mod kernels;
 mod late;
 mod linear;
@@ -17,11 +18,12 @@ mod tape;
 mod unary;
 
 use crate::parallel::Peers;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_recipes::Precision;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use experts::{Matrices, combine, dispatch, feed};
+pub use figures::{LossFigures, Measured};
 pub(crate) use late::{Factor, Later};
 
 /// How operations compute; decided once for each stage.
@@ -65,22 +67,13 @@ impl Share {
     }
 }
 
-/// What a forward pass through the head tells people.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct LossFigures {
-    /// Sum of the cross-entropies of all predictions, in nats.
-    pub(crate) loss_sum: f64,
-    /// Predictions whose most likely class was right.
-    pub(crate) hits: u64,
-    /// Predictions.
-    pub(crate) count: u64,
-}
-
 /// Cosines and sines of some positions and every pair of columns. `[positions, width / 2]` each
 #[derive(Clone, Debug)]
 pub(crate) struct Rotary {
     pub(crate) cos: Arc<[f32]>,
     pub(crate) sin: Arc<[f32]>,
+    /// The same on the device of the stage, put there once.
+    on_device: OnceLock<[Tensor<2>; 2]>,
 }
 
 impl Rotary {
@@ -93,7 +86,18 @@ impl Rotary {
             let row = |position| (0..width / 2).map(move |pair| f(angle(position, pair)) as f32);
             positions.clone().flat_map(row).collect()
         };
-        Self { cos: table(f64::cos), sin: table(f64::sin) }
+        Self { cos: table(f64::cos), sin: table(f64::sin), on_device: OnceLock::new() }
+    }
+
+    /// The cosines and the sines of the first `positions`, as tensors on `device`. `[positions, half]` each
+    fn tensors(&self, positions: usize, half: usize, device: &Device) -> [Tensor<2>; 2] {
+        let tensors = self.on_device.get_or_init(|| {
+            [&self.cos, &self.sin].map(|table| {
+                let shape = [table.len() / half, half];
+                Tensor::from_data(TensorData::new(table.to_vec(), shape), &device.clone().inner())
+            })
+        });
+        tensors.each_ref().map(|table| table.clone().narrow(0, 0, positions))
     }
 }
 
@@ -198,7 +202,7 @@ pub(crate) fn cross_entropy(
     arithmetic: Arithmetic,
     logits: Tensor<2>,
     targets: &[u32],
-) -> (Tensor<1>, LossFigures) {
+) -> (Tensor<1>, Measured) {
     if arithmetic.fused {
         loss::cross_entropy(logits, targets)
     } else {
@@ -214,7 +218,7 @@ pub(crate) fn cross_entropy_of_part(
     targets: &[u32],
     share: Share,
     peers: &Peers,
-) -> (Tensor<1>, LossFigures) {
+) -> (Tensor<1>, Measured) {
     if arithmetic.fused {
         loss::cross_entropy_of_part(logits, targets, share, peers)
     } else {

@@ -3,9 +3,9 @@
 
 use super::late::Side;
 use super::loss::largest_of_all;
-use super::{Heads, LossFigures, Rotary, Share, collective};
+use super::{Heads, Measured, Rotary, Share, collective};
 use crate::parallel::Peers;
-use burn::tensor::{FloatDType, Int, Tensor, TensorData, activation};
+use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
 
 /// `lhs · rhs` in the given arithmetic; the result is f32.
@@ -69,11 +69,10 @@ pub(crate) fn rotary(packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<
     let [b, t, all] = packed.dims();
     let (turned, half) = (heads.query + heads.key, heads.width / 2);
     let device = packed.device();
-    let angles = |values: &[f32]| {
-        let values = values[..t * half].to_vec();
-        Tensor::<4>::from_data(TensorData::new(values, [1, t, 1, half]), &device)
-    };
-    let (cos, sin) = (angles(&table.cos), angles(&table.sin));
+    let [cos, sin] = table.tensors(t, half, &device).map(|angles| {
+        let angles: Tensor<4> = angles.reshape([1, t, 1, half]);
+        if packed.is_autodiff() { angles.autodiff() } else { angles }
+    });
     let x = packed.clone().narrow(2, 0, turned * heads.width).reshape([b, t, turned, heads.width]);
     let (low, high) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
     let turned_low = low.clone() * cos.clone() - high.clone() * sin.clone();
@@ -100,8 +99,7 @@ pub(crate) fn attention(precision: Precision, packed: Tensor<3>, heads: Heads) -
     };
     let (q, k, v) = (part(0, query), repeated(part(query, key)), repeated(part(query + key, key)));
     let scores = product(precision, q, k.transpose()) * (width as f32).powf(-0.5);
-    let ahead: Vec<bool> = (0..t * t).map(|i| i % t > i / t).collect();
-    let ahead = Tensor::<2, burn::tensor::Bool>::from_data(TensorData::new(ahead, [t, t]), &packed.device());
+    let ahead = Tensor::<2, Bool>::tril_mask([t, t], 0, &packed.device());
     let scores = scores.mask_fill(ahead.unsqueeze::<4>().expand([b, query, t, t]), f32::NEG_INFINITY);
     let mixed = product(precision, activation::softmax(scores, 3), v);
     mixed.swap_dims(1, 2).reshape([b, t, query * width])
@@ -131,29 +129,33 @@ pub(crate) fn embed(
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
     let [rows, width] = table.dims();
+    if rows == share.of {
+        let tokens = indices(tokens, &table);
+        return table.select(0, tokens).reshape([samples, length, width]);
+    }
     let (own, held) = held(share, tokens, rows, &table);
-    let picked = table.select(0, own).reshape([samples, length, width]);
-    if rows == share.of { picked } else { picked * held.reshape([samples, length, 1]) }
+    table.select(0, own).reshape([samples, length, width]) * held.reshape([samples, length, 1])
 }
 
 pub(crate) fn add_positions(x: Tensor<3>, table: Tensor<2>, places: &[usize]) -> Tensor<3> {
-    #[expect(clippy::cast_possible_truncation, reason = "positions of a context, a u32")]
-    let places: Vec<_> = places.iter().map(|place| *place as u32).collect();
-    let rows = table.clone().select(0, indices(&places, &table));
+    let first = places.first().copied().unwrap_or(0);
+    let rows = if places.iter().copied().eq(first..first + places.len()) {
+        table.narrow(0, first, places.len())
+    } else {
+        #[expect(clippy::cast_possible_truncation, reason = "positions of a context, a u32")]
+        let places: Vec<_> = places.iter().map(|place| *place as u32).collect();
+        table.clone().select(0, indices(&places, &table))
+    };
     x + rows.unsqueeze()
 }
 
-pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, LossFigures) {
+pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
     let count = targets.len();
     let wanted = indices(targets, &logits);
     let hits = logits.clone().inner().argmax(1).reshape([count]).equal(wanted.clone().inner()).int().sum();
     let picked = activation::log_softmax(logits, 1).gather(1, wanted.reshape([count, 1]));
     let loss = picked.mean().neg();
-    let figures = LossFigures {
-        loss_sum: f64::from(loss.clone().into_scalar::<f32>()) * count as f64,
-        hits: u64::try_from(hits.into_scalar::<i64>()).unwrap_or(0),
-        count: count as u64,
-    };
+    let figures = Measured::on_device(loss.clone().inner(), hits, count as u64);
     (loss, figures)
 }
 
@@ -162,7 +164,7 @@ pub(crate) fn cross_entropy_of_part(
     targets: &[u32],
     share: Share,
     peers: &Peers,
-) -> (Tensor<1>, LossFigures) {
+) -> (Tensor<1>, Measured) {
     let [count, classes] = logits.dims();
     let own: Vec<f32> = logits.clone().inner().max_dim(1).into_data().try_to_vec().expect("scores are f32");
     let largest = largest_of_all(&own, peers);
@@ -175,11 +177,7 @@ pub(crate) fn cross_entropy_of_part(
     let (sums, wanted) = (told.clone().narrow(1, 0, 1), told.narrow(1, 1, 1));
     let hits = wanted.clone().inner().greater_equal(largest.clone().inner()).int().sum();
     let loss = (sums.log() + largest - wanted).mean();
-    let figures = LossFigures {
-        loss_sum: f64::from(loss.clone().into_scalar::<f32>()) * count as f64,
-        hits: u64::try_from(hits.into_scalar::<i64>()).unwrap_or(0),
-        count: count as u64,
-    };
+    let figures = Measured::on_device(loss.clone().inner(), hits, count as u64);
     (loss, figures)
 }
 

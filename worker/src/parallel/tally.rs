@@ -4,6 +4,7 @@
 //! to the last bit, and with them the same decision.
 
 use super::Courier;
+use crate::ops::LossFigures;
 use dtrain_protocol::Failure;
 use dtrain_protocol::wire::ROW_VALUES;
 
@@ -41,6 +42,12 @@ impl Ballot {
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
     pub fn accuracy(&self) -> f64 {
         self.hits as f64 / self.count as f64
+    }
+
+    /// The losses of some micro-batches.
+    pub(crate) fn of(figures: LossFigures) -> Self {
+        let LossFigures { loss_sum, hits, count } = figures;
+        Self { loss_sum, hits, count, ..Self::default() }
     }
 
     /// Adds the figures of another part.

@@ -8,7 +8,7 @@
 use super::Partners;
 use crate::model::{Network, Weights};
 use crate::ops::collective::{copy_to, gather_sequence, scatter_sequence, sum_from};
-use crate::ops::{self, LossFigures, Share};
+use crate::ops::{self, Measured, Share};
 use crate::stage::Stage;
 use burn::tensor::Tensor;
 use dtrain_protocol::Axis;
@@ -64,7 +64,7 @@ pub(crate) fn cross_entropy(
     logits: Tensor<2>,
     targets: &[u32],
     share: Share,
-) -> (Tensor<1>, LossFigures) {
+) -> (Tensor<1>, Measured) {
     let peers = &network.partners.tensor;
     if peers.size() == 1 {
         return ops::cross_entropy(network.arithmetic, logits, targets);

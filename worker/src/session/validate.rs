@@ -2,6 +2,7 @@
 
 use crate::data::{Batch, Source};
 use crate::interpret::Replica;
+use crate::ops::Measured;
 use crate::parallel::sync::put;
 use crate::parallel::{Ballot, Tally, context, tally};
 use crate::stage::{Flow, Samples};
@@ -38,7 +39,7 @@ fn figures(
     let micro_batch = u64::from(replica.training.micro_batch);
     let (reader, readers) = replica.mesh.reader();
     let mine = part(samples, reader, readers);
-    let mut ballot = Ballot::default();
+    let mut measured = Measured::default();
     // Replicas that hold parts of one model go through it together: all do as many passes as the largest part takes.
     for pass in 0..samples.div_ceil(readers.into()).div_ceil(micro_batch) {
         let begin = mine.start + pass * micro_batch;
@@ -47,14 +48,15 @@ fn figures(
         let numbers = if is_over { vec![0] } else { (begin..end).collect() };
         let batch = valid.read(&numbers).map_err(|error| Failure::Data(error.to_string()))?;
         let batch = context::cut(batch, &replica.mesh.partners().context);
-        if let Flow::Loss { loss_sum, hits, count } = through(replica, &batch)
+        if let Flow::Loss(figures) = through(replica, &batch)
             && replica.mesh.tells_loss()
             && !is_over
         {
-            ballot.add(&Ballot { loss_sum, hits, count, ..Ballot::default() });
+            measured.add(figures);
         }
         replica.mesh.check()?;
     }
+    let ballot = Ballot::of(measured.read());
     tally::send(&ballot, replica.mesh.world());
     let tally = tally::collect(replica.mesh.world())?;
     if tally.loss().is_finite() {

@@ -16,7 +16,7 @@ use crate::data::Batch;
 use crate::device;
 use crate::gradients::Gradients;
 use crate::model::{self, Network, Part, initial};
-use crate::ops::{Arithmetic, Later, LossFigures};
+use crate::ops::{Arithmetic, Later};
 use crate::parallel::{Partners, Shards};
 use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Arrangement, Pass, Rank, Toward};
@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use crate::ops::{LossFigures, Measured};
 pub use parameters::Parameter;
 use parameters::{Assembled, Unit, assemble};
 use pass::Kept;
@@ -103,14 +104,7 @@ pub enum Flow {
     /// What the next stage reads.
     Activation(Tensor<3>),
     /// Figures of the last stage.
-    Loss {
-        /// Sum of the cross-entropies of all predictions, in nats.
-        loss_sum: f64,
-        /// Predictions whose most likely class was right.
-        hits: u64,
-        /// Predictions.
-        count: u64,
-    },
+    Loss(Measured),
 }
 
 /// Why a stage cannot be built.
@@ -329,13 +323,6 @@ impl Stage {
     /// The gradients summed so far.
     pub fn gradients(&mut self) -> &mut Gradients {
         &mut self.gradients
-    }
-}
-
-impl From<LossFigures> for Flow {
-    fn from(figures: LossFigures) -> Self {
-        let LossFigures { loss_sum, hits, count } = figures;
-        Self::Loss { loss_sum, hits, count }
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Flow, Samples, Stage};
 use crate::data::Batch;
 use crate::gradients::Gradients;
 use crate::model::{Output, Part, Weights};
-use crate::ops::{self, Later, LossFigures};
+use crate::ops::{self, Later, LossFigures, Measured};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
 use dtrain_recipes::Recompute;
@@ -36,7 +36,7 @@ impl Stage {
         let units = self.chunks[pass.chunk as usize].clone();
         let mut kept = Vec::with_capacity(units.len());
         let mut flow = input;
-        let mut figures = LossFigures::default();
+        let mut figures = Measured::default();
         for index in units.clone() {
             self.open(index, (index + 1 < units.end).then_some(index + 1));
             let unit = &self.units[index];
@@ -53,14 +53,14 @@ impl Stage {
                 let graph = self.record(unit, flow.take(), samples);
                 match &graph.output {
                     Output::Activation(output, _) => flow = Some(output.clone().inner()),
-                    Output::Loss(_, told) => figures = *told,
+                    Output::Loss(_, found) => figures = found.clone(),
                 }
                 kept.push(Kept::Graph(Box::new(graph)));
             }
             self.close(index);
         }
         self.kept.insert(pass, kept);
-        flow.map_or_else(|| figures.into(), Flow::Activation)
+        flow.map_or(Flow::Loss(figures), Flow::Activation)
     }
 
     /// Backward of a pass, whose forward must have run; adds to [`Stage::gradients`].
@@ -180,16 +180,16 @@ impl Stage {
             self.close(index);
             match output {
                 Output::Activation(output, _) => flow = Some(output),
-                Output::Loss(_, figures) => return figures.into(),
+                Output::Loss(_, figures) => return Flow::Loss(figures),
             }
         }
         Flow::Activation(flow.expect("a stage has a part"))
     }
 
-    /// Loss of `samples` on a stage that holds the whole model: `(sum in nats, hits, predictions)`.
-    pub fn evaluate(&mut self, samples: &Samples<'_>) -> (f64, u64, u64) {
+    /// Loss of `samples` on a stage that holds the whole model.
+    pub fn evaluate(&mut self, samples: &Samples<'_>) -> LossFigures {
         match self.infer(0, None, samples) {
-            Flow::Loss { loss_sum, hits, count } => (loss_sum, hits, count),
+            Flow::Loss(figures) => figures.read(),
             Flow::Activation(_) => panic!("a stage without the head has no loss; use `infer`"),
         }
     }

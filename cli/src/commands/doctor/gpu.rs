@@ -1,93 +1,294 @@
-//! Whether there is a GPU, and what using it needs.
+//! Which GPUs there are, and whether this build can use them.
 
-use super::Finding;
-use std::fs;
+use super::place::Place;
+use super::{Finding, cuda};
+use dtrain_protocol::{DeviceKind, Gpu};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Checks that only matter where there is a GPU.
+/// Every check of GPUs: one where there is none.
 pub(super) fn checks() -> Vec<Finding> {
-    if !has_gpu() {
-        return vec![Finding::good("gpu", "none; training uses the CPU")];
-    }
-    let mut checks = Vec::new();
-    checks.push(if cfg!(feature = "cuda") {
-        Finding::good("gpu", "found; this build can use it")
-    } else {
-        Finding::poor("gpu", "found, but this build has only the CPU backend", BUILD_WITH_CUDA)
-    });
-    if cfg!(feature = "cuda") {
-        checks.push(library("CUDA driver", "libcuda.so", "install the NVIDIA driver"));
-        checks.push(library("NVRTC", "libnvrtc.so", "install the CUDA toolkit, or the package cuda-nvrtc"));
-        checks.push(headers());
+    let (place, usable) = (Place::here(), dtrain_worker::device::gpus());
+    let seen = Seen::at(&place);
+    let mut checks = vec![gpu(&place, &seen, &usable, Backends::HERE)];
+    checks.extend(memory(&usable));
+    let by_cuda = usable.iter().any(|gpu| gpu.device == DeviceKind::Cuda);
+    if Backends::HERE.cuda && (seen.nvidia || by_cuda) {
+        checks.extend(cuda::checks(&place));
     }
     checks
 }
 
-/// How to build a program that uses GPUs.
-pub(crate) const BUILD_WITH_CUDA: &str = "cargo build --release --features cuda";
-
-/// Whether the driver shows an NVIDIA GPU.
-pub(crate) fn has_gpu() -> bool {
-    Path::new("/dev/nvidia0").exists()
-        || Path::new("/dev/dxg").exists() && Path::new("/usr/lib/wsl/lib/libcuda.so").exists()
+/// A GPU of this machine that this build has no backend for; `None` where there is no such GPU.
+pub(crate) fn unused_gpu() -> Option<Maker> {
+    Seen::at(&Place::here()).unused(Backends::HERE)
 }
 
-fn library(name: &'static str, file: &str, fix: &str) -> Finding {
-    let places = library_folders();
-    let found = places.iter().find_map(|folder| {
-        let mut names = fs::read_dir(folder).ok()?.filter_map(Result::ok);
-        names.find(|entry| entry.file_name().to_string_lossy().starts_with(file)).map(|entry| entry.path())
-    });
-    match found {
-        Some(path) => Finding::good(name, path.display().to_string()),
-        None => Finding::bad(name, format!("{file} was not found"), fix),
+/// Who made a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Maker {
+    Nvidia,
+    Amd,
+    Intel,
+    /// Nobody says who.
+    Unknown,
+}
+
+impl Maker {
+    /// How to build a program that uses its GPUs.
+    pub(crate) fn build(self) -> &'static str {
+        match self {
+            Self::Nvidia => "cargo build --release --features cuda",
+            Self::Amd | Self::Intel | Self::Unknown => "cargo build --release --features wgpu",
+        }
     }
 }
 
-fn library_folders() -> Vec<PathBuf> {
-    let from_environment = std::env::var_os("LD_LIBRARY_PATH");
-    let mut folders: Vec<PathBuf> =
-        from_environment.iter().flat_map(std::env::split_paths).filter(|path| path.is_absolute()).collect();
-    folders.extend(cuda_folder().map(|folder| folder.join("lib64")));
-    let usual = [
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-        "/lib64",
-        "/usr/local/cuda/lib64",
-        "/usr/lib/wsl/lib",
-    ];
-    folders.extend(usual.map(PathBuf::from));
-    folders
-}
-
-/// Where the CUDA headers are looked for, in the order of the backend.
-fn cuda_folder() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("CUDA_PATH") {
-        return Some(path.into());
+impl fmt::Display for Maker {
+    /// Such as `an AMD GPU`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nvidia => "an NVIDIA GPU",
+            Self::Amd => "an AMD GPU",
+            Self::Intel => "an Intel GPU",
+            Self::Unknown => "a GPU",
+        })
     }
-    let usual = ["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from);
-    usual
-        .into_iter()
-        .find(|path| path.exists())
-        .or_else(|| Path::new("/usr/bin/nvcc").exists().then(|| "/usr".into()))
 }
 
-fn headers() -> Finding {
-    let name = "CUDA headers";
-    let fix = "install the CUDA toolkit, or the package cuda-cudart-dev, and set CUDA_PATH to its folder";
-    let Some(folder) = cuda_folder() else {
-        return Finding::bad(
+/// The backends for GPUs that a build has.
+#[derive(Clone, Copy, Debug)]
+struct Backends {
+    cuda: bool,
+    wgpu: bool,
+}
+
+impl Backends {
+    const HERE: Self = Self { cuda: cfg!(feature = "cuda"), wgpu: cfg!(feature = "wgpu") };
+}
+
+/// The GPUs that the kernel shows, whether or not there is a driver for programs.
+#[derive(Debug)]
+struct Seen {
+    nvidia: bool,
+    /// Those of other makers, with their device files.
+    others: Vec<(Maker, PathBuf)>,
+}
+
+impl Seen {
+    fn at(place: &Place) -> Self {
+        let is_numbered = |name: &String| name["nvidia".len()..].parse::<u32>().is_ok();
+        // A container may have any one of them.
+        let has_node = Place::names(&place.at("/dev"), "nvidia").iter().any(is_numbered);
+        let in_windows = place.at("/dev/dxg").exists() && place.at("/usr/lib/wsl/lib/libcuda.so").exists();
+        let mut seen = Self { nvidia: has_node || in_windows, others: Vec::new() };
+        for name in Place::names(&place.at("/dev/dri"), "renderD") {
+            let vendor = place.at(format!("/sys/class/drm/{name}/device/vendor"));
+            let maker = match fs::read_to_string(vendor).unwrap_or_default().trim() {
+                "0x10de" => {
+                    seen.nvidia = true;
+                    continue;
+                }
+                // Those of virtual machines (virtio, VMware) draw, and do not compute.
+                "0x1af4" | "0x15ad" => continue,
+                "0x1002" => Maker::Amd,
+                "0x8086" => Maker::Intel,
+                _ => Maker::Unknown,
+            };
+            seen.others.push((maker, place.at("/dev/dri").join(name)));
+        }
+        seen
+    }
+
+    /// A GPU that no backend of the build reaches. Where one is reached, others beside it are not used anyway.
+    fn unused(&self, built: Backends) -> Option<Maker> {
+        let other = self.others.first().map(|(maker, _)| *maker);
+        match (self.nvidia, built) {
+            (_, Backends { wgpu: true, .. }) | (true, Backends { cuda: true, .. }) => None,
+            (true, _) => Some(Maker::Nvidia),
+            (false, _) => other,
+        }
+    }
+}
+
+/// What there is: `usable` by this build, or only `seen`.
+fn gpu(place: &Place, seen: &Seen, usable: &[Gpu], built: Backends) -> Finding {
+    let name = "gpu";
+    if let Some(first) = usable.first() {
+        let names = names(usable);
+        return match first.device {
+            DeviceKind::Wgpu if seen.nvidia && !built.cuda => Finding::poor(
+                name,
+                format!("{names}, by wgpu, which has no bf16"),
+                format!("for CUDA, `{}`", Maker::Nvidia.build()),
+            ),
+            DeviceKind::Wgpu => Finding::good(name, format!("{names}, by wgpu")),
+            DeviceKind::Cuda | DeviceKind::Cpu => Finding::good(name, format!("{names}, by CUDA")),
+        };
+    }
+    if let Some(maker) = seen.unused(built) {
+        return Finding::poor(
             name,
-            "no CUDA installation: CUDA_PATH is not set and /usr/local/cuda is missing",
-            fix,
+            format!("{maker}, and this build has no backend for it"),
+            format!("`{}`", maker.build()),
         );
-    };
-    let header = folder.join("include").join("cuda_fp16.h");
-    if header.exists() {
-        Finding::good(name, header.display().to_string())
-    } else {
-        Finding::bad(name, format!("{} is missing", header.display()), fix)
+    }
+    match (seen.nvidia, seen.others.first()) {
+        (true, _) if !built.cuda => Finding::poor(
+            name,
+            format!("{}, and no Vulkan driver that shows it", Maker::Nvidia),
+            format!("use CUDA: `{}`", Maker::Nvidia.build()),
+        ),
+        (true, _) if cuda::has_driver(place) => Finding::poor(
+            name,
+            format!("{}, which the CUDA driver does not show", Maker::Nvidia),
+            "see whether `nvidia-smi` lists it, and whether CUDA_VISIBLE_DEVICES leaves it out",
+        ),
+        (true, _) => {
+            let found = format!("{}, which cannot be used yet", Maker::Nvidia);
+            Finding::poor(name, found, "put right what the checks of CUDA below say")
+        }
+        (false, Some((maker, node))) => without_vulkan(place, *maker, node),
+        (false, None) => Finding::good(name, "none; training uses the CPU"),
+    }
+}
+
+/// `2 × NVIDIA H100, AMD Instinct MI300X`.
+fn names(gpus: &[Gpu]) -> String {
+    let alike = gpus.chunk_by(|one, next| one.name == next.name);
+    let words = alike.map(|alike| match alike {
+        [one] => one.name.clone(),
+        [one, ..] => format!("{} × {}", alike.len(), one.name),
+        [] => String::new(),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Why the GPU at `node` is none for wgpu.
+fn without_vulkan(place: &Place, maker: Maker, node: &Path) -> Finding {
+    let (name, at) = ("gpu", node.display());
+    if !has_vulkan_driver(place) {
+        let found = format!("{maker} ({at}), and no Vulkan driver for it");
+        return Finding::poor(name, found, "install the Vulkan driver: Debian's package mesa-vulkan-drivers");
+    }
+    let opened = File::options().read(true).write(true).open(node);
+    if opened.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        let found = format!("{maker}, and your user may not open {at}");
+        return Finding::poor(name, found, "`sudo usermod -aG render $USER`, and log in again");
+    }
+    let found = format!("{maker} ({at}), which no Vulkan driver shows");
+    Finding::poor(name, found, "`vulkaninfo --summary` (package vulkan-tools) lists what the drivers show")
+}
+
+/// Whether a Vulkan driver is installed that is not a software device, or the environment names one.
+fn has_vulkan_driver(place: &Place) -> bool {
+    let is_named = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].iter().any(|name| place.variable(name).is_some());
+    let folders = ["/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
+    let mut installed = folders.iter().flat_map(|folder| Place::names(&place.at(folder), ""));
+    is_named || installed.any(|name| name.ends_with(".json") && !name.starts_with("lvp_icd"))
+}
+
+/// A GPU whose memory nobody tells cannot be planned for. Of those of CUDA, the checks of the driver say why.
+fn memory(usable: &[Gpu]) -> Option<Finding> {
+    let unknown = usable.iter().find(|gpu| gpu.device == DeviceKind::Wgpu && gpu.memory_bytes == 0)?;
+    let found = format!("that of {} is unknown, and no plan fits", unknown.name);
+    Some(Finding::bad("GPU memory", found, "train on the CPU: `--set cluster.devices=cpu`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::super::place::fake;
+    use super::*;
+
+    const NONE: Backends = Backends { cuda: false, wgpu: false };
+    const CUDA: Backends = Backends { cuda: true, wgpu: false };
+    const WGPU: Backends = Backends { cuda: false, wgpu: true };
+    const BOTH: Backends = Backends { cuda: true, wgpu: true };
+    const RENDER: &str = "/dev/dri/renderD128";
+
+    /// What is said of a machine with these files, where the first GPU is of the vendor, and none is usable.
+    fn said(files: &[&str], vendor: &str, built: Backends) -> (Verdict, String) {
+        let (_folder, place) = fake::machine(files);
+        fake::write(&place, "/sys/class/drm/renderD128/device/vendor", vendor);
+        let finding = gpu(&place, &Seen::at(&place), &[], built);
+        (finding.verdict, format!("{}; {}", finding.found, finding.fix.unwrap_or_default()))
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_is_fine() {
+        let without: [&[&str]; 3] = [&[], &["/dev/nvidiactl", "/dev/nvidia-uvm"], &["/dev/dxg"]];
+        for files in without {
+            assert_eq!(said(files, "", BOTH), (Verdict::Good, "none; training uses the CPU; ".into()));
+        }
+        assert_eq!(said(&[RENDER], "0x1af4\n", NONE).0, Verdict::Good, "of a virtual machine");
+    }
+
+    #[test]
+    fn a_gpu_without_its_backend_is_said_with_the_feature_to_build() {
+        for (file, vendor, built, maker, feature) in [
+            ("/dev/nvidia3", "", NONE, "an NVIDIA GPU", "cuda"),
+            (RENDER, "0x10de\n", NONE, "an NVIDIA GPU", "cuda"),
+            (RENDER, "0x10de\n", WGPU, "an NVIDIA GPU", "cuda"),
+            (RENDER, "0x1002\n", NONE, "an AMD GPU", "wgpu"),
+            (RENDER, "0x8086\n", CUDA, "an Intel GPU", "wgpu"),
+            (RENDER, "", CUDA, "a GPU", "wgpu"),
+        ] {
+            let (verdict, words) = said(&[file], vendor, built);
+            let build = format!("`cargo build --release --features {feature}`");
+            assert!(words.starts_with(maker) && words.ends_with(&build), "{file} {vendor}: {words}");
+            assert_eq!(verdict, Verdict::Poor);
+        }
+    }
+
+    #[test]
+    fn a_run_mentions_a_gpu_only_where_no_backend_reaches_it() {
+        let seen = |nvidia, other: Option<Maker>| Seen {
+            nvidia,
+            others: other.into_iter().map(|maker| (maker, PathBuf::new())).collect(),
+        };
+        assert_eq!(seen(true, Some(Maker::Intel)).unused(NONE), Some(Maker::Nvidia));
+        assert_eq!(seen(true, Some(Maker::Intel)).unused(CUDA), None);
+        assert_eq!(seen(true, None).unused(WGPU), None, "wgpu reaches it, too");
+        assert_eq!(seen(false, Some(Maker::Amd)).unused(CUDA), Some(Maker::Amd));
+        assert_eq!(seen(false, Some(Maker::Amd)).unused(BOTH), None);
+        assert_eq!(seen(false, None).unused(NONE), None);
+    }
+
+    #[test]
+    fn a_gpu_that_wgpu_does_not_find_lacks_its_vulkan_driver_or_is_hidden() {
+        let software = "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json";
+        let (verdict, words) = said(&[RENDER, software], "0x1002\n", WGPU);
+        assert!(verdict == Verdict::Poor && words.ends_with("mesa-vulkan-drivers"), "{words}");
+        let driver = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json";
+        let (_, words) = said(&[RENDER, driver], "0x1002\n", BOTH);
+        assert!(words.contains("no Vulkan driver shows") && words.contains("vulkaninfo"), "{words}");
+    }
+
+    #[test]
+    fn an_nvidia_gpu_that_cuda_does_not_show_is_said_with_what_hides_it() {
+        let (_, words) = said(&["/dev/nvidia0", "/usr/lib64/libcuda.so.1"], "", BOTH);
+        assert!(words.contains("CUDA_VISIBLE_DEVICES"), "{words}");
+        let (_, words) = said(&["/dev/nvidia0"], "", CUDA);
+        assert!(words.ends_with("put right what the checks of CUDA below say"), "{words}");
+    }
+
+    #[test]
+    fn usable_gpus_are_named_with_their_backend_and_an_unknown_memory_is_bad() {
+        let of = |device, name: &str, memory_bytes| Gpu { device, name: name.into(), memory_bytes };
+        let (_folder, place) = fake::machine(&["/dev/nvidia0"]);
+        let seen = Seen::at(&place);
+        let h100 = of(DeviceKind::Cuda, "NVIDIA H100", 1);
+        let two = [h100.clone(), h100];
+        let found = gpu(&place, &seen, &two, BOTH);
+        assert_eq!((found.verdict, found.found.as_str()), (Verdict::Good, "2 × NVIDIA H100, by CUDA"));
+        assert!(memory(&two).is_none());
+        let arc = [of(DeviceKind::Wgpu, "Intel Arc", 0)];
+        assert_eq!(gpu(&place, &seen, &arc, BOTH).verdict, Verdict::Good);
+        let through_vulkan = gpu(&place, &seen, &arc, WGPU);
+        assert!(through_vulkan.verdict == Verdict::Poor && through_vulkan.found.ends_with("no bf16"));
+        assert_eq!(memory(&arc).map(|check| check.verdict), Some(Verdict::Bad));
     }
 }

@@ -107,11 +107,14 @@ fn findings(facts: &str, now: i64) -> Vec<Finding> {
         Err(_) => Finding::poor("clock", "unknown", "check with date"),
     });
     found.push(match (text("gpus"), text("cuda_headers")) {
-        ("0" | "", _) => Finding::good("gpu", "none; training uses the CPU"),
-        (gpus, "") => {
-            Finding::bad("gpu", format!("{gpus}, but no CUDA headers"), "install the CUDA toolkit there")
-        }
-        (gpus, _) => Finding::good("gpu", format!("{gpus}, and the CUDA headers")),
+        ("0" | "", _) => Finding::good("gpu", "none of NVIDIA"),
+        // CUDA_PATH may name another folder, which is not known here.
+        (gpus, "") => Finding::poor(
+            "gpu",
+            format!("{gpus} of NVIDIA, and no CUDA headers in /usr/local/cuda or /opt/cuda"),
+            "`dtrain doctor` on that host checks CUDA_PATH, the driver and NVRTC",
+        ),
+        (gpus, _) => Finding::good("gpu", format!("{gpus} of NVIDIA, and CUDA headers")),
     });
     found
 }
@@ -148,11 +151,11 @@ mod tests {
             ("memory_kib=16000000", "memory_kib=1000", "memory"),
             ("home_free_kib=9000000", "home_free_kib=10", "free disk"),
             ("clock=1000", "clock=2000", "clock"),
-            ("gpus=0", "gpus=2", "gpu"),
         ] {
             assert_eq!(verdict(&SOUND.replace(good, bad), name), Verdict::Bad, "{bad}");
         }
         assert_eq!(verdict("", "cores"), Verdict::Poor);
+        assert_eq!(verdict(&SOUND.replace("gpus=0", "gpus=2"), "gpu"), Verdict::Poor);
     }
 
     #[test]

@@ -26,8 +26,13 @@ pub(super) fn checks(home: &Home) -> Vec<Finding> {
 }
 
 fn program() -> Finding {
-    let cuda = if cfg!(feature = "cuda") { "CPU and CUDA backends" } else { "CPU backend" };
-    Finding::good("program", format!("dtrain {}, {cuda}", env!("CARGO_PKG_VERSION")))
+    let backends = match (cfg!(feature = "cuda"), cfg!(feature = "wgpu")) {
+        (false, false) => "CPU backend",
+        (true, false) => "CPU and CUDA backends",
+        (false, true) => "CPU and wgpu backends",
+        (true, true) => "CPU, CUDA and wgpu backends",
+    };
+    Finding::good("program", format!("dtrain {}, {backends}", env!("CARGO_PKG_VERSION")))
 }
 
 fn state_folder(path: &Path) -> Finding {

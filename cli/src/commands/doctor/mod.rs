@@ -1,10 +1,12 @@
 //! `dtrain doctor`: is this machine, or are those hosts, fit to train? Each failure comes with its fix.
 
+mod cuda;
 mod gpu;
 mod host;
 mod machine;
+mod place;
 
-pub(crate) use gpu::{BUILD_WITH_CUDA, has_gpu};
+pub(crate) use gpu::unused_gpu;
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};

@@ -169,7 +169,7 @@ fn tied(arithmetic: Arithmetic, partners: &Partners) -> (f32, LossFigures, Vec<f
     };
     let mut found = (loss.clone() * 0.7).backward();
     let table = flat(table.grad_remove(&mut found).unwrap());
-    (loss.into_scalar(), figures, table, flat(positions.grad_remove(&mut found).unwrap()))
+    (loss.into_scalar(), figures.read(), table, flat(positions.grad_remove(&mut found).unwrap()))
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Sends the largest values, each with its place, and keeps the others for the next time.
 //!
 //! What a rank does not send is no loss but a debt (error feedback, Stich et al. 2018): it is added to the values of
-//! the next step. Without that, values that are always small would never count.
+//! the next step. Without that, values that are always small would never count. The debt is in units without the loss
+//! scale.
 
+use super::undo::Undo;
 use dtrain_protocol::wire::largest;
 use std::ops::Range;
 
@@ -11,12 +13,27 @@ use std::ops::Range;
 pub struct Largest {
     keep: f64,
     residual: Vec<f32>,
+    /// What the values of the batch that leaves are multiplied by.
+    scale: f32,
+    undo: Undo,
 }
 
 impl Largest {
     /// For a vector of `length` values, of which the share `keep` travels.
     pub fn new(length: usize, keep: f64) -> Self {
-        Self { keep, residual: vec![0.0; length] }
+        Self { keep, residual: vec![0.0; length], scale: 1.0, undo: Undo::default() }
+    }
+
+    /// Notes that a batch begins to leave whose values are multiplied by `scale`, a power of two.
+    pub fn begin(&mut self, scale: f32) {
+        self.scale = scale;
+        self.undo.begin(&self.residual);
+    }
+
+    /// Takes notice of whether the sums of the oldest batch that began are `finite`; otherwise what it added is taken
+    /// back.
+    pub fn settle(&mut self, finite: bool) {
+        self.undo.settle(&mut self.residual, finite);
     }
 
     /// What has not travelled yet.
@@ -38,8 +55,9 @@ impl Largest {
         (rank, ranks): (u32, u32),
         rows: &mut Vec<f32>,
     ) {
-        let owed = &mut self.residual[range];
-        owed.iter_mut().zip(values).for_each(|(owed, value)| *owed += value);
+        let (scale, back) = (self.scale, self.scale.recip());
+        let owed = &mut self.residual[range.clone()];
+        owed.iter_mut().zip(values).for_each(|(owed, value)| *owed += value * back);
         let count = usize::try_from(largest(owed.len() as u64, self.keep)).expect("at most all");
         let mut places: Vec<u32> = (0..u32::try_from(owed.len()).expect("a bucket is small")).collect();
         // Among equals the first goes first, so that the same values always give the same places.
@@ -54,7 +72,13 @@ impl Largest {
         let (to, sent) = rows[2 * count * rank as usize..][..2 * count].split_at_mut(count);
         for ((to, sent), place) in to.iter_mut().zip(sent).zip(places) {
             *to = f32::from_bits(place);
-            *sent = std::mem::take(&mut owed[place as usize]);
+            *sent = scale * std::mem::take(&mut owed[place as usize]);
+        }
+        // What is not finite travels first, so all ranks learn of it and take this batch back. Where it is too much, the
+        // rest must not spoil batches that leave before that.
+        if let Some(before) = self.undo.newest() {
+            let both = owed.iter_mut().zip(&before[range]);
+            both.filter(|(owed, _)| !owed.is_finite()).for_each(|(owed, before)| *owed = *before);
         }
     }
 

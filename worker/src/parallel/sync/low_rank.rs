@@ -3,8 +3,10 @@
 //! One step of the power method: the sum of `M Q` over the ranks is orthogonalised to `P`, the sum of `Mᵀ P` is the
 //! next `Q`, and `P Qᵀ` stands for the sum of the `M`. Beginning with the last `Q` follows the matrix from step to step.
 //! What a rank's own `P Qᵀ` misses of its `M` is added to the next one. Vectors and small matrices travel as they are.
+//! Factors and what is owed are in units without the loss scale.
 
-use crate::ops::kernels::{self, Matrix, product_of};
+use super::undo::Undo;
+use crate::ops::kernels::{Matrix, product_of};
 use crate::parallel::Courier;
 use crate::stage::Parameter;
 use dtrain_protocol::order::mix;
@@ -25,6 +27,9 @@ pub struct LowRank {
     whole: Vec<Range<usize>>,
     /// What has not travelled yet, of all values.
     residual: Vec<f32>,
+    /// What the gradients of the batch are multiplied by.
+    scale: f32,
+    undo: Undo,
 }
 
 /// A parameter that travels in two factors.
@@ -37,6 +42,8 @@ struct Factored {
     columns: usize,
     /// `[columns, rank]`: the last `Q`, the same on all ranks.
     query: Vec<f32>,
+    /// `query` before the batch that is not settled, where one began.
+    before: Vec<f32>,
 }
 
 impl LowRank {
@@ -54,10 +61,42 @@ impl LowRank {
             let [rows, columns] = sides.map(|side| usize::try_from(side).expect("it lies in memory"));
             let mut query = vec![0.0; columns * rank as usize];
             (0..rank as usize).for_each(|column| fill(&mut query, column, rank as usize, index as u64));
-            factored.push(Factored { parameter: index, range: range.clone(), rows, columns, query });
+            factored.push(Factored {
+                parameter: index,
+                range: range.clone(),
+                rows,
+                columns,
+                query,
+                before: Vec::new(),
+            });
         }
         let (rank, parameters) = (rank as usize, parameters.len());
-        Self { rank, parameters, factored, whole, residual: vec![0.0; length] }
+        let (residual, undo) = (vec![0.0; length], Undo::default());
+        Self { rank, parameters, factored, whole, residual, scale: 1.0, undo }
+    }
+
+    /// Notes that a batch begins whose gradients are multiplied by `scale`, a power of two.
+    pub fn begin(&mut self, scale: f32) {
+        self.scale = scale;
+        self.undo.begin(&self.residual);
+        self.factored.iter_mut().for_each(|one| one.before.clone_from(&one.query));
+    }
+
+    /// Takes notice of whether the sums of the batch that began are `finite`; otherwise it is as if it had not been.
+    pub fn settle(&mut self, finite: bool) {
+        if self.undo.settle(&mut self.residual, finite) {
+            self.factored.iter_mut().for_each(|one| one.query.clone_from(&one.before));
+        }
+    }
+
+    /// Begins the search afresh for matrices whose last `Q` is not finite.
+    pub fn replace_lost_factors(&mut self) {
+        let rank = self.rank;
+        for Factored { parameter, query, .. } in &mut self.factored {
+            if query.iter().any(|value| !value.is_finite()) {
+                (0..rank).for_each(|column| fill(query, column, rank, *parameter as u64));
+            }
+        }
     }
 
     /// Number of all parameters.
@@ -90,17 +129,18 @@ impl LowRank {
 
     /// Bytes of what it keeps.
     pub fn bytes(&self) -> u64 {
-        let queries = self.factored.iter().map(|one| one.query.len()).sum::<usize>();
-        4 * (self.residual.len() + queries) as u64
+        let queries = self.factored.iter().map(|one| one.query.len() + one.before.len()).sum::<usize>();
+        4 * (self.residual.len() + queries) as u64 + self.undo.bytes()
     }
 
     /// Replaces `values` by about their sum over the ranks.
     pub fn sum(&mut self, values: &mut [f32], courier: &Courier) -> Result<(), Failure> {
-        let rank = self.rank;
+        let (rank, back) = (self.rank, self.scale.recip());
         let mut parcel = Vec::new();
         for one in &self.factored {
             let owed = &mut self.residual[one.range.clone()];
-            kernels::add(owed, &values[one.range.clone()]);
+            let own = &values[one.range.clone()];
+            owed.iter_mut().zip(own).for_each(|(owed, value)| *owed += value * back);
             let query = Matrix::dense(&one.query, [one.columns, rank]);
             parcel.extend(product_of(Matrix::dense(owed, [one.rows, one.columns]), query));
         }
@@ -127,7 +167,7 @@ impl LowRank {
 
     /// The second half: what lies along `bases`, of which each has the rank's columns.
     fn project(&mut self, bases: &[&[f32]], values: &mut [f32], courier: &Courier) -> Result<(), Failure> {
-        let rank = self.rank;
+        let (rank, scale) = (self.rank, self.scale);
         let mut parcel = Vec::new();
         for (one, base) in self.factored.iter().zip(bases) {
             let owed = &mut self.residual[one.range.clone()];
@@ -146,7 +186,8 @@ impl LowRank {
             one.query.copy_from_slice(query);
             let query = Matrix::dense(query, [one.columns, rank]);
             let sum = product_of(Matrix::dense(base, [one.rows, rank]), query.transposed());
-            values[one.range.clone()].copy_from_slice(&sum);
+            let room = &mut values[one.range.clone()];
+            room.iter_mut().zip(sum).for_each(|(value, sum)| *value = sum * scale);
             // A matrix of lower rank has columns of zeros, which would stay so for ever.
             for column in 0..rank {
                 if one.query.iter().skip(column).step_by(rank).all(|value| *value == 0.0) {

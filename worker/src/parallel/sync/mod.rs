@@ -4,12 +4,13 @@
 //! rank; what was not sent is added in the next step (error feedback). With `every` above 1 each replica moves its own weights, and
 //! the mean of their changes makes an outer step with momentum. The error feedback, the own weights and the outer moments of a replica
 //! belong to the checkpoint, by the number of the replica; another number of replicas begins them anew, with a notice. All of it is
-//! deterministic.
+//! deterministic. Error feedback is in units without the loss scale, and keeps nothing of a batch that overflowed (`undo`).
 
 mod half;
 mod largest;
 mod low_rank;
 mod outer;
+pub mod undo;
 mod wire;
 
 pub use half::Half;

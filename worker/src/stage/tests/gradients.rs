@@ -13,7 +13,9 @@ fn one_graph(stage: &Stage, leaves: &[Tensor<1>], samples: &Samples<'_>) -> (Ten
                 flow = Some(x.autodiff());
                 penalties.extend(penalty);
             }
-            Output::Loss(loss, figures) => return (penalties.into_iter().fold(loss, Tensor::add), figures),
+            Output::Loss(loss, figures) => {
+                return (penalties.into_iter().fold(loss, Tensor::add), figures.read());
+            }
         }
     }
     panic!("a whole model ends with a loss")

@@ -38,12 +38,12 @@ fn every_model_learns_a_batch_by_heart() {
         let mut stage = whole(&model);
         let batch = Batch::new(&model, 4);
         let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());
-        let (before, ..) = stage.evaluate(&batch.samples());
+        let before = stage.evaluate(&batch.samples()).loss_sum;
         for t in 1..=150 {
             learn(&mut stage, &batch.samples());
             optimizer.step(&mut stage, 1e-2, 1.0, t);
         }
-        let (after, hits, count) = stage.evaluate(&batch.samples());
+        let LossFigures { loss_sum: after, hits, count } = stage.evaluate(&batch.samples());
         assert!(after < 0.1 * before, "{after} after {before} for {model:?}");
         assert!(hits as f64 > 0.9 * count as f64, "{hits} of {count}");
     }
@@ -62,7 +62,7 @@ fn the_last_logits_are_those_of_the_whole_sequence() {
         let mut loss = |length: usize| {
             let targets = vec![3; length];
             let inputs = &batch.tokens[..length];
-            stage.evaluate(&Samples::Tokens { inputs, targets: &targets, samples: 1, length }).0
+            stage.evaluate(&Samples::Tokens { inputs, targets: &targets, samples: 1, length }).loss_sum
         };
         let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
         let wanted = sum.ln() - f64::from(logits[3]);

@@ -148,7 +148,10 @@ fn learn(stage: &mut Stage, samples: &Samples<'_>) -> (f64, Vec<f32>) {
 
 fn mean(flow: Flow) -> f64 {
     match flow {
-        Flow::Loss { loss_sum, count, .. } => loss_sum / count as f64,
+        Flow::Loss(figures) => {
+            let LossFigures { loss_sum, count, .. } = figures.read();
+            loss_sum / count as f64
+        }
         Flow::Activation(_) => panic!("the last stage gives a loss"),
     }
 }
