@@ -1,6 +1,8 @@
 //! Picks the backend a rank computes on. Nothing else in the worker knows which one it is.
 
-use burn::tensor::{Device, DeviceType};
+use burn::tensor::Device;
+#[cfg(feature = "device")]
+use burn::tensor::DeviceType;
 use dtrain_protocol::{DeviceKind, Gpu, Placement};
 
 /// The environment variable with the number of GPUs that Mesa's software device counts as, for tests; 0 by default, because it is
@@ -93,7 +95,14 @@ pub fn words(placement: &Placement) -> String {
     }
 }
 
+/// GPUs that this binary can use: none without a backend for them.
+#[cfg(not(feature = "device"))]
+pub fn gpus() -> Vec<Gpu> {
+    Vec::new()
+}
+
 /// GPUs that this binary can use: those of CUDA, and where there are none those of wgpu.
+#[cfg(feature = "device")]
 pub fn gpus() -> Vec<Gpu> {
     let software = std::env::var(SOFTWARE_GPUS).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
     let of = |kind| {
@@ -105,6 +114,7 @@ pub fn gpus() -> Vec<Gpu> {
 }
 
 /// Name by the runtime, memory by the driver.
+#[cfg(feature = "device")]
 fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
     let placement = Placement { host: 0, device: kind, index: u32::try_from(index).unwrap_or(0), threads: 1 };
     let identity = device.identity();
@@ -120,6 +130,7 @@ fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
 /// Total memory of the GPU at a PCI address such as `0000:65:00.0`, by its driver; `None` where that does not say.
 ///
 /// An index would not do: `nvidia-smi` counts all GPUs, CUDA those of `CUDA_VISIBLE_DEVICES` in its own order.
+#[cfg(feature = "device")]
 fn memory_bytes(pci_address: &str) -> Option<u64> {
     let amd = format!("/sys/bus/pci/devices/{pci_address}/mem_info_vram_total");
     if let Ok(text) = std::fs::read_to_string(amd) {
@@ -132,6 +143,7 @@ fn memory_bytes(pci_address: &str) -> Option<u64> {
 }
 
 /// Memory of this host, which a software device uses too.
+#[cfg(feature = "device")]
 fn host_memory_bytes() -> Option<u64> {
     let facts = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = facts.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
