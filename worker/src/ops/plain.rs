@@ -5,7 +5,7 @@ use super::late::Side;
 use super::loss::largest_of_all;
 use super::{Heads, Measured, Rotary, Share, collective};
 use crate::parallel::Peers;
-use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData, activation};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
 
 /// `lhs · rhs` in the given arithmetic; the result is f32.
@@ -99,10 +99,19 @@ pub(crate) fn attention(precision: Precision, packed: Tensor<3>, heads: Heads) -
     };
     let (q, k, v) = (part(0, query), repeated(part(query, key)), repeated(part(query + key, key)));
     let scores = product(precision, q, k.transpose()) * (width as f32).powf(-0.5);
-    let ahead = Tensor::<2, Bool>::tril_mask([t, t], 0, &packed.device());
+    let ahead = ahead(t, &packed.device());
     let scores = scores.mask_fill(ahead.unsqueeze::<4>().expand([b, query, t, t]), f32::NEG_INFINITY);
     let mixed = product(precision, activation::softmax(scores, 3), v);
     mixed.swap_dims(1, 2).reshape([b, t, query * width])
+}
+
+/// Which keys lie after each query. `[t, t]`
+///
+/// A range of numbers would be made on the host and copied to the device, so ones are added up there.
+fn ahead(t: usize, device: &Device) -> Tensor<2, Bool> {
+    let queries = Tensor::<2>::ones([t, 1], &device.clone().inner()).cumsum(0);
+    let keys = queries.clone().transpose();
+    keys.expand([t, t]).greater(queries.expand([t, t]))
 }
 
 pub(crate) fn layer_norm(x: Tensor<3>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<3> {
