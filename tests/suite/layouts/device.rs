@@ -8,7 +8,7 @@ use dtrain_worker::device;
 use std::fmt::Write;
 
 /// Steps that are compared.
-const STEPS: u64 = 5;
+const STEPS: u64 = 3;
 
 /// Largest relative difference of losses, norms, validations, gradients and weights.
 ///
