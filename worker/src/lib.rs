@@ -10,6 +10,7 @@ pub mod data;
 pub mod device;
 pub mod gradients;
 mod model;
+pub mod network;
 mod ops;
 pub mod optimizer;
 pub mod parallel;

@@ -2,7 +2,8 @@
 //! how a batch is cut into micro-batches.
 // Shapes in this file: b samples · c channels · h rows · w columns; between parts an image is `[b, c, h·w]`
 
-use super::{Initial, Network, Part, Spec, Weights, mlp};
+use super::{Initial, Layers, Network, Part, Spec, Weights, mlp};
+use crate::stage::Samples;
 use burn::tensor::{Tensor, activation, module, ops::ConvOptions};
 use dtrain_recipes::Cnn;
 
@@ -44,23 +45,66 @@ fn place(cnn: &Cnn, index: u32) -> Place {
     }
 }
 
-pub(crate) fn specs(cnn: &Cnn, part: Part) -> Vec<Spec> {
-    match part {
-        Part::Embedding => {
-            let mut specs = vec![conv("stem.", "conv", cnn.channels as usize, cnn.stages[0] as usize, 3)];
-            specs.extend(norm_specs("stem.", "norm", cnn.stages[0] as usize));
-            specs
+impl Network for Cnn {
+    fn blocks(&self) -> u32 {
+        u32::try_from(self.stages.len()).expect("a list in a recipe is short") * self.blocks
+    }
+
+    fn parameters(&self, part: Part) -> Vec<Spec> {
+        match part {
+            Part::First => {
+                let mut specs =
+                    vec![conv("stem.", "conv", self.channels as usize, self.stages[0] as usize, 3)];
+                specs.extend(norm_specs("stem.", "norm", self.stages[0] as usize));
+                specs
+            }
+            Part::Block(index) => block_specs(&place(self, index)),
+            Part::Head => {
+                let last = *self.stages.last().expect("a checked cnn has a stage") as usize;
+                let classes = self.classes as usize;
+                let deviation = (1.0 / last as f64).sqrt();
+                vec![
+                    Spec::new("head.", "weight", &[last, classes], Initial::Normal(deviation)),
+                    Spec::new("head.", "bias", &[classes], Initial::Zeros),
+                ]
+            }
         }
-        Part::Block(index) => block_specs(&place(cnn, index)),
-        Part::Head => {
-            let last = *cnn.stages.last().expect("a checked cnn has a stage") as usize;
-            let classes = cnn.classes as usize;
-            let deviation = (1.0 / last as f64).sqrt();
-            vec![
-                Spec::new("head.", "weight", &[last, classes], Initial::Normal(deviation)),
-                Spec::new("head.", "bias", &[classes], Initial::Zeros),
-            ]
-        }
+    }
+
+    /// The first convolution. `[b, 1, channels·h·w]` → `[b, c, h·w]`
+    fn first(&self, layers: &Layers, weights: &Weights<'_>, samples: &Samples<'_>) -> Tensor<3> {
+        let x = layers.rows(samples);
+        let [b, ..] = x.dims();
+        let image = x.reshape([b, self.channels as usize, self.height as usize, self.width as usize]);
+        let y = convolve(image, weights.get("conv.weight"), 1);
+        activation::relu(group_norm(y, weights, "norm")).flatten(2, 3)
+    }
+
+    /// A residual block. `[b, in, h·w]` → `[b, out, h'·w']`
+    fn block(
+        &self,
+        _: &Layers,
+        index: u32,
+        weights: &Weights<'_>,
+        x: Tensor<3>,
+    ) -> (Tensor<3>, Option<Tensor<1>>) {
+        let place = place(self, index);
+        let [b, c, _] = x.dims();
+        let image = x.reshape([b, c, place.height, place.width]);
+        let y = convolve(image.clone(), weights.get("conv1.weight"), place.stride);
+        let y = activation::relu(group_norm(y, weights, "norm1"));
+        let y = group_norm(convolve(y, weights.get("conv2.weight"), 1), weights, "norm2");
+        let short = match weights.find("project.weight") {
+            Some(project) => convolve(image, project, place.stride),
+            None => image,
+        };
+        (activation::relu(y + short).flatten(2, 3), None)
+    }
+
+    /// Mean over the image, then a linear layer. `[b, c, h·w]` → `[b, classes]`
+    fn scores(&self, layers: &Layers, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
+        let [b, c, _] = x.dims();
+        mlp::linear(layers, weights, x.mean_dim(2).reshape([b, 1, c])).flatten(0, 1)
     }
 }
 
@@ -89,35 +133,6 @@ fn norm_specs(prefix: &str, name: &str, channels: usize) -> Vec<Spec> {
         Spec::new(prefix, &format!("{name}.weight"), &[channels], Initial::Ones),
         Spec::new(prefix, &format!("{name}.bias"), &[channels], Initial::Zeros),
     ]
-}
-
-/// The first convolution. `[b, 1, channels·h·w]` → `[b, c, h·w]`
-pub(crate) fn stem(cnn: &Cnn, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
-    let [b, ..] = x.dims();
-    let image = x.reshape([b, cnn.channels as usize, cnn.height as usize, cnn.width as usize]);
-    let y = convolve(image, weights.get("conv.weight"), 1);
-    activation::relu(group_norm(y, weights, "norm")).flatten(2, 3)
-}
-
-/// A residual block. `[b, in, h·w]` → `[b, out, h'·w']`
-pub(crate) fn block(cnn: &Cnn, index: u32, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
-    let place = place(cnn, index);
-    let [b, c, _] = x.dims();
-    let image = x.reshape([b, c, place.height, place.width]);
-    let y = convolve(image.clone(), weights.get("conv1.weight"), place.stride);
-    let y = activation::relu(group_norm(y, weights, "norm1"));
-    let y = group_norm(convolve(y, weights.get("conv2.weight"), 1), weights, "norm2");
-    let short = match weights.find("project.weight") {
-        Some(project) => convolve(image, project, place.stride),
-        None => image,
-    };
-    activation::relu(y + short).flatten(2, 3)
-}
-
-/// Mean over the image, then a linear layer. `[b, c, h·w]` → `[b, classes]`
-pub(crate) fn logits(network: &Network, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
-    let [b, c, _] = x.dims();
-    mlp::linear(network, weights, x.mean_dim(2).reshape([b, 1, c])).flatten(0, 1)
 }
 
 fn convolve(x: Tensor<4>, weight: Tensor<4>, stride: usize) -> Tensor<4> {

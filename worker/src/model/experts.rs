@@ -5,8 +5,7 @@
 //! what is trained.
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
-use super::{Initial, Output, Spec, Weights};
-use crate::model::Network;
+use super::{Initial, Layers, Spec, Weights};
 use crate::ops::collective::copy_to;
 use crate::ops::{self, Arithmetic, Matrices};
 use crate::parallel::{Partners, Routes, tensor};
@@ -39,19 +38,19 @@ pub(crate) fn specs(
 /// flows back into the gates is a part of their gradient. In sequence mode it may stay one, as the gradients of all that
 /// these ranks hold whole are summed in the end; otherwise each needs all of it, for its own copy of the router.
 pub(crate) fn feed_forward(
-    network: &Network,
+    layers: &Layers,
     decoder: &Decoder,
     experts: &Experts,
     weights: &Weights<'_>,
     normed: Tensor<3>,
     residual: Tensor<3>,
-) -> Output {
-    let partners = &network.partners;
+) -> (Tensor<3>, Option<Tensor<1>>) {
+    let partners = &layers.partners;
     let per_token = experts.per_token as usize;
     let entered = tensor::enter(partners, normed.clone());
     let seen = if partners.sequence { entered.clone() } else { normed };
     let [b, t, _] = seen.dims();
-    let probabilities = probabilities(network, weights, seen);
+    let probabilities = probabilities(layers, weights, seen);
     let values: Vec<f32> = probabilities.to_data().try_to_vec().expect("the router computes in f32");
     let chosen = choose(&values, experts);
     let gates = gates(&probabilities, &chosen, per_token).unsqueeze();
@@ -65,16 +64,16 @@ pub(crate) fn feed_forward(
         activation: decoder.activation,
     };
     let rows = ops::dispatch(entered, &routes);
-    let rows = ops::feed(network.arithmetic, rows, matrices, routes.groups());
+    let rows = ops::feed(layers.arithmetic, rows, matrices, routes.groups());
     let partial = ops::combine(rows, gates, &routes, [b, t]);
     let y = tensor::leave(partners, partial, None, Some(residual));
-    Output::Activation(y, imbalance(&probabilities, &chosen, experts, partners, [b, t]))
+    (y, imbalance(&probabilities, &chosen, experts, partners, [b, t]))
 }
 
 /// The probability of every expert for every token, in f32 whatever the products are: near ties must not be decided by
 /// rounding. `[n, e]`
-fn probabilities(network: &Network, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
-    let arithmetic = Arithmetic { precision: Precision::F32, ..network.arithmetic };
+fn probabilities(layers: &Layers, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
+    let arithmetic = Arithmetic { precision: Precision::F32, ..layers.arithmetic };
     let router = vec![weights.factor("router.weight")];
     let scores: Tensor<2> = ops::project(arithmetic, seen, router, Vec::new(), None).flatten(0, 1);
     // Burn's softmax has other bits without autodiff, and what is computed again must choose as before.

@@ -1,28 +1,18 @@
 //! First values: a function of (seed, name, index), so that every layout starts from the same weights.
 
+use crate::network::Initial;
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{Region, Run};
 use rayon::prelude::*;
 
-/// How a parameter begins.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Initial {
-    /// Normal with mean 0 and this standard deviation.
-    Normal(f64),
-    /// All ones.
-    Ones,
-    /// All zeros.
-    Zeros,
-}
-
 /// The first values of a region of the parameter called `name`.
-pub(crate) fn values(initial: Initial, seed: u64, name: &str, region: &Region) -> Vec<f32> {
+pub(crate) fn values(initial: &Initial, seed: u64, name: &str, region: &Region) -> Vec<f32> {
     #[expect(clippy::cast_possible_truncation, reason = "it lies in memory")]
     let len = region.elements() as usize;
     match initial {
         Initial::Ones => vec![1.0; len],
         Initial::Zeros => vec![0.0; len],
-        Initial::Normal(deviation) => normal(mix(seed, hash(name)), deviation, region),
+        Initial::Normal(deviation) => normal(mix(seed, hash(name)), *deviation, region),
     }
 }
 
@@ -67,7 +57,7 @@ mod tests {
 
     #[test]
     fn values_are_normal_and_depend_on_seed_and_name() {
-        let draw = |seed, name| values(Initial::Normal(0.02), seed, name, &Region::whole(&[100_001]));
+        let draw = |seed, name| values(&Initial::Normal(0.02), seed, name, &Region::whole(&[100_001]));
         let x = draw(1, "a");
         let mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / x.len() as f64;
         let deviation = (x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / x.len() as f64).sqrt();
@@ -83,12 +73,12 @@ mod tests {
     #[test]
     fn a_part_begins_as_it_does_in_the_whole() {
         let shape = [130, 77];
-        let all = values(Initial::Normal(1.0), 3, "w", &Region::whole(&shape));
+        let all = values(&Initial::Normal(1.0), 3, "w", &Region::whole(&shape));
         for (rows, columns) in [(3..130, 0..77), (0..130, 5..38), (129..130, 76..77), (4..4, 0..77)] {
             let region = Region { shape: shape.to_vec(), sides: vec![rows, columns] };
             let runs = region.runs().flat_map(|run| run.global..run.global + run.length);
             let expected: Vec<_> = runs.map(|at| all[at as usize]).collect();
-            assert_eq!(values(Initial::Normal(1.0), 3, "w", &region), expected);
+            assert_eq!(values(&Initial::Normal(1.0), 3, "w", &region), expected);
         }
     }
 }

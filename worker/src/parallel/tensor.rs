@@ -6,7 +6,7 @@
 //! `protocol/src/split.rs`; nothing here knows a layer.
 
 use super::Partners;
-use crate::model::{Network, Weights};
+use crate::network::{Layers, Weights};
 use crate::ops::collective::{copy_to, gather_sequence, scatter_sequence, sum_from};
 use crate::ops::{self, Measured, Share};
 use crate::stage::Stage;
@@ -34,21 +34,21 @@ pub(crate) fn leave(
 }
 
 /// Layers of one input side by side, each cut by columns. `[b, t, w]` → `[b, t, sum of the columns held]`
-pub(crate) fn column(network: &Network, weights: &Weights<'_>, names: &[&str], x: Tensor<3>) -> Tensor<3> {
+pub(crate) fn column(layers: &Layers, weights: &Weights<'_>, names: &[&str], x: Tensor<3>) -> Tensor<3> {
     let matrices = names.iter().map(|name| weights.factor(&format!("{name}.weight"))).collect();
     let biases = names.iter().filter_map(|name| weights.find(&format!("{name}.bias"))).collect();
-    ops::project(network.arithmetic, enter(&network.partners, x), matrices, biases, None)
+    ops::project(layers.arithmetic, enter(&layers.partners, x), matrices, biases, None)
 }
 
 /// A layer cut by rows, plus the residual. `[b, t, rows held]` → `[b, t, w]`
 pub(crate) fn row(
-    network: &Network,
+    layers: &Layers,
     weights: &Weights<'_>,
     name: &str,
     x: Tensor<3>,
     residual: Tensor<3>,
 ) -> Tensor<3> {
-    let (arithmetic, partners) = (network.arithmetic, &network.partners);
+    let (arithmetic, partners) = (layers.arithmetic, &layers.partners);
     let matrix = vec![weights.factor(&format!("{name}.weight"))];
     let bias: Option<Tensor<1>> = weights.find(&format!("{name}.bias"));
     if partners.tensor.size() == 1 {
@@ -60,16 +60,16 @@ pub(crate) fn row(
 
 /// Mean cross-entropy of `logits: [n, classes held]`, of which this rank has its share of the classes.
 pub(crate) fn cross_entropy(
-    network: &Network,
+    layers: &Layers,
     logits: Tensor<2>,
     targets: &[u32],
     share: Share,
 ) -> (Tensor<1>, Measured) {
-    let peers = &network.partners.tensor;
+    let peers = &layers.partners.tensor;
     if peers.size() == 1 {
-        return ops::cross_entropy(network.arithmetic, logits, targets);
+        return ops::cross_entropy(layers.arithmetic, logits, targets);
     }
-    ops::cross_entropy_of_part(network.arithmetic, logits, targets, share, peers)
+    ops::cross_entropy_of_part(layers.arithmetic, logits, targets, share, peers)
 }
 
 /// The part of `places`, one for each token of a sequence, whose tokens this rank has outside of the cut layers.

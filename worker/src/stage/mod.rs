@@ -15,7 +15,8 @@ mod values;
 use crate::data::Batch;
 use crate::device;
 use crate::gradients::Gradients;
-use crate::model::{self, Network, Part, initial};
+use crate::model::initial;
+use crate::network::{self, Layers, Network, Part, Spec};
 use crate::ops::{Arithmetic, Later};
 use crate::parallel::{Partners, Shards};
 use burn::tensor::{Device, Tensor};
@@ -144,7 +145,9 @@ pub struct Holding<'a> {
 
 /// The part of a model that one rank holds.
 pub struct Stage {
-    network: Network,
+    network: Box<dyn Network>,
+    model: Model,
+    layers: Layers,
     device: Device,
     recompute: Recompute,
     recompute_every: u32,
@@ -200,16 +203,14 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, StageError> {
         let Holding { model, chunks, seed, arrangement, rank, partners } = holding;
-        if matches!(model, Model::Command(_)) {
-            return Err(StageError::Foreign);
-        }
+        let network = network::of(model).ok_or(StageError::Foreign)?;
         for Range { start, end } in chunks.iter().cloned() {
-            if start > end || end > model.blocks() {
-                return Err(StageError::Blocks { start, end, found: model.blocks() });
+            if start > end || end > network.blocks() {
+                return Err(StageError::Blocks { start, end, found: network.blocks() });
             }
         }
         let device = device.clone().inner();
-        let parts = chunks.iter().map(|blocks| model::parts(model, blocks.clone())).collect();
+        let parts = chunks.iter().map(|blocks| parts(&*network, blocks.clone())).collect();
         let Assembled { units, chunks, parameters, initials } =
             assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
         let shards = Arc::new(Shards::of(arrangement, *rank, &parameters));
@@ -217,9 +218,11 @@ impl Stage {
         let shelf = is_shelved.then(|| Shelf::new(&shards, partners, &units));
         let host = device::is_host(&device);
         let gradients = Gradients::new(&parameters, Arc::clone(&shards), arrangement.zero, &device);
-        let network = Network::new(model, arithmetic, partners.clone());
+        let layers = Layers::new(arithmetic, partners.clone(), device.clone());
         let mut stage = Self {
             network,
+            model: (*model).clone(),
+            layers,
             recompute: arrangement.recompute,
             recompute_every: arrangement.recompute_every,
             units,
@@ -238,7 +241,7 @@ impl Stage {
         };
         for (index, initial) in initials.into_iter().enumerate() {
             let Parameter { name, region, .. } = &stage.parameters[index];
-            stage.set_values(index, initial::values(initial, *seed, name, region));
+            stage.set_values(index, initial::values(&initial, *seed, name, region));
         }
         Ok(stage)
     }
@@ -255,7 +258,7 @@ impl Stage {
 
     /// The model this is a part of.
     pub fn model(&self) -> &Model {
-        &self.network.model
+        &self.model
     }
 
     /// Number of parts; [`Parameter::unit`] counts them from 0.
@@ -276,9 +279,9 @@ impl Stage {
     /// The parameter that a tied head shares with the embedding, when this stage holds only one of the two:
     /// its gradient must be summed over the first and the last stage.
     pub fn tied_across_stages(&self) -> Option<usize> {
-        let Model::Decoder(decoder) = &self.network.model else { return None };
+        let Model::Decoder(decoder) = &self.model else { return None };
         let has = |part| self.units.iter().any(|unit| unit.part == part);
-        if !decoder.tied || has(Part::Embedding) == has(Part::Head) {
+        if !decoder.tied || has(Part::First) == has(Part::Head) {
             return None;
         }
         self.parameters.iter().position(|parameter| parameter.name == "embedding.weight")
@@ -302,7 +305,7 @@ impl Stage {
     /// Whether a forward through chunk `chunk` reads samples: at the beginning of the model, or targets at its end.
     pub fn reads_samples(&self, chunk: u32) -> bool {
         let blocks = &self.blocks[chunk as usize];
-        blocks.start == 0 || blocks.end == self.network.model.blocks()
+        blocks.start == 0 || blocks.end == self.model.blocks()
     }
 
     /// Shape of the activation that chunk `chunk` reads from the chunk before, or of the gradient it reads from the
@@ -313,10 +316,10 @@ impl Stage {
             Toward::Previous => blocks.start,
             Toward::Next => blocks.end,
         };
-        let Partners { tensor, context, sequence, .. } = &self.network.partners;
+        let Partners { tensor, context, sequence, .. } = &self.layers.partners;
         let parts = context.size() as usize * if *sequence { tensor.size() as usize } else { 1 };
         #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
-        let [rows, width] = self.network.model.activation_at(boundary).map(|side| side as usize);
+        let [rows, width] = self.model.activation_at(boundary).map(|side| side as usize);
         [samples, rows / parts, width]
     }
 
@@ -324,6 +327,14 @@ impl Stage {
     pub fn gradients(&mut self) -> &mut Gradients {
         &mut self.gradients
     }
+}
+
+/// The parts of `blocks` with their parameters, first to last.
+fn parts(network: &dyn Network, blocks: Range<u32>) -> Vec<(Part, Vec<Spec>)> {
+    let first = (blocks.start == 0).then_some(Part::First);
+    let last = (blocks.end == network.blocks()).then_some(Part::Head);
+    let parts = first.into_iter().chain(blocks.map(Part::Block)).chain(last);
+    parts.map(|part| (part, network.parameters(part))).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Which parameters a stage has, and which part uses which.
 
-use crate::model::{Part, Spec, initial::Initial};
+use crate::network::{Initial, Part, Spec};
 use dtrain_protocol::{Coord, Layout, Region, split};
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ pub(super) fn assemble(chunks: Vec<Vec<(Part, Vec<Spec>)>>, layout: &Layout, coo
         Assembled { units: Vec::new(), chunks: Vec::new(), parameters: Vec::new(), initials: Vec::new() };
     for parts in chunks {
         let begin = all.units.len();
-        let is_fed = !matches!(parts.first(), Some((Part::Embedding, _)));
+        let is_fed = !matches!(parts.first(), Some((Part::First, _)));
         let mut place = 0;
         for (part, specs) in parts {
             let input_tracked = is_fed || !all.parameters.is_empty();
@@ -80,7 +80,7 @@ impl Assembled {
             shape,
             region,
         });
-        self.initials.push(spec.initial);
+        self.initials.push(spec.initial.clone());
         self.parameters.len() - 1
     }
 }

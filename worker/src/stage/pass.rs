@@ -4,11 +4,19 @@ use super::parameters::Unit;
 use super::{Flow, Samples, Stage};
 use crate::data::Batch;
 use crate::gradients::Gradients;
-use crate::model::{Output, Part, Weights};
+use crate::network::{Part, Weights};
 use crate::ops::{self, Later, LossFigures, Measured};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
 use dtrain_recipes::Recompute;
+
+/// What a part gives.
+pub(super) enum Output {
+    /// The next activation, and what adds to the mean loss beside the cross-entropy: a tensor of one element.
+    Activation(Tensor<3>, Option<Tensor<1>>),
+    /// The mean loss as a tensor of one element, and figures for people.
+    Loss(Tensor<1>, Measured),
+}
 
 /// What backward needs of one part for one micro-batch.
 pub(super) enum Kept {
@@ -140,7 +148,7 @@ impl Stage {
         let scalar = match output {
             Output::Loss(loss, _) => Some(loss * weight),
             Output::Activation(output, penalty) => {
-                let scalar = upstream.take().map(|d| ops::inject(self.network.arithmetic, output, d));
+                let scalar = upstream.take().map(|d| ops::inject(self.layers.arithmetic, output, d));
                 match (scalar, penalty) {
                     (Some(scalar), Some(penalty)) => Some(scalar + penalty * weight),
                     (scalar, _) => scalar,
@@ -207,7 +215,7 @@ impl Stage {
             }
         }
         let last = flow.expect("a decoder has an embedding").narrow(1, tokens.len() - 1, 1);
-        let logits = self.network.logits(&self.weights(head, None), last);
+        let logits = self.network.scores(&self.layers, &self.weights(head, None), last);
         logits.into_data().try_to_vec().expect("logits are f32")
     }
 
@@ -221,7 +229,7 @@ impl Stage {
         };
         let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
         match unit.part {
-            Part::Embedding => self.shelf.is_some(),
+            Part::First => self.shelf.is_some(),
             Part::Block(_) => blocks && is_turn(unit.place),
             Part::Head => false,
         }
@@ -261,12 +269,17 @@ impl Stage {
         x: Option<Tensor<3>>,
         samples: &Samples<'_>,
     ) -> Output {
+        let Self { network, layers, .. } = self;
         let activation = || x.expect("this part reads the activation of the part before it");
         match unit.part {
-            Part::Embedding => Output::Activation(self.network.embed(weights, samples, &self.device), None),
-            Part::Block(index) => self.network.block(index, weights, activation()),
+            Part::First => Output::Activation(network.first(layers, weights, samples), None),
+            Part::Block(index) => {
+                let (output, penalty) = network.block(layers, index, weights, activation());
+                Output::Activation(output, penalty)
+            }
             Part::Head => {
-                let (loss, figures) = self.network.loss(weights, activation(), samples.targets());
+                let scores = network.scores(layers, weights, activation());
+                let (loss, figures) = network.loss(layers, weights, scores, samples.targets());
                 Output::Loss(loss, figures)
             }
         }

@@ -1,7 +1,7 @@
 //! Gradients of a whole model, however they are computed.
 
+use super::super::pass::Output;
 use super::*;
-use crate::model::Output;
 
 /// One graph over all parts, without any injected gradient: the loss with what blocks add to it, and its figures.
 fn one_graph(stage: &Stage, leaves: &[Tensor<1>], samples: &Samples<'_>) -> (Tensor<1>, LossFigures) {

@@ -13,7 +13,8 @@ const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, 
 /// A checkpoint of all parameters of `model`, in one file.
 fn manifest(model: &Model) -> Manifest {
     let mut tensors: Vec<Tensor> = Vec::new();
-    let specs = model::parts(model, 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
+    let specs =
+        parts(&*network::of(model).unwrap(), 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
     for spec in specs {
         if tensors.iter().any(|tensor| tensor.name == spec.name) {
             continue;
@@ -78,7 +79,7 @@ proptest! {
             (name.clone(), *kind, reading.slice)
         }).collect();
 
-        let parts = chunks.iter().map(|chunk| model::parts(&model, chunk.clone())).collect();
+        let parts = chunks.iter().map(|chunk| parts(&*network::of(&model).unwrap(), chunk.clone())).collect();
         let parameters = assemble(parts, &layout, layout.coord(rank)).parameters;
         let shards = Shards::of(&arrangement, rank, &parameters);
         let mut held = Vec::new();

@@ -1,0 +1,114 @@
+//! How the parts of a network compute: the arithmetic, and the layers that know which ranks share their work.
+
+use super::Weights;
+use crate::ops::{self, Arithmetic, Factor, Heads, Measured, Rotary, Share};
+use crate::parallel::{Partners, context, tensor};
+use crate::stage::Samples;
+use burn::tensor::{Device, Tensor, TensorData};
+use std::sync::OnceLock;
+
+/// What all passes through the parts of a stage have in common.
+///
+/// A layer that is *entered* or *left* by activations of all ranks does so here: so a network reads as if one rank
+/// computed all of it.
+pub struct Layers {
+    pub(crate) arithmetic: Arithmetic,
+    /// The ranks that compute the same passes.
+    pub(crate) partners: Partners,
+    device: Device,
+    rotary: OnceLock<Rotary>,
+}
+
+/// Where rotary positions turn heads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Angles {
+    /// Tokens of a whole sequence.
+    pub(crate) context: usize,
+    /// Base of the angles.
+    pub(crate) base: u64,
+}
+
+impl Layers {
+    pub(crate) fn new(arithmetic: Arithmetic, partners: Partners, device: Device) -> Self {
+        Self { arithmetic, partners, device, rotary: OnceLock::new() }
+    }
+
+    /// The device on which activations lie.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Rows as they are; panics when samples are tokens. `[samples, 1, width]`
+    pub(crate) fn rows(&self, samples: &Samples<'_>) -> Tensor<3> {
+        let Samples::Rows { values, samples, width, .. } = samples else {
+            panic!("this model trains on rows, not on tokens");
+        };
+        Tensor::from_data(TensorData::new(values.to_vec(), [*samples, 1, *width]), &self.device)
+    }
+
+    /// Rows of a table that may be cut by rows, of which this rank holds `share`. `[samples, length, width]`
+    pub(crate) fn look_up(
+        &self,
+        table: Tensor<2>,
+        share: Share,
+        tokens: &[u32],
+        sizes: [usize; 2],
+    ) -> Tensor<3> {
+        tensor::leave(&self.partners, ops::embed(self.arithmetic, table, share, tokens, sizes), None, None)
+    }
+
+    /// Adds to the tokens that this rank has of each sequence, `held` long, the rows of `table` at their positions.
+    pub(crate) fn add_positions(&self, x: Tensor<3>, table: Tensor<2>, held: usize) -> Tensor<3> {
+        let places = self.positions(held * self.partners.context.size() as usize);
+        ops::add_positions(self.arithmetic, x, table, tensor::part_of(&self.partners, &places))
+    }
+
+    /// Positions, in sequences of `length`, of the tokens that this rank has.
+    fn positions(&self, length: usize) -> Vec<usize> {
+        context::pieces(length, &self.partners.context).into_iter().flatten().collect()
+    }
+
+    /// Turns queries and keys by their positions. `[b, t, (query + 2·key)·width]`
+    pub(crate) fn rotary(&self, packed: Tensor<3>, heads: Heads, angles: Angles) -> Tensor<3> {
+        let Angles { context, base } = angles;
+        let made = || Rotary::new(self.positions(context).into_iter(), heads.width, base);
+        ops::rotary(self.arithmetic, packed, heads, self.rotary.get_or_init(made))
+    }
+
+    /// Causal attention over whole sequences. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
+    pub(crate) fn attention(&self, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+        context::attention(self.arithmetic, packed, heads, &self.partners.context)
+    }
+
+    /// Layers of one input side by side, whose weights may be cut by columns. `[b, t, w]` → `[b, t, columns held]`
+    pub(crate) fn column(&self, weights: &Weights<'_>, names: &[&str], x: Tensor<3>) -> Tensor<3> {
+        tensor::column(self, weights, names, x)
+    }
+
+    /// A layer whose weight may be cut by rows, plus the residual. `[b, t, rows held]` → `[b, t, w]`
+    pub(crate) fn row(
+        &self,
+        weights: &Weights<'_>,
+        name: &str,
+        x: Tensor<3>,
+        residual: Tensor<3>,
+    ) -> Tensor<3> {
+        tensor::row(self, weights, name, x, residual)
+    }
+
+    /// Scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
+    pub(crate) fn classify(&self, weight: Factor, x: Tensor<3>) -> Tensor<2> {
+        let x = tensor::enter(&self.partners, x);
+        ops::project(self.arithmetic, x, vec![weight], Vec::new(), None).flatten(0, 1)
+    }
+
+    /// Mean cross-entropy of scores of which this rank has its `share`.
+    pub(crate) fn cross_entropy(
+        &self,
+        scores: Tensor<2>,
+        targets: &[u32],
+        share: Share,
+    ) -> (Tensor<1>, Measured) {
+        tensor::cross_entropy(self, scores, targets, share)
+    }
+}

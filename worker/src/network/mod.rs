@@ -1,0 +1,66 @@
+//! What a model is to the worker: its parts, their parameters, and a forward for each part.
+//!
+//! A network knows shapes and names. It knows no rank and no axis, no micro-batch and no gradient: [`crate::stage`] runs
+//! the parts, and [`Layers`] has the layers whose matrices may be cut among ranks. Those of dtrain are in `model/`.
+
+mod layers;
+mod spec;
+mod weights;
+
+pub(crate) use layers::Angles;
+pub use layers::Layers;
+pub use spec::{Initial, Part, Spec};
+pub use weights::Weights;
+
+use crate::ops::{self, Measured};
+use crate::stage::Samples;
+use burn::tensor::Tensor;
+use dtrain_recipes::Model;
+
+/// A model: its parts are the first, equal blocks, and the head.
+pub trait Network: Send {
+    /// Number of blocks.
+    fn blocks(&self) -> u32;
+
+    /// The parameters of a part, with how they begin. A name of the first part that the head declares too is the same
+    /// parameter.
+    fn parameters(&self, part: Part) -> Vec<Spec>;
+
+    /// The first activation. `[samples, rows, width]`
+    fn first(&self, layers: &Layers, weights: &Weights<'_>, samples: &Samples<'_>) -> Tensor<3>;
+
+    /// The activation after block `index`, and what the block adds to the mean loss: a tensor of one element.
+    fn block(
+        &self,
+        layers: &Layers,
+        index: u32,
+        weights: &Weights<'_>,
+        x: Tensor<3>,
+    ) -> (Tensor<3>, Option<Tensor<1>>);
+
+    /// Scores before the softmax, one row for each prediction; of classes that are cut among ranks those of this rank.
+    /// `[predictions, classes]`
+    fn scores(&self, layers: &Layers, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2>;
+
+    /// The mean loss of what [`Network::scores`] gave, and its figures: cross-entropy unless a network has another.
+    fn loss(
+        &self,
+        layers: &Layers,
+        weights: &Weights<'_>,
+        scores: Tensor<2>,
+        targets: &[u32],
+    ) -> (Tensor<1>, Measured) {
+        let _ = weights;
+        ops::cross_entropy(layers.arithmetic, scores, targets)
+    }
+}
+
+/// The network of a model; `None` of a foreign command.
+pub(crate) fn of(model: &Model) -> Option<Box<dyn Network>> {
+    match model {
+        Model::Decoder(decoder) => Some(Box::new(decoder.clone())),
+        Model::Mlp(mlp) => Some(Box::new(mlp.clone())),
+        Model::Cnn(cnn) => Some(Box::new(cnn.clone())),
+        Model::Command(_) => None,
+    }
+}

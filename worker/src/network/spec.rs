@@ -1,0 +1,49 @@
+//! What a network declares.
+
+/// A part of a network that is one autodiff graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// From samples to the first activation.
+    First,
+    /// One of the blocks.
+    Block(u32),
+    /// From the last activation to the scores.
+    Head,
+}
+
+/// How a parameter begins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Initial {
+    /// Normal with mean 0 and this standard deviation, drawn from the seed, the name and the place.
+    Normal(f64),
+    /// All ones.
+    Ones,
+    /// All zeros.
+    Zeros,
+}
+
+/// A parameter as its network declares it.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Global name, such as `blocks.3.ffn.up.weight`. How it is cut among tensor- and expert-parallel ranks is looked up
+    /// by its end in [`dtrain_protocol::split`].
+    pub(crate) name: String,
+    /// Length of the prefix that only tells the part, such as `blocks.3.`.
+    prefix: usize,
+    /// Dimensions.
+    pub(crate) shape: Vec<usize>,
+    /// How it begins.
+    pub(crate) initial: Initial,
+}
+
+impl Spec {
+    /// A parameter called `prefix` and `short`, the name inside its part.
+    pub(crate) fn new(prefix: &str, short: &str, shape: &[usize], initial: Initial) -> Self {
+        Self { name: format!("{prefix}{short}"), prefix: prefix.len(), shape: shape.to_vec(), initial }
+    }
+
+    /// The name inside its part, such as `ffn.up.weight`.
+    pub fn short(&self) -> &str {
+        &self.name[self.prefix..]
+    }
+}
