@@ -8,7 +8,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::holders::checkpoint_here;
 use crate::load::{Loaded, layered};
 use crate::trials::ledger;
-use crate::{job, rates, trials};
+use crate::{job, networks, rates, trials};
 use dtrain_planner::Plan;
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
 use dtrain_protocol::{Inputs, StepId, TrialId};
@@ -98,7 +98,8 @@ impl Origin {
         let folder = self.plan.data_root.clone();
         let checking = CheckContext { folder: folder.clone(), name: self.plan.recipe.name.clone() };
         let document = layered(Document::of_settings(&name, &before)?, &args.layers)?;
-        let checked = check(&document, &checking)?;
+        let mut checked = check(&document, &checking)?;
+        networks::describe(&mut checked)?;
         let changes = changes(&before, &checked.settings());
         let tokenizer = self.tokenizer();
         let project = folder.clone();

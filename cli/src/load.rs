@@ -3,6 +3,7 @@
 use crate::args::LayerArgs;
 use crate::context::settings_file;
 use crate::failure::{Exit, Failure};
+use crate::networks;
 use crate::packages::{failure, store, trust};
 use crate::settings::{Layers, assignment, environment};
 use dtrain_recipes::{
@@ -49,7 +50,8 @@ pub(crate) fn describe(name: &str, layers: &LayerArgs, extra: &[(&str, String)])
     };
     let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
     let document = lay(&source, &project, layers, extra)?;
-    let checked = check(&document, &checking)?;
+    let mut checked = check(&document, &checking)?;
+    networks::describe(&mut checked)?;
     let folder = package_of_command(&checked).unwrap_or(folder);
     Ok(Loaded { name: name.to_owned(), checked, folder, project, tokenizer: None })
 }

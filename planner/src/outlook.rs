@@ -271,6 +271,7 @@ fn decoder(model: &Model) -> Result<&Decoder, OutlookError> {
         Model::Decoder(decoder) => Ok(decoder),
         Model::Mlp(_) => Err(OutlookError::NoDecoder { kind: "mlp" }),
         Model::Cnn(_) => Err(OutlookError::NoDecoder { kind: "cnn" }),
+        Model::Own(_) => Err(OutlookError::NoDecoder { kind: "own" }),
         Model::Command(_) => Err(OutlookError::NoDecoder { kind: "command" }),
     }
 }

@@ -195,3 +195,18 @@ pub(crate) fn rates(cores: u32) -> Rates {
         by_ranks: by_ranks.collect(),
     }
 }
+
+/// A language model that is not dtrain's: two blocks over 16 tokens of 100.
+pub(crate) fn own() -> Own {
+    let block = PartOutline { parameters: vec![vec![64, 128], vec![128], vec![128, 64]], output: [16, 64] };
+    Own {
+        network: "mine".into(),
+        with: BTreeMap::new(),
+        reads: Reads::Tokens { context: 16, vocab: 100 },
+        outline: Outline {
+            first: PartOutline { parameters: vec![vec![100, 64]], output: [16, 64] },
+            blocks: vec![block.clone(), block],
+            head: PartOutline { parameters: vec![vec![64, 100]], output: [16, 100] },
+        },
+    }
+}

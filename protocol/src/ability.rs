@@ -95,10 +95,13 @@ pub fn refusal(arrangement: &Arrangement, model: &Model) -> Option<Refusal> {
         .or_else(|| recomputes_in_vain(arrangement, model).map(Refusal::of))
         .or_else(|| cannot_shard(arrangement))
         .or_else(|| cannot_approximate(arrangement))
-        .or_else(|| cannot_multiply(arrangement).map(Refusal::of))
+        .or_else(|| cannot_multiply(arrangement, model).map(Refusal::of))
 }
 
-fn cannot_multiply(arrangement: &Arrangement) -> Option<&'static str> {
+fn cannot_multiply(arrangement: &Arrangement, model: &Model) -> Option<&'static str> {
+    if matches!(model, Model::Own(_)) && arrangement.precision != Precision::F32 {
+        return Some("a network of your own computes in f32 (train.precision = \"f32\")");
+    }
     match (arrangement.precision, arrangement.device) {
         (Precision::Bf16, DeviceKind::Cpu) => {
             Some("bf16 on a CPU is slower than f32 here and is not offered")
@@ -200,6 +203,9 @@ fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'stat
         (Model::Mlp(_) | Model::Cnn(_) | Model::Command(_), _) => {
             Some("selective recompute drops attention scores, and this model has no attention")
         }
+        (Model::Own(_), _) => Some(
+            "selective recompute drops attention scores, which dtrain cannot tell in a network of your own",
+        ),
         (Model::Decoder(_), DeviceKind::Cpu) if arrangement.precision == Precision::F32 => {
             Some("on a CPU in f32, attention scores are never kept (selective recompute saves nothing)")
         }
@@ -258,10 +264,15 @@ fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
     match (axis, model) {
         (Axis::Data | Axis::Pipeline, _)
         | (Axis::Tensor | Axis::Context, Model::Decoder(_) | Model::Command(_)) => None,
+        (Axis::Tensor, Model::Own(_)) => Some(
+            "tensor parallelism needs declared cuts, and the parameters of a network of your own have none",
+        ),
         (Axis::Tensor, Model::Mlp(_) | Model::Cnn(_)) => Some("tensor parallelism needs a decoder"),
-        (Axis::Context, Model::Mlp(_) | Model::Cnn(_)) => Some("context parallelism needs a decoder"),
+        (Axis::Context, Model::Mlp(_) | Model::Cnn(_) | Model::Own(_)) => {
+            Some("context parallelism needs a decoder")
+        }
         (Axis::Expert, Model::Decoder(Decoder { experts: Some(_), .. }) | Model::Command(_)) => None,
-        (Axis::Expert, Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_)) => {
+        (Axis::Expert, Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_)) => {
             Some("expert parallelism needs a model with experts")
         }
     }

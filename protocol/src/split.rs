@@ -50,8 +50,15 @@ const TABLE: &[(&str, Cuts)] = &[
     ("head.weight", COLUMN),
 ];
 
-/// How the parameter called `name` (such as `blocks.3.ffn.up.weight`) is cut.
+/// What begins the names of parameters of networks that are not dtrain's.
+const OWN: &str = "own.";
+
+/// How the parameter called `name` (such as `blocks.3.ffn.up.weight`) is cut. Parameters of networks that are not dtrain's
+/// are not, whatever their names end in.
 pub fn cuts(name: &str) -> Cuts {
+    if name.starts_with(OWN) {
+        return &[];
+    }
     let ends_in = |suffix: &str| {
         name.strip_suffix(suffix).is_some_and(|before| before.is_empty() || before.ends_with('.'))
     };
@@ -177,6 +184,7 @@ mod tests {
         assert_eq!(cuts("embedding.weight"), VOCABULARY);
         assert!(cuts("blocks.0.ffn_norm.weight").is_empty());
         assert!(cuts("old_head.weight").is_empty(), "the end of another word is no match");
+        assert!(cuts("own.blocks.0.ffn.up.weight").is_empty(), "it is another network's");
         assert!(is_cut("blocks.1.experts.up.weight", Axis::Expert) && !is_cut("head.weight", Axis::Expert));
     }
 

@@ -15,14 +15,21 @@ pub enum Kind {
     Mlp,
     /// A residual convolutional network.
     Cnn,
+    /// A network that is not dtrain's.
+    Own,
     /// A foreign script.
     Command,
 }
 
 impl Kind {
     /// All kinds, as `model.kind` spells them.
-    pub const NAMES: [(&'static str, Self); 4] =
-        [("decoder", Self::Decoder), ("mlp", Self::Mlp), ("cnn", Self::Cnn), ("command", Self::Command)];
+    pub const NAMES: [(&'static str, Self); 5] = [
+        ("decoder", Self::Decoder),
+        ("mlp", Self::Mlp),
+        ("cnn", Self::Cnn),
+        ("own", Self::Own),
+        ("command", Self::Command),
+    ];
 
     /// As `model.kind` spells it.
     pub fn name(self) -> &'static str {
@@ -30,6 +37,7 @@ impl Kind {
             Self::Decoder => "decoder",
             Self::Mlp => "mlp",
             Self::Cnn => "cnn",
+            Self::Own => "own",
             Self::Command => "command",
         }
     }
@@ -61,13 +69,17 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-const ANY: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Command];
-const OURS: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn];
+const ANY: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Own, Kind::Command];
+const OURS: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Own];
 const DECODER: &[Kind] = &[Kind::Decoder];
 const MLP: &[Kind] = &[Kind::Mlp];
 const CNN: &[Kind] = &[Kind::Cnn];
+const OWN: &[Kind] = &[Kind::Own];
 /// Kinds that tell classes apart.
 const CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn];
+/// Kinds that may read classes, and those that may read text.
+const OF_CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn, Kind::Own];
+const OF_TEXT: &[Kind] = &[Kind::Decoder, Kind::Own];
 const COMMAND: &[Kind] = &[Kind::Command];
 
 use Need::{Default, Optional, Required};
@@ -98,7 +110,7 @@ pub const KEYS: &[Key] = keys![
     "extends", Shape::Text, Optional("nothing is extended"), ANY,
         "Recipe that this one extends: `library/NAME`, a relative path, or `PACKAGE/RECIPE` from git";
 
-    "model.kind", OneOf(&["decoder", "mlp", "cnn", "command"]), Required, ANY, "Kind of model";
+    "model.kind", OneOf(&["decoder", "mlp", "cnn", "own", "command"]), Required, ANY, "Kind of model";
     "model.family", OneOf(&["gpt2", "llama"]), Default("\"gpt2\""), DECODER,
         "Preset of positions, norm, activation, tied, bias and ffn";
     "model.layers", Whole(1, 16_384), Required, DECODER, "Number of blocks";
@@ -161,6 +173,18 @@ pub const KEYS: &[Key] = keys![
     "model.stages", Shape::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
     "model.blocks", Whole(1, 4096), Default("2"), CNN, "Residual blocks in each stage";
     "model.classes", Whole(2, 1_048_576), Required, CLASSES, "Number of classes";
+    "model.network", Shape::Name, Required, OWN,
+        "Network of your own, under the name by which your program registered it";
+    "model.with", Shape::Settings, Optional("none"), OWN,
+        "Settings for the function that builds your network, under names of your own";
+    "model.context", Whole(1, 16_777_216), Optional("the network reads rows"), OWN,
+        "Sequence length in tokens, where the network reads tokens";
+    "model.vocab", Whole(2, 16_777_216), Default("with context: that of the tokenizer; required for token shards"), OWN,
+        "Vocabulary size, where the network reads tokens";
+    "model.inputs", Whole(1, 1_048_576), Optional("the network reads tokens"), OWN,
+        "Input columns, where the network reads rows";
+    "model.classes", Whole(2, 1_048_576), Optional("the network reads tokens"), OWN,
+        "Number of classes, where the network reads rows";
     "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; `{params.lr}` stands for the value of a key, and no shell is involved";
     "model.env", Shape::Environment, Optional("none"), COMMAND,
         "Further environment variables of the program, with placeholders as in argv";
@@ -178,12 +202,12 @@ pub const KEYS: &[Key] = keys![
     "data.format", OneOf(&["text", "tokens", "idx", "csv"]),
         Default("by the first training file: .bin tokens, .csv csv, -ubyte or .idx idx, otherwise text"), OURS,
         "How files are read";
-    "data.tokenizer", Shape::Tokenizer, Default("\"bytes\""), DECODER, "How text becomes tokens";
-    "data.labels", Shape::Files, Optional("required for idx"), CLASSES,
+    "data.tokenizer", Shape::Tokenizer, Default("\"bytes\""), OF_TEXT, "How text becomes tokens";
+    "data.labels", Shape::Files, Optional("required for idx"), OF_CLASSES,
         "Label files, one for each file of train";
-    "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), CLASSES,
+    "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), OF_CLASSES,
         "Label files, one for each file of valid";
-    "data.target", Shape::Text, Optional("required for csv"), CLASSES, "Name of the column with the class";
+    "data.target", Shape::Text, Optional("required for csv"), OF_CLASSES, "Name of the column with the class";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
     "objective.metric", Shape::Metric, Default("\"valid.loss\""), ANY,

@@ -1,6 +1,7 @@
 //! Models, described by their numbers.
 
 use crate::decoder::Decoder;
+use crate::own::{Own, Reads};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -14,6 +15,8 @@ pub enum Model {
     Mlp(Mlp),
     /// A residual convolutional network over images.
     Cnn(Cnn),
+    /// A network that is not dtrain's, which the program registered.
+    Own(Own),
     /// A foreign script that trains by itself; dtrain places and watches it.
     Command(Command),
 }
@@ -131,14 +134,16 @@ impl Model {
             Self::Decoder(d) => d.parameters(),
             Self::Mlp(m) => m.widths().windows(2).map(|w| (u64::from(w[0]) + 1) * u64::from(w[1])).sum(),
             Self::Cnn(c) => c.parameters(),
+            Self::Own(own) => own.parameters(),
             Self::Command(_) => 0,
         }
     }
 
-    /// Tokens of one sample: the context of a decoder, otherwise one.
+    /// Tokens of one sample: the context where samples are sequences, otherwise one.
     pub fn sample_tokens(&self) -> u64 {
         match self {
             Self::Decoder(d) => u64::from(d.context),
+            Self::Own(own) => own.reads.context().unwrap_or(1).into(),
             Self::Mlp(_) | Self::Cnn(_) | Self::Command(_) => 1,
         }
     }
@@ -155,6 +160,7 @@ impl Model {
                 let pixels = u64::from(halved(c.height)) * u64::from(halved(c.width));
                 [c.stages[stage as usize].into(), pixels]
             }
+            Self::Own(own) => own.activation_at(boundary),
             Self::Command(_) => [0, 0],
         }
     }
@@ -167,8 +173,27 @@ impl Model {
             Self::Mlp(m) => m.hidden.len() as u32,
             #[expect(clippy::cast_possible_truncation, reason = "a list in a recipe is short")]
             Self::Cnn(c) => c.stages.len() as u32 * c.blocks,
+            #[expect(clippy::cast_possible_truncation, reason = "each block was built")]
+            Self::Own(own) => own.outline.blocks.len() as u32,
             Self::Command(_) => 0,
         }
+    }
+
+    /// What its samples are; `None` for a foreign command, which reads its own.
+    pub fn reads(&self) -> Option<Reads> {
+        let rows = |inputs, classes| Some(Reads::Rows { inputs, classes });
+        match self {
+            Self::Decoder(d) => Some(Reads::Tokens { context: d.context, vocab: d.vocab }),
+            Self::Mlp(m) => rows(m.inputs, m.classes),
+            Self::Cnn(c) => rows(c.channels * c.height * c.width, c.classes),
+            Self::Own(own) => Some(own.reads),
+            Self::Command(_) => None,
+        }
+    }
+
+    /// Whether its samples are sequences of tokens.
+    pub fn reads_tokens(&self) -> bool {
+        matches!(self.reads(), Some(Reads::Tokens { .. }))
     }
 }
 

@@ -95,6 +95,9 @@ fn shape(shape_of: Shape) -> Value {
             json!({ "type": "object", "additionalProperties": { "type": ["string", "integer", "boolean"] } })
         }
         Shape::Params => json!({ "type": "object", "additionalProperties": param() }),
+        Shape::Settings => {
+            json!({ "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } })
+        }
         Shape::Variables => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" }, "minItems": 1 })
         }

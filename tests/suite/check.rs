@@ -93,3 +93,11 @@ fn check_refuses_cuda_where_there_is_none() {
     let cuda = "launcher = \"local\"\ndevices = \"cuda\"";
     refuses("launcher = \"local\"", cuda, 19, "has no CUDA device");
 }
+
+#[test]
+fn check_refuses_a_network_that_another_program_has() {
+    let model = "kind = \"decoder\"\nlayers = 1\nhidden = 16\nheads = 2\n";
+    let own = "kind = \"own\"\nnetwork = \"mine\"\n";
+    refuses(model, own, 3, "this program has no network \"mine\"; it has none of its own");
+    refuses(model, own, 3, "dtrain::Program::new().network(NAME, build)");
+}

@@ -26,5 +26,7 @@ mod loss_scale;
 mod memory;
 mod watch;
 
+/// The library that networks are made of; see [`network`].
+pub use burn;
 pub use entry::{probe, run, sample};
 pub use watch::Tempo;

@@ -6,7 +6,7 @@ use crate::failure::{Exit, Outcome, ProblemJson};
 use crate::load::load;
 use crate::output::word;
 use crate::precheck;
-use crate::render::number::whole;
+use crate::render::number::{counted, whole};
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
@@ -46,6 +46,9 @@ pub(crate) fn summary(recipe: &Recipe) -> String {
         Model::Decoder(decoder) => format!("decoder, {} layers of {}", decoder.layers, decoder.hidden),
         Model::Mlp(mlp) => format!("mlp, widths {:?}", mlp.widths()),
         Model::Cnn(cnn) => format!("residual network, stages {:?}", cnn.stages),
+        Model::Own(own) => {
+            format!("network {:?}, {}", own.network, counted(recipe.model.blocks().into(), "block"))
+        }
         Model::Command(command) => return format!("command {}", command.argv.join(" ")),
     };
     format!("{kind}, {} parameters", whole(recipe.model.parameters()))

@@ -43,6 +43,13 @@ pub fn explain(plan: &Plan, depth: Depth) -> String {
         return foreign(plan, command);
     }
     headline(&mut text, plan);
+    if let Model::Own(_) = plan.recipe.model {
+        row(
+            &mut text,
+            "estimated",
+            "the memory of activations, from the shapes of what the network's parts give",
+        );
+    }
     if best.estimate.is_none() {
         row(&mut text, "step", "estimated from data sheets when it was planned; nothing was measured");
         return text;
@@ -93,10 +100,11 @@ fn headline(text: &mut String, plan: &Plan) {
 /// What is trained, and where.
 pub fn subject(plan: &Plan) -> String {
     let parameters = count(plan.recipe.model.parameters());
-    let kind = match plan.recipe.model {
+    let kind = match &plan.recipe.model {
         Model::Decoder(_) => "decoder",
         Model::Mlp(_) => "perceptron",
         Model::Cnn(_) => "residual network",
+        Model::Own(own) => &format!("network `{}`", own.network),
         Model::Command(_) => "command",
     };
     format!("a {kind} of {parameters} parameters on {}", host(plan))

@@ -199,7 +199,7 @@ impl Plan {
         let samples = self.train_samples.filter(|samples| *samples > 0)?;
         let passes = ratio(steps * self.batch.value, samples);
         // A batch is rounded, and so are its epochs.
-        let is_many = matches!(self.recipe.model, Model::Decoder(_)) && passes > 1.5 * EPOCHS_MOST;
+        let is_many = self.recipe.model.reads_tokens() && passes > 1.5 * EPOCHS_MOST;
         Some(Epochs { passes, samples, is_many })
     }
 

@@ -8,6 +8,7 @@ use crate::price::estimate::Breakdown;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::{MicroCost, of_blocks};
 use crate::rates::network;
+use crate::rates::outlined::head_is_larger;
 use crate::rates::speeds::Speeds;
 use crate::step::schedule::chunks_of;
 use crate::step::simulate::exposed_reduction;
@@ -244,9 +245,11 @@ impl<'a> Timing<'a> {
             Recompute::Full => 1.0,
         };
         // Around the blocks of a decoder or a perceptron it is the head that computes, of a residual network the stem.
+        let last = stage + 1 == layout.pipeline.get();
         let outer = match model {
             Model::Cnn(_) => stage == 0,
-            Model::Decoder(_) | Model::Mlp(_) | Model::Command(_) => stage + 1 == layout.pipeline.get(),
+            Model::Own(own) if !head_is_larger(own) => stage == 0,
+            Model::Decoder(_) | Model::Mlp(_) | Model::Own(_) | Model::Command(_) => last,
         };
         let outer = if outer { 1.0 } else { 0.0 };
         let mut coord = Coord([0; 5]);

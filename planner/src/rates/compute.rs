@@ -1,6 +1,7 @@
 //! Seconds of one micro-batch on one rank: from the measured profile, or from the data sheet.
 
 use crate::rates::hardware::Datasheet;
+use crate::rates::outlined;
 use dtrain_protocol::ProfilePoint;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
 
@@ -121,6 +122,7 @@ pub fn work(model: &Model) -> Work {
         Model::Decoder(d) => decoder(d),
         Model::Mlp(m) => mlp(m),
         Model::Cnn(c) => cnn(c),
+        Model::Own(own) => outlined::work(own),
         Model::Command(_) => Work {
             block_flops: 0.0,
             block_weights: 0.0,
@@ -138,6 +140,10 @@ pub fn of_blocks(model: &Model) -> Vec<f64> {
     let flops = match model {
         Model::Mlp(m) => mlp_blocks(m),
         Model::Cnn(c) => cnn_blocks(c).into_iter().map(|(flops, _)| flops).collect(),
+        #[expect(clippy::cast_precision_loss, reason = "operations are far below 2^52")]
+        Model::Own(own) => {
+            own.outline.blocks.iter().map(|block| outlined::flops(block, None).max(1) as f64).collect()
+        }
         Model::Decoder(_) | Model::Command(_) => return vec![1.0; model.blocks() as usize],
     };
     let all: f64 = flops.iter().sum();

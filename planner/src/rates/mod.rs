@@ -4,6 +4,7 @@ pub mod calibrate;
 pub mod compute;
 pub mod hardware;
 pub mod network;
+pub(crate) mod outlined;
 pub mod probing;
 pub mod speeds;
 pub mod stale;

@@ -71,8 +71,8 @@ pub fn steps(stop: &Stop, model: &Model, batch: u64, train_samples: Option<u64>)
 pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, unit: u64) -> Decision<u64> {
     #![expect(clippy::cast_precision_loss, reason = "the tokens of a sample are few")]
     let sequence = model.sample_tokens() as f64;
-    let (wanted, reason) = match (model, budget.samples, budget.steps) {
-        (Model::Decoder(_), Some(samples), _) => {
+    let (wanted, reason) = match (model.reads_tokens(), budget.samples, budget.steps) {
+        (true, Some(samples), _) => {
             let tokens = samples * sequence;
             let steps = budget.steps.unwrap_or(f64::INFINITY);
             let (best, bound) = (optimal_tokens(tokens), tokens / STEPS_LEAST.min(steps));
@@ -86,7 +86,7 @@ pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, un
             };
             (best.min(bound) / sequence, why)
         }
-        (Model::Decoder(_), None, Some(steps)) => {
+        (true, None, Some(steps)) => {
             // The batch whose own budget of steps · batch it is best for. Steps alone do not bound the data: a larger batch
             // would be more of it for free, and soon the same samples again and again.
             let best = (2048.0 * 0.0306 * steps.powf(0.383)).powf(1.0 / (1.0 - 0.383)) / sequence;

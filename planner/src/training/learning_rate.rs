@@ -3,7 +3,7 @@
 //! Constants come from published runs and are starting points: each answer carries the range worth searching.
 
 use crate::training::batch_size;
-use dtrain_recipes::{Choice, Model, Optimizer, OptimizerKind};
+use dtrain_recipes::{Choice, Model, Optimizer, OptimizerKind, PartOutline};
 use serde::{Deserialize, Serialize};
 
 /// A number the planner chose (or took from the recipe), the range worth searching, and why.
@@ -107,10 +107,8 @@ fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, S
     #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
     let size = (batch * model.sample_tokens()) as f64;
     let momentum = 1.0 - optimizer.beta1;
-    let (base, base_batch) = match model {
-        Model::Decoder(_) => (0.1, batch_size::optimal_tokens(tokens)),
-        Model::Cnn(_) | Model::Mlp(_) | Model::Command(_) => (0.1, 256.0),
-    };
+    let base_batch = if model.reads_tokens() { batch_size::optimal_tokens(tokens) } else { 256.0 };
+    let base = 0.1;
     let limited = size / (1.0 + size / critical);
     let value = base * (momentum / 0.1) * limited / base_batch;
     let reason = format!(
@@ -123,24 +121,28 @@ fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, S
 /// AdamW's base rate, the batch in tokens it belongs to, the critical batch, and where it comes from.
 fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
     match model {
-        Model::Decoder(d) => {
-            #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
-            let blocks = d.parameters().saturating_sub(d.outer_parameters()) as f64;
-            // Kaplan et al. 2020, equation D.1, on parameters outside the embeddings.
-            let rate = (0.003_239 - 0.000_139_5 * blocks.ln()).clamp(5e-5, 3e-3);
-            let from = format!("{:.1e} for {} parameters in the blocks", rate, in_words(blocks));
-            (rate, batch_size::optimal_tokens(tokens), batch_size::critical_tokens(tokens), from)
+        Model::Decoder(d) => of_tokens(d.parameters().saturating_sub(d.outer_parameters()), tokens),
+        Model::Own(own) if own.reads.context().is_some() => {
+            of_tokens(own.outline.blocks.iter().map(PartOutline::values).sum(), tokens)
         }
+        Model::Own(_) => (1e-3, 128.0, 4096.0, "1e-3 for a network over rows".into()),
         Model::Cnn(_) => (1e-3, 128.0, 4096.0, "1e-3 for a residual network".into()),
         Model::Mlp(_) | Model::Command(_) => (1e-3, 128.0, 4096.0, "1e-3 for a perceptron".into()),
     }
 }
 
+/// The same of a language model with so many parameters in its blocks.
+fn of_tokens(blocks: u64, tokens: f64) -> (f64, f64, f64, String) {
+    #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
+    let blocks = blocks as f64;
+    // Kaplan et al. 2020, equation D.1, on parameters outside the embeddings.
+    let rate = (0.003_239 - 0.000_139_5 * blocks.ln()).clamp(5e-5, 3e-3);
+    let from = format!("{:.1e} for {} parameters in the blocks", rate, in_words(blocks));
+    (rate, batch_size::optimal_tokens(tokens), batch_size::critical_tokens(tokens), from)
+}
+
 fn unit(model: &Model) -> &'static str {
-    match model {
-        Model::Decoder(_) => "tokens a step",
-        Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => "samples a step",
-    }
+    if model.reads_tokens() { "tokens a step" } else { "samples a step" }
 }
 
 /// Steps of linear warm-up for a run of `steps`.

@@ -1,13 +1,13 @@
 //! The typed recipe from values that hold. `None` anywhere would be a fault of the table of keys.
 
+mod model;
+
 use super::hosts::Named;
 use super::parsed::{Param, Parsed};
 use super::values::Values;
 use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
 use crate::data::{Data, DataFormat, Tokenizer, Valid};
-use crate::decoder::{Decoder, DenseLayers, Experts, Latent, ROTARY_BASE, Window};
 use crate::keys::Kind;
-use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
 use crate::objective::{Goal, Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
 use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
@@ -24,7 +24,7 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
         name: values.text("name")?,
         params,
         ranges,
-        model: model(values)?,
+        model: model::model(values)?,
         data: if values.kind? == Kind::Command { None } else { Some(data(values)?) },
         objective: objective(values)?,
         train: train(values)?,
@@ -48,116 +48,6 @@ fn params(values: &Values) -> (BTreeMap<String, ParamValue>, BTreeMap<String, Pa
         }
     }
     (settle(pinned, &ranges), ranges)
-}
-
-fn model(values: &Values) -> Option<Model> {
-    let count = |key: &str| values.count(&format!("model.{key}"));
-    let counts = |key: &str| counts(values, &format!("model.{key}"));
-    Some(match values.kind? {
-        Kind::Decoder => Model::Decoder(decoder(values)?),
-        Kind::Mlp => Model::Mlp(Mlp {
-            inputs: count("inputs")?,
-            hidden: counts("hidden")?,
-            classes: count("classes")?,
-            activation: activation(values)?,
-        }),
-        Kind::Cnn => Model::Cnn(Cnn {
-            channels: count("channels")?,
-            height: count("height")?,
-            width: count("width")?,
-            stages: counts("stages")?,
-            blocks: count("blocks")?,
-            classes: count("classes")?,
-        }),
-        Kind::Command => match values.get("model.argv")? {
-            Parsed::Texts(argv) => Model::Command(Command {
-                argv: argv.clone(),
-                env: match values.get("model.env") {
-                    Some(Parsed::Environment(variables)) => variables.clone(),
-                    _ => BTreeMap::new(),
-                },
-                framework: framework(values.word("model.framework")?),
-                progress: match values.get("model.progress") {
-                    Some(Parsed::Texts(templates)) => templates.clone(),
-                    _ => Vec::new(),
-                },
-            }),
-            _ => return None,
-        },
-    })
-}
-
-fn decoder(values: &Values) -> Option<Decoder> {
-    let count = |key: &str| values.count(&format!("model.{key}"));
-    let (hidden, heads) = (count("hidden")?, count("heads")?);
-    Some(Decoder {
-        layers: count("layers")?,
-        hidden,
-        heads,
-        kv_heads: count("kv_heads")?,
-        ffn: count("ffn")?,
-        vocab: count("vocab")?,
-        context: count("context")?,
-        positions: match values.word("model.positions")? {
-            "rotary" => Positions::Rotary,
-            _ => Positions::Learned,
-        },
-        norm: if values.word("model.norm")? == "rms" { Norm::Rms } else { Norm::Layer },
-        activation: activation(values)?,
-        tied: values.flag("model.tied")?,
-        bias: values.flag("model.bias")?,
-        experts: match count("experts") {
-            Some(all) => Some(experts(values, all)?),
-            None => None,
-        },
-        // What is as by default is not told: equal recipes have equal digests.
-        head_width: count("head_width").filter(|width| width.checked_mul(heads) != Some(hidden)),
-        rotary_base: values.whole("model.rotary_base").filter(|base| *base != ROTARY_BASE),
-        latent: match count("latent.key_value") {
-            Some(key_value) => Some(Latent {
-                query: count("latent.query")?,
-                key_value,
-                rotary: count("latent.rotary")?,
-                value: count("latent.value")?,
-            }),
-            None => None,
-        },
-        window: count("window").map(|tokens| Window { tokens, every: count("window_every") }),
-        mtp_layers: count("mtp_layers").unwrap_or(0),
-    })
-}
-
-fn experts(values: &Values, count: u32) -> Option<Experts> {
-    let dense = |layers| Some(DenseLayers { layers, ffn: values.count("model.dense_ffn")? });
-    Some(Experts {
-        count,
-        per_token: values.count("model.experts_per_token")?,
-        capacity: values.real("model.capacity"),
-        balance: values.real("model.balance")?,
-        shared_ffn: values.count("model.shared_ffn"),
-        dense: match values.count("model.dense_layers") {
-            Some(layers) => Some(dense(layers)?),
-            None => None,
-        },
-    })
-}
-
-fn framework(word: &str) -> Framework {
-    match word {
-        "deepspeed" => Framework::Deepspeed,
-        "tensorflow" => Framework::Tensorflow,
-        "jax" => Framework::Jax,
-        "horovod" => Framework::Horovod,
-        _ => Framework::Pytorch,
-    }
-}
-
-fn activation(values: &Values) -> Option<Activation> {
-    Some(match values.word("model.activation")? {
-        "swiglu" => Activation::Swiglu,
-        "relu" => Activation::Relu,
-        _ => Activation::Gelu,
-    })
 }
 
 fn data(values: &Values) -> Option<Data> {

@@ -14,7 +14,7 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
         Some(Kind::Mlp) => values.or("model.activation", Parsed::Word("relu")),
         Some(Kind::Cnn) => values.or("model.blocks", Parsed::Whole(2)),
         Some(Kind::Command) => values.or("model.framework", Parsed::Word("pytorch")),
-        None => {}
+        Some(Kind::Own) | None => {}
     }
     if values.kind != Some(Kind::Command) {
         data(values);
@@ -88,7 +88,7 @@ fn data(values: &mut Values) {
     }
     values.or("data.valid", Parsed::Share(0.05));
     values.or("data.fraction", Parsed::Share(1.0));
-    if values.word("data.format") == Some("text") && values.kind == Some(Kind::Decoder) {
+    if values.word("data.format") == Some("text") && values.reads_tokens() {
         values.or("data.tokenizer", Parsed::Word("bytes"));
         let vocab = match values.get("data.tokenizer") {
             Some(Parsed::Bpe(vocab)) => Some(u64::from(*vocab)),
@@ -116,14 +116,14 @@ fn format(pattern: &str) -> &'static str {
 
 fn optimizer(values: &mut Values) {
     values.or("train.optimizer.kind", Parsed::Word("adamw"));
-    let is_decoder = values.kind == Some(Kind::Decoder);
-    let decay = if is_decoder { 0.1 } else { 0.01 };
+    let is_language = values.reads_tokens();
+    let decay = if is_language { 0.1 } else { 0.01 };
     values.or("train.optimizer.beta1", Parsed::Real(0.9));
     let (beta2, epsilon, decay) = match values.word("train.optimizer.kind") {
         Some("sgd") => (None, None, 0.0),
         Some("lion") => (Some(0.99), None, decay),
         Some("lamb") => (Some(0.999), Some(1e-6), decay),
-        _ => (Some(if is_decoder { 0.95 } else { 0.999 }), Some(1e-8), decay),
+        _ => (Some(if is_language { 0.95 } else { 0.999 }), Some(1e-8), decay),
     };
     values.or("train.optimizer.beta2", beta2.map_or(Parsed::Unset, Parsed::Real));
     values.or("train.optimizer.epsilon", epsilon.map_or(Parsed::Unset, Parsed::Real));

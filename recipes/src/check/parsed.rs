@@ -33,6 +33,7 @@ pub(crate) enum Parsed {
     Files(Vec<(String, Origin)>),
     Environment(BTreeMap<String, String>),
     Params(BTreeMap<String, (Param, Origin)>),
+    Settings(BTreeMap<String, ParamValue>),
     Wholes(Vec<u64>),
     Bpe(u32),
     Among(Vec<Self>),
@@ -108,6 +109,11 @@ impl fmt::Display for Parsed {
                 let param = |(name, (param, _)): (&String, &(Param, Origin))| format!("{name} = {param}");
                 let params: Vec<String> = params.iter().map(param).collect();
                 write!(f, "{{ {} }}", params.join(", "))
+            }
+            Self::Settings(settings) => {
+                let setting = |(name, value): (&String, &ParamValue)| format!("{name} = {value}");
+                let settings: Vec<String> = settings.iter().map(setting).collect();
+                write!(f, "{{ {} }}", settings.join(", "))
             }
             Self::Wholes(numbers) => write!(f, "{numbers:?}"),
             Self::Bpe(vocab) => write!(f, "{{ bpe = {vocab} }}"),

@@ -20,6 +20,15 @@ impl Values {
         Self { kind, ..Self::default() }
     }
 
+    /// Whether samples are sequences of tokens.
+    pub(super) fn reads_tokens(&self) -> bool {
+        match self.kind {
+            Some(Kind::Decoder) => true,
+            Some(Kind::Own) => self.get("model.context").is_some(),
+            Some(Kind::Mlp | Kind::Cnn | Kind::Command) | None => false,
+        }
+    }
+
     pub(super) fn insert(&mut self, path: &'static str, value: Parsed, origin: Origin) {
         self.map.insert(path, (value, origin));
     }

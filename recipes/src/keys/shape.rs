@@ -54,6 +54,8 @@ pub enum Shape {
     Environment,
     /// A table of values, or ranges of values, under names of the user's own.
     Params,
+    /// A table of values under names of the user's own.
+    Settings,
     /// A list of names of environment variables, not empty.
     Variables,
     /// A list of whole numbers between two bounds, not empty.
@@ -104,6 +106,7 @@ impl fmt::Display for Shape {
             Self::Params => {
                 f.write_str("a section; each value is a number, a text, true or false, or a range")
             }
+            Self::Settings => f.write_str("a table of numbers, texts, and true or false"),
             Self::Variables => f.write_str("a list of names of environment variables"),
             Self::Wholes(low, high) => write!(f, "a list of whole numbers from {low} to {high}"),
             Self::Tokenizer => f.write_str("\"bytes\" or { bpe = 4096 }"),

@@ -77,7 +77,7 @@ impl RankProcess {
                 foreign::listen(voice, rank, inbox);
                 Self::of(child, None)
             }
-            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) => {
+            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) => {
                 let mut command = Command::new(&ground.worker.path);
                 command
                     .args(&ground.worker.arguments)

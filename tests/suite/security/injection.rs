@@ -42,6 +42,16 @@ fn base(kind: Kind, path: &str) -> toml::Table {
         Kind::Cnn => {
             "[model]\nkind = 'cnn'\nchannels = 1\nheight = 4\nwidth = 4\nstages = [4]\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
         }
+        Kind::Own if path.contains("context") || path.contains("vocab") || path.contains("tokenizer") => {
+            "[model]\nkind = 'own'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.txt'"
+        }
+        Kind::Own if path.ends_with("labels") => {
+            "[model]\nkind = 'own'\nnetwork = 'mine'\ninputs = 2\nclasses = 2\n\
+             [data]\ntrain = 'a.idx'\nlabels = 'b.idx'\nvalid = 'c.idx'\nvalid_labels = 'd.idx'"
+        }
+        Kind::Own => {
+            "[model]\nkind = 'own'\nnetwork = 'mine'\ninputs = 2\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
+        }
         Kind::Command => "[model]\nkind = 'command'\nargv = ['true']",
     };
     format!("name = 'walk'\n{text}\n[objective]\nstop = {{ steps = 1 }}").parse().expect("TOML")

@@ -24,7 +24,7 @@ pub use tokenizer::TextTokenizer;
 
 use crate::comm::Progress;
 use dtrain_protocol::{InputFile, Inputs};
-use dtrain_recipes::{Data, DataFormat, Model, Tokenizer};
+use dtrain_recipes::{Data, DataFormat, Model, Reads, Tokenizer};
 use std::path::{Path, PathBuf};
 
 /// Training and validation samples.
@@ -124,25 +124,26 @@ pub fn open_with(
     trained: Option<&[u8]>,
     progress: &Progress,
 ) -> Result<DataSet, DataError> {
-    match (&data.format, model) {
-        (_, Model::Command(_)) => Err(DataError::Unfit("a foreign command reads its own data".into())),
-        (DataFormat::Text { tokenizer }, Model::Decoder(model)) => {
-            tokenizer::open(data, tokenizer, root, model, cache, trained, progress)
+    let Some(reads) = model.reads() else {
+        return Err(DataError::Unfit("a foreign command reads its own data".into()));
+    };
+    match (&data.format, reads) {
+        (DataFormat::Text { tokenizer }, Reads::Tokens { context, vocab }) => {
+            let sequences = Sequences { context, vocab };
+            tokenizer::open(data, tokenizer, root, sequences, cache, trained, progress)
         }
-        (DataFormat::Tokens, Model::Decoder(model)) => tokens::open(data, root, model),
-        (DataFormat::Idx { labels, valid_labels }, Model::Mlp(_) | Model::Cnn(_)) => {
+        (DataFormat::Tokens, Reads::Tokens { context, vocab }) => {
+            tokens::open(data, root, Sequences { context, vocab })
+        }
+        (DataFormat::Idx { labels, valid_labels }, Reads::Rows { .. }) => {
             idx::open(data, labels, valid_labels, root, model)
         }
-        (DataFormat::Csv { target }, Model::Mlp(_) | Model::Cnn(_)) => {
-            csv_table::open(data, target, root, model)
-        }
-        (DataFormat::Text { .. } | DataFormat::Tokens, Model::Mlp(_) | Model::Cnn(_)) => {
-            Err(DataError::Unfit(
-                "an mlp or a cnn reads rows of numbers (`csv` or `idx`), not tokens; a decoder reads tokens"
-                    .into(),
-            ))
-        }
-        (DataFormat::Idx { .. } | DataFormat::Csv { .. }, Model::Decoder(_)) => Err(DataError::Unfit(
+        (DataFormat::Csv { target }, Reads::Rows { .. }) => csv_table::open(data, target, root, model),
+        (DataFormat::Text { .. } | DataFormat::Tokens, Reads::Rows { .. }) => Err(DataError::Unfit(
+            "an mlp or a cnn reads rows of numbers (`csv` or `idx`), not tokens; a decoder reads tokens"
+                .into(),
+        )),
+        (DataFormat::Idx { .. } | DataFormat::Csv { .. }, Reads::Tokens { .. }) => Err(DataError::Unfit(
             "a decoder reads tokens (`text` or `tokens`), not rows of numbers; an mlp or a cnn reads rows"
                 .into(),
         )),
@@ -172,11 +173,17 @@ pub fn discard_cached(path: &Path) -> Result<bool, DataError> {
 
 /// Numbers of one sample and classes that `model` expects: `(width, classes)`.
 fn row_shape(model: &Model) -> Option<(usize, u32)> {
-    match model {
-        Model::Mlp(mlp) => Some((mlp.inputs as usize, mlp.classes)),
-        Model::Cnn(cnn) => {
-            Some((cnn.channels as usize * cnn.height as usize * cnn.width as usize, cnn.classes))
-        }
-        Model::Decoder(_) | Model::Command(_) => None,
+    match model.reads() {
+        Some(Reads::Rows { inputs, classes }) => Some((inputs as usize, classes)),
+        Some(Reads::Tokens { .. }) | None => None,
     }
+}
+
+/// What a model expects of a sequence of tokens.
+#[derive(Clone, Copy, Debug)]
+struct Sequences {
+    /// Tokens of one.
+    context: u32,
+    /// Tokens there are.
+    vocab: u32,
 }

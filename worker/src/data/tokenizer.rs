@@ -1,9 +1,9 @@
 //! Text to tokens and back.
 
 use super::tokens::{self, Segment, Tokens};
-use super::{DataError, DataSet, bpe, files};
+use super::{DataError, DataSet, Sequences, bpe, files};
 use crate::comm::Progress;
-use dtrain_recipes::{Data, Decoder, Tokenizer, Valid};
+use dtrain_recipes::{Data, Tokenizer, Valid};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ pub(super) fn open(
     data: &Data,
     tokenizer: &Tokenizer,
     root: &Path,
-    model: &Decoder,
+    model: Sequences,
     cache: &Path,
     trained: Option<&[u8]>,
     progress: &Progress,

@@ -1,8 +1,8 @@
 //! Tokens in files: raw shards, llm.c shards, bytes of text, joined end to end and cut into windows.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Source, split};
-use dtrain_recipes::{Data, Decoder, Valid};
+use super::{Batch, DataError, DataSet, Sequences, Source, split};
+use dtrain_recipes::{Data, Valid};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -147,14 +147,14 @@ impl Source for Windows {
 }
 
 /// Windows over `tokens` from `begin` on: as many as are whole, with one more token as the last target.
-fn windows(tokens: &Arc<Tokens>, begin: u64, model: &Decoder) -> Windows {
+fn windows(tokens: &Arc<Tokens>, begin: u64, model: Sequences) -> Windows {
     let context = u64::from(model.context);
     let samples = (tokens.len() - begin).saturating_sub(1) / context;
     Windows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
 }
 
 /// Opens token shards.
-pub(super) fn open(data: &Data, root: &Path, model: &Decoder) -> Result<DataSet, DataError> {
+pub(super) fn open(data: &Data, root: &Path, model: Sequences) -> Result<DataSet, DataError> {
     let shards = |patterns: &[String]| {
         let files = files::find(patterns, root)?;
         let segments = files.iter().map(|file| Segment::shard(Arc::clone(file))).collect::<Result<_, _>>()?;
@@ -178,7 +178,7 @@ pub(super) fn cut(
     data: &Data,
     train: Tokens,
     valid: Option<Tokens>,
-    model: &Decoder,
+    model: Sequences,
 ) -> Result<(Box<dyn Source>, Box<dyn Source>), DataError> {
     let train = Arc::new(train);
     let mut all = windows(&train, 0, model);

@@ -13,6 +13,15 @@ pub(crate) fn values(initial: &Initial, seed: u64, name: &str, region: &Region) 
         Initial::Ones => vec![1.0; len],
         Initial::Zeros => vec![0.0; len],
         Initial::Normal(deviation) => normal(mix(seed, hash(name)), *deviation, region),
+        Initial::Values(whole) => {
+            let mut values = Vec::with_capacity(len);
+            for run in region.runs() {
+                #[expect(clippy::cast_possible_truncation, reason = "it lies in memory")]
+                let [begin, end] = [run.global, run.global + run.length].map(|at| at as usize);
+                values.extend_from_slice(&whole[begin..end]);
+            }
+            values
+        }
     }
 }
 

@@ -1,14 +1,23 @@
 //! What a model is to the worker: its parts, their parameters, and a forward for each part.
 //!
 //! A network knows shapes and names. It knows no rank and no axis, no micro-batch and no gradient: [`crate::stage`] runs
-//! the parts, and [`Layers`] has the layers whose matrices may be cut among ranks. Those of dtrain are in `model/`.
+//! the parts, and [`Layers`] has the layers whose matrices may be cut among ranks. Those of dtrain are in `model/`; [`Burn`]
+//! makes one of any modules of burn.
 
 mod layers;
+mod modules;
+mod outline;
+mod registry;
+mod settings;
 mod spec;
 mod weights;
 
 pub(crate) use layers::Angles;
 pub use layers::Layers;
+pub use modules::{Burn, Headless, Input};
+pub use outline::outline;
+pub use registry::{Build, Unbuilt, register, registered};
+pub use settings::{Setting, Settings};
 pub use spec::{Initial, Part, Spec};
 pub use weights::Weights;
 
@@ -53,14 +62,23 @@ pub trait Network: Send {
         let _ = weights;
         ops::cross_entropy(layers.arithmetic, scores, targets)
     }
+
+    /// Frees initial values that were drawn when the network was built; nobody asks for parameters after that.
+    fn drop_initial_values(&mut self) {}
 }
 
-/// The network of a model; `None` of a foreign command.
-pub(crate) fn of(model: &Model) -> Option<Box<dyn Network>> {
+/// The network of a model, whose initial values follow from `seed` where it draws them when it is built.
+///
+/// `Err` when it is a foreign command, or a network that this program has not, or that does not fit the recipe.
+pub(crate) fn of(model: &Model, seed: u64) -> Result<Box<dyn Network>, Unbuilt> {
     match model {
-        Model::Decoder(decoder) => Some(Box::new(decoder.clone())),
-        Model::Mlp(mlp) => Some(Box::new(mlp.clone())),
-        Model::Cnn(cnn) => Some(Box::new(cnn.clone())),
-        Model::Command(_) => None,
+        Model::Decoder(decoder) => Ok(Box::new(decoder.clone())),
+        Model::Mlp(mlp) => Ok(Box::new(mlp.clone())),
+        Model::Cnn(cnn) => Ok(Box::new(cnn.clone())),
+        Model::Own(own) => registry::built(own, seed),
+        Model::Command(_) => Err(Unbuilt::Foreign),
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,5 +1,7 @@
 //! What a network declares.
 
+use std::sync::Arc;
+
 /// A part of a network that is one autodiff graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -20,6 +22,8 @@ pub enum Initial {
     Ones,
     /// All zeros.
     Zeros,
+    /// These values, row-major: as many as the whole parameter has.
+    Values(Arc<[f32]>),
 }
 
 /// A parameter as its network declares it.
@@ -37,6 +41,11 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// A parameter of `part`, called `short` inside it, such as `mix.weight`.
+    pub fn of(part: Part, short: &str, shape: &[usize], initial: Initial) -> Self {
+        Self::new(&part.prefix(), short, shape, initial)
+    }
+
     /// A parameter called `prefix` and `short`, the name inside its part.
     pub(crate) fn new(prefix: &str, short: &str, shape: &[usize], initial: Initial) -> Self {
         Self { name: format!("{prefix}{short}"), prefix: prefix.len(), shape: shape.to_vec(), initial }
@@ -45,5 +54,17 @@ impl Spec {
     /// The name inside its part, such as `ffn.up.weight`.
     pub fn short(&self) -> &str {
         &self.name[self.prefix..]
+    }
+}
+
+impl Part {
+    /// What begins the names of its parameters in networks that are not dtrain's. No such name is in the table of cuts, so
+    /// every rank holds all of each parameter of its parts.
+    pub fn prefix(self) -> String {
+        match self {
+            Self::First => "own.first.".to_owned(),
+            Self::Block(index) => format!("own.blocks.{index}."),
+            Self::Head => "own.head.".to_owned(),
+        }
     }
 }

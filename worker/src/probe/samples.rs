@@ -3,7 +3,7 @@
 use crate::data::Batch;
 use crate::stage::Samples;
 use dtrain_protocol::order::mix;
-use dtrain_recipes::Model;
+use dtrain_recipes::{Decoder, Model, Own, Reads};
 use std::time::Instant;
 
 /// One micro-batch of made-up samples.
@@ -35,9 +35,10 @@ impl Synthetic {
                 .collect(),
         };
         match model {
-            Model::Decoder(decoder) => {
-                let width = decoder.context as usize;
-                let tokens = below(samples * width, decoder.vocab);
+            Model::Decoder(Decoder { context, vocab, .. })
+            | Model::Own(Own { reads: Reads::Tokens { context, vocab }, .. }) => {
+                let width = *context as usize;
+                let tokens = below(samples * width, *vocab);
                 Self {
                     samples,
                     width,
@@ -48,6 +49,9 @@ impl Synthetic {
             }
             Model::Mlp(mlp) => rows(mlp.inputs as usize, mlp.classes),
             Model::Cnn(cnn) => rows((cnn.channels * cnn.height * cnn.width) as usize, cnn.classes),
+            Model::Own(Own { reads: Reads::Rows { inputs, classes }, .. }) => {
+                rows(*inputs as usize, *classes)
+            }
             Model::Command(_) => rows(0, 1),
         }
     }

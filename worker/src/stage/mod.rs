@@ -16,7 +16,7 @@ use crate::data::Batch;
 use crate::device;
 use crate::gradients::Gradients;
 use crate::model::initial;
-use crate::network::{self, Layers, Network, Part, Spec};
+use crate::network::{self, Layers, Network, Part, Spec, Unbuilt};
 use crate::ops::{Arithmetic, Later};
 use crate::parallel::{Partners, Shards};
 use burn::tensor::{Device, Tensor};
@@ -111,9 +111,9 @@ pub enum Flow {
 /// Why a stage cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    /// The model is a foreign command.
-    #[error("a foreign command has no stage; it is started, not trained by this worker")]
-    Foreign,
+    /// This program cannot build the network.
+    #[error(transparent)]
+    Unbuilt(#[from] Unbuilt),
     /// The blocks are not blocks of the model.
     #[error("blocks {start}..{end} were assigned, but the model has {found}")]
     Blocks {
@@ -203,7 +203,7 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, StageError> {
         let Holding { model, chunks, seed, arrangement, rank, partners } = holding;
-        let network = network::of(model).ok_or(StageError::Foreign)?;
+        let mut network = network::of(model, *seed)?;
         for Range { start, end } in chunks.iter().cloned() {
             if start > end || end > network.blocks() {
                 return Err(StageError::Blocks { start, end, found: network.blocks() });
@@ -211,6 +211,7 @@ impl Stage {
         }
         let device = device.clone().inner();
         let parts = chunks.iter().map(|blocks| parts(&*network, blocks.clone())).collect();
+        network.drop_initial_values();
         let Assembled { units, chunks, parameters, initials } =
             assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
         let shards = Arc::new(Shards::of(arrangement, *rank, &parameters));

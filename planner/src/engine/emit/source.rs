@@ -28,6 +28,7 @@ impl<'a> Source<'a> {
             Model::Decoder(model) => return Self::of_decoder(plan, engine, model),
             Model::Mlp(_) => "mlp",
             Model::Cnn(_) => "cnn",
+            Model::Own(_) => "own",
             Model::Command(_) => "command",
         };
         Err(EmitError::OtherModel { engine: engine.title(), kind })

@@ -10,10 +10,8 @@ pub(super) fn n(degree: u32) -> NonZeroU32 {
 }
 
 pub(super) fn decoder(model: Model) -> Decoder {
-    match model {
-        Model::Decoder(model) => model,
-        Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => unreachable!("the sample is a decoder"),
-    }
+    let Model::Decoder(model) = model else { unreachable!("the sample is a decoder") };
+    model
 }
 
 /// A Llama with as many heads as the tables below divide.

@@ -8,6 +8,7 @@ use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split, wire};
 use dtrain_recipes::{Decoder, Model};
 use shapes::{
     Parameter, cnn_block, cnn_head, cnn_stem, decoder_block, decoder_embedding, decoder_head, mlp_layer,
+    of_own,
 };
 use std::ops::{Add, Range, Sub};
 
@@ -230,6 +231,9 @@ impl Parts {
             Model::Cnn(c) => {
                 (model.blocks(), (0..model.blocks()).map(|block| part(&cnn_block(c, block))).collect())
             }
+            Model::Own(own) => {
+                (model.blocks(), own.outline.blocks.iter().map(|one| part(&of_own(one))).collect())
+            }
             Model::Command(_) => (0, Vec::new()),
         };
         let (embedding, head, tied) = match model {
@@ -239,6 +243,9 @@ impl Parts {
             }
             Model::Mlp(m) => (Part::default(), part(&mlp_layer(m, m.hidden.len())), Part::default()),
             Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), Part::default()),
+            Model::Own(own) => {
+                (part(&of_own(&own.outline.first)), part(&of_own(&own.outline.head)), Part::default())
+            }
             Model::Command(_) => Default::default(),
         };
         let mut before = vec![Values::default()];
@@ -343,7 +350,8 @@ mod tests {
 
     #[test]
     fn all_parts_together_are_the_model() {
-        for model in sample::models().into_iter().chain([sample::gpt2(), sample::deepseek()]) {
+        let more = [sample::gpt2(), sample::deepseek(), Model::Own(sample::own())];
+        for model in sample::models().into_iter().chain(more) {
             let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
             assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.parameters());
             let mut units = 0;
@@ -355,7 +363,9 @@ mod tests {
     #[test]
     fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice() {
         let gpt = sample::gpt2();
-        for model in sample::models().into_iter().chain([gpt.clone(), sample::deepseek()]) {
+        for model in
+            [gpt.clone(), sample::deepseek(), Model::Own(sample::own())].into_iter().chain(sample::models())
+        {
             for stages in 1..=model.blocks().min(4) {
                 let layout = Layout { pipeline: n(stages), ..Layout::SINGLE };
                 let arrangement = Arrangement { layout, ..Arrangement::SINGLE };

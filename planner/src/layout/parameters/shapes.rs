@@ -1,9 +1,14 @@
 //! The shapes that the worker declares, by model and by part of it.
 
-use dtrain_recipes::{Activation, Cnn, Decoder, Latent, Mlp, Norm, Positions};
+use dtrain_recipes::{Activation, Cnn, Decoder, Latent, Mlp, Norm, PartOutline, Positions};
 
 /// Name (without what only tells the block) and shape.
 pub(super) type Parameter = (&'static str, Vec<u64>);
+
+/// Those of a part of a network that is not dtrain's: none of them is cut.
+pub(super) fn of_own(part: &PartOutline) -> Vec<Parameter> {
+    part.parameters.iter().map(|shape| ("own.", shape.clone())).collect()
+}
 
 pub(super) fn decoder_embedding(d: &Decoder) -> Vec<Parameter> {
     let [v, h, t] = [d.vocab, d.hidden, d.context].map(u64::from);

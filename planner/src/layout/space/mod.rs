@@ -89,7 +89,7 @@ impl Abilities {
     pub fn of(recipe: &Recipe, engine: Option<&'static dyn Engine>) -> Self {
         let training = match &recipe.model {
             Model::Decoder(model) => Some(Training::of(model, &recipe.train)),
-            Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => None,
+            Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => None,
         };
         let engine = engine.zip(training).map(|(engine, training)| RunsOn { engine, training });
         Self { worker: cannot_run, engine }
@@ -123,7 +123,9 @@ impl Space {
             left_out: LeftOut::default(),
         };
         let mut pins = recipe.layout.clone();
-        if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) = recipe.model {
+        if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) =
+            recipe.model
+        {
             // Nobody asks why what is not there is not spread.
             pins.expert = pins.expert.or(Some(1));
         }

@@ -73,7 +73,7 @@ pub(super) fn does_not_divide(recipe: &Recipe, layout: &Layout) -> Option<Reject
                 .or_else(|| check("model.context", d.context, pieces))
                 .or_else(|| check("model.context", d.context, rows))
         }
-        Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => None,
+        Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => None,
     };
     let replicas = Arrangement { layout: *layout, ..Arrangement::SINGLE }.replicas();
     let stages = layout.pipeline.get();
@@ -167,7 +167,7 @@ fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     let tensor = layout.tensor.get();
     let divides = match &recipe.model {
         Model::Decoder(d) => d.context.is_multiple_of(layout.context.get() * tensor),
-        Model::Mlp(_) | Model::Cnn(_) | Model::Command(_) => false,
+        Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => false,
     };
     match recipe.layout.sequence {
         _ if tensor == 1 => vec![false],

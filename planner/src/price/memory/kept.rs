@@ -1,6 +1,9 @@
 //! Bytes that the passes of one sample keep for backward, operation by operation.
 
-use dtrain_recipes::{Activation, Cnn, Decoder, Experts, Mlp, Model, Positions, Precision, Recompute};
+use crate::rates::outlined::kept_bytes;
+use dtrain_recipes::{
+    Activation, Cnn, Decoder, Experts, Mlp, Model, Own, Positions, Precision, Reads, Recompute,
+};
 
 /// How the values of a decoder are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,7 @@ pub(super) fn kept(model: &Model, cut: Cut, recompute: Recompute, precision: Pre
         Model::Decoder(d) => return decoder_plain(d, cut, recompute, precision),
         Model::Mlp(m) => mlp(m),
         Model::Cnn(c) => cnn(c),
+        Model::Own(own) => outlined(own),
         Model::Command(_) => Kept::default(),
     };
     match recompute {
@@ -190,5 +194,30 @@ fn cnn(c: &Cnn) -> Kept {
         again_working: 4 * (largest + values / blocks),
         outer: 4 * stem,
         logits: 12 * u64::from(c.classes),
+    }
+}
+
+/// A network of which only the shapes are known.
+fn outlined(own: &Own) -> Kept {
+    let outline = &own.outline;
+    let bytes = |output: [u64; 2]| 4 * output[0].saturating_mul(output[1]);
+    let blocks = (outline.blocks.len() as u64).max(1);
+    let each = outline.blocks.iter().map(|block| kept_bytes(block, None));
+    let (stored, largest) = (each.clone().sum::<u64>() / blocks, each.max().unwrap_or(0));
+    let before_blocks = std::iter::once(&outline.first).chain(&outline.blocks).take(outline.blocks.len());
+    let inputs = before_blocks.map(|part| bytes(part.output)).sum::<u64>() / blocks;
+    let samples = match own.reads {
+        Reads::Tokens { context, .. } => context,
+        Reads::Rows { inputs, .. } => inputs,
+    };
+    Kept {
+        block_stored: stored,
+        // Gradients on their way through the block.
+        block_working: largest / 2,
+        again_stored: inputs,
+        again_working: largest + largest / 2,
+        outer: kept_bytes(&outline.first, Some(own.reads)) + 4 * u64::from(samples),
+        // Scores, log-softmax and the gradient.
+        logits: 3 * bytes(outline.head.output) + kept_bytes(&outline.head, None),
     }
 }

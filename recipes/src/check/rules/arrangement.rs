@@ -2,7 +2,6 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
-use crate::keys::Kind;
 
 impl Rules<'_> {
     /// What splits a sequence must divide it.
@@ -129,7 +128,7 @@ impl Rules<'_> {
                 "remove one of them",
             );
         }
-        let has_sequences = matches!(self.values.kind, Some(Kind::Decoder));
+        let has_sequences = self.values.reads_tokens();
         let context = self.values.whole("layout.context").or((!has_sequences).then_some(1));
         let expert = self.values.whole("layout.expert").or((!has_sequences).then_some(1));
         let (Some(data), Some(context), Some(expert)) = (self.replicas(), context, expert) else { return };

@@ -8,7 +8,8 @@ impl Rules<'_> {
         let (Some(kind), Some(format)) = (self.values.kind, self.values.word("data.format")) else { return };
         let wanted: &[&str] = match kind {
             Kind::Decoder => &["text", "tokens"],
-            Kind::Mlp | Kind::Cnn => &["csv", "idx"],
+            Kind::Own if self.values.reads_tokens() => &["text", "tokens"],
+            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "idx"],
             Kind::Command => return,
         };
         if self.compressed() {
@@ -46,7 +47,12 @@ impl Rules<'_> {
     /// The model reads other data.
     fn unfit(&mut self, kind: Kind, format: &str, wanted: &[&str]) {
         let (name, wanted) = (kind.name(), wanted.join(" or "));
-        let message = format!("a model of kind \"{name}\" reads {wanted}, but the data is {format}");
+        let which = match (kind, self.values.reads_tokens()) {
+            (Kind::Own, true) => " with `model.context`",
+            (Kind::Own, false) => " without `model.context`",
+            (Kind::Decoder | Kind::Mlp | Kind::Cnn | Kind::Command, _) => "",
+        };
+        let message = format!("a model of kind \"{name}\"{which} reads {wanted}, but the data is {format}");
         let hint = match self.values.said("data.format") {
             Some(_) => "",
             None => "the format was inferred from the first training file's name; `data.format` sets it",

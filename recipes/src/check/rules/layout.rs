@@ -25,7 +25,7 @@ impl Rules<'_> {
         self.sequence();
         self.pipeline();
         self.expert();
-        let is_flat = matches!(self.values.kind, Some(Kind::Mlp | Kind::Cnn));
+        let is_flat = self.values.kind.is_some() && !self.values.reads_tokens();
         if is_flat && self.values.whole("layout.context").is_some_and(|context| context > 1) {
             self.wrong(
                 "`layout.context` splits sequences, but this model has none".to_owned(),

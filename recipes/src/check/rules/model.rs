@@ -59,6 +59,30 @@ impl Rules<'_> {
         }
     }
 
+    /// A network of the user's own reads tokens or rows.
+    pub(super) fn own(&mut self) {
+        let keys = ["model.context", "model.vocab", "model.inputs", "model.classes"];
+        if keys.iter().any(|key| self.values.is_wrong(key)) {
+            return;
+        }
+        // A vocabulary may have been taken from the tokenizer.
+        let is_said = |key: &str| self.values.said(key).is_some();
+        match keys.map(is_said) {
+            [true, _, false, false] => self.vocabulary(),
+            [false, false, true, true] => {}
+            [true, ..] | [_, true, true, _] | [_, true, _, true] => self.wrong(
+                "a network reads tokens (`context`, `vocab`) or rows (`inputs`, `classes`), not both".to_owned(),
+                &keys,
+                "remove one of them",
+            ),
+            [false, ..] => self.wrong(
+                "missing what the network reads: `model.context`, or `model.inputs` and `model.classes`".to_owned(),
+                &["model.vocab", "model.inputs", "model.classes", "model.network"],
+                "write for example `context = 256` (tokens), or `inputs = 16` and `classes = 3` (rows), below `[model]`",
+            ),
+        }
+    }
+
     pub(super) fn vocabulary(&mut self) {
         let vocab = self.values.whole("model.vocab");
         match (self.values.get("data.tokenizer"), vocab) {

@@ -45,7 +45,7 @@ impl Rules<'_> {
             let message = format!("the goal of `{metric}` is \"{known}\"");
             self.wrong(message, &["objective.goal", "objective.metric"], "remove `goal`");
         }
-        if *metric == Metric::ValidAccuracy && self.values.kind == Some(Kind::Decoder) {
+        if *metric == Metric::ValidAccuracy && self.values.reads_tokens() {
             self.wrong(
                 "accuracy is measured for mlp and cnn; a decoder has \"valid.loss\"".to_owned(),
                 &["objective.metric", "model.kind"],

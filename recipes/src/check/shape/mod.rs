@@ -88,6 +88,7 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
             }),
         Shape::Environment => params::environment(path, node).map(Parsed::Environment),
         Shape::Params => params::params(path, node).map(Parsed::Params).map_err(|mut all| all.swap_remove(0)),
+        Shape::Settings => params::settings(path, node).map(Parsed::Settings),
         Shape::Variables => {
             list(path, node, "a list of texts", |item| text::variable(path, item)).map(Parsed::Texts)
         }

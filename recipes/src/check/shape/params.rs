@@ -1,4 +1,4 @@
-//! Params and environment variables of a command: tables with names of the user's own.
+//! Params and environment variables of a command, settings of a network: tables with names of the user's own.
 
 use super::text::variable_name;
 use super::{kind_of, list, wrong};
@@ -56,7 +56,7 @@ pub(in crate::check) fn params(path: &str, node: &Node) -> Result<Params, Vec<Pr
     let (mut params, mut problems) = (Params::new(), Vec::new());
     for (name, entry) in table {
         let path = format!("{path}.{}", name.chars().take(200).collect::<String>());
-        match named(name, &path, &entry.key).and_then(|()| param(&path, &entry.node)) {
+        match named("param", name, &path, &entry.key).and_then(|()| param(&path, &entry.node)) {
             Ok(param) => drop(params.insert(name.clone(), (param, entry.node.origin.clone()))),
             Err(problem) => problems.push(problem),
         }
@@ -67,13 +67,25 @@ pub(in crate::check) fn params(path: &str, node: &Node) -> Result<Params, Vec<Pr
     if problems.is_empty() { Ok(params) } else { Err(problems) }
 }
 
+/// The settings of a network.
+pub(super) fn settings(path: &str, node: &Node) -> Result<BTreeMap<String, ParamValue>, Problem> {
+    let example = "write for example `with = { depth = 4, gated = true }`";
+    let table = node.table().ok_or_else(|| wrong(path, "a table of values", node).hint(example))?;
+    let setting = |(name, entry): (&String, &crate::document::Entry)| {
+        let path = format!("{path}.{}", name.chars().take(200).collect::<String>());
+        named("setting", name, &path, &entry.key)?;
+        Ok((name.clone(), value(&path, &entry.node)?))
+    };
+    table.iter().map(setting).collect()
+}
+
 /// A name stands in placeholders, in JSON and on the command line.
-fn named(name: &str, path: &str, at: &Origin) -> Result<(), Problem> {
+fn named(what: &str, name: &str, path: &str, at: &Origin) -> Result<(), Problem> {
     let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_right) {
         return Ok(());
     }
-    Err(Problem::new(format!("`{path}`: {name:?} is not the name of a param"))
+    Err(Problem::new(format!("`{path}`: {name:?} is not the name of a {what}"))
         .at(at)
         .hint("use at most 64 letters, digits, `_` and `-`, beginning with a letter"))
 }

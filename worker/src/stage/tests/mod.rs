@@ -7,7 +7,7 @@ mod reads;
 mod values;
 
 use super::*;
-use dtrain_recipes::{Activation, Cnn, Decoder, Experts, Mlp, Norm, Positions};
+use dtrain_recipes::{Activation, Cnn, Decoder, Experts, Mlp, Norm, Positions, Reads};
 
 fn gpt() -> Decoder {
     Decoder {
@@ -73,7 +73,8 @@ fn cnn() -> Cnn {
 
 fn models() -> Vec<Model> {
     let decoders = [gpt(), llama(), moe(), switch(), wide()].map(Model::Decoder);
-    decoders.into_iter().chain([Model::Mlp(mlp()), Model::Cnn(cnn())]).collect()
+    let rows = [Model::Mlp(mlp()), Model::Cnn(cnn())];
+    decoders.into_iter().chain(rows).chain(network::tests::models()).collect()
 }
 
 fn stage(model: &Model, blocks: Range<u32>, recompute: Recompute) -> Stage {
@@ -100,18 +101,14 @@ struct Batch {
 impl Batch {
     fn new(model: &Model, samples: usize) -> Self {
         let word = |i: usize, n: usize| (dtrain_protocol::order::mix(5, i as u64) % n as u64) as u32;
-        match model {
-            Model::Decoder(d) => {
-                let n = samples * d.context as usize;
-                let tokens = (0..n).map(|i| word(i, d.vocab as usize)).collect();
-                let targets = (0..n).map(|i| word(i + n, d.vocab as usize)).collect();
-                Self { tokens, targets, values: vec![], samples, width: d.context as usize }
+        match model.reads().unwrap() {
+            Reads::Tokens { context, vocab } => {
+                let n = samples * context as usize;
+                let tokens = (0..n).map(|i| word(i, vocab as usize)).collect();
+                let targets = (0..n).map(|i| word(i + n, vocab as usize)).collect();
+                Self { tokens, targets, values: vec![], samples, width: context as usize }
             }
-            Model::Mlp(m) => Self::rows(samples, m.inputs as usize, m.classes as usize),
-            Model::Cnn(c) => {
-                Self::rows(samples, (c.channels * c.height * c.width) as usize, c.classes as usize)
-            }
-            Model::Command(_) => unreachable!(),
+            Reads::Rows { inputs, classes } => Self::rows(samples, inputs as usize, classes as usize),
         }
     }
 

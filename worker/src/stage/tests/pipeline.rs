@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_pipeline_of_two_stages_is_one_stage() {
-    for model in models() {
+    for model in models().into_iter().filter(|model| model.blocks() > 1) {
         let batch = Batch::new(&model, 2);
         let mut one = whole(&model);
         let (loss, wanted) = learn(&mut one, &batch.samples());
@@ -51,7 +51,8 @@ fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, fused: boo
 
 #[test]
 fn a_backward_in_two_parts_is_one_to_the_last_bit() {
-    for model in models() {
+    // Modules of burn leave nothing for later.
+    for model in models().into_iter().filter(|model| !matches!(model, Model::Own(_))) {
         let batch = Batch::new(&model, 4);
         for (fused, recompute) in [
             (true, Recompute::None),

@@ -14,7 +14,7 @@ const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, 
 fn manifest(model: &Model) -> Manifest {
     let mut tensors: Vec<Tensor> = Vec::new();
     let specs =
-        parts(&*network::of(model).unwrap(), 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
+        parts(&*network::of(model, 0).unwrap(), 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
     for spec in specs {
         if tensors.iter().any(|tensor| tensor.name == spec.name) {
             continue;
@@ -79,7 +79,7 @@ proptest! {
             (name.clone(), *kind, reading.slice)
         }).collect();
 
-        let parts = chunks.iter().map(|chunk| parts(&*network::of(&model).unwrap(), chunk.clone())).collect();
+        let parts = chunks.iter().map(|chunk| parts(&*network::of(&model, 0).unwrap(), chunk.clone())).collect();
         let parameters = assemble(parts, &layout, layout.coord(rank)).parameters;
         let shards = Shards::of(&arrangement, rank, &parameters);
         let mut held = Vec::new();

@@ -1,0 +1,44 @@
+//! What this program knows of a network of its own that a recipe names.
+
+use dtrain_recipes::{Checked, Model, Outline, Own, Problem};
+use dtrain_worker::network::{Unbuilt, outline, registered};
+use std::sync::{Mutex, PoisonError};
+
+/// Builds the network of a checked recipe, if it has one, and notes what it is made of: with that the planner plans.
+pub(crate) fn describe(checked: &mut Checked) -> Result<(), Vec<Problem>> {
+    let Model::Own(own) = &mut checked.recipe.model else { return Ok(()) };
+    match known(own) {
+        Ok(outline) => own.outline = outline,
+        Err(unbuilt) => {
+            let said = checked.resolved.iter().find(|value| value.path == "model.network");
+            let problem = Problem::new(unbuilt.to_string());
+            let problem = match said {
+                Some(value) => problem.at(&value.origin),
+                None => problem,
+            };
+            let problem = match (&unbuilt, registered().is_empty()) {
+                (Unbuilt::Unknown { .. }, true) => problem.hint(
+                    "a program makes a network known with `dtrain::Program::new().network(NAME, build)`",
+                ),
+                (Unbuilt::Unknown { .. }, false) => {
+                    problem.hint("write one of these names, or register the network")
+                }
+                (Unbuilt::Refused { .. } | Unbuilt::Foreign, _) => problem,
+            };
+            return Err(vec![problem]);
+        }
+    }
+    Ok(())
+}
+
+/// The outline of a network, which a process finds out once.
+fn known(own: &Own) -> Result<Outline, Unbuilt> {
+    static KNOWN: Mutex<Vec<(Own, Outline)>> = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, outline)) = known.iter().find(|(one, _)| one == own) {
+        return Ok(outline.clone());
+    }
+    let found = outline(own)?;
+    known.push((own.clone(), found.clone()));
+    Ok(found)
+}

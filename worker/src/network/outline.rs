@@ -1,0 +1,184 @@
+//! What the planner must know of a network, found out by building it and running its parts once.
+
+use super::registry::{built, refused, shapes};
+use super::{Layers, Network, Part, Spec, Unbuilt, Weights};
+use crate::data::Batch;
+use crate::model::initial;
+use crate::ops::Arithmetic;
+use crate::parallel::Partners;
+use crate::stage::{Parameter, Samples};
+use burn::tensor::{Device, Tensor, TensorData};
+use dtrain_protocol::Region;
+use dtrain_protocol::order::mix;
+use dtrain_recipes::{Outline, Own, PartOutline, Precision, Reads};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How far an activation may differ that is computed again, or without the other samples, as a share of the largest.
+const TOLERANCE: f32 = 1e-3;
+
+/// Builds the network of `own` and runs its parts forward, twice and with one sample more: so that each layout, and each
+/// forward that is computed again, gives the same. An `Err` says what is wrong with the network or with the recipe.
+pub fn outline(own: &Own) -> Result<Outline, Unbuilt> {
+    let network = built(&Own { outline: Outline::default(), ..own.clone() }, 0)?;
+    if network.blocks() == 0 {
+        return Err(refused(
+            own,
+            "it has no block; `Burn::whole` makes one of a module that has no parts".into(),
+        ));
+    }
+    let run = AssertUnwindSafe(|| trial(&*network, own.reads));
+    let found = catch_unwind(run).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+    });
+    found
+        .map_err(|panic| refused(own, format!("its forward panicked: {panic}")))?
+        .map_err(|reason| refused(own, reason))
+}
+
+/// The outline, or what is wrong.
+fn trial(network: &dyn Network, reads: Reads) -> Result<Outline, String> {
+    let arithmetic = Arithmetic { fused: true, precision: Precision::F32, forgets_scores: false };
+    let layers = Layers::new(arithmetic, Partners::none(), Device::flex());
+    let parts: Vec<_> =
+        [Part::First].into_iter().chain((0..network.blocks()).map(Part::Block)).chain([Part::Head]).collect();
+    let weights: Vec<_> = parts.iter().map(|part| Values::of(&network.parameters(*part))).collect();
+    let run = |samples| forward(network, &layers, &weights, &made_up(reads, samples));
+    let (alone, both, again) = (run(1), run(2), run(2));
+    let mut outlines = Vec::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        let (shape, values) = &both[index];
+        let output = match part {
+            Part::First | Part::Block(_) => activation(shape),
+            Part::Head => scores(shape, reads),
+        };
+        let output = output.map_err(|wrong| format!("{} {wrong}", words(part)))?;
+        if !alike(values, &again[index].1) {
+            let why = "random operations, such as dropout, are not supported";
+            return Err(format!("{} gives other values when it is computed again: {why}", words(part)));
+        }
+        if !alike(&values[..values.len() / 2], &alone[index].1) {
+            let why = "a part may not mix samples, as batch normalisation does";
+            return Err(format!("{} gives a sample other values beside another one: {why}", words(part)));
+        }
+        outlines.push(PartOutline { parameters: shapes(part, network), output });
+    }
+    let (first, head) = (outlines.remove(0), outlines.pop().unwrap_or_default());
+    Ok(Outline { first, blocks: outlines, head })
+}
+
+/// Rows and values of a row of the activation of two samples.
+fn activation(shape: &[usize]) -> Result<[u64; 2], String> {
+    match shape {
+        [2, rows, width] => Ok([*rows as u64, *width as u64]),
+        _ => Err(format!("gives {shape:?} for two samples; the first dimension must be samples")),
+    }
+}
+
+/// The same of scores, which must be those of what is predicted.
+fn scores(shape: &[usize], reads: Reads) -> Result<[u64; 2], String> {
+    let (rows, classes, what) = match reads {
+        Reads::Tokens { context, vocab } => (context, vocab, "samples · context, vocab"),
+        Reads::Rows { classes, .. } => (1, classes, "samples, classes"),
+    };
+    let wanted = [2 * rows as usize, classes as usize];
+    if shape == wanted {
+        return Ok([rows.into(), classes.into()]);
+    }
+    Err(format!("gives scores {shape:?} for two samples, and {wanted:?} are wanted: [{what}]"))
+}
+
+/// Shape and values of what each part gives for `batch`, as in a step of training.
+fn forward(
+    network: &dyn Network,
+    layers: &Layers,
+    weights: &[Values],
+    batch: &Batch,
+) -> Vec<(Vec<usize>, Vec<f32>)> {
+    let (last, before) = weights.split_last().expect("a network has a head");
+    let mut x: Option<Tensor<3>> = None;
+    let mut found = Vec::new();
+    for (place, weights) in (0u32..).zip(before) {
+        let weights = weights.view();
+        let y = match x {
+            Some(x) => network.block(layers, place - 1, &weights, x.autodiff()).0,
+            None => network.first(layers, &weights, &Samples::of(batch)),
+        };
+        let y = y.inner();
+        found.push((y.dims().to_vec(), flat(y.clone())));
+        x = Some(y);
+    }
+    let x = x.expect("a network has a first part").autodiff();
+    let scores = network.scores(layers, &last.view(), x).inner();
+    found.push((scores.dims().to_vec(), flat(scores)));
+    found
+}
+
+fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().convert::<f32>().try_to_vec().expect("it was converted")
+}
+
+fn alike(a: &[f32], b: &[f32]) -> bool {
+    let largest = a.iter().fold(0f32, |most, value| most.max(value.abs()));
+    let apart = a.iter().zip(b).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+    a.len() == b.len() && apart <= TOLERANCE * largest
+}
+
+fn words(part: Part) -> String {
+    match part {
+        Part::First => "the first part".to_owned(),
+        Part::Block(index) => format!("block {index}"),
+        Part::Head => "the head".to_owned(),
+    }
+}
+
+/// The initial values of the parameters of a part, none of which is cut.
+struct Values(Vec<(Spec, Parameter, Tensor<1>)>);
+
+impl Values {
+    fn of(specs: &[Spec]) -> Self {
+        let one = |spec: &Spec| {
+            let sides: Vec<_> = spec.shape.iter().map(|side| *side as u64).collect();
+            let region = Region::whole(&sides);
+            let values = initial::values(&spec.initial, 0, &spec.name, &region);
+            let parameter = Parameter {
+                name: spec.name.clone(),
+                shape: spec.shape.clone(),
+                region,
+                decays: false,
+                unit: 0,
+                range: 0..values.len(),
+            };
+            let length = values.len();
+            let flat = Tensor::from_data(TensorData::new(values, [length]), &Device::flex());
+            (spec.clone(), parameter, flat)
+        };
+        Self(specs.iter().map(one).collect())
+    }
+
+    fn view(&self) -> Weights<'_> {
+        let entries = self
+            .0
+            .iter()
+            .map(|(spec, parameter, flat)| (spec.short(), parameter, flat.clone().autodiff().require_grad()));
+        Weights { entries: entries.collect(), later: None }
+    }
+}
+
+/// Samples with values that look random.
+fn made_up(reads: Reads, samples: usize) -> Batch {
+    let word = |place: usize, below: u32| mix(3, place as u64) % u64::from(below);
+    match reads {
+        Reads::Tokens { context, vocab } => {
+            let length = context as usize;
+            #[expect(clippy::cast_possible_truncation, reason = "below the vocabulary, a u32")]
+            let inputs = (0..samples * length).map(|place| word(place, vocab) as u32).collect();
+            Batch::Tokens { inputs, targets: Vec::new(), samples, length }
+        }
+        Reads::Rows { inputs, .. } => {
+            let width = inputs as usize;
+            let values = (0..samples * width).map(|place| word(place, 2000) as f32 / 1000.0 - 1.0).collect();
+            Batch::Rows { values, classes: Vec::new(), samples, width }
+        }
+    }
+}

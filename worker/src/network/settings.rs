@@ -1,0 +1,127 @@
+//! What a recipe says of a network, as the function that builds it reads it.
+
+use burn::tensor::Device;
+use dtrain_recipes::{Own, ParamValue, Reads};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// The keys of `[model]` and `[model.with]`.
+pub struct Settings<'a> {
+    own: &'a Own,
+    read: RefCell<BTreeSet<String>>,
+}
+
+/// A type that a setting can have.
+pub trait Setting: Sized {
+    /// What a person writes.
+    const WANTED: &'static str;
+
+    /// The value; `None` when it is of another type.
+    fn of(value: &ParamValue) -> Option<Self>;
+}
+
+impl<'a> Settings<'a> {
+    pub(super) fn of(own: &'a Own) -> Self {
+        Self { own, read: RefCell::default() }
+    }
+
+    /// The setting `model.with.KEY`; an `Err` says that it is missing or of another type.
+    pub fn get<T: Setting>(&self, key: &str) -> Result<T, String> {
+        self.find(key)?.ok_or_else(|| format!("missing `model.with.{key}`: {}", T::WANTED))
+    }
+
+    /// The setting `model.with.KEY`, or `default` where the recipe does not say it.
+    pub fn get_or<T: Setting>(&self, key: &str, default: T) -> Result<T, String> {
+        Ok(self.find(key)?.unwrap_or(default))
+    }
+
+    fn find<T: Setting>(&self, key: &str) -> Result<Option<T>, String> {
+        self.read.borrow_mut().insert(key.to_owned());
+        let Some(value) = self.own.with.get(key) else { return Ok(None) };
+        let found = T::of(value);
+        found.map(Some).ok_or_else(|| format!("`model.with.{key}` must be {}, found {value}", T::WANTED))
+    }
+
+    /// What the network is to read.
+    pub fn reads(&self) -> Reads {
+        self.own.reads
+    }
+
+    /// Tokens of a sequence and size of the vocabulary; an `Err` where the recipe says rows.
+    pub fn tokens(&self) -> Result<[usize; 2], String> {
+        match self.own.reads {
+            Reads::Tokens { context, vocab } => Ok([context as usize, vocab as usize]),
+            Reads::Rows { .. } => {
+                Err("it reads tokens: set `model.context` in place of `model.inputs` and `model.classes`"
+                    .into())
+            }
+        }
+    }
+
+    /// Numbers of a row and number of classes; an `Err` where the recipe says tokens.
+    pub fn rows(&self) -> Result<[usize; 2], String> {
+        match self.own.reads {
+            Reads::Rows { inputs, classes } => Ok([inputs as usize, classes as usize]),
+            Reads::Tokens { .. } => {
+                Err("it reads rows: set `model.inputs` and `model.classes` in place of `model.context`"
+                    .into())
+            }
+        }
+    }
+
+    /// The device on which modules are made: host memory, from where dtrain takes their initial values.
+    pub fn device(&self) -> Device {
+        Device::flex()
+    }
+
+    /// Whether every setting of the recipe was read.
+    pub(super) fn all_read(&self) -> Result<(), String> {
+        let read = self.read.borrow();
+        let Some(odd) = self.own.with.keys().find(|key| !read.contains(*key)) else { return Ok(()) };
+        let known: Vec<_> = read.iter().map(|key| format!("`{key}`")).collect();
+        Err(match known.as_slice() {
+            [] => format!("it has no setting `model.with.{odd}`, nor any other"),
+            known => format!("it has no setting `model.with.{odd}`; it has {}", known.join(", ")),
+        })
+    }
+}
+
+impl Setting for usize {
+    const WANTED: &'static str = "a whole number from 0";
+
+    fn of(value: &ParamValue) -> Option<Self> {
+        if let ParamValue::Whole(whole) = value { Self::try_from(*whole).ok() } else { None }
+    }
+}
+
+impl Setting for i64 {
+    const WANTED: &'static str = "a whole number";
+
+    fn of(value: &ParamValue) -> Option<Self> {
+        if let ParamValue::Whole(whole) = value { Some(*whole) } else { None }
+    }
+}
+
+impl Setting for f64 {
+    const WANTED: &'static str = "a number";
+
+    fn of(value: &ParamValue) -> Option<Self> {
+        value.number()
+    }
+}
+
+impl Setting for bool {
+    const WANTED: &'static str = "true or false";
+
+    fn of(value: &ParamValue) -> Option<Self> {
+        if let ParamValue::Flag(flag) = value { Some(*flag) } else { None }
+    }
+}
+
+impl Setting for String {
+    const WANTED: &'static str = "a text";
+
+    fn of(value: &ParamValue) -> Option<Self> {
+        if let ParamValue::Text(text) = value { Some(text.clone()) } else { None }
+    }
+}
