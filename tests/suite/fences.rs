@@ -6,7 +6,7 @@ use dtrain_tests::root;
 use std::fs;
 
 /// Languages of blocks that are shown, and written to a file where the info string names one.
-const LANGUAGES: [&str; 5] = ["toml", "csv", "text", "python", "json"];
+const LANGUAGES: [&str; 6] = ["toml", "csv", "text", "python", "json", "rust"];
 
 /// A fenced block.
 #[derive(Debug)]

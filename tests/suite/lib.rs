@@ -87,12 +87,14 @@ pub struct House {
     folder: tempfile::TempDir,
     /// Time that a probe may take.
     probe: &'static str,
+    /// The program, where it is not `dtrain`.
+    program: Option<PathBuf>,
 }
 
 impl Default for House {
     /// Probes are short: plans of tests need no precise speeds.
     fn default() -> Self {
-        Self { folder: tempfile::tempdir().expect("a folder for the test"), probe: "2 s" }
+        Self { folder: tempfile::tempdir().expect("a folder for the test"), probe: "2 s", program: None }
     }
 }
 
@@ -100,6 +102,11 @@ impl House {
     /// One whose probes take as long as those of a user.
     pub fn with_full_probes() -> Self {
         Self { probe: "12 s", ..Self::default() }
+    }
+
+    /// One of a program that was built with dtrain as a library.
+    pub fn of_program(path: &Path) -> Self {
+        Self { program: Some(path.to_owned()), ..Self::default() }
     }
 
     /// The state folder.
@@ -130,7 +137,7 @@ impl House {
 
     /// The program with these arguments, in this house.
     pub fn dtrain<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(program());
+        let mut command = Command::new(self.program.clone().unwrap_or_else(program));
         command
             .args(args)
             .env("DTRAIN_STATE", self.state())
