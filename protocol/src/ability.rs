@@ -161,6 +161,9 @@ pub fn cannot_train(model: &Model, precision: Precision) -> Option<Untrainable> 
 /// What the worker does in one way only.
 fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
     match arrangement {
+        Arrangement { layout, device: DeviceKind::Cuda, .. } if layout.context.get() > 1 => {
+            Some("context parallelism computes on CPUs only, not with CUDA")
+        }
         Arrangement { context_exchange: ContextExchange::AllGather | ContextExchange::AllToAll, .. } => {
             Some("keys and values are exchanged in a ring only")
         }
@@ -186,6 +189,10 @@ fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<Refusal> {
     }
     if expert.get() == 1 {
         return None;
+    }
+    if arrangement.device == DeviceKind::Cuda {
+        let numbers = Numbers::Degree(Axis::Expert, expert.get());
+        return Some(Refusal::with("expert parallelism computes on CPUs only, not with CUDA", numbers));
     }
     if arrangement.zero != ZeroStage::Zero0 && arrangement.expert_shard().is_none() {
         let numbers = Numbers::Groups(arrangement.shard, expert.get());

@@ -134,7 +134,7 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// A GPU of any maker through wgpu: Vulkan, Metal or DirectX.
+    /// A GPU of any maker, through wgpu and Vulkan.
     Wgpu,
 }
 

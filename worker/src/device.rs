@@ -1,8 +1,6 @@
 //! Picks the backend a rank computes on. Nothing else in the worker knows which one it is.
 
 use burn::tensor::Device;
-#[cfg(feature = "device")]
-use burn::tensor::DeviceType;
 use dtrain_protocol::{DeviceKind, Gpu, Placement};
 
 /// The environment variable with the number of GPUs that Mesa's software device counts as, for tests; 0 by default, because it is
@@ -61,7 +59,7 @@ fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     match kind {
         DeviceKind::Cpu => Vec::new(),
         #[cfg(feature = "cuda")]
-        DeviceKind::Cuda => Device::enumerate(DeviceType::Cuda).into_vec(),
+        DeviceKind::Cuda => cuda_devices(),
         #[cfg(feature = "wgpu")]
         DeviceKind::Wgpu => wgpu_devices(software),
         #[cfg(not(all(feature = "cuda", feature = "wgpu")))]
@@ -69,12 +67,21 @@ fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     }
 }
 
+/// The GPUs of CUDA. `Device::enumerate` would look for those of wgpu as well.
+#[cfg(feature = "cuda")]
+fn cuda_devices() -> Vec<Device> {
+    let first = cubecl::RuntimeId::Cuda.stamp(cubecl::device::DeviceId::new(0, 0));
+    (0..cubecl::Device::enumerate(first).len()).map(Device::cuda).collect()
+}
+
 /// The GPUs of wgpu; without any the software device, which stands for as many as are asked for.
 #[cfg(feature = "wgpu")]
 fn wgpu_devices(wanted: usize) -> Vec<Device> {
     let software = Device::wgpu(burn::tensor::DeviceKind::Cpu);
-    let (software, gpus): (Vec<_>, Vec<_>) =
-        Device::enumerate(DeviceType::Wgpu).into_vec().into_iter().partition(|device| *device == software);
+    let (software, gpus): (Vec<_>, Vec<_>) = Device::enumerate(burn::tensor::DeviceType::Wgpu)
+        .into_vec()
+        .into_iter()
+        .partition(|device| *device == software);
     if gpus.is_empty() { software.into_iter().cycle().take(wanted).collect() } else { gpus }
 }
 
@@ -111,7 +118,7 @@ pub fn gpus() -> Vec<Gpu> {
     };
     let gpus = of(DeviceKind::Cuda);
     // The search for Vulkan devices takes a tenth of a second, and complains where nobody is logged in.
-    let nodes = ["/dev/dri", "/dev/dxg", "/dev/nvidia0"].map(std::path::Path::new);
+    let nodes = ["/dev/dri", "/dev/dxg", "/dev/nvidiactl"].map(std::path::Path::new);
     let may_have = software > 0 || !cfg!(target_os = "linux") || nodes.iter().any(|node| node.exists());
     if gpus.is_empty() && may_have { of(DeviceKind::Wgpu) } else { gpus }
 }
@@ -124,8 +131,10 @@ fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
     let name = identity.as_ref().map_or_else(|| words(&placement), |identity| identity.name.clone());
     let card = identity.and_then(|identity| identity.physical);
     let memory_bytes = match card {
-        Some(card) => card.pci_address.and_then(|address| memory_bytes(&address.to_string())).unwrap_or(0),
-        None => host_memory_bytes().unwrap_or(0),
+        Some(card) if !is_integrated(device) => {
+            card.pci_address.and_then(|address| memory_bytes(&address.to_string())).unwrap_or(0)
+        }
+        _ => host_memory_bytes().unwrap_or(0),
     };
     Gpu { device: kind, name, memory_bytes }
 }
@@ -145,7 +154,19 @@ fn memory_bytes(pci_address: &str) -> Option<u64> {
     Some(mebibytes << 20)
 }
 
-/// Memory of this host, which a software device uses too.
+/// Whether it is part of the processor and uses the memory of the host.
+#[cfg(feature = "device")]
+fn is_integrated(device: &Device) -> bool {
+    #[cfg(feature = "wgpu")]
+    return (0..8).any(|index| *device == Device::wgpu(burn::tensor::DeviceKind::IntegratedGpu(index)));
+    #[cfg(not(feature = "wgpu"))]
+    {
+        let _ = device;
+        false
+    }
+}
+
+/// Memory of this host, which integrated GPUs and software devices use.
 #[cfg(feature = "device")]
 fn host_memory_bytes() -> Option<u64> {
     let facts = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -37,9 +37,16 @@ pub enum PlanError {
     },
     /// The recipe asks for a GPU that is not there.
     #[error(
-        "cluster.devices = \"cuda\", but {host} has no CUDA device that this binary can use; build with `--features cuda` on a host with an NVIDIA driver, or set cluster.devices = \"cpu\""
+        "cluster.devices = \"{asked}\", but {host} has no {what} that this binary can use; `dtrain doctor` says \
+         what is missing; build with {build}, or set cluster.devices = \"cpu\""
     )]
     NoGpu {
+        /// What the recipe asks for: `gpu` or `cuda`.
+        asked: &'static str,
+        /// The same in words.
+        what: &'static str,
+        /// The options of cargo that bring a backend for it.
+        build: &'static str,
         /// The host.
         host: String,
     },

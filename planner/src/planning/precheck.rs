@@ -4,8 +4,8 @@
 
 use crate::layout::space;
 use crate::planning::error::PlanError;
-use dtrain_protocol::{HostFacts, cannot_train};
-use dtrain_recipes::{Choice, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
+use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
+use dtrain_recipes::{Choice, Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
 
 /// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
 pub const MICRO_BATCHES: u64 = 16_384;
@@ -20,11 +20,8 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(hosts)) {
         return Err(PlanError::UnevenHosts { ranks, hosts });
     }
-    if let Some(host) = host
-        && space::device(recipe, host).is_gpu()
-        && host.gpu_device() != Some(space::device(recipe, host))
-    {
-        return Err(PlanError::NoGpu { host: host.name.clone() });
+    if let Some(host) = host {
+        has_gpu(recipe.cluster.devices, host)?;
     }
     if let Model::Command(_) = recipe.model {
         return Ok(());
@@ -38,6 +35,21 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
         (Some(micro), Some(host)) => few_passes(recipe, host, batch, micro),
         _ => Ok(()),
     }
+}
+
+/// Refuses a host that lacks the GPUs which the recipe asks for.
+fn has_gpu(devices: Devices, host: &HostFacts) -> Result<(), PlanError> {
+    let (asked, what, build, is_there) = match devices {
+        Devices::Auto | Devices::Cpu => return Ok(()),
+        Devices::Gpu => ("gpu", "GPU", "`--features wgpu` or `--features cuda`", host.gpu_device().is_some()),
+        Devices::Cuda => {
+            ("cuda", "CUDA device", "`--features cuda`", host.gpu_device() == Some(DeviceKind::Cuda))
+        }
+    };
+    if is_there {
+        return Ok(());
+    }
+    Err(PlanError::NoGpu { asked, what, build, host: host.name.clone() })
 }
 
 /// Whether zero 3 is pinned beside a recompute that the worker cannot have with it: what it gathers again, it computes again.
@@ -122,6 +134,8 @@ mod tests {
         assert!(passes.contains("200000 micro-batches of 1 on each of 2 replicas"), "{passes}");
         let gpu = refused(|recipe| recipe.cluster.devices = Devices::Cuda, None);
         assert!(gpu.contains("has no CUDA device"), "{gpu}");
+        let gpu = refused(|recipe| recipe.cluster.devices = Devices::Gpu, None);
+        assert!(gpu.contains("devices = \"gpu\"") && gpu.contains("has no GPU"), "{gpu}");
     }
 
     #[test]

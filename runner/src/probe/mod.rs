@@ -184,20 +184,6 @@ pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
     }
 }
 
-/// The NVIDIA GPUs that the driver of this host knows; none when there is no driver.
-pub fn nvidia_gpus() -> Vec<Gpu> {
-    let Ok(nvml) = nvml_wrapper::Nvml::init() else { return Vec::new() };
-    let device = |index| {
-        let device = nvml.device_by_index(index).ok()?;
-        Some(Gpu {
-            device: DeviceKind::Cuda,
-            name: device.name().ok()?,
-            memory_bytes: device.memory_info().ok()?.total,
-        })
-    };
-    (0..nvml.device_count().unwrap_or(0)).filter_map(device).collect()
-}
-
 /// `1 rank`, `2 ranks side by side`.
 fn side_by_side(ranks: u32) -> String {
     if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks side by side") }

@@ -123,7 +123,7 @@ pub(crate) fn run_from(
 pub(super) fn events(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
     std::thread::scope(|scope| {
         let ranks = scope.spawn(|| {
-            // Whoever computes on a device spins while it waits for the thread that feeds it.
+            // A rank on a device spins while it waits for the thread that gives the device its work, which needs a core too.
             if !case.is_on_gpu {
                 share_one_core();
             }

@@ -47,6 +47,36 @@ fn training() -> Training {
     }
 }
 
+const PASS: Pass = Pass { micro: 0, chunk: 0 };
+
+/// A step of one micro-batch.
+const ACTIONS: [Action; 4] =
+    [Action::Forward(PASS), Action::Backward(PASS), Action::ReduceGradients, Action::UpdateWeights];
+
+/// A replica without a checkpoint or any other optional part.
+fn replica<'a>(
+    stage: Stage,
+    mesh: Mesh,
+    arrangement: &Arrangement,
+    (training, until): (&'a Training, &'a RunUntil),
+    loss_scale: Option<LossScale>,
+) -> Replica<'a> {
+    Replica {
+        optimizer: Optimizer::new(&training.optimizer, stage.parameters()),
+        reduction: Reduction::of(&stage, arrangement),
+        post: Post::new(mesh.pipeline().clone(), stage.device()),
+        training,
+        until,
+        stage,
+        outer: None,
+        loss_scale,
+        noise: None,
+        mesh,
+        tempo: Tempo::default(),
+        copying: None,
+    }
+}
+
 /// Norm and weights after each of `steps` steps from a loss scale of `scale`.
 fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, Failure> {
     let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
@@ -60,27 +90,11 @@ fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, F
         loss_scale.set_state([scale, 0.0]);
         loss_scale
     });
-    let mut replica = Replica {
-        optimizer: Optimizer::new(&training.optimizer, stage.parameters()),
-        reduction: Reduction::of(&stage, &arrangement),
-        post: Post::new(mesh.pipeline().clone(), stage.device()),
-        training: &training,
-        until: &until,
-        stage,
-        outer: None,
-        loss_scale,
-        noise: None,
-        mesh,
-        tempo: Tempo::default(),
-        copying: None,
-    };
-    let pass = Pass { micro: 0, chunk: 0 };
-    let actions =
-        [Action::Forward(pass), Action::Backward(pass), Action::ReduceGradients, Action::UpdateWeights];
+    let mut replica = replica(stage, mesh, &arrangement, (&training, &until), loss_scale);
     let mut stream = Stream::of(Arc::new(Row), std::iter::repeat(vec![0]));
     (0..steps)
         .map(|done| {
-            let outcome = step(&mut replica, &actions, &mut stream, (StepId(done), 1), Ballot::default())?;
+            let outcome = step(&mut replica, &ACTIONS, &mut stream, (StepId(done), 1), Ballot::default())?;
             let mut weights = vec![0.0; 17];
             replica.stage.copy_values(0..17, &mut weights);
             Ok((outcome.gradient_norm, weights))

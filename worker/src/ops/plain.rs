@@ -139,6 +139,8 @@ pub(crate) fn embed(
 ) -> Tensor<3> {
     let [rows, width] = table.dims();
     if rows == share.of {
+        // A device would read past the table.
+        tokens.iter().for_each(|id| assert!((*id as usize) < rows, "{id} is not one of {rows}"));
         let tokens = indices(tokens, &table);
         return table.select(0, tokens).reshape([samples, length, width]);
     }

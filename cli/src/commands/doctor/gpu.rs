@@ -21,9 +21,10 @@ pub(super) fn checks() -> Vec<Finding> {
     checks
 }
 
-/// A GPU of this machine that this build has no backend for; `None` where there is no such GPU.
+/// A GPU of NVIDIA in this machine that this build has no backend for; `None` where there is no such GPU. Others may be part of
+/// the processor, and not faster.
 pub(crate) fn unused_gpu() -> Option<Maker> {
-    Seen::at(&Place::here()).unused(Backends::HERE)
+    Seen::at(&Place::here()).unused(Backends::HERE).filter(|maker| *maker == Maker::Nvidia)
 }
 
 /// Who made a GPU.

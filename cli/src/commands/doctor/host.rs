@@ -107,14 +107,14 @@ fn findings(facts: &str, now: i64) -> Vec<Finding> {
         Err(_) => Finding::poor("clock", "unknown", "check with date"),
     });
     found.push(match (text("gpus"), text("cuda_headers")) {
-        ("0" | "", _) => Finding::good("gpu", "none of NVIDIA"),
+        ("0" | "", _) => Finding::good("gpu", "no NVIDIA GPU"),
         // CUDA_PATH may name another folder, which is not known here.
         (gpus, "") => Finding::poor(
             "gpu",
-            format!("{gpus} of NVIDIA, and no CUDA headers in /usr/local/cuda or /opt/cuda"),
+            format!("NVIDIA GPUs: {gpus}, and no CUDA headers in /usr/local/cuda or /opt/cuda"),
             "`dtrain doctor` on that host checks CUDA_PATH, the driver and NVRTC",
         ),
-        (gpus, _) => Finding::good("gpu", format!("{gpus} of NVIDIA, and CUDA headers")),
+        (gpus, _) => Finding::good("gpu", format!("NVIDIA GPUs: {gpus}, and CUDA headers")),
     });
     found
 }

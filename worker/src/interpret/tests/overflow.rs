@@ -62,28 +62,12 @@ fn rank(
     let stage = Stage::of(&holding, &Device::flex()).expect("the model has these blocks");
     let mut loss_scale = LossScale::of(Precision::F16).expect("f16 has one");
     loss_scale.set_state([SCALE, 0.0]);
-    let mut replica = Replica {
-        optimizer: Optimizer::new(&training.optimizer, stage.parameters()),
-        reduction: Reduction::of(&stage, &arrangement),
-        post: Post::new(mesh.pipeline().clone(), stage.device()),
-        training: &training,
-        until: &until,
-        stage,
-        outer: None,
-        loss_scale: Some(loss_scale),
-        noise: None,
-        mesh,
-        tempo: Tempo::default(),
-        copying: None,
-    };
-    let pass = Pass { micro: 0, chunk: 0 };
-    let actions =
-        [Action::Forward(pass), Action::Backward(pass), Action::ReduceGradients, Action::UpdateWeights];
+    let mut replica = replica(stage, mesh, &arrangement, (&training, &until), Some(loss_scale));
     let steps = numbers.len() as u64;
     let mut stream = Stream::of(Arc::new(Rows), numbers.into_iter().map(|number| vec![number]));
     let length = replica.stage.parameters().last().map_or(0, |last| last.range.end);
     let step = |done| {
-        let outcome = step(&mut replica, &actions, &mut stream, (StepId(done), 1), Ballot::default());
+        let outcome = step(&mut replica, &ACTIONS, &mut stream, (StepId(done), 1), Ballot::default());
         let mut weights = vec![0.0; length];
         replica.stage.copy_values(0..length, &mut weights);
         (outcome.expect("a smaller scale helps").gradient_norm, weights)
