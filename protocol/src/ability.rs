@@ -1,5 +1,9 @@
 //! What the worker can run today. The planner refuses what it cannot, with the reason told here.
 
+mod untrainable;
+
+pub use untrainable::{Untrainable, cannot_train};
+
 use crate::{Arrangement, Axis, ContextExchange, DeviceKind, Layout, RankOrder};
 use dtrain_recipes::{
     Compression, Decoder, Experts, Model, Precision, Recompute, Synchronisation, ZeroStage,
@@ -112,50 +116,6 @@ fn cannot_multiply(arrangement: &Arrangement, model: &Model) -> Option<&'static 
         (Precision::F32, _) | (Precision::Bf16, DeviceKind::Cuda) => None,
         (Precision::F16, DeviceKind::Cuda | DeviceKind::Wgpu) => None,
     }
-}
-
-/// Something that the recipe language can say and the worker cannot train in any layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Untrainable {
-    /// The key of the recipe.
-    pub key: &'static str,
-    /// What it asks for.
-    pub what: &'static str,
-}
-
-impl fmt::Display for Untrainable {
-    /// What is missing and, after a semicolon, what to do.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, what } = self;
-        write!(
-            f,
-            "`{key}`: dtrain's own worker has no {what}; plan for an engine that has it: \
-             `dtrain plan RECIPE --on \"HOSTSxGPUS PART\" --engine NAME` with megatron, torchtitan or jax"
-        )
-    }
-}
-
-/// What of a model or of a precision the worker cannot train, wherever it runs; `None` when there is nothing.
-pub fn cannot_train(model: &Model, precision: Precision) -> Option<Untrainable> {
-    let missing = |key, what| Some(Untrainable { key, what });
-    if precision == Precision::Fp8 {
-        return missing("train.precision", "fp8");
-    }
-    let Model::Decoder(decoder) = model else { return None };
-    if decoder.latent.is_some() {
-        return missing("model.latent", "latent attention");
-    }
-    if decoder.window.is_some() {
-        return missing("model.window", "sliding windows");
-    }
-    if decoder.mtp_layers > 0 {
-        return missing("model.mtp_layers", "multi-token prediction");
-    }
-    let experts = decoder.experts?;
-    if experts.shared_ffn.is_some() {
-        return missing("model.shared_ffn", "shared experts");
-    }
-    experts.dense.and_then(|_| missing("model.dense_layers", "dense layers among layers with experts"))
 }
 
 /// What the worker does in one way only.
