@@ -3,14 +3,14 @@
 use crate::loss_scale::LossScale;
 use crate::ops::Measured;
 use crate::optimizer::{Move, Optimizer};
-use crate::parallel::pipeline::Post;
+use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::{Outer, norms_squared, undo};
 use crate::parallel::{
-    Ballot, Mesh, NoiseGauge, Reduction, Tally, context, norm_squared, tally, tensor, update,
+    Mesh, NoiseGauge, Reduction, StepTotals, context, norm_squared, step_totals, tensor, update,
 };
 use crate::session::{Copying, Stream};
 use crate::stage::{Flow, Samples, Stage};
-use crate::watch::{Phase, Tempo, Watch};
+use crate::watch::{Phase, Slowdown, Watch};
 use dtrain_protocol::rate::{Curve, Progress};
 use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, RunUntil, StepId, Toward, Training};
 use std::sync::Arc;
@@ -30,9 +30,9 @@ pub(crate) struct Replica<'a> {
     pub(crate) loss_scale: Option<LossScale>,
     /// Where replicas' gradients can be compared with their sum: what compares them.
     pub(crate) noise: Option<NoiseGauge>,
-    pub(crate) post: Post,
+    pub(crate) messages: PipelineMessages,
     pub(crate) mesh: Mesh,
-    pub(crate) tempo: Tempo,
+    pub(crate) slowdown: Slowdown,
     /// The state that is being copied, where it is: it must not change before it was.
     pub(crate) copying: Option<Arc<Copying>>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Replica<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StepOutcome {
     /// Figures and flags of all replicas.
-    pub(crate) tally: Tally,
+    pub(crate) totals: StepTotals,
     /// Global gradient norm before clipping; none when a loss scale was too large and nothing moved.
     pub(crate) gradient_norm: Option<f64>,
     /// Learning rate that was applied.
@@ -62,23 +62,23 @@ pub(crate) fn step(
     actions: &[Action],
     stream: &mut Stream,
     (done, fresh): (StepId, u64),
-    flags: Ballot,
+    flags: StepTotals,
 ) -> Result<StepOutcome, Failure> {
     let passes = actions.iter().position(|action| *action == Action::ReduceGradients);
     let passes = passes.ok_or_else(|| beyond("a step that does not reduce its gradients"))?;
     let (passes, end) = actions.split_at(passes);
     let watch = Watch::start(replica.mesh.waited());
     let outcome = StepOutcome {
-        tally: Tally::default(),
+        totals: StepTotals::default(),
         gradient_norm: None,
         learning_rate: 0.0,
         noise: None,
         times: PhaseTimes::default(),
     };
-    let mut run = Run { replica, done, ballot: flags, measured: Measured::default(), outcome, watch };
+    let mut run = Run { replica, done, totals: flags, measured: Measured::default(), outcome, watch };
     for _ in 0..fresh {
         let square = run.replica.noise.as_ref().map_or(0.0, NoiseGauge::own);
-        run.ballot = Ballot { square, ..flags };
+        run.totals = StepTotals { square, ..flags };
         run.begin_batch();
         run.follow(passes, stream)?;
         let Replica { stage, reduction, outer, loss_scale, noise, mesh, .. } = &mut *run.replica;
@@ -125,8 +125,8 @@ struct Run<'r, 'a> {
     replica: &'r mut Replica<'a>,
     /// Steps completed before this one.
     done: StepId,
-    ballot: Ballot,
-    /// Losses that are not in the ballot yet.
+    totals: StepTotals,
+    /// Losses that are not in the totals yet.
     measured: Measured,
     outcome: StepOutcome,
     watch: Watch,
@@ -136,7 +136,8 @@ impl Run<'_, '_> {
     /// Does `actions` in their order.
     fn follow(&mut self, actions: &[Action], stream: &mut Stream) -> Result<(), Failure> {
         for (index, action) in actions.iter().enumerate() {
-            match action {
+            let began = Instant::now();
+            let phase = match action {
                 Action::Forward(pass) => self.forward(*pass, stream)?,
                 Action::Backward(pass) => self.backward(*pass, is_last(actions, index)),
                 Action::BackwardInput(pass) => self.backward_input(*pass),
@@ -144,7 +145,9 @@ impl Run<'_, '_> {
                 Action::Exchange { with, send, recv } => self.exchange(*with, *send, *recv),
                 Action::ReduceGradients => self.reduce()?,
                 Action::UpdateWeights => self.update()?,
-            }
+            };
+            self.replica.slowdown.hold(action, began);
+            self.spent(phase);
             self.replica.mesh.check()?;
         }
         Ok(())
@@ -152,9 +155,9 @@ impl Run<'_, '_> {
 
     /// Makes room for the gradients of a batch.
     fn begin_batch(&mut self) {
-        let Replica { stage, reduction, outer, loss_scale, post, .. } = &mut *self.replica;
+        let Replica { stage, reduction, outer, loss_scale, messages, .. } = &mut *self.replica;
         stage.gradients().clear();
-        post.clear();
+        messages.clear();
         // Replicas that move apart sum changes of weights, which know no loss scale.
         if let Some(scale) = loss_scale.as_mut().filter(|_| outer.is_none()) {
             if let Some(old) = scale.take_feedback() {
@@ -170,72 +173,63 @@ impl Run<'_, '_> {
         self.watch.spent(phase, self.replica.mesh.waited());
     }
 
-    fn forward(&mut self, pass: Pass, stream: &mut Stream) -> Result<(), Failure> {
+    fn forward(&mut self, pass: Pass, stream: &mut Stream) -> Result<Phase, Failure> {
         let reads = self.replica.stage.reads_samples(pass.chunk);
         let batch = if reads { Some(stream.next()?) } else { None };
         let batch = batch.map(|batch| context::cut(batch, &self.replica.mesh.partners().context));
         self.spent(Phase::Data);
 
-        let began = Instant::now();
-        let Replica { stage, post, mesh, tempo, .. } = &mut *self.replica;
+        let Replica { stage, messages, mesh, .. } = &mut *self.replica;
         let samples = batch.as_ref().map_or(Samples::NOTHING, Samples::of);
-        match stage.forward(pass, post.take(Toward::Previous, pass), &samples) {
+        match stage.forward(pass, messages.take(Toward::Previous, pass), &samples) {
             Flow::Loss(figures) if mesh.tells_loss() => self.measured.add(figures),
             Flow::Loss(_) => {}
-            Flow::Activation(activation) => post.give(Toward::Next, pass, activation),
+            Flow::Activation(activation) => messages.give(Toward::Next, pass, activation),
         }
-        Tempo::hold(began, tempo.forward);
-        self.spent(Phase::Forward);
-        Ok(())
+        Ok(Phase::Forward)
     }
 
-    fn backward(&mut self, pass: Pass, last: Last) {
-        let began = Instant::now();
-        self.send_tally(last);
+    fn backward(&mut self, pass: Pass, last: Last) -> Phase {
+        self.send_totals(last);
         let weight = self.weight();
-        let Replica { stage, reduction, outer, post, mesh, tempo, .. } = &mut *self.replica;
+        let Replica { stage, reduction, outer, messages, mesh, .. } = &mut *self.replica;
         let is_final = last.of_chunk && outer.is_none();
-        let upstream = post.take(Toward::Next, pass);
+        let upstream = messages.take(Toward::Next, pass);
         let before = stage.backward(pass, upstream, weight, &mut |unit, gradients| {
             reduction.finish(unit, gradients, mesh, is_final);
         });
         if let Some(gradient) = before {
-            post.give(Toward::Previous, pass, gradient);
+            messages.give(Toward::Previous, pass, gradient);
         }
-        Tempo::hold(began, tempo.input + tempo.weights);
-        self.spent(Phase::Backward);
+        Phase::Backward
     }
 
-    fn backward_input(&mut self, pass: Pass) {
-        let began = Instant::now();
+    fn backward_input(&mut self, pass: Pass) -> Phase {
         let weight = self.weight();
-        let Replica { stage, post, tempo, .. } = &mut *self.replica;
-        let upstream = post.take(Toward::Next, pass);
+        let Replica { stage, messages, .. } = &mut *self.replica;
+        let upstream = messages.take(Toward::Next, pass);
         if let Some(gradient) = stage.backward_input(pass, upstream, weight) {
-            post.give(Toward::Previous, pass, gradient);
+            messages.give(Toward::Previous, pass, gradient);
         }
-        Tempo::hold(began, tempo.input);
-        self.spent(Phase::Backward);
+        Phase::Backward
     }
 
-    fn backward_weights(&mut self, pass: Pass, last: Last) {
-        let began = Instant::now();
-        self.send_tally(last);
-        let Replica { stage, reduction, outer, mesh, tempo, .. } = &mut *self.replica;
+    fn backward_weights(&mut self, pass: Pass, last: Last) -> Phase {
+        self.send_totals(last);
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
         let is_final = last.of_chunk && outer.is_none();
         stage.backward_weights(pass, &mut |unit, gradients| {
             reduction.finish(unit, gradients, mesh, is_final);
         });
-        Tempo::hold(began, tempo.weights);
-        self.spent(Phase::Backward);
+        Phase::Backward
     }
 
     /// The loss is known before the last backward, so its sum over the ranks travels first, and gradients follow
     /// while backward computes.
-    fn send_tally(&mut self, last: Last) {
+    fn send_totals(&mut self, last: Last) {
         if last.of_step {
-            self.ballot.add(&Ballot::of(std::mem::take(&mut self.measured).read()));
-            tally::send(&self.ballot, self.replica.mesh.world());
+            self.totals.add(&StepTotals::of(std::mem::take(&mut self.measured).read()));
+            step_totals::send(&self.totals, self.replica.mesh.world());
         }
     }
 
@@ -251,36 +245,35 @@ impl Run<'_, '_> {
         scale * (f64::from(training.micro_batch) / parts as f64) as f32
     }
 
-    fn exchange(&mut self, with: Toward, send: Option<Pass>, recv: Option<Pass>) {
-        let Replica { training, stage, post, .. } = &mut *self.replica;
+    fn exchange(&mut self, with: Toward, send: Option<Pass>, recv: Option<Pass>) -> Phase {
+        let Replica { training, stage, messages, .. } = &mut *self.replica;
         let samples = training.micro_batch as usize;
         let recv = recv.map(|pass| (pass, stage.message_shape(pass.chunk, with, samples)));
-        post.exchange(with, send, recv);
-        self.spent(Phase::Bubble);
+        messages.exchange(with, send, recv);
+        Phase::Bubble
     }
 
-    fn reduce(&mut self) -> Result<(), Failure> {
-        let tally = tally::collect(self.replica.mesh.world())?;
+    fn reduce(&mut self) -> Result<Phase, Failure> {
+        let totals = step_totals::collect(self.replica.mesh.world())?;
         // Stages that are done early wait here for the last one.
         let is_pipeline = self.replica.mesh.pipeline().size() > 1;
         self.spent(if is_pipeline { Phase::Bubble } else { Phase::Communication });
-        let Replica { stage, reduction, outer, post, mesh, .. } = &mut *self.replica;
+        let Replica { stage, reduction, outer, messages, mesh, .. } = &mut *self.replica;
         if outer.is_none() {
             reduction.collect(stage.gradients(), mesh)?;
         }
         tensor::sum_parts(stage, mesh.partners());
         if let Some(index) = stage.tied_across_stages() {
-            stage.gradients().change(index, |values| post.sum_with_other_end(values));
+            stage.gradients().change(index, |values| messages.sum_with_other_end(values));
         }
-        self.spent(Phase::Communication);
-        self.outcome.tally = tally;
-        if tally.loss().is_finite() { Ok(()) } else { Err(self.not_finite("the loss")) }
+        self.outcome.totals = totals;
+        if totals.loss().is_finite() { Ok(Phase::Communication) } else { Err(self.not_finite("the loss")) }
     }
 
     /// Clips and applies. Unless the gradient is finite, nothing is applied and error feedback forgets the batch; that is
     /// an error unless a smaller loss scale may help.
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
-    fn update(&mut self) -> Result<(), Failure> {
+    fn update(&mut self) -> Result<Phase, Failure> {
         if let Some(copying) = self.replica.copying.take() {
             copying.wait();
         }
@@ -309,8 +302,8 @@ impl Run<'_, '_> {
             self.spent(Phase::Optimizer);
             return if may_shrink { self.meet() } else { Err(self.not_finite("the gradient norm")) };
         }
-        self.outcome.noise = noise.as_mut().and_then(|n| n.compare(norm * norm, self.outcome.tally.square));
-        let rate = learning_rate(training, until, self.done, self.outcome.tally.elapsed);
+        self.outcome.noise = noise.as_mut().and_then(|n| n.compare(norm * norm, self.outcome.totals.square));
+        let rate = learning_rate(training, until, self.done, self.outcome.totals.elapsed);
         let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0)) / f64::from(loss_was);
         update(stage, optimizer, mesh, Move { rate, scale: scale as f32, t: self.done.0 + 1 })?;
         self.outcome.learning_rate = rate;
@@ -319,15 +312,14 @@ impl Run<'_, '_> {
     }
 
     /// Replicas that move apart meet when it is time.
-    fn meet(&mut self) -> Result<(), Failure> {
+    fn meet(&mut self) -> Result<Phase, Failure> {
         let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
-        let Some(outer) = outer else { return Ok(()) };
+        let Some(outer) = outer else { return Ok(Phase::Optimizer) };
         outer.moved();
         if outer.is_due(StepId(self.done.0 + 1)) {
             outer.meet(stage, reduction, mesh)?;
-            self.spent(Phase::Communication);
         }
-        Ok(())
+        Ok(Phase::Communication)
     }
 
     fn not_finite(&self, figure: &str) -> Failure {

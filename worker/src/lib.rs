@@ -29,4 +29,4 @@ mod watch;
 /// The library that networks are made of; see [`network`].
 pub use burn;
 pub use entry::{probe, run, sample};
-pub use watch::Tempo;
+pub use watch::Slowdown;

@@ -3,7 +3,7 @@
 //! Waiting for other pipeline stages is *bubble*: in an `Exchange`, and at the end of the step for the slowest stage. All other
 //! waiting, also in the middle of a pass, is *communication*.
 
-use dtrain_protocol::PhaseTimes;
+use dtrain_protocol::{Action, PhaseTimes};
 use std::time::{Duration, Instant};
 
 /// What a rank is at.
@@ -68,7 +68,7 @@ impl Watch {
 
 /// Least time of each pass, and of a copy: stands for a slower device where schedules are studied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tempo {
+pub struct Slowdown {
     /// Of a forward.
     pub forward: Duration,
     /// Of the part of a backward that the stage before waits for.
@@ -79,13 +79,28 @@ pub struct Tempo {
     pub copy: Duration,
 }
 
-impl Tempo {
-    /// Waits until `least` has passed since `began`.
-    pub(crate) fn hold(began: Instant, least: Duration) {
-        let left = least.saturating_sub(began.elapsed());
-        if !left.is_zero() {
-            std::thread::sleep(left);
+impl Slowdown {
+    /// Waits until a pass that `began` has taken its least time.
+    pub(crate) fn hold(&self, action: &Action, began: Instant) {
+        match action {
+            Action::Forward(_) => wait_until(began + self.forward),
+            Action::Backward(_) => wait_until(began + self.input + self.weights),
+            Action::BackwardInput(_) => wait_until(began + self.input),
+            Action::BackwardWeights(_) => wait_until(began + self.weights),
+            Action::Exchange { .. } | Action::ReduceGradients | Action::UpdateWeights => {}
         }
+    }
+
+    /// Waits until a copy that `began` has taken its least time.
+    pub(crate) fn hold_copy(&self, began: Instant) {
+        wait_until(began + self.copy);
+    }
+}
+
+fn wait_until(end: Instant) {
+    let left = end.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        std::thread::sleep(left);
     }
 }
 

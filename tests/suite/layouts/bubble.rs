@@ -7,7 +7,7 @@ use super::world::{assignments, events, write_data};
 use dtrain_planner::step::schedule::Shape;
 use dtrain_planner::step::simulate::{PassCost, walk};
 use dtrain_protocol::{Assignment, Event, PhaseTimes};
-use dtrain_worker::Tempo;
+use dtrain_worker::Slowdown;
 use std::time::Duration;
 
 /// How long a stage takes for each of the three passes through all its chunks.
@@ -59,8 +59,8 @@ fn simulated(assignments: &[Assignment], shape: Shape, pass: Duration) -> f64 {
 
 /// The same share of the fastest step.
 fn measured(case: &Case, assignments: Vec<Assignment>, pass: Duration) -> f64 {
-    let tempo = Tempo { forward: pass, input: pass, weights: pass, ..Tempo::default() };
-    let ranks = events(case, assignments, tempo);
+    let slowdown = Slowdown { forward: pass, input: pass, weights: pass, ..Slowdown::default() };
+    let ranks = events(case, assignments, slowdown);
     let times = |event: &Event| if let Event::Step(figures) = event { Some(figures.times) } else { None };
     let ranks: Vec<Vec<_>> = ranks.iter().map(|events| events.iter().filter_map(times).collect()).collect();
     let steps = (0..ranks[0].len()).map(|step| {

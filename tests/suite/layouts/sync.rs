@@ -5,7 +5,7 @@ use super::world::{assignments, events, write_data};
 use dtrain_planner::step::traffic::Traffic;
 use dtrain_protocol::Event;
 use dtrain_recipes::{Compression, Local, Synchronisation};
-use dtrain_worker::Tempo;
+use dtrain_worker::Slowdown;
 
 /// Steps between two meetings of replicas that move apart.
 const EVERY: u64 = 2;
@@ -39,7 +39,7 @@ fn differs(case: &Case, sync: Synchronisation) -> Vec<String> {
     write_data(folder.path());
     let mut assignments = assignments(case, folder.path(), None, EVERY);
     assignments.iter_mut().for_each(|assignment| assignment.arrangement.sync = sync);
-    let ranks = assignments.iter().zip(events(case, assignments.clone(), Tempo::default()));
+    let ranks = assignments.iter().zip(events(case, assignments.clone(), Slowdown::default()));
     let wrong = ranks.filter_map(|(assignment, events)| {
         let split = (assignment.training.micro_batch, assignment.training.micro_batches);
         let sent = |event: &Event| if let Event::Step(step) = event { Some(step.sent_bytes) } else { None };

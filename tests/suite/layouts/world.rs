@@ -14,9 +14,9 @@ use dtrain_recipes::document::Document;
 use dtrain_recipes::source::{Layer, Source};
 use dtrain_recipes::{Decoder, Model};
 use dtrain_tests::{Tensors, assembled};
-use dtrain_worker::Tempo;
+use dtrain_worker::Slowdown;
 use dtrain_worker::comm::loopback;
-use dtrain_worker::session::{Orders, Tell, attempt_at_tempo};
+use dtrain_worker::session::{Orders, Tell, attempt_slowed};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::Write;
 use std::num::NonZeroU32;
@@ -115,19 +115,19 @@ pub(crate) fn run_from(
 ) -> (Vec<Assignment>, Vec<Vec<Event>>) {
     write_data(folder);
     let assignments = assignments(case, folder, from, last);
-    let events = events(case, assignments.clone(), Tempo::default());
+    let events = events(case, assignments.clone(), Slowdown::default());
     (assignments, events)
 }
 
 /// What all ranks tell until their ends.
-pub(super) fn events(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
+pub(super) fn events(case: &Case, assignments: Vec<Assignment>, slowdown: Slowdown) -> Vec<Vec<Event>> {
     std::thread::scope(|scope| {
         let ranks = scope.spawn(|| {
             // A rank on a device spins while it waits for the thread that gives the device its work, which needs a core too.
             if !case.is_on_gpu {
                 share_one_core();
             }
-            events_of(case, assignments, tempo)
+            events_of(case, assignments, slowdown)
         });
         ranks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -145,7 +145,7 @@ fn share_one_core() {
     sched_setaffinity(None, &one).expect("a core that the thread may use");
 }
 
-fn events_of(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec<Event>> {
+fn events_of(case: &Case, assignments: Vec<Assignment>, slowdown: Slowdown) -> Vec<Vec<Event>> {
     let ranks = u32::try_from(assignments.len()).expect("ranks are few");
     let groups = loopback::threads(ranks, DEADLINE);
     let threads = assignments.into_iter().zip(groups).map(|(assignment, group)| {
@@ -155,7 +155,7 @@ fn events_of(case: &Case, assignments: Vec<Assignment>, tempo: Tempo) -> Vec<Vec
             let tell: Tell = Arc::new(move |event| told.lock().expect("no panic inside").push(event));
             let (_orders, inbox) = channel();
             let mut orders = Orders::of(inbox);
-            let result = attempt_at_tempo(&assignment, Box::new(group), tempo, &mut orders, &tell);
+            let result = attempt_slowed(&assignment, Box::new(group), slowdown, &mut orders, &tell);
             let events = events.lock().expect("no panic inside").clone();
             (result, events)
         })

@@ -64,7 +64,7 @@ fn replica<'a>(
     Replica {
         optimizer: Optimizer::new(&training.optimizer, stage.parameters()),
         reduction: Reduction::of(&stage, arrangement),
-        post: Post::new(mesh.pipeline().clone(), stage.device()),
+        messages: PipelineMessages::new(mesh.pipeline().clone(), stage.device()),
         training,
         until,
         stage,
@@ -72,7 +72,7 @@ fn replica<'a>(
         loss_scale,
         noise: None,
         mesh,
-        tempo: Tempo::default(),
+        slowdown: Slowdown::default(),
         copying: None,
     }
 }
@@ -94,7 +94,8 @@ fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, F
     let mut stream = Stream::of(Arc::new(Row), std::iter::repeat(vec![0]));
     (0..steps)
         .map(|done| {
-            let outcome = step(&mut replica, &ACTIONS, &mut stream, (StepId(done), 1), Ballot::default())?;
+            let outcome =
+                step(&mut replica, &ACTIONS, &mut stream, (StepId(done), 1), StepTotals::default())?;
             let mut weights = vec![0.0; 17];
             replica.stage.copy_values(0..17, &mut weights);
             Ok((outcome.gradient_norm, weights))

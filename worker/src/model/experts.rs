@@ -143,7 +143,7 @@ fn imbalance(
     for (choice, expert) in chosen.iter().enumerate() {
         shares[choice / (t * per_token) * count + expert] += 1.0;
     }
-    partners.context.sum(&mut shares);
+    partners.context.all_reduce(&mut shares);
     let copies = if partners.sequence { partners.tensor.size() } else { 1 };
     let choices = (t * per_token) as f64 * f64::from(partners.context.size());
     let factor = experts.balance * count as f64 / choices / (b * t) as f64 / f64::from(copies);

@@ -112,7 +112,7 @@ fn leave(
 
 fn sum(values: FlexTensor, peers: &Peers) -> FlexTensor {
     let mut values = dense(values);
-    peers.sum(values.storage_mut());
+    peers.all_reduce(values.storage_mut());
     values
 }
 
@@ -123,7 +123,7 @@ fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
     let own = slice(&part);
     let mut all = vec![0.0; ranks * own.len()];
     all[rank * own.len()..][..own.len()].copy_from_slice(own);
-    peers.gather(&mut all);
+    peers.all_gather(&mut all);
     let all = if b == 1 { all } else { swapped(&all, [ranks, b, rows * width]) };
     vector(all, [b, ranks * rows, width])
 }
@@ -135,7 +135,7 @@ fn scatter(whole: FlexTensor, peers: &Peers) -> FlexTensor {
     assert_eq!(t % ranks, 0, "a sequence of {t} tokens is cut into {ranks} equal parts");
     let own = b * (t / ranks) * width;
     let mut all = swapped(slice(&whole), [b, ranks, t / ranks * width]);
-    peers.sum_part(&mut all);
+    peers.reduce_scatter(&mut all);
     vector(all[rank * own..][..own].to_vec(), [b, t / ranks, width])
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn cross_entropy_of_part(
                 *sum = kernels::exp_row(row, *largest);
             }
         });
-        peers.sum(told.as_flattened_mut());
+        peers.all_reduce(told.as_flattened_mut());
         let parts = logits.storage_mut::<f32>().chunks_mut(rows * classes);
         let parts = parts.zip(told.chunks(rows)).zip(targets.chunks(rows));
         chunks::each(parts, |((logits, told), targets)| {
@@ -90,7 +90,7 @@ pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
     let count = own.len();
     let mut all = vec![0.0; count * peers.size() as usize];
     all[count * peers.rank() as usize..][..count].copy_from_slice(own);
-    peers.gather(&mut all);
+    peers.all_gather(&mut all);
     let mut largest = own.to_vec();
     for theirs in all.chunks(count.max(1)) {
         largest.iter_mut().zip(theirs).for_each(|(largest, score)| *largest = largest.max(*score));

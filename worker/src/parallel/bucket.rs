@@ -7,7 +7,7 @@
 //! caller says when gradients are final. The gradients of several steps may be on their way, one after another.
 //! Parameters that other ranks hold, those of spread experts, are a vector of their own, with buckets of its own.
 
-use super::Courier;
+use super::CommQueue;
 use super::sync::Wire;
 use crate::gradients::Gradients;
 use crate::stage::Parameter;
@@ -62,23 +62,23 @@ impl Buckets {
     }
 
     /// Notes that the gradients of `unit` are final, and sends every bucket that became complete by it.
-    pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, courier: &Courier) {
+    pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, queue: &CommQueue) {
         for part in self.parts.iter().filter(|part| part.unit == unit) {
             gradients.to_host(part.index..part.index + 1);
         }
-        self.finish_flat(unit, gradients.values(), courier);
+        self.finish_flat(unit, gradients.values(), queue);
     }
 
     /// Sends what has not left: the gradients of a step are complete, and those of the next may follow.
-    pub fn leave(&mut self, gradients: &[f32], courier: &Courier) {
-        self.send(0, gradients, courier);
+    pub fn leave(&mut self, gradients: &[f32], queue: &CommQueue) {
+        self.send(0, gradients, queue);
         self.sent = 0;
         self.finished.clear();
     }
 
     /// Waits for the sums of the oldest step that is on its way, and puts them into `gradients`.
-    pub fn collect(&mut self, gradients: &mut Gradients, courier: &Courier) -> Result<(), Failure> {
-        self.collect_flat(gradients.values_mut(), courier)?;
+    pub fn collect(&mut self, gradients: &mut Gradients, queue: &CommQueue) -> Result<(), Failure> {
+        self.collect_flat(gradients.values_mut(), queue)?;
         for part in &self.parts {
             gradients.from_host(part.index..part.index + 1);
         }
@@ -95,17 +95,17 @@ impl Buckets {
         &mut self.wire
     }
 
-    fn finish_flat(&mut self, unit: usize, gradients: &[f32], courier: &Courier) {
+    fn finish_flat(&mut self, unit: usize, gradients: &[f32], queue: &CommQueue) {
         self.finished.push(unit);
         let is_open = |part: &Part| !self.finished.contains(&part.unit);
         let open = self.parts.iter().rfind(|part| is_open(part));
-        self.send(open.map_or(0, |open| open.begin + open.flat.len()), gradients, courier);
+        self.send(open.map_or(0, |open| open.begin + open.flat.len()), gradients, queue);
     }
 
     /// As [`Buckets::collect`], for any vector of the same length.
-    pub fn collect_flat(&mut self, gradients: &mut [f32], courier: &Courier) -> Result<(), Failure> {
+    pub fn collect_flat(&mut self, gradients: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         for range in &self.ranges {
-            let sum = self.wire.receive(courier.next()?, courier.ranks(), range.len());
+            let sum = self.wire.receive(queue.wait()?, queue.ranks(), range.len());
             let mut rest = sum.as_slice();
             for flat in pieces(&self.parts, range) {
                 let (piece, after) = rest.split_at(flat.len());
@@ -126,12 +126,12 @@ impl Buckets {
     }
 
     /// Sends every bucket that lies at or behind element `begin`.
-    fn send(&mut self, begin: usize, gradients: &[f32], courier: &Courier) {
+    fn send(&mut self, begin: usize, gradients: &[f32], queue: &CommQueue) {
         while let Some(range) = self.ranges.get(self.sent).filter(|range| range.start >= begin) {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.clear();
             pieces(&self.parts, range).for_each(|flat| buffer.extend_from_slice(&gradients[flat]));
-            self.wire.send(range.clone(), buffer, courier);
+            self.wire.send(range.clone(), buffer, queue);
             self.sent += 1;
             self.travelling += 1;
         }
@@ -189,17 +189,17 @@ mod tests {
             parameter(2, ELEMENTS + 10..2 * ELEMENTS),
         ];
         let mut buckets = Buckets::new(&parameters, Compression::None, |_| true);
-        let courier = Courier::start(Box::new(loopback::Alone));
+        let queue = CommQueue::start(Box::new(loopback::Alone));
         let mut gradients = vec![1.0; 2 * ELEMENTS];
-        buckets.finish_flat(2, &gradients, &courier);
+        buckets.finish_flat(2, &gradients, &queue);
         assert_eq!(buckets.sent, 0, "unit 1 lies in the same bucket");
-        buckets.finish_flat(1, &gradients, &courier);
+        buckets.finish_flat(1, &gradients, &queue);
         assert_eq!(buckets.sent, 1);
-        buckets.finish_flat(0, &gradients, &courier);
+        buckets.finish_flat(0, &gradients, &queue);
         assert_eq!((buckets.sent, buckets.bytes()), (2, 8 * ELEMENTS as u64));
-        buckets.leave(&gradients, &courier);
+        buckets.leave(&gradients, &queue);
         assert_eq!(buckets.sent, 0, "the next step starts afresh");
-        buckets.collect_flat(&mut gradients, &courier).expect("alone");
+        buckets.collect_flat(&mut gradients, &queue).expect("alone");
         assert_eq!(buckets.bytes(), 0);
     }
 
@@ -213,17 +213,17 @@ mod tests {
             let (group, parameters) = (groups.next().expect("two"), parameters.clone());
             std::thread::spawn(move || {
                 before();
-                let courier = Courier::start(Box::new(group));
+                let queue = CommQueue::start(Box::new(group));
                 let mut buckets = Buckets::new(&parameters, Compression::None, |_| true);
                 let mut gradients = vec![0.0; ELEMENTS + 1];
                 for step in 1..=3 {
                     gradients.fill(if first { step as f32 } else { 10.0 * step as f32 });
-                    buckets.finish_flat(0, &gradients, &courier);
-                    buckets.leave(&gradients, &courier);
+                    buckets.finish_flat(0, &gradients, &queue);
+                    buckets.leave(&gradients, &queue);
                 }
                 after();
                 for step in 1..=3 {
-                    buckets.collect_flat(&mut gradients, &courier).expect("both are there");
+                    buckets.collect_flat(&mut gradients, &queue).expect("both are there");
                     assert!(gradients.iter().all(|sum| *sum == 11.0 * step as f32), "step {step}");
                 }
             })
@@ -245,16 +245,16 @@ mod tests {
         let threads = loopback::threads(2, Duration::from_secs(10)).into_iter().map(|group| {
             let mut buckets = Buckets::new(&parameters, Compression::None, wanted);
             std::thread::spawn(move || {
-                let courier = Courier::start(Box::new(group));
+                let queue = CommQueue::start(Box::new(group));
                 let mut gradients: Vec<_> = (0..9).map(|i| i as f32).collect();
                 for unit in [2, 1] {
-                    buckets.finish_flat(unit, &gradients, &courier);
+                    buckets.finish_flat(unit, &gradients, &queue);
                     assert_eq!(buckets.sent, 0, "unit 0 is not final");
                 }
-                buckets.finish_flat(0, &gradients, &courier);
+                buckets.finish_flat(0, &gradients, &queue);
                 assert_eq!(buckets.sent, 1);
-                buckets.leave(&gradients, &courier);
-                buckets.collect_flat(&mut gradients, &courier).expect("both are there");
+                buckets.leave(&gradients, &queue);
+                buckets.collect_flat(&mut gradients, &queue).expect("both are there");
                 gradients
             })
         });
@@ -272,16 +272,16 @@ mod tests {
             .map(|(rank, group)| {
                 let parameters = parameters.clone();
                 std::thread::spawn(move || {
-                    let courier = Courier::start(Box::new(group));
+                    let queue = CommQueue::start(Box::new(group));
                     let mut buckets = Buckets::new(&parameters, Compression::None, |_| true);
                     let mut sums = Vec::new();
                     for step in 0..2 {
                         let mut gradients: Vec<_> =
                             (0..700_000).map(|i| (i + 7 * rank + step) as f32).collect();
-                        buckets.finish_flat(1, &gradients, &courier);
-                        buckets.finish_flat(0, &gradients, &courier);
-                        buckets.leave(&gradients, &courier);
-                        buckets.collect_flat(&mut gradients, &courier).expect("both are there");
+                        buckets.finish_flat(1, &gradients, &queue);
+                        buckets.finish_flat(0, &gradients, &queue);
+                        buckets.leave(&gradients, &queue);
+                        buckets.collect_flat(&mut gradients, &queue).expect("both are there");
                         sums.push(gradients);
                     }
                     sums

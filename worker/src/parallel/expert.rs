@@ -5,7 +5,7 @@
 //! that what is for one rank lies side by side. Where they arrive they lie by expert again, and inside an expert by the
 //! rank that they came from: in the order of tokens over all ranks. Nothing here knows what an expert computes.
 //!
-//! Experts are not replicated along their axis, so their gradients are summed by a courier of their own.
+//! Experts are not replicated along their axis, so their gradients are summed by a queue of their own.
 
 use super::Peers;
 use crate::comm::{Incoming, Outgoing};

@@ -1,7 +1,7 @@
 //! Gathers weights in the middle of passes, where nothing can return an error.
 
-use super::Courier;
-use super::partners::Trouble;
+use super::CommQueue;
+use super::partners::FirstFailure;
 use crate::comm::Group;
 use std::sync::Arc;
 
@@ -10,36 +10,36 @@ use std::sync::Arc;
 /// An error is kept, not returned, as by [`super::Peers`].
 #[derive(Clone, Debug)]
 pub struct Gatherer {
-    courier: Arc<Courier>,
-    trouble: Trouble,
+    queue: Arc<CommQueue>,
+    failure: FirstFailure,
 }
 
 impl Gatherer {
-    pub(super) fn of(group: Box<dyn Group>, trouble: Trouble) -> Self {
-        Self { courier: Arc::new(Courier::start(group)), trouble }
+    pub(super) fn of(group: Box<dyn Group>, failure: FirstFailure) -> Self {
+        Self { queue: Arc::new(CommQueue::start(group)), failure }
     }
 
     /// Bytes this rank sent, not counting what is on its way.
     pub fn sent(&self) -> u64 {
-        self.courier.sent()
+        self.queue.sent()
     }
 
     /// Seconds that were waited for packs so far.
     pub fn waited(&self) -> f64 {
-        self.courier.waited()
+        self.queue.waited()
     }
 
     /// Begins to gather `packed`, of which this rank fills its own block.
     pub fn send(&self, packed: Vec<f32>) {
-        self.courier.send_gather(packed);
+        self.queue.start_all_gather(packed);
     }
 
     /// Waits for the oldest pack, which has `length` values; zeros when something went wrong.
     pub fn receive(&self, length: usize) -> Vec<f32> {
-        match self.courier.next() {
+        match self.queue.wait() {
             Ok(packed) => packed,
             Err(failure) => {
-                self.trouble.keep(failure);
+                self.failure.keep(failure);
                 vec![0.0; length]
             }
         }

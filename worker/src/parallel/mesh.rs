@@ -1,7 +1,7 @@
 //! All groups that one rank belongs to, one for each way in which it works with others.
 
-use super::partners::Trouble;
-use super::{Courier, Gatherer, Partners, Peers};
+use super::partners::FirstFailure;
+use super::{CommQueue, Gatherer, Partners, Peers};
 use crate::comm::{CommError, Group, loopback};
 use dtrain_protocol::split::is_cut;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
@@ -12,34 +12,34 @@ use dtrain_recipes::ZeroStage;
 pub struct Mesh {
     layout: Layout,
     coord: Coord,
-    world: Courier,
-    /// `None` when they are all ranks: then the world's courier carries both, in one order.
-    replicas: Option<Courier>,
+    world: CommQueue,
+    /// `None` when they are all ranks: then the world's queue carries both, in one order.
+    replicas: Option<CommQueue>,
     /// `None` where experts are not spread, or no other rank holds the same.
-    experts: Option<Courier>,
+    experts: Option<CommQueue>,
     sharding: Option<Sharding>,
     /// Of experts that are spread.
     expert_sharding: Option<Sharding>,
     partners: Partners,
     pipeline: Peers,
-    trouble: Trouble,
+    failure: FirstFailure,
 }
 
 /// The ranks among which state is sharded, and those that hold the same shard.
 #[derive(Debug)]
 pub struct Sharding {
-    inside: Courier,
-    across: Option<Courier>,
+    inside: CommQueue,
+    across: Option<CommQueue>,
 }
 
 impl Sharding {
-    /// The courier to the ranks that hold the other shards.
-    pub fn inside(&self) -> &Courier {
+    /// The queue to the ranks that hold the other shards.
+    pub fn inside(&self) -> &CommQueue {
         &self.inside
     }
 
-    /// The courier to the ranks of other groups that hold the same shard; `None` when there is one group.
-    pub fn across(&self) -> Option<&Courier> {
+    /// The queue to the ranks of other groups that hold the same shard; `None` when there is one group.
+    pub fn across(&self) -> Option<&CommQueue> {
         self.across.as_ref()
     }
 
@@ -53,7 +53,7 @@ impl Mesh {
     /// Divides `group`, which has all ranks of the attempt, as `arrangement` tells. Called by all of them.
     pub fn of(mut group: Box<dyn Group>, arrangement: &Arrangement, rank: Rank) -> Result<Self, CommError> {
         let layout = arrangement.layout;
-        let trouble = Trouble::default();
+        let failure = FirstFailure::default();
         let mut split = |channel: Channel| -> Result<Box<dyn Group>, CommError> {
             let members = match channel {
                 Channel::Shard | Channel::Weights => arrangement.shard_group(rank, Channel::Replicas),
@@ -78,11 +78,11 @@ impl Mesh {
             if !is_wanted || arrangement.zero != ZeroStage::Zero3 {
                 return Ok(None);
             }
-            Ok(Some(Gatherer::of(split(channel)?, trouble.clone())))
+            Ok(Some(Gatherer::of(split(channel)?, failure.clone())))
         };
         let weights = gatherer(Channel::Weights, true)?;
         let expert_weights = gatherer(Channel::ExpertWeights, is_spread)?;
-        let mut peers = |channel| Ok::<_, CommError>(Peers::of(split(channel)?, trouble.clone()));
+        let mut peers = |channel| Ok::<_, CommError>(Peers::of(split(channel)?, failure.clone()));
         let partners = Partners {
             tensor: peers(Channel::Tensor)?,
             context: peers(Channel::Context)?,
@@ -93,21 +93,21 @@ impl Mesh {
         };
         let pipeline = peers(Channel::Pipeline)?;
         let are_all = arrangement.replicas() == layout.world();
-        let replicas = if are_all { None } else { Some(Courier::start(split(Channel::Replicas)?)) };
+        let replicas = if are_all { None } else { Some(CommQueue::start(split(Channel::Replicas)?)) };
         let is_apart = is_spread && arrangement.replicas() > layout.expert.get();
-        let experts = if is_apart { Some(Courier::start(split(Channel::ExpertReplicas)?)) } else { None };
+        let experts = if is_apart { Some(CommQueue::start(split(Channel::ExpertReplicas)?)) } else { None };
         let mut sharding = |inside, across, is_wanted: bool| -> Result<Option<Sharding>, CommError> {
             if !is_wanted || arrangement.zero == ZeroStage::Zero0 {
                 return Ok(None);
             }
-            let inside = Courier::start(split(inside)?);
+            let inside = CommQueue::start(split(inside)?);
             let is_one_group = arrangement.shard == arrangement.replicas();
-            let across = if is_one_group { None } else { Some(Courier::start(split(across)?)) };
+            let across = if is_one_group { None } else { Some(CommQueue::start(split(across)?)) };
             Ok(Some(Sharding { inside, across }))
         };
         let expert_sharding = sharding(Channel::ExpertShard, Channel::AcrossExpertShards, is_spread)?;
         let sharding = sharding(Channel::Shard, Channel::AcrossShards, true)?;
-        let world = Courier::start(group);
+        let world = CommQueue::start(group);
         let coord = layout.coord(rank);
         Ok(Self {
             layout,
@@ -119,22 +119,22 @@ impl Mesh {
             expert_sharding,
             partners,
             pipeline,
-            trouble,
+            failure,
         })
     }
 
-    /// The courier to all ranks.
-    pub fn world(&self) -> &Courier {
+    /// The queue to all ranks.
+    pub fn world(&self) -> &CommQueue {
         &self.world
     }
 
-    /// The courier to the ranks that hold the same weights, this one included.
-    pub fn replicas(&self) -> &Courier {
+    /// The queue to the ranks that hold the same weights, this one included.
+    pub fn replicas(&self) -> &CommQueue {
         self.replicas.as_ref().unwrap_or(&self.world)
     }
 
-    /// The courier to the ranks that hold the same experts, where these are not all replicas.
-    pub fn experts(&self) -> Option<&Courier> {
+    /// The queue to the ranks that hold the same experts, where these are not all replicas.
+    pub fn experts(&self) -> Option<&CommQueue> {
         self.experts.as_ref()
     }
 
@@ -208,25 +208,25 @@ impl Mesh {
     pub fn sent(&self) -> u64 {
         let Partners { tensor, context, expert, weights, expert_weights, .. } = &self.partners;
         let peers = [tensor, context, expert, &self.pipeline].map(Peers::sent);
-        let couriers = [&self.world].into_iter().chain(self.couriers()).map(Courier::sent);
+        let queues = [&self.world].into_iter().chain(self.queues()).map(CommQueue::sent);
         let gatherers = weights.iter().chain(expert_weights).map(Gatherer::sent);
-        peers.into_iter().chain(couriers).chain(gatherers).sum()
+        peers.into_iter().chain(queues).chain(gatherers).sum()
     }
 
     /// Seconds this rank has waited for others so far, but for stages of its pipeline.
     pub fn waited(&self) -> f64 {
-        let couriers: f64 = self.couriers().map(Courier::waited).sum();
-        self.world.waited() + couriers + self.partners.waited()
+        let queues: f64 = self.queues().map(CommQueue::waited).sum();
+        self.world.waited() + queues + self.partners.waited()
     }
 
-    /// All couriers but the world's.
-    fn couriers(&self) -> impl Iterator<Item = &Courier> {
+    /// All queues but the world's.
+    fn queues(&self) -> impl Iterator<Item = &CommQueue> {
         let sharding = self.shardings().flat_map(|(one, _)| one.across.iter().chain([&one.inside]));
         self.replicas.iter().chain(&self.experts).chain(sharding)
     }
 
     /// `Err` when something went wrong between this rank and another in the middle of a pass.
     pub fn check(&self) -> Result<(), Failure> {
-        self.trouble.check()
+        self.failure.check()
     }
 }

@@ -1,6 +1,6 @@
 //! The norm of all gradients of the model, wherever they lie.
 
-use super::{Ballot, Mesh, tally};
+use super::{Mesh, StepTotals, step_totals};
 use crate::stage::Stage;
 use dtrain_protocol::Failure;
 
@@ -18,6 +18,6 @@ pub fn norm_squared(stage: &mut Stage, mesh: &Mesh) -> Result<f64, Failure> {
     let counted = counted.filter(|(index, one)| Some(*index) != again && mesh.speaks_for(&one.name));
     let counted: Vec<_> = counted.map(|(index, _)| index).collect();
     let mine = counted.into_iter().map(|index| stage.gradients().norm_squared_own(index)).sum();
-    tally::send(&Ballot { square: mine, ..Ballot::default() }, mesh.world());
-    Ok(tally::collect(mesh.world())?.square)
+    step_totals::send(&StepTotals { square: mine, ..StepTotals::default() }, mesh.world());
+    Ok(step_totals::collect(mesh.world())?.square)
 }

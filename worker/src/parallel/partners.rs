@@ -29,7 +29,7 @@ pub struct Partners {
 impl Partners {
     /// A rank that holds everything.
     pub fn none() -> Self {
-        let alone = || Peers::of(Box::new(loopback::Alone), Trouble::default());
+        let alone = || Peers::of(Box::new(loopback::Alone), FirstFailure::default());
         let (tensor, context, expert) = (alone(), alone(), alone());
         Self { tensor, context, expert, weights: None, expert_weights: None, sequence: false }
     }
@@ -43,9 +43,9 @@ impl Partners {
 
 /// The first thing that went wrong between this rank and any other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Trouble(Arc<Mutex<Option<Failure>>>);
+pub(super) struct FirstFailure(Arc<Mutex<Option<Failure>>>);
 
-impl Trouble {
+impl FirstFailure {
     /// `Err` when anything went wrong so far.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let seen = self.0.lock().expect("no thread panics while it holds the failure");
@@ -67,15 +67,15 @@ pub struct Peers {
     rank: u32,
     size: u32,
     group: Arc<Mutex<Box<dyn Group>>>,
-    trouble: Trouble,
+    failure: FirstFailure,
     /// Nanoseconds spent inside calls.
     waited: Arc<AtomicU64>,
 }
 
 impl Peers {
-    pub(super) fn of(group: Box<dyn Group>, trouble: Trouble) -> Self {
+    pub(super) fn of(group: Box<dyn Group>, failure: FirstFailure) -> Self {
         let (rank, size) = (group.rank(), group.size());
-        Self { rank, size, group: Arc::new(Mutex::new(group)), trouble, waited: Arc::default() }
+        Self { rank, size, group: Arc::new(Mutex::new(group)), failure, waited: Arc::default() }
     }
 
     /// Index of this rank among them.
@@ -99,17 +99,17 @@ impl Peers {
     }
 
     /// Replaces `values` by their sum over the ranks.
-    pub fn sum(&self, values: &mut [f32]) {
+    pub fn all_reduce(&self, values: &mut [f32]) {
         self.with(|group| group.all_reduce(values));
     }
 
     /// Sums into this rank's part of `values`, as [`crate::comm::part`] cuts them.
-    pub fn sum_part(&self, values: &mut [f32]) {
+    pub fn reduce_scatter(&self, values: &mut [f32]) {
         self.with(|group| group.reduce_scatter(values).map(drop));
     }
 
     /// Fills the parts of the other ranks.
-    pub fn gather(&self, values: &mut [f32]) {
+    pub fn all_gather(&self, values: &mut [f32]) {
         self.with(|group| group.all_gather(values));
     }
 
@@ -147,14 +147,14 @@ impl Peers {
     }
 
     fn with(&self, act: impl FnOnce(&mut dyn Group) -> Result<(), CommError>) {
-        if self.size == 1 || self.trouble.check().is_err() {
+        if self.size == 1 || self.failure.check().is_err() {
             return;
         }
         let mut group: MutexGuard<'_, _> =
             self.group.lock().expect("no thread panics while it holds the group");
         let began = Instant::now();
         if let Err(error) = act(&mut **group) {
-            self.trouble.keep(error.failure());
+            self.failure.keep(error.failure());
         }
         self.count(began);
     }

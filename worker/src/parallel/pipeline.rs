@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Messages of one rank, from when they are made until they are read.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct PipelineMessages {
     peers: Peers,
     device: Device,
     /// Made here, not yet sent.
@@ -17,7 +17,7 @@ pub(crate) struct Post {
     inbox: BTreeMap<(Toward, Pass), Tensor<3>>,
 }
 
-impl Post {
+impl PipelineMessages {
     /// No messages. `peers` are the stages of the pipeline, in order.
     pub(crate) fn new(peers: Peers, device: &Device) -> Self {
         Self { peers, device: device.clone(), outbox: BTreeMap::new(), inbox: BTreeMap::new() }

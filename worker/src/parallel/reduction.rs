@@ -1,6 +1,6 @@
 //! Sums gradients over the replicas, as the arrangement tells.
 
-use super::scatter::Scatter;
+use super::reduce_scatter::ReduceScatter;
 use super::sync::LowRank;
 use super::{Buckets, Mesh};
 use crate::gradients::Gradients;
@@ -22,7 +22,7 @@ pub enum Reduction {
     /// The same, about, from factors of low rank.
     LowRank(LowRank),
     /// Every replica gets the sums of its shards.
-    Scatter(Scatter),
+    ReduceScatter(ReduceScatter),
 }
 
 impl Reduction {
@@ -42,8 +42,8 @@ impl Reduction {
                     experts: Buckets::new(parameters, compress, is_own),
                 }
             }
-            ZeroStage::Zero1 => Self::Scatter(Scatter::once(stage.shards())),
-            ZeroStage::Zero2 | ZeroStage::Zero3 => Self::Scatter(Scatter::always(stage.shards())),
+            ZeroStage::Zero1 => Self::ReduceScatter(ReduceScatter::once(stage.shards())),
+            ZeroStage::Zero2 | ZeroStage::Zero3 => Self::ReduceScatter(ReduceScatter::always(stage.shards())),
         }
     }
 
@@ -55,13 +55,13 @@ impl Reduction {
                 if mesh.replicas().ranks() > 1 {
                     common.finish(unit, gradients, mesh.replicas());
                 }
-                if let Some(courier) = mesh.experts() {
-                    experts.finish(unit, gradients, courier);
+                if let Some(queue) = mesh.experts() {
+                    experts.finish(unit, gradients, queue);
                 }
             }
             // Factors are made of whole matrices, at the end.
             Self::Buckets { .. } | Self::LowRank(_) => {}
-            Self::Scatter(scatter) => scatter.finish(unit, gradients, mesh, is_final),
+            Self::ReduceScatter(scatter) => scatter.finish(unit, gradients, mesh, is_final),
         }
     }
 
@@ -72,8 +72,8 @@ impl Reduction {
         if mesh.replicas().ranks() > 1 {
             common.leave(gradients.values(), mesh.replicas());
         }
-        if let Some(courier) = mesh.experts() {
-            experts.leave(gradients.values(), courier);
+        if let Some(queue) = mesh.experts() {
+            experts.leave(gradients.values(), queue);
         }
     }
 
@@ -84,7 +84,7 @@ impl Reduction {
                 if mesh.replicas().ranks() > 1 {
                     common.collect(gradients, mesh.replicas())?;
                 }
-                mesh.experts().map_or(Ok(()), |courier| experts.collect(gradients, courier))
+                mesh.experts().map_or(Ok(()), |queue| experts.collect(gradients, queue))
             }
             Self::LowRank(low_rank) if mesh.replicas().ranks() > 1 => {
                 let all = 0..low_rank.parameters();
@@ -94,7 +94,7 @@ impl Reduction {
                 Ok(())
             }
             Self::LowRank(_) => Ok(()),
-            Self::Scatter(scatter) => scatter.collect(gradients, mesh),
+            Self::ReduceScatter(scatter) => scatter.collect(gradients, mesh),
         }
     }
 
@@ -106,7 +106,7 @@ impl Reduction {
                 common.collect_flat(values, mesh.replicas())
             }
             Self::LowRank(low_rank) => low_rank.sum(values, mesh.replicas()),
-            Self::Scatter(_) => unreachable!("replicas that shard their state have no whole vectors"),
+            Self::ReduceScatter(_) => unreachable!("replicas that shard their state have no whole vectors"),
         }
     }
 
@@ -115,7 +115,7 @@ impl Reduction {
         match self {
             Self::Buckets { common, .. } => common.wire().largest().map(|largest| largest.residual()),
             Self::LowRank(low_rank) => Some(low_rank.residual()),
-            Self::Scatter(_) => None,
+            Self::ReduceScatter(_) => None,
         }
     }
 
@@ -126,7 +126,7 @@ impl Reduction {
                 common.wire_mut().largest_mut().map(|largest| largest.residual_mut())
             }
             Self::LowRank(low_rank) => Some(low_rank.residual_mut()),
-            Self::Scatter(_) => None,
+            Self::ReduceScatter(_) => None,
         }
     }
 
@@ -145,7 +145,7 @@ impl Reduction {
         match self {
             Self::LowRank(low_rank) => low_rank.bytes(),
             Self::Buckets { common, experts } => common.bytes() + experts.bytes(),
-            Self::Scatter(_) => 0,
+            Self::ReduceScatter(_) => 0,
         }
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn sum_parts(stage: &mut Stage, partners: &Partners) {
         gradients.to_host(*index..index + 1);
         sums.extend_from_slice(gradients.own(*index));
     }
-    partners.tensor.sum(&mut sums);
+    partners.tensor.all_reduce(&mut sums);
     let mut rest = sums.as_slice();
     for index in whole {
         gradients.change(index, |own| {

@@ -1,6 +1,6 @@
 //! Moves the weights: every rank those that it owns, and whoever keeps whole weights gathers the others.
 
-use super::{Mesh, Shards, tally};
+use super::{Mesh, Shards, step_totals};
 use crate::optimizer::{Move, Optimizer};
 use crate::stage::Stage;
 use dtrain_protocol::split::is_cut;
@@ -37,12 +37,12 @@ pub(crate) fn update(
             }
         }
         if gathers {
-            inside(pack, stage.shards()).send_gather(stage.pack_values(pack));
+            inside(pack, stage.shards()).start_all_gather(stage.pack_values(pack));
             travelling.push_back(pack);
         }
         while travelling.len() > if pack + 1 == packs { 0 } else { AHEAD } {
             let pack = travelling.pop_front().expect("there is one that travels");
-            let values = inside(pack, stage.shards()).next()?;
+            let values = inside(pack, stage.shards()).wait()?;
             stage.unpack_values(pack, &values);
         }
     }
@@ -53,15 +53,15 @@ pub(crate) fn update(
 fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Result<(), Failure> {
     for (sharding, is_its) in mesh.shardings() {
         let inside = sharding.inside();
-        inside.send_gather(rows(squares, inside.rank(), inside.ranks()));
+        inside.start_all_gather(rows(squares, inside.rank(), inside.ranks()));
         let its = |index: usize| is_its(Arrangement::replication(&stage.parameters()[index].name));
-        add(squares, &inside.next()?, its);
+        add(squares, &inside.wait()?, its);
     }
     let partners = mesh.partners();
     for (axis, peers) in [(Axis::Tensor, &partners.tensor), (Axis::Expert, &partners.expert)] {
         if peers.size() > 1 {
             let mut rows = rows(squares, peers.rank(), peers.size());
-            peers.gather(&mut rows);
+            peers.all_gather(&mut rows);
             add(squares, &rows, |index| is_cut(&stage.parameters()[index].name, axis));
         }
     }
@@ -70,7 +70,7 @@ fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Resul
 
 /// One row for each rank, of which this one fills its own: every figure as two `f32`.
 fn rows(squares: &[[f64; 2]], rank: u32, ranks: u32) -> Vec<f32> {
-    let own: Vec<f32> = squares.iter().flatten().flat_map(|square| tally::halves(*square)).collect();
+    let own: Vec<f32> = squares.iter().flatten().flat_map(|square| step_totals::halves(*square)).collect();
     let mut rows = vec![0.0; own.len() * ranks as usize];
     rows[rank as usize * own.len()..][..own.len()].copy_from_slice(&own);
     rows

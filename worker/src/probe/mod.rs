@@ -12,10 +12,10 @@ use crate::device;
 use crate::interpret::Replica;
 use crate::memory;
 use crate::optimizer::Optimizer;
-use crate::parallel::pipeline::Post;
-use crate::parallel::{Ballot, Courier, Mesh, NoiseGauge, Reduction, tally};
+use crate::parallel::pipeline::PipelineMessages;
+use crate::parallel::{CommQueue, Mesh, NoiseGauge, Reduction, StepTotals, step_totals};
 use crate::stage::Stage;
-use crate::watch::Tempo;
+use crate::watch::Slowdown;
 use dtrain_protocol::{
     Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId,
     WaitLimits,
@@ -74,8 +74,8 @@ pub fn rates(
     let optimizer = Optimizer::new(&RULE, stage.parameters());
     let reduction = Reduction::of(&stage, &arrangement);
     let training = whole::training();
-    let post = Post::new(mesh.pipeline().clone(), stage.device());
-    let tempo = Tempo::default();
+    let messages = PipelineMessages::new(mesh.pipeline().clone(), stage.device());
+    let slowdown = Slowdown::default();
     let noise = NoiseGauge::of(&training, &arrangement, &mesh);
     let (outer, loss_scale) = (None, None);
     let (training, until) = (&training, &RunUntil::default());
@@ -88,9 +88,9 @@ pub fn rates(
         outer,
         loss_scale,
         noise,
-        post,
+        messages,
         mesh,
-        tempo,
+        slowdown,
         copying: None,
     };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
@@ -284,8 +284,11 @@ impl Timed {
 impl Bench<'_> {
     /// The mean of `value` over the ranks: the same number for all.
     fn agree(&self, value: f64) -> Result<f64, Failure> {
-        tally::send(&Ballot { loss_sum: value, count: 1, ..Ballot::default() }, self.replica.mesh.world());
-        Ok(tally::collect(self.replica.mesh.world())?.loss())
+        step_totals::send(
+            &StepTotals { loss_sum: value, count: 1, ..StepTotals::default() },
+            self.replica.mesh.world(),
+        );
+        Ok(step_totals::collect(self.replica.mesh.world())?.loss())
     }
 
     /// How often passes that take `one` second together fit into `seconds`: the same number for all.
@@ -323,17 +326,17 @@ impl Bench<'_> {
 }
 
 /// Median seconds of all-reduces by length; empty for one rank.
-fn all_reduce(courier: &Courier) -> Result<Vec<(u64, f64)>, Failure> {
+fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
     let mut table = Vec::new();
-    for bytes in ALL_REDUCE_BYTES.iter().filter(|_| courier.ranks() > 1) {
+    for bytes in ALL_REDUCE_BYTES.iter().filter(|_| queue.ranks() > 1) {
         let length = usize::try_from(bytes / 4).expect("addresses have 64 bits");
         let mut buffer = vec![1.0; length];
         let mut seconds = Vec::new();
         for repeat in 0..2 + 9 {
             buffer.fill(1.0);
             let began = Instant::now();
-            courier.send_sum(buffer);
-            buffer = courier.next()?;
+            queue.start_all_reduce(buffer);
+            buffer = queue.wait()?;
             if repeat >= 2 {
                 seconds.push(began.elapsed().as_secs_f64());
             }

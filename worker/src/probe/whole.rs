@@ -4,7 +4,7 @@ use super::samples::Synthetic;
 use super::{Bench, median};
 use crate::data::{Batch, DataError, Source};
 use crate::interpret;
-use crate::parallel::Ballot;
+use crate::parallel::StepTotals;
 use crate::session::Stream;
 use dtrain_protocol::{Action, Failure, Pass, StepId, Training, WholeStep};
 use dtrain_recipes::{Model, Schedule};
@@ -61,7 +61,7 @@ pub(super) fn measure(
             &actions,
             &mut stream,
             (StepId(bench.steps), 1),
-            Ballot::default(),
+            StepTotals::default(),
         )?;
         bench.steps += 1;
         Ok::<_, Failure>(outcome.times.step)

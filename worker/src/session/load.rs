@@ -1,7 +1,7 @@
 //! Goes on from a checkpoint, whatever layout wrote it: a rank reads its region of every parameter, and of the moments
 //! the part that its optimizer holds.
 
-use super::apart;
+use super::extra_state;
 use crate::checkpoint::{CheckpointError, Reader};
 use crate::data::DataSet;
 use crate::interpret::Replica;
@@ -64,7 +64,7 @@ pub(super) fn load(
     let Replica { stage, optimizer, .. } = &mut *replica;
     let notice = weights(reader, stage)
         .and_then(|()| moments(reader, stage.parameters(), optimizer))
-        .and_then(|()| apart::load(reader, replica))
+        .and_then(|()| extra_state::load(reader, replica))
         .map_err(failed)?;
     let unknown = "the checkpoint does not record its data, so that the data was not compared";
     Ok(notice.or_else(|| recorded.is_none().then(|| unknown.to_owned())))

@@ -3,12 +3,12 @@
 //! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
 //! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
 
-mod ahead;
-mod alike;
-mod apart;
+mod extra_state;
 mod load;
 mod orders;
+mod replica_check;
 mod save;
+mod staleness;
 mod stream;
 mod validate;
 
@@ -30,17 +30,17 @@ use crate::interpret::{self, Replica, StepOutcome};
 use crate::loss_scale::LossScale;
 use crate::memory;
 use crate::optimizer::Optimizer;
-use crate::parallel::pipeline::Post;
+use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::Outer;
-use crate::parallel::{Ballot, Mesh, NoiseGauge, Reduction, Tally};
+use crate::parallel::{Mesh, NoiseGauge, Reduction, StepTotals};
 use crate::stage::{Holding, Stage};
-use crate::watch::Tempo;
-use ahead::Ahead;
+use crate::watch::Slowdown;
 use dtrain_protocol::{
     Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, Target, cannot_run,
 };
 use dtrain_recipes::{Metric, ZeroStage};
 use save::{OnFailure, Saver};
+use staleness::Staleness;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,7 +54,7 @@ pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Res
     check_ability(assignment)?;
     let waits = Waits::new(assignment.waits);
     let join = |orders: &mut Orders| join(assignment, &waits, orders, tell);
-    attempt_with(assignment, join, &waits.progress, Tempo::default(), orders, tell)
+    attempt_with(assignment, join, &waits.progress, Slowdown::default(), orders, tell)
 }
 
 /// As [`attempt`], among ranks that are joined already: `group` has all of them.
@@ -64,31 +64,31 @@ pub fn attempt_among(
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
-    attempt_at_tempo(assignment, group, Tempo::default(), orders, tell)
+    attempt_slowed(assignment, group, Slowdown::default(), orders, tell)
 }
 
-/// As [`attempt_among`], with passes that take at least as long as `tempo` says.
-pub fn attempt_at_tempo(
+/// As [`attempt_among`], with passes that take at least as long as `slowdown` says.
+pub fn attempt_slowed(
     assignment: &Assignment,
     group: Box<dyn Group>,
-    tempo: Tempo,
+    slowdown: Slowdown,
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
     check_ability(assignment)?;
-    attempt_anyway(assignment, group, tempo, orders, tell)
+    attempt_anyway(assignment, group, slowdown, orders, tell)
 }
 
-/// As [`attempt_at_tempo`], also what no planner would ask for.
+/// As [`attempt_slowed`], also what no planner would ask for.
 fn attempt_anyway(
     assignment: &Assignment,
     group: Box<dyn Group>,
-    tempo: Tempo,
+    slowdown: Slowdown,
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
     let mesh = Mesh::of(group, &assignment.arrangement, assignment.rank).map_err(|error| error.failure());
-    attempt_with(assignment, |_| mesh, &Progress::default(), tempo, orders, tell)
+    attempt_with(assignment, |_| mesh, &Progress::default(), slowdown, orders, tell)
 }
 
 /// As [`attempt`], with the ranks joined by `join`, to which `progress` is shown.
@@ -96,7 +96,7 @@ fn attempt_with(
     assignment: &Assignment,
     join: impl FnOnce(&mut Orders) -> Result<Mesh, Failure>,
     progress: &Progress,
-    tempo: Tempo,
+    slowdown: Slowdown,
     orders: &mut Orders,
     tell: &Tell,
 ) -> Result<(), Failure> {
@@ -120,7 +120,7 @@ fn attempt_with(
         }
     };
     let (reduction, outer) = (Reduction::of(&stage, arrangement), Outer::of(&stage, arrangement));
-    let post = Post::new(mesh.pipeline().clone(), stage.device());
+    let messages = PipelineMessages::new(mesh.pipeline().clone(), stage.device());
     let (loss_scale, noise) =
         (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
     let mut replica = Replica {
@@ -132,9 +132,9 @@ fn attempt_with(
         outer,
         loss_scale,
         noise,
-        post,
+        messages,
         mesh,
-        tempo,
+        slowdown,
         copying: None,
     };
     let notice = match &saved {
@@ -256,13 +256,14 @@ fn steps(
     let clock = Instant::now();
     let mut step = beginning(assignment);
     let mut compared = step;
-    let mut ahead = Ahead::of(assignment, replica.mesh.replicas().ranks());
+    let mut ahead = Staleness::of(assignment, replica.mesh.replicas().ranks());
     let mut reason = is_complete(step).then_some(StopReason::Complete);
     let mut sent = replica.mesh.sent();
     while reason.is_none() || !ahead.is_level() {
         // Rank 0's clock counts for all: for the end, and for the learning rate on the way there.
         let passed = until.elapsed(clock.elapsed().as_secs_f64()).filter(|_| assignment.rank.0 == 0);
-        let flags = Ballot { ordered: orders.stop(), elapsed: passed.unwrap_or(0.0), ..Ballot::default() };
+        let flags =
+            StepTotals { ordered: orders.stop(), elapsed: passed.unwrap_or(0.0), ..StepTotals::default() };
         let fresh = ahead.advance(assignment, step, reason.is_some());
         let outcome = interpret::step(replica, &assignment.step, stream, (step, fresh), flags)?;
         let sent_bytes = replica.mesh.sent() - sent;
@@ -274,10 +275,10 @@ fn steps(
         tell(Event::Step(figures));
         reason = if is_complete(step) {
             Some(StopReason::Complete)
-        } else if outcome.tally.ordered || reason == Some(StopReason::Ordered) {
+        } else if outcome.totals.ordered || reason == Some(StopReason::Ordered) {
             Some(StopReason::Ordered)
         } else {
-            reason.or((outcome.tally.elapsed >= 1.0).then_some(StopReason::Time))
+            reason.or((outcome.totals.elapsed >= 1.0).then_some(StopReason::Time))
         };
         if !ahead.is_level() {
             continue;
@@ -287,17 +288,17 @@ fn steps(
             meet(replica)?;
         }
         if is_last || is_due(step, assignment.validate_every) {
-            let tally = validate(replica, valid, assignment.validate_samples, step)?;
-            if let Some(tally) = tally {
-                tell(Event::Validated { step, loss: tally.loss(), accuracy: Some(tally.accuracy()) });
-                let is_reached = until.target.as_ref().is_some_and(|target| reaches(target, &tally));
+            let totals = validate(replica, valid, assignment.validate_samples, step)?;
+            if let Some(totals) = totals {
+                tell(Event::Validated { step, loss: totals.loss(), accuracy: Some(totals.accuracy()) });
+                let is_reached = until.target.as_ref().is_some_and(|target| reaches(target, &totals));
                 reason = reason.or(is_reached.then_some(StopReason::Target));
             }
         }
         let is_saved = reason.is_some() || is_due(step, assignment.save_every);
-        if is_saved && step.0 >= compared.0 + alike::EVERY {
+        if is_saved && step.0 >= compared.0 + replica_check::EVERY {
             compared = step;
-            alike::check(replica, assignment, step)?;
+            replica_check::check(replica, assignment, step)?;
         }
         // What is sent for something else than steps is not counted.
         sent = replica.mesh.sent();
@@ -329,9 +330,9 @@ fn is_due(step: StepId, every: u64) -> bool {
 }
 
 /// Whether a validation meets the target.
-fn reaches(target: &Target, tally: &Tally) -> bool {
-    target.is_reached(Metric::ValidLoss.name(), tally.loss())
-        || target.is_reached(Metric::ValidAccuracy.name(), tally.accuracy())
+fn reaches(target: &Target, totals: &StepTotals) -> bool {
+    target.is_reached(Metric::ValidLoss.name(), totals.loss())
+        || target.is_reached(Metric::ValidAccuracy.name(), totals.accuracy())
 }
 
 /// What is held until the next step.
@@ -348,10 +349,10 @@ fn held(replica: &mut Replica<'_>) -> HeldBytes {
 fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> StepFigures {
     StepFigures {
         step,
-        loss: outcome.tally.loss(),
+        loss: outcome.totals.loss(),
         gradient_norm: outcome.gradient_norm,
         learning_rate: outcome.learning_rate,
-        elapsed: assignment.until.seconds.map(|_| outcome.tally.elapsed),
+        elapsed: assignment.until.seconds.map(|_| outcome.totals.elapsed),
         noise: outcome.noise,
         tokens: assignment.training.batch * assignment.model.sample_tokens(),
         times: outcome.times,

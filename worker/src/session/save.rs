@@ -9,13 +9,12 @@
 //! Hashing and writing bypass the page cache. Memory is bounded by one copy, which the planner counts. State on a GPU, and what
 //! approximate synchronisation keeps, is copied at once.
 
-use super::{Orders, Tell, apart};
+use super::{Orders, Tell, extra_state};
 use crate::checkpoint::{self, CheckpointError, Held, NamedPiece};
 use crate::data::TextTokenizer;
 use crate::frozen::Frozen;
 use crate::interpret::Replica;
 use crate::stage::Parameter;
-use crate::watch::Tempo;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
 use dtrain_protocol::{
@@ -110,14 +109,14 @@ impl Saver {
         replica.copying = Some(Arc::clone(&copying));
         let stalled = began.elapsed();
         let folder = self.folder.join(format!("{}.partial", folder_name(step, self.attempt)));
-        let (rank, tell, tempo) = (self.rank, tell.clone(), replica.tempo);
+        let (rank, tell, slowdown) = (self.rank, tell.clone(), replica.slowdown);
         let room = std::mem::take(&mut self.room);
         let inputs = Arc::clone(&self.inputs);
         let write = move || {
             let began = Instant::now();
             let ends = Ends(&copying);
             let copied = copies(taken, room);
-            Tempo::hold(began, tempo.copy);
+            slowdown.hold_copy(began);
             drop(ends);
             let stall_seconds = (stalled + copying.stalled()).as_secs_f64();
             let pieces: Vec<_> = copied.iter().map(Taken::piece).collect();
@@ -294,6 +293,6 @@ fn take(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<Tak
             moment.into_iter().for_each(|moment| put(kind, moment));
         }
     }
-    taken.extend(apart::taken(replica));
+    taken.extend(extra_state::taken(replica));
     taken
 }

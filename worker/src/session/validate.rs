@@ -4,7 +4,7 @@ use crate::data::{Batch, Source};
 use crate::interpret::Replica;
 use crate::ops::Measured;
 use crate::parallel::sync::put;
-use crate::parallel::{Ballot, Tally, context, tally};
+use crate::parallel::{StepTotals, context, step_totals};
 use crate::stage::{Flow, Samples};
 use dtrain_protocol::{Failure, Pass, StepId, Toward};
 use std::ops::Range;
@@ -16,13 +16,13 @@ pub(super) fn validate(
     valid: &dyn Source,
     samples: u64,
     step: StepId,
-) -> Result<Option<Tally>, Failure> {
+) -> Result<Option<StepTotals>, Failure> {
     let own = replica.outer.as_ref().and_then(|outer| outer.show(&mut replica.stage));
-    let tally = figures(replica, valid, samples, step);
+    let totals = figures(replica, valid, samples, step);
     if let Some(own) = own {
         put(&mut replica.stage, &own);
     }
-    tally
+    totals
 }
 
 /// The figures with the weights as they are.
@@ -31,7 +31,7 @@ fn figures(
     valid: &dyn Source,
     samples: u64,
     step: StepId,
-) -> Result<Option<Tally>, Failure> {
+) -> Result<Option<StepTotals>, Failure> {
     let samples = samples.min(valid.len());
     if samples == 0 {
         return Ok(None);
@@ -56,29 +56,29 @@ fn figures(
         }
         replica.mesh.check()?;
     }
-    let ballot = Ballot::of(measured.read());
-    tally::send(&ballot, replica.mesh.world());
-    let tally = tally::collect(replica.mesh.world())?;
-    if tally.loss().is_finite() {
-        return Ok(Some(tally));
+    let totals = StepTotals::of(measured.read());
+    step_totals::send(&totals, replica.mesh.world());
+    let totals = step_totals::collect(replica.mesh.world())?;
+    if totals.loss().is_finite() {
+        return Ok(Some(totals));
     }
     Err(Failure::NotFinite { step, figure: "the validation loss".into() })
 }
 
 /// Takes `batch` through the chunks of this rank, each when its turn comes, as all stages of the pipeline do.
 fn through(replica: &mut Replica<'_>, batch: &Batch) -> Flow {
-    let Replica { stage, post, .. } = replica;
+    let Replica { stage, messages, .. } = replica;
     let mut last = None;
     for chunk in 0..stage.chunks() {
         let pass = Pass { micro: 0, chunk };
         if !stage.is_first(chunk) {
             let shape = stage.message_shape(chunk, Toward::Previous, batch.samples());
-            post.exchange(Toward::Previous, None, Some((pass, shape)));
+            messages.exchange(Toward::Previous, None, Some((pass, shape)));
         }
-        let flow = stage.infer(chunk, post.take(Toward::Previous, pass), &Samples::of(batch));
+        let flow = stage.infer(chunk, messages.take(Toward::Previous, pass), &Samples::of(batch));
         if let Flow::Activation(activation) = &flow {
-            post.give(Toward::Next, pass, activation.clone());
-            post.exchange(Toward::Next, Some(pass), None);
+            messages.give(Toward::Next, pass, activation.clone());
+            messages.exchange(Toward::Next, Some(pass), None);
         }
         last = Some(flow);
     }

@@ -9,7 +9,7 @@
 
 mod parameters;
 mod pass;
-mod shelf;
+mod sharded;
 mod values;
 
 use crate::data::Batch;
@@ -30,7 +30,7 @@ pub use crate::ops::{LossFigures, Measured};
 pub use parameters::Parameter;
 use parameters::{Assembled, Unit, assemble};
 use pass::Kept;
-use shelf::Shelf;
+use sharded::ShardedWeights;
 use values::tensor;
 
 /// What a forward pass reads.
@@ -161,7 +161,7 @@ pub struct Stage {
     /// Whole parameters; of sharded weights only those that are gathered now, and the others have no elements.
     values: Vec<Tensor<1>>,
     /// The owned values, where weights are sharded.
-    shelf: Option<Shelf>,
+    sharded: Option<ShardedWeights>,
     gradients: Gradients,
     kept: BTreeMap<Pass, Vec<Kept>>,
     /// Whether gradients of weights are left for [`Stage::backward_weights`].
@@ -215,8 +215,8 @@ impl Stage {
         let Assembled { units, chunks, parameters, initials } =
             assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
         let shards = Arc::new(Shards::of(arrangement, *rank, &parameters));
-        let is_shelved = arrangement.zero == ZeroStage::Zero3;
-        let shelf = is_shelved.then(|| Shelf::new(&shards, partners, &units));
+        let is_sharded = arrangement.zero == ZeroStage::Zero3;
+        let sharded = is_sharded.then(|| ShardedWeights::new(&shards, partners, &units));
         let host = device::is_host(&device);
         let gradients = Gradients::new(&parameters, Arc::clone(&shards), arrangement.zero, &device);
         let layers = Layers::new(arithmetic, partners.clone(), device.clone());
@@ -233,7 +233,7 @@ impl Stage {
             device,
             parameters,
             shards,
-            shelf,
+            sharded,
             gradients,
             kept: BTreeMap::new(),
             splits: arrangement.schedule == PipelineSchedule::ZeroBubble,

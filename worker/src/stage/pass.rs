@@ -46,7 +46,7 @@ impl Stage {
         let mut flow = input;
         let mut figures = Measured::default();
         for index in units.clone() {
-            self.open(index, (index + 1 < units.end).then_some(index + 1));
+            self.unshard(index, (index + 1 < units.end).then_some(index + 1));
             let unit = &self.units[index];
             if self.forgets(unit) {
                 let input = flow.take();
@@ -65,7 +65,7 @@ impl Stage {
                 }
                 kept.push(Kept::Graph(Box::new(graph)));
             }
-            self.close(index);
+            self.reshard(index);
         }
         self.kept.insert(pass, kept);
         flow.map_or(Flow::Loss(figures), Flow::Activation)
@@ -136,7 +136,7 @@ impl Stage {
         match kept {
             // It holds its weights.
             Kept::Graph(_) => self.prefetch(next),
-            Kept::Input(_) | Kept::Samples(_) => self.open(index, next),
+            Kept::Input(_) | Kept::Samples(_) => self.unshard(index, next),
         }
         let unit = &self.units[index];
         let graph = match kept {
@@ -166,7 +166,7 @@ impl Stage {
             }
             *upstream = input.filter(|_| unit.input_tracked).and_then(|input| input.grad_remove(&mut found));
         }
-        self.close(index);
+        self.reshard(index);
         later
     }
 
@@ -182,10 +182,10 @@ impl Stage {
         let units = self.chunks[chunk as usize].clone();
         let mut flow = input;
         for index in units.clone() {
-            self.open(index, (index + 1 < units.end).then_some(index + 1));
+            self.unshard(index, (index + 1 < units.end).then_some(index + 1));
             let unit = &self.units[index];
             let output = self.compute(unit, &self.weights(unit, None), flow.take(), samples);
-            self.close(index);
+            self.reshard(index);
             match output {
                 Output::Activation(output, _) => flow = Some(output),
                 Output::Loss(_, figures) => return Flow::Loss(figures),
@@ -229,7 +229,7 @@ impl Stage {
         };
         let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
         match unit.part {
-            Part::First => self.shelf.is_some(),
+            Part::First => self.sharded.is_some(),
             Part::Block(_) => blocks && is_turn(unit.place),
             Part::Head => false,
         }

@@ -1,7 +1,7 @@
 //! Reading and changing the values of a stage.
 
 use super::Stage;
-use super::shelf::Shelf;
+use super::sharded::ShardedWeights;
 use crate::frozen::Frozen;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -17,7 +17,7 @@ impl Stage {
     /// Bytes of the values that are here: all, or the owned ones and those that are gathered now.
     pub fn value_bytes(&self) -> u64 {
         let here = self.values.iter().map(|values| values.shape().num_elements()).sum::<usize>();
-        4 * here as u64 + self.shelf.as_ref().map_or(0, Shelf::bytes)
+        4 * here as u64 + self.sharded.as_ref().map_or(0, ShardedWeights::bytes)
     }
 
     /// Replaces the values of parameter `index`, of which a shard keeps its part; panics when their number is not
@@ -25,8 +25,8 @@ impl Stage {
     pub fn set_values(&mut self, index: usize, values: Vec<f32>) {
         let wanted = self.parameters[index].range.len();
         assert_eq!(values.len(), wanted, "values of `{}`", self.parameters[index].name);
-        match &mut self.shelf {
-            Some(shelf) => shelf.own_mut(index).copy_from_slice(&values[self.shards.owned(index)]),
+        match &mut self.sharded {
+            Some(sharded) => sharded.own_mut(index).copy_from_slice(&values[self.shards.owned(index)]),
             None => self.values[index] = tensor(values, &self.device),
         }
     }
@@ -40,8 +40,8 @@ impl Stage {
             if !both.is_empty() {
                 let inside = shift(&both, parameter.range.start);
                 let room = &mut out[shift(&both, range.start)];
-                if let Some(shelf) = &self.shelf {
-                    room.copy_from_slice(&shelf.own(index)[shift(&inside, self.shards.owned(index).start)]);
+                if let Some(sharded) = &self.sharded {
+                    room.copy_from_slice(&sharded.own(index)[shift(&inside, self.shards.owned(index).start)]);
                     continue;
                 }
                 let values = self.values[index].to_data();
@@ -53,8 +53,8 @@ impl Stage {
 
     /// Elements `range` of parameter `index`, as they are now. With zero 3 the range must lie inside what this rank owns.
     pub(crate) fn frozen(&self, index: usize, range: Range<usize>) -> Frozen {
-        match &self.shelf {
-            Some(shelf) => shelf.frozen(index, shift(&range, self.shards.owned(index).start)),
+        match &self.sharded {
+            Some(sharded) => sharded.frozen(index, shift(&range, self.shards.owned(index).start)),
             None => Frozen::tensor(&self.values[index], range, self.host),
         }
     }
@@ -62,8 +62,8 @@ impl Stage {
     /// Changes the owned values of parameter `index`, given their gradient. Off the host they come here and go back.
     pub(crate) fn update(&mut self, index: usize, change: impl FnOnce(&mut [f32], &[f32])) {
         let owned = self.shards.owned(index);
-        if let Some(shelf) = &mut self.shelf {
-            change(shelf.own_mut(index), self.gradients.own(index));
+        if let Some(sharded) = &mut self.sharded {
+            change(sharded.own_mut(index), self.gradients.own(index));
         } else {
             let values = std::mem::replace(&mut self.values[index], tensor(Vec::new(), &self.device));
             let gradient = self.gradients.own(index);

@@ -67,7 +67,7 @@ fn rank(
     let mut stream = Stream::of(Arc::new(Rows), numbers.into_iter().map(|number| vec![number]));
     let length = replica.stage.parameters().last().map_or(0, |last| last.range.end);
     let step = |done| {
-        let outcome = step(&mut replica, &ACTIONS, &mut stream, (StepId(done), 1), Ballot::default());
+        let outcome = step(&mut replica, &ACTIONS, &mut stream, (StepId(done), 1), StepTotals::default());
         let mut weights = vec![0.0; length];
         replica.stage.copy_values(0..length, &mut weights);
         (outcome.expect("a smaller scale helps").gradient_norm, weights)

@@ -7,7 +7,7 @@
 
 use super::undo::Undo;
 use crate::ops::kernels::{Matrix, product_of};
-use crate::parallel::Courier;
+use crate::parallel::CommQueue;
 use crate::stage::Parameter;
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{Failure, wire};
@@ -134,7 +134,7 @@ impl LowRank {
     }
 
     /// Replaces `values` by about their sum over the ranks.
-    pub fn sum(&mut self, values: &mut [f32], courier: &Courier) -> Result<(), Failure> {
+    pub fn sum(&mut self, values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, back) = (self.rank, self.scale.recip());
         let mut parcel = Vec::new();
         for one in &self.factored {
@@ -147,8 +147,8 @@ impl LowRank {
         for range in &self.whole {
             parcel.extend_from_slice(&values[range.clone()]);
         }
-        courier.send_sum(parcel);
-        let mut parcel = courier.next()?;
+        queue.start_all_reduce(parcel);
+        let mut parcel = queue.wait()?;
         let mut rest = parcel.as_mut_slice();
         let mut bases = Vec::with_capacity(self.factored.len());
         for one in &self.factored {
@@ -162,11 +162,11 @@ impl LowRank {
             values[range.clone()].copy_from_slice(sum);
             rest = behind;
         }
-        self.project(&bases, values, courier)
+        self.project(&bases, values, queue)
     }
 
     /// The second half: what lies along `bases`, of which each has the rank's columns.
-    fn project(&mut self, bases: &[&[f32]], values: &mut [f32], courier: &Courier) -> Result<(), Failure> {
+    fn project(&mut self, bases: &[&[f32]], values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, scale) = (self.rank, self.scale);
         let mut parcel = Vec::new();
         for (one, base) in self.factored.iter().zip(bases) {
@@ -177,8 +177,8 @@ impl LowRank {
             owed.iter_mut().zip(sent).for_each(|(owed, sent)| *owed -= sent);
             parcel.extend(own);
         }
-        courier.send_sum(parcel);
-        let parcel = courier.next()?;
+        queue.start_all_reduce(parcel);
+        let parcel = queue.wait()?;
         let mut rest = parcel.as_slice();
         for (one, base) in self.factored.iter_mut().zip(bases) {
             let (query, behind) = rest.split_at(one.query.len());
@@ -260,12 +260,12 @@ mod tests {
         let groups = loopback::threads(u32::try_from(values.len()).expect("few"), Duration::from_secs(10));
         let run = |(group, values): (loopback::Thread, Vec<f32>)| {
             std::thread::spawn(move || {
-                let courier = Courier::start(Box::new(group));
+                let queue = CommQueue::start(Box::new(group));
                 let mut sender = LowRank::new(&parameters(&[&[12, 10], &[5], &[3, 2]]), rank);
                 let mut all = vec![0.0; values.len()];
                 for _ in 0..steps {
                     let mut values = values.clone();
-                    sender.sum(&mut values, &courier).expect("all are there");
+                    sender.sum(&mut values, &queue).expect("all are there");
                     all.iter_mut().zip(values).for_each(|(all, value)| *all += value);
                 }
                 (all, sender)
@@ -317,12 +317,12 @@ mod tests {
     #[test]
     fn a_matrix_of_zeros_does_not_end_the_search() {
         let mut values = vec![0.0; 131];
-        let courier = Courier::start(Box::new(loopback::Alone));
+        let queue = CommQueue::start(Box::new(loopback::Alone));
         let mut sender = LowRank::new(&parameters(&[&[12, 10], &[5], &[3, 2]]), 2);
-        sender.sum(&mut values, &courier).expect("alone");
+        sender.sum(&mut values, &queue).expect("alone");
         assert!(values.iter().all(|value| *value == 0.0));
         values[..120].fill(1.0);
-        sender.sum(&mut values, &courier).expect("alone");
+        sender.sum(&mut values, &queue).expect("alone");
         assert!(values[..120].iter().all(|value| (value - 1.0).abs() < 1e-5), "{:?}", &values[..3]);
     }
 

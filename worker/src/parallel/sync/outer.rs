@@ -4,7 +4,7 @@
 //! taken for a gradient, with which the weights of the last meeting make a step with momentum (Nesterov 1983). From
 //! there all replicas go on, each with the moments it has.
 
-use crate::parallel::{Ballot, Mesh, Reduction, tally};
+use crate::parallel::{Mesh, Reduction, StepTotals, step_totals};
 use crate::stage::{Parameter, Stage};
 use dtrain_protocol::{Arrangement, Failure, StepId};
 use dtrain_recipes::Local;
@@ -110,7 +110,7 @@ pub fn put(stage: &mut Stage, values: &[f32]) {
 /// Squares of the L2 norm of the gradients: of this replica, and their mean over all replicas.
 pub fn norms_squared(stage: &mut Stage, mesh: &Mesh) -> Result<(f64, f64), Failure> {
     let own = stage.gradients().norm_squared();
-    tally::send(&Ballot { square: own, ..Ballot::default() }, mesh.world());
-    let all = tally::collect(mesh.world())?.square;
+    step_totals::send(&StepTotals { square: own, ..StepTotals::default() }, mesh.world());
+    let all = step_totals::collect(mesh.world())?.square;
     Ok((own, all / f64::from(mesh.replicas().ranks())))
 }

@@ -1,7 +1,7 @@
 //! How a bucket of gradients travels.
 
 use super::{Half, Largest};
-use crate::parallel::Courier;
+use crate::parallel::CommQueue;
 use dtrain_recipes::Compression;
 use std::ops::Range;
 
@@ -27,14 +27,14 @@ impl Wire {
     }
 
     /// Begins to sum `values`, which lie at `range` of the vector.
-    pub fn send(&mut self, range: Range<usize>, values: Vec<f32>, courier: &Courier) {
+    pub fn send(&mut self, range: Range<usize>, values: Vec<f32>, queue: &CommQueue) {
         match self {
-            Self::Exact => courier.send_sum(values),
-            Self::Half(half) => courier.send_half_sum(values, *half),
+            Self::Exact => queue.start_all_reduce(values),
+            Self::Half(half) => queue.start_half_all_reduce(values, *half),
             Self::Largest(largest) => {
                 let mut rows = Vec::new();
-                largest.leave(range, &values, (courier.rank(), courier.ranks()), &mut rows);
-                courier.send_gather(rows);
+                largest.leave(range, &values, (queue.rank(), queue.ranks()), &mut rows);
+                queue.start_all_gather(rows);
             }
         }
     }

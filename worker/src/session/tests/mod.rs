@@ -6,7 +6,7 @@ mod time;
 pub(super) mod world;
 mod zero;
 
-use crate::watch::Tempo;
+use crate::watch::Slowdown;
 use dtrain_protocol::{
     Event, Failure, HeldBytes, Order, SampleRequest, StepId, StopReason, Target, Training,
 };
@@ -315,9 +315,10 @@ fn a_checkpoint_is_copied_while_the_next_step_computes() {
     for zero in zeros {
         let quick = saved(&world(zero).run());
         // Where copying takes longer than the gradients, what would change weights waits for it, and tells that it did.
-        let late = saved(&world(zero).tempo(Tempo { copy, ..Tempo::default() }).run());
+        let late = saved(&world(zero).slowdown(Slowdown { copy, ..Slowdown::default() }).run());
         // Each rank computes two micro-batches a step.
-        let hidden = saved(&world(zero).tempo(Tempo { copy, forward: copy, ..Tempo::default() }).run());
+        let hidden =
+            saved(&world(zero).slowdown(Slowdown { copy, forward: copy, ..Slowdown::default() }).run());
         assert_eq!((quick.len(), late.len(), hidden.len()), (6, 6, 6));
         for ((quick, late), hidden) in quick.iter().zip(&late).zip(&hidden) {
             assert!(quick.0 == late.0 && quick.0 == hidden.0, "the state is that of the step ({zero:?})");

@@ -2,7 +2,7 @@
 
 use crate::comm::loopback;
 use crate::session::{Orders, Tell, attempt, attempt_anyway};
-use crate::watch::Tempo;
+use crate::watch::Slowdown;
 use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
     Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order,
@@ -29,7 +29,7 @@ pub(super) struct World {
     assignments: Vec<Assignment>,
     folder: Arc<TempDir>,
     stop_at: Option<u64>,
-    tempo: Tempo,
+    slowdown: Slowdown,
     /// What happens once a rank cannot save its last state.
     on_unsaved: fn(&Sender<Order>, &Path),
 }
@@ -49,7 +49,7 @@ impl World {
             (0..400).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
         std::fs::write(folder.path().join("text.txt"), text).unwrap();
         let assignments = (0..ranks).map(|rank| assignment(rank, ranks, folder.path())).collect();
-        Self { assignments, folder, stop_at: None, tempo: Tempo::default(), on_unsaved: |_, _| () }
+        Self { assignments, folder, stop_at: None, slowdown: Slowdown::default(), on_unsaved: |_, _| () }
     }
 
     pub(super) fn edit<T>(mut self, change: impl Fn(&mut Assignment) -> T) -> Self {
@@ -101,8 +101,8 @@ impl World {
     }
 
     /// Slows down what the ranks do.
-    pub(super) fn tempo(mut self, tempo: Tempo) -> Self {
-        self.tempo = tempo;
+    pub(super) fn slowdown(mut self, slowdown: Slowdown) -> Self {
+        self.slowdown = slowdown;
         self
     }
 
@@ -123,7 +123,7 @@ impl World {
         let ranks = u32::try_from(self.assignments.len()).unwrap();
         let groups = loopback::threads(ranks, Duration::from_secs(20));
         let run = |(assignment, group): (Assignment, loopback::Thread)| {
-            let (folder, stop_at, tempo) = (Arc::clone(&self.folder), self.stop_at, self.tempo);
+            let (folder, stop_at, slowdown) = (Arc::clone(&self.folder), self.stop_at, self.slowdown);
             let is_last = assignment.rank.0 + 1 == ranks;
             let (on_unsaved, full) = (self.on_unsaved, self.folder.path().join("full"));
             std::thread::spawn(move || {
@@ -144,7 +144,7 @@ impl World {
                 });
                 let mut inbox = Orders::of(inbox);
                 let result = match assignment.link {
-                    Link::Alone => attempt_anyway(&assignment, Box::new(group), tempo, &mut inbox, &tell),
+                    Link::Alone => attempt_anyway(&assignment, Box::new(group), slowdown, &mut inbox, &tell),
                     Link::SharedMemory { .. } | Link::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
                 };
                 let events = events.lock().unwrap().clone();

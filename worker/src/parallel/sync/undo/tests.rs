@@ -3,7 +3,7 @@
 use super::*;
 use crate::comm::loopback;
 use crate::parallel::sync::LowRank;
-use crate::parallel::{Buckets, Courier};
+use crate::parallel::{Buckets, CommQueue};
 use crate::stage::Parameter;
 use dtrain_protocol::Region;
 use dtrain_protocol::order::mix;
@@ -74,21 +74,21 @@ fn reduction(compress: Compression) -> Reduction {
 }
 
 /// Begins a batch, and sends what can be sent before another begins.
-fn leave(reduction: &mut Reduction, batch: Batch, courier: &Courier) -> Vec<f32> {
+fn leave(reduction: &mut Reduction, batch: Batch, queue: &CommQueue) -> Vec<f32> {
     begin(reduction, batch.scale);
-    let values = batch.gradients(courier.rank());
+    let values = batch.gradients(queue.rank());
     if let Reduction::Buckets { common, .. } = reduction {
-        common.leave(&values, courier);
+        common.leave(&values, queue);
     }
     values
 }
 
 /// Replaces `values` by the sums of the oldest batch, without their scale, and settles it.
-fn arrive(reduction: &mut Reduction, batch: Batch, values: &mut [f32], courier: &Courier) {
+fn arrive(reduction: &mut Reduction, batch: Batch, values: &mut [f32], queue: &CommQueue) {
     let arrived = match reduction {
-        Reduction::LowRank(low_rank) => low_rank.sum(values, courier),
-        Reduction::Buckets { common, .. } => common.collect_flat(values, courier),
-        Reduction::Scatter(_) => unreachable!("it keeps nothing"),
+        Reduction::LowRank(low_rank) => low_rank.sum(values, queue),
+        Reduction::Buckets { common, .. } => common.collect_flat(values, queue),
+        Reduction::ReduceScatter(_) => unreachable!("it keeps nothing"),
     };
     arrived.expect("all are there");
     let finite = values.iter().all(|value| value.is_finite());
@@ -98,10 +98,10 @@ fn arrive(reduction: &mut Reduction, batch: Batch, values: &mut [f32], courier: 
 }
 
 /// What two ranks get and keep that do as `rank` does.
-fn on_two_ranks(rank: impl Fn(&Courier) -> Seen + Clone + Send + 'static) -> Vec<Seen> {
+fn on_two_ranks(rank: impl Fn(&CommQueue) -> Seen + Clone + Send + 'static) -> Vec<Seen> {
     let run = |group: loopback::Thread| {
         let rank = rank.clone();
-        std::thread::spawn(move || rank(&Courier::start(Box::new(group))))
+        std::thread::spawn(move || rank(&CommQueue::start(Box::new(group))))
     };
     let threads: Vec<_> = loopback::threads(2, Duration::from_secs(10)).into_iter().map(run).collect();
     threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
@@ -116,12 +116,12 @@ fn seen(reduction: &Reduction, sums: Vec<Vec<f32>>) -> Seen {
 /// What both ranks get and keep of `batches`, each of which ends before the next begins.
 fn train(compress: Compression, batches: &[Batch]) -> Vec<Seen> {
     let batches = batches.to_vec();
-    on_two_ranks(move |courier| {
+    on_two_ranks(move |queue| {
         let mut reduction = reduction(compress);
         let mut sums = Vec::new();
         for batch in &batches {
-            let mut values = leave(&mut reduction, *batch, courier);
-            arrive(&mut reduction, *batch, &mut values, courier);
+            let mut values = leave(&mut reduction, *batch, queue);
+            arrive(&mut reduction, *batch, &mut values, queue);
             if batch.is_finite() {
                 sums.push(values);
             }
@@ -164,15 +164,15 @@ fn an_overflow_is_taken_back_when_later_batches_are_on_their_way() {
     let bad = Batch { overflows: 40, ..batch(9, 1024.0) };
     let batches = [batch(1, 1024.0), bad, batch(2, 1024.0), batch(3, 512.0), batch(4, 512.0)];
     for ahead in [1, 2] {
-        let found = on_two_ranks(move |courier| {
+        let found = on_two_ranks(move |queue| {
             let mut reduction = reduction(TOP);
             let (mut sums, mut values) = (Vec::new(), vec![0.0; LENGTH]);
             for place in 0..batches.len() + ahead {
                 if let Some(batch) = batches.get(place) {
-                    drop(leave(&mut reduction, *batch, courier));
+                    drop(leave(&mut reduction, *batch, queue));
                 }
                 let Some(oldest) = place.checked_sub(ahead) else { continue };
-                arrive(&mut reduction, batches[oldest], &mut values, courier);
+                arrive(&mut reduction, batches[oldest], &mut values, queue);
                 if batches[oldest].is_finite() {
                     sums.push(values.clone());
                 }

@@ -17,15 +17,15 @@ const SLOTS: usize = 4;
 /// not compared: nobody holds the same.
 pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId) -> Result<(), Failure> {
     let Assignment { arrangement, rank, .. } = assignment;
-    let courier = replica.mesh.replicas();
+    let queue = replica.mesh.replicas();
     let hold_all = arrangement.zero != ZeroStage::Zero3 && arrangement.layout.expert.get() == 1;
-    if courier.ranks() == 1 || !hold_all || replica.outer.is_some() {
+    if queue.ranks() == 1 || !hold_all || replica.outer.is_some() {
         return Ok(());
     }
-    let mut rows = vec![0.0; SLOTS * courier.ranks() as usize];
-    rows[SLOTS * courier.rank() as usize..][..SLOTS].copy_from_slice(&digest(&replica.stage));
-    courier.send_gather(rows);
-    let rows = courier.next()?;
+    let mut rows = vec![0.0; SLOTS * queue.ranks() as usize];
+    rows[SLOTS * queue.rank() as usize..][..SLOTS].copy_from_slice(&digest(&replica.stage));
+    queue.start_all_gather(rows);
+    let rows = queue.wait()?;
     let rows: Vec<&[f32]> = rows.chunks_exact(SLOTS).collect();
     let members = arrangement.layout.group(*rank, Channel::Replicas.axes());
     match differing(&rows) {

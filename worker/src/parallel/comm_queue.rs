@@ -1,7 +1,7 @@
-//! The one thread of a rank that talks to the others, so that compute goes on while numbers travel.
+//! A queue of collectives, which a thread of its own runs while the rank computes.
 //!
-//! Every collective of a rank goes through it, in the order in which it was handed over; that order is the same
-//! on all ranks, because all of them follow the same actions. It never looks at what it carries.
+//! The thread runs them in the order in which they were started. That order is the same on all ranks, because all of them
+//! follow the same actions.
 
 use super::sync::{self, Half};
 use crate::comm::{CommError, Group};
@@ -11,49 +11,49 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What is to be done with a buffer.
+/// A collective over a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Errand {
+enum Collective {
     /// Replace by the sum over all ranks.
-    Sum,
+    AllReduce,
     /// The same, each value in 16 bits.
-    HalfSum(Half),
+    HalfAllReduce(Half),
     /// Replace this rank's part by its sum over all ranks.
-    Scatter,
+    ReduceScatter,
     /// Fill the parts of the other ranks.
-    Gather,
+    AllGather,
     /// Wait until all ranks are here.
-    Meet,
+    Barrier,
 }
 
-/// Carries buffers to the other ranks and back, first in, first out.
+/// Collectives of one group, first in, first out.
 #[derive(Debug)]
-pub struct Courier {
+pub struct CommQueue {
     rank: u32,
     ranks: u32,
-    /// Bytes sent, up to the last errand that is done.
+    /// Bytes sent, up to the last collective that is done.
     sent: Arc<AtomicU64>,
-    errands: Sender<(Errand, Vec<f32>)>,
-    /// Behind a lock, so that those who share a courier may be on several threads.
+    collectives: Sender<(Collective, Vec<f32>)>,
+    /// Behind a lock, so that those who share a queue may be on several threads.
     done: Mutex<Receiver<Result<Vec<f32>, CommError>>>,
-    /// Nanoseconds spent in [`Courier::next`].
+    /// Nanoseconds spent in [`CommQueue::wait`].
     waited: AtomicU64,
 }
 
-impl Courier {
-    /// Hands `group` to a thread of its own. The thread ends when the courier is dropped.
+impl CommQueue {
+    /// Hands `group` to a thread of its own. The thread ends when the queue is dropped.
     pub fn start(group: Box<dyn Group>) -> Self {
         let (rank, ranks) = (group.rank(), group.size());
-        let (errands, inbox) = channel();
+        let (collectives, inbox) = channel();
         let (outbox, done) = channel();
         let sent = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&sent);
         let travel = move || serve(group, &inbox, &outbox, &count);
         std::thread::Builder::new()
-            .name("courier".into())
+            .name("collectives".into())
             .spawn(travel)
             .expect("a process may start a thread");
-        Self { rank, ranks, sent, errands, done: Mutex::new(done), waited: AtomicU64::new(0) }
+        Self { rank, ranks, sent, collectives, done: Mutex::new(done), waited: AtomicU64::new(0) }
     }
 
     /// Index of this rank.
@@ -71,28 +71,28 @@ impl Courier {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Begins to sum `values` over the ranks; [`Courier::next`] gives the sum.
-    pub fn send_sum(&self, values: Vec<f32>) {
-        self.send(Errand::Sum, values);
+    /// Begins to sum `values` over the ranks; [`CommQueue::wait`] gives the sum.
+    pub fn start_all_reduce(&self, values: Vec<f32>) {
+        self.send(Collective::AllReduce, values);
     }
 
-    /// As [`Courier::send_sum`], with every value rounded to 16 bits on its way.
-    pub fn send_half_sum(&self, values: Vec<f32>, half: Half) {
-        self.send(Errand::HalfSum(half), values);
+    /// As [`CommQueue::start_all_reduce`], with every value rounded to 16 bits on its way.
+    pub fn start_half_all_reduce(&self, values: Vec<f32>, half: Half) {
+        self.send(Collective::HalfAllReduce(half), values);
     }
 
     /// Begins to sum `values` over the ranks into this rank's [`crate::comm::part`]; the rest is left as it is.
-    pub fn send_scatter(&self, values: Vec<f32>) {
-        self.send(Errand::Scatter, values);
+    pub fn start_reduce_scatter(&self, values: Vec<f32>) {
+        self.send(Collective::ReduceScatter, values);
     }
 
     /// Begins to gather `values`, of which this rank fills its own [`crate::comm::part`].
-    pub fn send_gather(&self, values: Vec<f32>) {
-        self.send(Errand::Gather, values);
+    pub fn start_all_gather(&self, values: Vec<f32>) {
+        self.send(Collective::AllGather, values);
     }
 
     /// Waits for the oldest buffer that is still on its way.
-    pub fn next(&self) -> Result<Vec<f32>, Failure> {
+    pub fn wait(&self) -> Result<Vec<f32>, Failure> {
         let began = Instant::now();
         let done = self.done.lock().expect("no thread panics while it waits").recv();
         let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -111,30 +111,30 @@ impl Courier {
 
     /// Waits until all ranks have called it. Nothing may be on its way.
     pub fn barrier(&self) -> Result<(), Failure> {
-        self.send(Errand::Meet, Vec::new());
-        self.next().map(drop)
+        self.send(Collective::Barrier, Vec::new());
+        self.wait().map(drop)
     }
 
-    // When the thread has ended, `next` tells why.
-    fn send(&self, errand: Errand, values: Vec<f32>) {
-        drop(self.errands.send((errand, values)));
+    // When the thread has ended, `wait` tells why.
+    fn send(&self, collective: Collective, values: Vec<f32>) {
+        drop(self.collectives.send((collective, values)));
     }
 }
 
-/// Runs errands until nobody sends any more, or one fails.
+/// Runs collectives until nobody sends any more, or one fails.
 fn serve(
     mut group: Box<dyn Group>,
-    inbox: &Receiver<(Errand, Vec<f32>)>,
+    inbox: &Receiver<(Collective, Vec<f32>)>,
     outbox: &Sender<Result<Vec<f32>, CommError>>,
     sent: &AtomicU64,
 ) {
-    while let Ok((errand, mut values)) = inbox.recv() {
-        let done = match errand {
-            Errand::Sum => group.all_reduce(&mut values),
-            Errand::HalfSum(half) => sync::sum(group.as_mut(), &mut values, half),
-            Errand::Scatter => group.reduce_scatter(&mut values).map(drop),
-            Errand::Gather => group.all_gather(&mut values),
-            Errand::Meet => group.barrier(),
+    while let Ok((collective, mut values)) = inbox.recv() {
+        let done = match collective {
+            Collective::AllReduce => group.all_reduce(&mut values),
+            Collective::HalfAllReduce(half) => sync::sum(group.as_mut(), &mut values, half),
+            Collective::ReduceScatter => group.reduce_scatter(&mut values).map(drop),
+            Collective::AllGather => group.all_gather(&mut values),
+            Collective::Barrier => group.barrier(),
         };
         let failed = done.is_err();
         sent.store(group.sent(), Ordering::Release);

@@ -1,7 +1,7 @@
 //! Weights that are sharded: a rank keeps its own blocks, and the values of a unit exist only while it computes.
 //!
-//! [`Stage::open`] gathers them just before, and begins to gather those of the unit that computes next;
-//! [`Stage::close`] frees them. A tied embedding is gathered for every unit that uses it.
+//! [`Stage::unshard`] gathers them just before, and begins to gather those of the unit that computes next;
+//! [`Stage::reshard`] frees them. A tied embedding is gathered for every unit that uses it.
 
 use super::Stage;
 use super::parameters::Unit;
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// This rank's blocks of all packs, and what is gathered now.
-pub(super) struct Shelf {
+pub(super) struct ShardedWeights {
     shards: Arc<Shards>,
     gatherer: Gatherer,
     /// Of experts that are spread.
@@ -24,14 +24,14 @@ pub(super) struct Shelf {
     /// Packs that each unit uses.
     needs: Vec<Vec<usize>>,
     /// Whether the values of each pack are here.
-    open: Vec<bool>,
-    /// Packs on their way.
-    coming: VecDeque<usize>,
+    gathered: Vec<bool>,
+    /// Packs in flight.
+    in_flight: VecDeque<usize>,
     /// Packs that came and were unpacked, to be used again.
     spare: Vec<Vec<f32>>,
 }
 
-impl Shelf {
+impl ShardedWeights {
     /// Bytes of the owned values.
     pub(super) fn bytes(&self) -> u64 {
         4 * self.own.capacity() as u64
@@ -51,8 +51,8 @@ impl Shelf {
             expert_gatherer: partners.expert_weights.clone(),
             own: Arc::new(vec![0.0; shards.kept_length()]),
             needs: units.iter().map(needs).collect(),
-            open: vec![false; shards.packs().len()],
-            coming: VecDeque::new(),
+            gathered: vec![false; shards.packs().len()],
+            in_flight: VecDeque::new(),
             spare: Vec::new(),
             shards: Arc::clone(shards),
         }
@@ -69,16 +69,16 @@ impl Shelf {
         Frozen::Vector(Arc::clone(&self.own), begin + range.start..begin + range.end)
     }
 
-    /// As [`Shelf::own`], to be changed. Nothing may be open or on its way.
+    /// As [`ShardedWeights::own`], to be changed. Nothing may be gathered or in flight.
     pub(super) fn own_mut(&mut self, index: usize) -> &mut [f32] {
-        assert!(self.coming.is_empty() && !self.open.contains(&true), "weights change between passes");
+        assert!(self.in_flight.is_empty() && !self.gathered.contains(&true), "weights change between passes");
         &mut Arc::make_mut(&mut self.own)[self.shards.kept(index)]
     }
 
-    /// Begins to gather what `unit` uses, unless it is here or on its way.
-    fn ask(&mut self, unit: usize) {
+    /// Begins to gather what `unit` uses, unless it is here or in flight.
+    fn start_gather(&mut self, unit: usize) {
         for pack in self.needs[unit].clone() {
-            if self.open[pack] || self.coming.contains(&pack) {
+            if self.gathered[pack] || self.in_flight.contains(&pack) {
                 continue;
             }
             let table = &self.shards.packs()[pack];
@@ -88,17 +88,17 @@ impl Shelf {
             packed.resize(table.length(), 0.0);
             packed[table.own()].copy_from_slice(&self.own[table.kept()]);
             self.gatherer(pack).send(packed);
-            self.coming.push_back(pack);
+            self.in_flight.push_back(pack);
         }
     }
 
-    /// Waits for the oldest pack that is on its way, if `unit` still lacks any.
-    fn receive_for(&mut self, unit: usize) -> Option<(usize, Vec<f32>)> {
-        if self.needs[unit].iter().all(|pack| self.open[*pack]) {
+    /// Waits for the oldest pack in flight, if `unit` still lacks any.
+    fn wait_for(&mut self, unit: usize) -> Option<(usize, Vec<f32>)> {
+        if self.needs[unit].iter().all(|pack| self.gathered[*pack]) {
             return None;
         }
-        let pack = self.coming.pop_front().expect("what is neither here nor asked for was asked for");
-        self.open[pack] = true;
+        let pack = self.in_flight.pop_front().expect("a unit is gathered before it is waited for");
+        self.gathered[pack] = true;
         Some((pack, self.gatherer(pack).receive(self.shards.packs()[pack].length())))
     }
 
@@ -111,35 +111,35 @@ impl Shelf {
 
 impl Stage {
     /// Gathers the values that `unit` uses, where they are sharded, and begins to gather those of `next`.
-    pub(super) fn open(&mut self, unit: usize, next: Option<usize>) {
-        let Some(mut shelf) = self.shelf.take() else { return };
-        shelf.ask(unit);
-        while let Some((pack, packed)) = shelf.receive_for(unit) {
-            let table = &shelf.shards.packs()[pack];
+    pub(super) fn unshard(&mut self, unit: usize, next: Option<usize>) {
+        let Some(mut sharded) = self.sharded.take() else { return };
+        sharded.start_gather(unit);
+        while let Some((pack, packed)) = sharded.wait_for(unit) {
+            let table = &sharded.shards.packs()[pack];
             for index in table.parameters() {
                 let mut values = vec![0.0; self.parameters[index].range.len()];
                 table.take(index, &packed, &mut values);
                 self.values[index] = tensor(values, &self.device);
             }
-            shelf.spare.push(packed);
+            sharded.spare.push(packed);
         }
-        self.shelf = Some(shelf);
+        self.sharded = Some(sharded);
         self.prefetch(next);
     }
 
     /// Begins to gather the values that `unit` uses, where they are sharded.
     pub(super) fn prefetch(&mut self, unit: Option<usize>) {
-        if let (Some(shelf), Some(unit)) = (&mut self.shelf, unit) {
-            shelf.ask(unit);
+        if let (Some(sharded), Some(unit)) = (&mut self.sharded, unit) {
+            sharded.start_gather(unit);
         }
     }
 
     /// Frees the values that `unit` used, where they are sharded.
-    pub(super) fn close(&mut self, unit: usize) {
-        let Some(shelf) = &mut self.shelf else { return };
-        for pack in &shelf.needs[unit] {
-            shelf.open[*pack] = false;
-            for index in shelf.shards.packs()[*pack].parameters() {
+    pub(super) fn reshard(&mut self, unit: usize) {
+        let Some(sharded) = &mut self.sharded else { return };
+        for pack in &sharded.needs[unit] {
+            sharded.gathered[*pack] = false;
+            for index in sharded.shards.packs()[*pack].parameters() {
                 self.values[index] = tensor(Vec::new(), &self.device);
             }
         }
@@ -148,7 +148,7 @@ impl Stage {
     /// Values that this rank has room for: those it owns, and those that are gathered now.
     pub fn room(&self) -> usize {
         let gathered = self.values.iter().map(|values| values.dims()[0]).sum::<usize>();
-        let shelf = self.shelf.iter().flat_map(|shelf| shelf.spare.iter().chain([&*shelf.own]));
-        gathered + shelf.map(Vec::capacity).sum::<usize>()
+        let sharded = self.sharded.iter().flat_map(|sharded| sharded.spare.iter().chain([&*sharded.own]));
+        gathered + sharded.map(Vec::capacity).sum::<usize>()
     }
 }

@@ -3,7 +3,7 @@
 //! Every rank's row is gathered by all and added in rank order in `f64`, so that all of them reach the same sums
 //! to the last bit, and with them the same decision.
 
-use super::Courier;
+use super::CommQueue;
 use crate::ops::LossFigures;
 use dtrain_protocol::Failure;
 use dtrain_protocol::wire::ROW_VALUES;
@@ -11,9 +11,9 @@ use dtrain_protocol::wire::ROW_VALUES;
 /// `f32` slots of one row: loss (2), hits (2), count (2), square (2), elapsed (2), ordered.
 const SLOTS: usize = ROW_VALUES as usize;
 
-/// One rank's row.
+/// One rank's row, or the sums over all ranks: `ordered` then holds when it holds for any of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Ballot {
+pub struct StepTotals {
     /// Sum of the losses of this rank's samples (tokens, for a decoder), in nats.
     pub loss_sum: f64,
     /// How many of them were classified right.
@@ -28,10 +28,7 @@ pub struct Ballot {
     pub ordered: bool,
 }
 
-/// The sums over all ranks; `ordered` holds when it holds for any rank.
-pub type Tally = Ballot;
-
-impl Ballot {
+impl StepTotals {
     /// Mean loss in nats; not finite when nothing was counted.
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
     pub fn loss(&self) -> f64 {
@@ -94,17 +91,17 @@ pub(super) fn halves(value: f64) -> [f32; 2] {
 }
 
 /// Begins to gather the rows; [`collect`] gives the sums.
-pub fn send(ballot: &Ballot, courier: &Courier) {
-    let mut rows = vec![0.0; SLOTS * courier.ranks() as usize];
-    rows[SLOTS * courier.rank() as usize..][..SLOTS].copy_from_slice(&ballot.row());
-    courier.send_gather(rows);
+pub fn send(totals: &StepTotals, queue: &CommQueue) {
+    let mut rows = vec![0.0; SLOTS * queue.ranks() as usize];
+    rows[SLOTS * queue.rank() as usize..][..SLOTS].copy_from_slice(&totals.row());
+    queue.start_all_gather(rows);
 }
 
 /// Waits for the rows and adds them in rank order.
-pub fn collect(courier: &Courier) -> Result<Tally, Failure> {
-    let mut tally = Tally::default();
-    courier.next()?.chunks_exact(SLOTS).for_each(|row| tally.add(&Ballot::of_row(row)));
-    Ok(tally)
+pub fn collect(queue: &CommQueue) -> Result<StepTotals, Failure> {
+    let mut totals = StepTotals::default();
+    queue.wait()?.chunks_exact(SLOTS).for_each(|row| totals.add(&StepTotals::of_row(row)));
+    Ok(totals)
 }
 
 #[cfg(test)]
@@ -121,8 +118,8 @@ mod tests {
             .enumerate()
             .map(|(rank, group)| {
                 std::thread::spawn(move || {
-                    let courier = Courier::start(Box::new(group));
-                    let ballot = Ballot {
+                    let queue = CommQueue::start(Box::new(group));
+                    let totals = StepTotals {
                         loss_sum: 1e9 + 0.125 * rank as f64,
                         hits: (1 << 40) + 1,
                         count: (1 << 41) + rank as u64,
@@ -130,24 +127,24 @@ mod tests {
                         elapsed: if rank == 0 { 0.3 } else { 0.0 },
                         ordered: rank == 2,
                     };
-                    send(&ballot, &courier);
-                    collect(&courier).expect("all ranks are there")
+                    send(&totals, &queue);
+                    collect(&queue).expect("all ranks are there")
                 })
             })
             .collect();
-        let tallies: Vec<_> = threads.into_iter().map(|t| t.join().expect("no panic")).collect();
-        for tally in &tallies {
-            let expected = Tally {
+        let totals_of_all: Vec<_> = threads.into_iter().map(|t| t.join().expect("no panic")).collect();
+        for totals in &totals_of_all {
+            let expected = StepTotals {
                 loss_sum: 3e9 + 0.375,
                 hits: 3 * ((1 << 40) + 1),
                 count: 3 * (1 << 41) + 3,
                 square: 1.5,
-                elapsed: tally.elapsed,
+                elapsed: totals.elapsed,
                 ordered: true,
             };
-            assert_eq!(*tally, expected);
-            assert!((tally.elapsed - 0.3).abs() < 1e-14, "{}", tally.elapsed);
-            assert_eq!(tally.elapsed.to_bits(), tallies[0].elapsed.to_bits());
+            assert_eq!(*totals, expected);
+            assert!((totals.elapsed - 0.3).abs() < 1e-14, "{}", totals.elapsed);
+            assert_eq!(totals.elapsed.to_bits(), totals_of_all[0].elapsed.to_bits());
         }
     }
 
@@ -155,7 +152,9 @@ mod tests {
     fn a_loss_that_is_not_finite_stays_so() {
         for bad in [f64::NAN, f64::INFINITY] {
             assert!(
-                !Ballot::of_row(&Ballot { loss_sum: bad, ..Ballot::default() }.row()).loss_sum.is_finite()
+                !StepTotals::of_row(&StepTotals { loss_sum: bad, ..StepTotals::default() }.row())
+                    .loss_sum
+                    .is_finite()
             );
         }
     }

@@ -13,13 +13,13 @@ use dtrain_protocol::{Assignment, StepId};
 /// All ranks reach the same numbers. Where state is looked at, at a validation, a save and the end, nothing is ahead:
 /// a run that goes on from a checkpoint does what one that was never stopped does.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Staleness {
     /// How many there may be beside the one that is due.
     staleness: u64,
     computed: u64,
 }
 
-impl Ahead {
+impl Staleness {
     /// Of `replicas` that are kept alike as `assignment` tells; one alone has nobody to wait for.
     pub(super) fn of(assignment: &Assignment, replicas: u32) -> Self {
         let staleness = if replicas > 1 { assignment.arrangement.sync.staleness.into() } else { 0 };
@@ -57,7 +57,7 @@ mod tests {
 
     /// Updates from `begin` on, each with how many it was behind the newest gradient; the run ends after `last`.
     fn walk(assignment: &Assignment, staleness: u64, begin: u64, last: u64) -> Vec<u64> {
-        let mut ahead = Ahead { staleness, computed: 0 };
+        let mut ahead = Staleness { staleness, computed: 0 };
         let mut behind = Vec::new();
         for done in begin..last {
             let fresh = ahead.advance(assignment, StepId(done), false);

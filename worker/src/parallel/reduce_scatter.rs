@@ -13,12 +13,12 @@ use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Packs that may travel at once with zero 1, whose gradients stay where they are: enough to keep the courier busy.
+/// Packs that may travel at once with zero 1, whose gradients stay where they are: enough to keep the queue busy.
 const AHEAD: usize = 4;
 
 /// The packs of one step on their way.
 #[derive(Debug)]
-pub struct Scatter {
+pub struct ReduceScatter {
     shards: Arc<Shards>,
     /// Whether a pack leaves after every micro-batch.
     always: bool,
@@ -26,14 +26,14 @@ pub struct Scatter {
     travelling: VecDeque<(usize, bool)>,
     /// Packs whose shards are on their way to the other groups.
     across: VecDeque<usize>,
-    trouble: Option<Failure>,
+    failure: Option<Failure>,
 }
 
-impl Scatter {
+impl ReduceScatter {
     /// Every pack leaves once a step.
     pub(super) fn once(shards: &Arc<Shards>) -> Self {
         let shards = Arc::clone(shards);
-        Self { shards, always: false, travelling: VecDeque::new(), across: VecDeque::new(), trouble: None }
+        Self { shards, always: false, travelling: VecDeque::new(), across: VecDeque::new(), failure: None }
     }
 
     /// Every pack leaves after every micro-batch.
@@ -51,7 +51,7 @@ impl Scatter {
             while self.travelling.len() >= most {
                 self.receive(gradients, mesh);
             }
-            self.sharding(pack, mesh).inside().send_scatter(gradients.leave(pack));
+            self.sharding(pack, mesh).inside().start_reduce_scatter(gradients.leave(pack));
             self.travelling.push_back((pack, is_final));
         }
     }
@@ -62,26 +62,26 @@ impl Scatter {
         }
         for pack in std::mem::take(&mut self.across) {
             let across = self.sharding(pack, mesh).across();
-            if let Some(across) = across.filter(|_| self.trouble.is_none()) {
-                gradients.replace(pack, &across.next()?);
+            if let Some(across) = across.filter(|_| self.failure.is_none()) {
+                gradients.replace(pack, &across.wait()?);
             }
         }
-        self.trouble.take().map_or(Ok(()), Err)
+        self.failure.take().map_or(Ok(()), Err)
     }
 
     /// Waits for the oldest pack; a complete sum goes on to the other groups. A failure is kept until the end.
     fn receive(&mut self, gradients: &mut Gradients, mesh: &Mesh) {
         let Some((pack, is_final)) = self.travelling.pop_front() else { return };
         let sharding = self.sharding(pack, mesh);
-        match sharding.inside().next() {
+        match sharding.inside().wait() {
             Ok(packed) => gradients.come_back(pack, packed),
             Err(failure) => {
-                self.trouble.get_or_insert(failure);
+                self.failure.get_or_insert(failure);
                 return;
             }
         }
         if let (true, Some(across)) = (is_final, sharding.across()) {
-            across.send_sum(gradients.block(pack));
+            across.start_all_reduce(gradients.block(pack));
             self.across.push_back(pack);
         }
     }
