@@ -9,6 +9,7 @@ pub mod arrangement;
 pub mod assignment;
 pub mod bundle;
 pub mod checkpoint;
+pub mod device_check;
 pub mod event;
 pub mod frame;
 pub mod ids;
@@ -36,6 +37,7 @@ pub use assignment::{
     Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, Target, TlsIdentity, Training, WaitLimits,
 };
 pub use checkpoint::{FileEntry, Manifest, OwnState, Piece, SavedFile, Slice, Tensor, TensorKind};
+pub use device_check::{DeviceFindings, DeviceNews, DeviceRequest};
 pub use event::{
     Event, Failure, GradientNoise, HeldBytes, NamedFigure, Order, PhaseTimes, Stamped, StepFigures,
     StopReason,

@@ -25,7 +25,7 @@ stop = { steps = 1000 }
 "#;
 
 /// Programs that a block of other programs' commands may call.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
     "apt-get",
     "cargo",
     "export",
@@ -33,6 +33,7 @@ const OTHERS: [&str; 10] = [
     "python3",
     "ssh",
     "tests/cuda-without-driver",
+    "tests/gpu",
     "tests/measure",
     "tests/run",
     "tmux",

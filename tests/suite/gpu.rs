@@ -3,9 +3,12 @@
 use crate::kill::{card, kill};
 use dtrain_protocol::{DeviceKind, Placement, Rank};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, root};
+use dtrain_tests::{House, program, root};
 use dtrain_worker::device;
+use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -69,4 +72,128 @@ fn two_ranks_with_a_device_each_resume_after_one_was_killed() {
     let worst = found.iter().map(|(step, loss)| ((loss - expected[step]) / loss).abs()).fold(0.0, f64::max);
     println!("largest relative difference of a loss over {STEPS} steps: {worst:.1e}");
     assert!(worst < 1e-3, "losses on devices differ from those on CPUs by {worst:.1e}");
+}
+
+/// What a file of `dtrain doctor --device` says.
+fn document(house: &House, file: &str) -> Value {
+    let text = fs::read_to_string(house.state().with_file_name(file)).expect("the file was written");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+#[test]
+fn the_doctor_compares_a_device_with_the_host_and_measures_it() {
+    if let Err(reason) = device::open(&Placement { host: 0, device: DeviceKind::Wgpu, index: 0, threads: 1 })
+    {
+        return dtrain_skip::skip(reason);
+    }
+    let house = House::default();
+    let mut doctor = house.dtrain(["doctor", "--device", "wgpu", "--index", "1", "--output", "found.json"]);
+    let output = doctor.env(device::SOFTWARE_GPUS, "2").output().expect("it starts");
+    let [page, told] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    println!("{page}");
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("comparing gpt in f32 with the host") && told.contains("found.json"), "{told}");
+    assert!(page.contains("agrees") && page.contains("tokens/s") && !page.contains("DIFFERS"), "{page}");
+
+    let found = document(&house, "found.json");
+    assert_eq!((&found["format"], &found["agrees"]), (&"dtrain.device/1".into(), &true.into()));
+    assert_eq!(
+        (&found["device"], &found["index"], &found["devices"]),
+        (&"wgpu".into(), &1.into(), &2.into())
+    );
+    let list = |key: &str| found[key].as_array().unwrap_or_else(|| panic!("{key} is a list")).clone();
+    let number = |one: &Value, key: &str| one[key].as_f64().unwrap_or_else(|| panic!("{key} in {one}"));
+    let full: Vec<Value> = list("parity").into_iter().filter(|one| one["precision"] == "f32").collect();
+    assert_eq!(full.iter().map(|one| one["family"].clone()).collect::<Vec<_>>(), ["gpt", "llama"]);
+    for one in &full {
+        assert!(number(one, "loss_difference") < 1e-3 && number(one, "gradient_difference") < 1e-3, "{one}");
+        let losses: Vec<f64> =
+            one["losses"].as_array().into_iter().flatten().flat_map(Value::as_f64).collect();
+        assert!(losses.last() < losses.first(), "it learned nothing: {losses:?}");
+    }
+    for (part, key) in [("training", "tokens_per_second"), ("products", "gflops"), ("attention", "gflops")] {
+        assert!(list(part).iter().any(|one| one["precision"] == "f32" && number(one, key) > 0.0), "{part}");
+    }
+    let training = &list("training")[0];
+    let (peak, held) = (number(training, "memory_peak_bytes"), number(training, "memory_reserved_bytes"));
+    // Weights, gradients and two moments are there at once.
+    assert!(16.0 * number(training, "parameters") < peak && peak <= held, "{peak} of {held}");
+    assert!(list("copies").iter().all(|one| number(one, "to_device") > 0.0 && number(one, "to_host") > 0.0));
+    assert_eq!(list("links").iter().map(|one| one["to"].clone()).collect::<Vec<_>>(), [0]);
+    assert_eq!(list("faults"), [0; 0]);
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    assert!(!found.to_string().contains(&format!("\"{host}\"")), "the name of the host is nobody's business");
+}
+
+#[test]
+fn a_device_that_is_absent_is_refused_with_what_to_do() {
+    let house = House::default();
+    let refused = |args: &[&str], code: i32| {
+        let mut doctor = house.dtrain(["doctor"].iter().chain(args).copied());
+        // No GPU of this machine.
+        doctor.env("CUDA_VISIBLE_DEVICES", "").env(device::SOFTWARE_GPUS, "0");
+        let output = doctor.output().expect("it starts");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
+        told
+    };
+    let cuda = refused(&["--device", "cuda"], 4);
+    // With the backend, and without it.
+    assert!(
+        cuda.contains("--device cpu") || cuda.contains("cargo build --release --features cuda"),
+        "{cuda}"
+    );
+    let cpu = refused(&["--device", "cpu", "--index", "3"], 4);
+    assert!(cpu.contains("cpu shows 1 device") && cpu.contains("--index is at most 0"), "{cpu}");
+    refused(&["--device", "gpu-01"], 2);
+    refused(&["--device", "cpu", "--output", "nowhere/found.json"], 2);
+    refused(&["--index", "1"], 2);
+    refused(&["gpu-01", "--device", "cpu"], 2);
+    let files = fs::read_dir(house.state().with_file_name(".")).expect("a folder").count();
+    assert!(files <= 2, "a refusal leaves no file behind");
+}
+
+/// The script for people who have a GPU, with the processor in place of one.
+#[test]
+fn the_script_for_gpus_prints_parity_and_speed_and_says_where_there_is_no_gpu() {
+    let house = House::default();
+    let script = |device: &str| {
+        let mut script = Command::new(root().join("tests/gpu"));
+        script.args(["--device", device, "--without-pytorch", "--output", "found.json", "--program"]);
+        script.arg(program()).current_dir(house.state().parent().expect("a folder"));
+        script.env("CUDA_VISIBLE_DEVICES", "").output().expect("python3 is there")
+    };
+    let none = script("cuda");
+    let told = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert_eq!(none.status.code(), Some(2), "{told}");
+    assert!(told.contains("tests/gpu: nothing was examined: "), "{told}");
+
+    let host = script("cpu");
+    let (page, told) = (String::from_utf8_lossy(&host.stdout), String::from_utf8_lossy(&host.stderr));
+    assert_eq!(host.status.code(), Some(0), "{told}");
+    for words in ["gpt", "llama", "agrees", "tokens/s", "without PyTorch: it was not asked for"] {
+        assert!(page.contains(words), "`{words}` in {page}");
+    }
+    assert_eq!(document(&house, "found.json")["device"], "cpu");
+}
+
+#[test]
+fn ctrl_c_ends_an_examination_with_what_was_found() {
+    let house = House::default();
+    let mut doctor = house.dtrain(["doctor", "--device", "cpu", "--output", "found.json"]);
+    let mut doctor = doctor.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(doctor.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert!(
+        lines.any(|line| line.contains("in bf16") || line.contains("training in")),
+        "it should come so far"
+    );
+    let id = rustix::process::Pid::from_child(&doctor);
+    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
+    let told: Vec<String> = lines.collect();
+    assert_eq!(doctor.wait().expect("it ends").code(), Some(130), "{told:?}");
+    assert!(told.iter().any(|line| line.contains("found.json has what was found")), "{told:?}");
+    let found = document(&house, "found.json");
+    assert_eq!((&found["agrees"], &found["failure"]), (&false.into(), &"interrupted".into()));
+    assert_eq!(found["parity"][0]["family"], "gpt");
 }

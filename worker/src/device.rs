@@ -85,6 +85,30 @@ fn wgpu_devices(wanted: usize) -> Vec<Device> {
     if gpus.is_empty() { software.into_iter().cycle().take(wanted).collect() } else { gpus }
 }
 
+/// Every GPU of a backend, of whatever maker: where there is none, as many software devices as [`SOFTWARE_GPUS`] says.
+pub(crate) fn all(kind: DeviceKind) -> Vec<Device> {
+    devices(kind, software())
+}
+
+/// The number of GPUs that a software device counts as.
+fn software() -> usize {
+    std::env::var(SOFTWARE_GPUS).ok().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+/// Whether a device is there for a user who names it: a software device only where [`SOFTWARE_GPUS`] says so.
+pub fn find(kind: DeviceKind, index: u32) -> Result<(), DeviceError> {
+    let (device, is_built, found) = match kind {
+        DeviceKind::Cpu => ("cpu", true, 1),
+        DeviceKind::Cuda => ("cuda", cfg!(feature = "cuda"), all(kind).len()),
+        DeviceKind::Wgpu => ("wgpu", cfg!(feature = "wgpu"), all(kind).len()),
+    };
+    match (is_built, (index as usize) < found) {
+        (false, _) => Err(DeviceError::NotBuilt { device }),
+        (true, false) => Err(DeviceError::Absent { device, wanted: index, found }),
+        (true, true) => Ok(()),
+    }
+}
+
 /// Whether tensors of `device` lie in host memory, where the fused operations can reach them.
 pub(crate) fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
@@ -111,15 +135,13 @@ pub fn gpus() -> Vec<Gpu> {
 /// GPUs that this binary can use: those of CUDA, and where there are none those of wgpu.
 #[cfg(feature = "device")]
 pub fn gpus() -> Vec<Gpu> {
-    let software = std::env::var(SOFTWARE_GPUS).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
     let of = |kind| {
-        let devices = devices(kind, software);
-        devices.iter().enumerate().map(|(index, device)| gpu(kind, index, device)).collect::<Vec<_>>()
+        all(kind).iter().enumerate().map(|(index, device)| gpu(kind, index, device)).collect::<Vec<_>>()
     };
     let gpus = of(DeviceKind::Cuda);
     // The search for Vulkan devices takes a tenth of a second, and complains where nobody is logged in.
     let nodes = ["/dev/dri", "/dev/dxg", "/dev/nvidiactl"].map(std::path::Path::new);
-    let may_have = software > 0 || !cfg!(target_os = "linux") || nodes.iter().any(|node| node.exists());
+    let may_have = software() > 0 || !cfg!(target_os = "linux") || nodes.iter().any(|node| node.exists());
     if gpus.is_empty() && may_have { of(DeviceKind::Wgpu) } else { gpus }
 }
 
@@ -127,31 +149,68 @@ pub fn gpus() -> Vec<Gpu> {
 #[cfg(feature = "device")]
 fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
     let placement = Placement { host: 0, device: kind, index: u32::try_from(index).unwrap_or(0), threads: 1 };
-    let identity = device.identity();
-    let name = identity.as_ref().map_or_else(|| words(&placement), |identity| identity.name.clone());
-    let card = identity.and_then(|identity| identity.physical);
-    let memory_bytes = match card {
-        Some(card) if !is_integrated(device) => {
-            card.pci_address.and_then(|address| memory_bytes(&address.to_string())).unwrap_or(0)
-        }
-        _ => host_memory_bytes().unwrap_or(0),
+    let Card { name, memory_bytes, .. } = card(device);
+    Gpu { device: kind, name: name.unwrap_or_else(|| words(&placement)), memory_bytes }
+}
+
+/// What the runtime and the driver tell of a device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Card {
+    /// The device as it names itself.
+    pub(crate) name: Option<String>,
+    /// What kernels are compiled for.
+    pub(crate) target: Option<String>,
+    /// Where the card is, such as `0000:65:00.0`.
+    pub(crate) pci_address: Option<String>,
+    /// 0 where nobody tells.
+    pub(crate) memory_bytes: u64,
+}
+
+/// What is told of a device; of the host its memory alone.
+#[cfg(not(feature = "device"))]
+pub(crate) fn card(_: &Device) -> Card {
+    Card { memory_bytes: host_memory_bytes().unwrap_or(0), ..Card::default() }
+}
+
+/// What is told of a device; of the host its memory alone.
+#[cfg(feature = "device")]
+pub(crate) fn card(device: &Device) -> Card {
+    let identity = if is_host(device) { None } else { device.identity() };
+    let Some(identity) = identity else {
+        return Card { memory_bytes: host_memory_bytes().unwrap_or(0), ..Card::default() };
     };
-    Gpu { device: kind, name, memory_bytes }
+    let (is_card, address) = match &identity.physical {
+        Some(card) => (true, card.pci_address.map(|address| address.to_string())),
+        None => (false, None),
+    };
+    let memory_bytes = if is_card && !is_integrated(device) {
+        address.as_deref().and_then(memory_bytes).unwrap_or(0)
+    } else {
+        host_memory_bytes().unwrap_or(0)
+    };
+    Card { name: Some(identity.name), target: Some(identity.fingerprint), pci_address: address, memory_bytes }
 }
 
 /// Total memory of the GPU at a PCI address such as `0000:65:00.0`, by its driver; `None` where that does not say.
-///
-/// An index would not do: `nvidia-smi` counts all GPUs, CUDA those of `CUDA_VISIBLE_DEVICES` in its own order.
 #[cfg(feature = "device")]
 fn memory_bytes(pci_address: &str) -> Option<u64> {
     let amd = format!("/sys/bus/pci/devices/{pci_address}/mem_info_vram_total");
     if let Ok(text) = std::fs::read_to_string(amd) {
         return text.trim().parse().ok();
     }
-    let arguments = ["--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", pci_address];
-    let output = std::process::Command::new("nvidia-smi").args(arguments).output().ok()?;
-    let mebibytes: u64 = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;
+    let mebibytes: u64 = nvidia("memory.total", pci_address)?.parse().ok()?;
     Some(mebibytes << 20)
+}
+
+/// What `nvidia-smi` says about the GPU at a PCI address.
+///
+/// An index would not do: `nvidia-smi` counts all GPUs, CUDA those of `CUDA_VISIBLE_DEVICES` in its own order.
+pub(crate) fn nvidia(field: &str, pci_address: &str) -> Option<String> {
+    let query = format!("--query-gpu={field}");
+    let arguments = [&query, "--format=csv,noheader,nounits", "-i", pci_address];
+    let output = std::process::Command::new("nvidia-smi").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    Some(text).filter(|text| output.status.success() && !text.is_empty())
 }
 
 /// Whether it is part of the processor and uses the memory of the host.
@@ -167,7 +226,6 @@ fn is_integrated(device: &Device) -> bool {
 }
 
 /// Memory of this host, which integrated GPUs and software devices use.
-#[cfg(feature = "device")]
 fn host_memory_bytes() -> Option<u64> {
     let facts = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = facts.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

@@ -2,9 +2,11 @@
 //! frames on standard output and nothing else, a last word before any end, and never to outlive the one that asked.
 
 use crate::session::{Orders, Tell};
-use crate::{probe as measure, sample as text, session};
+use crate::{device_check, probe as measure, sample as text, session};
 use dtrain_protocol::frame::{self, FrameError};
-use dtrain_protocol::{Assignment, Event, Failure, Order, ProbeRequest, SampleRequest, Sampled};
+use dtrain_protocol::{
+    Assignment, DeviceNews, DeviceRequest, Event, Failure, Order, ProbeRequest, SampleRequest, Sampled,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::any::Any;
 use std::io;
@@ -52,6 +54,28 @@ pub fn probe() -> ExitCode {
         }
         Err(failure) => {
             complain(&failure.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Examines a device as the first frame on standard input, a [`DeviceRequest`], says; writes [`DeviceNews`] frames, the last
+/// of which is `Done` (ends with 0) or `Failed` (ends with 1).
+pub fn examine() -> ExitCode {
+    // Whoever asked heeds Ctrl-C, and ends this process.
+    outlive_signals();
+    let examined = guarded(|| {
+        let request: DeviceRequest = first_frame()?;
+        let _orders = listen();
+        device_check::examine(&request, &mut |news| say(&news))
+    });
+    match examined {
+        Ok(()) => {
+            say(&DeviceNews::Done);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&DeviceNews::Failed(failure.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -126,7 +150,7 @@ fn vanish() -> ! {
 }
 
 /// Runs `work`; a panic becomes a failure with its message.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(of_panic(panic.as_ref())))
 }
 

@@ -1,13 +1,14 @@
 //! Trains what one rank was assigned. The only crate that names burn.
 //!
-//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing. [`run`], [`probe()`] and
-//! [`sample()`] are the hidden subcommands `dtrain worker`, `dtrain worker probe` and `dtrain worker sample`: all three
+//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing. [`run`], [`probe()`], [`examine()`] and
+//! [`sample()`] are the hidden subcommands `dtrain worker`, and its `probe`, `device` and `sample`: all of them
 //! speak frames on standard input and output, see [`dtrain_protocol::frame`].
 
 pub mod checkpoint;
 pub mod comm;
 pub mod data;
 pub mod device;
+mod device_check;
 pub mod gradients;
 mod model;
 pub mod network;
@@ -28,5 +29,5 @@ mod watch;
 
 /// The library that networks are made of; see [`network`].
 pub use burn;
-pub use entry::{probe, run, sample};
+pub use entry::{examine, probe, run, sample};
 pub use watch::Slowdown;

@@ -88,3 +88,13 @@ pub(super) const RUN_EXAMPLE: &str = "Examples:
   dtrain run plan.json --detach
 
 Ctrl-C finishes the step, saves a checkpoint and stops; a second Ctrl-C stops immediately.";
+
+pub(super) const DOCTOR_EXAMPLE: &str = "Examples:
+  dtrain doctor
+  dtrain doctor train@gpu-01 gpu-02:2222
+  dtrain doctor --device cuda --index 1
+  dtrain doctor --device wgpu --output my-gpu.json
+
+With --device it trains small decoders on the device and on the host, compares losses and gradients,
+and measures training, matrix products, attention, copies and memory: some minutes. Ends with 4 where
+the device computes something else than the host.";

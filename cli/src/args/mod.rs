@@ -1,6 +1,7 @@
 //! The command line as clap reads it.
 
 mod checkpoint;
+mod doctor;
 mod examples;
 mod export;
 mod model;
@@ -9,6 +10,7 @@ mod train;
 mod trial;
 
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
+pub(crate) use doctor::{DeviceChoice, DoctorArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{ModelCommand, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
@@ -25,8 +27,8 @@ use crate::failure::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use examples::{
-    ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE, HISTORY_EXAMPLE, HOSTS_EXAMPLE,
-    PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE, WATCH_EXAMPLE,
+    DOCTOR_EXAMPLE, ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE, HISTORY_EXAMPLE,
+    HOSTS_EXAMPLE, PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE, WATCH_EXAMPLE,
 };
 use std::path::PathBuf;
 
@@ -177,12 +179,8 @@ pub(crate) enum Command {
     Model(ModelCommand),
 
     /// Check that this machine can train; each failed check names a fix
-    #[command(after_help = "Examples:\n  dtrain doctor\n  dtrain doctor train@gpu-01 gpu-02:2222")]
-    Doctor {
-        /// Hosts to check over SSH instead, each as host, user@host or user@host:port
-        #[arg(value_name = "HOST")]
-        hosts: Vec<String>,
-    },
+    #[command(after_help = DOCTOR_EXAMPLE)]
+    Doctor(DoctorArgs),
 
     /// List the hosts that were used, what is held against them, and which are left out
     #[command(after_help = HOSTS_EXAMPLE)]
@@ -288,6 +286,8 @@ pub(crate) enum HostsCommand {
 pub(crate) enum WorkerPart {
     /// Measures
     Probe,
+    /// Examines a device
+    Device,
     /// Generates text
     Sample,
 }

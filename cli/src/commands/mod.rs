@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         }
         Command::Worker { part: Some(WorkerPart::Probe) } => return dtrain_worker::probe(),
         Command::Worker { part: Some(WorkerPart::Sample) } => return dtrain_worker::sample(),
+        Command::Worker { part: Some(WorkerPart::Device) } => return dtrain_worker::examine(),
         Command::Agent { stdio: false, digest: false, .. } => return dtrain_runner::agent::run(),
         Command::Agent { stdio: false, digest: true, .. } => return agent::digest(),
         _ => {}
@@ -96,7 +97,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
         Command::Hosts { command } => hosts::run(context, command.as_ref()),
-        Command::Doctor { hosts } => doctor::run(context, &hosts),
+        Command::Doctor(args) => doctor::run(context, &args),
         Command::Completions { shell } => completions::run(context, shell),
         Command::Man { command } => man::run(context, &command),
         Command::Agent { shared, .. } => agent::relay(context, shared),

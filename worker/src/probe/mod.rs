@@ -4,7 +4,7 @@
 //! bandwidth) is in the figures. How often something is repeated follows from times that all ranks know, so they
 //! agree on it. Samples are made up; reading real ones is not measured here.
 
-mod samples;
+pub(crate) mod samples;
 mod whole;
 
 use crate::comm::{self, CommError, Seat, Waits};
@@ -347,7 +347,7 @@ fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
 }
 
 /// The middle value; the mean of the two in the middle when their number is even; 0 of none.
-fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;

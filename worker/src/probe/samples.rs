@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// One micro-batch of made-up samples.
 #[derive(Clone, Debug)]
-pub(super) struct Synthetic {
+pub(crate) struct Synthetic {
     samples: usize,
     /// Tokens of a sequence, or values of a row.
     width: usize,
@@ -20,7 +20,7 @@ pub(super) struct Synthetic {
 impl Synthetic {
     /// `samples` samples for `model`; empty for a foreign command, of which no stage can be built.
     #[expect(clippy::cast_possible_truncation, reason = "below the number of classes, a u32")]
-    pub(super) fn of(model: &Model, samples: u32) -> Self {
+    pub(crate) fn of(model: &Model, samples: u32) -> Self {
         let samples = samples as usize;
         let below = |length: usize, classes: u32| -> Vec<u32> {
             (0..length as u64).map(|i| (mix(1, i) % u64::from(classes)) as u32).collect()
@@ -57,7 +57,7 @@ impl Synthetic {
     }
 
     /// As a stage reads them.
-    pub(super) fn view(&self) -> Samples<'_> {
+    pub(crate) fn view(&self) -> Samples<'_> {
         let Self { samples, width, tokens, targets, values } = self;
         if tokens.is_empty() {
             return Samples::Rows { values, classes: targets, samples: *samples, width: *width };

@@ -1,6 +1,8 @@
-//! `dtrain doctor`: is this machine, or are those hosts, fit to train? Each failure comes with its fix.
+//! `dtrain doctor`: is this machine, or are those hosts, fit to train? Each failure comes with its fix. And does a device
+//! compute what the host computes?
 
 mod cuda;
+mod device;
 mod gpu;
 mod host;
 mod machine;
@@ -8,6 +10,7 @@ mod place;
 
 pub(crate) use gpu::unused_gpu;
 
+use crate::args::DoctorArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
@@ -63,9 +66,13 @@ struct HostsReport {
     hosts: Vec<host::HostReport>,
 }
 
-/// Checks this machine, or, where hosts are named, those over SSH.
-pub(crate) fn run(context: &Context, hosts: &[String]) -> Outcome {
-    if hosts.is_empty() { this_machine(context) } else { over_ssh(context, hosts) }
+/// Checks this machine, or a device of it, or, where hosts are named, those over SSH.
+pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
+    match args.device {
+        Some(choice) => device::run(context, choice, args.index, args.output.as_deref()),
+        None if args.hosts.is_empty() => this_machine(context),
+        None => over_ssh(context, &args.hosts),
+    }
 }
 
 fn over_ssh(context: &Context, hosts: &[String]) -> Outcome {

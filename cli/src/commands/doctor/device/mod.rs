@@ -1,0 +1,231 @@
+//! `dtrain doctor --device`: compares a device with the host, measures it, and writes what was found to a file that can be sent.
+//!
+//! The device is opened by a child alone, as in training: a driver that takes its process down leaves what was found before.
+
+mod child;
+mod page;
+
+use super::{Finding, gpu};
+use crate::args::DeviceChoice;
+use crate::commands::plan::save;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::{document, word};
+use crate::rates::PROGRAM;
+use crate::render::number::counted;
+use child::Heard;
+use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, HostFacts, Placement};
+use dtrain_runner::probe::host_facts;
+use dtrain_worker::device::{self, DeviceError};
+use serde::Serialize;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// What the file says, and `--json`. No name of the host or the user is in it.
+#[derive(Serialize)]
+struct Document<'a> {
+    /// Such as `2026-11-25T16:30:00Z`.
+    date: String,
+    program: &'static str,
+    system: String,
+    processor: &'a str,
+    cores: u32,
+    host_memory_bytes: u64,
+    /// Whether the device computes what the host computes, and everything could be measured.
+    agrees: bool,
+    /// Why the examination ended early.
+    failure: Option<&'a str>,
+    #[serde(flatten)]
+    findings: &'a DeviceFindings,
+    /// What `dtrain doctor` says of the GPUs and their drivers.
+    checks: Vec<Finding>,
+}
+
+/// Examines a device.
+pub(super) fn run(context: &Context, choice: DeviceChoice, index: u32, output: Option<&Path>) -> Outcome {
+    let kind = kind(choice)?;
+    device::find(kind, index).map_err(|error| refusal(&error))?;
+    let file = output
+        .map_or_else(|| PathBuf::from(format!("dtrain-device-{}-{index}.json", name(kind))), Path::to_owned);
+    let is_new = !file.exists();
+    // Said now rather than after minutes.
+    let opened = File::options().append(true).create(true).open(&file);
+    opened.map_err(|error| {
+        Failure::new(Exit::Usage, format!("cannot write {}", file.display())).cause(error.to_string())
+    })?;
+    let host = host_facts(Vec::new());
+    let placement = Placement { host: 0, device: kind, index, threads: host.cores };
+    let Heard { findings, failure, is_interrupted } =
+        child::examine(context.out, &DeviceRequest { placement })?;
+    let Some(findings) = findings else {
+        if is_new {
+            // It is empty.
+            drop(std::fs::remove_file(&file));
+        }
+        return Err(ended_early(failure, is_interrupted, None));
+    };
+    let failure = if is_interrupted { Some("interrupted".to_owned()) } else { failure };
+    let text = written(context, &host, &findings, failure.as_deref())?;
+    save(&file, &text)?;
+    if context.out.json {
+        context.out.bytes(text.as_bytes())?;
+    } else {
+        context.out.data(&page::page(&findings, context.out.style()))?;
+    }
+    context.out.say(&format!("everything is in {}, to keep or to send", file.display()));
+    if failure.is_some() {
+        return Err(ended_early(failure, is_interrupted, Some(&file)));
+    }
+    judged(&findings, &file)
+}
+
+/// The backend that a choice means.
+fn kind(choice: DeviceChoice) -> Result<DeviceKind, Failure> {
+    match choice {
+        DeviceChoice::Cuda => Ok(DeviceKind::Cuda),
+        DeviceChoice::Wgpu => Ok(DeviceKind::Wgpu),
+        DeviceChoice::Cpu => Ok(DeviceKind::Cpu),
+        DeviceChoice::Gpu => device::gpus().first().map(|gpu| gpu.device).ok_or_else(|| {
+            Failure::new(Exit::Preflight, "this program can use no GPU here").hint(
+                "`dtrain doctor` says what is missing; `dtrain doctor --device cpu` examines the processor",
+            )
+        }),
+    }
+}
+
+fn name(kind: DeviceKind) -> &'static str {
+    match kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Cuda => "cuda",
+        DeviceKind::Wgpu => "wgpu",
+    }
+}
+
+/// A device that is not there, with what to do.
+fn refusal(error: &DeviceError) -> Failure {
+    match error {
+        DeviceError::NotBuilt { device } => {
+            Failure::new(Exit::Preflight, format!("this program was built without the backend {device}"))
+                .hint(format!("`cargo build --release --features {device}`"))
+        }
+        DeviceError::Absent { device, wanted, found: 0 } => Failure::new(
+            Exit::Preflight,
+            format!("there is no {device} device {wanted}: {device} shows none"),
+        )
+        .hint("`dtrain doctor` says what is missing; `dtrain doctor --device cpu` examines the processor"),
+        DeviceError::Absent { device, wanted, found } => {
+            let devices = counted(*found as u64, "device");
+            let what = format!("there is no {device} device {wanted}: {device} shows {devices}");
+            Failure::new(Exit::Preflight, what).hint(format!("--index is at most {}", found - 1))
+        }
+    }
+}
+
+fn written(
+    context: &Context,
+    host: &HostFacts,
+    findings: &DeviceFindings,
+    failure: Option<&str>,
+) -> Result<String, Failure> {
+    let now_ms = context.out.style().now_ms;
+    let seconds = now_ms / 1000;
+    let system = rustix::system::uname();
+    let words = [system.sysname(), system.release(), system.machine()].map(|word| word.to_string_lossy());
+    let document_of_this = Document {
+        date: format!(
+            "{}T{:02}:{:02}:{:02}Z",
+            dtrain_planner::day(now_ms),
+            seconds / 3600 % 24,
+            seconds / 60 % 60,
+            seconds % 60
+        ),
+        program: PROGRAM,
+        system: words.join(" "),
+        processor: &host.processor,
+        cores: host.cores,
+        host_memory_bytes: host.memory_bytes,
+        agrees: failure.is_none() && findings.agrees(),
+        failure,
+        findings,
+        checks: gpu::checks(),
+    };
+    Ok(document("device", &document_of_this, true)? + "\n")
+}
+
+fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path>) -> Failure {
+    let so_far = file.map(|file| format!("{} has what was found until then", word(file.display())));
+    let ended = if is_interrupted {
+        Failure::new(Exit::Interrupted, "interrupted")
+    } else {
+        let ended = Failure::new(Exit::WorkerFailed, "the device could not be examined to the end");
+        failure.into_iter().fold(ended, Failure::cause)
+    };
+    so_far.into_iter().fold(ended, Failure::hint)
+}
+
+/// Whether the device computes what the host computes, and all was measured.
+fn judged(findings: &DeviceFindings, file: &Path) -> Outcome {
+    let device = format!("{}:{}", name(findings.device), findings.index);
+    let wrong = findings.parity.iter().filter(|parity| !parity.is_within()).map(page::difference);
+    let wrong: Vec<String> = wrong.collect();
+    let hint = format!("please report it with {}", word(file.display()));
+    if !wrong.is_empty() {
+        let failure =
+            Failure::new(Exit::Preflight, format!("{device} does not compute what the host computes"));
+        return Err(wrong.into_iter().fold(failure, Failure::cause).hint(hint));
+    }
+    if !findings.faults.is_empty() {
+        let failed = counted(findings.faults.len() as u64, "part");
+        let failure =
+            Failure::new(Exit::Preflight, format!("{failed} of the examination of {device} failed"));
+        let causes = findings.faults.iter().map(|fault| format!("{}: {}", fault.part, fault.reason));
+        return Err(causes.fold(failure, Failure::cause).hint(hint));
+    }
+    if findings.parity.is_empty() {
+        return Err(Failure::new(Exit::Preflight, format!("nothing was compared on {device}")).hint(hint));
+    }
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Paint;
+    use dtrain_protocol::device_check::{Fault, Parity};
+    use dtrain_recipes::Precision;
+
+    #[test]
+    fn a_device_that_computes_something_else_or_not_everything_is_no_success() {
+        let file = Path::new("found.json");
+        let found = page::tests::findings();
+        assert_eq!(judged(&found, file).map_err(|failure| failure.exit()), Ok(Exit::Done));
+        let told = |found: &DeviceFindings| {
+            let failure = judged(found, file).expect_err("it is refused");
+            (failure.exit(), failure.render(Paint::plain()))
+        };
+        let mut wrong = found.clone();
+        wrong.parity[0] = Parity { gradient_difference: 0.5, ..wrong.parity[0].clone() };
+        let (exit, words) = told(&wrong);
+        assert_eq!(exit, Exit::Preflight);
+        assert!(words.contains("wgpu:0 does not compute what the host computes"), "{words}");
+        assert!(words.contains("gpt in f32") && words.contains("found.json"), "{words}");
+        let mut failed = found.clone();
+        failed.faults.push(Fault { part: "attention in f16".into(), reason: "no such kernel".into() });
+        let (exit, words) = told(&failed);
+        assert!(exit == Exit::Preflight && words.contains("attention in f16: no such kernel"), "{words}");
+        let (exit, _) = told(&DeviceFindings { parity: Vec::new(), ..found });
+        assert_eq!(exit, Exit::Preflight, "who compared nothing knows nothing");
+        assert_eq!(page::word(Precision::Bf16), "bf16");
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_told_with_what_to_do() {
+        let told = |error: &DeviceError| refusal(error).render(Paint::plain());
+        let built = told(&DeviceError::NotBuilt { device: "cuda" });
+        assert!(built.contains("cargo build --release --features cuda"), "{built}");
+        let none = told(&DeviceError::Absent { device: "cuda", wanted: 0, found: 0 });
+        assert!(none.contains("cuda shows none") && none.contains("--device cpu"), "{none}");
+        let few = told(&DeviceError::Absent { device: "wgpu", wanted: 4, found: 2 });
+        assert!(few.contains("shows 2 devices") && few.contains("at most 1"), "{few}");
+    }
+}

@@ -1,0 +1,326 @@
+//! What was found of a device, as people read it.
+
+use crate::render::number::{count, counted, seconds, whole};
+use crate::render::table::{Column, Style, Text, Tone, table};
+use dtrain_protocol::DeviceFindings;
+use dtrain_protocol::device_check::{AttentionSpeed, Parity, ProductSpeed, TrainingSpeed};
+use dtrain_recipes::{Bytes, Precision};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// As recipes write it.
+pub(super) fn word(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 => "f32",
+        Precision::Bf16 => "bf16",
+        Precision::F16 => "f16",
+        Precision::Fp8 => "fp8",
+    }
+}
+
+/// The whole page.
+pub(super) fn page(found: &DeviceFindings, style: Style) -> String {
+    let mut page = head(found);
+    let mut section = |title: &str, body: String| {
+        if !body.is_empty() {
+            _ = write!(page, "\n{}\n{body}", style.paint.bold(title));
+        }
+    };
+    section("compared with the host", parity(&found.parity, style));
+    section(&decoder(&found.training), training(&found.training, style));
+    section("matrix products: operations a second", products(&found.products, style));
+    section(&heads(&found.attention), attention(&found.attention, style));
+    section("copies through the memory of the host", copies(found, style));
+    let faults = found.faults.iter().map(|fault| format!("{}: {}\n", fault.part, fault.reason));
+    section("failed", faults.collect());
+    page
+}
+
+/// Which device, with which versions.
+fn head(found: &DeviceFindings) -> String {
+    let DeviceFindings { name, memory_bytes, burn, cubecl, .. } = found;
+    let memory = match memory_bytes {
+        0 => "memory unknown".to_owned(),
+        bytes => format!("{} memory", Bytes(*bytes)),
+    };
+    let target = found.target.as_ref().map(|target| format!(", kernels for {target}"));
+    let driver = found.driver.as_ref().map(|driver| format!(", driver {driver}"));
+    let precisions: Vec<&str> = found.precisions.iter().map(|precision| word(*precision)).collect();
+    let autotune = if found.autotune { "with" } else { "without" };
+    format!(
+        "{name}, {memory}{}{}\nproducts in {}; dtrain {}, burn {burn}, cubecl {cubecl}, {autotune} autotune\n",
+        target.unwrap_or_default(),
+        driver.unwrap_or_default(),
+        precisions.join(", "),
+        crate::rates::PROGRAM,
+    )
+}
+
+/// In what a comparison failed.
+pub(super) fn difference(parity: &Parity) -> String {
+    format!(
+        "{} in {}: losses differ by {} ({} allowed), the gradient of {} by {} ({} allowed)",
+        parity.family,
+        word(parity.precision),
+        share(parity.loss_difference),
+        share(parity.loss_tolerance),
+        parity.parameter,
+        share(parity.gradient_difference),
+        share(parity.gradient_tolerance)
+    )
+}
+
+/// A relative difference.
+fn share(value: f64) -> String {
+    if value >= f64::MAX { "not a number".to_owned() } else { format!("{value:.1e}") }
+}
+
+fn left(title: &'static str) -> Column {
+    Column { title: Cow::Borrowed(title), is_right: false, rank: 9, least: None }
+}
+
+fn right(title: impl Into<Cow<'static, str>>) -> Column {
+    Column { title: title.into(), is_right: true, rank: 9, least: None }
+}
+
+fn parity(all: &[Parity], style: Style) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let columns = [
+        left("family"),
+        left("products"),
+        left(""),
+        right("losses"),
+        right("allowed"),
+        right("gradients"),
+        right("allowed"),
+        right("first step"),
+        right("later"),
+        Column { rank: 1, least: Some(8), ..left("most in") },
+    ];
+    let rows: Vec<Vec<Text>> = all
+        .iter()
+        .map(|parity| {
+            let verdict = if parity.is_within() {
+                Text::new("agrees", Tone::Good)
+            } else {
+                Text::new("DIFFERS", Tone::Bad)
+            };
+            vec![
+                parity.family.clone().into(),
+                word(parity.precision).into(),
+                verdict,
+                share(parity.loss_difference).into(),
+                share(parity.loss_tolerance).into(),
+                share(parity.gradient_difference).into(),
+                share(parity.gradient_tolerance).into(),
+                seconds(parity.first_step_seconds).into(),
+                seconds(parity.step_seconds).into(),
+                parity.parameter.clone().into(),
+            ]
+        })
+        .collect();
+    table(&columns, &rows, style)
+}
+
+/// What is trained.
+fn decoder(all: &[TrainingSpeed]) -> String {
+    let Some(TrainingSpeed { decoder, parameters, batch, .. }) = all.first() else { return String::new() };
+    format!(
+        "training of a llama: {} × {}, {} parameters, {} of {} tokens a step",
+        counted(decoder.layers.into(), "layer"),
+        decoder.hidden,
+        whole(*parameters),
+        counted((*batch).into(), "sequence"),
+        decoder.context
+    )
+}
+
+fn training(all: &[TrainingSpeed], style: Style) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let columns = [
+        left("products"),
+        right("tokens/s"),
+        right("first step"),
+        right("later"),
+        right("memory at most"),
+        right("held"),
+    ];
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| Bytes(bytes).to_string());
+    let rows: Vec<Vec<Text>> = all
+        .iter()
+        .map(|speed| {
+            vec![
+                word(speed.precision).into(),
+                count(speed.tokens_per_second).into(),
+                seconds(speed.first_step_seconds).into(),
+                seconds(speed.step_seconds).into(),
+                bytes(speed.memory_peak_bytes).into(),
+                bytes(speed.memory_reserved_bytes).into(),
+            ]
+        })
+        .collect();
+    table(&columns, &rows, style)
+}
+
+/// A row for each size, a column for each precision.
+fn products(all: &[ProductSpeed], style: Style) -> String {
+    let cell = |size, precision| {
+        let one = all.iter().find(|one| one.size == size && one.precision == precision);
+        one.map(|one| format!("{}FLOP/s", count(one.gflops * 1e9)))
+    };
+    let sizes: BTreeSet<u32> = all.iter().map(|one| one.size).collect();
+    let name = |size: u32| format!("{size} × {size}");
+    by_precision(("matrices", &sizes, &name), &precisions(all.iter().map(|one| one.precision)), &cell, style)
+}
+
+fn heads(all: &[AttentionSpeed]) -> String {
+    let Some(AttentionSpeed { heads, head_width, .. }) = all.first() else { return String::new() };
+    format!("attention of {} of width {head_width}: forward, and both ways", counted((*heads).into(), "head"))
+}
+
+fn attention(all: &[AttentionSpeed], style: Style) -> String {
+    let cell = |length, precision| {
+        let one = all.iter().find(|one| one.length == length && one.precision == precision);
+        one.map(|one| {
+            format!(
+                "{}, {} ({}FLOP/s)",
+                seconds(one.forward_seconds),
+                seconds(one.both_seconds),
+                count(one.gflops * 1e9)
+            )
+        })
+    };
+    let lengths: BTreeSet<u32> = all.iter().map(|one| one.length).collect();
+    let name = |length: u32| counted(length.into(), "token");
+    by_precision(
+        ("sequence", &lengths, &name),
+        &precisions(all.iter().map(|one| one.precision)),
+        &cell,
+        style,
+    )
+}
+
+/// Each precision once, in their order.
+fn precisions(all: impl Iterator<Item = Precision>) -> Vec<Precision> {
+    let mut found = Vec::new();
+    for precision in all {
+        if !found.contains(&precision) {
+            found.push(precision);
+        }
+    }
+    found
+}
+
+fn by_precision(
+    (title, sizes, name): (&'static str, &BTreeSet<u32>, &dyn Fn(u32) -> String),
+    precisions: &[Precision],
+    cell: &dyn Fn(u32, Precision) -> Option<String>,
+    style: Style,
+) -> String {
+    if sizes.is_empty() {
+        return String::new();
+    }
+    let mut columns = vec![right(title)];
+    columns.extend(precisions.iter().map(|precision| right(word(*precision))));
+    let rows: Vec<Vec<Text>> = sizes
+        .iter()
+        .map(|size| {
+            let cells = precisions.iter().map(|precision| cell(*size, *precision).unwrap_or_default().into());
+            std::iter::once(name(*size).into()).chain(cells).collect()
+        })
+        .collect();
+    table(&columns, &rows, style)
+}
+
+fn copies(found: &DeviceFindings, style: Style) -> String {
+    let speed = |speed: f64| format!("{}B/s", count(speed * 1e9));
+    let mut rows: Vec<Vec<Text>> = Vec::new();
+    for copy in &found.copies {
+        let bytes = Bytes(copy.bytes).to_string();
+        rows.push(vec!["host to device".into(), bytes.clone().into(), speed(copy.to_device).into()]);
+        rows.push(vec!["device to host".into(), bytes.into(), speed(copy.to_host).into()]);
+    }
+    for link in &found.links {
+        let way = format!("to device {}", link.to);
+        rows.push(vec![way.into(), Bytes(link.bytes).to_string().into(), speed(link.speed).into()]);
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(&[left("way"), right("bytes"), right("speed")], &rows, style)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::output::Paint;
+    use dtrain_protocol::DeviceKind;
+    use dtrain_protocol::device_check::{CopySpeed, LinkSpeed};
+
+    /// A device that agrees with the host.
+    pub(in super::super) fn findings() -> DeviceFindings {
+        let parity = Parity {
+            family: "gpt".into(),
+            precision: Precision::F32,
+            losses: vec![6.0, 5.0],
+            reference: vec![6.0, 5.0],
+            loss_difference: 1e-6,
+            gradient_difference: 2e-5,
+            parameter: "head.weight".into(),
+            loss_tolerance: 1e-3,
+            gradient_tolerance: 1e-3,
+            first_step_seconds: 3.0,
+            step_seconds: 0.01,
+        };
+        let product = |size, precision| ProductSpeed { size, precision, seconds: 1e-3, gflops: 2500.0 };
+        DeviceFindings {
+            device: DeviceKind::Wgpu,
+            index: 0,
+            devices: 2,
+            name: "a GPU".into(),
+            target: Some("spirv".into()),
+            driver: None,
+            memory_bytes: 8 << 30,
+            burn: "0.1".into(),
+            cubecl: "0.2".into(),
+            autotune: true,
+            precisions: vec![Precision::F32, Precision::F16],
+            parity: vec![parity],
+            training: Vec::new(),
+            products: vec![
+                product(256, Precision::F32),
+                product(512, Precision::F32),
+                product(256, Precision::F16),
+            ],
+            attention: vec![AttentionSpeed {
+                length: 256,
+                heads: 8,
+                head_width: 64,
+                precision: Precision::F32,
+                forward_seconds: 1e-3,
+                both_seconds: 4e-3,
+                gflops: 100.0,
+            }],
+            copies: vec![CopySpeed { bytes: 1 << 20, to_device: 1.5, to_host: 2.5 }],
+            links: vec![LinkSpeed { to: 1, bytes: 64 << 20, speed: 0.7 }],
+            faults: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_page_has_a_table_for_each_part_and_none_for_what_was_not_measured() {
+        let style = Style { paint: Paint::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        insta::assert_snapshot!(page(&findings(), style));
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_written_as_one() {
+        assert_eq!(share(f64::MAX), "not a number");
+        assert_eq!(share(1e-3), "1.0e-3");
+    }
+}

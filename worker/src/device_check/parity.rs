@@ -1,0 +1,178 @@
+//! A small training on the device beside the same one on the host, which computes with plain operations in f32.
+
+use super::finite;
+use super::training::{Trainee, llama};
+use crate::ops::Arithmetic;
+use crate::parallel::Partners;
+use crate::probe::median;
+use crate::probe::samples::Synthetic;
+use crate::stage::{Holding, Parameter, Stage};
+use burn::tensor::Device;
+use dtrain_protocol::device_check::Parity;
+use dtrain_protocol::{Arrangement, DeviceKind, Failure, Rank};
+use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
+
+/// The families of decoders, which have no building block in common but attention and linear layers.
+pub(super) const FAMILIES: [&str; 2] = ["gpt", "llama"];
+
+/// Steps of a comparison.
+const STEPS: usize = 8;
+
+/// Sequences of a step.
+const BATCH: u32 = 4;
+
+/// Share of the norm of all gradients below which that of a parameter counts as this share: what is nearly zero is nothing but
+/// rounding, such as the gradient of the biases of keys.
+const FLOOR: f64 = 1e-3;
+
+/// Small enough for the host, and with sides that fill the tiles of a kernel.
+fn decoder(family: &str) -> Decoder {
+    let llama = Decoder { kv_heads: 2, ..llama(2, 128, 4, 256, 512, 64) };
+    if family == "llama" {
+        return llama;
+    }
+    Decoder {
+        kv_heads: 4,
+        ffn: 512,
+        positions: Positions::Learned,
+        norm: Norm::Layer,
+        activation: Activation::Gelu,
+        tied: true,
+        bias: true,
+        ..llama
+    }
+}
+
+/// Up to which relative difference of losses and of gradients a device counts as right.
+///
+/// CUDA computes products in f32 with TF32, which has the ten bits of mantissa of f16.
+fn tolerances(precision: Precision, kind: DeviceKind) -> (f64, f64) {
+    match precision {
+        Precision::F32 if kind == DeviceKind::Cuda => (1e-3, 1e-2),
+        Precision::F32 => (1e-3, 1e-3),
+        Precision::F16 => (3e-3, 1e-2),
+        Precision::Bf16 | Precision::Fp8 => (1e-2, 5e-2),
+    }
+}
+
+/// Trains a decoder of the family on the device and on the host.
+pub(super) fn compare(
+    family: &str,
+    precision: Precision,
+    kind: DeviceKind,
+    device: &Device,
+) -> Result<Parity, Failure> {
+    let decoder = decoder(family);
+    let model = Model::Decoder(decoder);
+    let unbuilt = |error: crate::stage::StageError| Failure::Other(error.to_string());
+    let plain = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
+    let chunks = [0..model.blocks()];
+    let (arrangement, partners) = (Arrangement::SINGLE, Partners::none());
+    let holding = Holding { model: &model, chunks: &chunks, seed: 7, arrangement, rank: Rank(0), partners };
+    let reference = Stage::with_arithmetic(&holding, plain, &Device::flex()).map_err(unbuilt)?;
+    let mut reference = Trainee::of(reference, Precision::F32);
+    let mut subject = Trainee::build(&model, precision, device)?;
+    let samples = Synthetic::of(&model, BATCH);
+    let (mut losses, mut wanted) = (Vec::new(), Vec::new());
+    let (mut seconds, mut gradients) = (Vec::new(), None);
+    for _ in 0..STEPS {
+        let (loss, taken) = subject.step(&samples)?;
+        losses.push(finite(loss));
+        seconds.push(taken);
+        wanted.push(finite(reference.step(&samples)?.0));
+        if gradients.is_none() {
+            let parameters = subject.stage().parameters().to_vec();
+            gradients = Some(farthest(&parameters, &subject.gradients(), &reference.gradients()));
+        }
+    }
+    let (parameter, gradient_difference) = gradients.unwrap_or_default();
+    let (loss_tolerance, gradient_tolerance) = tolerances(precision, kind);
+    Ok(Parity {
+        family: family.to_owned(),
+        precision,
+        loss_difference: parted(&losses, &wanted),
+        losses,
+        reference: wanted,
+        gradient_difference,
+        parameter,
+        loss_tolerance,
+        gradient_tolerance,
+        first_step_seconds: seconds[0],
+        step_seconds: median(&seconds[1..]),
+    })
+}
+
+/// Largest relative difference.
+fn parted(found: &[f64], wanted: &[f64]) -> f64 {
+    let differences =
+        found.iter().zip(wanted).map(|(found, wanted)| finite(((found - wanted) / wanted).abs()));
+    differences.fold(0.0, f64::max)
+}
+
+/// The parameter whose gradient differs most, and by how much of its norm.
+fn farthest(parameters: &[Parameter], found: &[f32], wanted: &[f32]) -> (String, f64) {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let all = norm(&mut wanted.iter().map(|value| f64::from(*value)));
+    let mut worst = (String::new(), -1.0);
+    for Parameter { name, range, .. } in parameters {
+        let (found, wanted) = (&found[range.clone()], &wanted[range.clone()]);
+        let own = norm(&mut wanted.iter().map(|value| f64::from(*value)));
+        let apart = norm(&mut found.iter().zip(wanted).map(|(f, w)| f64::from(*f) - f64::from(*w)));
+        let difference = finite(apart / own.max(FLOOR * all));
+        if difference > worst.1 {
+            worst = (name.clone(), difference);
+        }
+    }
+    worst
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::word;
+    use super::*;
+
+    #[test]
+    fn the_host_agrees_with_itself_in_every_precision_and_family() {
+        for family in FAMILIES {
+            for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+                let parity = compare(family, precision, DeviceKind::Cpu, &Device::flex()).unwrap();
+                println!(
+                    "{family} {}: losses {:.1e}, gradient of {} {:.1e}",
+                    word(precision),
+                    parity.loss_difference,
+                    parity.parameter,
+                    parity.gradient_difference
+                );
+                assert!(parity.is_within(), "{parity:?}");
+                let (first, last) = (parity.losses[0], parity.losses[STEPS - 1]);
+                assert!(last < first - 0.2, "it learned nothing: {first} to {last}");
+                if precision != Precision::F32 {
+                    assert!(parity.gradient_difference > 1e-5, "the products are not in {}", word(precision));
+                }
+            }
+        }
+    }
+
+    /// Whoever computes a little wrongly is found out, and the parameter is named.
+    #[test]
+    fn a_wrong_gradient_is_found() {
+        let model = Model::Decoder(decoder("gpt"));
+        let samples = Synthetic::of(&model, BATCH);
+        let mut rank = Trainee::build(&model, Precision::F32, &Device::flex()).unwrap();
+        rank.step(&samples).unwrap();
+        let (parameters, right) = (rank.stage().parameters().to_vec(), rank.gradients());
+        assert!(farthest(&parameters, &right, &right).1 < 1e-12);
+        for parameter in &parameters {
+            let mut wrong = right.clone();
+            let own = &mut wrong[parameter.range.clone()];
+            own.iter_mut().for_each(|value| *value = 1.01 * *value + 1e-3);
+            let (name, difference) = farthest(&parameters, &wrong, &right);
+            assert_eq!(name, parameter.name);
+            assert!(difference > 1e-3, "{name}: {difference}");
+            wrong[parameter.range.start] = f32::NAN;
+            assert_eq!(farthest(&parameters, &wrong, &right), (name, f64::MAX));
+        }
+        assert!(parted(&[1.0, 2.0], &[1.0, 2.1]) > 0.04);
+        assert_eq!(parted(&[f64::NAN, 2.0], &[1.0, 2.0]), f64::MAX);
+    }
+}
