@@ -19,7 +19,7 @@ const STEPS: [u64; 2] = [15, 30];
 const LLAMA: [&str; 3] = ["model.family=\"llama\"", "model.kv_heads=1", "train.precision=\"bf16\""];
 
 /// Fewer kernels than a training compiles.
-const LEAST_KERNELS: u64 = 80;
+const LEAST_KERNELS: u64 = 40;
 
 /// What a process asked of the driver, as the driver writes it.
 #[derive(Clone, Debug, Default, Deserialize)]

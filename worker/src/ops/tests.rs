@@ -144,6 +144,37 @@ fn attention_computed_again_has_the_same_gradient() {
     }
 }
 
+/// The device's approximations to full precision: with scores computed again, and with products in f16.
+#[cfg(feature = "device")]
+#[test]
+fn a_device_forgets_scores_and_computes_in_half_precision() {
+    let Some(gpu) = gpu() else { return };
+    let leaves: [(u64, &[usize]); 5] = [(1, &[2, 5, 7]), (2, &[7, 3]), (3, &[7, 4]), (4, &[3]), (5, &[4])];
+    let linear = |a, l: &[Tensor<3>]| {
+        project(
+            a,
+            l[0].clone(),
+            l[1..3].iter().map(matrix).collect::<Vec<_>>(),
+            l[3..].iter().map(vector).collect(),
+            None,
+        )
+    };
+    let heads = Heads { query: 4, key: 2, width: 6 };
+    let mix = |a, l: &[Tensor<3>]| attention(a, l[0].clone(), heads);
+    let packed: [(u64, &[usize]); 1] = [(1, &[2, 37, 48])];
+    let half = Arithmetic { precision: Precision::F16, ..DEVICE };
+    let again = Arithmetic { forgets_scores: true, ..DEVICE };
+    let host = Device::flex();
+    compare(
+        &trace(&leaves, &host, |l| linear(REFERENCE, l)),
+        &trace(&leaves, &gpu, |l| linear(half, l)),
+        1e-2,
+    );
+    let wanted = trace(&packed, &host, |l| mix(REFERENCE, l));
+    compare(&wanted, &trace(&packed, &gpu, |l| mix(half, l)), 1e-2);
+    compare(&wanted, &trace(&packed, &gpu, |l| mix(again, l)), 1e-5);
+}
+
 /// Gradients of weights in one piece, and left for later: `(gradient of the input, gradients of weights)`.
 #[test]
 fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
@@ -194,8 +225,8 @@ fn rotary_turns_pairs_by_position() {
 
 #[test]
 fn norms_normalise_rows() {
-    for width in [1, 7, 33, 300] {
-        let leaves: [(u64, &[usize]); 3] = [(1, &[3, 60, width]), (2, &[width]), (3, &[width])];
+    for (rows, width) in [(60, 1), (60, 7), (2, 33), (60, 300)] {
+        let leaves: [(u64, &[usize]); 3] = [(1, &[3, rows, width]), (2, &[width]), (3, &[width])];
         if width > 1 {
             check(&leaves, |a, l| layer_norm(a, l[0].clone(), vector(&l[1]), vector(&l[2]), 1e-5));
         }

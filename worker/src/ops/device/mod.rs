@@ -4,8 +4,10 @@
 //! kernel here is the plain composition.
 // Launches never fail: what goes wrong in one comes out where its results are read.
 
+mod attention;
 mod embedding;
 mod kernels;
+mod linear;
 mod loss;
 mod norm;
 mod pointwise;
@@ -13,13 +15,14 @@ mod update;
 
 use super::implementations::Ops;
 use super::tape::{self, INPUTS, Input, input};
-use super::{Heads, Measured, Rotary, Share, plain};
+use super::{Arithmetic, Heads, Measured, Rotary, Share, plain};
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, FloatDType, Tensor};
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::{CubeCount, CubeDim};
+use dtrain_recipes::Precision;
 
 pub(crate) use update::adamw;
 
@@ -33,6 +36,21 @@ type Gradient = Box<dyn FnOnce(Values, [bool; INPUTS]) -> Vec<Option<Values>> + 
 pub(super) struct Device;
 
 impl Ops for Device {
+    fn project(
+        &self,
+        precision: Precision,
+        x: Tensor<3>,
+        weights: Vec<Tensor<2>>,
+        biases: Vec<Tensor<1>>,
+        residual: Option<Tensor<3>>,
+    ) -> Tensor<3> {
+        linear::project(precision, x, weights, biases, residual)
+    }
+
+    fn attention(&self, arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+        attention::attention(arithmetic, packed, heads)
+    }
+
     fn rotary(&self, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
         pointwise::rotary(packed, heads, table)
     }

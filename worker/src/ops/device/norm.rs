@@ -90,12 +90,15 @@ fn backward(x: &Values, d: &Values, weight: &Values, statistics: &Values, is_cen
 }
 
 /// The sum of all rows. `[.., width]` → `[width]`
-fn columns(values: Values) -> Values {
+pub(super) fn columns(values: Values) -> Values {
     let width = values.meta.shape().iter().copied().next_back().unwrap_or(1);
     let rows = values.meta.shape().iter().product::<usize>() / width.max(1);
     let height = height(rows);
-    let values = if height < rows { sums(values, [rows, width], height) } else { values };
-    sums(values, [rows.div_ceil(height), width], rows)
+    if height >= rows {
+        return sums(values, [rows, width], rows);
+    }
+    let parts = rows.div_ceil(height);
+    sums(sums(values, [rows, width], height), [parts, width], parts)
 }
 
 /// Rows that one unit adds up, so that as many are left to another.
