@@ -117,6 +117,7 @@ fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comp
 #[cube(launch)]
 fn scale(values: &mut [f32], d: &[f32], factor: f32) {
     if ABSOLUTE_POS < values.len() {
-        values[ABSOLUTE_POS] = values[ABSOLUTE_POS] * (d[0] * factor);
+        let factor = d[0] * factor;
+        values[ABSOLUTE_POS] *= factor;
     }
 }
