@@ -189,14 +189,18 @@ impl Moments {
         }
     }
 
-    /// Moments beside `value`, moved there when they came from a checkpoint.
-    fn device(&self, value: &Tensor<1>) -> (Tensor<1>, Tensor<1>) {
+    /// Moments beside `value`, moved there when they came from a checkpoint. Nothing of them stays here, so that they may be changed in
+    /// place.
+    fn device(&mut self, value: &Tensor<1>) -> (Tensor<1>, Tensor<1>) {
         let beside =
             |v: &[f32]| if v.is_empty() { value.zeros_like() } else { Tensor::from_data(v, &value.device()) };
-        match self {
+        match std::mem::take(self) {
             Self::None => (value.zeros_like(), value.zeros_like()),
-            Self::Host(first, second) => (beside(first), beside(second)),
-            Self::Device(both) => (both[0].clone(), both[1].clone()),
+            Self::Host(first, second) => (beside(&first), beside(&second)),
+            Self::Device(both) => {
+                let [first, second] = *both;
+                (first, second)
+            }
         }
     }
 }

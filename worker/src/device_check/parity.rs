@@ -2,7 +2,7 @@
 
 use super::finite;
 use super::training::{Trainee, llama};
-use crate::ops::Arithmetic;
+use crate::ops::{Arithmetic, Implementation};
 use crate::parallel::Partners;
 use crate::probe::median;
 use crate::probe::samples::Synthetic;
@@ -65,7 +65,8 @@ pub(super) fn compare(
     let decoder = decoder(family);
     let model = Model::Decoder(decoder);
     let unbuilt = |error: crate::stage::StageError| Failure::Other(error.to_string());
-    let plain = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
+    let plain =
+        Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
     let chunks = [0..model.blocks()];
     let (arrangement, partners) = (Arrangement::SINGLE, Partners::none());
     let holding = Holding { model: &model, chunks: &chunks, seed: 7, arrangement, rank: Rank(0), partners };

@@ -2,7 +2,7 @@
 
 use super::{LONGEST, dtype, sync, timed};
 use crate::device;
-use crate::ops::{self, Arithmetic, Heads};
+use crate::ops::{self, Arithmetic, Heads, Implementation};
 use crate::probe::median;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::device_check::{AttentionSpeed, CopySpeed, LinkSpeed, ProductSpeed};
@@ -73,8 +73,8 @@ pub(super) fn attention(
     device: &Device,
     memory_bytes: u64,
 ) -> Result<Vec<AttentionSpeed>, Failure> {
-    let fused = device::is_host(device) && precision == Precision::F32;
-    let arithmetic = Arithmetic { fused, precision, forgets_scores: false };
+    let by = Implementation::of(device, precision);
+    let arithmetic = Arithmetic { by, precision, forgets_scores: false };
     let (heads, width) = HEADS;
     let shape = Heads { query: heads as usize, key: heads as usize, width: width as usize };
     let mut found: Vec<AttentionSpeed> = Vec::new();

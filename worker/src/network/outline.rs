@@ -4,7 +4,7 @@ use super::registry::{built, refused, shapes};
 use super::{Layers, Network, Part, Spec, Unbuilt, Weights};
 use crate::data::Batch;
 use crate::model::initial;
-use crate::ops::Arithmetic;
+use crate::ops::{Arithmetic, Implementation};
 use crate::parallel::Partners;
 use crate::stage::{Parameter, Samples};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -38,7 +38,8 @@ pub fn outline(own: &Own) -> Result<Outline, Unbuilt> {
 
 /// The outline, or what is wrong.
 fn trial(network: &dyn Network, reads: Reads) -> Result<Outline, String> {
-    let arithmetic = Arithmetic { fused: true, precision: Precision::F32, forgets_scores: false };
+    let arithmetic =
+        Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
     let layers = Layers::new(arithmetic, Partners::none(), Device::flex());
     let parts: Vec<_> =
         [Part::First].into_iter().chain((0..network.blocks()).map(Part::Block)).chain([Part::Head]).collect();

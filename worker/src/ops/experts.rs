@@ -5,7 +5,7 @@
 // Shapes in this file: b samples · t tokens of a sample · n tokens · k experts a token · w width · f width of an expert;
 // rows are `[1, rows, w]`, matrices `[experts of this rank, in, out]`
 
-mod fused;
+pub(super) mod fused;
 
 use super::tape::{dense, input, record, shape, slice, vector};
 use super::{Arithmetic, gelu, kernels, plain, relu, swiglu};
@@ -87,9 +87,16 @@ pub(crate) fn feed(
     matrices: Matrices,
     groups: Vec<Range<usize>>,
 ) -> Tensor<3> {
-    if arithmetic.fused {
-        return fused::feed(rows, matrices, groups);
-    }
+    arithmetic.by.ops().feed(arithmetic, rows, matrices, groups)
+}
+
+/// As [`feed`], with the operations of `arithmetic` for each group.
+pub(super) fn feed_one_by_one(
+    arithmetic: Arithmetic,
+    rows: Tensor<3>,
+    matrices: Matrices,
+    groups: Vec<Range<usize>>,
+) -> Tensor<3> {
     let Matrices { gate, up, down, activation } = matrices;
     let one = |all: &Tensor<3>, expert| all.clone().narrow(0, expert, 1).squeeze_dim::<2>(0);
     let groups = groups.into_iter().enumerate().filter(|(_, group)| !group.is_empty());

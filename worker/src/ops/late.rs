@@ -3,7 +3,7 @@
 //! The stage before waits for the gradient of this one's input, and nobody for those of its weights. So a linear layer
 //! may keep its input and the gradient of its output, and give that of its weights later, the same to the last bit.
 
-use super::{Arithmetic, linear, plain, unary};
+use super::{Arithmetic, unary};
 use burn::tensor::Tensor;
 use std::sync::{Arc, Mutex};
 
@@ -73,13 +73,7 @@ pub(super) fn project(
     biases: Vec<Tensor<1>>,
     residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
-    let compute = |x, values| {
-        if arithmetic.fused {
-            linear::project(x, values, biases, residual)
-        } else {
-            plain::project(arithmetic.precision, x, values, biases, residual)
-        }
-    };
+    let compute = |x, values| arithmetic.by.ops().project(arithmetic.precision, x, values, biases, residual);
     let homes: Option<Vec<_>> = factors.iter().map(|factor| factor.home.as_ref()).collect();
     // Where nobody waits for the gradient of the input, there is nothing to leave.
     let Some(homes) = homes.filter(|_| x.is_tracked()) else {
@@ -92,11 +86,7 @@ pub(super) fn project(
     let y = compute(x, factors.into_iter().map(|factor| factor.values.inner().autodiff()).collect());
     unary::tap(y, move |d| {
         let left = move || {
-            let found = if arithmetic.fused {
-                linear::weight_gradients(input, d, &sides)
-            } else {
-                plain::weight_gradients(arithmetic.precision, input, d, &sides)
-            };
+            let found = arithmetic.by.ops().weight_gradients(arithmetic.precision, input, d, &sides);
             places.into_iter().zip(found).collect()
         };
         later.leave(Box::new(left));

@@ -1,11 +1,14 @@
-//! The operations models are made of, each with its own gradient on the host, and as a plain composition of
-//! tensor operations everywhere else.
+//! The operations models are made of, each with its own gradient on the host and on a device, and as a plain composition of tensor
+//! operations for what has none.
 
 mod attention;
 pub(crate) mod chunks;
 pub(crate) mod collective;
+#[cfg(feature = "device")]
+pub(crate) mod device;
 mod experts;
 mod figures;
+mod implementations;
 pub(crate) mod kernels;
 mod late;
 mod linear;
@@ -24,16 +27,17 @@ use std::sync::{Arc, OnceLock};
 
 pub(crate) use experts::{Matrices, combine, dispatch, feed};
 pub use figures::{LossFigures, Measured};
+pub(crate) use implementations::Implementation;
 pub(crate) use late::{Factor, Later};
 
 /// How operations compute; decided once for each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
-    /// Whether tensors are f32 in host memory and the fused operations may be used.
-    pub(crate) fused: bool,
+    /// Who computes them.
+    pub(crate) by: Implementation,
     /// Arithmetic of matrix products.
     pub(crate) precision: Precision,
-    /// Whether attention is computed again for its gradient; the fused one never keeps its scores.
+    /// Whether attention is computed again for its gradient; that of the host never keeps its scores.
     pub(crate) forgets_scores: bool,
 }
 
@@ -89,15 +93,15 @@ impl Rotary {
         Self { cos: table(f64::cos), sin: table(f64::sin), on_device: OnceLock::new() }
     }
 
-    /// The cosines and the sines of the first `positions`, as tensors on `device`. `[positions, half]` each
-    fn tensors(&self, positions: usize, half: usize, device: &Device) -> [Tensor<2>; 2] {
+    /// The cosines and the sines of all positions, as tensors on `device`. `[positions, half]` each
+    fn whole(&self, half: usize, device: &Device) -> [Tensor<2>; 2] {
         let tensors = self.on_device.get_or_init(|| {
             [&self.cos, &self.sin].map(|table| {
                 let shape = [table.len() / half, half];
                 Tensor::from_data(TensorData::new(table.to_vec(), shape), &device.clone().inner())
             })
         });
-        tensors.each_ref().map(|table| table.clone().narrow(0, 0, positions))
+        tensors.clone()
     }
 }
 
@@ -116,21 +120,12 @@ pub(crate) fn project(
 
 /// Turns the query and key heads of a packed tensor by their positions (halves rotated, as Llama does).
 pub(crate) fn rotary(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
-    if arithmetic.fused {
-        attention::rotary(packed, heads, table)
-    } else {
-        plain::rotary(packed, heads, table)
-    }
+    arithmetic.by.ops().rotary(packed, heads, table)
 }
 
 /// Causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
 pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
-    let Arithmetic { fused, precision, forgets_scores } = arithmetic;
-    match (fused, forgets_scores) {
-        (true, _) => attention::attention(packed, heads),
-        (false, true) => unary::again(packed, move |packed| plain::attention(precision, packed, heads)),
-        (false, false) => plain::attention(precision, packed, heads),
-    }
+    arithmetic.by.ops().attention(arithmetic, packed, heads)
 }
 
 /// `(x - mean) / sqrt(variance + epsilon) · weight + bias` over the last dimension.
@@ -141,21 +136,17 @@ pub(crate) fn layer_norm(
     bias: Tensor<1>,
     epsilon: f32,
 ) -> Tensor<3> {
-    if arithmetic.fused {
-        norm::layer_norm(x, weight, bias, epsilon)
-    } else {
-        plain::layer_norm(x, weight, bias, epsilon)
-    }
+    arithmetic.by.ops().layer_norm(x, weight, bias, epsilon)
 }
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension.
 pub(crate) fn rms_norm(arithmetic: Arithmetic, x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
-    if arithmetic.fused { norm::rms_norm(x, weight, epsilon) } else { plain::rms_norm(x, weight, epsilon) }
+    arithmetic.by.ops().rms_norm(x, weight, epsilon)
 }
 
 /// The exact GELU, `x · Φ(x)`.
 pub(crate) fn gelu(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
-    if arithmetic.fused { pointwise::gelu(x) } else { burn::tensor::activation::gelu(x) }
+    arithmetic.by.ops().gelu(x)
 }
 
 /// `max(0, x)`.
@@ -165,7 +156,7 @@ pub(crate) fn relu(x: Tensor<3>) -> Tensor<3> {
 
 /// `silu(gate) · up` of a packed `[.., gate | up]`. `[b, t, 2·f]` → `[b, t, f]`
 pub(crate) fn swiglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
-    if arithmetic.fused { pointwise::swiglu(packed) } else { plain::swiglu(packed) }
+    arithmetic.by.ops().swiglu(packed)
 }
 
 /// Rows of `table` by token; zeros for tokens whose rows another rank holds. `[samples, length, width]`
@@ -176,11 +167,7 @@ pub(crate) fn embed(
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
-    if arithmetic.fused {
-        pointwise::embed(table, share, tokens, [samples, length])
-    } else {
-        plain::embed(table, share, tokens, [samples, length])
-    }
+    arithmetic.by.ops().embed(table, share, tokens, [samples, length])
 }
 
 /// Adds to the tokens of every sample the rows of `table` at their `places`. `[samples, length, width]`
@@ -190,11 +177,7 @@ pub(crate) fn add_positions(
     table: Tensor<2>,
     places: &[usize],
 ) -> Tensor<3> {
-    if arithmetic.fused {
-        pointwise::add_positions(x, table, places)
-    } else {
-        plain::add_positions(x, table, places)
-    }
+    arithmetic.by.ops().add_positions(x, table, places)
 }
 
 /// Mean cross-entropy of `logits: [n, classes]` against `targets`, and its figures.
@@ -203,11 +186,7 @@ pub(crate) fn cross_entropy(
     logits: Tensor<2>,
     targets: &[u32],
 ) -> (Tensor<1>, Measured) {
-    if arithmetic.fused {
-        loss::cross_entropy(logits, targets)
-    } else {
-        plain::cross_entropy(logits, targets)
-    }
+    arithmetic.by.ops().cross_entropy(logits, targets)
 }
 
 /// As [`cross_entropy`] where each of `peers` has the scores of some of the classes, `[n, held]`: gives all of them
@@ -219,18 +198,14 @@ pub(crate) fn cross_entropy_of_part(
     share: Share,
     peers: &Peers,
 ) -> (Tensor<1>, Measured) {
-    if arithmetic.fused {
-        loss::cross_entropy_of_part(logits, targets, share, peers)
-    } else {
-        plain::cross_entropy_of_part(logits, targets, share, peers)
-    }
+    arithmetic.by.ops().cross_entropy_of_part(logits, targets, share, peers)
 }
 
 /// A scalar whose gradient with respect to `output` is `upstream`: continues a backward pass that began in
 /// another graph.
 pub(crate) fn inject(arithmetic: Arithmetic, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
-    if arithmetic.fused { pointwise::inject(output, upstream) } else { plain::inject(output, upstream) }
+    arithmetic.by.ops().inject(output, upstream)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,4 @@
-//! Every operation as a composition of tensor operations: what runs on devices other than the host, and what
-//! the fused operations are tested against.
+//! Every operation as a composition of tensor operations: what runs where there is nothing faster, and what that is tested against.
 
 use super::late::Side;
 use super::loss::largest_of_all;
@@ -69,8 +68,8 @@ pub(crate) fn rotary(packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<
     let [b, t, all] = packed.dims();
     let (turned, half) = (heads.query + heads.key, heads.width / 2);
     let device = packed.device();
-    let [cos, sin] = table.tensors(t, half, &device).map(|angles| {
-        let angles: Tensor<4> = angles.reshape([1, t, 1, half]);
+    let [cos, sin] = table.whole(half, &device).map(|angles| {
+        let angles: Tensor<4> = angles.narrow(0, 0, t).reshape([1, t, 1, half]);
         if packed.is_autodiff() { angles.autodiff() } else { angles }
     });
     let x = packed.clone().narrow(2, 0, turned * heads.width).reshape([b, t, turned, heads.width]);

@@ -1,4 +1,5 @@
-//! Lets an operation on values in host memory bring its own gradient, wherever the tensors live.
+//! Lets an operation bring its own gradient: one on values in host memory, wherever the tensors live, and one on the tensors of
+//! a device.
 
 #[cfg(feature = "device")]
 use burn::backend::Cube;
@@ -15,7 +16,7 @@ use burn::tensor::{Tensor, TensorData};
 use std::sync::{Arc, Mutex};
 
 /// Most inputs of an operation: a projection of one input by three weights with biases, plus a residual.
-const INPUTS: usize = 8;
+pub(super) const INPUTS: usize = 8;
 
 /// An argument of an operation.
 pub(crate) struct Input {
@@ -47,9 +48,9 @@ pub(crate) fn record<const D: usize>(
 ) -> Tensor<D> {
     #[cfg(feature = "device")]
     if inputs.iter().any(|input| !input.is_here) {
-        return record_on::<Cube, D>(inputs, run);
+        return record_here::<Cube, D>(inputs, run);
     }
-    record_on::<Flex, D>(inputs, run)
+    record_here::<Flex, D>(inputs, run)
 }
 
 /// A backend whose tensors can be read on the host.
@@ -82,9 +83,30 @@ impl Home for Cube {
 }
 
 /// As [`record`], for tensors that all live on `B`.
-fn record_on<B: Home, const D: usize>(
+fn record_here<B: Home, const D: usize>(
     inputs: Vec<Input>,
     run: impl FnOnce(Vec<FlexTensor>) -> (FlexTensor, Gradient),
+) -> Tensor<D>
+where
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+{
+    record_on::<B, D>(inputs, |values| {
+        let device = values.first().expect("an operation has an argument").device();
+        let (output, gradient) = run(values.into_iter().map(B::fetch).collect());
+        let output = B::put(output, &device);
+        let gradient = move |d, wanted: [bool; INPUTS]| {
+            let found = gradient(B::fetch(d), wanted).into_iter().zip(wanted);
+            found.map(|(d, is_wanted)| d.filter(|_| is_wanted).map(|d| B::put(d, &device))).collect()
+        };
+        (output, Box::new(gradient))
+    })
+}
+
+/// Applies `run` to `inputs`, which all live on `B`, and puts its gradient on the tape, when any input is on one. Nothing leaves
+/// the device.
+pub(super) fn record_on<B: Backend, const D: usize>(
+    inputs: Vec<Input>,
+    run: impl FnOnce(Vec<FloatTensor<B>>) -> (FloatTensor<B>, GradientOn<B, INPUTS>),
 ) -> Tensor<D>
 where
     DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
@@ -92,12 +114,9 @@ where
     const ONE: &str = "the arguments of an operation live on one device";
     let constant = |tensor| Tensor::<D>::from_dispatch(tensor).try_into_primitive::<B>().expect(ONE);
     let tracked = |tensor| Tensor::<D>::from_dispatch(tensor).try_into_primitive::<Autodiff<B>>().expect(ONE);
-    let device_of = |tensor: &FloatTensor<B>| tensor.device();
     if inputs.iter().all(|input| !input.is_tracked) {
-        let values: Vec<_> = inputs.into_iter().map(|input| constant(input.tensor)).collect();
-        let device = device_of(values.first().expect("an operation has an argument"));
-        let (output, _) = run(values.into_iter().map(B::fetch).collect());
-        return Tensor::from_primitive::<B>(B::put(output, &device));
+        let values = inputs.into_iter().map(|input| constant(input.tensor)).collect();
+        return Tensor::from_primitive::<B>(run(values).0);
     }
     let lift = <Autodiff<B> as AutodiffBackend>::from_inner;
     let (mut values, mut guards) = (Vec::new(), Vec::new());
@@ -107,16 +126,12 @@ where
         values.push(value);
         guards.push(guard);
     }
-    let device = device_of(values.first().expect("an operation has an argument"));
-    let nothing = B::put(vector(vec![0.0], [1]), &device);
-    guards.resize_with(INPUTS.max(guards.len()), || lift(nothing.clone()).into_parts().1);
+    let any = values.first().expect("an operation has an argument").clone();
+    guards.resize_with(INPUTS.max(guards.len()), || lift(any.clone()).into_parts().1);
+    // Whoever holds the values alone may change them in place.
+    drop(any);
     let guards: [_; INPUTS] = guards.try_into().unwrap_or_else(|_| panic!("at most {INPUTS} inputs"));
-    let (output, gradient) = run(values.into_iter().map(B::fetch).collect());
-    let output = B::put(output, &device);
-    let gradient = move |d, wanted: [bool; INPUTS]| {
-        let found = gradient(B::fetch(d), wanted).into_iter().zip(wanted);
-        found.map(|(d, is_wanted)| d.filter(|_| is_wanted).map(|d| B::put(d, &device))).collect()
-    };
+    let (output, gradient) = run(values);
     Tensor::from_primitive::<Autodiff<B>>(finish(guards, output, gradient))
 }
 
@@ -160,7 +175,7 @@ pub(crate) fn shape<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
 }
 
 /// [`Gradient`] of `N` inputs on the backend they live on.
-type GradientOn<B, const N: usize> =
+pub(super) type GradientOn<B, const N: usize> =
     Box<dyn FnOnce(FloatTensor<B>, [bool; N]) -> Vec<Option<FloatTensor<B>>> + Send>;
 
 /// The saved gradient; it runs once, and so may reuse what it saved.

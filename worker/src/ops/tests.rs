@@ -1,13 +1,16 @@
-//! Every fused operation is the plain composition, in its values and in all its gradients; and so is the plain composition on a
-//! device.
+//! Every operation of the host and of a device is the plain composition on the host, in its values and in all its gradients; and so is
+//! the plain composition on a device.
 
 use super::*;
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::order::mix;
 use dtrain_protocol::{DeviceKind, Placement};
 
-const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
-const FUSED: Arithmetic = Arithmetic { fused: true, ..PLAIN };
+const REFERENCE: Arithmetic =
+    Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
+const HOST: Arithmetic = Arithmetic { by: Implementation::Host, ..REFERENCE };
+#[cfg(feature = "device")]
+const DEVICE: Arithmetic = Arithmetic { by: Implementation::Device, ..REFERENCE };
 
 /// Values in [-2, 2), a function of `seed`.
 fn values(seed: u64, len: usize) -> Vec<f32> {
@@ -26,7 +29,7 @@ fn leaf_on<const D: usize>(device: &Device, seed: u64, shape: [usize; D]) -> Ten
 }
 
 /// The first GPU of wgpu, Mesa's software device where there is no other; `None`, and a line among what was skipped, without any.
-fn gpu() -> Option<Device> {
+pub(crate) fn gpu() -> Option<Device> {
     let placement = Placement { host: 0, device: DeviceKind::Wgpu, index: 0, threads: 1 };
     crate::device::open(&placement).map_err(|reason| dtrain_skip::skip_part("on a device", reason)).ok()
 }
@@ -63,11 +66,13 @@ fn trace(
 }
 
 fn check(leaves: &[(u64, &[usize])], run: impl Fn(Arithmetic, &[Tensor<3>]) -> Tensor<3>) {
-    let wanted = trace(leaves, &Device::flex(), |leaves| run(PLAIN, leaves));
-    compare(&wanted, &trace(leaves, &Device::flex(), |leaves| run(FUSED, leaves)), 1e-5);
+    let wanted = trace(leaves, &Device::flex(), |leaves| run(REFERENCE, leaves));
+    compare(&wanted, &trace(leaves, &Device::flex(), |leaves| run(HOST, leaves)), 1e-5);
     if let Some(gpu) = gpu() {
         // The device approximates the error function: the gradient of GELU differs by 8e-4.
-        compare(&wanted, &trace(leaves, &gpu, |leaves| run(PLAIN, leaves)), 1e-3);
+        compare(&wanted, &trace(leaves, &gpu, |leaves| run(REFERENCE, leaves)), 1e-3);
+        #[cfg(feature = "device")]
+        compare(&wanted, &trace(leaves, &gpu, |leaves| run(DEVICE, leaves)), 1e-5);
     }
 }
 
@@ -128,22 +133,53 @@ fn attention_sees_no_later_token_and_shares_its_keys() {
 
 #[test]
 fn attention_computed_again_has_the_same_gradient() {
-    let again = Arithmetic { forgets_scores: true, ..PLAIN };
+    let again = Arithmetic { forgets_scores: true, ..REFERENCE };
     for (query, key, width, t) in [(3, 3, 4, 5), (4, 2, 2, 9)] {
         let (heads, leaves) = (Heads { query, key, width }, [2, t, (query + 2 * key) * width]);
         let trace = |a| trace(&[(1, &leaves)], &Device::flex(), |l| attention(a, l[0].clone(), heads));
-        let (found, wanted) = (trace(again), trace(PLAIN));
+        let (found, wanted) = (trace(again), trace(REFERENCE));
         // Without autodiff the softmax is another, with other bits.
         assert!(found[0].iter().zip(&wanted[0]).all(|(f, w)| (f - w).abs() < 1e-6));
         assert_eq!(found[1], wanted[1]);
     }
 }
 
+/// The device's approximations to full precision: with scores computed again, and with products in f16.
+#[cfg(feature = "device")]
+#[test]
+fn a_device_forgets_scores_and_computes_in_half_precision() {
+    let Some(gpu) = gpu() else { return };
+    let leaves: [(u64, &[usize]); 5] = [(1, &[2, 5, 7]), (2, &[7, 3]), (3, &[7, 4]), (4, &[3]), (5, &[4])];
+    let linear = |a, l: &[Tensor<3>]| {
+        project(
+            a,
+            l[0].clone(),
+            l[1..3].iter().map(matrix).collect::<Vec<_>>(),
+            l[3..].iter().map(vector).collect(),
+            None,
+        )
+    };
+    let heads = Heads { query: 4, key: 2, width: 6 };
+    let mix = |a, l: &[Tensor<3>]| attention(a, l[0].clone(), heads);
+    let packed: [(u64, &[usize]); 1] = [(1, &[2, 37, 48])];
+    let half = Arithmetic { precision: Precision::F16, ..DEVICE };
+    let again = Arithmetic { forgets_scores: true, ..DEVICE };
+    let host = Device::flex();
+    compare(
+        &trace(&leaves, &host, |l| linear(REFERENCE, l)),
+        &trace(&leaves, &gpu, |l| linear(half, l)),
+        1e-2,
+    );
+    let wanted = trace(&packed, &host, |l| mix(REFERENCE, l));
+    compare(&wanted, &trace(&packed, &gpu, |l| mix(half, l)), 1e-2);
+    compare(&wanted, &trace(&packed, &gpu, |l| mix(again, l)), 1e-5);
+}
+
 /// Gradients of weights in one piece, and left for later: `(gradient of the input, gradients of weights)`.
 #[test]
 fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
     let shapes: [(u64, [usize; 2]); 3] = [(2, [7, 3]), (3, [7, 4]), (4, [6, 7])];
-    for arithmetic in [PLAIN, FUSED, Arithmetic { precision: Precision::Bf16, ..PLAIN }] {
+    for arithmetic in [REFERENCE, HOST, Arithmetic { precision: Precision::Bf16, ..REFERENCE }] {
         let x = leaf(1, [2, 5, 7]);
         let run = |later: Option<&Later>| {
             let leaves = shapes.map(|(seed, shape)| leaf::<2>(seed, shape));
@@ -176,7 +212,7 @@ fn rotary_turns_pairs_by_position() {
     // The product keeps the input alive, so that turning in place would be seen.
     check(&[(1, &[2, 9, 48])], |a, l| rotary(a, l[0].clone(), heads, &table()) * l[0].clone());
     let x = leaf(1, [1, 2, 48]).inner();
-    let turned = flat(rotary(FUSED, x.clone(), heads, &table()));
+    let turned = flat(rotary(HOST, x.clone(), heads, &table()));
     let x = flat(x);
     assert_eq!(turned[..48], x[..48], "the first position does not turn");
     let (sin, cos) = 1f32.sin_cos();
@@ -189,8 +225,8 @@ fn rotary_turns_pairs_by_position() {
 
 #[test]
 fn norms_normalise_rows() {
-    for width in [1, 7, 33, 300] {
-        let leaves: [(u64, &[usize]); 3] = [(1, &[3, 60, width]), (2, &[width]), (3, &[width])];
+    for (rows, width) in [(60, 1), (60, 7), (2, 33), (60, 300)] {
+        let leaves: [(u64, &[usize]); 3] = [(1, &[3, rows, width]), (2, &[width]), (3, &[width])];
         if width > 1 {
             check(&leaves, |a, l| layer_norm(a, l[0].clone(), vector(&l[1]), vector(&l[2]), 1e-5));
         }
@@ -213,13 +249,19 @@ fn embedding_adds_up_the_gradients_of_repeated_tokens() {
     // Rows 2 to 4 of 7: some tokens are looked up elsewhere.
     let part = Share { begin: 2, of: 7 };
     check(&[(1, &[3, 7])], |a, l| embed(a, matrix(&l[0]), part, &tokens, [4, 2]));
+    // More than the units of one cube.
+    let tokens: Vec<_> = (0..90).map(|i| i * i % 37).collect();
+    let share = Share { begin: 0, of: 37 };
+    check(&[(1, &[37, 33])], |a, l| embed(a, matrix(&l[0]), share, &tokens, [3, 30]));
 }
 
 #[test]
 fn positions_are_added_where_they_are_said_to_be() {
     let leaves: [(u64, &[usize]); 2] = [(1, &[2, 4, 7]), (2, &[6, 7])];
     // The product keeps the input alive, so that adding in place would be seen.
-    check(&leaves, |a, l| add_positions(a, l[0].clone(), matrix(&l[1]), &[5, 0, 1, 3]) * l[0].clone());
+    for places in [[5, 0, 1, 3], [0, 1, 2, 3], [2, 3, 4, 5]] {
+        check(&leaves, |a, l| add_positions(a, l[0].clone(), matrix(&l[1]), &places) * l[0].clone());
+    }
 }
 
 #[test]
@@ -228,18 +270,48 @@ fn cross_entropy_scales_by_what_comes_from_above() {
     let loss = |a: Arithmetic, l: &Tensor<3>| cross_entropy(a, matrix(l) * 3.0, &targets);
     check(&[(1, &[23, 13])], |a, l| loss(a, &l[0]).0.reshape([1, 1, 1]));
     let logits = leaf(1, [1, 23, 13]).inner();
-    let (fused, plain) = (loss(FUSED, &logits).1.read(), loss(PLAIN, &logits).1.read());
-    assert_eq!((fused.hits, fused.count), (plain.hits, plain.count));
-    assert!(fused.hits > 0);
-    assert!((fused.loss_sum - plain.loss_sum).abs() < 1e-4 * plain.loss_sum);
+    let wanted = loss(REFERENCE, &logits).1.read();
+    assert!(wanted.hits > 0);
+    let same = |found: LossFigures| {
+        assert_eq!((found.hits, found.count), (wanted.hits, wanted.count));
+        assert!((found.loss_sum - wanted.loss_sum).abs() < 1e-4 * wanted.loss_sum);
+    };
+    same(loss(HOST, &logits).1.read());
+    #[cfg(feature = "device")]
+    if let Some(gpu) = gpu() {
+        let logits = leaf_on(&gpu, 1, [1, 23, 13]).inner();
+        same(loss(DEVICE, &logits).1.read());
+    }
+}
+
+#[test]
+fn scores_that_a_loss_was_computed_of_are_still_there() {
+    let keeps = |arithmetic, device: &Device| {
+        let logits = leaf_on(device, 1, [5, 300]);
+        let (loss, _) = cross_entropy(arithmetic, logits.clone(), &[0, 299, 7, 8, 9]);
+        let mut gradients = loss.backward();
+        assert!(logits.grad_remove(&mut gradients).is_some());
+        assert_eq!(flat(logits.inner()), values(1, 1500));
+    };
+    keeps(HOST, &Device::flex());
+    #[cfg(feature = "device")]
+    if let Some(gpu) = gpu() {
+        keeps(DEVICE, &gpu);
+    }
 }
 
 #[test]
 fn an_injected_gradient_arrives_as_it_is() {
-    for arithmetic in [PLAIN, FUSED] {
-        let (output, upstream) = (leaf(1, [2, 3, 4]), leaf(2, [2, 3, 4]).inner());
+    let arrives = |arithmetic, device: &Device| {
+        let (output, upstream) = (leaf_on(device, 1, [2, 3, 4]), leaf_on(device, 2, [2, 3, 4]).inner());
         let mut gradients = inject(arithmetic, output.clone(), upstream.clone()).backward();
         assert_eq!(flat(output.grad_remove(&mut gradients).unwrap()), flat(upstream));
+    };
+    arrives(REFERENCE, &Device::flex());
+    arrives(HOST, &Device::flex());
+    #[cfg(feature = "device")]
+    if let Some(gpu) = gpu() {
+        arrives(DEVICE, &gpu);
     }
 }
 
@@ -251,8 +323,8 @@ fn results_do_not_depend_on_threads() {
         pool.install(|| {
             let leaves: [(u64, &[usize]); 4] = [(1, &[4, 130, 96]), (2, &[96, 128]), (3, &[128]), (4, &[64])];
             trace(&leaves, &Device::flex(), |l| {
-                let packed = project(FUSED, l[0].clone(), vec![matrix(&l[1])], vec![vector(&l[2])], None);
-                rms_norm(FUSED, attention(FUSED, packed, heads), vector(&l[3]), 1e-5)
+                let packed = project(HOST, l[0].clone(), vec![matrix(&l[1])], vec![vector(&l[2])], None);
+                rms_norm(HOST, attention(HOST, packed, heads), vector(&l[3]), 1e-5)
             })
         })
     };

@@ -13,6 +13,10 @@ pub(super) fn step(
     first: Tensor<1>,
     second: Tensor<1>,
 ) -> (Tensor<1>, Tensor<1>, Tensor<1>) {
+    #[cfg(feature = "device")]
+    if kind == OptimizerKind::Adamw && !crate::device::is_host(&value.device()) {
+        return crate::ops::device::adamw(n, value, gradient, first, second);
+    }
     let gradient = gradient * n.scale;
     match kind {
         OptimizerKind::Adamw => {

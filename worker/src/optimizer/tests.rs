@@ -81,20 +81,30 @@ fn check(found: &[f32], wanted: &[f64], kind: OptimizerKind) {
 
 #[test]
 fn both_ways_follow_the_formulas_over_twenty_steps() {
+    let devices: Vec<_> = std::iter::once(Device::flex()).chain(crate::ops::tests::gpu()).collect();
     for (kind, decays) in KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
         let rule = rule(kind);
         let wanted = reference(&rule, decays);
         let mut p: Vec<f32> = (0..LEN).map(first_value).collect();
         let (mut m, mut v) = (vec![0.0; LEN], if has_second(kind) { vec![0.0; LEN] } else { vec![] });
-        let tensor = |values: &[f32]| Tensor::<1>::from_data(values, &Device::flex());
-        let mut far = (tensor(&p), tensor(&[0.0; LEN]), tensor(&[0.0; LEN]));
+        let gradient = |t| (0..LEN).map(|i| gradient(t, i)).collect::<Vec<f32>>();
         for t in 1..=20 {
-            let g: Vec<f32> = (0..LEN).map(|i| gradient(t, i)).collect();
-            host::step(kind, numbers(&rule, decays, t), &mut p, &g, &mut m, &mut v);
-            far = device::step(kind, numbers(&rule, decays, t), far.0, tensor(&g), far.1, far.2);
+            host::step(kind, numbers(&rule, decays, t), &mut p, &gradient(t), &mut m, &mut v);
         }
         check(&p, &wanted, kind);
-        check(&far.0.into_data().try_to_vec::<f32>().unwrap(), &wanted, kind);
+        for at in &devices {
+            let tensor = |values: &[f32]| Tensor::<1>::from_data(values, at);
+            let first: Vec<_> = (0..LEN).map(first_value).collect();
+            let mut far = (tensor(&first), tensor(&[0.0; LEN]), tensor(&[0.0; LEN]));
+            let begun = far.clone();
+            for t in 1..=20 {
+                far =
+                    device::step(kind, numbers(&rule, decays, t), far.0, tensor(&gradient(t)), far.1, far.2);
+            }
+            check(&far.0.into_data().try_to_vec::<f32>().unwrap(), &wanted, kind);
+            let kept: Vec<f32> = begun.0.into_data().try_to_vec().unwrap();
+            assert_eq!(kept, first, "what others hold is not changed in place");
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::device;
 use crate::gradients::Gradients;
 use crate::model::initial;
 use crate::network::{self, Layers, Network, Part, Spec, Unbuilt};
-use crate::ops::{Arithmetic, Later};
+use crate::ops::{Arithmetic, Implementation, Later};
 use crate::parallel::{Partners, Shards};
 use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Arrangement, Pass, Rank, Toward};
@@ -192,9 +192,9 @@ impl Stage {
     /// Builds what `holding` says, cut as its arrangement tells, with the same first weights as the uncut model.
     pub fn of(holding: &Holding<'_>, device: &Device) -> Result<Self, StageError> {
         let precision = holding.arrangement.precision;
-        let fused = device::is_host(device) && precision == Precision::F32;
+        let by = Implementation::of(device, precision);
         let forgets_scores = holding.arrangement.recompute == Recompute::Selective;
-        Self::with_arithmetic(holding, Arithmetic { fused, precision, forgets_scores }, device)
+        Self::with_arithmetic(holding, Arithmetic { by, precision, forgets_scores }, device)
     }
 
     pub(crate) fn with_arithmetic(

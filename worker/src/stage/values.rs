@@ -101,9 +101,12 @@ impl Stage {
         index: usize,
         change: impl FnOnce(Tensor<1>, Tensor<1>) -> Tensor<1>,
     ) {
-        let value = self.values[index].clone();
+        // Taken out, so that it may be changed in place; the last one stands in meanwhile.
+        let value = self.values.swap_remove(index);
         let gradient = self.gradients.tensor(index).unwrap_or_else(|| value.zeros_like());
-        self.values[index] = change(value, gradient);
+        self.values.push(change(value, gradient));
+        let last = self.values.len() - 1;
+        self.values.swap(index, last);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::ops::Implementation;
 use crate::ops::{
     Arithmetic, LossFigures, Share, add_positions, cross_entropy, cross_entropy_of_part, embed, gelu, project,
 };
@@ -15,8 +16,10 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::time::Duration;
 
-const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
-const FUSED: Arithmetic = Arithmetic { fused: true, precision: Precision::F32, forgets_scores: false };
+const REFERENCE: Arithmetic =
+    Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
+const HOST: Arithmetic =
+    Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
 
 /// Samples, tokens of a sequence, width, and width of the cut layers.
 const B: usize = 2;
@@ -108,13 +111,13 @@ fn feed_forward(arithmetic: Arithmetic, partners: &Partners) -> Vec<Vec<f32>> {
 #[test]
 fn cut_layers_compute_what_whole_ones_do() {
     let [y, x, residual, up, up_bias, down, down_bias] =
-        feed_forward(PLAIN, &Partners::none()).try_into().unwrap();
+        feed_forward(REFERENCE, &Partners::none()).try_into().unwrap();
     let part = |values: &[f32], shape: [usize; 3], dimension, range: &Range<usize>| {
         let whole = Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &Device::flex());
         flat(narrow(whole, dimension, range))
     };
     for (ranks, sequence) in [(2, false), (2, true), (3, false), (3, true)] {
-        for arithmetic in [PLAIN, FUSED] {
+        for arithmetic in [REFERENCE, HOST] {
             let all = among(ranks, sequence, |partners| feed_forward(arithmetic, partners));
             let mut bias_sum = vec![0.0; W];
             for (rank, found) in (0..).zip(&all) {
@@ -174,10 +177,10 @@ fn tied(arithmetic: Arithmetic, partners: &Partners) -> (f32, LossFigures, Vec<f
 
 #[test]
 fn a_cut_vocabulary_gives_the_loss_of_the_whole_one() {
-    let (loss, figures, table, positions) = tied(PLAIN, &Partners::none());
+    let (loss, figures, table, positions) = tied(REFERENCE, &Partners::none());
     assert!(figures.hits > 0 && figures.hits < figures.count, "{figures:?}");
     for (ranks, sequence) in [(2, false), (2, true), (3, false), (3, true)] {
-        for arithmetic in [PLAIN, FUSED] {
+        for arithmetic in [REFERENCE, HOST] {
             let mut sum = vec![0.0; (T + 2) * W];
             let all = among(ranks, sequence, |partners| tied(arithmetic, partners));
             for (rank, (own_loss, own_figures, own_table, own_positions)) in (0..).zip(all) {
@@ -213,5 +216,5 @@ fn alone_nothing_is_done() {
 #[should_panic(expected = "17 is not one of 17")]
 fn a_token_that_nobody_knows_is_told() {
     let share = Share { begin: 9, of: V };
-    drop(embed(FUSED, made(1, [8, W]), share, &[3, 17], [1, 2]));
+    drop(embed(HOST, made(1, [8, W]), share, &[3, 17], [1, 2]));
 }

@@ -10,7 +10,7 @@ use dtrain_recipes::Activation;
 use std::ops::Range;
 
 /// As [`super::feed`].
-pub(super) fn feed(rows: Tensor<3>, matrices: Matrices, groups: Vec<Range<usize>>) -> Tensor<3> {
+pub(in crate::ops) fn feed(rows: Tensor<3>, matrices: Matrices, groups: Vec<Range<usize>>) -> Tensor<3> {
     let Matrices { gate, up, down, activation } = matrices;
     let mut inputs = vec![input(rows)];
     inputs.extend(gate.map(input));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::ops::Implementation;
 use crate::parallel::{Mesh, Partners};
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::order::mix;
@@ -10,8 +11,9 @@ use dtrain_recipes::Precision;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
-const FUSED: Arithmetic = Arithmetic { fused: true, ..PLAIN };
+const REFERENCE: Arithmetic =
+    Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
+const HOST: Arithmetic = Arithmetic { by: Implementation::Host, ..REFERENCE };
 
 /// Tokens, width, width of an expert, experts, experts a token.
 const N: usize = 12;
@@ -96,8 +98,8 @@ fn pass(
 fn the_fused_experts_are_the_plain_ones() {
     for activation in [Activation::Swiglu, Activation::Gelu, Activation::Relu] {
         for choices in [scattered(), crowded()] {
-            let wanted = pass(PLAIN, activation, &choices, &Partners::none());
-            let found = pass(FUSED, activation, &choices, &Partners::none());
+            let wanted = pass(REFERENCE, activation, &choices, &Partners::none());
+            let found = pass(HOST, activation, &choices, &Partners::none());
             for (which, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
                 assert!(wanted.iter().any(|value| *value != 0.0), "{which}: nothing to compare");
                 close(&format!("{activation:?}, {which} (0 is the value)"), found, wanted);
@@ -119,7 +121,7 @@ fn each_row_passes_the_matrices_of_its_expert() {
         (flat(made::<3>(1, [1, N, W])), flat(matrices.up.clone()), flat(matrices.down.clone()));
     let choices = scattered();
     let routes = Routes::of(&choices, K, E, &alone);
-    let rows = feed(FUSED, dispatch(made(1, [1, N, W]), &routes), matrices, routes.groups());
+    let rows = feed(HOST, dispatch(made(1, [1, N, W]), &routes), matrices, routes.groups());
     let y = flat(combine(rows, made(2, [1, N, K]), &routes, [1, N]));
     let gates = flat(made::<3>(2, [1, N, K]));
     let expected = |token: usize, column: usize| -> f32 {
@@ -140,7 +142,7 @@ fn each_row_passes_the_matrices_of_its_expert() {
 #[test]
 fn experts_on_several_ranks_are_those_on_one() {
     for choices in [scattered(), crowded()] {
-        for arithmetic in [PLAIN, FUSED] {
+        for arithmetic in [REFERENCE, HOST] {
             let alone = pass(arithmetic, Activation::Swiglu, &choices, &Partners::none());
             for ranks in [2, 4] {
                 let layout = Layout { expert: NonZeroU32::new(ranks).unwrap(), ..Layout::SINGLE };

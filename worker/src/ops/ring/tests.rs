@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::comm::loopback;
-use crate::ops::Arithmetic;
+use crate::ops::{Arithmetic, Implementation};
 use crate::parallel::{Mesh, context};
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::order::mix;
@@ -12,8 +12,10 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::time::Duration;
 
-const PLAIN: Arithmetic = Arithmetic { fused: false, precision: Precision::F32, forgets_scores: false };
-const FUSED: Arithmetic = Arithmetic { fused: true, precision: Precision::F32, forgets_scores: false };
+const REFERENCE: Arithmetic =
+    Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
+const HOST: Arithmetic =
+    Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
 
 /// Samples.
 const B: usize = 2;
@@ -78,7 +80,8 @@ fn check(arithmetic: Arithmetic, ranks: u32, length: usize, heads: Heads) {
     let width = (heads.query + 2 * heads.key) * heads.width;
     let packed = values(1, B * length * width);
     let upstream = values(2, B * length * heads.query * heads.width);
-    let whole = trace(packed.clone(), upstream.clone(), length, |x| crate::ops::attention(PLAIN, x, heads));
+    let whole =
+        trace(packed.clone(), upstream.clone(), length, |x| crate::ops::attention(REFERENCE, x, heads));
     let found = on_ranks(ranks, |peers| {
         let pieces = context::pieces(length, peers);
         let own = |values: &[f32]| part(values, &pieces, length);
@@ -110,7 +113,7 @@ const HEADS: [Heads; 4] = [
 fn a_ring_attends_as_one_rank_does() {
     for ranks in [2, 3, 4] {
         for (piece, heads) in [1, 3, 50, 70].into_iter().zip(HEADS) {
-            check(FUSED, ranks, 2 * ranks as usize * piece, heads);
+            check(HOST, ranks, 2 * ranks as usize * piece, heads);
         }
     }
 }
@@ -122,7 +125,7 @@ fn the_same_ring_gives_the_same_bits() {
         let traces = on_ranks(3, |peers| {
             let seed = u64::from(peers.rank());
             let [packed, upstream] = [(seed, 48), (seed + 9, 24)].map(|(s, width)| values(s, B * 20 * width));
-            trace(packed, upstream, 20, |x| context::attention(FUSED, x, heads, peers))
+            trace(packed, upstream, 20, |x| context::attention(HOST, x, heads, peers))
         });
         traces.into_iter().map(|(trace, _)| trace).collect::<Vec<_>>()
     };
@@ -171,7 +174,7 @@ fn no_piece_travels_to_where_nobody_sees_it() {
         let piece = 4 * (B * t / 2 * 2 * heads.key * heads.width) as u64;
         let sent = on_ranks(ranks, |peers| {
             let (packed, upstream) = (values(1, B * t * 48), values(2, B * t * 24));
-            drop(trace(packed, upstream, t, |x| context::attention(FUSED, x, heads, peers)));
+            drop(trace(packed, upstream, t, |x| context::attention(HOST, x, heads, peers)));
         });
         let sent: Vec<_> = sent.into_iter().map(|(_, sent)| sent / piece).collect();
         let pieces = |rank: u64| {

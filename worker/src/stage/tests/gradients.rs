@@ -102,7 +102,8 @@ fn fused_and_plain_operations_train_alike() {
         let (loss, gradient) = learn(&mut whole(&model), &batch.samples());
         for recompute in [Recompute::None, Recompute::Selective] {
             let forgets_scores = recompute == Recompute::Selective;
-            let plain = Arithmetic { fused: false, precision: Precision::F32, forgets_scores };
+            let plain =
+                Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores };
             let blocks = 0..model.blocks();
             let (chunks, partners) = ([blocks], Partners::none());
             let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };

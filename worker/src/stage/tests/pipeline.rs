@@ -39,11 +39,11 @@ fn a_pipeline_of_two_stages_is_one_stage() {
 }
 
 /// A stage of a schedule that leaves gradients of weights for later.
-fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, fused: bool) -> Stage {
+fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, by: Implementation) -> Stage {
     let schedule = PipelineSchedule::ZeroBubble;
     let arrangement = Arrangement { recompute, schedule, ..Arrangement::SINGLE };
     let forgets_scores = recompute == Recompute::Selective;
-    let arithmetic = Arithmetic { fused, precision: Precision::F32, forgets_scores };
+    let arithmetic = Arithmetic { by, precision: Precision::F32, forgets_scores };
     let (rank, partners) = (Rank(0), Partners::none());
     let holding = Holding { model, chunks: &[blocks], seed: 7, arrangement, rank, partners };
     Stage::with_arithmetic(&holding, arithmetic, &Device::flex()).unwrap()
@@ -54,17 +54,17 @@ fn a_backward_in_two_parts_is_one_to_the_last_bit() {
     // Modules of burn leave nothing for later.
     for model in models().into_iter().filter(|model| !matches!(model, Model::Own(_))) {
         let batch = Batch::new(&model, 4);
-        for (fused, recompute) in [
-            (true, Recompute::None),
-            (true, Recompute::Full),
-            (false, Recompute::None),
-            (false, Recompute::Selective),
+        for (by, recompute) in [
+            (Implementation::Host, Recompute::None),
+            (Implementation::Host, Recompute::Full),
+            (Implementation::Reference, Recompute::None),
+            (Implementation::Reference, Recompute::Selective),
         ] {
             let of = |micro: u32| batch.slice(2 * micro as usize..2 * micro as usize + 2);
             // The last blocks, as a late stage of a pipeline holds them; and two micro-batches on their way.
-            let mut one = splitting(&model, 1..model.blocks(), recompute, fused);
+            let mut one = splitting(&model, 1..model.blocks(), recompute, by);
             one.splits = false;
-            let mut two = splitting(&model, 1..model.blocks(), recompute, fused);
+            let mut two = splitting(&model, 1..model.blocks(), recompute, by);
             let [rows, width] = model.activation_at(1).map(|side| side as usize);
             let input = |micro: u32| {
                 let values = (0..2 * rows * width).map(|i| ((i + micro as usize) % 7) as f32 / 7.0 - 0.4);
@@ -86,7 +86,7 @@ fn a_backward_in_two_parts_is_one_to_the_last_bit() {
                 two.backward_weights(at(micro), &mut |unit, _| seen.push(unit));
                 assert_eq!(seen, (0..two.units()).rev().collect::<Vec<_>>());
             }
-            assert_eq!(two.gradients().values(), one.gradients().values(), "fused {fused}, {recompute:?}");
+            assert_eq!(two.gradients().values(), one.gradients().values(), "{by:?}, {recompute:?}");
         }
     }
 }
