@@ -67,9 +67,16 @@ pub(super) fn compare(
     let unbuilt = |error: crate::stage::StageError| Failure::Other(error.to_string());
     let plain =
         Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
-    let chunks = [0..model.blocks()];
+    let blocks = 0..model.blocks();
     let (arrangement, partners) = (Arrangement::SINGLE, Partners::none());
-    let holding = Holding { model: &model, chunks: &chunks, seed: 7, arrangement, rank: Rank(0), partners };
+    let holding = Holding {
+        model: &model,
+        chunks: std::slice::from_ref(&blocks),
+        seed: 7,
+        arrangement,
+        rank: Rank(0),
+        partners,
+    };
     let reference = Stage::with_arithmetic(&holding, plain, &Device::flex()).map_err(unbuilt)?;
     let mut reference = Trainee::of(reference, Precision::F32);
     let mut subject = Trainee::build(&model, precision, device)?;

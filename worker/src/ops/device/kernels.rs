@@ -23,7 +23,7 @@ pub(super) fn sum_of_units(value: f32, #[comptime] units: usize) -> f32 {
     sum
 }
 
-/// As [`sum_of_units`], the largest.
+/// As [`fn@sum_of_units`], the largest.
 #[cube]
 pub(super) fn largest_of_units(value: f32, #[comptime] units: usize) -> f32 {
     let mut parts = Shared::<[f32]>::new_slice(units);
