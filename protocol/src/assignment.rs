@@ -139,6 +139,15 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
+    /// The name of its backend: `cpu`, `cuda` or `wgpu`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Wgpu => "wgpu",
+        }
+    }
+
     /// Whether it is a GPU, of whatever maker.
     pub fn is_gpu(self) -> bool {
         self != Self::Cpu

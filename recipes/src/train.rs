@@ -95,6 +95,18 @@ pub enum Precision {
     Fp8,
 }
 
+impl Precision {
+    /// As a recipe spells it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Fp8 => "fp8",
+        }
+    }
+}
+
 /// How values are scaled into the range of fp8, in the words of Megatron-LM's `--fp8-recipe`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

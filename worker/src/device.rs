@@ -39,12 +39,11 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     let threads = usize::try_from(placement.threads.max(1)).unwrap_or(1);
     // Fails only when the pool exists already, which is what the doc promises.
     drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
-    let (device, is_built) = match placement.device {
-        DeviceKind::Cpu => return Ok(Device::flex()),
-        DeviceKind::Cuda => ("cuda", cfg!(feature = "cuda")),
-        DeviceKind::Wgpu => ("wgpu", cfg!(feature = "wgpu")),
-    };
-    if !is_built {
+    if placement.device == DeviceKind::Cpu {
+        return Ok(Device::flex());
+    }
+    let device = placement.device.word();
+    if !is_built(placement.device) {
         return Err(DeviceError::NotBuilt { device });
     }
     let index = placement.index as usize;
@@ -97,15 +96,23 @@ fn software() -> usize {
 
 /// Whether a device is there for a user who names it: a software device only where [`SOFTWARE_GPUS`] says so.
 pub fn find(kind: DeviceKind, index: u32) -> Result<(), DeviceError> {
-    let (device, is_built, found) = match kind {
-        DeviceKind::Cpu => ("cpu", true, 1),
-        DeviceKind::Cuda => ("cuda", cfg!(feature = "cuda"), all(kind).len()),
-        DeviceKind::Wgpu => ("wgpu", cfg!(feature = "wgpu"), all(kind).len()),
-    };
-    match (is_built, (index as usize) < found) {
-        (false, _) => Err(DeviceError::NotBuilt { device }),
-        (true, false) => Err(DeviceError::Absent { device, wanted: index, found }),
-        (true, true) => Ok(()),
+    let device = kind.word();
+    if !is_built(kind) {
+        return Err(DeviceError::NotBuilt { device });
+    }
+    let found = if kind == DeviceKind::Cpu { 1 } else { all(kind).len() };
+    if index as usize >= found {
+        return Err(DeviceError::Absent { device, wanted: index, found });
+    }
+    Ok(())
+}
+
+/// Whether this binary has the backend.
+fn is_built(kind: DeviceKind) -> bool {
+    match kind {
+        DeviceKind::Cpu => true,
+        DeviceKind::Cuda => cfg!(feature = "cuda"),
+        DeviceKind::Wgpu => cfg!(feature = "wgpu"),
     }
 }
 
@@ -121,8 +128,7 @@ pub fn words(placement: &Placement) -> String {
             let plural = if placement.threads == 1 { "" } else { "s" };
             format!("cpu (flex, {} thread{plural})", placement.threads)
         }
-        DeviceKind::Cuda => format!("cuda:{}", placement.index),
-        DeviceKind::Wgpu => format!("wgpu:{}", placement.index),
+        kind @ (DeviceKind::Cuda | DeviceKind::Wgpu) => format!("{}:{}", kind.word(), placement.index),
     }
 }
 

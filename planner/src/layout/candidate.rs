@@ -55,7 +55,7 @@ impl fmt::Display for Candidate {
             write!(f, " of every {recompute_every} blocks")?;
         }
         if precision != Precision::F32 {
-            write!(f, ", {}", precision_word(precision))?;
+            write!(f, ", {}", precision.word())?;
         }
         if !sync.is_exact() {
             write!(f, ", approximate: {sync}")?;
@@ -101,16 +101,6 @@ pub fn schedule_word(schedule: PipelineSchedule) -> &'static str {
         PipelineSchedule::OneForwardOneBackward => "1f1b",
         PipelineSchedule::Interleaved => "interleaved",
         PipelineSchedule::ZeroBubble => "zero_bubble",
-    }
-}
-
-/// The precision as it is written in a recipe.
-pub fn precision_word(precision: Precision) -> &'static str {
-    match precision {
-        Precision::F32 => "f32",
-        Precision::Bf16 => "bf16",
-        Precision::F16 => "f16",
-        Precision::Fp8 => "fp8",
     }
 }
 

@@ -71,16 +71,6 @@ fn dtype(precision: Precision) -> Option<FloatDType> {
     }
 }
 
-/// As recipes write it.
-fn word(precision: Precision) -> &'static str {
-    match precision {
-        Precision::F32 => "f32",
-        Precision::Bf16 => "bf16",
-        Precision::F16 => "f16",
-        Precision::Fp8 => "fp8",
-    }
-}
-
 /// A device while it is examined.
 struct Check<'a> {
     device: Device,
@@ -95,7 +85,7 @@ impl Check<'_> {
         // Gradients of the first family in f32 come first: where those are wrong, nothing else counts.
         for precision in precisions.clone() {
             for family in parity::FAMILIES {
-                let part = format!("comparing {family} in {} with the host", word(precision));
+                let part = format!("comparing {family} in {} with the host", precision.word());
                 let found = self.part(&part, || parity::compare(family, precision, kind, &device));
                 self.found.parity.extend(found);
                 self.told();
@@ -103,19 +93,19 @@ impl Check<'_> {
         }
         let size = self.part("choosing a decoder", || training::size(&device, memory)).unwrap_or(0);
         for precision in precisions.clone() {
-            let part = format!("training in {}", word(precision));
+            let part = format!("training in {}", precision.word());
             let found = self.part(&part, || training::measure(size, precision, &device));
             self.found.training.extend(found);
             self.told();
         }
         for precision in precisions.clone() {
-            let part = format!("matrix products in {}", word(precision));
+            let part = format!("matrix products in {}", precision.word());
             let found = self.part(&part, || speed::products(precision, &device, memory));
             self.found.products.extend(found.into_iter().flatten());
             self.told();
         }
         for precision in precisions {
-            let part = format!("attention in {}", word(precision));
+            let part = format!("attention in {}", precision.word());
             let found = self.part(&part, || speed::attention(precision, &device, memory));
             self.found.attention.extend(found.into_iter().flatten());
             self.told();

@@ -136,7 +136,6 @@ fn farthest(parameters: &[Parameter], found: &[f32], wanted: &[f32]) -> (String,
 
 #[cfg(test)]
 mod tests {
-    use super::super::word;
     use super::*;
 
     #[test]
@@ -146,7 +145,7 @@ mod tests {
                 let parity = compare(family, precision, DeviceKind::Cpu, &Device::flex()).unwrap();
                 println!(
                     "{family} {}: losses {:.1e}, gradient of {} {:.1e}",
-                    word(precision),
+                    precision.word(),
                     parity.loss_difference,
                     parity.parameter,
                     parity.gradient_difference
@@ -155,7 +154,11 @@ mod tests {
                 let (first, last) = (parity.losses[0], parity.losses[STEPS - 1]);
                 assert!(last < first - 0.2, "it learned nothing: {first} to {last}");
                 if precision != Precision::F32 {
-                    assert!(parity.gradient_difference > 1e-5, "the products are not in {}", word(precision));
+                    assert!(
+                        parity.gradient_difference > 1e-5,
+                        "the products are not in {}",
+                        precision.word()
+                    );
                 }
             }
         }

@@ -69,7 +69,7 @@ fn check(leaves: &[(u64, &[usize])], run: impl Fn(Arithmetic, &[Tensor<3>]) -> T
     let wanted = trace(leaves, &Device::flex(), |leaves| run(REFERENCE, leaves));
     compare(&wanted, &trace(leaves, &Device::flex(), |leaves| run(HOST, leaves)), 1e-5);
     if let Some(gpu) = gpu() {
-        // The device approximates the error function: the gradient of GELU differs by 8e-4.
+        // burn approximates the error function on devices: the gradient of its GELU differs by 8e-4.
         compare(&wanted, &trace(leaves, &gpu, |leaves| run(REFERENCE, leaves)), 1e-3);
         #[cfg(feature = "device")]
         compare(&wanted, &trace(leaves, &gpu, |leaves| run(DEVICE, leaves)), 1e-5);

@@ -1,7 +1,7 @@
 //! The best candidates seen so far, and the best of every value of every axis.
 
 use crate::choice::front::Front;
-use crate::layout::candidate::{precision_word, recompute_word, schedule_word, zero_word};
+use crate::layout::candidate::{recompute_word, schedule_word, zero_word};
 use crate::layout::space::{Place, Space, Way};
 use crate::price::judge::{Judge, Verdict};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
@@ -199,7 +199,7 @@ fn values(space: &Space, way: &Way) -> [(&'static str, String); AXES] {
         ("recompute", recompute),
         ("schedule", schedule),
         ("sequence", if sequence { "parallel" } else { "whole" }.to_string()),
-        ("precision", precision_word(way.arrangement.precision).to_string()),
+        ("precision", way.arrangement.precision.word().to_string()),
         tensor,
         context,
         expert,

@@ -46,7 +46,7 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, index: u32, output: O
     let kind = kind(choice)?;
     device::find(kind, index).map_err(|error| refusal(&error))?;
     let file = output
-        .map_or_else(|| PathBuf::from(format!("dtrain-device-{}-{index}.json", name(kind))), Path::to_owned);
+        .map_or_else(|| PathBuf::from(format!("dtrain-device-{}-{index}.json", kind.word())), Path::to_owned);
     let is_new = !file.exists();
     // Said now rather than after minutes.
     let opened = File::options().append(true).create(true).open(&file);
@@ -90,14 +90,6 @@ fn kind(choice: DeviceChoice) -> Result<DeviceKind, Failure> {
                 "`dtrain doctor` says what is missing; `dtrain doctor --device cpu` examines the processor",
             )
         }),
-    }
-}
-
-fn name(kind: DeviceKind) -> &'static str {
-    match kind {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Cuda => "cuda",
-        DeviceKind::Wgpu => "wgpu",
     }
 }
 
@@ -165,7 +157,7 @@ fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path
 
 /// Whether the device computes what the host computes, and all was measured.
 fn judged(findings: &DeviceFindings, file: &Path) -> Outcome {
-    let device = format!("{}:{}", name(findings.device), findings.index);
+    let device = format!("{}:{}", findings.device.word(), findings.index);
     let wrong = findings.parity.iter().filter(|parity| !parity.is_within()).map(page::difference);
     let wrong: Vec<String> = wrong.collect();
     let hint = format!("please report it with {}", word(file.display()));
@@ -215,7 +207,7 @@ mod tests {
         assert!(exit == Exit::Preflight && words.contains("attention in f16: no such kernel"), "{words}");
         let (exit, _) = told(&DeviceFindings { parity: Vec::new(), ..found });
         assert_eq!(exit, Exit::Preflight, "who compared nothing knows nothing");
-        assert_eq!(page::word(Precision::Bf16), "bf16");
+        assert_eq!(Precision::Bf16.word(), "bf16");
     }
 
     #[test]

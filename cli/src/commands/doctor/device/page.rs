@@ -9,16 +9,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// As recipes write it.
-pub(super) fn word(precision: Precision) -> &'static str {
-    match precision {
-        Precision::F32 => "f32",
-        Precision::Bf16 => "bf16",
-        Precision::F16 => "f16",
-        Precision::Fp8 => "fp8",
-    }
-}
-
 /// The whole page.
 pub(super) fn page(found: &DeviceFindings, style: Style) -> String {
     let mut page = head(found);
@@ -46,7 +36,7 @@ fn head(found: &DeviceFindings) -> String {
     };
     let target = found.target.as_ref().map(|target| format!(", kernels for {target}"));
     let driver = found.driver.as_ref().map(|driver| format!(", driver {driver}"));
-    let precisions: Vec<&str> = found.precisions.iter().map(|precision| word(*precision)).collect();
+    let precisions: Vec<&str> = found.precisions.iter().map(|precision| precision.word()).collect();
     let autotune = if found.autotune { "with" } else { "without" };
     format!(
         "{name}, {memory}{}{}\nproducts in {}; dtrain {}, burn {burn}, cubecl {cubecl}, {autotune} autotune\n",
@@ -62,7 +52,7 @@ pub(super) fn difference(parity: &Parity) -> String {
     format!(
         "{} in {}: losses differ by {} ({} allowed), the gradient of {} by {} ({} allowed)",
         parity.family,
-        word(parity.precision),
+        parity.precision.word(),
         share(parity.loss_difference),
         share(parity.loss_tolerance),
         parity.parameter,
@@ -110,7 +100,7 @@ fn parity(all: &[Parity], style: Style) -> String {
             };
             vec![
                 parity.family.clone().into(),
-                word(parity.precision).into(),
+                parity.precision.word().into(),
                 verdict,
                 share(parity.loss_difference).into(),
                 share(parity.loss_tolerance).into(),
@@ -155,7 +145,7 @@ fn training(all: &[TrainingSpeed], style: Style) -> String {
         .iter()
         .map(|speed| {
             vec![
-                word(speed.precision).into(),
+                speed.precision.word().into(),
                 count(speed.tokens_per_second).into(),
                 seconds(speed.first_step_seconds).into(),
                 seconds(speed.step_seconds).into(),
@@ -169,72 +159,62 @@ fn training(all: &[TrainingSpeed], style: Style) -> String {
 
 /// A row for each size, a column for each precision.
 fn products(all: &[ProductSpeed], style: Style) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let precisions = precisions(all);
     let cell = |size, precision| {
         let one = all.iter().find(|one| one.size == size && one.precision == precision);
-        one.map(|one| format!("{}FLOP/s", count(one.gflops * 1e9)))
+        one.map_or_else(String::new, |one| format!("{}FLOP/s", count(one.gflops * 1e9)))
     };
+    let mut columns = vec![right("matrices")];
+    columns.extend(precisions.iter().map(|precision| right(precision.word())));
     let sizes: BTreeSet<u32> = all.iter().map(|one| one.size).collect();
-    let name = |size: u32| format!("{size} × {size}");
-    by_precision(("matrices", &sizes, &name), &precisions(all.iter().map(|one| one.precision)), &cell, style)
+    let row = |size: u32| {
+        let cells = precisions.iter().map(|precision| cell(size, *precision).into());
+        std::iter::once(format!("{size} × {size}").into()).chain(cells).collect()
+    };
+    let rows: Vec<Vec<Text>> = sizes.into_iter().map(row).collect();
+    table(&columns, &rows, style)
 }
 
 fn heads(all: &[AttentionSpeed]) -> String {
     let Some(AttentionSpeed { heads, head_width, .. }) = all.first() else { return String::new() };
-    format!("attention of {} of width {head_width}: forward, and both ways", counted((*heads).into(), "head"))
+    format!("attention of {} of width {head_width}", counted((*heads).into(), "head"))
 }
 
+/// A row for each length and precision: in columns they would not fit into 80 characters.
 fn attention(all: &[AttentionSpeed], style: Style) -> String {
-    let cell = |length, precision| {
-        let one = all.iter().find(|one| one.length == length && one.precision == precision);
-        one.map(|one| {
-            format!(
-                "{}, {} ({}FLOP/s)",
-                seconds(one.forward_seconds),
-                seconds(one.both_seconds),
-                count(one.gflops * 1e9)
-            )
-        })
-    };
-    let lengths: BTreeSet<u32> = all.iter().map(|one| one.length).collect();
-    let name = |length: u32| counted(length.into(), "token");
-    by_precision(
-        ("sequence", &lengths, &name),
-        &precisions(all.iter().map(|one| one.precision)),
-        &cell,
-        style,
-    )
-}
-
-/// Each precision once, in their order.
-fn precisions(all: impl Iterator<Item = Precision>) -> Vec<Precision> {
-    let mut found = Vec::new();
-    for precision in all {
-        if !found.contains(&precision) {
-            found.push(precision);
-        }
-    }
-    found
-}
-
-fn by_precision(
-    (title, sizes, name): (&'static str, &BTreeSet<u32>, &dyn Fn(u32) -> String),
-    precisions: &[Precision],
-    cell: &dyn Fn(u32, Precision) -> Option<String>,
-    style: Style,
-) -> String {
-    if sizes.is_empty() {
+    if all.is_empty() {
         return String::new();
     }
-    let mut columns = vec![right(title)];
-    columns.extend(precisions.iter().map(|precision| right(word(*precision))));
-    let rows: Vec<Vec<Text>> = sizes
+    let columns = [
+        left("products"),
+        right("sequence"),
+        right("forward"),
+        right("both ways"),
+        right("operations a second"),
+    ];
+    let rows: Vec<Vec<Text>> = all
         .iter()
-        .map(|size| {
-            let cells = precisions.iter().map(|precision| cell(*size, *precision).unwrap_or_default().into());
-            std::iter::once(name(*size).into()).chain(cells).collect()
+        .map(|one| {
+            vec![
+                one.precision.word().into(),
+                counted(one.length.into(), "token").into(),
+                seconds(one.forward_seconds).into(),
+                seconds(one.both_seconds).into(),
+                format!("{}FLOP/s", count(one.gflops * 1e9)).into(),
+            ]
         })
         .collect();
     table(&columns, &rows, style)
+}
+
+/// Each precision once, in their order.
+fn precisions(all: &[ProductSpeed]) -> Vec<Precision> {
+    let mut found: Vec<_> = all.iter().map(|one| one.precision).collect();
+    found.dedup();
+    found
 }
 
 fn copies(found: &DeviceFindings, style: Style) -> String {
