@@ -124,7 +124,12 @@ fn indices(tree: &Dict, chosen: &mut Vec<usize>) {
 }
 
 /// Variables that configure the program, or that it sets for a command, and that are no keys of a recipe.
-const NOT_KEYS: &[&str] = &["DTRAIN_STATE", "DTRAIN_PARAMS", dtrain_worker::device::SOFTWARE_GPUS];
+const NOT_KEYS: &[&str] = &[
+    "DTRAIN_STATE",
+    "DTRAIN_PARAMS",
+    dtrain_worker::device::SOFTWARE_GPUS,
+    dtrain_worker::comm::NCCL_SWITCH,
+];
 
 /// Keys said by environment variables: `DTRAIN_TRAIN__SEED=7` says `train.seed = 7`. Ordered by name.
 pub(crate) fn environment(

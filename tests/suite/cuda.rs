@@ -1,6 +1,8 @@
 //! The program on a stand-in CUDA driver, `tests/data/cuda/driver.c`: NVRTC compiles every kernel of a training, and what a step asks
 //! of the driver is counted and bounded. Values mean nothing there: what is read from the device is zero.
 
+mod nccl;
+
 use dtrain_skip::{skip, skip_unbuilt};
 use dtrain_tests::{House, root};
 use serde::Deserialize;
@@ -9,7 +11,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// Steps of a short run, and of a long one. The plan spreads 15 validations over a run, and their samples are the same in both: beside
 /// their steps, both runs do the same.
@@ -195,6 +197,16 @@ impl Device {
     /// Runs a command to its end; what the driver counted in each of its processes.
     fn run(&self, house: &House, command: &str, settings: &[&str], steps: u64) -> Vec<Calls> {
         let counts = house.file("counts", "");
+        let mut command = self.command(house, command, settings, steps);
+        command.env("STAND_IN_COUNTS", &counts);
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success(), "{command:?}: {}", words(&output));
+        let lines = fs::read_to_string(&counts).expect("the file is ours");
+        lines.lines().map(|line| serde_json::from_str(line).expect("counts are JSON")).collect()
+    }
+
+    /// A command on the tiny recipe with these settings, on this device.
+    fn command(&self, house: &House, command: &str, settings: &[&str], steps: u64) -> Command {
         let recipe = root().join("tests/data/tiny/recipe.toml");
         let mut command = house.dtrain([command, recipe.to_str().expect("UTF-8")]);
         if command.get_args().any(|word| word == "run") {
@@ -215,14 +227,15 @@ impl Device {
             .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &libraries))
             .env("PATH", before("PATH", &libraries[..1]))
             .env("CUDA_PATH", &self.toolkit)
-            .env("STAND_IN_SM", self.capability.to_string())
-            .env("STAND_IN_COUNTS", &counts);
-        let output = command.output().expect("the program starts");
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "{command:?}: {}\n{}", output.status, said.join("\n"));
-        let lines = fs::read_to_string(&counts).expect("the file is ours");
-        lines.lines().map(|line| serde_json::from_str(line).expect("counts are JSON")).collect()
+            .env("STAND_IN_SM", self.capability.to_string());
+        command
     }
+}
+
+/// How a program ended, and what it wrote.
+fn words(output: &Output) -> String {
+    let written = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    format!("{}\n{}", output.status, written.join("\n"))
 }
 
 /// Layers with LayerNorm, learned positions and GELU, in f32.
@@ -262,10 +275,10 @@ fn a_step_of_a_llama_asks_little_of_the_driver() {
     assert!(uploads <= 0.0, "a layer has {uploads:.1} copies to the device in a step");
 }
 
-/// Hopper and Blackwell, for which other instructions are compiled.
+/// Ampere, Hopper and Blackwell, for which other instructions are compiled.
 #[test]
-fn every_kernel_compiles_for_newer_gpus() {
-    for capability in [90, 100] {
+fn nvrtc_compiles_every_kernel_for_three_architectures() {
+    for capability in [80, 90, 100] {
         let Some(device) = Device::new(capability) else { return };
         let calls = device.run(&House::default(), "run", &LLAMA, STEPS[0]);
         let kernels = calls.iter().map(|calls| calls.kernels).max().unwrap_or(0);

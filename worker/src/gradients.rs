@@ -185,6 +185,24 @@ impl Gradients {
         self.remote.as_ref().and_then(|remote| remote.sums[index].clone())
     }
 
+    /// As [`Gradients::tensor`], zeros when nothing was added. Panics on the host.
+    pub(crate) fn tensor_or_zeros(&self, index: usize) -> Tensor<1> {
+        let remote = self.remote.as_ref().expect("tensors are asked for where gradients are tensors");
+        let zeros = || Tensor::zeros([self.ranges[index].len()], &remote.device);
+        remote.sums[index].clone().unwrap_or_else(zeros)
+    }
+
+    /// Replaces the sum of parameter `index` on its device. Panics on the host.
+    pub(crate) fn set_tensor(&mut self, index: usize, sum: Tensor<1>) {
+        let remote = self.remote.as_mut().expect("tensors are given where gradients are tensors");
+        remote.sums[index] = Some(sum);
+    }
+
+    /// Whether the sums are tensors of a device.
+    pub(crate) fn are_tensors(&self) -> bool {
+        self.remote.is_some()
+    }
+
     /// What is to be summed over the ranks of the shard group, as pack `pack`: all that was added so far, or, where
     /// only shards are kept, what was added since this was last called.
     pub(crate) fn leave(&mut self, pack: usize) -> Vec<f32> {

@@ -5,6 +5,7 @@
 
    STAND_IN_COUNTS   the file to which a process that opened the device appends its counts as it ends: one line of JSON
    STAND_IN_SM       the compute capability [default: 80]
+   STAND_IN_DEVICES  the number of devices [default: 1]
 
    Device memory is a range of addresses without anything behind them: whoever follows a device pointer on the host crashes, as on a GPU. */
 
@@ -102,14 +103,19 @@ static int capability(void) {
     return text ? atoi(text) : 80;
 }
 
+static int devices(void) {
+    const char *text = getenv("STAND_IN_DEVICES");
+    return text ? atoi(text) : 1;
+}
+
 Result cuInit(unsigned flags) { return DONE; }
 Result cuDriverGetVersion(int *version) { *version = 13000; return DONE; }
-Result cuDeviceGetCount(int *devices) { *devices = 1; return DONE; }
-Result cuDeviceGet(int *device, int index) { *device = index; return index == 0 ? DONE : INVALID; }
+Result cuDeviceGetCount(int *count) { *count = devices(); return DONE; }
+Result cuDeviceGet(int *device, int index) { *device = index; return index < devices() ? DONE : INVALID; }
 Result cuDeviceGetName(char *name, int room, int device) { snprintf(name, (size_t)room, "stand-in sm_%d", capability()); return DONE; }
 /* An address that no device of this machine has: its memory is asked from `nvidia-smi`. */
-Result cuDeviceGetPCIBusId(char *address, int room, int device) { snprintf(address, (size_t)room, "00ff:ee:00.0"); return DONE; }
-Result cuDeviceGetUuid(void *id, int device) { memset(id, 1, 16); return DONE; }
+Result cuDeviceGetPCIBusId(char *address, int room, int device) { snprintf(address, (size_t)room, "00ff:ee:%02x.0", device); return DONE; }
+Result cuDeviceGetUuid(void *id, int device) { memset(id, device + 1, 16); return DONE; }
 Result cuDeviceGetUuid_v2(void *id, int device) { return cuDeviceGetUuid(id, device); }
 Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = MEMORY; return DONE; }
 Result cuMemGetInfo_v2(size_t *available, size_t *all) { *available = *all = MEMORY; return DONE; }

@@ -58,6 +58,16 @@ pub enum CommError {
         /// Why.
         detail: String,
     },
+    /// NCCL, or the GPU for it, failed.
+    #[error("NCCL failed in {operation}: {detail}")]
+    Nccl {
+        /// In which operation.
+        operation: &'static str,
+        /// What it said.
+        detail: String,
+        /// Whether another rank is the cause: it is gone, or does not come.
+        is_of_peer: bool,
+    },
     /// The link itself cannot be used.
     #[error("the link between ranks cannot be used: {0}")]
     Link(String),
@@ -71,8 +81,8 @@ impl CommError {
             Self::Idle { peer, .. } | Self::OutOfStep { peer, .. } => {
                 return Failure::Stuck { peer: *peer, detail: self.to_string() };
             }
-            Self::Refused { .. } => None,
-            Self::Link(_) => return Failure::Other(self.to_string()),
+            Self::Refused { .. } | Self::Nccl { is_of_peer: true, .. } => None,
+            Self::Link(_) | Self::Nccl { .. } => return Failure::Other(self.to_string()),
         };
         Failure::PeerLost { peer, detail: self.to_string() }
     }

@@ -2,20 +2,27 @@
 //!
 //! One trait, four ways: alone, threads of one process, processes of one host, TLS between hosts. All of them
 //! add in rank order `0..n` in `f32`, so the same ranks get the same bits whatever lies between them. Nothing here
-//! knows what the numbers mean.
+//! knows what the numbers mean. [`Communicator`] takes values of devices as well.
 
 pub mod loopback;
 pub mod shared_memory;
 pub mod tcp;
 
+mod communicator;
 mod error;
 mod heart;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 
+pub use communicator::{Communicator, DeviceLinks};
 pub use error::CommError;
 pub use heart::{Progress, Waits};
 
 use dtrain_protocol::{AttemptId, Channel, Link, Rank, TrialId};
 use std::ops::Range;
+
+/// The environment variable that turns NCCL off: with `off`, GPUs exchange values through host memory.
+pub const NCCL_SWITCH: &str = "DTRAIN_NCCL";
 
 /// An all-reduce of up to this many values gives them all to every rank, each of which adds for itself.
 const SMALL_VALUES: usize = 4 << 10;

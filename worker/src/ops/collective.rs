@@ -1,6 +1,6 @@
 //! Operations that talk to other ranks, forward or backward. Each costs nothing where there is no other rank.
 //!
-//! What one does forward, its dual does backward. Values go through host memory, wherever the tensors live.
+//! What one does forward, its dual does backward. Those of a device are in `device/collective.rs`.
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
 use super::linear::sum_rows;
@@ -14,6 +14,10 @@ use burn::tensor::Tensor;
 pub(crate) fn copy_to(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     if peers.size() == 1 {
         return x;
+    }
+    #[cfg(feature = "device")]
+    if !crate::device::is_host(&x.device()) {
+        return super::device::collective::copy_to(x, peers);
     }
     let peers = peers.clone();
     record(vec![input(x)], |values| {
@@ -33,6 +37,10 @@ pub(crate) fn sum_from(
     if peers.size() == 1 && bias.is_none() && residual.is_none() {
         return partial;
     }
+    #[cfg(feature = "device")]
+    if !crate::device::is_host(&partial.device()) {
+        return super::device::collective::sum_from(partial, bias, residual, peers);
+    }
     leave(partial, bias, residual, peers, Way { forward: sum, backward: |d, _| d })
 }
 
@@ -41,6 +49,10 @@ pub(crate) fn sum_from(
 pub(crate) fn gather_sequence(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     if peers.size() == 1 {
         return x;
+    }
+    #[cfg(feature = "device")]
+    if !crate::device::is_host(&x.device()) {
+        return super::device::collective::gather_sequence(x, peers);
     }
     let peers = peers.clone();
     record(vec![input(x)], |values| {
@@ -59,6 +71,10 @@ pub(crate) fn scatter_sequence(
 ) -> Tensor<3> {
     if peers.size() == 1 {
         return sum_from(partial, bias, residual, peers);
+    }
+    #[cfg(feature = "device")]
+    if !crate::device::is_host(&partial.device()) {
+        return super::device::collective::scatter_sequence(partial, bias, residual, peers);
     }
     leave(partial, bias, residual, peers, Way { forward: scatter, backward: gather })
 }

@@ -4,7 +4,8 @@
 //! follow the same actions.
 
 use super::sync::{self, Half};
-use crate::comm::{CommError, Group};
+use crate::comm::{CommError, Communicator, Group};
+use burn::tensor::Tensor;
 use dtrain_protocol::Failure;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,6 +27,14 @@ enum Collective {
     Barrier,
 }
 
+/// Values that are summed, gathered or scattered.
+#[derive(Debug)]
+enum Buffer {
+    Host(Vec<f32>),
+    /// Of an all-reduce.
+    Device(Tensor<1>),
+}
+
 /// Collectives of one group, first in, first out.
 #[derive(Debug)]
 pub struct CommQueue {
@@ -33,9 +42,9 @@ pub struct CommQueue {
     ranks: u32,
     /// Bytes sent, up to the last collective that is done.
     sent: Arc<AtomicU64>,
-    collectives: Sender<(Collective, Vec<f32>)>,
+    collectives: Sender<(Collective, Buffer)>,
     /// Behind a lock, so that those who share a queue may be on several threads.
-    done: Mutex<Receiver<Result<Vec<f32>, CommError>>>,
+    done: Mutex<Receiver<Result<Buffer, CommError>>>,
     /// Nanoseconds spent in [`CommQueue::wait`].
     waited: AtomicU64,
 }
@@ -43,6 +52,11 @@ pub struct CommQueue {
 impl CommQueue {
     /// Hands `group` to a thread of its own. The thread ends when the queue is dropped.
     pub fn start(group: Box<dyn Group>) -> Self {
+        Self::over(Communicator::staged(group))
+    }
+
+    /// As [`CommQueue::start`], for values of devices as well.
+    pub fn over(group: Communicator) -> Self {
         let (rank, ranks) = (group.rank(), group.size());
         let (collectives, inbox) = channel();
         let (outbox, done) = channel();
@@ -76,6 +90,11 @@ impl CommQueue {
         self.send(Collective::AllReduce, values);
     }
 
+    /// As [`CommQueue::start_all_reduce`], of values on a device; [`CommQueue::wait_for_tensor`] gives the sum.
+    pub fn start_all_reduce_of_tensor(&self, values: Tensor<1>) {
+        drop(self.collectives.send((Collective::AllReduce, Buffer::Device(values))));
+    }
+
     /// As [`CommQueue::start_all_reduce`], with every value rounded to 16 bits on its way.
     pub fn start_half_all_reduce(&self, values: Vec<f32>, half: Half) {
         self.send(Collective::HalfAllReduce(half), values);
@@ -93,12 +112,27 @@ impl CommQueue {
 
     /// Waits for the oldest buffer that is still on its way.
     pub fn wait(&self) -> Result<Vec<f32>, Failure> {
+        match self.receive()? {
+            Buffer::Host(values) => Ok(values),
+            Buffer::Device(_) => panic!("the oldest buffer lies on a device, not in host memory"),
+        }
+    }
+
+    /// As [`CommQueue::wait`], for values of a device.
+    pub fn wait_for_tensor(&self) -> Result<Tensor<1>, Failure> {
+        match self.receive()? {
+            Buffer::Device(values) => Ok(values),
+            Buffer::Host(_) => panic!("the oldest buffer lies in host memory, not on a device"),
+        }
+    }
+
+    fn receive(&self) -> Result<Buffer, Failure> {
         let began = Instant::now();
         let done = self.done.lock().expect("no thread panics while it waits").recv();
         let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
         match done {
-            Ok(Ok(values)) => Ok(values),
+            Ok(Ok(buffer)) => Ok(buffer),
             Ok(Err(error)) => Err(error.failure()),
             Err(_) => Err(Failure::Other("the thread that talks to the other ranks ended".into())),
         }
@@ -117,29 +151,38 @@ impl CommQueue {
 
     // When the thread has ended, `wait` tells why.
     fn send(&self, collective: Collective, values: Vec<f32>) {
-        drop(self.collectives.send((collective, values)));
+        drop(self.collectives.send((collective, Buffer::Host(values))));
     }
 }
 
 /// Runs collectives until nobody sends any more, or one fails.
 fn serve(
-    mut group: Box<dyn Group>,
-    inbox: &Receiver<(Collective, Vec<f32>)>,
-    outbox: &Sender<Result<Vec<f32>, CommError>>,
+    mut group: Communicator,
+    inbox: &Receiver<(Collective, Buffer)>,
+    outbox: &Sender<Result<Buffer, CommError>>,
     sent: &AtomicU64,
 ) {
-    while let Ok((collective, mut values)) = inbox.recv() {
-        let done = match collective {
-            Collective::AllReduce => group.all_reduce(&mut values),
-            Collective::HalfAllReduce(half) => sync::sum(group.as_mut(), &mut values, half),
-            Collective::ReduceScatter => group.reduce_scatter(&mut values).map(drop),
-            Collective::AllGather => group.all_gather(&mut values),
-            Collective::Barrier => group.barrier(),
+    while let Ok((collective, buffer)) = inbox.recv() {
+        let done = match buffer {
+            Buffer::Device(values) => group.all_reduce(values).map(Buffer::Device),
+            Buffer::Host(mut values) => {
+                run(collective, group.host(), &mut values).map(|()| Buffer::Host(values))
+            }
         };
         let failed = done.is_err();
         sent.store(group.sent(), Ordering::Release);
-        if outbox.send(done.map(|()| values)).is_err() || failed {
+        if outbox.send(done).is_err() || failed {
             return;
         }
+    }
+}
+
+fn run(collective: Collective, group: &mut dyn Group, values: &mut [f32]) -> Result<(), CommError> {
+    match collective {
+        Collective::AllReduce => group.all_reduce(values),
+        Collective::HalfAllReduce(half) => sync::sum(group, values, half),
+        Collective::ReduceScatter => group.reduce_scatter(values).map(drop),
+        Collective::AllGather => group.all_gather(values),
+        Collective::Barrier => group.barrier(),
     }
 }

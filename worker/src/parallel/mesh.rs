@@ -2,7 +2,7 @@
 
 use super::partners::FirstFailure;
 use super::{CommQueue, Gatherer, Partners, Peers};
-use crate::comm::{CommError, Group, loopback};
+use crate::comm::{CommError, Communicator, DeviceLinks, Group, loopback};
 use dtrain_protocol::split::is_cut;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
 use dtrain_recipes::ZeroStage;
@@ -50,8 +50,19 @@ impl Sharding {
 }
 
 impl Mesh {
-    /// Divides `group`, which has all ranks of the attempt, as `arrangement` tells. Called by all of them.
-    pub fn of(mut group: Box<dyn Group>, arrangement: &Arrangement, rank: Rank) -> Result<Self, CommError> {
+    /// Divides `group`, which has all ranks of the attempt, as `arrangement` tells. Called by all of them. Values of devices
+    /// travel through host memory.
+    pub fn of(group: Box<dyn Group>, arrangement: &Arrangement, rank: Rank) -> Result<Self, CommError> {
+        Self::with_links(group, arrangement, rank, &DeviceLinks::default())
+    }
+
+    /// As [`Mesh::of`]; values of devices travel by `links`.
+    pub fn with_links(
+        mut group: Box<dyn Group>,
+        arrangement: &Arrangement,
+        rank: Rank,
+        links: &DeviceLinks,
+    ) -> Result<Self, CommError> {
         let layout = arrangement.layout;
         let failure = FirstFailure::default();
         let mut split = |channel: Channel| -> Result<Box<dyn Group>, CommError> {
@@ -82,7 +93,10 @@ impl Mesh {
         };
         let weights = gatherer(Channel::Weights, true)?;
         let expert_weights = gatherer(Channel::ExpertWeights, is_spread)?;
-        let mut peers = |channel| Ok::<_, CommError>(Peers::of(split(channel)?, failure.clone()));
+        let mut peers = |channel| {
+            let group = links.communicator(split(channel)?)?;
+            Ok::<_, CommError>(Peers::of(group, failure.clone()))
+        };
         let partners = Partners {
             tensor: peers(Channel::Tensor)?,
             context: peers(Channel::Context)?,
@@ -93,9 +107,15 @@ impl Mesh {
         };
         let pipeline = peers(Channel::Pipeline)?;
         let are_all = arrangement.replicas() == layout.world();
-        let replicas = if are_all { None } else { Some(CommQueue::start(split(Channel::Replicas)?)) };
+        // Gradients that are sharded lie in host memory.
+        let of_gradients = |group| {
+            let is_on_device = arrangement.zero == ZeroStage::Zero0;
+            let group = if is_on_device { links.communicator(group)? } else { Communicator::staged(group) };
+            Ok::<_, CommError>(CommQueue::over(group))
+        };
+        let replicas = if are_all { None } else { Some(of_gradients(split(Channel::Replicas)?)?) };
         let is_apart = is_spread && arrangement.replicas() > layout.expert.get();
-        let experts = if is_apart { Some(CommQueue::start(split(Channel::ExpertReplicas)?)) } else { None };
+        let experts = if is_apart { Some(of_gradients(split(Channel::ExpertReplicas)?)?) } else { None };
         let mut sharding = |inside, across, is_wanted: bool| -> Result<Option<Sharding>, CommError> {
             if !is_wanted || arrangement.zero == ZeroStage::Zero0 {
                 return Ok(None);
@@ -107,7 +127,7 @@ impl Mesh {
         };
         let expert_sharding = sharding(Channel::ExpertShard, Channel::AcrossExpertShards, is_spread)?;
         let sharding = sharding(Channel::Shard, Channel::AcrossShards, true)?;
-        let world = CommQueue::start(group);
+        let world = if are_all { of_gradients(group)? } else { CommQueue::start(group) };
         let coord = layout.coord(rank);
         Ok(Self {
             layout,

@@ -2,7 +2,7 @@
 //!
 //! | module | divides | communicates |
 //! |---|---|---|
-//! | `bucket`, `comm_queue` | samples among replicas | during backward, in rank order |
+//! | `bucket`, `device_bucket`, `comm_queue` | samples among replicas | during backward, in rank order |
 //! | `shard`, `reduce_scatter`, `update` | state among a shard group (ZeRO 1, 2, 3) | during backward, and after the update |
 //! | `sync` | nothing: replicas that are equal only approximately | less than all gradients, or not in every step |
 //! | `gatherer` | weights of ZeRO 3, present while their unit computes | while the unit before computes |
@@ -17,6 +17,7 @@
 mod bucket;
 mod comm_queue;
 pub(crate) mod context;
+mod device_bucket;
 mod expert;
 mod gatherer;
 mod mesh;
@@ -34,6 +35,7 @@ mod update;
 
 pub use bucket::{Buckets, ELEMENTS};
 pub use comm_queue::CommQueue;
+pub use device_bucket::DeviceBuckets;
 pub(crate) use expert::Routes;
 pub use gatherer::Gatherer;
 pub use mesh::{Mesh, Sharding};

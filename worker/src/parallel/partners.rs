@@ -2,7 +2,8 @@
 //! nothing can return an error.
 
 use super::Gatherer;
-use crate::comm::{CommError, Group, Incoming, Outgoing, loopback};
+use crate::comm::{CommError, Communicator, Incoming, Outgoing, loopback};
+use burn::tensor::{Device, Tensor};
 use dtrain_protocol::Failure;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +30,7 @@ pub struct Partners {
 impl Partners {
     /// A rank that holds everything.
     pub fn none() -> Self {
-        let alone = || Peers::of(Box::new(loopback::Alone), FirstFailure::default());
+        let alone = || Peers::of(Communicator::staged(Box::new(loopback::Alone)), FirstFailure::default());
         let (tensor, context, expert) = (alone(), alone(), alone());
         Self { tensor, context, expert, weights: None, expert_weights: None, sequence: false }
     }
@@ -66,14 +67,14 @@ impl FirstFailure {
 pub struct Peers {
     rank: u32,
     size: u32,
-    group: Arc<Mutex<Box<dyn Group>>>,
+    group: Arc<Mutex<Communicator>>,
     failure: FirstFailure,
     /// Nanoseconds spent inside calls.
     waited: Arc<AtomicU64>,
 }
 
 impl Peers {
-    pub(super) fn of(group: Box<dyn Group>, failure: FirstFailure) -> Self {
+    pub(super) fn of(group: Communicator, failure: FirstFailure) -> Self {
         let (rank, size) = (group.rank(), group.size());
         Self { rank, size, group: Arc::new(Mutex::new(group)), failure, waited: Arc::default() }
     }
@@ -100,27 +101,62 @@ impl Peers {
 
     /// Replaces `values` by their sum over the ranks.
     pub fn all_reduce(&self, values: &mut [f32]) {
-        self.with(|group| group.all_reduce(values));
+        self.with(|group| group.host().all_reduce(values));
     }
 
     /// Sums into this rank's part of `values`, as [`crate::comm::part`] cuts them.
     pub fn reduce_scatter(&self, values: &mut [f32]) {
-        self.with(|group| group.reduce_scatter(values).map(drop));
+        self.with(|group| group.host().reduce_scatter(values).map(drop));
     }
 
     /// Fills the parts of the other ranks.
     pub fn all_gather(&self, values: &mut [f32]) {
-        self.with(|group| group.all_gather(values));
+        self.with(|group| group.host().all_gather(values));
+    }
+
+    /// The sum of `values` over the ranks, on their device.
+    pub fn all_reduce_tensor(&self, values: Tensor<1>) -> Tensor<1> {
+        if self.size == 1 {
+            return values;
+        }
+        let (length, device) = (values.dims()[0], values.device());
+        let sum = self.with(|group| group.all_reduce(values));
+        sum.unwrap_or_else(|| Tensor::zeros([length], &device))
+    }
+
+    /// This rank's part of the sum of `values` over the ranks, whose number divides theirs, on their device.
+    pub fn reduce_scatter_tensor(&self, values: Tensor<1>) -> Tensor<1> {
+        let (part, device) = (values.dims()[0] / self.size as usize, values.device());
+        let sum = self.with(|group| group.reduce_scatter(values));
+        sum.unwrap_or_else(|| Tensor::zeros([part], &device))
+    }
+
+    /// The parts of all ranks in their order, of which this one gives `part`, on its device. All have the same length.
+    pub fn all_gather_tensor(&self, part: Tensor<1>) -> Tensor<1> {
+        let (whole, device) = (part.dims()[0] * self.size as usize, part.device());
+        let all = self.with(|group| group.all_gather(part));
+        all.unwrap_or_else(|| Tensor::zeros([whole], &device))
+    }
+
+    /// As [`Peers::exchange`], of values on `device`; what is received has as many values as `recv` says.
+    pub fn exchange_tensors(
+        &self,
+        send: Option<(u32, Tensor<1>)>,
+        recv: Option<(u32, usize)>,
+        device: &Device,
+    ) -> Option<Tensor<1>> {
+        let received = self.with(|group| group.exchange(send, recv, device)).flatten();
+        received.or_else(|| recv.map(|(_, values)| Tensor::zeros([values], device)))
     }
 
     /// Gives block `p` of `send` to rank `p` and takes block `p` of `recv` from it.
     pub fn all_to_all(&self, send: &[f32], recv: &mut [f32]) {
-        self.with(|group| group.all_to_all(send, recv));
+        self.with(|group| group.host().all_to_all(send, recv));
     }
 
     /// Sends to one rank and receives from one, both at once.
     pub fn exchange(&self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) {
-        self.with(|group| group.exchange(send, recv));
+        self.with(|group| group.host().exchange(send, recv));
     }
 
     /// Does `work` here while `talk` talks to them in a thread of its own; waited is what `talk` takes beyond the work.
@@ -146,17 +182,17 @@ impl Peers {
         self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    fn with(&self, act: impl FnOnce(&mut dyn Group) -> Result<(), CommError>) {
+    /// What `act` gives; `None` where there is no other rank, or something went wrong.
+    fn with<T>(&self, act: impl FnOnce(&mut Communicator) -> Result<T, CommError>) -> Option<T> {
         if self.size == 1 || self.failure.check().is_err() {
-            return;
+            return None;
         }
         let mut group: MutexGuard<'_, _> =
             self.group.lock().expect("no thread panics while it holds the group");
         let began = Instant::now();
-        if let Err(error) = act(&mut **group) {
-            self.failure.keep(error.failure());
-        }
+        let done = act(&mut group);
         self.count(began);
+        done.map_err(|error| self.failure.keep(error.failure())).ok()
     }
 }
 

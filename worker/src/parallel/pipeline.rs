@@ -2,7 +2,7 @@
 
 use super::Peers;
 use crate::comm::{Incoming, Outgoing};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Pass, Toward};
 use std::collections::BTreeMap;
 
@@ -44,16 +44,12 @@ impl PipelineMessages {
         let sent = send.map(|pass| {
             let result = self.outbox.remove(&(with, pass));
             let result = result.unwrap_or_else(|| panic!("{pass:?} has no result to send"));
-            result.into_data().try_to_vec::<f32>().expect("activations are f32")
+            (other, result.flatten(0, 2))
         });
-        let mut received = recv.map_or_else(Vec::new, |(_, shape)| vec![0.0; shape.iter().product()]);
-        self.peers.exchange(
-            sent.as_deref().map(|values| Outgoing { to: other, values }),
-            recv.map(|_| Incoming { from: other, values: &mut received }),
-        );
-        if let Some((pass, shape)) = recv {
-            let tensor = Tensor::from_data(TensorData::new(received, shape), &self.device);
-            self.inbox.insert((with, pass), tensor);
+        let length = recv.map(|(_, shape)| (other, shape.iter().product()));
+        let received = self.peers.exchange_tensors(sent, length, &self.device);
+        if let Some(((pass, shape), received)) = recv.zip(received) {
+            self.inbox.insert((with, pass), received.reshape(shape));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::reduce_scatter::ReduceScatter;
 use super::sync::LowRank;
-use super::{Buckets, Mesh};
+use super::{Buckets, DeviceBuckets, Mesh};
 use crate::gradients::Gradients;
 use crate::stage::Stage;
 use dtrain_protocol::split::is_cut;
@@ -19,6 +19,13 @@ pub enum Reduction {
         /// Of experts that are spread, which some replicas hold.
         experts: Buckets,
     },
+    /// The same, of gradients that are tensors of a device.
+    DeviceBuckets {
+        /// Of what all replicas hold.
+        common: DeviceBuckets,
+        /// Of experts that are spread.
+        experts: DeviceBuckets,
+    },
     /// The same, about, from factors of low rank.
     LowRank(LowRank),
     /// Every replica gets the sums of its shards.
@@ -28,7 +35,7 @@ pub enum Reduction {
 impl Reduction {
     /// For the gradients of `stage`.
     pub fn of(stage: &Stage, arrangement: &Arrangement) -> Self {
-        let parameters = stage.parameters();
+        let (parameters, are_tensors) = (stage.parameters(), stage.has_gradient_tensors());
         match arrangement.zero {
             ZeroStage::Zero0 => {
                 if let Compression::PowerSgd { rank } = arrangement.sync.compress {
@@ -36,6 +43,12 @@ impl Reduction {
                 }
                 let is_spread = arrangement.layout.degree(Axis::Expert) > 1;
                 let is_own = |name: &str| is_spread && is_cut(name, Axis::Expert);
+                if are_tensors && arrangement.sync.is_exact() {
+                    return Self::DeviceBuckets {
+                        common: DeviceBuckets::new(parameters, |name| !is_own(name)),
+                        experts: DeviceBuckets::new(parameters, is_own),
+                    };
+                }
                 let compress = arrangement.sync.compress;
                 Self::Buckets {
                     common: Buckets::new(parameters, compress, |name| !is_own(name)),
@@ -59,8 +72,16 @@ impl Reduction {
                     experts.finish(unit, gradients, queue);
                 }
             }
+            Self::DeviceBuckets { common, experts } if is_final => {
+                if mesh.replicas().ranks() > 1 {
+                    common.finish(unit, gradients, mesh.replicas());
+                }
+                if let Some(queue) = mesh.experts() {
+                    experts.finish(unit, gradients, queue);
+                }
+            }
             // Factors are made of whole matrices, at the end.
-            Self::Buckets { .. } | Self::LowRank(_) => {}
+            Self::Buckets { .. } | Self::DeviceBuckets { .. } | Self::LowRank(_) => {}
             Self::ReduceScatter(scatter) => scatter.finish(unit, gradients, mesh, is_final),
         }
     }
@@ -68,12 +89,17 @@ impl Reduction {
     /// Sends what has not left after the last backward of a step. Where all replicas get all sums and compute none
     /// at the end, the gradients of further steps may follow before these are collected.
     pub fn leave(&mut self, gradients: &Gradients, mesh: &Mesh) {
-        let Self::Buckets { common, experts } = self else { return };
-        if mesh.replicas().ranks() > 1 {
-            common.leave(gradients.values(), mesh.replicas());
-        }
-        if let Some(queue) = mesh.experts() {
-            experts.leave(gradients.values(), queue);
+        let replicas = Some(mesh.replicas()).filter(|queue| queue.ranks() > 1);
+        match self {
+            Self::Buckets { common, experts } => {
+                replicas.into_iter().for_each(|queue| common.leave(gradients.values(), queue));
+                mesh.experts().into_iter().for_each(|queue| experts.leave(gradients.values(), queue));
+            }
+            Self::DeviceBuckets { common, experts } => {
+                replicas.into_iter().for_each(|queue| common.leave(gradients, queue));
+                mesh.experts().into_iter().for_each(|queue| experts.leave(gradients, queue));
+            }
+            Self::LowRank(_) | Self::ReduceScatter(_) => {}
         }
     }
 
@@ -81,6 +107,12 @@ impl Reduction {
     pub fn collect(&mut self, gradients: &mut Gradients, mesh: &Mesh) -> Result<(), Failure> {
         match self {
             Self::Buckets { common, experts } => {
+                if mesh.replicas().ranks() > 1 {
+                    common.collect(gradients, mesh.replicas())?;
+                }
+                mesh.experts().map_or(Ok(()), |queue| experts.collect(gradients, queue))
+            }
+            Self::DeviceBuckets { common, experts } => {
                 if mesh.replicas().ranks() > 1 {
                     common.collect(gradients, mesh.replicas())?;
                 }
@@ -106,6 +138,7 @@ impl Reduction {
                 common.collect_flat(values, mesh.replicas())
             }
             Self::LowRank(low_rank) => low_rank.sum(values, mesh.replicas()),
+            Self::DeviceBuckets { .. } => unreachable!("replicas that move apart sum vectors of the host"),
             Self::ReduceScatter(_) => unreachable!("replicas that shard their state have no whole vectors"),
         }
     }
@@ -115,7 +148,7 @@ impl Reduction {
         match self {
             Self::Buckets { common, .. } => common.wire().largest().map(|largest| largest.residual()),
             Self::LowRank(low_rank) => Some(low_rank.residual()),
-            Self::ReduceScatter(_) => None,
+            Self::DeviceBuckets { .. } | Self::ReduceScatter(_) => None,
         }
     }
 
@@ -126,7 +159,7 @@ impl Reduction {
                 common.wire_mut().largest_mut().map(|largest| largest.residual_mut())
             }
             Self::LowRank(low_rank) => Some(low_rank.residual_mut()),
-            Self::ReduceScatter(_) => None,
+            Self::DeviceBuckets { .. } | Self::ReduceScatter(_) => None,
         }
     }
 
@@ -145,6 +178,7 @@ impl Reduction {
         match self {
             Self::LowRank(low_rank) => low_rank.bytes(),
             Self::Buckets { common, experts } => common.bytes() + experts.bytes(),
+            Self::DeviceBuckets { common, experts } => common.bytes() + experts.bytes(),
             Self::ReduceScatter(_) => 0,
         }
     }

@@ -7,7 +7,7 @@
 pub(crate) mod samples;
 mod whole;
 
-use crate::comm::{self, CommError, Seat, Waits};
+use crate::comm::{self, CommError, DeviceLinks, Seat, Waits};
 use crate::device;
 use crate::interpret::Replica;
 use crate::memory;
@@ -63,8 +63,10 @@ pub fn rates(
     let arrangement =
         Arrangement { layout: request.layout, device: request.placement.device, ..Arrangement::SINGLE };
     let waits = Waits::new(WaitLimits::for_steps_of(None));
-    let group = comm::join(&request.link, &seat, &waits, announce);
-    let mesh = group.and_then(|group| Mesh::of(group, &arrangement, request.rank));
+    let mesh = comm::join(&request.link, &seat, &waits, announce).and_then(|mut group| {
+        let links = DeviceLinks::agree(group.as_mut(), &request.placement, &waits)?;
+        Mesh::with_links(group, &arrangement, request.rank, &links)
+    });
     let mesh = mesh.map_err(|error| error.failure())?;
     let baseline_bytes = memory::resident_bytes();
     let (model, is_whole) = measured(&request.model);

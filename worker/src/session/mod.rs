@@ -23,7 +23,7 @@ pub(crate) use stream::Stream;
 pub(crate) use tests::world::assignment as assignment_of_tests;
 
 use crate::checkpoint::Reader;
-use crate::comm::{self, Group, Progress, Seat, Waits};
+use crate::comm::{self, DeviceLinks, Group, Progress, Seat, Waits};
 use crate::data::{self, DataSet, Source};
 use crate::device;
 use crate::interpret::{self, Replica, StepOutcome};
@@ -159,15 +159,18 @@ fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
 }
 
 fn join(assignment: &Assignment, waits: &Waits, orders: &mut Orders, tell: &Tell) -> Result<Mesh, Failure> {
-    let Assignment { trial, attempt, rank, arrangement, link, .. } = assignment;
+    let Assignment { trial, attempt, rank, arrangement, link, placement, .. } = assignment;
     let seat =
         Seat { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: arrangement.layout.world() };
     let announce = |address: &str| {
         tell(Event::Listening(address.to_owned()));
         orders.peers()
     };
-    let group = comm::join(link, &seat, waits, announce);
-    group.and_then(|group| Mesh::of(group, arrangement, *rank)).map_err(|error| error.failure())
+    let mesh = comm::join(link, &seat, waits, announce).and_then(|mut group| {
+        let links = DeviceLinks::agree(group.as_mut(), placement, waits)?;
+        Mesh::with_links(group, arrangement, *rank, &links)
+    });
+    mesh.map_err(|error| error.failure())
 }
 
 /// Opens the data, with the tokenizer that `saved` has.

@@ -324,6 +324,11 @@ impl Stage {
         [samples, rows / parts, width]
     }
 
+    /// Whether the gradients are tensors of a device, rather than values in host memory.
+    pub fn has_gradient_tensors(&self) -> bool {
+        self.gradients.are_tensors()
+    }
+
     /// The gradients summed so far.
     pub fn gradients(&mut self) -> &mut Gradients {
         &mut self.gradients

@@ -5,6 +5,7 @@
 // Launches never fail: what goes wrong in one comes out where its results are read.
 
 mod attention;
+pub(super) mod collective;
 mod embedding;
 mod kernels;
 mod linear;

@@ -17,7 +17,7 @@ pub fn begin(reduction: &mut Reduction, scale: f32) {
                 [common, experts].into_iter().filter_map(|buckets| buckets.wire_mut().largest_mut());
             largest.for_each(|largest| largest.begin(scale));
         }
-        Reduction::ReduceScatter(_) => {}
+        Reduction::DeviceBuckets { .. } | Reduction::ReduceScatter(_) => {}
     }
 }
 
@@ -31,7 +31,7 @@ pub fn settle(reduction: &mut Reduction, finite: bool) {
                 [common, experts].into_iter().filter_map(|buckets| buckets.wire_mut().largest_mut());
             largest.for_each(|largest| largest.settle(finite));
         }
-        Reduction::ReduceScatter(_) => {}
+        Reduction::DeviceBuckets { .. } | Reduction::ReduceScatter(_) => {}
     }
 }
 

@@ -88,7 +88,7 @@ fn arrive(reduction: &mut Reduction, batch: Batch, values: &mut [f32], queue: &C
     let arrived = match reduction {
         Reduction::LowRank(low_rank) => low_rank.sum(values, queue),
         Reduction::Buckets { common, .. } => common.collect_flat(values, queue),
-        Reduction::ReduceScatter(_) => unreachable!("it keeps nothing"),
+        Reduction::DeviceBuckets { .. } | Reduction::ReduceScatter(_) => unreachable!("it keeps nothing"),
     };
     arrived.expect("all are there");
     let finite = values.iter().all(|value| value.is_finite());

@@ -1,0 +1,208 @@
+//! What GPUs ask of NCCL, on the stand-in `tests/data/cuda/nccl.c`: ranks, counts, types, streams and order of every call. The real
+//! library is loaded where its package is installed.
+
+use super::{Device, before, words};
+use dtrain_skip::skip;
+use dtrain_tests::{House, root};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::{Command, Output};
+
+/// `ncclFloat32`.
+const F32: i32 = 7;
+const STEPS: usize = 6;
+
+/// A call, as the stand-in writes it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Call {
+    process: u32,
+    call: String,
+    /// Of the communicator.
+    id: u32,
+    rank: u32,
+    ranks: u32,
+    count: usize,
+    r#type: i32,
+    peer: i32,
+    stream: u64,
+    from: u64,
+    to: u64,
+}
+
+impl Call {
+    fn is(&self, name: &str) -> bool {
+        self.call == name
+    }
+}
+
+/// Compiles the stand-in beside the driver's.
+fn compile(device: &Device) {
+    let output = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-Wl,-soname,libnccl.so.2", "-o"])
+        .arg(device.driver.path().join("libnccl.so.2"))
+        .arg(root().join("tests/data/cuda/nccl.c"))
+        .output()
+        .expect("cc compiled the driver");
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+/// Runs the tiny recipe on two GPUs with a layout; the calls of each process that called NCCL, in their order.
+fn train(device: &Device, settings: &[&str], environment: &[(&str, &str)]) -> (Output, Vec<Vec<Call>>) {
+    let house = House::default();
+    let record = house.file("nccl", "");
+    let settings = [&["cluster.ranks=2", "train.precision=\"f32\""], settings].concat();
+    let mut command = device.command(&house, "run", &settings, STEPS as u64);
+    command.env("STAND_IN_DEVICES", "2").env("STAND_IN_NCCL", &record).envs(environment.iter().copied());
+    let output = command.output().expect("the program starts");
+    let mut by_process = BTreeMap::<u32, Vec<Call>>::new();
+    for line in fs::read_to_string(&record).expect("the file is ours").lines() {
+        let call: Call = serde_json::from_str(line).expect("calls are JSON");
+        by_process.entry(call.process).or_default().push(call);
+    }
+    let mut processes: Vec<_> = by_process.into_values().collect();
+    let rank = |calls: &Vec<Call>| calls.iter().find(|call| call.ranks > 0).map(|call| call.rank);
+    processes.sort_by_key(rank);
+    (output, processes)
+}
+
+/// Both processes of a run that ended well, each with its rank, one communicator and one stream, all values f32.
+fn of_both(device: &Device, settings: &[&str]) -> [Vec<Call>; 2] {
+    let (output, processes) = train(device, settings, &[]);
+    assert!(output.status.success(), "{settings:?}: {}", words(&output));
+    let ranks: [Vec<Call>; 2] = processes.try_into().unwrap_or_else(|all| panic!("two ranks call: {all:?}"));
+    let founders = ranks.iter().flatten().filter(|call| call.is("ncclGetUniqueId")).count();
+    assert_eq!(founders, 1, "one rank makes the identifier of the communicator");
+    let ids: BTreeSet<_> = ranks.iter().flatten().filter(|call| call.ranks > 0).map(|call| call.id).collect();
+    assert_eq!(ids.len(), 1, "both are in the same communicator: {ids:?}");
+    for (rank, calls) in (0..).zip(&ranks) {
+        assert!(
+            calls.iter().all(|call| call.ranks == 0 || (call.rank, call.ranks) == (rank, 2)),
+            "{calls:?}"
+        );
+        let travelling: Vec<_> = calls.iter().filter(|call| call.count > 0).collect();
+        let streams: BTreeSet<_> = travelling.iter().map(|call| call.stream).collect();
+        assert!(streams.len() == 1 && !streams.contains(&0), "a stream of its own: {streams:?}");
+        assert!(travelling.iter().all(|call| call.r#type == F32), "{travelling:?}");
+        assert!(!calls.iter().any(|call| call.is("ncclCommAbort")), "nothing went wrong");
+    }
+    ranks
+}
+
+/// Function, number of values and peer of each call that moves values.
+fn sequence(calls: &[Call]) -> Vec<(&str, usize, i32)> {
+    let moves = calls.iter().filter(|call| call.count > 0);
+    moves.map(|call| (call.call.as_str(), call.count, call.peer)).collect()
+}
+
+#[test]
+fn gpus_of_replicas_sum_gradients_by_nccl() {
+    let Some(device) = Device::new(80) else { return };
+    compile(&device);
+    let [first, second] = of_both(&device, &["layout.data=2"]);
+    let sums = sequence(&first);
+    assert_eq!(sums, sequence(&second), "both ranks call the same, in the same order");
+    assert!(sums.iter().all(|(call, ..)| *call == "ncclAllReduce"), "{sums:?}");
+    assert!(first.iter().all(|call| call.from == call.to), "sums take the place of what is summed");
+    // Embedding and head, positions, the last norm; and of each block two norms, four matrices of attention and two of the
+    // feed-forward layer, each with what is added to it.
+    let [w, f, vocabulary, context, layers] = [32, 128, 256, 32, 2];
+    let block = 2 * 2 * w + 4 * (w * w + w) + (w * f + f) + (f * w + w);
+    let model: usize = vocabulary * w + context * w + layers * block + 2 * w;
+    assert_eq!(sums, vec![("ncclAllReduce", model, -1); STEPS], "a bucket of all gradients in each step");
+}
+
+#[test]
+fn gpus_of_a_tensor_parallel_group_sum_activations_by_nccl() {
+    let Some(device) = Device::new(80) else { return };
+    compile(&device);
+    let [first, second] = of_both(&device, &["layout.tensor=2"]);
+    let sums = sequence(&first);
+    assert_eq!(sums, sequence(&second), "both ranks call the same, in the same order");
+    // Micro-batches of 4 sequences of 32 tokens, 32 wide.
+    let whole = ("ncclAllReduce", 4 * 32 * 32, -1);
+    // Of each token the sum of exponentials and the score of its target, which lie on both ranks.
+    let figures = ("ncclAllReduce", 2 * 4 * 32, -1);
+    assert!(sums.iter().all(|sum| [whole, figures].contains(sum)), "{sums:?}");
+    // In each of 2 micro-batches of a step, for each of 2 layers one after attention and one after the feed-forward layer, and as
+    // many in backward; and one for the embedding, whose vocabulary is cut, and in backward one for what the head reads.
+    let of_training = STEPS * 2 * (2 * 2 + 2 * 2 + 2);
+    let found = sums.iter().filter(|sum| **sum == whole).count();
+    assert!(found > of_training, "validation comes on top of {of_training}: {found}");
+}
+
+#[test]
+fn gpus_of_pipeline_stages_send_activations_by_nccl() {
+    let Some(device) = Device::new(80) else { return };
+    compile(&device);
+    let ranks = of_both(&device, &["layout.pipeline=2"]);
+    let [first, second] = ranks.each_ref().map(|calls| sequence(calls));
+    let only = |calls: &[(&str, usize, i32)], name| -> Vec<(usize, i32)> {
+        let named = calls.iter().filter(|(call, ..)| *call == name);
+        named.map(|(_, count, peer)| (*count, *peer)).collect()
+    };
+    for (from, to, (own, other)) in [(&first, &second, (0, 1)), (&second, &first, (1, 0))] {
+        let (sent, received) = (only(from, "ncclSend"), only(to, "ncclRecv"));
+        assert_eq!(sent.len(), received.len(), "what one sends the other receives");
+        assert!(sent.iter().all(|message| *message == (4 * 32 * 32, other)), "{sent:?}");
+        assert!(received.iter().all(|message| *message == (4 * 32 * 32, own)), "{received:?}");
+    }
+    assert!(only(&second, "ncclSend").len() >= STEPS * 2, "a gradient of each micro-batch goes back");
+    for calls in &ranks {
+        let names: Vec<_> = calls.iter().map(|call| call.call.as_str()).collect();
+        let moves = names.iter().filter(|name| matches!(**name, "ncclSend" | "ncclRecv")).count();
+        let begin = names.iter().position(|name| *name == "ncclGroupStart").expect("messages go in groups");
+        assert!(moves > 0 && matches!(names[begin + 1], "ncclSend" | "ncclRecv"), "{names:?}");
+        let [starts, ends] = ["ncclGroupStart", "ncclGroupEnd"]
+            .map(|wanted| names.iter().filter(|name| **name == wanted).count());
+        assert_eq!(starts, ends);
+    }
+}
+
+#[test]
+fn a_failed_call_of_nccl_is_aborted_and_ends_the_attempt() {
+    let Some(device) = Device::new(80) else { return };
+    compile(&device);
+    let failing = [("STAND_IN_NCCL_FAIL", "ncclAllReduce:3:3")];
+    let (output, processes) = train(&device, &["layout.data=2"], &failing);
+    assert!(!output.status.success(), "two steps are not six: {}", words(&output));
+    let said = words(&output);
+    println!("{said}");
+    assert!(said.contains("NCCL failed in all-reduce: the stand-in refused this"), "{said}");
+    let aborts = processes.iter().flatten().filter(|call| call.is("ncclCommAbort")).count();
+    assert!(aborts >= 1, "the communicator is aborted: {processes:?}");
+    for calls in &processes {
+        let after = calls.iter().skip_while(|call| !call.is("ncclCommAbort")).skip(1).count();
+        assert_eq!(after, 0, "nothing is asked of a communicator that was aborted: {calls:?}");
+    }
+}
+
+#[test]
+fn without_nccl_gpus_exchange_values_through_host_memory() {
+    let Some(device) = Device::new(80) else { return };
+    compile(&device);
+    let (output, processes) = train(&device, &["layout.data=2"], &[("DTRAIN_NCCL", "off")]);
+    assert!(output.status.success(), "{}", words(&output));
+    assert_eq!(processes, Vec::<Vec<Call>>::new(), "nothing is asked of it");
+}
+
+/// The library of NVIDIA's package for Python says its version to the program.
+#[test]
+fn the_real_nccl_is_loaded_under_the_name_of_its_package() {
+    let Some(device) = Device::new(80) else { return };
+    let libraries = device.toolkit.parent().expect("it lies in a folder").join("nccl/lib");
+    if !libraries.join("libnccl.so.2").exists() {
+        skip("NCCL is not installed; `TESTS_CARGO_OPTIONS='--features cuda' tests/run nccl` installs it");
+        return;
+    }
+    let output = House::default()
+        .dtrain(["doctor", "--json"])
+        .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &[device.driver.path(), &libraries]))
+        .output()
+        .expect("the program starts");
+    let checks: serde_json::Value = serde_json::from_slice(&output.stdout).expect("doctor writes JSON");
+    let text = checks.to_string();
+    println!("{checks:#}");
+    assert!(text.contains("NCCL 2."), "{text}");
+}

@@ -1,0 +1,150 @@
+//! A group of ranks whose values lie on the host or on a device.
+
+use super::{CommError, Group, Incoming, Outgoing, Waits};
+use burn::tensor::{Device, Tensor, TensorData};
+use dtrain_protocol::Placement;
+
+/// How the devices of the ranks of an attempt reach each other.
+#[derive(Default)]
+pub struct DeviceLinks {
+    #[cfg(feature = "cuda")]
+    nccl: Option<super::nccl::Founder>,
+}
+
+impl DeviceLinks {
+    /// As the ranks of `group`, which call this together, agree; this one computes at `placement`.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs of CUDA have such links"))]
+    pub fn agree(group: &mut dyn Group, placement: &Placement, waits: &Waits) -> Result<Self, CommError> {
+        #[cfg(feature = "cuda")]
+        return Ok(Self { nccl: super::nccl::Founder::agree(group, placement, waits)? });
+        #[cfg(not(feature = "cuda"))]
+        Ok(Self {})
+    }
+
+    /// A communicator of the ranks of `host`, which call this together.
+    pub fn communicator(&self, host: Box<dyn Group>) -> Result<Communicator, CommError> {
+        #[cfg(feature = "cuda")]
+        return Communicator::of(host, self.nccl.as_ref());
+        #[cfg(not(feature = "cuda"))]
+        Ok(Communicator::staged(host))
+    }
+}
+
+/// A group, and the way of its ranks' devices to each other, where they have one: NCCL. Values of other devices travel through host
+/// memory.
+pub struct Communicator {
+    host: Box<dyn Group>,
+    #[cfg(feature = "cuda")]
+    nccl: Option<super::nccl::Communicator>,
+}
+
+impl Communicator {
+    /// Everything travels through `host`.
+    pub fn staged(host: Box<dyn Group>) -> Self {
+        Self {
+            host,
+            #[cfg(feature = "cuda")]
+            nccl: None,
+        }
+    }
+
+    /// Values of devices travel by NCCL where `founder` is there. Called by all ranks of `host` together.
+    #[cfg(feature = "cuda")]
+    fn of(mut host: Box<dyn Group>, founder: Option<&super::nccl::Founder>) -> Result<Self, CommError> {
+        let founder = founder.filter(|_| host.size() > 1);
+        let nccl = founder.map(|founder| founder.found(host.as_mut())).transpose()?;
+        Ok(Self { host, nccl })
+    }
+
+    /// The group of the same ranks for values of the host.
+    pub fn host(&mut self) -> &mut dyn Group {
+        self.host.as_mut()
+    }
+
+    /// Index of this rank.
+    pub fn rank(&self) -> u32 {
+        self.host.rank()
+    }
+
+    /// Ranks in the group.
+    pub fn size(&self) -> u32 {
+        self.host.size()
+    }
+
+    /// Bytes of values that this rank gave to others so far.
+    pub fn sent(&self) -> u64 {
+        #[cfg(feature = "cuda")]
+        let of_devices = self.nccl.as_ref().map_or(0, super::nccl::Communicator::sent);
+        #[cfg(not(feature = "cuda"))]
+        let of_devices = 0;
+        self.host.sent() + of_devices
+    }
+
+    /// The sum of `values` over the ranks.
+    pub fn all_reduce(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
+        #[cfg(feature = "cuda")]
+        if let Some(nccl) = &mut self.nccl {
+            return nccl.all_reduce(values);
+        }
+        let (device, mut values) = fetch(values);
+        self.host.all_reduce(&mut values)?;
+        Ok(put(values, &device))
+    }
+
+    /// This rank's part of the sum of `values` over the ranks; their number divides that of the values.
+    pub fn reduce_scatter(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
+        #[cfg(feature = "cuda")]
+        if let Some(nccl) = &mut self.nccl {
+            return nccl.reduce_scatter(values);
+        }
+        let (device, mut values) = fetch(values);
+        let own = self.host.reduce_scatter(&mut values)?;
+        Ok(put(values[own].to_vec(), &device))
+    }
+
+    /// The parts of all ranks in their order, of which this rank gives `part`. All have the same length.
+    pub fn all_gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, CommError> {
+        #[cfg(feature = "cuda")]
+        if let Some(nccl) = &mut self.nccl {
+            return nccl.all_gather(part);
+        }
+        let (device, part) = fetch(part);
+        let mut all = vec![0.0; part.len() * self.size() as usize];
+        all[self.rank() as usize * part.len()..][..part.len()].copy_from_slice(&part);
+        self.host.all_gather(&mut all)?;
+        Ok(put(all, &device))
+    }
+
+    /// Sends values to one rank and receives a number of values from one (the same or another), both at once.
+    pub fn exchange(
+        &mut self,
+        send: Option<(u32, Tensor<1>)>,
+        recv: Option<(u32, usize)>,
+        device: &Device,
+    ) -> Result<Option<Tensor<1>>, CommError> {
+        #[cfg(feature = "cuda")]
+        if let Some(nccl) = &mut self.nccl {
+            let recv = recv.map(|(from, values)| (from, Tensor::empty([values], device)));
+            return nccl.exchange(send, recv);
+        }
+        let send = send.map(|(to, values)| (to, fetch(values).1));
+        let mut received = recv.map(|(from, values)| (from, vec![0.0; values]));
+        self.host.exchange(
+            send.as_ref().map(|(to, values)| Outgoing { to: *to, values }),
+            received.as_mut().map(|(from, values)| Incoming { from: *from, values }),
+        )?;
+        Ok(received.map(|(_, values)| put(values, device)))
+    }
+}
+
+/// Where values lie, and their copy in host memory.
+fn fetch(values: Tensor<1>) -> (Device, Vec<f32>) {
+    let device = values.device();
+    (device, values.into_data().try_to_vec().expect("values that travel are f32"))
+}
+
+/// A copy of values on a device.
+fn put(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let length = values.len();
+    Tensor::from_data(TensorData::new(values, [length]), device)
+}

@@ -1,0 +1,333 @@
+//! NCCL: collectives among NVIDIA's GPUs, from the memory of one to that of another.
+//!
+//! The ranks meet through the group that they have already: it carries the identifier of each communicator. Values are summed in
+//! whatever order NCCL chooses, so that the last bits of a sum may differ from those of the groups on the host.
+//!
+//! CubeCL has streams of its own, which it does not show. So a collective waits until its values are there, runs on a stream of its
+//! communicator, and returns when it is done: the thread that asked waits, the kernels of other threads go on.
+
+#![expect(unsafe_code, reason = "NCCL is a C library, and reads the memory of a device by its address")]
+
+mod library;
+
+use super::{CommError, Group, NCCL_SWITCH, Waits};
+use burn::backend::Cube;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{DType, Tensor};
+use cubecl::cuda::CudaRuntime;
+use cubecl_runtime::runtime::Runtime;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
+use dtrain_protocol::{DeviceKind, Placement};
+use library::{Comm, Config, F32, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SUM, Stream, UniqueId};
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Looks at a collective that long before it sleeps between two looks.
+const SPIN: Duration = Duration::from_micros(200);
+/// Time between two looks at a collective that takes longer.
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// The version of NCCL on this host, such as `2.27.3`; `Err` says why it cannot be used.
+pub fn version() -> Result<String, &'static str> {
+    Library::get().map(|library| library::words(library.version))
+}
+
+/// What a rank needs to found communicators.
+pub(super) struct Founder {
+    library: &'static Library,
+    context: Arc<CudaContext>,
+    limit: Duration,
+}
+
+impl Founder {
+    /// For the rank at `placement`, when all ranks of `group`, which call this together, have NCCL and want it. `None` where GPUs
+    /// are not CUDA's, or any rank is without.
+    pub(super) fn agree(
+        group: &mut dyn Group,
+        placement: &Placement,
+        waits: &Waits,
+    ) -> Result<Option<Self>, CommError> {
+        if placement.device != DeviceKind::Cuda || group.size() == 1 {
+            return Ok(None);
+        }
+        let library =
+            Library::get().ok().filter(|_| std::env::var_os(NCCL_SWITCH).is_none_or(|it| it != "off"));
+        let mut versions = vec![0.0; group.size() as usize];
+        // A version is a whole number below 2^24.
+        versions[group.rank() as usize] = library.map_or(0.0, |library| library.version as f32);
+        group.all_gather(&mut versions)?;
+        let Some(library) = library.filter(|_| !versions.contains(&0.0)) else { return Ok(None) };
+        if let Some(other) = versions.iter().position(|version| *version != versions[0]) {
+            let [first, other_words] =
+                [versions[0], versions[other]].map(|version| library::words(version as u32));
+            return Err(CommError::Link(format!(
+                "rank 0 has NCCL {first}, rank {other} has NCCL {other_words}: install the same version on every host, or \
+                 set {NCCL_SWITCH}=off"
+            )));
+        }
+        let context =
+            CudaContext::new(placement.index as usize).map_err(|error| driver("the device", error))?;
+        Ok(Some(Self { library, context, limit: waits.idle() }))
+    }
+
+    /// The communicator of the ranks of `group`, which call this together.
+    pub(super) fn found(&self, group: &mut dyn Group) -> Result<Communicator, CommError> {
+        const OPERATION: &str = "the start of NCCL";
+        let library = self.library;
+        let mut id = UniqueId([0; 32]);
+        if group.rank() == 0 {
+            // SAFETY: an identifier has room for what is written.
+            check(library, OPERATION, unsafe { (library.get_unique_id)(&raw mut id) })?;
+        }
+        // Bits travel as they are: nothing is added.
+        let mut bits = id.0.map(f32::from_bits);
+        group.broadcast(0, &mut bits)?;
+        let id = UniqueId(bits.map(f32::to_bits));
+        let bind = self.context.bind_to_thread();
+        let stream =
+            bind.and_then(|()| self.context.new_stream()).map_err(|error| driver(OPERATION, error))?;
+        let done = self.context.new_event(None).map_err(|error| driver(OPERATION, error))?;
+        let (ranks, rank) = (group.size(), group.rank());
+        let [c_ranks, c_rank] = [ranks, rank].map(|number| c_int::try_from(number).unwrap_or(c_int::MAX));
+        let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), Config::non_blocking());
+        // SAFETY: the pointers are to values that live until the call returns, and the context of the GPU is this thread's.
+        let code =
+            unsafe { (library.comm_init_rank_config)(&raw mut comm, c_ranks, id, c_rank, &raw mut config) };
+        let communicator =
+            Communicator { library, comm, stream, done, ranks, rank, limit: self.limit, sent: 0 };
+        communicator.settle(OPERATION, code)?;
+        Ok(communicator)
+    }
+}
+
+/// The GPUs of a group of ranks. An `Err` of an operation ends it.
+pub(super) struct Communicator {
+    library: &'static Library,
+    comm: Comm,
+    stream: Arc<CudaStream>,
+    /// Recorded behind every collective.
+    done: CudaEvent,
+    ranks: u32,
+    rank: u32,
+    limit: Duration,
+    sent: u64,
+}
+
+// SAFETY: a communicator may be used by any thread, one at a time, which `&mut` sees to.
+unsafe impl Send for Communicator {}
+
+impl Communicator {
+    /// Bytes that this rank gave to others: as of the groups on the host.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// The sum of `values` over the ranks.
+    pub(super) fn all_reduce(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
+        let memory = Memory::of(values)?;
+        let (at, library, comm) = (memory.pointer, self.library, self.comm);
+        // SAFETY: the memory is this call's until it returns, and has that many values.
+        self.run("all-reduce", |stream| unsafe {
+            (library.all_reduce)(at, at, memory.values, F32, SUM, comm, stream)
+        })?;
+        self.count(2 * memory.bytes());
+        Ok(memory.tensor())
+    }
+
+    /// This rank's part of the sum of `values` over the ranks, which divide them evenly.
+    pub(super) fn reduce_scatter(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
+        let memory = Memory::of(values)?;
+        let part = memory.values / self.ranks as usize;
+        let begin = part * self.rank as usize;
+        let (at, library, comm) = (memory.pointer, self.library, self.comm);
+        // SAFETY: as above; NCCL sums in place where the part lies in the whole.
+        self.run("reduce-scatter", |stream| unsafe {
+            (library.reduce_scatter)(at, at.byte_add(4 * begin), part, F32, SUM, comm, stream)
+        })?;
+        self.count(memory.bytes());
+        Ok(memory.tensor().slice([begin..begin + part]))
+    }
+
+    /// The parts of all ranks, in their order, of which this one gives `part`; all have its length.
+    pub(super) fn all_gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, CommError> {
+        let part = Memory::of(part)?;
+        let whole = Memory::of(Tensor::empty([part.values * self.ranks as usize], &part.tensor_device()))?;
+        let (library, comm) = (self.library, self.comm);
+        // SAFETY: as above.
+        self.run("all-gather", |stream| unsafe {
+            (library.all_gather)(part.pointer, whole.pointer, part.values, F32, comm, stream)
+        })?;
+        self.count(whole.bytes());
+        Ok(whole.tensor())
+    }
+
+    /// Sends values to one rank and receives as many as `recv` says from one, both at once.
+    pub(super) fn exchange(
+        &mut self,
+        send: Option<(u32, Tensor<1>)>,
+        recv: Option<(u32, Tensor<1>)>,
+    ) -> Result<Option<Tensor<1>>, CommError> {
+        const OPERATION: &str = "exchange";
+        let peer = |rank: u32| c_int::try_from(rank).unwrap_or(c_int::MAX);
+        let send =
+            send.map(|(to, values)| Memory::of(values).map(|memory| (peer(to), memory))).transpose()?;
+        let recv =
+            recv.map(|(from, room)| Memory::of(room).map(|memory| (peer(from), memory))).transpose()?;
+        let (library, comm) = (self.library, self.comm);
+        self.run(OPERATION, |stream| {
+            // SAFETY: as above; between start and end of a group nothing is done yet.
+            unsafe {
+                let mut codes = vec![(library.group_start)()];
+                if let Some((to, memory)) = &send {
+                    codes.push((library.send)(memory.pointer, memory.values, F32, *to, comm, stream));
+                }
+                if let Some((from, memory)) = &recv {
+                    codes.push((library.recv)(memory.pointer, memory.values, F32, *from, comm, stream));
+                }
+                codes.push((library.group_end)());
+                let failed = |code: &c_int| !matches!(*code, SUCCESS | IN_PROGRESS);
+                let last = codes.last().copied().unwrap_or(SUCCESS);
+                codes.into_iter().find(failed).unwrap_or(last)
+            }
+        })?;
+        self.sent += send.as_ref().map_or(0, |(_, memory)| memory.bytes());
+        Ok(recv.map(|(_, memory)| memory.tensor()))
+    }
+
+    /// Counts what one of `n` ranks sends for a collective over `bytes`: all but its own part.
+    fn count(&mut self, bytes: u64) {
+        let ranks = u64::from(self.ranks);
+        self.sent += bytes * (ranks - 1) / ranks;
+    }
+
+    /// Starts a collective with `start` and returns when it is done.
+    fn run(&mut self, operation: &'static str, start: impl FnOnce(Stream) -> c_int) -> Result<(), CommError> {
+        let of_driver = |error| driver(operation, error);
+        self.stream.context().bind_to_thread().map_err(of_driver)?;
+        let code = start(self.stream.cu_stream().cast());
+        self.settle(operation, code)?;
+        self.done.record(&self.stream).map_err(of_driver)?;
+        self.wait(operation, || self.done.try_is_complete().map_err(of_driver))
+    }
+
+    /// Returns when a call that gave `code` is accepted.
+    fn settle(&self, operation: &'static str, code: c_int) -> Result<(), CommError> {
+        match code {
+            SUCCESS => Ok(()),
+            IN_PROGRESS => self.wait(operation, || Ok(self.state(operation)? == SUCCESS)),
+            code => Err(self.abort(failure(self.library, operation, code))),
+        }
+    }
+
+    /// Asks `is_done` again and again; gives up when a rank failed or time is over.
+    fn wait(
+        &self,
+        operation: &'static str,
+        is_done: impl Fn() -> Result<bool, CommError>,
+    ) -> Result<(), CommError> {
+        let began = Instant::now();
+        loop {
+            let waited = began.elapsed();
+            match is_done() {
+                Ok(true) => return Ok(()),
+                Ok(false) if waited >= self.limit => {
+                    let detail = format!("not done after {:.0} s", waited.as_secs_f64());
+                    return Err(self.abort(CommError::Nccl { operation, detail, is_of_peer: true }));
+                }
+                Ok(false) => {}
+                Err(error) => return Err(self.abort(error)),
+            }
+            if waited < SPIN {
+                std::thread::yield_now();
+                continue;
+            }
+            if let Err(error) = self.state(operation) {
+                return Err(self.abort(error));
+            }
+            std::thread::sleep(SLEEP);
+        }
+    }
+
+    /// `SUCCESS` or `IN_PROGRESS`; an `Err` where a call that had returned failed.
+    fn state(&self, operation: &'static str) -> Result<c_int, CommError> {
+        let mut state = SUCCESS;
+        // SAFETY: the communicator lives as long as `self`.
+        let asked = unsafe { (self.library.comm_get_async_error)(self.comm, &raw mut state) };
+        let code = if asked == SUCCESS { state } else { asked };
+        match code {
+            SUCCESS | IN_PROGRESS => Ok(code),
+            code => Err(failure(self.library, operation, code)),
+        }
+    }
+
+    /// Ends what the communicator does; the other ranks see it.
+    fn abort(&self, error: CommError) -> CommError {
+        if !self.comm.is_null() {
+            // SAFETY: after this only `drop` follows, which frees nothing: the process ends with the attempt.
+            unsafe { (self.library.comm_abort)(self.comm) };
+        }
+        error
+    }
+}
+
+/// Values of a tensor of CUDA that nobody else has, one after another.
+struct Memory {
+    tensor: FloatTensor<Cube>,
+    pointer: *mut c_void,
+    values: usize,
+}
+
+impl Memory {
+    /// That of `values`, which are all written when this returns.
+    fn of(values: Tensor<1>) -> Result<Self, CommError> {
+        type Server = <CudaRuntime as Runtime>::Server;
+        let unreadable = |error: &dyn std::fmt::Display| {
+            CommError::Link(format!("the values for NCCL could not be found on the device: {error}"))
+        };
+        let tensor =
+            values.try_into_primitive::<Cube>().map_err(|error| unreadable(&format!("{error:?}")))?;
+        let tensor = burn_cubecl::kernel::into_contiguous(tensor);
+        let tensor = if tensor.can_mut() { tensor } else { tensor.copy() };
+        assert_eq!(tensor.dtype, DType::F32, "values that travel are f32");
+        let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
+        let pointer = resource.map_err(|error| unreadable(&error))?.resource().ptr as *mut c_void;
+        // The stream of this thread, which now waits for that of the values, is empty when they are there.
+        cubecl::future::block_on(tensor.client.sync()).map_err(|error| unreadable(&error))?;
+        let values = tensor.meta.num_elements();
+        Ok(Self { tensor, pointer, values })
+    }
+
+    fn bytes(&self) -> u64 {
+        4 * self.values as u64
+    }
+
+    fn tensor_device(&self) -> burn::tensor::Device {
+        Tensor::<1>::from_primitive::<Cube>(self.tensor.clone()).device()
+    }
+
+    fn tensor(self) -> Tensor<1> {
+        Tensor::from_primitive::<Cube>(self.tensor)
+    }
+}
+
+fn check(library: &Library, operation: &'static str, code: c_int) -> Result<(), CommError> {
+    if code == SUCCESS { Ok(()) } else { Err(failure(library, operation, code)) }
+}
+
+fn failure(library: &Library, operation: &'static str, code: c_int) -> CommError {
+    // SAFETY: NCCL has a constant text for every number.
+    let text = unsafe { (library.get_error_string)(code) };
+    let detail = if text.is_null() {
+        format!("error {code}")
+    } else {
+        // SAFETY: the text ends with a zero and is never freed.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    };
+    CommError::Nccl { operation, detail, is_of_peer: code == REMOTE_ERROR }
+}
+
+fn driver(operation: &'static str, error: DriverError) -> CommError {
+    CommError::Nccl { operation, detail: format!("the CUDA driver: {error}"), is_of_peer: false }
+}
