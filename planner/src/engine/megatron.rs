@@ -68,7 +68,10 @@ fn family(model: &Decoder) -> Option<Cannot> {
         return cannot("biases everywhere but at queries, keys and values", "set model.qkv_bias = true");
     }
     if model.activation == Activation::GeluTanh && (!model.bias || model.experts.is_some()) {
-        return cannot("model.activation = \"gelu_tanh\" without biases", "set model.bias = true or another activation");
+        return cannot(
+            "model.activation = \"gelu_tanh\" without biases",
+            "set model.bias = true or another activation",
+        );
     }
     None
 }

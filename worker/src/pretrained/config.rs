@@ -156,7 +156,9 @@ impl Config {
     }
 
     fn activation(&mut self, key: &str, default: &str, known: &[(&str, Activation)]) -> Option<Activation> {
-        let name = self.value(key).map_or(default.to_owned(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+        let name = self
+            .value(key)
+            .map_or(default.to_owned(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
         let found = known.iter().find(|(known, _)| *known == name).map(|(_, activation)| *activation);
         if found.is_none() {
             let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
@@ -220,16 +222,22 @@ impl Config {
         self.dropout(&[("attention_dropout", 0.0)]);
         let (bias, qkv_bias) = self.biases(family);
         let base = self.rotary();
-        let activation = self.activation("hidden_act", "silu", &[("silu", Activation::Swiglu), ("swish", Activation::Swiglu)]);
+        let activation = self.activation(
+            "hidden_act",
+            "silu",
+            &[("silu", Activation::Swiglu), ("swish", Activation::Swiglu)],
+        );
         let epsilon = self.number("rms_norm_eps", 1e-6);
         let (hidden, heads) = (self.count("hidden_size", None), self.count("num_attention_heads", None));
-        let (kv_heads, layers) = (self.count("num_key_value_heads", heads), self.count("num_hidden_layers", None));
+        let (kv_heads, layers) =
+            (self.count("num_key_value_heads", heads), self.count("num_hidden_layers", None));
         let (ffn, vocab) = (self.count("intermediate_size", None), self.count("vocab_size", None));
         let context = self.count("max_position_embeddings", None);
         let (hidden, heads) = (hidden?, heads?);
         let width = if self.value("head_dim").is_some() { Some(self.count("head_dim", None)?) } else { None };
         if width.is_none() && !hidden.is_multiple_of(heads) {
-            self.reasons.push(format!("`num_attention_heads` = {heads} does not divide `hidden_size` = {hidden}"));
+            self.reasons
+                .push(format!("`num_attention_heads` = {heads} does not divide `hidden_size` = {hidden}"));
         }
         Some(Decoder {
             layers: layers?,
@@ -274,7 +282,9 @@ impl Config {
         let rope = self.value("rope_parameters").or_else(|| self.value("rope_scaling")).cloned();
         let kind = rope.as_ref().and_then(|rope| rope.get("rope_type").or_else(|| rope.get("type")));
         if let Some(kind) = kind.and_then(Value::as_str).filter(|kind| *kind != "default") {
-            self.reasons.push(format!("rotary positions are scaled (`rope_type` = {kind}), and dtrain does not scale them"));
+            self.reasons.push(format!(
+                "rotary positions are scaled (`rope_type` = {kind}), and dtrain does not scale them"
+            ));
         }
         let inner = rope.as_ref().and_then(|rope| rope.get("rope_theta")).and_then(Value::as_f64);
         let base = inner.unwrap_or_else(|| self.number("rope_theta", 10_000.0));
@@ -289,7 +299,9 @@ impl Config {
     fn window(&mut self) {
         let is_used = self.flag("use_sliding_window", true);
         if let Some(window) = self.value("sliding_window").filter(|_| is_used).cloned() {
-            self.reasons.push(format!("`sliding_window` is {window}: dtrain does not train sliding-window attention"));
+            self.reasons.push(format!(
+                "`sliding_window` is {window}: dtrain does not train sliding-window attention"
+            ));
         }
         let kinds = self.value("layer_types").and_then(Value::as_array);
         let other = kinds.and_then(|kinds| kinds.iter().find(|kind| kind.as_str() != Some("full_attention")));
@@ -300,7 +312,9 @@ impl Config {
 
     fn quantization(&mut self) {
         if self.value("quantization_config").is_some() {
-            self.reasons.push("its weights are quantized (`quantization_config`); take the ones in bf16, f16 or f32".into());
+            self.reasons.push(
+                "its weights are quantized (`quantization_config`); take the ones in bf16, f16 or f32".into(),
+            );
         }
     }
 }
@@ -346,7 +360,10 @@ pub(super) fn written(family: Family, model: &Decoder) -> Value {
     let map = config.as_object_mut().expect("an object");
     map.extend(more.as_object().expect("an object").clone());
     if family == Family::Llama {
-        map.extend([("attention_bias".to_owned(), model.bias.into()), ("mlp_bias".to_owned(), model.bias.into())]);
+        map.extend([
+            ("attention_bias".to_owned(), model.bias.into()),
+            ("mlp_bias".to_owned(), model.bias.into()),
+        ]);
     }
     config
 }

@@ -34,7 +34,12 @@ struct Out {
 /// Writes the weights of a checkpoint of `model` into the folder `out`, which is made; gives the names of the files.
 ///
 /// `Err` when transformers have no such model, the checkpoint is damaged, or a file cannot be written.
-pub fn export(reader: &Reader, model: &Model, format: Format, out: &Path) -> Result<Vec<PathBuf>, PretrainedError> {
+pub fn export(
+    reader: &Reader,
+    model: &Model,
+    format: Format,
+    out: &Path,
+) -> Result<Vec<PathBuf>, PretrainedError> {
     let (tensors, config) = match (format, model) {
         (Format::HuggingFace, Model::Decoder(decoder)) => {
             let family = Family::of(decoder)?;

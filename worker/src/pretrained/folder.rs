@@ -114,7 +114,8 @@ impl Folder {
     /// `Err` when a file cannot be read.
     pub fn digest(&self) -> Result<String, PretrainedError> {
         let mut hasher = blake3::Hasher::new();
-        let files = std::iter::once(self.path.join(CONFIG)).chain(self.files.iter().map(|(path, _)| path.clone()));
+        let files =
+            std::iter::once(self.path.join(CONFIG)).chain(self.files.iter().map(|(path, _)| path.clone()));
         for path in files {
             let opened = File::open(&path).map_err(io_error("opening", &path))?;
             hasher.update_reader(opened).map_err(io_error("reading", &path))?;
@@ -204,7 +205,10 @@ impl Folder {
     /// The tensor called `name`, with the prefix of the family or without.
     fn find(&self, name: &str) -> Option<(&str, &Stored)> {
         let long = format!("{}{name}", prefix(self.pretrained.family));
-        self.tensors.get_key_value(&long).or_else(|| self.tensors.get_key_value(name)).map(|(k, v)| (k.as_str(), v))
+        self.tensors
+            .get_key_value(&long)
+            .or_else(|| self.tensors.get_key_value(name))
+            .map(|(k, v)| (k.as_str(), v))
     }
 }
 
@@ -228,7 +232,9 @@ fn files_of(folder: &Path) -> Result<Vec<String>, PretrainedError> {
         if folder.join(WEIGHTS).is_file() {
             return Ok(vec![WEIGHTS.to_owned()]);
         }
-        let detail = format!("expected {WEIGHTS} or {INDEX} beside {CONFIG}; transformers write them with save_pretrained");
+        let detail = format!(
+            "expected {WEIGHTS} or {INDEX} beside {CONFIG}; transformers write them with save_pretrained"
+        );
         return Err(PretrainedError::Content { path: folder.to_owned(), detail });
     }
     let content = |detail| PretrainedError::Content { path: path.clone(), detail };
@@ -268,9 +274,12 @@ fn read_header(
             last <= bytes && (width(&entry.dtype).is_none() || wanted == usize::try_from(long).ok())
         });
         if !fits {
-            return Err(content(format!("{name} has bytes {begin}..{end}, which do not fit its shape or the file")));
+            return Err(content(format!(
+                "{name} has bytes {begin}..{end}, which do not fit its shape or the file"
+            )));
         }
-        let stored = Stored { file: index, dtype: entry.dtype, shape: entry.shape, begin: 8 + length + begin };
+        let stored =
+            Stored { file: index, dtype: entry.dtype, shape: entry.shape, begin: 8 + length + begin };
         tensors.insert(name, stored);
     }
     Ok(())

@@ -109,7 +109,11 @@ impl Form {
             Self::Transposed => transposed(&theirs, [shape[1], shape[0]]),
             Self::Third(which) => {
                 let width = *shape.last().expect("a parameter has a dimension");
-                theirs.chunks_exact(3 * width).flat_map(|row| &row[which * width..][..width]).copied().collect()
+                theirs
+                    .chunks_exact(3 * width)
+                    .flat_map(|row| &row[which * width..][..width])
+                    .copied()
+                    .collect()
             }
         }
     }

@@ -76,7 +76,12 @@ fn checkpoint(model: &Decoder, at: &std::path::Path) -> Reader {
     let mut next = 0.0;
     let specs: Vec<_> = super::folder::parameters(model).into_iter().flatten().collect();
     let values = |length: usize, next: &mut f32| {
-        (0..length).map(|_| { *next += 1.0; *next }).collect::<Vec<f32>>()
+        (0..length)
+            .map(|_| {
+                *next += 1.0;
+                *next
+            })
+            .collect::<Vec<f32>>()
     };
     let held: Vec<_> = specs
         .iter()
@@ -137,8 +142,7 @@ fn tensors_lie_as_transformers_have_them() {
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("valid");
     let packed = file.tensor("transformer.h.1.attn.c_attn.weight").expect("it is there");
     assert_eq!(packed.shape(), [8, 24]);
-    let packed: Vec<f32> =
-        packed.data().as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
+    let packed: Vec<f32> = packed.data().as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
     let key = values(&reader, "blocks.1.attention.k.weight", &[8, 8]);
     assert_eq!(packed[24 + 8..24 + 16], key[8..16], "the second row of the keys");
 }
@@ -165,8 +169,14 @@ fn tensors_of_another_shape_are_refused_by_name() {
     let opened = Folder::open(&folder).expect("it was written");
     let error = opened.check(&Decoder { ffn: 13, layers: 1, ..llama() }).expect_err("it is another model");
     let reasons = error.reasons();
-    assert!(reasons.contains(&"model.layers.0.mlp.up_proj.weight has shape [12, 8], expected [13, 8]".to_owned()), "{reasons:?}");
-    assert!(reasons.contains(&"model.layers.1.mlp.up_proj.weight is not of this model".to_owned()), "{reasons:?}");
+    assert!(
+        reasons.contains(&"model.layers.0.mlp.up_proj.weight has shape [12, 8], expected [13, 8]".to_owned()),
+        "{reasons:?}"
+    );
+    assert!(
+        reasons.contains(&"model.layers.1.mlp.up_proj.weight is not of this model".to_owned()),
+        "{reasons:?}"
+    );
 }
 
 fn refused(family: Family, model: &Decoder, change: &[(&str, Value)]) -> Vec<String> {
@@ -212,7 +222,8 @@ fn configurations_of_published_models_are_read() {
         "sliding_window": 32768, "use_sliding_window": false, "tie_word_embeddings": true,
         "torch_dtype": "bfloat16", "vocab_size": 151_936, "attention_dropout": 0.0,
     });
-    let found = parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("Qwen2.5-0.5B");
+    let found =
+        parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("Qwen2.5-0.5B");
     assert_eq!((found.family, found.model.parameters()), (Family::Qwen2, 494_032_768));
     let text = json!({ "model_type": "gpt2", "attn_pdrop": 0.1, "n_ctx": 1024, "vocab_size": 50_257 });
     let found = parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("GPT-2");

@@ -96,7 +96,10 @@ fn gpt2(model: &Decoder) -> Object {
         .with("n_inner", model.ffn)
         .with("n_positions", model.context)
         .with("vocab_size", model.vocab)
-        .with("activation_function", if model.activation == Activation::GeluTanh { "gelu_new" } else { "gelu" })
+        .with(
+            "activation_function",
+            if model.activation == Activation::GeluTanh { "gelu_new" } else { "gelu" },
+        )
         .with("layer_norm_epsilon", model.norm_epsilon())
         .with("resid_pdrop", 0.0)
         .with("embd_pdrop", 0.0)
