@@ -187,8 +187,14 @@ impl Folder {
         Ok(saved)
     }
 
+    /// Names of its tensors.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.tensors.keys().map(String::as_str).collect()
+    }
+
     /// The values of a parameter that was checked.
-    fn values(&self, spec: &Spec) -> Result<Vec<f32>, PretrainedError> {
+    pub(super) fn values(&self, spec: &Spec) -> Result<Vec<f32>, PretrainedError> {
         let theirs = self.place(&spec.name);
         let (_, stored) = self.find(&theirs.name).expect("it was checked");
         let (path, file) = &self.files[stored.file];

@@ -233,3 +233,54 @@ fn configurations_of_published_models_are_read() {
     assert_eq!(parts.len(), 14);
     assert!(parts[13].iter().all(|spec| spec.name != "embedding.weight"), "it is tied: {:?}", Part::Head);
 }
+
+/// Models of `tests/data/interop.py`.
+const FIXTURES: [&str; 4] = ["llama", "mistral", "qwen2", "gpt2"];
+
+fn fixture(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/interop").join(name)
+}
+
+#[test]
+fn scores_are_those_of_transformers() {
+    for name in FIXTURES {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(&fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let model = folder.pretrained().model.clone();
+        let reader = committed(root.path(), folder.write(&model, root.path()).expect("written"));
+        let (blocks, model) = (0..model.layers, Model::Decoder(model));
+        let device = burn::tensor::Device::flex();
+        let (precision, recompute) = (dtrain_recipes::Precision::F32, dtrain_recipes::Recompute::None);
+        let mut stage =
+            crate::stage::Stage::build(&model, blocks, 7, precision, recompute, &device).expect("built");
+        crate::session::weights(&reader, &mut stage).expect("loaded");
+        let text = fs::read(fixture(name).join("logits.json")).expect("it is there");
+        let wanted: Value = serde_json::from_slice(&text).expect("json");
+        let tokens: Vec<u32> = serde_json::from_value(wanted["tokens"].clone()).expect("tokens");
+        let wanted: Vec<Vec<f32>> = serde_json::from_value(wanted["logits"].clone()).expect("logits");
+        for (index, wanted) in wanted.iter().enumerate() {
+            let found = stage.logits_last(&tokens[..=index]);
+            let apart = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(apart < 1e-4, "{name}, token {index}: the scores differ by {apart:.1e}");
+        }
+    }
+}
+
+#[test]
+fn models_of_transformers_go_out_with_the_same_tensors() {
+    for name in FIXTURES {
+        let root = tempfile::tempdir().expect("a folder");
+        let [saved, again] = ["saved", "again"].map(|name| root.path().join(name));
+        let folder = Folder::open(&fixture(name)).expect("it is there");
+        let model = folder.pretrained().model.clone();
+        let reader = committed(&saved, folder.write(&model, &saved).expect("written"));
+        export(&reader, &Model::Decoder(model.clone()), Format::HuggingFace, &again).expect("exported");
+        let back = Folder::open(&again).expect("it was written");
+        assert_eq!(folder.names(), back.names(), "{name}");
+        assert_eq!(back.pretrained().model, model, "{name}");
+        for spec in super::folder::parameters(&model).into_iter().flatten() {
+            let [wanted, found] = [&folder, &back].map(|one| one.values(&spec).expect("it is there"));
+            assert_eq!(wanted, found, "{name}: {}", spec.name);
+        }
+    }
+}

@@ -49,6 +49,11 @@ fn text(folder: &Folder, tokens: Option<usize>, name: &str, data: Option<&str>) 
             "train = {:?}\nvalid = \"5%\"\nformat = \"text\"\ntokenizer = {{ bpe = {tokens} }}   # the one of the folder, with --from\n",
             data.unwrap_or("data/*.txt")
         ),
+        // As dtrain exports a model that it trained on bytes.
+        (None, data) if model.vocab == 256 => format!(
+            "train = {:?}\nvalid = \"5%\"\nformat = \"text\"\ntokenizer = \"bytes\"\n",
+            data.unwrap_or("data/*.txt")
+        ),
         (None, data) => format!(
             "train = {:?}         # shards of token numbers: the folder has no tokenizer.json\nvalid = \"5%\"\nformat = \"tokens\"\n",
             data.unwrap_or("tokens/*.bin")
