@@ -11,7 +11,7 @@ use crate::trials::ledger;
 use crate::{job, networks, rates, trials};
 use dtrain_planner::Plan;
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
-use dtrain_protocol::{Inputs, StepId, TrialId};
+use dtrain_protocol::{Inputs, ResumePoint, StepId, TrialId};
 use dtrain_recipes::{CheckContext, Document, Recipe, check};
 use dtrain_runner::checkpoints::{self, Adoption};
 use dtrain_runner::ledger::{Checkpoint, History, Parent, Status, Trial};
@@ -147,6 +147,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
         recipe: crate::audit::recipe(&loaded),
         parent: Some(parent),
         detach: args.detach,
+        weights: None,
         sample: 0,
     };
     run::begin(context, &mut history, begin)
@@ -229,6 +230,11 @@ pub(crate) fn adopt(
                 .cause(reason)
                 .hint("`dtrain checkpoint verify` reads all of it")
         })?;
+    record(history, trial, point)
+}
+
+/// Records the checkpoint that a trial begins with.
+pub(crate) fn record(history: &mut History, trial: &TrialId, point: ResumePoint) -> Result<(), Failure> {
     let fact =
         Fact::CheckpointDurable { attempt: checkpoints::ADOPTED, step: point.step, folder: point.folder };
     let news = News { facts: vec![fact], ..News::default() };
@@ -246,7 +252,7 @@ fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) 
 }
 
 /// Which values of two parts of recipes differ.
-fn differences<T: serde::Serialize>(path: &str, then: &T, now: &T) -> Vec<String> {
+pub(crate) fn differences<T: serde::Serialize>(path: &str, then: &T, now: &T) -> Vec<String> {
     let flat = |part: &T| -> BTreeMap<String, String> {
         let json = serde_json::to_value(part).unwrap_or_default();
         let params = dtrain_runner::ledger::flatten(path, &json, dtrain_runner::ledger::Source::Recipe);

@@ -36,6 +36,7 @@ mod networks;
 mod output;
 mod packages;
 mod precheck;
+mod pretrained;
 mod rates;
 mod render;
 mod sampler;

@@ -321,6 +321,8 @@ mod tests {
             experts,
             head_width: None,
             rotary_base: None,
+            norm_epsilon: None,
+            qkv_bias: None,
             latent: None,
             window: None,
             mtp_layers: 0,

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 /// Base of rotary positions where a recipe names none (Su et al. 2021).
 pub const ROTARY_BASE: u64 = 10_000;
 
+/// What norms add to a variance or a mean square where a recipe says nothing.
+pub const NORM_EPSILON: f64 = 1e-5;
+
 /// A causal transformer. All counts are at least 1; `kv_heads` divides `heads`, and `heads` divides `hidden` where
 /// `head_width` is open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,11 +31,12 @@ pub struct Decoder {
     pub positions: Positions,
     /// Normalisation.
     pub norm: Norm,
-    /// Feed-forward non-linearity: `Gelu` or `Swiglu`.
+    /// Feed-forward non-linearity: `Gelu`, `GeluTanh` or `Swiglu`.
     pub activation: Activation,
     /// Whether the head shares the embedding's weights.
     pub tied: bool,
-    /// Whether linear layers have a bias; those of experts never have.
+    /// Whether linear layers have a bias; those of experts never have. For queries, keys and values read
+    /// [`Decoder::qkv_bias`].
     pub bias: bool,
     /// Feed-forward layers of which each token passes a few; `None`: one, which every token passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,6 +47,13 @@ pub struct Decoder {
     /// Base of rotary positions where it is not [`ROTARY_BASE`]; read [`Decoder::rotary_base`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotary_base: Option<u64>,
+    /// What norms add where it is not [`NORM_EPSILON`]; read [`Decoder::norm_epsilon`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub norm_epsilon: Option<f64>,
+    /// Whether the projections of queries, keys and values have a bias, where it is not as `bias` says; read
+    /// [`Decoder::qkv_bias`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qkv_bias: Option<bool>,
     /// Multi-head latent attention; `None`: multi-head or grouped-query attention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<Latent>,
@@ -157,6 +168,16 @@ impl Decoder {
         self.rotary_base.unwrap_or(ROTARY_BASE)
     }
 
+    /// What norms add to a variance or a mean square before they take its root.
+    pub fn norm_epsilon(&self) -> f64 {
+        self.norm_epsilon.unwrap_or(NORM_EPSILON)
+    }
+
+    /// Whether the projections of queries, keys and values have a bias.
+    pub fn qkv_bias(&self) -> bool {
+        self.qkv_bias.unwrap_or(self.bias)
+    }
+
     /// Leading layers that have no experts, where others have.
     pub fn dense_layers(&self) -> u32 {
         self.experts.and_then(|experts| experts.dense).map_or(0, |dense| dense.layers)
@@ -222,7 +243,9 @@ impl Decoder {
         let (h, queries, width) = (u64::from(self.hidden), self.query_width(), u64::from(self.head_width()));
         let Some(latent) = self.latent else {
             let packed = queries + 2 * self.key_width();
-            return h * packed + queries * h + if self.bias { packed + h } else { 0 };
+            let of_packed = if self.qkv_bias() { packed } else { 0 };
+            let of_output = if self.bias { h } else { 0 };
+            return h * packed + queries * h + of_packed + of_output;
         };
         let [query, key_value, rotary, value] =
             [latent.query, latent.key_value, latent.rotary, latent.value].map(u64::from);

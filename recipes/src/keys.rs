@@ -158,10 +158,14 @@ pub const KEYS: &[Key] = keys![
         "Base of the angles of rotary positions (rope_theta)";
     "model.norm", OneOf(&["layer", "rms"]), Default("gpt2: \"layer\"; llama: \"rms\""), DECODER,
         "Normalisation before each sub-layer";
-    "model.activation", OneOf(&["gelu", "swiglu"]), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
-        "Feed-forward non-linearity";
+    "model.norm_epsilon", Shape::Above(0.0, 1.0), Default("1e-5"), DECODER,
+        "What norms add to the variance or mean square (rms_norm_eps, layer_norm_epsilon)";
+    "model.activation", OneOf(&["gelu", "gelu_tanh", "swiglu"]), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
+        "Feed-forward non-linearity; gelu_tanh is the form of GPT-2's own weights (gelu_new)";
     "model.tied", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether the head shares the embedding";
     "model.bias", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether linear layers have a bias";
+    "model.qkv_bias", Shape::Flag, Default("that of bias"), DECODER,
+        "Whether the projections of queries, keys and values have a bias; Qwen2 has these alone";
     "model.inputs", Whole(1, 1_048_576), Required, MLP,
         "Input columns; set here so that planning does not read data";
     "model.hidden", Shape::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";

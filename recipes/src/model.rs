@@ -35,9 +35,9 @@ pub enum Positions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Norm {
-    /// LayerNorm with scale and bias, epsilon 1e-5.
+    /// LayerNorm with scale and bias.
     Layer,
-    /// RMSNorm with scale, epsilon 1e-5.
+    /// RMSNorm with scale.
     Rms,
 }
 
@@ -47,6 +47,8 @@ pub enum Norm {
 pub enum Activation {
     /// The exact (erf) GELU.
     Gelu,
+    /// GELU by its tanh form, as in GPT-2 (`gelu_new`); for decoders only.
+    GeluTanh,
     /// `silu(gate) · up`: three matrices in place of two.
     Swiglu,
     /// `max(0, x)`; for mlp and cnn only.

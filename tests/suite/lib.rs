@@ -71,14 +71,15 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Python with `module`, where `tests/run foreign` puts it; `Err` says what is missing.
+/// Python with `module`, where `tests/run foreign` and `tests/run interop` put it; `Err` says what is missing.
 pub fn python_with(module: &str) -> Result<PathBuf, String> {
     let python = root().join("target/foreign/bin/python");
+    let command = if module == "transformers" { "tests/run interop" } else { "tests/run foreign" };
     let finds = format!("import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)");
     match Command::new(&python).args(["-c", &finds]).status() {
         Ok(status) if status.success() => Ok(python),
-        Ok(_) => Err(format!("{} has no {module}; `tests/run foreign` installs it", python.display())),
-        Err(_) => Err(format!("there is no {}; `tests/run foreign` makes it", python.display())),
+        Ok(_) => Err(format!("{} has no {module}; `{command}` installs it", python.display())),
+        Err(_) => Err(format!("there is no {}; `{command}` makes it", python.display())),
     }
 }
 

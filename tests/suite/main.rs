@@ -23,6 +23,7 @@ mod first_hour;
 mod foreign;
 mod gpu;
 mod inputs;
+mod interop;
 mod kill;
 mod lab;
 mod layouts;

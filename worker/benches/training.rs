@@ -206,6 +206,8 @@ fn gpt(hidden: u32) -> Decoder {
         experts: None,
         head_width: None,
         rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
         latent: None,
         window: None,
         mtp_layers: 0,

@@ -15,6 +15,7 @@ pub mod network;
 mod ops;
 pub mod optimizer;
 pub mod parallel;
+pub mod pretrained;
 pub mod probe;
 pub mod sample;
 pub mod session;

@@ -12,7 +12,7 @@ mod trial;
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use doctor::{DeviceChoice, DoctorArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
-pub(crate) use model::{ModelCommand, SampleArgs};
+pub(crate) use model::{ModelCommand, ModelExportArgs, ModelFormat, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
     EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,

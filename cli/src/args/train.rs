@@ -39,6 +39,10 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) template: Option<crate::commands::init::Template>,
 
+    /// Describe the model in this folder of Hugging Face transformers
+    #[arg(long, value_name = "FOLDER", conflicts_with = "template")]
+    pub(crate) from: Option<PathBuf>,
+
     /// Name of the recipe [default: the file's name; for recipe.toml that of its folder]
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -219,8 +223,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
 
-    /// Begin with the weights of this trial: its newest checkpoint, or that of a step
-    #[arg(long, value_name = "TRIAL[@STEP]", add = completion::trial())]
+    /// Begin with the weights of a trial (its newest checkpoint, or that of a step) or of a folder of Hugging Face transformers
+    #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completion::trial())]
     pub(crate) from: Option<String>,
 
     /// Length of the text sample after training, in tokens [default: 120]

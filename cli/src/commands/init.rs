@@ -1,5 +1,7 @@
 //! `dtrain init`: writes a commented recipe, after a few questions on a terminal.
 
+mod pretrained;
+
 use crate::args::{InitArgs, LayerArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -43,24 +45,33 @@ const FEW_ROWS: u64 = 100;
 /// Writes a recipe.
 pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
     let path = if args.path.is_dir() { args.path.join("recipe.toml") } else { args.path.clone() };
+    if let Some(from) = &args.from {
+        return pretrained::run(context, &path, from, &args);
+    }
     let wanted = match args.template {
         None if std::io::stdin().is_terminal() && !context.out.json => ask(&path, &args)?,
         template => answers(&path, template.unwrap_or(Template::Decoder), args.name, args.data),
     };
-    if !is_name(&wanted.name) {
-        return Err(Failure::new(Exit::Usage, format!("{:?} is not a valid recipe name", wanted.name))
-            .hint("use letters, digits, - _ and . only"));
-    }
-    write_new(&path, &text(&wanted))?;
-    if context.out.json {
-        context.out.json("init", &Written { path: path.clone() })?;
-    }
-    context.out.say(&format!("wrote {}", path.display()));
+    write(context, &path, &wanted.name, &text(&wanted))?;
     if let Some(note) = note(context, &path) {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
     context.out.next(&format!("dtrain check {}", word(path.display())));
     Ok(Exit::Done)
+}
+
+/// Writes the text of a recipe, and says so.
+fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    if !is_name(name) {
+        return Err(Failure::new(Exit::Usage, format!("{name:?} is not a valid recipe name"))
+            .hint("use letters, digits, - _ and . only"));
+    }
+    write_new(path, text)?;
+    if context.out.json {
+        context.out.json("init", &Written { path: path.to_owned() })?;
+    }
+    context.out.say(&format!("wrote {}", path.display()));
+    Ok(())
 }
 
 /// What is to be known of the data of a recipe that was just written; nothing where all is well.

@@ -18,6 +18,7 @@ pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod model;
+mod model_export;
 pub(crate) mod note;
 pub(crate) mod outlook;
 pub(crate) mod package;
@@ -96,6 +97,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
+        Command::Model(ModelCommand::Export(args)) => model_export::run(context, &args),
         Command::Hosts { command } => hosts::run(context, command.as_ref()),
         Command::Doctor(args) => doctor::run(context, &args),
         Command::Completions { shell } => completions::run(context, shell),

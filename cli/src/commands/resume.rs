@@ -4,7 +4,7 @@ use crate::args::{ResumeArgs, TrialArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::{audit, child, job, packages, trials};
+use crate::{audit, child, job, packages, pretrained, trials};
 use dtrain_planner::Plan;
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{Launcher, Model};
@@ -98,6 +98,9 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
     let (id, label) = (&trial.row.id, trial.row.label.as_str());
     if let Some(parent) = trial.parent.as_ref().filter(|_| trial.checkpoints.is_empty()) {
         child::adopt(context, &mut history, id, parent)?;
+    }
+    if trial.checkpoints.is_empty() {
+        pretrained::take_in_again(context, &mut history, &trial, &plan.recipe)?;
     }
     let how = if trial.row.status == Status::Created && how == How::Resume { How::Start } else { how };
     let task = Task { trial: id, label, plan: &plan, how, detach, sample: 0 };

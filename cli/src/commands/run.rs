@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::drive::{How, Task, drive};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
+use crate::pretrained::Weights;
 use crate::render::plan::short;
 use crate::trials::ledger;
 use crate::{audit, child, hosts, job, rates, trials};
@@ -42,7 +43,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
         return resume::take_up(context, &trial, How::Resume, false);
     }
     let mut history = trials::open_history(context)?;
-    let origin = args.from.as_ref().map(|from| Origin::find(context, &history, from)).transpose()?;
+    let beginning = args.from.as_ref().map(|from| Beginning::find(context, &history, from)).transpose()?;
     let (plan, sources, folder, recipe) = match what {
         What::Plan(plan) => {
             refuse_layers(args)?;
@@ -51,16 +52,31 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
             (plan, BTreeMap::new(), folder, "saved plan".to_owned())
         }
         What::Recipe(mut loaded) => {
-            loaded.tokenizer = origin.as_ref().and_then(Origin::tokenizer);
+            loaded.tokenizer = match &beginning {
+                Some(Beginning::Trial(origin)) => origin.tokenizer(),
+                Some(Beginning::Folder(weights)) => {
+                    weights.check(&loaded.checked.recipe)?;
+                    weights.tokenizer()?
+                }
+                None => None,
+            };
             let plan = rates::plan(context, &mut history, &loaded)?;
             let sources = sources(&loaded);
             let recipe = audit::recipe(&loaded);
             (plan, sources, loaded.folder, recipe)
         }
     };
-    let parent = origin.map(|origin| origin.weights_for(&plan.recipe)).transpose()?;
+    let (parent, weights) = match beginning {
+        Some(Beginning::Trial(origin)) => (Some(origin.weights_for(&plan.recipe)?), None),
+        Some(Beginning::Folder(weights)) => {
+            weights.check(&plan.recipe)?;
+            (None, Some(weights))
+        }
+        None => (None, None),
+    };
     let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
-    let begin = Begin { plan: &plan, sources, folder: &folder, recipe, parent, detach: args.detach, sample };
+    let begin =
+        Begin { plan: &plan, sources, folder: &folder, recipe, parent, weights, detach: args.detach, sample };
     self::begin(context, &mut history, begin)
 }
 
@@ -75,6 +91,8 @@ pub(crate) struct Begin<'a> {
     pub(crate) recipe: String,
     /// The checkpoint it begins with.
     pub(crate) parent: Option<Parent>,
+    /// The folder of transformers whose weights it begins with.
+    pub(crate) weights: Option<Weights>,
     pub(crate) detach: bool,
     /// Tokens of the sample at the end.
     pub(crate) sample: u32,
@@ -82,11 +100,14 @@ pub(crate) struct Begin<'a> {
 
 /// Records a trial, and drives it to its end.
 pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) -> Outcome {
-    let Begin { plan, sources, folder, recipe, parent, detach, sample } = begin;
+    let Begin { plan, sources, folder, recipe, parent, weights, detach, sample } = begin;
     context.out.say(short(plan, context.out.paint).trim_end());
     mention_gpu(context, plan);
     refuse_full_disk(context, plan)?;
-    let new = NewTrial { parent, ..new_trial(plan, sources, folder, recipe) };
+    let mut new = NewTrial { parent, ..new_trial(plan, sources, folder, recipe) };
+    if let Some(weights) = &weights {
+        weights.note(&mut new.provenance)?;
+    }
     let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
     keep_plan(context, &created.id, plan)?;
     job::remember(context, &plan.recipe, &created.id)?;
@@ -94,6 +115,10 @@ pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) 
     if let Some(parent) = &new.parent {
         child::adopt(context, history, &created.id, parent)?;
         say_parent(context, parent);
+    }
+    if let Some(weights) = &weights {
+        weights.take_in(context, history, &created.id, &plan.recipe)?;
+        context.out.say(&format!("it begins with the weights in {}", weights.path().display()));
     }
     let task = Task { trial: &created.id, label: &created.label, plan, how: How::Start, detach, sample };
     drive(context, history, &task)
@@ -104,6 +129,24 @@ fn say_parent(context: &Context, parent: &Parent) {
     let how = if *weights_only { "begins with the weights of" } else { "continues" };
     context.out.say(&format!("it {how} {label} at step {step}"));
     changes.iter().for_each(|change| context.out.say(&format!("  {change}")));
+}
+
+/// Where the weights come from that a training begins with.
+enum Beginning {
+    /// A checkpoint of another trial.
+    Trial(Box<Origin>),
+    /// A folder of transformers.
+    Folder(Weights),
+}
+
+impl Beginning {
+    /// What the user typed: a folder, or a trial.
+    fn find(context: &Context, history: &History, typed: &str) -> Result<Self, Failure> {
+        match Weights::find(typed)? {
+            Some(weights) => Ok(Self::Folder(weights)),
+            None => Ok(Self::Trial(Box::new(Origin::find(context, history, typed)?))),
+        }
+    }
 }
 
 /// What is to be trained.

@@ -6,6 +6,7 @@ use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
+use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_runner::ledger::{Attempt, Parent, Source, Trial};
 use dtrain_runner::{Ended, Verdict};
@@ -74,6 +75,7 @@ fn head(trial: &Trial, style: Style) -> String {
         age(row.created_ms, style.now_ms),
     ) + &imported(trial)
         + &begins_with(trial)
+        + &begins_with_folder(trial)
 }
 
 /// Where a trial of another machine was trained.
@@ -88,6 +90,17 @@ pub(super) fn begins_with(trial: &Trial) -> String {
     let how = if *weights_only { "begins with the weights of" } else { "continues" };
     let changes: String = changes.iter().map(|change| format!("    {change}\n")).collect();
     format!("  {how} {label} at step {step}\n{changes}")
+}
+
+/// The folder of weights that it begins with.
+pub(super) fn begins_with_folder(trial: &Trial) -> String {
+    let environment = &trial.provenance.environment;
+    let [Some(folder), Some(digest)] =
+        [pretrained::FOLDER, pretrained::DIGEST].map(|key| environment.get(key))
+    else {
+        return String::new();
+    };
+    format!("  begins with the weights in {folder} (blake3 {})\n", digest.get(..12).unwrap_or(digest))
 }
 
 /// How a trial ended, in words.

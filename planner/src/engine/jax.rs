@@ -58,7 +58,7 @@ fn optimizer(training: &Training) -> Option<Cannot> {
 }
 
 fn family(model: &Decoder) -> Option<Cannot> {
-    if rules::is_llama(model) && !model.bias {
+    if rules::is_llama(model) && rules::has_no_biases(model) {
         return None;
     }
     cannot(

@@ -5,7 +5,7 @@ use crate::analytic::Style;
 use crate::engine::emit::{Emitted, Source, megatron};
 use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
 /// Megatron-LM on Megatron-Core.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,8 @@ impl Engine for Megatron {
         &[ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll]
     }
 
-    fn cannot_train(&self, _: &Training, _: Precision) -> Option<Cannot> {
-        None
+    fn cannot_train(&self, training: &Training, _: Precision) -> Option<Cannot> {
+        family(&training.model)
     }
 
     fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
@@ -59,6 +59,21 @@ fn optimizer(training: &Training, arrangement: &Arrangement) -> Option<Cannot> {
     }
     let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
     rules::optimizer(training, &known, "use adamw or sgd (lion with zero 0 or 1)")
+}
+
+/// `--add-qkv-bias` adds biases to those that `--disable-bias-linear` leaves out, and the fused kernel, which has a bias, is the
+/// one with the tanh form of GELU.
+fn family(model: &Decoder) -> Option<Cannot> {
+    if model.bias && !model.qkv_bias() {
+        return cannot("biases everywhere but at queries, keys and values", "set model.qkv_bias = true");
+    }
+    if model.activation == Activation::GeluTanh && (!model.bias || model.experts.is_some()) {
+        return cannot(
+            "model.activation = \"gelu_tanh\" without biases",
+            "set model.bias = true or another activation",
+        );
+    }
+    None
 }
 
 /// `forward_backward_func` of `core/pipeline_parallel/schedules.py`: 1F1B, interleaved or none.

@@ -244,26 +244,37 @@ pub(super) fn is_llama(model: &Decoder) -> bool {
     model.positions == Positions::Rotary && model.norm == Norm::Rms && model.activation == Activation::Swiglu
 }
 
+/// Whether no linear layer has a bias.
+pub(super) fn has_no_biases(model: &Decoder) -> bool {
+    !model.bias && !model.qkv_bias()
+}
+
+/// Whether queries, keys and values have biases, and nothing else has.
+pub(super) fn has_qkv_biases_alone(model: &Decoder) -> bool {
+    !model.bias && model.qkv_bias()
+}
+
 /// Whether the model is a GPT-2.
 pub(super) fn is_gpt2(model: &Decoder) -> bool {
     model.positions == Positions::Learned
         && model.norm == Norm::Layer
-        && model.activation == Activation::Gelu
+        && matches!(model.activation, Activation::Gelu | Activation::GeluTanh)
         && model.bias
+        && model.qkv_bias()
         && model.kv_heads == model.heads
 }
 
 /// Models that transformers have, in a precision that files for them say; only those with experts have a window.
 pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<Cannot> {
     let is_known = match model.experts {
-        None => is_llama(model) || is_gpt2(model),
-        Some(_) => is_llama(model) && !model.bias,
+        None => (is_llama(model) && (model.qkv_bias() || !model.bias)) || is_gpt2(model),
+        Some(_) => is_llama(model) && has_no_biases(model),
     };
     if is_known {
         return newer(model, precision, Newer { window: model.experts.is_some(), fp8: false });
     }
     cannot(
-        "a decoder that is neither GPT-2, Llama nor Mixtral",
+        "a decoder that is neither GPT-2, Llama, Qwen2 nor Mixtral",
         "transformers have no such architecture; take positions, norm, activation and bias of one of these",
     )
 }

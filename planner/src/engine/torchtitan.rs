@@ -73,7 +73,7 @@ fn scales(training: &Training, precision: Precision) -> Option<Cannot> {
 }
 
 fn family(model: &Decoder) -> Option<Cannot> {
-    if rules::is_llama(model) && !model.bias {
+    if rules::is_llama(model) && rules::has_no_biases(model) {
         return None;
     }
     cannot(

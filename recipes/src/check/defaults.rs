@@ -3,7 +3,7 @@
 use super::CheckContext;
 use super::parsed::Parsed;
 use super::values::Values;
-use crate::decoder::ROTARY_BASE;
+use crate::decoder::{NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
 use std::path::Path;
 
@@ -57,6 +57,10 @@ fn decoder(values: &mut Values) {
     values.or("model.activation", word("swiglu", "gelu"));
     values.or("model.tied", Parsed::Flag(!is_llama));
     values.or("model.bias", Parsed::Flag(!is_llama));
+    if let Some(bias) = values.flag("model.bias") {
+        values.or("model.qkv_bias", Parsed::Flag(bias));
+    }
+    values.or("model.norm_epsilon", Parsed::Real(NORM_EPSILON));
     if values.word("model.positions") == Some("rotary") {
         values.or("model.rotary_base", Parsed::Whole(ROTARY_BASE));
     }

@@ -3,8 +3,11 @@
 use super::{commit, contents};
 use crate::durable;
 use crate::home::TrialFolder;
+use dtrain_protocol::checkpoint::{FORMAT, merge};
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
-use dtrain_protocol::{AttemptId, FileEntry, Inputs, Manifest, ResumePoint, StepId, TensorKind, TrialId};
+use dtrain_protocol::{
+    AttemptId, FileEntry, Inputs, Layout, Manifest, ResumePoint, SavedFile, StepId, TensorKind, TrialId,
+};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -76,6 +79,41 @@ pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) ->
     Ok(point)
 }
 
+/// Makes what `write` puts into a folder the first checkpoint of `trial`, whose folder is `to`: the weights that it begins with at
+/// step 0. Where that was done before, nothing is written.
+///
+/// `Err` says in words what cannot be written, or which tensor is not there once.
+pub fn begin_with(
+    trial: &TrialId,
+    to: &TrialFolder,
+    write: impl FnOnce(&Path) -> Result<Vec<SavedFile>, String>,
+) -> Result<ResumePoint, String> {
+    let step = StepId(0);
+    let point = ResumePoint { folder: to.checkpoint(step, ADOPTED), step };
+    if super::verify(&point.folder).is_ok() {
+        return Ok(point);
+    }
+    commit::discard(to, step, ADOPTED).map_err(|error| format!("{}: {error}", to.path().display()))?;
+    let partial = to.partial_checkpoint(step, ADOPTED);
+    let (tensors, files) = merge(write(&partial)?).map_err(|uncovered| uncovered.to_string())?;
+    let manifest = Manifest {
+        format: FORMAT,
+        trial: trial.clone(),
+        attempt: ADOPTED,
+        step,
+        layout: Layout::SINGLE,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        cursor: 0,
+        seed: None,
+        tensors,
+        files,
+    };
+    let text = serde_json::to_string(&manifest).expect("a manifest has string keys only");
+    commit::prepare(&partial, &text)?;
+    commit::finish(to, step, ADOPTED)?;
+    Ok(point)
+}
+
 /// Leaves nothing but the weights, as they are before the first step.
 fn keep_weights(manifest: &mut Manifest) {
     (manifest.step, manifest.cursor, manifest.seed) = (StepId(0), 0, None);
@@ -97,7 +135,7 @@ fn take(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{Layout, Piece, Tensor};
+    use dtrain_protocol::{Piece, Tensor};
 
     const FILE: &str = "rank-00000.safetensors";
 

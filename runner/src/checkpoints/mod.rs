@@ -10,7 +10,7 @@ mod pull;
 #[cfg(test)]
 mod tests;
 
-pub use adopt::{ADOPTED, Adoption, adopt};
+pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
 pub use examine::{Damaged, Examined, examine};
 pub use holder::{Folder, Here, Holder};
 pub use inventory::{Inventory, Listed, Place, State};

@@ -12,8 +12,6 @@ use dtrain_recipes::{Activation, Decoder, Norm, Positions};
 
 /// Standard deviation of embeddings and linear layers at the start (GPT-2).
 const DEVIATION: f64 = 0.02;
-/// Added to the variance by both norms.
-const EPSILON: f32 = 1e-5;
 
 impl Network for Decoder {
     fn blocks(&self) -> u32 {
@@ -96,26 +94,26 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
     // Both outputs of a block add to the residual stream; its variance grows with 2 · layers of them.
     let residual = DEVIATION / (2.0 * f64::from(decoder.layers)).sqrt();
     let mut specs = norm_specs(decoder, prefix, "attention_norm");
-    let linear = |specs: &mut Vec<Spec>, name: &str, shape: [usize; 2], deviation| {
+    let linear = |specs: &mut Vec<Spec>, name: &str, shape: [usize; 2], deviation, has_bias| {
         specs.push(Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Normal(deviation)));
-        if decoder.bias {
+        if has_bias {
             specs.push(Spec::new(prefix, &format!("{name}.bias"), &shape[1..], Initial::Zeros));
         }
     };
-    linear(&mut specs, "attention.q", [w, q], DEVIATION);
-    linear(&mut specs, "attention.k", [w, kv], DEVIATION);
-    linear(&mut specs, "attention.v", [w, kv], DEVIATION);
-    linear(&mut specs, "attention.out", [q, w], residual);
+    linear(&mut specs, "attention.q", [w, q], DEVIATION, decoder.qkv_bias());
+    linear(&mut specs, "attention.k", [w, kv], DEVIATION, decoder.qkv_bias());
+    linear(&mut specs, "attention.v", [w, kv], DEVIATION, decoder.qkv_bias());
+    linear(&mut specs, "attention.out", [q, w], residual, decoder.bias);
     specs.extend(norm_specs(decoder, prefix, "ffn_norm"));
     if let Some(all) = &decoder.experts {
         specs.extend(experts::specs(decoder, all, prefix, DEVIATION, residual));
         return specs;
     }
     if decoder.activation == Activation::Swiglu {
-        linear(&mut specs, "ffn.gate", [w, f], DEVIATION);
+        linear(&mut specs, "ffn.gate", [w, f], DEVIATION, decoder.bias);
     }
-    linear(&mut specs, "ffn.up", [w, f], DEVIATION);
-    linear(&mut specs, "ffn.down", [f, w], residual);
+    linear(&mut specs, "ffn.up", [w, f], DEVIATION, decoder.bias);
+    linear(&mut specs, "ffn.down", [f, w], residual, decoder.bias);
     specs
 }
 
@@ -176,6 +174,7 @@ fn feed_forward(
             ops::swiglu(arithmetic, layers.column(weights, &["ffn.gate", "ffn.up"], normed))
         }
         Activation::Gelu => ops::gelu(arithmetic, layers.column(weights, &["ffn.up"], normed)),
+        Activation::GeluTanh => ops::gelu_tanh(arithmetic, layers.column(weights, &["ffn.up"], normed)),
         Activation::Relu => ops::relu(layers.column(weights, &["ffn.up"], normed)),
     };
     layers.row(weights, "ffn.down", wide, residual)
@@ -183,11 +182,13 @@ fn feed_forward(
 
 fn norm(layers: &Layers, decoder: &Decoder, weights: &Weights<'_>, name: &str, x: Tensor<3>) -> Tensor<3> {
     let weight = weights.get(&format!("{name}.weight"));
+    #[expect(clippy::cast_possible_truncation, reason = "a small number, which needs no more digits")]
+    let epsilon = decoder.norm_epsilon() as f32;
     match decoder.norm {
         Norm::Layer => {
             let bias = weights.get(&format!("{name}.bias"));
-            ops::layer_norm(layers.arithmetic, x, weight, bias, EPSILON)
+            ops::layer_norm(layers.arithmetic, x, weight, bias, epsilon)
         }
-        Norm::Rms => ops::rms_norm(layers.arithmetic, x, weight, EPSILON),
+        Norm::Rms => ops::rms_norm(layers.arithmetic, x, weight, epsilon),
     }
 }

@@ -45,6 +45,7 @@ impl Network for Mlp {
         let x = linear(layers, weights, x);
         let activated = match self.activation {
             Activation::Gelu => ops::gelu(layers.arithmetic, x),
+            Activation::GeluTanh => ops::gelu_tanh(layers.arithmetic, x),
             Activation::Relu | Activation::Swiglu => ops::relu(x),
         };
         (activated, None)

@@ -94,6 +94,10 @@ pub(super) trait Ops: Sync {
         burn::tensor::activation::gelu(x)
     }
 
+    fn gelu_tanh(&self, x: Tensor<3>) -> Tensor<3> {
+        plain::gelu_tanh(x)
+    }
+
     fn swiglu(&self, packed: Tensor<3>) -> Tensor<3> {
         plain::swiglu(packed)
     }
@@ -177,6 +181,10 @@ impl Ops for Host {
 
     fn gelu(&self, x: Tensor<3>) -> Tensor<3> {
         pointwise::gelu(x)
+    }
+
+    fn gelu_tanh(&self, x: Tensor<3>) -> Tensor<3> {
+        pointwise::gelu_tanh(x)
     }
 
     fn swiglu(&self, packed: Tensor<3>) -> Tensor<3> {

@@ -149,6 +149,16 @@ pub(crate) fn gelu(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
     arithmetic.by.ops().gelu(x)
 }
 
+/// `2·√(2/π)` of the tanh form of GELU.
+const SLOPE: f32 = 1.595_769_1;
+/// The factor of the cube in the tanh form of GELU.
+const CUBIC: f32 = 0.044_715;
+
+/// GELU by its tanh form, `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`.
+pub(crate) fn gelu_tanh(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
+    arithmetic.by.ops().gelu_tanh(x)
+}
+
 /// `max(0, x)`.
 pub(crate) fn relu(x: Tensor<3>) -> Tensor<3> {
     burn::tensor::activation::relu(x)

@@ -124,6 +124,11 @@ pub(crate) fn rms_norm(x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<
     x / (square + epsilon).sqrt() * weight.unsqueeze()
 }
 
+pub(crate) fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
+    let inner = (x.clone() * x.clone() * super::CUBIC + 1.0) * x.clone() * super::SLOPE;
+    x * activation::sigmoid(inner)
+}
+
 pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
     let width = packed.dims()[2] / 2;
     let (gate, up) = (packed.clone().narrow(2, 0, width), packed.narrow(2, width, width));

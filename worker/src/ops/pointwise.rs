@@ -7,16 +7,25 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
 pub(crate) fn gelu(x: Tensor<3>) -> Tensor<3> {
+    each(x, kernels::gelu, kernels::gelu_back)
+}
+
+pub(crate) fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
+    each(x, kernels::gelu_tanh, kernels::gelu_tanh_back)
+}
+
+/// A function of each value; `back` multiplies a gradient by its derivative.
+fn each(x: Tensor<3>, function: fn(&[f32], &mut [f32]), back: fn(&[f32], &mut [f32])) -> Tensor<3> {
     record(vec![input(x)], |values| {
-        let [x] = <[_; 1]>::try_from(values).expect("gelu has one input").map(dense);
+        let [x] = <[_; 1]>::try_from(values).expect("a function has one input").map(dense);
         let mut out = vec![0.0; slice(&x).len()];
         let rows = chunks::rows(1);
-        chunks::each(slice(&x).chunks(rows).zip(out.chunks_mut(rows)), |(x, out)| kernels::gelu(x, out));
+        chunks::each(slice(&x).chunks(rows).zip(out.chunks_mut(rows)), |(x, out)| function(x, out));
         let out = vector(out, shape::<3>(&x));
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let mut d = dense(d);
             let chunks = slice(&x).chunks(rows).zip(d.storage_mut::<f32>().chunks_mut(rows));
-            chunks::each(chunks, |(x, d)| kernels::gelu_back(x, d));
+            chunks::each(chunks, |(x, d)| back(x, d));
             vec![Some(d)]
         };
         (out, Box::new(gradient))

@@ -237,6 +237,7 @@ fn norms_normalise_rows() {
 #[test]
 fn activations_are_the_exact_ones() {
     check(&[(1, &[3, 7, 11])], |a, l| gelu(a, l[0].clone()));
+    check(&[(1, &[3, 7, 11])], |a, l| gelu_tanh(a, l[0].clone()));
     check(&[(1, &[3, 7, 22])], |a, l| swiglu(a, l[0].clone()));
     check(&[(1, &[3, 70, 122])], |a, l| swiglu(a, l[0].clone()));
 }

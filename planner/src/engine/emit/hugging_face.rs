@@ -3,7 +3,8 @@
 use super::File;
 use super::json::Object;
 use super::source::Source;
-use dtrain_recipes::{Decoder, Experts, Positions};
+use crate::engine::rules;
+use dtrain_recipes::{Activation, Decoder, Experts, Positions};
 
 /// The version whose names were checked.
 pub(super) const VERSION: &str = "5.23.0";
@@ -15,7 +16,9 @@ pub(super) enum Family {
     Gpt2,
     /// Rotary positions, RMS norms, SwiGLU.
     Llama,
-    /// The same with a mixture of experts.
+    /// The same with biases of queries, keys and values alone.
+    Qwen2,
+    /// As Llama with a mixture of experts.
     Mixtral,
 }
 
@@ -24,6 +27,7 @@ impl Family {
     pub(super) fn of(model: &Decoder) -> Self {
         match (&model.experts, model.positions) {
             (Some(_), _) => Self::Mixtral,
+            (None, Positions::Rotary) if rules::has_qkv_biases_alone(model) => Self::Qwen2,
             (None, Positions::Rotary) => Self::Llama,
             (None, Positions::Learned) => Self::Gpt2,
         }
@@ -34,6 +38,7 @@ impl Family {
         match self {
             Self::Gpt2 => "GPT2Block",
             Self::Llama => "LlamaDecoderLayer",
+            Self::Qwen2 => "Qwen2DecoderLayer",
             Self::Mixtral => "MixtralDecoderLayer",
         }
     }
@@ -47,6 +52,7 @@ pub(super) fn config(source: &Source, family: Family) -> File {
         Family::Llama => llama(named("LlamaForCausalLM", "llama"), model)
             .with("attention_bias", model.bias)
             .with("mlp_bias", model.bias),
+        Family::Qwen2 => llama(named("Qwen2ForCausalLM", "qwen2"), model),
         Family::Mixtral => {
             let experts = model.experts.as_ref().expect("a mixture has experts");
             let object = mixture(llama(named("MixtralForCausalLM", "mixtral"), model), experts);
@@ -90,8 +96,11 @@ fn gpt2(model: &Decoder) -> Object {
         .with("n_inner", model.ffn)
         .with("n_positions", model.context)
         .with("vocab_size", model.vocab)
-        .with("activation_function", "gelu")
-        .with("layer_norm_epsilon", 1e-5)
+        .with(
+            "activation_function",
+            if model.activation == Activation::GeluTanh { "gelu_new" } else { "gelu" },
+        )
+        .with("layer_norm_epsilon", model.norm_epsilon())
         .with("resid_pdrop", 0.0)
         .with("embd_pdrop", 0.0)
         .with("attn_pdrop", 0.0)
@@ -114,7 +123,7 @@ fn llama(named: Object, model: &Decoder) -> Object {
         .with("max_position_embeddings", model.context)
         .with("vocab_size", model.vocab)
         .with("hidden_act", "silu")
-        .with("rms_norm_eps", 1e-5)
+        .with("rms_norm_eps", model.norm_epsilon())
         .object("rope_parameters", rope)
 }
 

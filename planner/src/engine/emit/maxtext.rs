@@ -82,7 +82,7 @@ fn model(source: &Source) -> Lines {
         format!("max_target_length: {}", model.context),
         format!("logits_via_embedding: {}", model.tied),
         "normalize_embedding_logits: false".into(),
-        "normalization_layer_epsilon: 1.0e-5".into(),
+        format!("normalization_layer_epsilon: {}", number(model.norm_epsilon())),
         format!("rope_max_timescale: {}", model.rotary_base()),
         "enable_dropout: false".into(),
     ];

@@ -24,25 +24,25 @@ pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<Parameter> {
     let [h, f] = [d.hidden, if is_dense { d.dense_ffn() } else { d.ffn }].map(u64::from);
     let mut all = norm(d, d.hidden.into(), "attention_norm.weight", "attention_norm.bias");
     all.extend(norm(d, d.hidden.into(), "ffn_norm.weight", "ffn_norm.bias"));
-    let mut linear = |weight, bias, shape: [u64; 2]| {
+    let mut linear = |weight, bias, shape: [u64; 2], has_bias| {
         all.push((weight, shape.to_vec()));
-        if d.bias {
+        if has_bias {
             all.push((bias, shape[1..].to_vec()));
         }
     };
     if d.latent.is_none() {
         let (q, k) = (d.query_width(), d.key_width());
-        linear("attention.q.weight", "attention.q.bias", [h, q]);
-        linear("attention.k.weight", "attention.k.bias", [h, k]);
-        linear("attention.v.weight", "attention.v.bias", [h, k]);
-        linear("attention.out.weight", "attention.out.bias", [q, h]);
+        linear("attention.q.weight", "attention.q.bias", [h, q], d.qkv_bias());
+        linear("attention.k.weight", "attention.k.bias", [h, k], d.qkv_bias());
+        linear("attention.v.weight", "attention.v.bias", [h, k], d.qkv_bias());
+        linear("attention.out.weight", "attention.out.bias", [q, h], d.bias);
     }
     if is_dense || d.experts.is_none() {
         if d.activation == Activation::Swiglu {
-            linear("ffn.gate.weight", "ffn.gate.bias", [h, f]);
+            linear("ffn.gate.weight", "ffn.gate.bias", [h, f], d.bias);
         }
-        linear("ffn.up.weight", "ffn.up.bias", [h, f]);
-        linear("ffn.down.weight", "ffn.down.bias", [f, h]);
+        linear("ffn.up.weight", "ffn.up.bias", [h, f], d.bias);
+        linear("ffn.down.weight", "ffn.down.bias", [f, h], d.bias);
     }
     if let Some(latent) = d.latent {
         all.extend(latent_attention(d, latent));

@@ -81,7 +81,7 @@ fn decoder_fused(d: &Decoder, cut: Cut) -> Kept {
     let passed = passed(d);
     let (wide, inner) = match d.activation {
         Activation::Swiglu => (2 * passed * f, passed * f),
-        Activation::Gelu | Activation::Relu => (passed * f, passed * f),
+        Activation::Gelu | Activation::GeluTanh | Activation::Relu => (passed * f, passed * f),
     };
     // Input, residual; both normed; packed queries, keys and values, logarithms, context; up, activated.
     let input = cut.between(h);
@@ -137,7 +137,7 @@ fn decoder_plain(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precisi
         + h
         + match d.activation {
             Activation::Swiglu => cut.inside(4 * passed(d) * f),
-            Activation::Gelu | Activation::Relu => cut.inside(2 * passed(d) * f),
+            Activation::Gelu | Activation::GeluTanh | Activation::Relu => cut.inside(2 * passed(d) * f),
         }
         + routed(d);
     let bytes = |each, values| cut.bytes(s, each, values);

@@ -3,7 +3,7 @@
 use super::counts;
 use crate::check::parsed::Parsed;
 use crate::check::values::Values;
-use crate::decoder::{Decoder, DenseLayers, Experts, Latent, ROTARY_BASE, Window};
+use crate::decoder::{Decoder, DenseLayers, Experts, Latent, NORM_EPSILON, ROTARY_BASE, Window};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
 use crate::own::{Outline, Own, Reads};
@@ -84,6 +84,8 @@ fn decoder(values: &Values) -> Option<Decoder> {
         // What is as by default is not told: equal recipes have equal digests.
         head_width: count("head_width").filter(|width| width.checked_mul(heads) != Some(hidden)),
         rotary_base: values.whole("model.rotary_base").filter(|base| *base != ROTARY_BASE),
+        norm_epsilon: values.real("model.norm_epsilon").filter(|epsilon| *epsilon != NORM_EPSILON),
+        qkv_bias: values.flag("model.qkv_bias").filter(|bias| values.flag("model.bias") != Some(*bias)),
         latent: match count("latent.key_value") {
             Some(key_value) => Some(Latent {
                 query: count("latent.query")?,
@@ -127,6 +129,7 @@ fn activation(values: &Values) -> Option<Activation> {
     Some(match values.word("model.activation")? {
         "swiglu" => Activation::Swiglu,
         "relu" => Activation::Relu,
+        "gelu_tanh" => Activation::GeluTanh,
         _ => Activation::Gelu,
     })
 }

@@ -72,6 +72,12 @@ impl Rules<'_> {
                 &[first, "model.bias", "model.family"],
                 "write `bias = false` below `[model]`",
             );
+        } else if self.values.flag("model.qkv_bias") == Some(true) {
+            self.wrong(
+                "latent attention has no biases".to_owned(),
+                &[first, "model.qkv_bias"],
+                "remove `qkv_bias`",
+            );
         }
     }
 

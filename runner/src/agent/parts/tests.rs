@@ -32,6 +32,8 @@ fn decoder() -> Model {
         experts: None,
         head_width: None,
         rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
         latent: None,
         window: None,
         mtp_layers: 0,

@@ -28,6 +28,8 @@ fn decoder(context: u32, vocab: u32) -> Model {
         experts: None,
         head_width: None,
         rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
         latent: None,
         window: None,
         mtp_layers: 0,

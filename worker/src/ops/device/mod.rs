@@ -68,6 +68,10 @@ impl Ops for Device {
         pointwise::gelu(x)
     }
 
+    fn gelu_tanh(&self, x: Tensor<3>) -> Tensor<3> {
+        pointwise::gelu_tanh(x)
+    }
+
     fn swiglu(&self, packed: Tensor<3>) -> Tensor<3> {
         pointwise::swiglu(packed)
     }

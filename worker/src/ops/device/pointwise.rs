@@ -2,24 +2,32 @@
 
 use super::{Values, dense, empty, of_each, record, shape, values};
 use crate::ops::tape::input;
-use crate::ops::{Heads, Rotary};
+use crate::ops::{CUBIC, Heads, Rotary, SLOPE};
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
 pub(super) fn gelu(x: Tensor<3>) -> Tensor<3> {
+    gelu_of(x, false)
+}
+
+pub(super) fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
+    gelu_of(x, true)
+}
+
+fn gelu_of(x: Tensor<3>, is_tanh: bool) -> Tensor<3> {
     record(vec![input(x)], |values| {
         let [x] = <[_; 1]>::try_from(values).expect("gelu has one input").map(dense);
         let size = shape::<3>(&x);
         let y = empty(&x, size);
         let (cubes, cube) = of_each(&x, size.iter().product());
         let [own, out] = [&x, &y].map(|side| side.clone().into_buffer_arg());
-        gelu_forward::launch(&x.client, cubes, cube, own, out);
+        gelu_forward::launch(&x.client, cubes, cube, own, out, is_tanh);
         let gradient = move |d: Values, _: [bool; 8]| {
             let d = dense(d);
             let d_x = empty(&x, size);
             let (cubes, cube) = of_each(&x, size.iter().product());
             let [own, d, out] = [&x, &d, &d_x].map(|side| side.clone().into_buffer_arg());
-            gelu_back::launch(&x.client, cubes, cube, own, d, out);
+            gelu_back::launch(&x.client, cubes, cube, own, d, out, is_tanh);
             vec![Some(d_x)]
         };
         (y, Box::new(gradient))
@@ -77,20 +85,31 @@ fn normal_below(x: f32) -> f32 {
 }
 
 #[cube(launch)]
-fn gelu_forward(x: &[f32], y: &mut [f32]) {
+fn gelu_forward(x: &[f32], y: &mut [f32], #[comptime] is_tanh: bool) {
     if ABSOLUTE_POS < y.len() {
         let value = x[ABSOLUTE_POS];
-        y[ABSOLUTE_POS] = value * normal_below(value);
+        if is_tanh {
+            y[ABSOLUTE_POS] = value * sigmoid(value * SLOPE * (1.0f32 + value * value * CUBIC));
+        } else {
+            y[ABSOLUTE_POS] = value * normal_below(value);
+        }
     }
 }
 
 #[cube(launch)]
-fn gelu_back(x: &[f32], d: &[f32], d_x: &mut [f32]) {
+fn gelu_back(x: &[f32], d: &[f32], d_x: &mut [f32], #[comptime] is_tanh: bool) {
     if ABSOLUTE_POS < d_x.len() {
         let value = x[ABSOLUTE_POS];
-        // 1 / sqrt(2·π)
-        let density = 0.398_942_3f32 * (value * value * -0.5f32).exp();
-        d_x[ABSOLUTE_POS] = d[ABSOLUTE_POS] * (normal_below(value) + value * density);
+        if is_tanh {
+            let square = value * value;
+            let open = sigmoid(value * SLOPE * (1.0f32 + square * CUBIC));
+            let slope = open * (1.0f32 - open) * SLOPE * (1.0f32 + square * 3.0f32 * CUBIC);
+            d_x[ABSOLUTE_POS] = d[ABSOLUTE_POS] * (open + value * slope);
+        } else {
+            // 1 / sqrt(2·π)
+            let density = 0.398_942_3f32 * (value * value * -0.5f32).exp();
+            d_x[ABSOLUTE_POS] = d[ABSOLUTE_POS] * (normal_below(value) + value * density);
+        }
     }
 }
 

@@ -78,6 +78,7 @@ impl Experts {
         chunks::each(parts, |(wide, active)| match self.activation {
             Activation::Swiglu => kernels::swiglu(wide, active, self.inner),
             Activation::Gelu => kernels::gelu(wide, active),
+            Activation::GeluTanh => kernels::gelu_tanh(wide, active),
             Activation::Relu => {
                 active.iter_mut().zip(wide).for_each(|(active, x)| *active = x.max(0.0));
             }
@@ -143,6 +144,7 @@ impl Experts {
         chunks::each(parts, |(wide, d)| match self.activation {
             Activation::Swiglu => kernels::swiglu_back(wide, d, self.inner),
             Activation::Gelu => kernels::gelu_back(wide, d),
+            Activation::GeluTanh => kernels::gelu_tanh_back(wide, d),
             Activation::Relu => {
                 d.iter_mut().zip(wide).for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
             }
@@ -150,7 +152,7 @@ impl Experts {
         match self.activation {
             // It leaves the gradient where the input was.
             Activation::Swiglu => std::mem::take(wide),
-            Activation::Gelu | Activation::Relu => d,
+            Activation::Gelu | Activation::GeluTanh | Activation::Relu => d,
         }
     }
 }

@@ -96,7 +96,7 @@ fn pass(
 
 #[test]
 fn the_fused_experts_are_the_plain_ones() {
-    for activation in [Activation::Swiglu, Activation::Gelu, Activation::Relu] {
+    for activation in [Activation::Swiglu, Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
         for choices in [scattered(), crowded()] {
             let wanted = pass(REFERENCE, activation, &choices, &Partners::none());
             let found = pass(HOST, activation, &choices, &Partners::none());

@@ -1,6 +1,7 @@
 //! Activations, the turning of rotary positions, and their gradients.
 
 use super::scalar::{erf, exp, sigmoid};
+use crate::ops::{CUBIC, SLOPE};
 
 simd! {
     /// `out = x · Φ(x)`
@@ -17,6 +18,21 @@ simd! {
             let bell = exp(-0.5 * *x * *x);
             let below = 0.5 * (1.0 + erf(*x * std::f32::consts::FRAC_1_SQRT_2, bell));
             *d *= below + *x * 0.398_942_3 * bell;
+        }
+    }
+
+    /// `out = x · σ(2u)` with `u = √(2/π) · (x + 0.044715·x³)`, which is `x/2 · (1 + tanh u)`
+    fn gelu_tanh(x: &[f32], out: &mut [f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = *x * sigmoid(SLOPE * *x * (1.0 + CUBIC * *x * *x));
+        }
+    }
+
+    /// Gradient of [`gelu_tanh`], in place in `d`.
+    fn gelu_tanh_back(x: &[f32], d: &mut [f32]) {
+        for (d, x) in d.iter_mut().zip(x) {
+            let s = sigmoid(SLOPE * *x * (1.0 + CUBIC * *x * *x));
+            *d *= s + *x * s * (1.0 - s) * SLOPE * (1.0 + 3.0 * CUBIC * *x * *x);
         }
     }
 

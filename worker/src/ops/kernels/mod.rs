@@ -51,7 +51,7 @@ mod softmax;
 mod update;
 mod vector;
 
-pub(crate) use activation::{gelu, gelu_back, rotate, swiglu, swiglu_back};
+pub(crate) use activation::{gelu, gelu_back, gelu_tanh, gelu_tanh_back, rotate, swiglu, swiglu_back};
 pub(crate) use norm::{layer_norm, layer_norm_back, rms_norm, rms_norm_back};
 pub(crate) use product::{Into, Matrix, MatrixMut, Threads, product, product_of};
 pub(crate) use softmax::{

@@ -291,6 +291,8 @@ fn decoder() -> Decoder {
         experts: None,
         head_width: None,
         rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
         latent: None,
         window: None,
         mtp_layers: 0,

@@ -26,6 +26,8 @@ fn gpt() -> Decoder {
         experts: None,
         head_width: None,
         rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
         latent: None,
         window: None,
         mtp_layers: 0,
@@ -58,9 +60,10 @@ fn switch() -> Decoder {
     Decoder { ffn: 10, experts: Some(experts), ..gpt() }
 }
 
-/// Heads that are wider together than the hidden size, and turn more.
+/// Heads that are wider together than the hidden size, and turn more; biases and norms as Qwen2 has them.
 fn wide() -> Decoder {
-    Decoder { head_width: Some(6), rotary_base: Some(500), ..llama() }
+    let norm_epsilon = Some(1e-3);
+    Decoder { head_width: Some(6), rotary_base: Some(500), norm_epsilon, qkv_bias: Some(true), ..llama() }
 }
 
 fn mlp() -> Mlp {

@@ -51,23 +51,32 @@ pub(super) fn arguments(source: &Source) -> Vec<String> {
         Norm::Layer => "--normalization LayerNorm".into(),
         Norm::Rms => "--normalization RMSNorm".into(),
     });
-    arguments.push("--norm-epsilon 1e-5".into());
-    arguments.push(match model.activation {
-        Activation::Swiglu => "--swiglu".into(),
-        // The fused kernel computes the tanh approximation.
-        Activation::Gelu | Activation::Relu => "--no-bias-gelu-fusion".into(),
-    });
+    arguments.push(format!("--norm-epsilon {}", epsilon(model)));
+    match model.activation {
+        Activation::Swiglu => arguments.push("--swiglu".into()),
+        Activation::Gelu | Activation::Relu => arguments.push("--no-bias-gelu-fusion".into()),
+        // The fused kernel, which is the default, computes the tanh form.
+        Activation::GeluTanh => {}
+    }
     if !model.tied {
         arguments.push("--untie-embeddings-and-output-weights".into());
     }
     if !model.bias {
         arguments.push("--disable-bias-linear".into());
+        if model.qkv_bias() {
+            arguments.push("--add-qkv-bias".into());
+        }
     }
     arguments.extend(model.experts.iter().flat_map(|all| experts(all, model)));
     if model.mtp_layers > 0 {
         arguments.push(format!("--mtp-num-layers {}", model.mtp_layers));
     }
     arguments
+}
+
+/// As Python writes it, with an exponent.
+fn epsilon(model: &Decoder) -> String {
+    format!("{:e}", model.norm_epsilon())
 }
 
 /// Heads of another width, latent attention and sliding windows.

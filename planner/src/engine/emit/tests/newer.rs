@@ -73,6 +73,20 @@ fn heads_bases_and_windows_of_all_layers_are_said_everywhere() {
 }
 
 #[test]
+fn biases_of_queries_keys_and_values_alone_are_those_of_qwen2() {
+    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let mut plan = llama();
+    let qwen2 = Decoder { qkv_bias: Some(true), norm_epsilon: Some(1e-6), ..model };
+    plan.recipe.model = Model::Decoder(qwen2);
+    let script = shown(&plan, Format::Megatron);
+    assert!(script.contains("--disable-bias-linear") && script.contains("--add-qkv-bias"), "{script}");
+    assert!(script.contains("--norm-epsilon 1e-6"), "{script}");
+    plan.choices[0].candidate.arrangement.sequence = false;
+    let config = shown(&plan, Format::Fsdp);
+    assert!(config.contains("Qwen2ForCausalLM") && config.contains("\"rms_norm_eps\": 1e-6"), "{config}");
+}
+
+#[test]
 fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
     let plan = newer(sample::deepseek(), Precision::Bf16);
     refused(

@@ -95,13 +95,14 @@ fn blocks(source: &Source) -> String {
         None => ("Llama3", "ComplexRoPE", dense().into()),
     };
     format!(
-        "\n\ndef norm():\n    return RMSNorm.Config(normalized_shape=HIDDEN, eps=1e-5, \
+        "\n\ndef norm():\n    return RMSNorm.Config(normalized_shape=HIDDEN, eps={:e}, \
          param_init={{\"weight\": nn.init.ones_}})\n\n\n\
          def block():\n    return {base}TransformerBlock.Config(\n        attention_norm=norm(),\n        \
          ffn_norm=norm(),\n        attention=make_gqa_config(\n            dim=HIDDEN,\n            n_heads=HEADS,\n            \
          n_kv_heads=KV_HEADS,\n            head_dim=HEAD_WIDTH,\n            wqkv_param_init=INIT,\n            \
          wo_param_init=INIT,\n            inner_attention=get_attention_config(\"flex\"),\n            fuse_qkv=True,\n            \
          rope={rope}.Config(dim=HEAD_WIDTH, max_seq_len={}, theta={}.0),\n        ),\n{inside}    )\n",
+        model.norm_epsilon(),
         model.context,
         model.rotary_base()
     )

@@ -1,0 +1,107 @@
+//! A recipe for the model in a folder of Hugging Face transformers.
+
+use super::{default_name, write};
+use crate::args::InitArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Outcome};
+use crate::output::word;
+use crate::pretrained::{Weights, failure};
+use dtrain_recipes::{Activation, Positions};
+use dtrain_worker::pretrained::Folder;
+use std::path::Path;
+
+/// Writes a recipe for the model in a folder of transformers.
+pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) -> Outcome {
+    let weights = Weights::open(from)?;
+    let name = args.name.clone().unwrap_or_else(|| default_name(path));
+    let folder = weights.folder();
+    let tokens = folder.tokens().map_err(|error| failure(&error))?;
+    write(context, path, &name, &text(folder, tokens, &name, args.data.as_deref()))?;
+    for note in &folder.pretrained().notes {
+        context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
+    }
+    context.out.next(&format!("dtrain run {} --from {}", word(path.display()), word(from.display())));
+    Ok(Exit::Done)
+}
+
+/// Longest context of a recipe that nobody named one for, in tokens: longer ones need much memory.
+const CONTEXT: u32 = 1024;
+
+/// A recipe that trains the model of a folder; `tokens` has its tokenizer.
+fn text(folder: &Folder, tokens: Option<usize>, name: &str, data: Option<&str>) -> String {
+    let pretrained = folder.pretrained();
+    let longest = pretrained.model.context;
+    let model = pretrained.with_context(longest.min(CONTEXT));
+    let family = if model.positions == Positions::Learned { "gpt2" } else { "llama" };
+    let activation = match model.activation {
+        Activation::Swiglu => "swiglu",
+        Activation::GeluTanh => "gelu_tanh",
+        Activation::Gelu | Activation::Relu => "gelu",
+    };
+    let rotary = match model.positions {
+        Positions::Rotary => format!("rotary_base = {}\n", model.rotary_base()),
+        Positions::Learned => String::new(),
+    };
+    let path = folder.path().display();
+    let notes: String = pretrained.notes.iter().map(|note| format!("# {note}\n")).collect();
+    let data = match (tokens, data) {
+        (Some(tokens), data) => format!(
+            "train = {:?}\nvalid = \"5%\"\nformat = \"text\"\ntokenizer = {{ bpe = {tokens} }}   # the one of the folder, with --from\n",
+            data.unwrap_or("data/*.txt")
+        ),
+        // As dtrain exports a model that it trained on bytes.
+        (None, data) if model.vocab == 256 => format!(
+            "train = {:?}\nvalid = \"5%\"\nformat = \"text\"\ntokenizer = \"bytes\"\n",
+            data.unwrap_or("data/*.txt")
+        ),
+        (None, data) => format!(
+            "train = {:?}         # shards of token numbers: the folder has no tokenizer.json\nvalid = \"5%\"\nformat = \"tokens\"\n",
+            data.unwrap_or("tokens/*.bin")
+        ),
+    };
+    format!(
+        r#"# The model of {path} ({kind}). Its weights are read with
+#   dtrain run FILE --from FOLDER
+{notes}name = {name:?}
+
+[model]
+kind = "decoder"
+family = "{family}"
+layers = {layers}
+hidden = {hidden}
+heads = {heads}
+kv_heads = {kv_heads}
+head_width = {head_width}
+ffn = {ffn}
+vocab = {vocab}
+context = {context}            # tokens of one sample; the model was made for {longest}
+activation = "{activation}"
+{rotary}norm_epsilon = {epsilon:e}
+bias = {bias}
+qkv_bias = {qkv_bias}
+tied = {tied}
+
+[data]
+{data}
+[objective]
+stop = {{ epochs = 1 }}
+
+[train]
+learning_rate = 2e-5      # small: the weights are good already
+seed = 1
+"#,
+        kind = pretrained.family.model_type(),
+        layers = model.layers,
+        hidden = model.hidden,
+        heads = model.heads,
+        kv_heads = model.kv_heads,
+        head_width = model.head_width(),
+        ffn = model.ffn,
+        vocab = model.vocab,
+        context = model.context,
+        epsilon = model.norm_epsilon(),
+        bias = model.bias,
+        qkv_bias = model.qkv_bias(),
+        tied = model.tied,
+    )
+}

@@ -1,0 +1,113 @@
+//! `dtrain model export`.
+
+use crate::args::{ModelExportArgs, ModelFormat};
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::holders::checkpoint_here;
+use crate::output::word;
+use crate::{pretrained, trials};
+use dtrain_protocol::StepId;
+use dtrain_recipes::{Model, Recipe};
+use dtrain_worker::checkpoint::Reader;
+use dtrain_worker::pretrained::{Format, PretrainedError, export};
+use serde::Serialize;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Serialize)]
+struct Exported<'a> {
+    trial: &'a str,
+    step: StepId,
+    folder: &'a Path,
+    files: &'a [PathBuf],
+}
+
+/// Writes the weights of a trial for other programs.
+pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> Outcome {
+    let history = trials::read_history(context)?;
+    let trial = trials::trial(context, &history, &args.trial.trial)?;
+    let label = &trial.row.label;
+    let out = std::path::absolute(&args.out).unwrap_or_else(|_| args.out.clone());
+    if out.symlink_metadata().is_ok() && !args.force {
+        return Err(Failure::new(Exit::Usage, format!("{} already exists", args.out.display()))
+            .hint("name a folder that does not exist yet, or replace the files in it with --force"));
+    }
+    let Some(temporary) = beside(&out) else {
+        return Err(Failure::new(Exit::Usage, format!("{} is not the name of a folder", args.out.display())));
+    };
+    let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("the recipe of {label} cannot be read"))
+            .cause(error.to_string())
+    })?;
+    if matches!(recipe.model, Model::Command(_)) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("{label} is a program of yours, which keeps its own weights"),
+        ));
+    }
+    let checkpoint = checkpoint_here(context, &trial, args.step.map(StepId))?;
+    let format = match args.to {
+        ModelFormat::Hf => Format::HuggingFace,
+        ModelFormat::Safetensors => Format::Safetensors,
+    };
+    let reader = Reader::open(&checkpoint.folder).map_err(|error| {
+        Failure::of(Exit::Infrastructure, &error).hint("`dtrain checkpoint verify` reads all of it")
+    })?;
+    let written = remove(&temporary)
+        .map_err(|error| cannot(&temporary, &error))
+        .and_then(|()| export(&reader, &recipe.model, format, &temporary).map_err(|error| told(&error)))
+        .and_then(|files| {
+            settle(&temporary, &out, &files).map(|()| files).map_err(|error| cannot(&out, &error))
+        });
+    if written.is_err() {
+        // What is half-written would only take room.
+        drop(remove(&temporary));
+    }
+    let files = written?;
+    if context.out.json {
+        context.out.json(
+            "exported",
+            &Exported { trial: label, step: checkpoint.step, folder: &out, files: &files },
+        )?;
+    } else {
+        context.out.say(&format!("step {} of {label} is in {}", checkpoint.step, word(args.out.display())));
+    }
+    Ok(Exit::Done)
+}
+
+/// A name beside `out` for what is not complete.
+fn beside(out: &Path) -> Option<PathBuf> {
+    Some(out.with_file_name(format!(".{}.new", out.file_name()?.to_str()?)))
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Gives what is complete its name; in a folder that is there, file by file.
+fn settle(temporary: &Path, out: &Path, files: &[PathBuf]) -> io::Result<()> {
+    if !out.exists() {
+        return fs::rename(temporary, out);
+    }
+    for file in files {
+        fs::rename(temporary.join(file), out.join(file))?;
+    }
+    remove(temporary)
+}
+
+fn cannot(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Exit::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
+}
+
+fn told(error: &PretrainedError) -> Failure {
+    match error {
+        PretrainedError::NoFamily(_) => {
+            pretrained::failure(error).hint("`--to safetensors` writes the weights of every model")
+        }
+        _ => pretrained::failure(error),
+    }
+}

@@ -1,0 +1,131 @@
+//! Writes the weights of a checkpoint for other programs.
+
+use super::folder::parameters;
+use super::mapping::{HEAD, prefix, theirs};
+use super::{Family, PretrainedError, config, io_error};
+use crate::checkpoint::Reader;
+use crate::network::Spec;
+use dtrain_protocol::inputs::TOKENIZER;
+use dtrain_protocol::split::Region;
+use dtrain_protocol::{Slice, TensorKind};
+use dtrain_recipes::Model;
+use serde_json::{Map, Value, json};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// What other programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A folder of Hugging Face transformers; for decoders.
+    HuggingFace,
+    /// Safetensors with the names that dtrain gives to parameters; for every model.
+    Safetensors,
+}
+
+/// A tensor of a file, made from one or more parameters.
+struct Out {
+    name: String,
+    shape: Vec<usize>,
+    /// Parameters with their forms.
+    from: Vec<(Spec, super::mapping::Form)>,
+}
+
+/// Writes the weights of a checkpoint of `model` into the folder `out`, which is made; gives the names of the files.
+///
+/// `Err` when transformers have no such model, the checkpoint is damaged, or a file cannot be written.
+pub fn export(
+    reader: &Reader,
+    model: &Model,
+    format: Format,
+    out: &Path,
+) -> Result<Vec<PathBuf>, PretrainedError> {
+    let (tensors, config) = match (format, model) {
+        (Format::HuggingFace, Model::Decoder(decoder)) => {
+            let family = Family::of(decoder)?;
+            let specs = parameters(decoder).into_iter().flatten();
+            (of_family(family, specs), Some(config::written(family, decoder)))
+        }
+        (Format::HuggingFace, _) => return Err(PretrainedError::NoFamily("it is no decoder".into())),
+        (Format::Safetensors, _) => (all(reader), None),
+    };
+    fs::create_dir_all(out).map_err(io_error("making", out))?;
+    let mut files = vec![PathBuf::from("model.safetensors")];
+    write(reader, &tensors, &out.join(&files[0]))?;
+    let mut keep = |name: &str, content: &[u8]| {
+        let path = out.join(name);
+        fs::write(&path, content).map_err(io_error("writing", &path))?;
+        files.push(name.into());
+        Ok::<_, PretrainedError>(())
+    };
+    if let Some(config) = config {
+        keep("config.json", format!("{config:#}\n").as_bytes())?;
+    }
+    if let Some(tokenizer) = reader.file(TOKENIZER)? {
+        keep(TOKENIZER, &tokenizer)?;
+    }
+    Ok(files)
+}
+
+/// The tensors of transformers; neighbours that lie side by side there are one.
+fn of_family(family: Family, specs: impl Iterator<Item = Spec>) -> Vec<Out> {
+    let mut all: Vec<Out> = Vec::new();
+    for spec in specs {
+        let place = theirs(family, &spec.name).expect("a family has every parameter of its models");
+        let is_head = place.name == HEAD;
+        let name = if is_head { place.name } else { format!("{}{}", prefix(family), place.name) };
+        match all.iter_mut().find(|out| out.name == name) {
+            Some(out) => out.from.push((spec, place.form)),
+            None => {
+                let shape = place.form.shape(&spec.shape);
+                all.push(Out { name, shape, from: vec![(spec, place.form)] });
+            }
+        }
+    }
+    all
+}
+
+/// Every weight of the checkpoint under its own name.
+fn all(reader: &Reader) -> Vec<Out> {
+    use crate::network::Initial;
+    let weights = reader.manifest().tensors.iter().filter(|tensor| tensor.kind == TensorKind::Parameter);
+    let out = |tensor: &dtrain_protocol::Tensor| {
+        let side = |side: &u64| usize::try_from(*side).expect("addresses have 64 bits");
+        let shape: Vec<usize> = tensor.shape.iter().map(side).collect();
+        let spec = Spec::new("", &tensor.name, &shape, Initial::Zeros);
+        Out { name: tensor.name.clone(), shape, from: vec![(spec, super::mapping::Form::Same)] }
+    };
+    weights.map(out).collect()
+}
+
+fn write(reader: &Reader, tensors: &[Out], path: &Path) -> Result<(), PretrainedError> {
+    let mut header = Map::new();
+    header.insert("__metadata__".into(), json!({ "format": "pt" }));
+    let mut offset = 0;
+    for tensor in tensors {
+        let end = offset + 4 * tensor.shape.iter().product::<usize>();
+        header.insert(
+            tensor.name.clone(),
+            json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": [offset, end] }),
+        );
+        offset = end;
+    }
+    let mut json = Value::Object(header).to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let io = io_error("writing", path);
+    let mut file = BufWriter::new(File::create(path).map_err(&io)?);
+    file.write_all(&(json.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&json)).map_err(&io)?;
+    for tensor in tensors {
+        let mut values = vec![0.0; tensor.shape.iter().product()];
+        for (spec, form) in &tensor.from {
+            let shape: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
+            let region = Region::whole(&shape);
+            let wanted = Slice::of(region.clone(), 0..region.elements());
+            let mut ours = vec![0.0; spec.shape.iter().product()];
+            reader.read(&spec.name, TensorKind::Parameter, &wanted, &mut ours)?;
+            form.put(&spec.shape, &ours, &mut values);
+        }
+        file.write_all(bytemuck::cast_slice(&values)).map_err(&io)?;
+    }
+    file.into_inner().map_err(|error| io(error.into_error()))?.sync_all().map_err(&io)
+}

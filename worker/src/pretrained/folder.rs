@@ -1,0 +1,321 @@
+//! A folder of transformers: `config.json`, and tensors in one file or in several with an index.
+
+use super::mapping::{HEAD, Theirs, prefix, theirs};
+use super::{Family, Pretrained, PretrainedError, config, io_error};
+use crate::checkpoint::{NamedPiece, save, save_file};
+use crate::network::{Network, Part, Spec};
+use dtrain_protocol::checkpoint::head;
+use dtrain_protocol::inputs::TOKENIZER;
+use dtrain_protocol::split::Region;
+use dtrain_protocol::{Rank, SavedFile, Slice, TensorKind};
+use dtrain_recipes::Decoder;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A pretrained model in a folder.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    pretrained: Pretrained,
+    /// The files of tensors, in the order of their names.
+    files: Vec<(PathBuf, File)>,
+    tensors: BTreeMap<String, Stored>,
+}
+
+/// A tensor in a file.
+#[derive(Debug)]
+struct Stored {
+    file: usize,
+    dtype: String,
+    shape: Vec<usize>,
+    /// First byte in the file.
+    begin: u64,
+}
+
+/// An entry of the header of a file of tensors.
+#[derive(Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: (u64, u64),
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Folder {
+    /// Whether `path` is a folder with a `config.json`.
+    pub fn is_one(path: &Path) -> bool {
+        path.join(CONFIG).is_file()
+    }
+
+    /// Opens the folder at `path` and reads what is in it, but no values.
+    ///
+    /// `Err` when a file is missing or is not what it should be, and for a model that dtrain does not train.
+    pub fn open(path: &Path) -> Result<Self, PretrainedError> {
+        let config = path.join(CONFIG);
+        let text = fs::read(&config).map_err(io_error("reading", &config))?;
+        let pretrained = config::parse(&config, &text)?;
+        let (mut files, mut tensors) = (Vec::new(), BTreeMap::new());
+        for name in files_of(path)? {
+            let file = path.join(name);
+            let opened = File::open(&file).map_err(io_error("opening", &file))?;
+            read_header(&file, &opened, files.len(), &mut tensors)?;
+            files.push((file, opened));
+        }
+        Ok(Self { path: path.to_owned(), pretrained, files, tensors })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is in it.
+    pub fn pretrained(&self) -> &Pretrained {
+        &self.pretrained
+    }
+
+    /// Its tokenizer, as JSON, where it has one.
+    ///
+    /// `Err` when it cannot be read.
+    pub fn tokenizer(&self) -> Result<Option<Vec<u8>>, PretrainedError> {
+        let path = self.path.join(TOKENIZER);
+        match fs::read(&path) {
+            Ok(json) => Ok(Some(json)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error("reading", &path)(error)),
+        }
+    }
+
+    /// How many tokens its tokenizer has, where it has one.
+    ///
+    /// `Err` when it cannot be read.
+    pub fn tokens(&self) -> Result<Option<usize>, PretrainedError> {
+        let Some(json) = self.tokenizer()? else { return Ok(None) };
+        let path = self.path.join(TOKENIZER);
+        let tokenizer = tokenizers::Tokenizer::from_bytes(json)
+            .map_err(|error| PretrainedError::Content { path, detail: error.to_string() })?;
+        Ok(Some(tokenizer.get_vocab_size(true)))
+    }
+
+    /// The blake3 of its configuration and all its tensors, in hex.
+    ///
+    /// `Err` when a file cannot be read.
+    pub fn digest(&self) -> Result<String, PretrainedError> {
+        let mut hasher = blake3::Hasher::new();
+        let files =
+            std::iter::once(self.path.join(CONFIG)).chain(self.files.iter().map(|(path, _)| path.clone()));
+        for path in files {
+            let opened = File::open(&path).map_err(io_error("opening", &path))?;
+            hasher.update_reader(opened).map_err(io_error("reading", &path))?;
+        }
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+
+    /// Fails unless every parameter of `model` has a tensor of its shape, and every tensor is one of a parameter.
+    pub fn check(&self, model: &Decoder) -> Result<(), PretrainedError> {
+        let (mut reasons, mut used) = (Vec::new(), BTreeSet::new());
+        for spec in parameters(model).into_iter().flatten() {
+            let theirs = self.place(&spec.name);
+            let wanted = theirs.form.shape(&spec.shape);
+            match self.find(&theirs.name) {
+                None => reasons.push(format!("{} is missing, which {} is read from", theirs.name, spec.name)),
+                Some((name, stored)) => {
+                    if stored.shape != wanted {
+                        reasons.push(format!("{name} has shape {:?}, expected {wanted:?}", stored.shape));
+                    } else if width(&stored.dtype).is_none() {
+                        reasons.push(format!("{name} is {}, expected F32, BF16 or F16", stored.dtype));
+                    }
+                    used.insert(name.to_owned());
+                }
+            }
+        }
+        let ignored = |name: &str| {
+            // Masks and angles that older versions saved, and a tied head.
+            [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"].iter().any(|end| name.ends_with(end))
+                || (model.tied && name == HEAD)
+        };
+        let others = self.tensors.keys().filter(|name| !used.contains(*name) && !ignored(name));
+        reasons.extend(others.map(|name| format!("{name} is not of this model")));
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        Err(PretrainedError::Tensors { folder: self.path.clone(), reasons })
+    }
+
+    /// Writes the parameters of `model` into the folder `partial` as files of a checkpoint, one for each part of the model,
+    /// and the tokenizer if there is one.
+    ///
+    /// `Err` as [`Folder::check`] says, and when a file cannot be read or written.
+    pub fn write(&self, model: &Decoder, partial: &Path) -> Result<Vec<SavedFile>, PretrainedError> {
+        self.check(model)?;
+        let mut saved = Vec::new();
+        if let Some(json) = self.tokenizer()? {
+            saved.push(save_file(partial, TOKENIZER, &json)?);
+        }
+        for (index, specs) in (0..).zip(parameters(model)) {
+            let read = |spec: &Spec| {
+                let shape: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
+                let region = Region::whole(&shape);
+                let all = 0..region.elements();
+                Ok::<_, PretrainedError>((Slice::of(region, all), self.values(spec)?))
+            };
+            let values = specs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+            let pieces: Vec<_> = specs
+                .iter()
+                .zip(&values)
+                .map(|(spec, (slice, values))| NamedPiece {
+                    name: &spec.name,
+                    kind: TensorKind::Parameter,
+                    slice,
+                    values,
+                })
+                .collect();
+            saved.push(save(partial, Rank(index), &pieces)?);
+        }
+        Ok(saved)
+    }
+
+    /// Names of its tensors.
+    #[cfg(test)]
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.tensors.keys().map(String::as_str).collect()
+    }
+
+    /// The values of a parameter that was checked.
+    pub(super) fn values(&self, spec: &Spec) -> Result<Vec<f32>, PretrainedError> {
+        let theirs = self.place(&spec.name);
+        let (_, stored) = self.find(&theirs.name).expect("it was checked");
+        let (path, file) = &self.files[stored.file];
+        let elements: usize = stored.shape.iter().product();
+        let mut bytes = vec![0; elements * width(&stored.dtype).expect("it was checked")];
+        file.read_exact_at(&mut bytes, stored.begin).map_err(io_error("reading", path))?;
+        Ok(theirs.form.take(&spec.shape, floats(&stored.dtype, &bytes)))
+    }
+
+    fn place(&self, ours: &str) -> Theirs {
+        theirs(self.pretrained.family, ours).expect("a family has every parameter of its models")
+    }
+
+    /// The tensor called `name`, with the prefix of the family or without.
+    fn find(&self, name: &str) -> Option<(&str, &Stored)> {
+        let long = format!("{}{name}", prefix(self.pretrained.family));
+        self.tensors
+            .get_key_value(&long)
+            .or_else(|| self.tensors.get_key_value(name))
+            .map(|(k, v)| (k.as_str(), v))
+    }
+}
+
+/// The parameters of each part, each once.
+pub(super) fn parameters(model: &impl Network) -> Vec<Vec<Spec>> {
+    let mut seen = BTreeSet::new();
+    let parts = std::iter::once(Part::First).chain((0..model.blocks()).map(Part::Block)).chain([Part::Head]);
+    parts
+        .map(|part| {
+            let mut specs = model.parameters(part);
+            specs.retain(|spec| seen.insert(spec.name.clone()));
+            specs
+        })
+        .collect()
+}
+
+/// The files of tensors in a folder.
+fn files_of(folder: &Path) -> Result<Vec<String>, PretrainedError> {
+    let path = folder.join(INDEX);
+    if !path.is_file() {
+        if folder.join(WEIGHTS).is_file() {
+            return Ok(vec![WEIGHTS.to_owned()]);
+        }
+        let detail = format!(
+            "expected {WEIGHTS} or {INDEX} beside {CONFIG}; transformers write them with save_pretrained"
+        );
+        return Err(PretrainedError::Content { path: folder.to_owned(), detail });
+    }
+    let content = |detail| PretrainedError::Content { path: path.clone(), detail };
+    let text = fs::read(&path).map_err(io_error("reading", &path))?;
+    let index: Index = serde_json::from_slice(&text).map_err(|error| content(error.to_string()))?;
+    let names: BTreeSet<String> = index.weight_map.into_values().collect();
+    match names.iter().find(|name| name.contains('/') || name.starts_with('.')) {
+        Some(name) => Err(content(format!("{name:?} is not the name of a file in this folder"))),
+        None => Ok(names.into_iter().collect()),
+    }
+}
+
+/// Adds the tensors of file number `index`.
+fn read_header(
+    path: &Path,
+    mut file: &File,
+    index: usize,
+    tensors: &mut BTreeMap<String, Stored>,
+) -> Result<(), PretrainedError> {
+    let content = |detail: String| PretrainedError::Content { path: path.to_owned(), detail };
+    let io = io_error("reading", path);
+    let bytes = file.metadata().map_err(&io)?.len();
+    let mut first = [0; 8];
+    file.read_exact(&mut first).map_err(&io)?;
+    let length = head::length(&first, bytes).map_err(content)?;
+    let mut json = vec![0; usize::try_from(length).expect("addresses have 64 bits")];
+    file.read_exact(&mut json).map_err(&io)?;
+    let entries: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&json).map_err(|error| content(format!("the header is not JSON: {error}")))?;
+    for (name, entry) in entries.into_iter().filter(|(name, _)| name != "__metadata__") {
+        let entry: Entry =
+            serde_json::from_value(entry).map_err(|error| content(format!("{name}: {error}")))?;
+        let (begin, end) = (entry.data_offsets.0, entry.data_offsets.1);
+        let elements = entry.shape.iter().try_fold(1usize, |all, side| all.checked_mul(*side));
+        let wanted = elements.and_then(|all| all.checked_mul(width(&entry.dtype).unwrap_or(1)));
+        let fits = end.checked_sub(begin).zip(end.checked_add(8 + length)).is_some_and(|(long, last)| {
+            last <= bytes && (width(&entry.dtype).is_none() || wanted == usize::try_from(long).ok())
+        });
+        if !fits {
+            return Err(content(format!(
+                "{name} has bytes {begin}..{end}, which do not fit its shape or the file"
+            )));
+        }
+        let stored =
+            Stored { file: index, dtype: entry.dtype, shape: entry.shape, begin: 8 + length + begin };
+        tensors.insert(name, stored);
+    }
+    Ok(())
+}
+
+/// Bytes of a value, of the types that are read.
+fn width(dtype: &str) -> Option<usize> {
+    match dtype {
+        "F32" => Some(4),
+        "BF16" | "F16" => Some(2),
+        _ => None,
+    }
+}
+
+fn floats(dtype: &str, bytes: &[u8]) -> Vec<f32> {
+    let halves = || bytes.as_chunks().0.iter().copied();
+    match dtype {
+        "F32" => bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect(),
+        "BF16" => halves().map(|pair| half::bf16::from_le_bytes(pair).to_f32()).collect(),
+        "F16" => halves().map(|pair| half::f16::from_le_bytes(pair).to_f32()).collect(),
+        _ => unreachable!("it was checked"),
+    }
+}
+
+impl Pretrained {
+    /// The model with a shorter or longer context, where its positions allow that.
+    pub fn with_context(&self, context: u32) -> Decoder {
+        match self.family {
+            Family::Gpt2 => self.model.clone(),
+            Family::Llama | Family::Mistral | Family::Qwen2 => Decoder { context, ..self.model.clone() },
+        }
+    }
+}

@@ -1,0 +1,286 @@
+use super::config::{parse, written};
+use super::*;
+use crate::checkpoint::Reader;
+use crate::network::Part;
+use dtrain_protocol::checkpoint::{FORMAT, merge};
+use dtrain_protocol::{AttemptId, Layout, Manifest, SavedFile, Slice, StepId, TensorKind, TrialId};
+use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions};
+use serde_json::{Value, json};
+use std::fs;
+
+fn gpt2() -> Decoder {
+    Decoder {
+        layers: 2,
+        hidden: 8,
+        heads: 2,
+        kv_heads: 2,
+        ffn: 12,
+        vocab: 11,
+        context: 5,
+        positions: Positions::Learned,
+        norm: Norm::Layer,
+        activation: Activation::GeluTanh,
+        tied: true,
+        bias: true,
+        experts: None,
+        head_width: None,
+        rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
+    }
+}
+
+fn llama() -> Decoder {
+    Decoder {
+        kv_heads: 1,
+        positions: Positions::Rotary,
+        norm: Norm::Rms,
+        activation: Activation::Swiglu,
+        tied: false,
+        bias: false,
+        rotary_base: Some(500_000),
+        ..gpt2()
+    }
+}
+
+fn qwen2() -> Decoder {
+    Decoder { qkv_bias: Some(true), norm_epsilon: Some(1e-6), tied: true, ..llama() }
+}
+
+/// Commits what a folder was written as.
+fn committed(at: &std::path::Path, saved: Vec<SavedFile>) -> Reader {
+    let (tensors, files) = merge(saved).expect("every element once");
+    let manifest = Manifest {
+        format: FORMAT,
+        trial: TrialId("t".into()),
+        attempt: AttemptId(0),
+        step: StepId(0),
+        layout: Layout::SINGLE,
+        program: "test".into(),
+        cursor: 0,
+        seed: None,
+        tensors,
+        files,
+    };
+    let text = serde_json::to_string(&manifest).expect("json");
+    fs::write(at.join("manifest.json"), &text).expect("written");
+    fs::write(at.join("COMMIT"), blake3::hash(text.as_bytes()).to_hex().as_str()).expect("written");
+    Reader::open(at).expect("it was committed")
+}
+
+/// A checkpoint with every parameter of `model`, each value another.
+fn checkpoint(model: &Decoder, at: &std::path::Path) -> Reader {
+    let mut next = 0.0;
+    let specs: Vec<_> = super::folder::parameters(model).into_iter().flatten().collect();
+    let values = |length: usize, next: &mut f32| {
+        (0..length)
+            .map(|_| {
+                *next += 1.0;
+                *next
+            })
+            .collect::<Vec<f32>>()
+    };
+    let held: Vec<_> = specs
+        .iter()
+        .map(|spec| {
+            let shape: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
+            let region = dtrain_protocol::split::Region::whole(&shape);
+            let all = 0..region.elements();
+            (Slice::of(region, all), values(spec.shape.iter().product(), &mut next))
+        })
+        .collect();
+    let pieces: Vec<_> = specs
+        .iter()
+        .zip(&held)
+        .map(|(spec, (slice, values))| crate::checkpoint::NamedPiece {
+            name: &spec.name,
+            kind: TensorKind::Parameter,
+            slice,
+            values,
+        })
+        .collect();
+    let saved = crate::checkpoint::save(at, dtrain_protocol::Rank(0), &pieces).expect("saved");
+    committed(at, vec![saved])
+}
+
+fn values(reader: &Reader, name: &str, shape: &[u64]) -> Vec<f32> {
+    let region = dtrain_protocol::split::Region::whole(shape);
+    let mut values = vec![0.0; usize::try_from(region.elements()).expect("small")];
+    let all = 0..region.elements();
+    reader.read(name, TensorKind::Parameter, &Slice::of(region, all), &mut values).expect("it is there");
+    values
+}
+
+#[test]
+fn what_goes_out_comes_in_again() {
+    for model in [gpt2(), Decoder { tied: false, activation: Activation::Gelu, ..gpt2() }, llama(), qwen2()] {
+        let root = tempfile::tempdir().expect("a folder");
+        let [saved, folder, again] = ["saved", "folder", "again"].map(|name| root.path().join(name));
+        let before = checkpoint(&model, &saved);
+        export(&before, &Model::Decoder(model.clone()), Format::HuggingFace, &folder).expect("exported");
+        let opened = Folder::open(&folder).expect("it was written");
+        assert_eq!(opened.pretrained().model, model);
+        let after = committed(&again, opened.write(&model, &again).expect("written"));
+        assert_eq!(before.manifest().tensors.len(), after.manifest().tensors.len());
+        for tensor in &before.manifest().tensors {
+            let [wanted, found] = [&before, &after].map(|one| values(one, &tensor.name, &tensor.shape));
+            assert_eq!(wanted, found, "{}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn tensors_lie_as_transformers_have_them() {
+    let root = tempfile::tempdir().expect("a folder");
+    let reader = checkpoint(&gpt2(), &root.path().join("saved"));
+    let folder = root.path().join("folder");
+    export(&reader, &Model::Decoder(gpt2()), Format::HuggingFace, &folder).expect("exported");
+    let bytes = fs::read(folder.join("model.safetensors")).expect("it was written");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("valid");
+    let packed = file.tensor("transformer.h.1.attn.c_attn.weight").expect("it is there");
+    assert_eq!(packed.shape(), [8, 24]);
+    let packed: Vec<f32> = packed.data().as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
+    let key = values(&reader, "blocks.1.attention.k.weight", &[8, 8]);
+    assert_eq!(packed[24 + 8..24 + 16], key[8..16], "the second row of the keys");
+}
+
+#[test]
+fn every_weight_goes_out_under_its_own_name() {
+    let root = tempfile::tempdir().expect("a folder");
+    let reader = checkpoint(&llama(), &root.path().join("saved"));
+    let folder = root.path().join("folder");
+    let files = export(&reader, &Model::Decoder(llama()), Format::Safetensors, &folder).expect("exported");
+    assert_eq!(files, [std::path::PathBuf::from("model.safetensors")]);
+    let bytes = fs::read(folder.join("model.safetensors")).expect("it was written");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("valid");
+    assert_eq!(file.tensor("blocks.0.attention.q.weight").expect("it is there").shape(), [8, 8]);
+    assert_eq!(file.names().len(), reader.manifest().tensors.len());
+}
+
+#[test]
+fn tensors_of_another_shape_are_refused_by_name() {
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = root.path().join("folder");
+    let reader = checkpoint(&llama(), &root.path().join("saved"));
+    export(&reader, &Model::Decoder(llama()), Format::HuggingFace, &folder).expect("exported");
+    let opened = Folder::open(&folder).expect("it was written");
+    let error = opened.check(&Decoder { ffn: 13, layers: 1, ..llama() }).expect_err("it is another model");
+    let reasons = error.reasons();
+    assert!(
+        reasons.contains(&"model.layers.0.mlp.up_proj.weight has shape [12, 8], expected [13, 8]".to_owned()),
+        "{reasons:?}"
+    );
+    assert!(
+        reasons.contains(&"model.layers.1.mlp.up_proj.weight is not of this model".to_owned()),
+        "{reasons:?}"
+    );
+}
+
+fn refused(family: Family, model: &Decoder, change: &[(&str, Value)]) -> Vec<String> {
+    let mut config = written(family, model);
+    for (key, value) in change {
+        config[*key] = value.clone();
+    }
+    match parse(std::path::Path::new("config.json"), config.to_string().as_bytes()) {
+        Ok(found) => panic!("{found:?} was taken"),
+        Err(error) => error.reasons().to_vec(),
+    }
+}
+
+#[test]
+fn what_dtrain_does_not_train_is_listed() {
+    let scaled = json!({ "rope_type": "llama3", "factor": 8.0 });
+    let all = refused(
+        Family::Llama,
+        &llama(),
+        &[
+            ("rope_scaling", scaled),
+            ("sliding_window", json!(4096)),
+            ("hidden_act", json!("gelu")),
+            ("attention_bias", json!(true)),
+            ("quantization_config", json!({})),
+        ],
+    );
+    assert_eq!(all.len(), 5, "{all:?}");
+    let all = refused(
+        Family::Gpt2,
+        &gpt2(),
+        &[("activation_function", json!("relu")), ("scale_attn_by_inverse_layer_idx", json!(true))],
+    );
+    assert_eq!(all.len(), 2, "{all:?}");
+}
+
+#[test]
+fn configurations_of_published_models_are_read() {
+    let text = json!({
+        "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864,
+        "max_position_embeddings": 32768, "max_window_layers": 21, "num_attention_heads": 14,
+        "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+        "sliding_window": 32768, "use_sliding_window": false, "tie_word_embeddings": true,
+        "torch_dtype": "bfloat16", "vocab_size": 151_936, "attention_dropout": 0.0,
+    });
+    let found =
+        parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("Qwen2.5-0.5B");
+    assert_eq!((found.family, found.model.parameters()), (Family::Qwen2, 494_032_768));
+    let text = json!({ "model_type": "gpt2", "attn_pdrop": 0.1, "n_ctx": 1024, "vocab_size": 50_257 });
+    let found = parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("GPT-2");
+    assert_eq!((found.family, found.model.parameters()), (Family::Gpt2, 124_439_808));
+    assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
+    let parts = super::folder::parameters(&found.model);
+    assert_eq!(parts.len(), 14);
+    assert!(parts[13].iter().all(|spec| spec.name != "embedding.weight"), "it is tied: {:?}", Part::Head);
+}
+
+/// Models of `tests/data/interop.py`.
+const FIXTURES: [&str; 4] = ["llama", "mistral", "qwen2", "gpt2"];
+
+fn fixture(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/interop").join(name)
+}
+
+#[test]
+fn scores_are_those_of_transformers() {
+    for name in FIXTURES {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(&fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let model = folder.pretrained().model.clone();
+        let reader = committed(root.path(), folder.write(&model, root.path()).expect("written"));
+        let (blocks, model) = (0..model.layers, Model::Decoder(model));
+        let device = burn::tensor::Device::flex();
+        let (precision, recompute) = (dtrain_recipes::Precision::F32, dtrain_recipes::Recompute::None);
+        let mut stage =
+            crate::stage::Stage::build(&model, blocks, 7, precision, recompute, &device).expect("built");
+        crate::session::weights(&reader, &mut stage).expect("loaded");
+        let text = fs::read(fixture(name).join("logits.json")).expect("it is there");
+        let wanted: Value = serde_json::from_slice(&text).expect("json");
+        let tokens: Vec<u32> = serde_json::from_value(wanted["tokens"].clone()).expect("tokens");
+        let wanted: Vec<Vec<f32>> = serde_json::from_value(wanted["logits"].clone()).expect("logits");
+        for (index, wanted) in wanted.iter().enumerate() {
+            let found = stage.logits_last(&tokens[..=index]);
+            let apart = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(apart < 1e-4, "{name}, token {index}: the scores differ by {apart:.1e}");
+        }
+    }
+}
+
+#[test]
+fn models_of_transformers_go_out_with_the_same_tensors() {
+    for name in FIXTURES {
+        let root = tempfile::tempdir().expect("a folder");
+        let [saved, again] = ["saved", "again"].map(|name| root.path().join(name));
+        let folder = Folder::open(&fixture(name)).expect("it is there");
+        let model = folder.pretrained().model.clone();
+        let reader = committed(&saved, folder.write(&model, &saved).expect("written"));
+        export(&reader, &Model::Decoder(model.clone()), Format::HuggingFace, &again).expect("exported");
+        let back = Folder::open(&again).expect("it was written");
+        assert_eq!(folder.names(), back.names(), "{name}");
+        assert_eq!(back.pretrained().model, model, "{name}");
+        for spec in super::folder::parameters(&model).into_iter().flatten() {
+            let [wanted, found] = [&folder, &back].map(|one| one.values(&spec).expect("it is there"));
+            assert_eq!(wanted, found, "{name}: {}", spec.name);
+        }
+    }
+}
