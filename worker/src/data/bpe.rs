@@ -63,9 +63,11 @@ fn method(corpus: &Corpus<'_>, vocab: u32) -> String {
     }
 }
 
-/// A tokenizer from its JSON.
+/// A tokenizer from its JSON. What it says of a length to cut or fill texts to is dropped: a corpus is read whole.
 pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, DataError> {
-    tokenizers::Tokenizer::from_bytes(json).map_err(failed("reading"))
+    let mut tokenizer = tokenizers::Tokenizer::from_bytes(json).map_err(failed("reading"))?;
+    tokenizer.with_padding(None).with_truncation(None).map_err(failed("reading"))?;
+    Ok(tokenizer)
 }
 
 /// Of JSON lines, which are documents, the tokenizer has an end-of-text token.

@@ -9,6 +9,7 @@ mod bpe;
 mod cache;
 mod corpus;
 mod csv_table;
+mod describe;
 mod error;
 mod files;
 mod idx;
@@ -21,6 +22,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
+pub use describe::{CorpusFacts, FileFacts, corpus, files};
 pub use error::DataError;
 pub use prefetch::Prefetch;
 pub use prepared::Prepared;

@@ -3,9 +3,10 @@
 use super::*;
 use std::io::Write;
 
-/// A tokenizer of words: `a`, `b`, `c`, `<|endoftext|>`, and any other.
+/// A tokenizer of words: `a`, `b`, `c`, `<|endoftext|>`, and any other. It would cut texts to two words.
 const WORDS: &[u8] = br#"{
-    "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+    "version": "1.0",
+    "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 }, "padding": null, "normalizer": null, "post_processor": null,
     "decoder": null, "pre_tokenizer": { "type": "Whitespace" },
     "added_tokens": [{ "id": 3, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
                        "normalized": false, "special": true }],
@@ -162,4 +163,22 @@ fn compressed_tables_and_images_are_read_like_others() {
         opened(&root, &data(format, &["i.idx.gz"], Valid::Fraction(0.5)), &cnn(1, 1, 2, 2)).expect("opened");
     assert_eq!(rows(&*set.train), (vec![0.0, 1.0], vec![1]));
     assert_eq!(rows(&*set.valid), (vec![0.2, 0.4], vec![0]));
+}
+
+#[test]
+fn a_corpus_is_described() {
+    let text = b"{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"one\"}\n";
+    let root = folder(&[("a.jsonl.gz", &gz(text)), ("b.jsonl", b"{\"text\": \"two\"}")]);
+    let read = data(lines(Tokenizer::Bytes, Separator::Auto), &["*.jsonl*"], Valid::Fraction(0.5));
+    let facts = corpus(&read, root.path(), 2).expect("read").expect("text");
+    let samples = vec!["one".to_owned(), "two".to_owned()];
+    assert_eq!(facts, CorpusFacts { documents: 4, bytes: 12, duplicates: 2, samples });
+    let names: Vec<String> =
+        crate::data::files(&read, root.path()).expect("found").into_iter().map(|file| file.name).collect();
+    assert_eq!(names, ["a.jsonl.gz", "b.jsonl"]);
+    let table = folder(&[("t.csv", b"x,kind\n1,0\n2,1\n3,1\n")]);
+    let read = csv(Valid::Fraction(0.3));
+    assert_eq!(corpus(&read, table.path(), 2).expect("no text"), None);
+    let set = opened(&table, &read, &mlp(1, 3)).expect("opened");
+    assert_eq!(set.classes().expect("read"), Some(vec![1, 2]));
 }
