@@ -43,7 +43,10 @@ fn is_cheap(loaded: &Loaded) -> bool {
         DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. } => return false,
         DataFormat::Text { tokenizer: Tokenizer::Bytes, field: None, .. } => MOST_BYTES,
         DataFormat::Text { .. } => MOST_TEXT,
-        DataFormat::Tokens { .. } | DataFormat::Idx { .. } | DataFormat::Csv { .. } => MOST_BYTES,
+        DataFormat::Tokens { .. }
+        | DataFormat::Idx { .. }
+        | DataFormat::Csv { .. }
+        | DataFormat::Images { .. } => MOST_BYTES,
     };
     let files = loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder));
     let bytes = files.map(|file| file.metadata().map_or(0, |about| about.len()));

@@ -43,6 +43,11 @@ pub enum DataFormat {
         /// Label files for the images of `valid`, when `valid` names files.
         valid_labels: Vec<String>,
     },
+    /// PNG and JPEG images, of which each lies in the folder of its class.
+    Images {
+        /// Whether images of another size are made fit.
+        resize: bool,
+    },
     /// Comma-separated values with a header row; every column but the target is a number.
     Csv {
         /// Name of the column with the class.

@@ -58,6 +58,7 @@ fn data(values: &Values) -> Option<Data> {
             labels: values.patterns("data.labels"),
             valid_labels: values.patterns("data.valid_labels"),
         },
+        "images" => DataFormat::Images { resize: values.flag("data.resize")? },
         format => DataFormat::Text {
             tokenizer: match values.get("data.tokenizer")? {
                 Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),

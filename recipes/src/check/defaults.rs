@@ -86,6 +86,9 @@ fn data(values: &mut Values) {
     if let Some(first) = train.first() {
         values.or("data.format", Parsed::Word(format(first)));
     }
+    if values.word("data.format") == Some("images") {
+        values.or("data.resize", Parsed::Flag(false));
+    }
     values.or("data.valid", Parsed::Share(0.05));
     values.or("data.fraction", Parsed::Share(1.0));
     if matches!(values.word("data.format"), Some("text" | "jsonl")) && values.reads_tokens() {
@@ -113,6 +116,7 @@ fn format(pattern: &str) -> &'static str {
     match lower.rsplit_once('.').map(|(_, extension)| extension) {
         Some("bin") => "tokens",
         Some("csv") => "csv",
+        Some("png" | "jpg" | "jpeg") => "images",
         Some("jsonl" | "ndjson") => "jsonl",
         Some("idx") => "idx",
         _ if lower.ends_with("-ubyte") => "idx",

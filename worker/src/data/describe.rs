@@ -5,7 +5,7 @@ use super::files::{self, DataFile};
 use super::{Batch, DataError, DataSet};
 use dtrain_recipes::{Data, DataFormat, Valid};
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Characters of a sample that are kept.
@@ -38,8 +38,15 @@ pub struct CorpusFacts {
 
 /// The files that a recipe reads: those of training, then those of validation. Paths start from `root`.
 pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
-    let facts = |file: Arc<DataFile>| FileFacts { name: file.name.clone(), bytes: file.bytes };
-    Ok(opened(data, root)?.into_iter().map(facts).collect())
+    // Not opened together: images may be many.
+    let facts = |path: &PathBuf| {
+        DataFile::open(path, root).map(|file| FileFacts { name: file.name, bytes: file.bytes })
+    };
+    let mut found = files::paths(&data.train, root)?;
+    if let Valid::Files(patterns) = &data.valid {
+        found.extend(files::paths(patterns, root)?);
+    }
+    found.iter().map(facts).collect()
 }
 
 fn opened(data: &Data, root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {

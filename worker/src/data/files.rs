@@ -2,6 +2,7 @@
 
 use super::DataError;
 use dtrain_protocol::InputFile;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -39,19 +40,24 @@ pub(super) struct DataFile {
 
 /// The files that `patterns` name, in the order of the patterns, those of one pattern sorted, none twice.
 pub(super) fn find(patterns: &[String], root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
-    let mut paths: Vec<PathBuf> = Vec::new();
+    paths(patterns, root)?.iter().map(|path| DataFile::open(path, root).map(Arc::new)).collect()
+}
+
+/// The same, none of them open.
+pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let (mut paths, mut seen) = (Vec::new(), HashSet::new());
     for pattern in patterns {
         let found = matches(pattern, root)?;
         if found.is_empty() {
             return Err(DataError::NoFile { pattern: pattern.clone(), root: root.to_owned() });
         }
         for path in found {
-            if !paths.contains(&path) {
+            if seen.insert(path.clone()) {
                 paths.push(path);
             }
         }
     }
-    paths.iter().map(|path| DataFile::open(path, root).map(Arc::new)).collect()
+    Ok(paths)
 }
 
 fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {

@@ -13,6 +13,7 @@ mod describe;
 mod error;
 mod files;
 mod idx;
+mod images;
 mod prefetch;
 mod prepared;
 mod split;
@@ -149,11 +150,15 @@ pub fn open_with(
             idx::open(data, labels, valid_labels, root, model)
         }
         (DataFormat::Csv { target }, Reads::Rows { .. }) => csv_table::open(data, target, root, model),
+        (DataFormat::Images { resize }, Reads::Rows { .. }) => images::open(data, *resize, root, model),
         (DataFormat::Text { .. } | DataFormat::Tokens { .. }, Reads::Rows { .. }) => Err(DataError::Unfit(
-            "an mlp or a cnn reads rows of numbers (`csv` or `idx`), not tokens; a decoder reads tokens"
+            "an mlp or a cnn reads rows of numbers (`csv`, `idx` or `images`), not tokens; a decoder reads tokens"
                 .into(),
         )),
-        (DataFormat::Idx { .. } | DataFormat::Csv { .. }, Reads::Tokens { .. }) => Err(DataError::Unfit(
+        (
+            DataFormat::Idx { .. } | DataFormat::Csv { .. } | DataFormat::Images { .. },
+            Reads::Tokens { .. },
+        ) => Err(DataError::Unfit(
             "a decoder reads tokens (`text`, `jsonl` or `tokens`), not rows of numbers; an mlp or a cnn reads rows"
                 .into(),
         )),
@@ -167,7 +172,10 @@ pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Re
         DataFormat::Text { tokenizer, field, separator } => {
             Text { tokenizer, field: field.as_deref(), separator }.cached(data, root, cache, trained)
         }
-        DataFormat::Tokens { .. } | DataFormat::Idx { .. } | DataFormat::Csv { .. } => Ok(Vec::new()),
+        DataFormat::Tokens { .. }
+        | DataFormat::Idx { .. }
+        | DataFormat::Csv { .. }
+        | DataFormat::Images { .. } => Ok(Vec::new()),
     }
 }
 

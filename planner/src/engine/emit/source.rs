@@ -171,6 +171,7 @@ impl<'a> Source<'a> {
             }
             DataFormat::Tokens { .. } => "shards of tokens".into(),
             DataFormat::Idx { .. } | DataFormat::Csv { .. } => "a table".into(),
+            DataFormat::Images { .. } => "folders of images".into(),
         };
         format!("the recipe reads {how}, from {}; set the line marked SET", self.data().train.join(" "))
     }

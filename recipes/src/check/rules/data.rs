@@ -10,7 +10,7 @@ impl Rules<'_> {
         let wanted: &[&str] = match kind {
             Kind::Decoder => &["text", "jsonl", "tokens"],
             Kind::Own if self.values.reads_tokens() => &["text", "jsonl", "tokens"],
-            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "idx"],
+            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "idx", "images"],
             Kind::Command => return,
         };
         if self.compressed(format) {
@@ -34,6 +34,7 @@ impl Rules<'_> {
             ("data.tokenizer", of_tokenizer),
             ("data.field", &["jsonl"]),
             ("data.separator", &["text", "jsonl"]),
+            ("data.resize", &["images"]),
             ("data.target", &["csv"]),
             ("data.labels", &["idx"]),
             ("data.valid_labels", &["idx"]),
@@ -70,7 +71,7 @@ impl Rules<'_> {
     /// Whether a file is compressed in a way that the format does not read.
     fn compressed(&mut self, format: &str) -> bool {
         let ends: &[&str] = match format {
-            "tokens" => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
+            "tokens" | "images" => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
             _ => &[".xz", ".bz2", ".zip"],
         };
         let packed = |file: &String| ends.iter().any(|end| file.ends_with(end));
@@ -79,7 +80,9 @@ impl Rules<'_> {
                 self.wrong(
                     format!("`{key}`: {file:?} is compressed"),
                     &[key],
-                    if format == "tokens" {
+                    if format == "images" {
+                        "unpack it first, and name the images, such as \"photos/*/*.png\""
+                    } else if format == "tokens" {
                         "unpack it first, and name the unpacked file: token shards are read in place"
                     } else {
                         "unpack it first, or compress it with gzip (.gz) or zstd (.zst)"

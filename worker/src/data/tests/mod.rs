@@ -1,6 +1,7 @@
 //! Every format, what comes out of it, and what is said when it is wrong.
 
 mod corpora;
+mod folders;
 mod images;
 mod places;
 mod shards;
