@@ -54,7 +54,11 @@ impl Rules<'_> {
 
     /// The model reads other data.
     fn unfit(&mut self, kind: Kind, format: &str, wanted: &[&str]) {
-        let (name, wanted) = (kind.name(), wanted.join(" or "));
+        let name = kind.name();
+        let wanted = match wanted {
+            [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+            one => one.concat(),
+        };
         let which = match (kind, self.values.reads_tokens()) {
             (Kind::Own, true) => " with `model.context`",
             (Kind::Own, false) => " without `model.context`",
