@@ -104,14 +104,14 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
 /// ` = 2.61 bits per byte; knowing only how often each byte occurs gives 4.52`, for text read byte by byte.
 fn in_bits(context: &Context, plan: &Plan, nats: f64) -> String {
     let Some(data) = &plan.recipe.data else { return String::new() };
-    let DataFormat::Text { tokenizer } = &data.format else { return String::new() };
+    let DataFormat::Text { tokenizer, .. } = &data.format else { return String::new() };
     let bits = std::f64::consts::LOG2_E;
     let alone = unigram::entropy(context, plan);
     match (tokenizer, alone) {
         (Tokenizer::Bytes, Some(alone)) => {
             format!(" = {:.2} bits/byte; unigram baseline: {:.2}", nats * bits, alone * bits)
         }
-        (Tokenizer::Bpe(_), Some(alone)) => {
+        (Tokenizer::Bpe(_) | Tokenizer::File(_), Some(alone)) => {
             format!("; unigram baseline: {}", loss(alone))
         }
         (_, None) => String::new(),

@@ -10,8 +10,9 @@ use dtrain_planner::{PlanError, precheck};
 use dtrain_recipes::{Checked, DataFormat, Devices, Launcher, Model, Problem, Tokenizer};
 use dtrain_worker::data::DataError;
 
-/// Most bytes of data that a check reads.
+/// Most bytes of data that a check reads, and of text that it makes into tokens.
 const MOST_BYTES: u64 = 256 << 20;
+const MOST_TEXT: u64 = 4 << 20;
 
 /// Looks at machine and data; `Err` lists what `run` would refuse, and of a study over several hosts what `tune` would. `Ok` lists
 /// what they may refuse on other hosts.
@@ -38,12 +39,18 @@ pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, F
 /// Whether samples can be counted soon: nothing is trained for it, and little is read.
 fn is_cheap(loaded: &Loaded) -> bool {
     let Some(data) = &loaded.checked.recipe.data else { return false };
-    if matches!(data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_) }) {
-        return false;
-    }
+    let most = match &data.format {
+        DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. } => return false,
+        DataFormat::Text { tokenizer: Tokenizer::Bytes, field: None, .. } => MOST_BYTES,
+        DataFormat::Text { .. } => MOST_TEXT,
+        DataFormat::Tokens { .. }
+        | DataFormat::Idx { .. }
+        | DataFormat::Csv { .. }
+        | DataFormat::Images { .. } => MOST_BYTES,
+    };
     let files = loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder));
     let bytes = files.map(|file| file.metadata().map_or(0, |about| about.len()));
-    bytes.fold(0, u64::saturating_add) <= MOST_BYTES
+    bytes.fold(0, u64::saturating_add) <= most
 }
 
 /// Hosts are not reached for a check; they are sent this program, though.

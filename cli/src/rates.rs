@@ -5,6 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::hosts;
 use crate::load::Loaded;
 use crate::render::number::counted;
+use crate::render::preparing::Preparing;
 use crate::trials::ledger;
 use dtrain_planner::engine::Engine;
 use dtrain_planner::{
@@ -18,7 +19,8 @@ use dtrain_runner::driver::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
 use dtrain_runner::probe::{Probe, ProbeError, host_facts, rates};
-use dtrain_worker::data::DataError;
+use dtrain_worker::comm::Progress;
+use dtrain_worker::data::{self, DataError, DataSet};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
@@ -204,14 +206,18 @@ pub(crate) fn inputs(context: &Context, loaded: &Loaded) -> Result<Option<Inputs
 
 /// The same, with what is wrong with the data.
 pub(crate) fn open(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>, DataError> {
+    Ok(open_set(context, loaded)?.map(|opened| opened.inputs()))
+}
+
+/// The samples of a recipe's data; text is made into tokens where that was not done before.
+pub(crate) fn open_set(context: &Context, loaded: &Loaded) -> Result<Option<DataSet>, DataError> {
     let recipe = &loaded.checked.recipe;
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
     let tokenizer = loaded.tokenizer.as_deref();
-    let progress = dtrain_worker::comm::Progress::default();
-    let opened =
-        dtrain_worker::data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer, &progress)?;
-    Ok(Some(opened.inputs()))
+    let (progress, bar) = (Progress::default(), Preparing::new(context.out));
+    let tell = |prepared| bar.show(prepared);
+    data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer, &progress, &tell).map(Some)
 }
 
 /// How earlier trials of this model went on this host against what was predicted for them.

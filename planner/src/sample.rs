@@ -99,7 +99,11 @@ pub(crate) fn recipe() -> Recipe {
         name: "tiny-llama".into(),
         model: llama(),
         data: Some(Data {
-            format: DataFormat::Text { tokenizer: Tokenizer::Bytes },
+            format: DataFormat::Text {
+                tokenizer: Tokenizer::Bytes,
+                field: None,
+                separator: Default::default(),
+            },
             train: vec!["data/*.txt".into()],
             valid: Valid::Fraction(0.05),
             fraction: 1.0,

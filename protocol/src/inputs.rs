@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// Name of the file of a checkpoint that holds its [`Inputs`] as JSON.
 pub const INPUTS: &str = "inputs.json";
 
-/// Name of the file of a checkpoint that holds the tokenizer, where one was trained.
+/// Name of the file of a checkpoint that holds the tokenizer, where one was trained or named.
 pub const TOKENIZER: &str = "tokenizer.json";
 
 /// Differences that are listed by name; of more only the number is told.

@@ -19,19 +19,34 @@ pub struct Data {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum DataFormat {
-    /// Any files, as text.
+    /// Text files, each a document, or JSON lines, each line a document.
     Text {
         /// How text becomes tokens.
         tokenizer: Tokenizer,
+        /// Of JSON lines, the field with the text; `None` for text files.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        field: Option<String>,
+        /// What follows each document.
+        #[serde(default, skip_serializing_if = "Separator::is_auto")]
+        separator: Separator,
     },
     /// Token shards: raw little-endian `u16` (nanoGPT) or the llm.c shard with its 1,024-byte header.
-    Tokens,
-    /// IDX images and labels (the MNIST files), uncompressed.
+    Tokens {
+        /// The `tokenizer.json` that the shards were made with, where one is named.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tokenizer: Option<String>,
+    },
+    /// IDX images and labels (the MNIST files).
     Idx {
         /// Label files, one for each image file of `train`.
         labels: Vec<String>,
         /// Label files for the images of `valid`, when `valid` names files.
         valid_labels: Vec<String>,
+    },
+    /// PNG and JPEG images, of which each lies in the folder of its class.
+    Images {
+        /// Whether images of another size are made fit.
+        resize: bool,
     },
     /// Comma-separated values with a header row; every column but the target is a number.
     Csv {
@@ -48,6 +63,29 @@ pub enum Tokenizer {
     Bytes,
     /// Byte-level BPE trained on the training text, with this vocabulary size.
     Bpe(u32),
+    /// This `tokenizer.json`, in the format of Hugging Face tokenizers.
+    File(String),
+}
+
+/// What follows each document of a text corpus.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Separator {
+    /// The end-of-text token of the tokenizer; where it has none, a line break behind each JSON line and nothing behind
+    /// a text file.
+    #[default]
+    Auto,
+    /// Nothing.
+    None,
+    /// This token or, where the tokenizer has no such token, the tokens of this text.
+    Text(String),
+}
+
+impl Separator {
+    /// Whether nothing was asked for.
+    pub fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
 }
 
 /// Where validation samples come from.

@@ -149,7 +149,7 @@ pub const KEYS: &[Key] = keys![
         "Feed-forward width of the leading dense layers";
     "model.mtp_layers", Whole(1, 64), Optional("only the next token is predicted"), DECODER,
         "Multi-token prediction: layers that each predict one further token";
-    "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; required for token shards"), DECODER,
+    "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; required for token shards and a tokenizer.json"), DECODER,
         "Vocabulary size";
     "model.context", Whole(1, 16_777_216), Required, DECODER, "Sequence length in tokens";
     "model.positions", OneOf(&["learned", "rotary"]), Default("gpt2: \"learned\"; llama: \"rotary\""), DECODER,
@@ -183,7 +183,7 @@ pub const KEYS: &[Key] = keys![
         "Settings for the function that builds your network, under names of your own";
     "model.context", Whole(1, 16_777_216), Optional("the network reads rows"), OWN,
         "Sequence length in tokens, where the network reads tokens";
-    "model.vocab", Whole(2, 16_777_216), Default("with context: that of the tokenizer; required for token shards"), OWN,
+    "model.vocab", Whole(2, 16_777_216), Default("with context: that of the tokenizer; required for token shards and a tokenizer.json"), OWN,
         "Vocabulary size, where the network reads tokens";
     "model.inputs", Whole(1, 1_048_576), Optional("the network reads tokens"), OWN,
         "Input columns, where the network reads rows";
@@ -203,15 +203,20 @@ pub const KEYS: &[Key] = keys![
     "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
     "data.valid", Shape::Valid, Default("\"5%\""), OURS,
         "Share of the training data held out for validation, or files";
-    "data.format", OneOf(&["text", "tokens", "idx", "csv"]),
-        Default("by the first training file: .bin tokens, .csv csv, -ubyte or .idx idx, otherwise text"), OURS,
-        "How files are read";
-    "data.tokenizer", Shape::Tokenizer, Default("\"bytes\""), OF_TEXT, "How text becomes tokens";
+    "data.format", OneOf(&["text", "jsonl", "tokens", "idx", "csv", "images"]),
+        Default("by the first training file: .bin tokens, .csv csv, .jsonl or .ndjson jsonl, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
+        "How files are read; of text, jsonl, csv and idx also compressed ones (.gz, .zst)";
+    "data.tokenizer", Shape::Tokenizer, Default("text and jsonl: \"bytes\""), OF_TEXT, "How text becomes tokens";
+    "data.field", Shape::Text, Default("jsonl: \"text\""), OF_TEXT, "Of JSON lines, the field with the text";
+    "data.separator", OrAuto(&OrNone(&Shape::Text)), Default("text and jsonl: \"auto\""), OF_TEXT,
+        "Token or text behind each document; auto: the tokenizer's end-of-text token, or behind a JSON line a line break";
     "data.labels", Shape::Files, Optional("required for idx"), OF_CLASSES,
         "Label files, one for each file of train";
     "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), OF_CLASSES,
         "Label files, one for each file of valid";
     "data.target", Shape::Text, Optional("required for csv"), OF_CLASSES, "Name of the column with the class";
+    "data.resize", Shape::Flag, Default("images: false"), OF_CLASSES,
+        "Whether images of another size are resized to height and width";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
     "objective.metric", Shape::Metric, Default("\"valid.loss\""), ANY,

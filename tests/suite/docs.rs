@@ -50,6 +50,12 @@ fn pages() -> Vec<String> {
     pages
 }
 
+/// A PNG of one grey pixel.
+const PNG: &[u8] =
+    b"\x89\x50\x4e\x47\x0d\x0a\x1a\x0a\x00\x00\x00\x0d\x49\x48\x44\x52\x00\x00\x00\x01\x00\x00\x00\x01\
+    \x08\x00\x00\x00\x00\x3a\x7e\x9b\x55\x00\x00\x00\x0a\x49\x44\x41\x54\x78\x9c\x63\x68\x00\x00\x00\
+    \x82\x00\x81\x77\xcd\x72\xb6\x00\x00\x00\x00\x49\x45\x4e\x44\xae\x42\x60\x82";
+
 /// A house with the examples, with [`BASE`], and with the data that recipes of the pages name.
 fn house() -> House {
     let house = House::default();
@@ -60,6 +66,9 @@ fn house() -> House {
     }
     house.file("images.idx", idx(&[100, 28, 28]));
     house.file("labels.idx", idx(&[100]));
+    for number in 0..20 {
+        house.file(&format!("photos/{}/{number}.png", ["cat", "dog"][number % 2]), PNG);
+    }
     let rows = (0..100).map(|row| format!("{row},{},0.5,1,{}\n", row % 7, row % 3));
     house.file("measurements.csv", format!("a,b,c,d,class\n{}", rows.collect::<String>()));
     let examples = house.state().with_file_name("examples");

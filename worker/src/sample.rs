@@ -36,7 +36,8 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
 
     // A model continues something: without a prompt, a new line.
     let prompt = if request.prompt.is_empty() { "\n" } else { &request.prompt };
-    let mut tokens = tokenizer.encode(prompt);
+    let wrong = |error: data::DataError| Failure::Data(error.to_string());
+    let mut tokens = tokenizer.encode(prompt).map_err(wrong)?;
     let begin = tokens.len();
     let mut told = 0;
     for index in 0..request.tokens {
@@ -44,7 +45,7 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
         let logits = stage.logits_last(window);
         let dice = unit(mix(request.seed, u64::from(index)));
         tokens.push(choose(&logits, request.temperature, request.top_k, dice));
-        let text = tokenizer.decode(&tokens[begin..]);
+        let text = tokenizer.decode(&tokens[begin..]).map_err(wrong)?;
         let is_last = index + 1 == request.tokens;
         let stable = if is_last { text.as_str() } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
         // Bytes of a character may come in several tokens: what may still change is held back.
@@ -56,16 +57,17 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
     Ok(())
 }
 
-/// The tokenizer where the checkpoint has none: no tokenizer was trained, or an older program wrote the checkpoint.
+/// The tokenizer where the checkpoint has none: bytes are the tokens, the data names none, or an older program wrote the checkpoint.
 fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
-    if let DataFormat::Text { tokenizer: Tokenizer::Bytes } = &request.data.format {
+    if let DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } = &request.data.format {
         return Ok(TextTokenizer::Bytes);
     }
     let checkpoints = request.checkpoint.parent().unwrap_or(&request.checkpoint);
     let cache = session::cache(checkpoints);
     let data = data::open(&request.data, &request.data_root, &request.model, &cache)
         .map_err(|error| Failure::Data(error.to_string()))?;
-    let without = "this model was trained on token shards; without their tokenizer no text can be written";
+    let without = "this model was trained on token shards; without their tokenizer no text can be written: name it with \
+         `data.tokenizer`";
     data.tokenizer.ok_or_else(|| Failure::Data(without.into()))
 }
 

@@ -6,6 +6,13 @@ pub(super) const PLAN_EXAMPLE: &str = "Examples:
   dtrain plan recipe.toml --html plan.html
   dtrain plan recipe.toml --emit torchtitan --emit-to titan";
 
+pub(super) const DATA_EXAMPLE: &str = "Examples:
+  dtrain data recipe.toml --samples 3
+  dtrain data recipe.toml --prepare
+
+Without --prepare, text is read once and nothing is kept. Documents are text files or JSON lines;
+duplicates are documents that are the same as one before, byte by byte.";
+
 pub(super) const ESTIMATE_EXAMPLE: &str = "Example:
   dtrain estimate examples/published/rows.csv
 

@@ -1,6 +1,7 @@
 //! The command line as clap reads it.
 
 mod checkpoint;
+mod data;
 mod doctor;
 mod examples;
 mod export;
@@ -10,6 +11,7 @@ mod train;
 mod trial;
 
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
+pub(crate) use data::DataArgs;
 pub(crate) use doctor::{DeviceChoice, DoctorArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{ModelCommand, ModelExportArgs, ModelFormat, SampleArgs};
@@ -27,8 +29,9 @@ use crate::failure::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use examples::{
-    DOCTOR_EXAMPLE, ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE, HISTORY_EXAMPLE,
-    HOSTS_EXAMPLE, PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE, WATCH_EXAMPLE,
+    DATA_EXAMPLE, DOCTOR_EXAMPLE, ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE,
+    HISTORY_EXAMPLE, HOSTS_EXAMPLE, PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE,
+    WATCH_EXAMPLE,
 };
 use std::path::PathBuf;
 
@@ -77,6 +80,10 @@ pub(crate) enum Command {
     /// Check a recipe and report every problem in it
     #[command(after_help = "Example:\n  dtrain check recipe.toml --set train.batch=64")]
     Check(RecipeArgs),
+
+    /// Show what is in the data of a recipe, and make its tokens
+    #[command(after_help = DATA_EXAMPLE)]
+    Data(DataArgs),
 
     /// Print the JSON schema of recipes, for editors
     #[command(after_help = "Example:\n  dtrain schema > dtrain.schema.json")]

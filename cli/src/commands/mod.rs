@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod completions;
+pub(crate) mod data;
 pub(crate) mod doctor;
 mod emit;
 pub(crate) mod estimate;
@@ -73,6 +74,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
     match command {
         Command::Init(args) => init::run(context, args),
         Command::Check(args) => check::run(context, &args),
+        Command::Data(args) => data::run(context, &args),
         Command::Schema => schema::run(context),
         Command::Probe(args) => probe::run(context, &args),
         Command::Plan(args) => plan::run(context, &args),

@@ -11,6 +11,7 @@ mod metrics;
 pub(crate) mod number;
 pub(crate) mod phases;
 pub(crate) mod plan;
+pub(crate) mod preparing;
 pub(crate) mod progress;
 pub(crate) mod show;
 pub(crate) mod sparkline;

@@ -6,7 +6,7 @@ use super::hosts::Named;
 use super::parsed::{Param, Parsed};
 use super::values::Values;
 use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
-use crate::data::{Data, DataFormat, Tokenizer, Valid};
+use crate::data::{Data, DataFormat, Separator, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::objective::{Goal, Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
@@ -52,16 +52,24 @@ fn params(values: &Values) -> (BTreeMap<String, ParamValue>, BTreeMap<String, Pa
 
 fn data(values: &Values) -> Option<Data> {
     let format = match values.word("data.format")? {
-        "tokens" => DataFormat::Tokens,
+        "tokens" => DataFormat::Tokens { tokenizer: values.patterns("data.tokenizer").pop() },
         "csv" => DataFormat::Csv { target: values.text("data.target")? },
         "idx" => DataFormat::Idx {
             labels: values.patterns("data.labels"),
             valid_labels: values.patterns("data.valid_labels"),
         },
-        _ => DataFormat::Text {
+        "images" => DataFormat::Images { resize: values.flag("data.resize")? },
+        format => DataFormat::Text {
             tokenizer: match values.get("data.tokenizer")? {
                 Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),
+                Parsed::Files(_) => Tokenizer::File(values.patterns("data.tokenizer").pop()?),
                 _ => Tokenizer::Bytes,
+            },
+            field: if format == "jsonl" { Some(values.text("data.field")?) } else { None },
+            separator: match values.get("data.separator")? {
+                Parsed::Text(text) => Separator::Text(text.clone()),
+                Parsed::None => Separator::None,
+                _ => Separator::Auto,
             },
         },
     };

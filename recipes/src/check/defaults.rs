@@ -90,9 +90,16 @@ fn data(values: &mut Values) {
     if let Some(first) = train.first() {
         values.or("data.format", Parsed::Word(format(first)));
     }
+    if values.word("data.format") == Some("images") {
+        values.or("data.resize", Parsed::Flag(false));
+    }
     values.or("data.valid", Parsed::Share(0.05));
     values.or("data.fraction", Parsed::Share(1.0));
-    if values.word("data.format") == Some("text") && values.reads_tokens() {
+    if matches!(values.word("data.format"), Some("text" | "jsonl")) && values.reads_tokens() {
+        if values.word("data.format") == Some("jsonl") {
+            values.or("data.field", Parsed::Text("text".to_owned()));
+        }
+        values.or("data.separator", Parsed::Auto);
         values.or("data.tokenizer", Parsed::Word("bytes"));
         let vocab = match values.get("data.tokenizer") {
             Some(Parsed::Bpe(vocab)) => Some(u64::from(*vocab)),
@@ -109,9 +116,12 @@ fn data(values: &mut Values) {
 fn format(pattern: &str) -> &'static str {
     let name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
     let lower = name.to_ascii_lowercase();
+    let lower = lower.strip_suffix(".gz").or_else(|| lower.strip_suffix(".zst")).unwrap_or(&lower);
     match lower.rsplit_once('.').map(|(_, extension)| extension) {
         Some("bin") => "tokens",
         Some("csv") => "csv",
+        Some("png" | "jpg" | "jpeg") => "images",
+        Some("jsonl" | "ndjson") => "jsonl",
         Some("idx") => "idx",
         _ if lower.ends_with("-ubyte") => "idx",
         _ => "text",

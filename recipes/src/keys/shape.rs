@@ -60,7 +60,7 @@ pub enum Shape {
     Variables,
     /// A list of whole numbers between two bounds, not empty.
     Wholes(u64, u64),
-    /// `"bytes"` or `{ bpe = 4096 }`.
+    /// `"bytes"`, `{ bpe = 4096 }` or the path of a `tokenizer.json`.
     Tokenizer,
     /// A share of the training data below 1, or files.
     Valid,
@@ -109,7 +109,7 @@ impl fmt::Display for Shape {
             Self::Settings => f.write_str("a table of numbers, texts, and true or false"),
             Self::Variables => f.write_str("a list of names of environment variables"),
             Self::Wholes(low, high) => write!(f, "a list of whole numbers from {low} to {high}"),
-            Self::Tokenizer => f.write_str("\"bytes\" or { bpe = 4096 }"),
+            Self::Tokenizer => f.write_str("\"bytes\", { bpe = 4096 } or the path of a tokenizer.json"),
             Self::Valid => f.write_str("a share such as \"5%\", or files"),
             Self::OrNone(inner) => write!(f, "{inner}, or \"none\""),
             Self::OrAuto(inner) => write!(f, "{inner}, or \"auto\""),

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 /// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
-const PASSES: [(&str, &str); 11] = [
+const PASSES: [(&str, &str); 13] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
@@ -21,6 +21,8 @@ const PASSES: [(&str, &str); 11] = [
     ("data.labels", "data_may_be_called_anything"),
     ("data.valid_labels", "data_may_be_called_anything"),
     ("data.target", "data_may_be_called_anything"),
+    ("data.field", "json_lines_may_have_any_field_and_separator"),
+    ("data.separator", "json_lines_may_have_any_field_and_separator"),
     ("cluster.slurm.options", "submitted.rs"),
     ("cluster.slurm.partition", "submitted.rs"),
     ("cluster.slurm.account", "submitted.rs"),
@@ -33,6 +35,12 @@ fn base(kind: Kind, path: &str) -> toml::Table {
             "[model]\nkind = 'mlp'\ninputs = 2\nhidden = [4]\nclasses = 2\n\
              [data]\ntrain = 'a.idx'\nlabels = 'b.idx'\nvalid = 'c.idx'\nvalid_labels = 'd.idx'"
         }
+        Kind::Decoder if path == "data.field" => {
+            "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n[data]\ntrain = 'text.jsonl'"
+        }
+        Kind::Own if path == "data.field" => {
+            "[model]\nkind = 'own'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.jsonl'"
+        }
         Kind::Decoder => {
             "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n[data]\ntrain = 'text.txt'"
         }
@@ -42,7 +50,7 @@ fn base(kind: Kind, path: &str) -> toml::Table {
         Kind::Cnn => {
             "[model]\nkind = 'cnn'\nchannels = 1\nheight = 4\nwidth = 4\nstages = [4]\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
         }
-        Kind::Own if path.contains("context") || path.contains("vocab") || path.contains("tokenizer") => {
+        Kind::Own if ["context", "vocab", "tokenizer", "separator"].iter().any(|key| path.contains(key)) => {
             "[model]\nkind = 'own'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.txt'"
         }
         Kind::Own if path.ends_with("labels") => {
@@ -268,6 +276,23 @@ fn a_foreign_program_gets_its_arguments_as_they_were_written() {
         [&["show", "last"][..], &["history"], &["show", "last", "--json"], &["compare", "last", "last"]]
     {
         trap.ends(trap.dtrain(words), &[0, 2]);
+    }
+}
+
+/// JSON lines whose field and separator have such names.
+#[test]
+fn json_lines_may_have_any_field_and_separator() {
+    let trap = Trap::set();
+    for (at, attack) in ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains('\0')) {
+        let line = serde_json::json!({ *attack: "some text that is long enough for a few samples" });
+        trap.house.file(&format!("{at}.jsonl"), format!("{line}\n"));
+        let mut recipe = base(Kind::Decoder, "data.field");
+        let data = recipe["data"].as_table_mut().expect("a section");
+        data.insert("train".into(), format!("{at}.jsonl").into());
+        data.insert("field".into(), (*attack).into());
+        data.insert("separator".into(), (*attack).into());
+        let path = trap.house.file(&format!("{at}.toml"), toml::to_string(&recipe).expect("TOML"));
+        trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
     }
 }
 

@@ -83,8 +83,7 @@ fn read(files: &[Arc<DataFile>], target: &str) -> Result<Raw, DataError> {
 }
 
 fn read_file(file: &Arc<DataFile>, target: &str) -> Result<Raw, DataError> {
-    let bytes = file.read_up_to(0, file.bytes)?;
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes.as_slice());
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(file.reader()?);
     let header = reader.headers().map_err(|error| csv_error(file, &error))?.clone();
     let Some(at) = header.iter().position(|name| name == target) else {
         let found = header.iter().collect::<Vec<_>>().join(", ");
@@ -111,6 +110,9 @@ fn read_file(file: &Arc<DataFile>, target: &str) -> Result<Raw, DataError> {
 }
 
 fn csv_error(file: &DataFile, error: &csv::Error) -> DataError {
+    if let csv::ErrorKind::Io(source) = error.kind() {
+        return file.unreadable(std::io::Error::new(source.kind(), source.to_string()));
+    }
     let line = error.position().map_or(1, csv::Position::line);
     DataError::content(&file.name, format!("line {line}"), error.to_string())
 }

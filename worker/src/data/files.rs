@@ -2,7 +2,9 @@
 
 use super::DataError;
 use dtrain_protocol::InputFile;
+use std::collections::HashSet;
 use std::fs::File;
+use std::io::{BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +18,18 @@ const BLOCKS: u64 = 64;
 /// Bytes of such a block.
 const BLOCK_BYTES: u64 = 1 << 20;
 
+/// Where the bytes of a file are.
+#[derive(Debug)]
+enum Contents {
+    Disk(File),
+    /// Decompressed.
+    Memory(Vec<u8>),
+}
+
 /// An open file.
 #[derive(Debug)]
 pub(super) struct DataFile {
-    file: File,
+    contents: Contents,
     /// Path below the root where it lies there, otherwise the full path.
     pub(super) name: String,
     /// Length; at least 1.
@@ -30,19 +40,24 @@ pub(super) struct DataFile {
 
 /// The files that `patterns` name, in the order of the patterns, those of one pattern sorted, none twice.
 pub(super) fn find(patterns: &[String], root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
-    let mut paths: Vec<PathBuf> = Vec::new();
+    paths(patterns, root)?.iter().map(|path| DataFile::open(path, root).map(Arc::new)).collect()
+}
+
+/// The same, none of them open.
+pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let (mut paths, mut seen) = (Vec::new(), HashSet::new());
     for pattern in patterns {
         let found = matches(pattern, root)?;
         if found.is_empty() {
             return Err(DataError::NoFile { pattern: pattern.clone(), root: root.to_owned() });
         }
         for path in found {
-            if !paths.contains(&path) {
+            if seen.insert(path.clone()) {
                 paths.push(path);
             }
         }
     }
-    paths.iter().map(|path| DataFile::open(path, root).map(Arc::new)).collect()
+    Ok(paths)
 }
 
 fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
@@ -83,13 +98,22 @@ impl DataFile {
             ));
         }
         let modified = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
-        Ok(Self { file, name, bytes: about.len(), modified })
+        Ok(Self { contents: Contents::Disk(file), name, bytes: about.len(), modified })
     }
 
     /// Fills `into` from byte `offset` on.
     pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
         let io = |source| DataError::Io { file: format!("{} at byte {offset}", self.name), source };
-        self.file.read_exact_at(into, offset).map_err(io)
+        match &self.contents {
+            Contents::Disk(file) => file.read_exact_at(into, offset).map_err(io),
+            Contents::Memory(bytes) => {
+                let begin = usize::try_from(offset).ok();
+                let part = begin.and_then(|begin| bytes.get(begin..)?.get(..into.len()));
+                let part = part.ok_or_else(|| io(std::io::ErrorKind::UnexpectedEof.into()))?;
+                into.copy_from_slice(part);
+                Ok(())
+            }
+        }
     }
 
     /// Bytes `offset..` as many as there are, at most `length`.
@@ -98,6 +122,72 @@ impl DataFile {
         let mut bytes = vec![0; usize::try_from(length).expect("a piece of a file fits into memory")];
         self.read_at(offset, &mut bytes)?;
         Ok(bytes)
+    }
+}
+
+impl DataFile {
+    /// Whether the name says that it is compressed: `.gz` or `.zst`.
+    pub(super) fn is_compressed(&self) -> bool {
+        self.has_ending(".gz") || self.has_ending(".zst")
+    }
+
+    fn has_ending(&self, ending: &str) -> bool {
+        self.name.to_ascii_lowercase().ends_with(ending)
+    }
+
+    /// Reads the contents from their beginning, decompressed.
+    pub(super) fn reader(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
+        let stored = Stored { file: self, at: 0 };
+        Ok(if self.has_ending(".gz") {
+            Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, stored)))
+        } else if self.has_ending(".zst") {
+            Box::new(zstd::Decoder::new(stored).map_err(|error| self.unreadable(error))?)
+        } else {
+            Box::new(stored)
+        })
+    }
+
+    /// What is told when reading [`Self::reader`] fails.
+    pub(super) fn unreadable(&self, source: std::io::Error) -> DataError {
+        if !self.is_compressed() {
+            return DataError::Io { file: self.name.clone(), source };
+        }
+        let detail = format!(
+            "decompressing failed ({source}); is the file whole, and does its name say how it was compressed?"
+        );
+        DataError::content(&self.name, "the whole", detail)
+    }
+
+    /// The file with its contents decompressed in memory, where it is compressed.
+    pub(super) fn unpacked(self: &Arc<Self>) -> Result<Arc<Self>, DataError> {
+        if !self.is_compressed() {
+            return Ok(Arc::clone(self));
+        }
+        let mut bytes = Vec::new();
+        self.reader()?.read_to_end(&mut bytes).map_err(|error| self.unreadable(error))?;
+        let length = bytes.len() as u64;
+        let contents = Contents::Memory(bytes);
+        Ok(Arc::new(Self { contents, name: self.name.clone(), bytes: length, modified: self.modified }))
+    }
+}
+
+/// Reads a file as it is stored, from its beginning.
+struct Stored<'a> {
+    file: &'a DataFile,
+    at: u64,
+}
+
+impl Read for Stored<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = match &self.file.contents {
+            Contents::Disk(file) => file.read_at(into, self.at)?,
+            Contents::Memory(bytes) => {
+                let begin = usize::try_from(self.at).map_or(bytes.len(), |at| at.min(bytes.len()));
+                (&bytes[begin..]).read(into)?
+            }
+        };
+        self.at += count as u64;
+        Ok(count)
     }
 }
 

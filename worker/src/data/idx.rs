@@ -59,7 +59,7 @@ impl Images {
         let (width, classes) = row_shape(model).expect("open() hands over models of rows only");
         let mut parts = Vec::new();
         for (images, labels) in images.iter().zip(&labels) {
-            parts.push(Part::open(images, labels, model, width, classes)?);
+            parts.push(Part::open(&images.unpacked()?, &*labels.unpacked()?, model, width, classes)?);
         }
         all.extend(images);
         all.extend(labels);
@@ -137,7 +137,7 @@ impl Head {
         let count = match head[..] {
             [0, 0, 8, count, ..] if dimensions.contains(&count) => usize::from(count),
             [0x1f, 0x8b, ..] => {
-                return bad("byte 0", "the file is compressed; unpack it with `gunzip`".into());
+                return bad("byte 0", "the file is compressed; add `.gz` to its name".into());
             }
             _ => {
                 let kinds = dimensions.iter().map(|d| format!("0000080{d}")).collect::<Vec<_>>().join(" or ");

@@ -6,11 +6,16 @@
 //! tables (CSV) and class labels are kept in memory.
 
 mod bpe;
+mod cache;
+mod corpus;
 mod csv_table;
+mod describe;
 mod error;
 mod files;
 mod idx;
+mod images;
 mod prefetch;
+mod prepared;
 mod split;
 mod tokenizer;
 mod tokens;
@@ -18,14 +23,18 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
+pub use describe::{CorpusFacts, FileFacts, corpus, files};
 pub use error::DataError;
 pub use prefetch::Prefetch;
+pub use prepared::Prepared;
 pub use tokenizer::TextTokenizer;
 
 use crate::comm::Progress;
 use dtrain_protocol::{InputFile, Inputs};
-use dtrain_recipes::{Data, DataFormat, Model, Reads, Tokenizer};
+use dtrain_recipes::{Data, DataFormat, Model, Reads};
+use prepared::Watch;
 use std::path::{Path, PathBuf};
+use tokenizer::Text;
 
 /// Training and validation samples.
 pub struct DataSet {
@@ -110,12 +119,12 @@ impl DataSet {
 /// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
 /// tokenizer and its tokens) is kept in `cache`, and several ranks may call this at once.
 pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<DataSet, DataError> {
-    open_with(data, root, model, cache, None, &Progress::default())
+    open_with(data, root, model, cache, None, &Progress::default(), &|_| ())
 }
 
 /// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
 ///
-/// `progress` advances while text is made into tokens, which may take hours.
+/// While text is made into tokens, which may take hours, `progress` advances and `tell` is told how far it has come.
 pub fn open_with(
     data: &Data,
     root: &Path,
@@ -123,28 +132,34 @@ pub fn open_with(
     cache: &Path,
     trained: Option<&[u8]>,
     progress: &Progress,
+    tell: &dyn Fn(Prepared),
 ) -> Result<DataSet, DataError> {
     let Some(reads) = model.reads() else {
         return Err(DataError::Unfit("a foreign command reads its own data".into()));
     };
     match (&data.format, reads) {
-        (DataFormat::Text { tokenizer }, Reads::Tokens { context, vocab }) => {
+        (DataFormat::Text { tokenizer, field, separator }, Reads::Tokens { context, vocab }) => {
+            let text = Text { tokenizer, field: field.as_deref(), separator };
             let sequences = Sequences { context, vocab };
-            tokenizer::open(data, tokenizer, root, sequences, cache, trained, progress)
+            text.open(data, root, sequences, cache, trained, &Watch { progress, tell })
         }
-        (DataFormat::Tokens, Reads::Tokens { context, vocab }) => {
-            tokens::open(data, root, Sequences { context, vocab })
+        (DataFormat::Tokens { tokenizer }, Reads::Tokens { context, vocab }) => {
+            tokens::open(data, tokenizer.as_deref(), root, Sequences { context, vocab })
         }
         (DataFormat::Idx { labels, valid_labels }, Reads::Rows { .. }) => {
             idx::open(data, labels, valid_labels, root, model)
         }
         (DataFormat::Csv { target }, Reads::Rows { .. }) => csv_table::open(data, target, root, model),
-        (DataFormat::Text { .. } | DataFormat::Tokens, Reads::Rows { .. }) => Err(DataError::Unfit(
-            "an mlp or a cnn reads rows of numbers (`csv` or `idx`), not tokens; a decoder reads tokens"
+        (DataFormat::Images { resize }, Reads::Rows { .. }) => images::open(data, *resize, root, model),
+        (DataFormat::Text { .. } | DataFormat::Tokens { .. }, Reads::Rows { .. }) => Err(DataError::Unfit(
+            "an mlp or a cnn reads rows of numbers (`csv`, `idx` or `images`), not tokens; a decoder reads tokens"
                 .into(),
         )),
-        (DataFormat::Idx { .. } | DataFormat::Csv { .. }, Reads::Tokens { .. }) => Err(DataError::Unfit(
-            "a decoder reads tokens (`text` or `tokens`), not rows of numbers; an mlp or a cnn reads rows"
+        (
+            DataFormat::Idx { .. } | DataFormat::Csv { .. } | DataFormat::Images { .. },
+            Reads::Tokens { .. },
+        ) => Err(DataError::Unfit(
+            "a decoder reads tokens (`text`, `jsonl` or `tokens`), not rows of numbers; an mlp or a cnn reads rows"
                 .into(),
         )),
     }
@@ -154,21 +169,24 @@ pub fn open_with(
 /// with it, as JSON.
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
-        DataFormat::Text { tokenizer: Tokenizer::Bpe(vocab) } => {
-            tokenizer::cached(data, *vocab, root, cache, trained)
+        DataFormat::Text { tokenizer, field, separator } => {
+            Text { tokenizer, field: field.as_deref(), separator }.cached(data, root, cache, trained)
         }
-        _ => Ok(Vec::new()),
+        DataFormat::Tokens { .. }
+        | DataFormat::Idx { .. }
+        | DataFormat::Csv { .. }
+        | DataFormat::Images { .. } => Ok(Vec::new()),
     }
 }
 
 /// The files in `cache` that [`open`] has made, and what processes that are gone left unfinished.
 pub fn all_cached(cache: &Path) -> Vec<PathBuf> {
-    bpe::all(cache)
+    cache::all(cache)
 }
 
 /// Removes a file of [`all_cached`]; `Ok(false)` while somebody makes or opens it.
 pub fn discard_cached(path: &Path) -> Result<bool, DataError> {
-    bpe::discard(path)
+    cache::discard(path)
 }
 
 /// Numbers of one sample and classes that `model` expects: `(width, classes)`.

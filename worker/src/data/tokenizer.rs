@@ -1,117 +1,268 @@
 //! Text to tokens and back.
 
+use super::cache::failed;
+use super::corpus::Corpus;
+use super::files::DataFile;
+use super::prepared::{Preparation, Watch};
 use super::tokens::{self, Segment, Tokens};
 use super::{DataError, DataSet, Sequences, bpe, files};
-use crate::comm::Progress;
-use dtrain_recipes::{Data, Tokenizer, Valid};
+use dtrain_recipes::{Data, Separator, Tokenizer, Valid};
 use std::path::Path;
 use std::sync::Arc;
+
+/// The end-of-text token of a tokenizer that is trained on JSON lines.
+pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// What tokenizers call their end-of-text token; the first that a tokenizer has is taken.
+const ENDS_OF_TEXT: [&str; 6] =
+    [END_OF_TEXT, "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "[EOS]"];
 
 /// How text becomes tokens and back.
 #[derive(Clone, Debug)]
 pub enum TextTokenizer {
     /// Each byte is a token.
     Bytes,
-    /// Byte-level BPE.
-    Bpe(Box<tokenizers::Tokenizer>),
+    /// Parts of words, as a `tokenizer.json` says.
+    Subword(Box<tokenizers::Tokenizer>),
 }
 
 impl TextTokenizer {
-    /// The tokenizer that a checkpoint has, from its JSON.
+    /// The tokenizer of a checkpoint or of a `tokenizer.json`, from its JSON.
     pub fn parse(json: &[u8]) -> Result<Self, DataError> {
-        Ok(Self::Bpe(Box::new(bpe::parse(json)?)))
+        Ok(Self::Subword(Box::new(bpe::parse(json)?)))
     }
 
     /// Its JSON, in the format of Hugging Face tokenizers; `None` where bytes are the tokens.
     pub fn json(&self) -> Option<String> {
         match self {
             Self::Bytes => None,
-            Self::Bpe(bpe) => Some(bpe.to_string(false).expect("a tokenizer can be written as JSON")),
+            Self::Subword(tokenizer) => {
+                Some(tokenizer.to_string(false).expect("a tokenizer can be written as JSON"))
+            }
         }
     }
 
-    /// The tokens of `text`.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
+    /// The tokens of `text`; an `Err` where the tokenizer has none for a part of it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         match self {
-            Self::Bytes => text.bytes().map(u32::from).collect(),
-            Self::Bpe(bpe) => {
-                let encoding = bpe.encode_fast(text, false);
-                encoding.expect("every byte is in the vocabulary").get_ids().to_vec()
+            Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Self::Subword(tokenizer) => {
+                let encoding = tokenizer.encode_fast(text, false).map_err(failed("tokenizing"))?;
+                Ok(encoding.get_ids().to_vec())
             }
         }
     }
 
     /// The text of `tokens`; what is not valid UTF-8 (such as half a character) becomes `U+FFFD`.
-    pub fn decode(&self, tokens: &[u32]) -> String {
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
         match self {
             Self::Bytes => {
                 let bytes: Vec<u8> =
                     tokens.iter().map(|token| u8::try_from(*token).unwrap_or(b'?')).collect();
-                String::from_utf8_lossy(&bytes).into_owned()
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Self::Bpe(bpe) => bpe.decode(tokens, false).expect("decoding bytes does not fail"),
+            Self::Subword(tokenizer) => tokenizer.decode(tokens, false).map_err(failed("decoding")),
         }
+    }
+
+    /// One more than the largest token.
+    pub fn vocabulary(&self) -> u32 {
+        match self {
+            Self::Bytes => 256,
+            // Numbers may be left out, so the largest says more than how many there are.
+            Self::Subword(tokenizer) => {
+                tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest + 1)
+            }
+        }
+    }
+
+    /// What its tokens are filed under.
+    pub(super) fn key(&self) -> Result<String, DataError> {
+        let json = match self {
+            Self::Bytes => "bytes".to_owned(),
+            Self::Subword(tokenizer) => tokenizer.to_string(false).map_err(failed("writing"))?,
+        };
+        Ok(blake3::hash(json.as_bytes()).to_hex()[..32].to_owned())
+    }
+
+    fn token(&self, text: &str) -> Option<u32> {
+        match self {
+            Self::Bytes => None,
+            Self::Subword(tokenizer) => tokenizer.token_to_id(text),
+        }
+    }
+
+    /// The tokens behind each document of a corpus.
+    fn separator(&self, wanted: &Separator, text: &Text<'_>) -> Result<Vec<u32>, DataError> {
+        let end = || ENDS_OF_TEXT.iter().find_map(|name| self.token(name));
+        match (wanted, text.field, text.tokenizer) {
+            (Separator::None, ..) => Ok(Vec::new()),
+            (Separator::Text(text), ..) => match self.token(text) {
+                Some(token) => Ok(vec![token]),
+                None => self.encode(text),
+            },
+            (Separator::Auto, Some(_), _) => end().map_or_else(|| self.encode("\n"), |end| Ok(vec![end])),
+            (Separator::Auto, None, Tokenizer::File(_)) => Ok(end().into_iter().collect()),
+            (Separator::Auto, None, Tokenizer::Bytes | Tokenizer::Bpe(_)) => Ok(Vec::new()),
+        }
+    }
+
+    /// Fails when it has a token that the model has not.
+    pub(super) fn fits(&self, vocab: u32) -> Result<(), DataError> {
+        let found = self.vocabulary();
+        if found <= vocab {
+            return Ok(());
+        }
+        Err(DataError::Unfit(format!(
+            "the tokenizer has {found} tokens, the model a vocabulary of {vocab}; set `model.vocab` to {found} or more"
+        )))
     }
 }
 
-/// Names of the files in `cache` that text files would be read from; see [`bpe::names`].
-pub(super) fn cached(
-    data: &Data,
-    vocab: u32,
-    root: &Path,
-    cache: &Path,
-    trained: &[Vec<u8>],
-) -> Result<Vec<String>, DataError> {
-    let train = files::find(&data.train, root)?;
-    let valid = match &data.valid {
-        Valid::Fraction(_) => None,
-        Valid::Files(patterns) => Some(files::find(patterns, root)?),
-    };
-    let all: Vec<&[Arc<files::DataFile>]> =
-        std::iter::once(&train).chain(&valid).map(Vec::as_slice).collect();
-    bpe::names(&all, vocab, cache, trained)
+/// The tokenizer in the file that `data.tokenizer` names, with its file.
+pub(super) fn named(name: &str, root: &Path) -> Result<(TextTokenizer, Arc<DataFile>), DataError> {
+    let file = Arc::new(DataFile::open(&root.join(name), root)?);
+    let tokenizer = TextTokenizer::parse(&file.read_up_to(0, file.bytes)?).map_err(|error| {
+        let detail = format!("expected the tokenizer.json of a Hugging Face tokenizer; {error}");
+        DataError::content(&file.name, "the whole", detail)
+    })?;
+    Ok((tokenizer, file))
 }
 
-/// Opens text files; `trained` is the tokenizer of a checkpoint, in place of one that is trained on them.
-pub(super) fn open(
-    data: &Data,
-    tokenizer: &Tokenizer,
-    root: &Path,
-    model: Sequences,
-    cache: &Path,
-    trained: Option<&[u8]>,
-    progress: &Progress,
-) -> Result<DataSet, DataError> {
-    let train_files = files::find(&data.train, root)?;
-    let valid_files = match &data.valid {
-        Valid::Fraction(_) => None,
-        Valid::Files(patterns) => Some(files::find(patterns, root)?),
-    };
-    let bytes = |files: &[Arc<files::DataFile>]| {
-        Ok::<_, DataError>(Tokens::new(
-            files.iter().map(|f| Segment::raw(Arc::clone(f), 1)).collect::<Result<_, _>>()?,
-        ))
-    };
-    let (train, valid, tokenizer) = match tokenizer {
-        Tokenizer::Bytes => {
-            let valid = valid_files.as_deref().map(bytes).transpose()?;
-            (bytes(&train_files)?, valid, TextTokenizer::Bytes)
+/// What a recipe says of a corpus of text.
+pub(super) struct Text<'a> {
+    pub(super) tokenizer: &'a Tokenizer,
+    pub(super) field: Option<&'a str>,
+    pub(super) separator: &'a Separator,
+}
+
+impl<'a> Text<'a> {
+    fn corpus(&self) -> Corpus<'a> {
+        Corpus { field: self.field }
+    }
+
+    /// Whether tokens are read from the files themselves.
+    fn is_in_place<'f>(&self, mut files: impl Iterator<Item = &'f Arc<DataFile>>) -> bool {
+        matches!((self.tokenizer, self.field), (Tokenizer::Bytes, None))
+            && matches!(self.separator, Separator::Auto | Separator::None)
+            && !files.any(|file| file.is_compressed())
+    }
+
+    fn preparation<'t>(&self, tokenizer: &'t TextTokenizer) -> Result<Preparation<'t>, DataError>
+    where
+        'a: 't,
+    {
+        // A trained tokenizer may have fewer tokens than were asked for.
+        let least = if let Tokenizer::Bpe(vocab) = self.tokenizer { *vocab } else { 0 };
+        let vocabulary = tokenizer.vocabulary().max(least);
+        let width = match vocabulary {
+            0..=256 => 1,
+            257..=65_536 => 2,
+            _ => 4,
+        };
+        let separator = tokenizer.separator(self.separator, self)?;
+        Ok(Preparation { tokenizer, corpus: self.corpus(), separator, width })
+    }
+
+    /// Training files and, where there are any, validation files.
+    fn files(
+        data: &Data,
+        root: &Path,
+    ) -> Result<(Vec<Arc<DataFile>>, Option<Vec<Arc<DataFile>>>), DataError> {
+        let valid = match &data.valid {
+            Valid::Fraction(_) => None,
+            Valid::Files(patterns) => Some(files::find(patterns, root)?),
+        };
+        Ok((files::find(&data.train, root)?, valid))
+    }
+
+    /// Names of the files in `cache` that text would be read from, with the tokenizer of the recipe or one of
+    /// `trained`, as JSON. Makes none.
+    pub(super) fn cached(
+        &self,
+        data: &Data,
+        root: &Path,
+        cache: &Path,
+        trained: &[Vec<u8>],
+    ) -> Result<Vec<String>, DataError> {
+        let (train, valid) = Self::files(data, root)?;
+        if self.is_in_place(train.iter().chain(valid.iter().flatten())) {
+            return Ok(Vec::new());
         }
-        Tokenizer::Bpe(vocab) if *vocab > model.vocab => {
-            let detail =
-                format!("the tokenizer has {vocab} tokens, the model a vocabulary of {}", model.vocab);
-            return Err(DataError::Unfit(detail));
+        let mut names = Vec::new();
+        let mut tokenizers =
+            trained.iter().map(|json| TextTokenizer::parse(json)).collect::<Result<Vec<_>, _>>()?;
+        match self.tokenizer {
+            Tokenizer::Bytes => tokenizers.push(TextTokenizer::Bytes),
+            Tokenizer::File(name) => tokenizers.push(named(name, root)?.0),
+            Tokenizer::Bpe(vocab) => {
+                let name = bpe::name(&train, &self.corpus(), *vocab)?;
+                if let Ok(json) = std::fs::read(cache.join(&name)) {
+                    tokenizers.push(TextTokenizer::parse(&json)?);
+                }
+                names.push(name);
+            }
         }
-        Tokenizer::Bpe(vocab) => {
-            let bpe = match trained {
-                Some(json) => bpe::Bpe::parse(json, *vocab, cache)?,
-                None => bpe::Bpe::of(&train_files, *vocab, cache, progress)?,
-            };
-            let valid = valid_files.as_ref().map(|files| bpe.tokens(files, progress)).transpose()?;
-            (bpe.tokens(&train_files, progress)?, valid, TextTokenizer::Bpe(Box::new(bpe.tokenizer)))
+        for tokenizer in &tokenizers {
+            let preparation = self.preparation(tokenizer)?;
+            for files in std::iter::once(&train).chain(&valid) {
+                names.push(preparation.name(files)?.0);
+            }
         }
-    };
-    let (train, valid) = tokens::cut(data, train, valid, model)?;
-    let files = files::recorded(train_files.iter().chain(valid_files.iter().flatten()))?;
-    Ok(DataSet { train, valid, files, tokenizer: Some(tokenizer) })
+        Ok(names)
+    }
+
+    /// Opens text; `trained` is the tokenizer of a checkpoint, in place of one that is trained on it.
+    pub(super) fn open(
+        &self,
+        data: &Data,
+        root: &Path,
+        model: Sequences,
+        cache: &Path,
+        trained: Option<&[u8]>,
+        watch: &Watch<'_>,
+    ) -> Result<DataSet, DataError> {
+        let (train_files, valid_files) = Self::files(data, root)?;
+        let mut more = Vec::new();
+        let tokenizer = match self.tokenizer {
+            Tokenizer::Bytes => TextTokenizer::Bytes,
+            Tokenizer::File(name) => {
+                let (tokenizer, file) = named(name, root)?;
+                more.push(file);
+                tokenizer
+            }
+            Tokenizer::Bpe(vocab) if *vocab > model.vocab => {
+                let detail =
+                    format!("the tokenizer has {vocab} tokens, the model a vocabulary of {}", model.vocab);
+                return Err(DataError::Unfit(detail));
+            }
+            Tokenizer::Bpe(vocab) => match trained {
+                Some(json) => TextTokenizer::parse(json)?,
+                None => TextTokenizer::parse(&bpe::of(
+                    &train_files,
+                    &self.corpus(),
+                    *vocab,
+                    cache,
+                    watch.progress,
+                )?)?,
+            },
+        };
+        if !matches!(tokenizer, TextTokenizer::Bytes) {
+            tokenizer.fits(model.vocab)?;
+        }
+        let is_in_place = self.is_in_place(train_files.iter().chain(valid_files.iter().flatten()));
+        let preparation = self.preparation(&tokenizer)?;
+        let open = |files: &[Arc<DataFile>]| {
+            if is_in_place {
+                let bytes = files.iter().map(|file| Segment::raw(Arc::clone(file), 1));
+                Ok(Tokens::new(bytes.collect::<Result<_, _>>()?))
+            } else {
+                preparation.tokens(files, cache, watch)
+            }
+        };
+        let valid = valid_files.as_deref().map(open).transpose()?;
+        let (train, valid) = tokens::cut(data, open(&train_files)?, valid, model)?;
+        let files = files::recorded(train_files.iter().chain(valid_files.iter().flatten()).chain(&more))?;
+        Ok(DataSet { train, valid, files, tokenizer: Some(tokenizer) })
+    }
 }

@@ -1,7 +1,7 @@
 //! Tokens in files: raw shards, llm.c shards, bytes of text, joined end to end and cut into windows.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Sequences, Source, split};
+use super::{Batch, DataError, DataSet, Sequences, Source, split, tokenizer};
 use dtrain_recipes::{Data, Valid};
 use std::path::Path;
 use std::sync::Arc;
@@ -154,7 +154,14 @@ fn windows(tokens: &Arc<Tokens>, begin: u64, model: Sequences) -> Windows {
 }
 
 /// Opens token shards.
-pub(super) fn open(data: &Data, root: &Path, model: Sequences) -> Result<DataSet, DataError> {
+///
+/// `named` is the `tokenizer.json` that they were made with, where it is known.
+pub(super) fn open(
+    data: &Data,
+    named: Option<&str>,
+    root: &Path,
+    model: Sequences,
+) -> Result<DataSet, DataError> {
     let shards = |patterns: &[String]| {
         let files = files::find(patterns, root)?;
         let segments = files.iter().map(|file| Segment::shard(Arc::clone(file))).collect::<Result<_, _>>()?;
@@ -170,7 +177,16 @@ pub(super) fn open(data: &Data, root: &Path, model: Sequences) -> Result<DataSet
         }
     };
     let (train, valid) = cut(data, train, valid, model)?;
-    Ok(DataSet { train, valid, files: files::recorded(&files)?, tokenizer: None })
+    let tokenizer = match named {
+        Some(name) => {
+            let (tokenizer, file) = tokenizer::named(name, root)?;
+            tokenizer.fits(model.vocab)?;
+            files.push(file);
+            Some(tokenizer)
+        }
+        None => None,
+    };
+    Ok(DataSet { train, valid, files: files::recorded(&files)?, tokenizer })
 }
 
 /// Cuts tokens into training and validation samples.

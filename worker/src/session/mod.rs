@@ -185,8 +185,9 @@ fn open_data(
         Some(saved) => load::tokenizer(saved)?,
         None => None,
     };
-    let opened = data::open_with(data, data_root, model, &cache(checkpoints), tokenizer.as_deref(), progress)
-        .and_then(|opened| opened.fill_a_batch(training.batch).map(|()| opened));
+    let opened =
+        data::open_with(data, data_root, model, &cache(checkpoints), tokenizer.as_deref(), progress, &|_| ())
+            .and_then(|opened| opened.fill_a_batch(training.batch).map(|()| opened));
     opened.map_err(|error| Failure::Data(error.to_string()))
 }
 

@@ -173,7 +173,7 @@ impl Saver {
     }
 }
 
-/// What a checkpoint says of the data, as files: [`INPUTS`], and [`TOKENIZER`] where one was trained.
+/// What a checkpoint says of the data, as files: [`INPUTS`], and [`TOKENIZER`] where text has one.
 pub(super) fn inputs(inputs: &Inputs, tokenizer: Option<&TextTokenizer>) -> Vec<(&'static str, Vec<u8>)> {
     let json = serde_json::to_vec(inputs).expect("inputs have string keys only");
     let tokenizer = tokenizer.and_then(TextTokenizer::json);

@@ -43,14 +43,16 @@ pub(super) fn leftovers(
     Ok(Ok(others.map(|path| Leftover::new(Kind::Tokens, path, None)).collect()))
 }
 
-/// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one without a trained tokenizer.
+/// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one that reads no text.
 fn reading(trial: &Trial) -> Option<(Data, PathBuf, Vec<Vec<u8>>)> {
     let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).ok()?;
     let data = recipe.data?;
-    if !matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_) }) {
+    if !matches!(&data.format, DataFormat::Text { .. }) {
         return None;
     }
-    let newest = trial.checkpoints.iter().rev();
+    // Only one that was trained may be another than the recipe would give now.
+    let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
+    let newest = trial.checkpoints.iter().rev().filter(|_| is_trained);
     let trained = newest.map(|saved| saved.folder.join(TOKENIZER)).find_map(|path| std::fs::read(path).ok());
     Some((data, data_root(trial), trained.into_iter().collect()))
 }

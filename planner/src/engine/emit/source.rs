@@ -162,12 +162,16 @@ impl<'a> Source<'a> {
 
     fn data_words(&self) -> String {
         let how = match &self.data().format {
-            DataFormat::Text { tokenizer: Tokenizer::Bytes } => "text whose bytes are the tokens".into(),
-            DataFormat::Text { tokenizer: Tokenizer::Bpe(size) } => {
+            DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } => "text whose bytes are the tokens".into(),
+            DataFormat::Text { tokenizer: Tokenizer::File(file), .. } => {
+                format!("text and the tokenizer {file}")
+            }
+            DataFormat::Text { tokenizer: Tokenizer::Bpe(size), .. } => {
                 format!("text and a byte-level BPE of {size} tokens trained on it")
             }
-            DataFormat::Tokens => "shards of tokens".into(),
+            DataFormat::Tokens { .. } => "shards of tokens".into(),
             DataFormat::Idx { .. } | DataFormat::Csv { .. } => "a table".into(),
+            DataFormat::Images { .. } => "folders of images".into(),
         };
         format!("the recipe reads {how}, from {}; set the line marked SET", self.data().train.join(" "))
     }

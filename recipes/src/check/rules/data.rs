@@ -1,18 +1,19 @@
 //! Contradictions between a model and its data.
 
 use super::Rules;
+use crate::check::parsed::Parsed;
 use crate::keys::Kind;
 
 impl Rules<'_> {
     pub(super) fn data(&mut self) {
         let (Some(kind), Some(format)) = (self.values.kind, self.values.word("data.format")) else { return };
         let wanted: &[&str] = match kind {
-            Kind::Decoder => &["text", "tokens"],
-            Kind::Own if self.values.reads_tokens() => &["text", "tokens"],
-            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "idx"],
+            Kind::Decoder => &["text", "jsonl", "tokens"],
+            Kind::Own if self.values.reads_tokens() => &["text", "jsonl", "tokens"],
+            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "idx", "images"],
             Kind::Command => return,
         };
-        if self.compressed() {
+        if self.compressed(format) {
             return;
         }
         if !wanted.contains(&format) {
@@ -26,14 +27,21 @@ impl Rules<'_> {
                 "write for example `target = \"class\"` below `[data]`",
             );
         }
-        for (key, owner) in [
-            ("data.tokenizer", "text"),
-            ("data.target", "csv"),
-            ("data.labels", "idx"),
-            ("data.valid_labels", "idx"),
+        // The tokenizer of shards is known or it is not; nothing is made with it.
+        let is_file = matches!(self.values.get("data.tokenizer"), Some(Parsed::Files(_)));
+        let of_tokenizer: &[&str] = if is_file { &["text", "jsonl", "tokens"] } else { &["text", "jsonl"] };
+        for (key, owners) in [
+            ("data.tokenizer", of_tokenizer),
+            ("data.field", &["jsonl"]),
+            ("data.separator", &["text", "jsonl"]),
+            ("data.resize", &["images"]),
+            ("data.target", &["csv"]),
+            ("data.labels", &["idx"]),
+            ("data.valid_labels", &["idx"]),
         ] {
-            if format != owner && self.values.said(key).is_some() {
-                let message = format!("`{key}` does not apply: it is for {owner}, and the data is {format}");
+            if !owners.contains(&format) && self.values.said(key).is_some() {
+                let (owner, owners) = (owners[0], owners.join(" or "));
+                let message = format!("`{key}` does not apply: it is for {owners}, and the data is {format}");
                 let hint = format!("remove it, or set `format = \"{owner}\"`");
                 self.wrong(message, &[key, "data.train", "data.format"], &hint);
             }
@@ -46,7 +54,11 @@ impl Rules<'_> {
 
     /// The model reads other data.
     fn unfit(&mut self, kind: Kind, format: &str, wanted: &[&str]) {
-        let (name, wanted) = (kind.name(), wanted.join(" or "));
+        let name = kind.name();
+        let wanted = match wanted {
+            [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+            one => one.concat(),
+        };
         let which = match (kind, self.values.reads_tokens()) {
             (Kind::Own, true) => " with `model.context`",
             (Kind::Own, false) => " without `model.context`",
@@ -60,16 +72,25 @@ impl Rules<'_> {
         self.wrong(message, &["data.format", "data.train", "model.kind"], hint);
     }
 
-    /// Whether a file is compressed, which no format reads.
-    fn compressed(&mut self) -> bool {
-        let packed =
-            |file: &String| [".gz", ".zst", ".xz", ".bz2", ".zip"].iter().any(|end| file.ends_with(end));
+    /// Whether a file is compressed in a way that the format does not read.
+    fn compressed(&mut self, format: &str) -> bool {
+        let ends: &[&str] = match format {
+            "tokens" | "images" => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
+            _ => &[".xz", ".bz2", ".zip"],
+        };
+        let packed = |file: &String| ends.iter().any(|end| file.ends_with(end));
         for key in ["data.train", "data.valid", "data.labels", "data.valid_labels"] {
             if let Some(file) = self.values.patterns(key).into_iter().find(packed) {
                 self.wrong(
                     format!("`{key}`: {file:?} is compressed"),
                     &[key],
-                    "unpack it first, and name the unpacked file",
+                    if format == "images" {
+                        "unpack it first, and name the images, such as \"photos/*/*.png\""
+                    } else if format == "tokens" {
+                        "unpack it first, and name the unpacked file: token shards are read in place"
+                    } else {
+                        "unpack it first, or compress it with gzip (.gz) or zstd (.zst)"
+                    },
                 );
                 return true;
             }

@@ -87,7 +87,7 @@ impl Rules<'_> {
         let vocab = self.values.whole("model.vocab");
         match (self.values.get("data.tokenizer"), vocab) {
             (Some(Parsed::Word(_)), Some(vocab))
-                if vocab != 256 && self.values.word("data.format") == Some("text") =>
+                if vocab != 256 && matches!(self.values.word("data.format"), Some("text" | "jsonl")) =>
             {
                 self.wrong(
                     format!("`model.vocab` = {vocab}, but text read as bytes has a vocabulary of 256"),
@@ -102,6 +102,11 @@ impl Rules<'_> {
                 format!("`model.vocab` = {vocab} is smaller than the tokenizer's vocabulary of {bpe}"),
                 &["model.vocab", "data.tokenizer"],
                 "remove `model.vocab`; it then follows the tokenizer",
+            ),
+            (Some(Parsed::Files(_)), None) if self.values.said("model.vocab").is_none() => self.wrong(
+                "missing `model.vocab`: the vocabulary size of the tokenizer's file, or a larger one".to_owned(),
+                &["data.tokenizer"],
+                "write for example `vocab = 50257` below `[model]` (GPT-2); the data is then checked against it",
             ),
             (_, None)
                 if self.values.word("data.format") == Some("tokens")

@@ -239,9 +239,10 @@ fn remote(file: &str) -> Option<String> {
 }
 
 fn tokenizer(path: &str, node: &Node) -> Result<Parsed, Problem> {
-    let wanted = "\"bytes\" or { bpe = VOCABULARY }";
+    let wanted = "\"bytes\", { bpe = VOCABULARY } or the path of a tokenizer.json";
     match &node.value {
         Value::Text(text) if text == "bytes" => Ok(Parsed::Word("bytes")),
+        Value::Text(text) if text.ends_with(".json") => files(path, node),
         Value::Inline(table) | Value::Section(table) if table.len() == 1 && table.contains_key("bpe") => {
             let vocab = whole(&format!("{path}.bpe"), &table["bpe"].node, 257, 1_048_576)?;
             Ok(Parsed::Bpe(u32::try_from(vocab).unwrap_or(u32::MAX)))

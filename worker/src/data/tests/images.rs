@@ -54,7 +54,7 @@ fn wrong_images_are_told_with_file_and_offset() {
     let check = |images: &[u8], labels: &[u8], expected: &[&str]| {
         check_error(&[("i", images), ("l", labels)], &half, &cnn(1, 2, 2, 2), expected);
     };
-    check(b"\x1f\x8b\x08zzzzzz", &labels, &["i, byte 0", "gunzip"]);
+    check(b"\x1f\x8b\x08zzzzzz", &labels, &["i, byte 0", "compressed", ".gz"]);
     check(b"hello world", &labels, &["i, byte 0", "68656c6c", "00000803"]);
     check(&good[..good.len() - 1], &labels, &["i, byte 4", "[2, 2, 2]"]);
     check(&idx(&[u32::MAX; 3], &[0; 8]), &labels, &["i, byte 4"]);

@@ -1,5 +1,7 @@
 //! Every format, what comes out of it, and what is said when it is wrong.
 
+mod corpora;
+mod folders;
 mod images;
 mod places;
 mod shards;
@@ -7,7 +9,7 @@ mod tables;
 mod text;
 
 use super::*;
-use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Positions, Tokenizer, Valid};
+use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Positions, Separator, Tokenizer, Valid};
 use std::fs;
 use std::sync::Arc;
 
@@ -44,8 +46,13 @@ fn cnn(channels: u32, height: u32, width: u32, classes: u32) -> Model {
     Model::Cnn(Cnn { channels, height, width, stages: vec![4], blocks: 1, classes })
 }
 
+/// Text files with this tokenizer.
+fn read_as(tokenizer: Tokenizer) -> DataFormat {
+    DataFormat::Text { tokenizer, field: None, separator: Separator::Auto }
+}
+
 fn text() -> DataFormat {
-    DataFormat::Text { tokenizer: Tokenizer::Bytes }
+    read_as(Tokenizer::Bytes)
 }
 
 fn data(format: DataFormat, train: &[&str], valid: Valid) -> Data {

@@ -20,7 +20,7 @@ fn shards_of_three_kinds_are_read_and_joined() {
     let wide: Vec<u8> = [70_000u32, 8, 9, 10].iter().flat_map(|token| token.to_le_bytes()).collect();
     let llama3 = llm_c(20_240_801, 7, 4, &wide);
     let root = folder(&[("a.bin", &raw), ("b.bin", &gpt2), ("c.bin", &llama3), ("v.bin", &u16s(0..7))]);
-    let data = data(DataFormat::Tokens, &["[a-c].bin"], files(&["v.bin"]));
+    let data = data(DataFormat::Tokens { tokenizer: None }, &["[a-c].bin"], files(&["v.bin"]));
     let set = opened(&root, &data, &decoder(3, 100_000)).expect("opened");
     let samples = tokens(&*set.train);
     assert_eq!(samples[0], (vec![1, 2, 3], vec![2, 3, 4]));
@@ -32,7 +32,7 @@ fn shards_of_three_kinds_are_read_and_joined() {
 
 #[test]
 fn wrong_shards_are_told_with_file_and_offset() {
-    let shards = |valid| data(DataFormat::Tokens, &["a.bin"], valid);
+    let shards = |valid| data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], valid);
     let half = || shards(Valid::Fraction(0.5));
     let odd = [&u16s(0..30)[..], &[1]].concat();
     check_error(&[("a.bin", &odd)], &half(), &decoder(2, 99), &["a.bin", "61 bytes", "u16"]);

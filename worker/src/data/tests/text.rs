@@ -9,7 +9,7 @@ fn text_is_joined_in_the_order_of_its_names_and_cut_into_windows() {
     let set =
         opened(&root, &data(text(), &["**/*.txt"], Valid::Fraction(0.3)), &decoder(3, 256)).expect("opened");
     // 12 bytes are 3 samples of 3 and their targets; a third of them, at least one, is for validation.
-    let text = |tokens: &[u32]| TextTokenizer::Bytes.decode(tokens);
+    let text = |tokens: &[u32]| TextTokenizer::Bytes.decode(tokens).expect("text");
     let train: Vec<_> = tokens(&*set.train).iter().map(|(i, t)| (text(i), text(t))).collect();
     assert_eq!(train, [("012".into(), "123".into()), ("345".to_owned(), "456".to_owned())]);
     let valid: Vec<_> = tokens(&*set.valid).iter().map(|(i, t)| (text(i), text(t))).collect();
@@ -19,7 +19,7 @@ fn text_is_joined_in_the_order_of_its_names_and_cut_into_windows() {
         panic!("two samples of three tokens");
     };
     assert_eq!(text(&inputs), "345012");
-    assert_eq!(set.tokenizer.expect("text has one").encode("é"), [0xC3, 0xA9]);
+    assert_eq!(set.tokenizer.expect("text has one").encode("é").expect("tokens"), [0xC3, 0xA9]);
 }
 
 #[test]
@@ -57,15 +57,15 @@ fn words(count: usize) -> String {
 fn bpe_is_trained_once_and_gives_the_text_back() {
     let (train, valid) = (words(4000), words(300));
     let root = folder(&[("t.txt", train.as_bytes()), ("v.txt", valid.as_bytes())]);
-    let bpe = DataFormat::Text { tokenizer: Tokenizer::Bpe(300) };
+    let bpe = read_as(Tokenizer::Bpe(300));
     let data = data(bpe, &["t.txt"], files(&["v.txt"]));
     let set = opened(&root, &data, &decoder(8, 300)).expect("opened");
     let tokenizer = set.tokenizer.expect("text has one");
-    let tokens_of_text = tokenizer.encode(&train);
+    let tokens_of_text = tokenizer.encode(&train).expect("tokens");
     assert!(tokens_of_text.len() * 2 < train.len(), "frequent words become one token");
-    assert_eq!(tokenizer.decode(&tokens_of_text), train);
+    assert_eq!(tokenizer.decode(&tokens_of_text).expect("text"), train);
     assert_eq!(
-        tokenizer.decode(&tokenizer.encode("ein 🦀, neu")),
+        tokenizer.decode(&tokenizer.encode("ein 🦀, neu").expect("tokens")).expect("text"),
         "ein 🦀, neu",
         "bytes never seen are tokens too"
     );
@@ -105,8 +105,7 @@ fn bpe_is_trained_once_and_gives_the_text_back() {
 
 #[test]
 fn text_that_bpe_cannot_read_is_told_with_its_place() {
-    let bpe =
-        |vocab| data(DataFormat::Text { tokenizer: Tokenizer::Bpe(vocab) }, &["t"], Valid::Fraction(0.5));
+    let bpe = |vocab| data(read_as(Tokenizer::Bpe(vocab)), &["t"], Valid::Fraction(0.5));
     let bad = [&words(50).into_bytes()[..], b"\xff\n"].concat();
     let place = format!("byte {}", bad.len() - 2);
     check_error(&[("t", &bad)], &bpe(300), &decoder(4, 300), &["t, ", &place, "UTF-8", "bytes"]);
@@ -118,11 +117,13 @@ fn text_that_bpe_cannot_read_is_told_with_its_place() {
 fn ranks_that_make_tokens_or_wait_for_them_show_that_they_work() {
     let text = words(4000);
     let root = folder(&[("t.txt", text.as_bytes())]);
-    let bpe = DataFormat::Text { tokenizer: Tokenizer::Bpe(300) };
+    let bpe = read_as(Tokenizer::Bpe(300));
     let data = data(bpe, &["t.txt"], Valid::Fraction(0.1));
     let model = decoder(8, 300);
     let cache = root.path().join("cache");
-    let open = |progress: &Progress| open_with(&data, root.path(), &model, &cache, None, progress).map(drop);
+    let open = |progress: &Progress| {
+        open_with(&data, root.path(), &model, &cache, None, progress, &|_| ()).map(drop)
+    };
     let (first, again) = (Progress::default(), Progress::default());
     open(&first).expect("opened");
     assert!(first.count() > 0, "text was made into tokens");

@@ -254,7 +254,11 @@ pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
         model: Model::Decoder(decoder()),
         chunks: std::iter::once(0..2).collect(),
         data: Some(Data {
-            format: DataFormat::Text { tokenizer: Tokenizer::Bytes },
+            format: DataFormat::Text {
+                tokenizer: Tokenizer::Bytes,
+                field: None,
+                separator: Default::default(),
+            },
             train: vec!["text.txt".into()],
             valid: Valid::Fraction(0.1),
             fraction: 1.0,

@@ -7,7 +7,7 @@ use dtrain_recipes::{DataFormat, Experts, Recompute};
 /// What is told of the model.
 pub(super) fn notes(source: &Source) -> Vec<String> {
     let mut notes = Vec::new();
-    if matches!(source.data().format, DataFormat::Tokens) {
+    if matches!(source.data().format, DataFormat::Tokens { .. }) {
         notes.push("torchtitan reads text: name the files that the shards of tokens were made from".into());
     }
     let Some(experts) = source.model.experts else { return notes };

@@ -1,0 +1,150 @@
+//! `dtrain data`.
+
+use crate::args::DataArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::load::load;
+use crate::output::word;
+use crate::rates;
+use crate::render::number::{counted, whole};
+use dtrain_recipes::{DataFormat, Reads};
+use dtrain_worker::data::{self, CorpusFacts, DataError};
+use serde::Serialize;
+
+/// Shows what is in the data of a recipe.
+pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
+    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    let recipe = &loaded.checked.recipe;
+    let Some(read) = &recipe.data else {
+        return Err(Failure::new(
+            Exit::Usage,
+            "a recipe of kind \"command\" has no data: its program reads its own",
+        )
+        .hint("name a recipe with a section `[data]`"));
+    };
+    let wrong = |error: DataError| Failure::of(Exit::Usage, &error);
+    let files = data::files(read, &loaded.folder).map_err(wrong)?;
+    let corpus = data::corpus(read, &loaded.folder, args.samples).map_err(wrong)?;
+    let is_text = matches!(read.format, DataFormat::Text { .. });
+    let opened =
+        if args.prepare || !is_text { rates::open_set(context, &loaded).map_err(wrong)? } else { None };
+    let classes = opened.as_ref().map(data::DataSet::classes).transpose().map_err(wrong)?.flatten();
+    let context_length = match recipe.model.reads() {
+        Some(Reads::Tokens { context, .. }) => Some(u64::from(context)),
+        Some(Reads::Rows { .. }) | None => None,
+    };
+    let samples = opened.as_ref().map(|opened| (opened.train.len(), opened.valid.len()));
+    let of_text = |number: fn(&CorpusFacts) -> u64| corpus.as_ref().map(number);
+    let report = Report {
+        bytes: files.iter().map(|file| file.bytes).sum(),
+        files: files.into_iter().map(|file| FileJson { name: file.name, bytes: file.bytes }).collect(),
+        documents: of_text(|facts| facts.documents),
+        text_bytes: of_text(|facts| facts.bytes),
+        duplicates: of_text(|facts| facts.duplicates),
+        train_samples: samples.map(|(train, _)| train),
+        valid_samples: samples.map(|(_, valid)| valid),
+        tokens: samples.zip(context_length).map(|((train, valid), length)| (train + valid) * length),
+        classes,
+        samples: corpus.map(|facts| facts.samples).unwrap_or_default(),
+    };
+    if context.out.json {
+        context.out.json("data", &report)?;
+    } else {
+        context.out.data(&page(&report))?;
+    }
+    if is_text && !args.prepare {
+        context.out.next(&format!("dtrain data {} --prepare", word(&args.recipe.recipe)));
+    }
+    Ok(Exit::Done)
+}
+
+/// What a person reads.
+fn page(report: &Report) -> String {
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
+    line("files", format!("{}, {} bytes", counted(report.files.len() as u64, "file"), whole(report.bytes)));
+    if let Some(documents) = report.documents {
+        line("documents", whole(documents));
+    }
+    if let Some(bytes) = report.text_bytes {
+        line("text", format!("{} bytes", whole(bytes)));
+    }
+    if let Some(duplicates) = report.duplicates {
+        line("duplicates", whole(duplicates));
+    }
+    if let (Some(train), Some(valid)) = (report.train_samples, report.valid_samples) {
+        line("samples", format!("{} to train on, {} to validate on", whole(train), whole(valid)));
+    }
+    if let Some(tokens) = report.tokens {
+        line("tokens", whole(tokens));
+    }
+    for (class, count) in report.classes.iter().flatten().enumerate() {
+        line(&format!("class {class}"), whole(*count));
+    }
+    for (number, sample) in (1..).zip(&report.samples) {
+        line(&format!("document {number}"), format!("{sample:?}"));
+    }
+    lines.join("\n")
+}
+
+/// `--json`.
+#[derive(Serialize)]
+struct Report {
+    files: Vec<FileJson>,
+    /// Bytes of the files as they are stored.
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    documents: Option<u64>,
+    /// Bytes of text, decompressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text_bytes: Option<u64>,
+    /// Documents that are the same as one before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duplicates: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    train_samples: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    valid_samples: Option<u64>,
+    /// Tokens of all samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+    /// Samples of each class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    classes: Option<Vec<u64>>,
+    /// The beginnings of documents.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    samples: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct FileJson {
+    name: String,
+    bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_a_line_for_each_fact() {
+        let files = vec![FileJson { name: "a".into(), bytes: 12_345 }];
+        let report = Report {
+            files,
+            bytes: 12_345,
+            documents: Some(3),
+            text_bytes: Some(20_000),
+            duplicates: Some(1),
+            train_samples: Some(9),
+            valid_samples: Some(1),
+            tokens: Some(80),
+            classes: Some(vec![4, 6]),
+            samples: vec!["a \"b\"\n".into()],
+        };
+        let page = page(&report);
+        for line in ["documents    3", "duplicates   1", "class 1      6", "document 1   \"a \\\"b\\\"\\n\""]
+        {
+            assert!(page.lines().any(|found| found == line), "`{line}` in:\n{page}");
+        }
+    }
+}

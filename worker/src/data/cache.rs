@@ -1,0 +1,105 @@
+//! What is made from text once and kept: trained tokenizers and tokens.
+//!
+//! Cached files are named by what they were made from: contents and the way they are read.
+//! They are written under a temporary name and renamed, so a reader sees all or nothing; a lock lets one rank of a
+//! host do the work while the others wait for it.
+
+use super::DataError;
+use super::files::{self, DataFile};
+use crate::comm::Progress;
+use dtrain_protocol::inputs::fingerprint;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What names of cached files begin with.
+pub(super) const PREFIX: &str = "bpe-";
+
+/// How often a rank that waits for the work of another looks whether it is done.
+const TURN: Duration = Duration::from_millis(20);
+
+/// The files of a cache, but for locks, which whoever waits for one has open, and for what a process is writing.
+pub(super) fn all(cache: &Path) -> Vec<PathBuf> {
+    let is_ours = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let writer = ending.strip_prefix("new-").and_then(|id| id.parse::<u32>().ok());
+        let is_written = writer.is_some_and(|id| Path::new("/proc").join(id.to_string()).exists());
+        key_in(path).is_some() && (matches!(ending, "json" | "tokens") || (writer.is_some() && !is_written))
+    };
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(is_ours).collect()
+}
+
+/// The key in the name of a cached file, whose lock is called after it.
+fn key_in(path: &Path) -> Option<&str> {
+    let key = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.get(..32)?;
+    key.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(key)
+}
+
+/// Removes a file of a cache; `Ok(false)` while somebody makes or opens it.
+pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
+    let (Some(key), Some(cache)) = (key_in(path), path.parent()) else { return Ok(false) };
+    let lock = cache.join(format!("{PREFIX}{key}.lock"));
+    let file = File::create(&lock).map_err(kept("making", &lock))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => fs::remove_file(path).map(|()| true).map_err(kept("removing", path)),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(kept("locking", &lock)(error.into())),
+    }
+}
+
+/// A name for what is made from `files` by `method`.
+///
+/// Of a long file only blocks are hashed, so its time of change counts too.
+pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataError> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(method.as_bytes());
+    hasher.update(fingerprint(&files::recorded(files)?).as_bytes());
+    for file in files.iter().filter(|file| file.bytes > files::WHOLE_BYTES) {
+        hasher.update(&file.modified.to_le_bytes());
+    }
+    Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+/// Held by the one that does the work; released when the file is closed.
+///
+/// Who waits for it is no less at work than the one that holds it, and which of them is looked at is chance.
+pub(super) fn lock(cache: &Path, key: &str, progress: &Progress) -> Result<File, DataError> {
+    let path = cache.join(format!("{PREFIX}{key}.lock"));
+    let file = File::create(&path).map_err(kept("making", &path))?;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(TURN),
+            Err(error) => return Err(kept("locking", &path)(error.into())),
+        }
+        progress.advance();
+    }
+}
+
+/// Writes a file durably under a temporary name of this process, then renames it.
+pub(super) fn write_whole(
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let temporary = path.with_extension(format!("new-{}", std::process::id()));
+    let mut to =
+        BufWriter::with_capacity(1 << 20, File::create(&temporary).map_err(kept("making", &temporary))?);
+    fill(&mut to)?;
+    let file = to.into_inner().map_err(|error| kept("writing", &temporary)(error.into_error()))?;
+    file.sync_all().map_err(kept("syncing", &temporary))?;
+    fs::rename(&temporary, path).map_err(kept("renaming", &temporary))
+}
+
+pub(super) fn kept(action: &str, path: &Path) -> impl Fn(std::io::Error) -> DataError + use<> {
+    let what = format!("{action} {}", path.display());
+    move |error| DataError::Tokenizer(format!("{what}: {error}"))
+}
+
+pub(super) fn failed(action: &'static str) -> impl Fn(tokenizers::Error) -> DataError {
+    move |error| DataError::Tokenizer(format!("{action}: {error}"))
+}

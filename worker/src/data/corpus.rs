@@ -1,0 +1,186 @@
+//! The documents of a text corpus, piece by piece: of text files each is a document, of JSON lines each line.
+//!
+//! Files are read, and decompressed, as a stream: a piece at a time is in memory.
+
+use super::DataError;
+use super::files::DataFile;
+use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
+
+/// Text is read in pieces of at most this length, cut behind a line.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How a corpus is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Corpus<'a> {
+    /// Of JSON lines, the field with the text; `None` for text files.
+    pub(super) field: Option<&'a str>,
+}
+
+/// A stretch of a document.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// UTF-8, unless a text file is not.
+    pub(super) bytes: Vec<u8>,
+    /// Whether the document ends behind it.
+    pub(super) is_last: bool,
+    file: Arc<DataFile>,
+    /// Offset of the piece in its text file.
+    begin: u64,
+}
+
+impl Piece {
+    /// The piece as text; an `Err` names the byte that is not UTF-8.
+    pub(super) fn text(self) -> Result<String, DataError> {
+        String::from_utf8(self.bytes).map_err(|error| {
+            let place = format!("byte {}", self.begin + error.utf8_error().valid_up_to() as u64);
+            let detail = "this is not UTF-8; convert the file, or use `tokenizer = \"bytes\"`";
+            DataError::content(&self.file.name, place, detail)
+        })
+    }
+}
+
+impl<'a> Corpus<'a> {
+    /// All pieces of `files`, in order; nothing follows an error.
+    pub(super) fn pieces(self, files: &'a [Arc<DataFile>]) -> impl Iterator<Item = Result<Piece, DataError>> {
+        files.iter().flat_map(move |file| self.pieces_of(file))
+    }
+
+    fn pieces_of(self, file: &'a Arc<DataFile>) -> Box<dyn Iterator<Item = Result<Piece, DataError>> + 'a> {
+        let reader = match file.reader() {
+            Ok(reader) => BufReader::with_capacity(1 << 20, reader),
+            Err(error) => return Box::new(std::iter::once(Err(error))),
+        };
+        let file = Arc::clone(file);
+        match self.field {
+            None => Box::new(TextFile { file, reader, rest: Vec::new(), at: 0, is_done: false }),
+            Some(field) => Box::new(Lines { file, reader, field, line: 0, is_done: false }),
+        }
+    }
+}
+
+/// A text file.
+struct TextFile<R> {
+    file: Arc<DataFile>,
+    reader: R,
+    /// What was read and not yet given.
+    rest: Vec<u8>,
+    /// Offset of `rest`.
+    at: u64,
+    is_done: bool,
+}
+
+impl<R: Read> Iterator for TextFile<R> {
+    type Item = Result<Piece, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        // One byte more tells whether this piece is the last.
+        let wanted = PIECE_BYTES + 1 - self.rest.len();
+        if let Err(error) = self.reader.by_ref().take(wanted as u64).read_to_end(&mut self.rest) {
+            self.is_done = true;
+            return Some(Err(self.file.unreadable(error)));
+        }
+        self.is_done = self.rest.len() <= PIECE_BYTES;
+        let length = if self.is_done { self.rest.len() } else { cut(&self.rest[..PIECE_BYTES]) };
+        let rest = self.rest.split_off(length);
+        let bytes = std::mem::replace(&mut self.rest, rest);
+        let begin = self.at;
+        self.at += bytes.len() as u64;
+        Some(Ok(Piece { bytes, is_last: self.is_done, file: Arc::clone(&self.file), begin }))
+    }
+}
+
+/// The length up to which `bytes` is given as one piece: behind its last line, otherwise before a character that is cut.
+fn cut(bytes: &[u8]) -> usize {
+    if let Some(line) = bytes.iter().rposition(|byte| *byte == b'\n') {
+        return line + 1;
+    }
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
+        _ => bytes.len(),
+    }
+}
+
+/// A file of JSON lines.
+struct Lines<'a, R> {
+    file: Arc<DataFile>,
+    reader: R,
+    field: &'a str,
+    /// Lines read so far.
+    line: u64,
+    is_done: bool,
+}
+
+impl<R: BufRead> Iterator for Lines<'_, R> {
+    type Item = Result<Piece, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut line = Vec::new();
+        while !self.is_done {
+            line.clear();
+            self.line += 1;
+            match self.reader.read_until(b'\n', &mut line) {
+                Ok(0) => self.is_done = true,
+                Ok(_) if line.trim_ascii().is_empty() => {}
+                Ok(_) => {
+                    let text = text_of(&line, self.field);
+                    self.is_done = text.is_err();
+                    return Some(match text {
+                        Ok(text) => {
+                            let (bytes, file) = (text.into_bytes(), Arc::clone(&self.file));
+                            Ok(Piece { bytes, is_last: true, file, begin: 0 })
+                        }
+                        Err(detail) => {
+                            let place = format!("line {}", self.line);
+                            Err(DataError::content(&self.file.name, place, detail))
+                        }
+                    });
+                }
+                Err(error) => {
+                    self.is_done = true;
+                    return Some(Err(self.file.unreadable(error)));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The text in a JSON line; an `Err` says what is wrong with the line.
+fn text_of(line: &[u8], field: &str) -> Result<String, String> {
+    use serde_json::Value;
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|error| format!("expected a JSON object, found other text ({error})"))?;
+    let Value::Object(mut object) = value else {
+        return Err(format!("expected a JSON object with the field `{field}`, found {}", kind(&value)));
+    };
+    match object.remove(field) {
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(format!(
+            "the field `{field}` is {}, expected a text; `data.field` names the field",
+            kind(&other)
+        )),
+        None => {
+            let fields: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
+            Err(format!(
+                "there is no field `{field}`; the fields are: {}; set `data.field`",
+                fields.join(", ")
+            ))
+        }
+    }
+}
+
+fn kind(value: &serde_json::Value) -> &'static str {
+    use serde_json::Value;
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,106 @@
+//! What is in the data of a recipe, without making tokens of it.
+
+use super::corpus::Corpus;
+use super::files::{self, DataFile};
+use super::{Batch, DataError, DataSet};
+use dtrain_recipes::{Data, DataFormat, Valid};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Characters of a sample that are kept.
+const SAMPLE_CHARACTERS: usize = 400;
+
+/// Rows of which classes are counted at a time.
+const ROWS: u64 = 1024;
+
+/// A file of a data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Path below the folder of the recipe where it lies there, otherwise the full path.
+    pub name: String,
+    /// Length as it is stored.
+    pub bytes: u64,
+}
+
+/// What is in a corpus of text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CorpusFacts {
+    /// Text files, or JSON lines.
+    pub documents: u64,
+    /// Bytes of text, decompressed.
+    pub bytes: u64,
+    /// Documents that are the same, byte by byte, as one before.
+    pub duplicates: u64,
+    /// The beginnings of the first documents.
+    pub samples: Vec<String>,
+}
+
+/// The files that a recipe reads: those of training, then those of validation. Paths start from `root`.
+pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
+    // Not opened together: images may be many.
+    let facts = |path: &PathBuf| {
+        DataFile::open(path, root).map(|file| FileFacts { name: file.name, bytes: file.bytes })
+    };
+    let mut found = files::paths(&data.train, root)?;
+    if let Valid::Files(patterns) = &data.valid {
+        found.extend(files::paths(patterns, root)?);
+    }
+    found.iter().map(facts).collect()
+}
+
+fn opened(data: &Data, root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
+    let mut found = files::find(&data.train, root)?;
+    if let Valid::Files(patterns) = &data.valid {
+        found.extend(files::find(patterns, root)?);
+    }
+    Ok(found)
+}
+
+/// Reads all of a corpus of text once, and keeps the beginnings of `samples` documents; `None` for other data.
+pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusFacts>, DataError> {
+    let DataFormat::Text { field, .. } = &data.format else { return Ok(None) };
+    let (mut facts, mut seen) = (CorpusFacts::default(), HashSet::new());
+    let (mut hasher, mut sample) = (blake3::Hasher::new(), Vec::new());
+    for piece in (Corpus { field: field.as_deref() }).pieces(&opened(data, root)?) {
+        let piece = piece?;
+        facts.bytes += piece.bytes.len() as u64;
+        hasher.update(&piece.bytes);
+        if facts.samples.len() < samples && sample.is_empty() {
+            sample.clone_from(&piece.bytes);
+        }
+        if !piece.is_last {
+            continue;
+        }
+        facts.documents += 1;
+        // Eight bytes of the hash: among 100 million documents, one in 3,000 corpora has two that share them by chance.
+        let hash = hasher.finalize().as_bytes()[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
+        facts.duplicates += u64::from(!seen.insert(hash));
+        hasher.reset();
+        if facts.samples.len() < samples {
+            let text = String::from_utf8_lossy(&sample);
+            facts.samples.push(text.chars().take(SAMPLE_CHARACTERS).collect());
+            sample.clear();
+        }
+    }
+    Ok(Some(facts))
+}
+
+impl DataSet {
+    /// How many samples of each class there are, of training and validation together; `None` for tokens.
+    pub fn classes(&self) -> Result<Option<Vec<u64>>, DataError> {
+        let mut counts = Vec::new();
+        for source in [&self.train, &self.valid] {
+            for begin in (0..source.len()).step_by(ROWS as usize) {
+                let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();
+                let Batch::Rows { classes, .. } = source.read(&indices)? else { return Ok(None) };
+                for class in classes {
+                    let class = class as usize;
+                    counts.resize(counts.len().max(class + 1), 0);
+                    counts[class] += 1;
+                }
+            }
+        }
+        Ok(Some(counts))
+    }
+}
