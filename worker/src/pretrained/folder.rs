@@ -98,17 +98,6 @@ impl Folder {
         }
     }
 
-    /// How many tokens its tokenizer has, where it has one.
-    ///
-    /// `Err` when it cannot be read.
-    pub fn tokens(&self) -> Result<Option<usize>, PretrainedError> {
-        let Some(json) = self.tokenizer()? else { return Ok(None) };
-        let path = self.path.join(TOKENIZER);
-        let tokenizer = tokenizers::Tokenizer::from_bytes(json)
-            .map_err(|error| PretrainedError::Content { path, detail: error.to_string() })?;
-        Ok(Some(tokenizer.get_vocab_size(true)))
-    }
-
     /// The blake3 of its configuration and all its tensors, in hex.
     ///
     /// `Err` when a file cannot be read.

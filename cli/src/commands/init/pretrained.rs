@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Outcome};
 use crate::output::word;
 use crate::pretrained::{Weights, failure};
+use dtrain_protocol::inputs::TOKENIZER;
 use dtrain_recipes::{Activation, Positions};
 use dtrain_worker::pretrained::Folder;
 use std::path::Path;
@@ -15,8 +16,9 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
     let weights = Weights::open(from)?;
     let name = args.name.clone().unwrap_or_else(|| default_name(path));
     let folder = weights.folder();
-    let tokens = folder.tokens().map_err(|error| failure(&error))?;
-    write(context, path, &name, &text(folder, tokens, &name, args.data.as_deref()))?;
+    let json = folder.tokenizer().map_err(|error| failure(&error))?;
+    let tokenizer = json.map(|_| folder.path().join(TOKENIZER));
+    write(context, path, &name, &text(folder, tokenizer.as_deref(), &name, args.data.as_deref()))?;
     for note in &folder.pretrained().notes {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
@@ -27,8 +29,8 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
 /// Longest context of a recipe that nobody named one for, in tokens: longer ones need much memory.
 const CONTEXT: u32 = 1024;
 
-/// A recipe that trains the model of a folder; `tokens` has its tokenizer.
-fn text(folder: &Folder, tokens: Option<usize>, name: &str, data: Option<&str>) -> String {
+/// A recipe that trains the model of a folder, whose tokenizer is in the file `tokenizer`.
+fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, data: Option<&str>) -> String {
     let pretrained = folder.pretrained();
     let longest = pretrained.model.context;
     let model = pretrained.with_context(longest.min(CONTEXT));
@@ -44,10 +46,11 @@ fn text(folder: &Folder, tokens: Option<usize>, name: &str, data: Option<&str>) 
     };
     let path = folder.path().display();
     let notes: String = pretrained.notes.iter().map(|note| format!("# {note}\n")).collect();
-    let data = match (tokens, data) {
-        (Some(tokens), data) => format!(
-            "train = {:?}\nvalid = \"5%\"\nformat = \"text\"\ntokenizer = {{ bpe = {tokens} }}   # the one of the folder, with --from\n",
-            data.unwrap_or("data/*.txt")
+    let data = match (tokenizer, data) {
+        (Some(tokenizer), data) => format!(
+            "train = {:?}       # text, or JSON lines with a text each\nvalid = \"5%\"\ntokenizer = {:?}\n",
+            data.unwrap_or("data/*.txt"),
+            tokenizer.display().to_string()
         ),
         // As dtrain exports a model that it trained on bytes.
         (None, data) if model.vocab == 256 => format!(
