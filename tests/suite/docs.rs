@@ -25,9 +25,11 @@ stop = { steps = 1000 }
 "#;
 
 /// Programs that a block of other programs' commands may call.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 13] = [
     "apt-get",
     "cargo",
+    "cli/packaging/static-build",
+    "docker",
     "export",
     "git",
     "python3",
