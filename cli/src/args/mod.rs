@@ -14,7 +14,7 @@ pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use data::DataArgs;
 pub(crate) use doctor::{DeviceChoice, DoctorArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
-pub(crate) use model::{ModelCommand, ModelExportArgs, ModelFormat, SampleArgs};
+pub(crate) use model::{EvaluateArgs, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
     EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
@@ -252,6 +252,7 @@ impl Command {
                 | Self::Tune(_)
                 | Self::Logs(_)
                 | Self::Estimate(_)
+                | Self::Model(ModelCommand::Predict(_))
         )
     }
 }
@@ -297,6 +298,10 @@ pub(crate) enum WorkerPart {
     Device,
     /// Generates text
     Sample,
+    /// Classifies
+    Predict,
+    /// Measures a trained model
+    Evaluate,
 }
 
 #[cfg(test)]
