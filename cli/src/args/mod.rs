@@ -182,7 +182,11 @@ pub(crate) enum Command {
     Recipe(RecipeCommand),
 
     /// Use a trained model
-    #[command(subcommand, after_help = "Example:\n  dtrain model sample last --prompt \"fn main\"")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  dtrain model sample last --prompt \"fn main\"\n  \
+                                  dtrain model predict last new.csv\n  dtrain model evaluate last"
+    )]
     Model(ModelCommand),
 
     /// Check that this machine can train; each failed check names a fix

@@ -23,6 +23,7 @@ pub(crate) enum ModelCommand {
 
     /// Write the weights of a trial for other programs
     #[command(after_help = "Examples:\n  dtrain model export last --to hf --out my-model\n  \
+                            dtrain model export last --to onnx --out classifier\n  \
                             dtrain model export last --to safetensors --out weights")]
     Export(ModelExportArgs),
 }
@@ -54,6 +55,8 @@ pub(crate) struct ModelExportArgs {
 pub(crate) enum ModelFormat {
     /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2)
     Hf,
+    /// One ONNX file, for mlp and cnn
+    Onnx,
     /// One safetensors file with dtrain's names, for every model
     Safetensors,
 }
