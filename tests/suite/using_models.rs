@@ -108,8 +108,18 @@ fn predictions_of_a_table_need_neither_its_target_nor_the_training_data() {
 
 #[test]
 fn figures_are_those_of_the_validation_while_training() {
-    let house = trained("table-mlp", &[]);
+    // So few that each validation takes all of them.
+    let house = House::default();
+    let table = fs::read_to_string(example("table-mlp/rings.csv")).expect("a table");
+    let lines: Vec<&str> = table.lines().collect();
+    house.file("rings.csv", lines[..871].join("\n"));
+    house.file("valid.csv", [&lines[..1], &lines[871..]].concat().join("\n"));
+    let recipe = fs::read_to_string(example("table-mlp/recipe.toml")).expect("a recipe");
+    let recipe = house.file("recipe.toml", recipe.replace("valid = \"20%\"", "valid = \"valid.csv\""));
+    let stop = "objective.stop={ epochs = 6 }";
+    house.expect(0, ["run", recipe.to_str().expect("UTF-8"), "--quiet", "--set", stop]);
     let found = json(&house, &["model", "evaluate", "last", "--json"]);
+    assert_eq!(found["samples"], 30);
     let (loss, accuracy) = (last(&house, "valid.loss"), last(&house, "valid.accuracy"));
     assert!((found["loss"].as_f64().expect("a number") - loss).abs() < 1e-5, "{found}, {loss}");
     assert!((found["accuracy"].as_f64().expect("a number") - accuracy).abs() < 1e-9, "{found}, {accuracy}");
@@ -125,7 +135,8 @@ fn figures_are_those_of_the_validation_while_training() {
 fn a_decoder_has_the_loss_of_its_validation_and_predicts_no_classes() {
     let house = House::default();
     let recipe = root().join("tests/data/tiny/recipe.toml").display().to_string();
-    house.expect(0, ["run", &recipe, "--quiet", "--no-sample"]);
+    // Few validation samples, so that each validation takes all of them.
+    house.expect(0, ["run", &recipe, "--quiet", "--no-sample", "--set", "data.valid=5%"]);
     let found = json(&house, &["model", "evaluate", "last", "--json"]);
     let (loss, wanted) = (found["loss"].as_f64().expect("a number"), last(&house, "valid.loss"));
     assert!((loss - wanted).abs() < 1e-4, "{loss}, {wanted} while training");
