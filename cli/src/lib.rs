@@ -19,6 +19,7 @@
 //! training lives here; see `dtrain_planner` and `dtrain_worker` for those.
 
 mod args;
+mod asked;
 mod audit;
 mod child;
 mod commands;

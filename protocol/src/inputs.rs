@@ -9,6 +9,9 @@ pub const INPUTS: &str = "inputs.json";
 /// Name of the file of a checkpoint that holds the tokenizer, where one was trained or named.
 pub const TOKENIZER: &str = "tokenizer.json";
 
+/// Name of the file of a checkpoint that holds the [`Preprocessing`] as JSON, where the data has one.
+pub const PREPROCESSING: &str = "preprocessing.json";
+
 /// Differences that are listed by name; of more only the number is told.
 const LISTED: usize = 4;
 
@@ -21,6 +24,35 @@ pub struct Inputs {
     pub valid_samples: u64,
     /// All files, in the order in which they are read.
     pub files: Vec<InputFile>,
+}
+
+/// What samples of rows become before a model reads them, as it was when the model was trained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Preprocessing {
+    /// The columns of a table, in the order in which the model reads them; empty for images, whose pixels are divided by
+    /// 255.
+    pub columns: Vec<ColumnScale>,
+    /// The name of each class, in order; `None` where classes are numbers.
+    pub classes: Option<Vec<String>>,
+}
+
+/// How a column of a table is standardised: `(value - mean) / deviation`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ColumnScale {
+    /// Its name.
+    pub name: String,
+    /// Mean of the rows that were trained on.
+    pub mean: f64,
+    /// Standard deviation of these rows, or 1 where they are all the same.
+    pub deviation: f64,
+}
+
+impl Preprocessing {
+    /// The name of a class, or its number where classes have no names.
+    pub fn class(&self, class: usize) -> String {
+        let name = self.classes.as_ref().and_then(|names| names.get(class));
+        name.cloned().unwrap_or_else(|| class.to_string())
+    }
 }
 
 /// One file of the data.

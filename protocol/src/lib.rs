@@ -20,6 +20,7 @@ pub mod mapping;
 pub mod number;
 pub mod order;
 pub mod points;
+pub mod predict;
 pub mod rate;
 pub mod rates;
 pub mod sample;
@@ -43,8 +44,12 @@ pub use event::{
     StopReason,
 };
 pub use ids::{AttemptId, Rank, StepId, TrialId};
-pub use inputs::{InputFile, Inputs};
+pub use inputs::{ColumnScale, InputFile, Inputs, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};
+pub use predict::{
+    ClassScore, Classification, EvaluateRequest, Evaluated, Evaluation, PredictRequest, Predicted,
+    Prediction, Trained,
+};
 pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
 pub use sample::{SampleRequest, Sampled};
 pub use split::{Region, Run};

@@ -74,7 +74,11 @@ pub fn program() -> PathBuf {
 /// Python with `module`, where `tests/run foreign` and `tests/run interop` put it; `Err` says what is missing.
 pub fn python_with(module: &str) -> Result<PathBuf, String> {
     let python = root().join("target/foreign/bin/python");
-    let command = if module == "transformers" { "tests/run interop" } else { "tests/run foreign" };
+    let command = if ["transformers", "onnxruntime"].contains(&module) {
+        "tests/run interop"
+    } else {
+        "tests/run foreign"
+    };
     let finds = format!("import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)");
     match Command::new(&python).args(["-c", &finds]).status() {
         Ok(status) if status.success() => Ok(python),

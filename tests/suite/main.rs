@@ -40,5 +40,6 @@ mod store;
 mod studies;
 mod tidy;
 mod tune;
+mod using_models;
 mod viewers;
 mod watch;

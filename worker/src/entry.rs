@@ -2,10 +2,11 @@
 //! frames on standard output and nothing else, a last word before any end, and never to outlive the one that asked.
 
 use crate::session::{Orders, Tell};
-use crate::{device_check, probe as measure, sample as text, session};
+use crate::{device_check, probe as measure, sample as text, session, trained};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
-    Assignment, DeviceNews, DeviceRequest, Event, Failure, Order, ProbeRequest, SampleRequest, Sampled,
+    Assignment, DeviceNews, DeviceRequest, EvaluateRequest, Evaluated, Event, Failure, Order, PredictRequest,
+    Predicted, ProbeRequest, SampleRequest, Sampled,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::any::Any;
@@ -96,6 +97,46 @@ pub fn sample() -> ExitCode {
         }
         Err(failure) => {
             say(&Sampled::Failed(failure.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Classifies what the first frame on standard input, a [`PredictRequest`], names; writes [`Predicted`] frames, the last
+/// of which is `Done` (ends with 0) or `Failed` (ends with 1).
+pub fn predict() -> ExitCode {
+    let predicted = guarded(|| {
+        let request: PredictRequest = first_frame()?;
+        let _orders = listen();
+        trained::predict(&request, &mut |rows| say(&Predicted::Rows(rows)))
+    });
+    match predicted {
+        Ok(()) => {
+            say(&Predicted::Done);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&Predicted::Failed(failure.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures a model as the first frame on standard input, an [`EvaluateRequest`], says; writes [`Evaluated`] frames, the
+/// last of which is `Done` (ends with 0) or `Failed` (ends with 1).
+pub fn evaluate() -> ExitCode {
+    let evaluated = guarded(|| {
+        let request: EvaluateRequest = first_frame()?;
+        let _orders = listen();
+        trained::evaluate(&request, &mut |done, of| say(&Evaluated::Progress { done, of }))
+    });
+    match evaluated {
+        Ok(found) => {
+            say(&Evaluated::Done(found));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&Evaluated::Failed(failure.to_string()));
             ExitCode::FAILURE
         }
     }

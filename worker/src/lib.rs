@@ -1,8 +1,8 @@
 //! Trains what one rank was assigned. The only crate that names burn.
 //!
-//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing. [`run`], [`probe()`], [`examine()`] and
-//! [`sample()`] are the hidden subcommands `dtrain worker`, and its `probe`, `device` and `sample`: all of them
-//! speak frames on standard input and output, see [`dtrain_protocol::frame`].
+//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing. [`run`], [`probe()`], [`examine()`],
+//! [`sample()`], [`predict()`] and [`evaluate()`] are the hidden subcommands `dtrain worker`, and its `probe`, `device`,
+//! `sample`, `predict` and `evaluate`: all of them speak frames on standard input and output, see [`dtrain_protocol::frame`].
 
 pub mod checkpoint;
 pub mod comm;
@@ -20,6 +20,7 @@ pub mod probe;
 pub mod sample;
 pub mod session;
 pub mod stage;
+pub mod trained;
 
 mod entry;
 mod frozen;
@@ -30,5 +31,5 @@ mod watch;
 
 /// The library that networks are made of; see [`network`].
 pub use burn;
-pub use entry::{examine, probe, run, sample};
+pub use entry::{evaluate, examine, predict, probe, run, sample};
 pub use watch::Slowdown;

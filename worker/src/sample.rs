@@ -2,34 +2,20 @@
 //!
 //! Every token costs a forward pass over at most `context` tokens: nothing is kept between tokens.
 
-use crate::checkpoint::Reader;
 use crate::data::{self, TextTokenizer};
-use crate::device;
-use crate::session;
-use crate::stage::Stage;
+use crate::{session, trained};
 use dtrain_protocol::inputs::TOKENIZER;
 use dtrain_protocol::order::mix;
-use dtrain_protocol::{DeviceKind, Failure, Placement, SampleRequest};
-use dtrain_recipes::{DataFormat, Model, Precision, Recompute, Tokenizer};
+use dtrain_protocol::{Failure, SampleRequest};
+use dtrain_recipes::{DataFormat, Model, Tokenizer};
 
 /// Continues the prompt of `request`; hands over the text piece by piece.
 pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<(), Failure> {
-    let other = |words: String| Failure::Other(words);
     let Model::Decoder(decoder) = &request.model else {
-        return Err(other("only a decoder generates text; this model is of another kind".into()));
+        return Err(Failure::Other("only a decoder generates text; this model is of another kind".into()));
     };
-    let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: request.threads };
-    let device = device::open(&placement).map_err(|error| other(error.to_string()))?;
-    let mut stage =
-        Stage::build(&request.model, 0..decoder.layers, 0, Precision::F32, Recompute::None, &device)
-            .map_err(|error| other(error.to_string()))?;
-    let corrupt = |error: crate::checkpoint::CheckpointError| Failure::CorruptCheckpoint {
-        folder: request.checkpoint.clone(),
-        detail: error.to_string(),
-    };
-    let reader = Reader::open(&request.checkpoint).map_err(corrupt)?;
-    session::weights(&reader, &mut stage).map_err(corrupt)?;
-    let tokenizer = match reader.file(TOKENIZER).map_err(corrupt)? {
+    let (reader, stage) = trained::open(&request.model, &request.checkpoint, request.threads)?;
+    let tokenizer = match reader.file(TOKENIZER).map_err(trained::corrupt(&request.checkpoint))? {
         Some(json) => TextTokenizer::parse(&json).map_err(|error| Failure::Data(error.to_string()))?,
         None => tokenizer(request)?,
     };

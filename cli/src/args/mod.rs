@@ -14,7 +14,7 @@ pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use data::DataArgs;
 pub(crate) use doctor::{DeviceChoice, DoctorArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
-pub(crate) use model::{ModelCommand, ModelExportArgs, ModelFormat, SampleArgs};
+pub(crate) use model::{EvaluateArgs, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
     EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
@@ -182,7 +182,11 @@ pub(crate) enum Command {
     Recipe(RecipeCommand),
 
     /// Use a trained model
-    #[command(subcommand, after_help = "Example:\n  dtrain model sample last --prompt \"fn main\"")]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  dtrain model sample last --prompt \"fn main\"\n  \
+                                  dtrain model predict last new.csv\n  dtrain model evaluate last"
+    )]
     Model(ModelCommand),
 
     /// Check that this machine can train; each failed check names a fix
@@ -252,6 +256,7 @@ impl Command {
                 | Self::Tune(_)
                 | Self::Logs(_)
                 | Self::Estimate(_)
+                | Self::Model(ModelCommand::Predict(_))
         )
     }
 }
@@ -297,6 +302,10 @@ pub(crate) enum WorkerPart {
     Device,
     /// Generates text
     Sample,
+    /// Classifies
+    Predict,
+    /// Measures a trained model
+    Evaluate,
 }
 
 #[cfg(test)]

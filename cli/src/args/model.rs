@@ -1,6 +1,7 @@
 //! Arguments of commands that take a trained model.
 
 use super::TrialArgs;
+use crate::completion;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -10,8 +11,19 @@ pub(crate) enum ModelCommand {
     #[command(after_help = "Example:\n  dtrain model sample last --prompt \"fn main\" --tokens 200")]
     Sample(SampleArgs),
 
+    /// Classify rows of tables, or images, with a trained mlp or cnn
+    #[command(after_help = "Examples:\n  dtrain model predict last new.csv\n  \
+                            dtrain model predict last \"photos/*.png\" --top 3 --output classes.csv")]
+    Predict(PredictArgs),
+
+    /// Measure a trained model on its validation data, or on other files
+    #[command(after_help = "Examples:\n  dtrain model evaluate last\n  \
+                            dtrain model evaluate last --data held-out.csv --json")]
+    Evaluate(EvaluateArgs),
+
     /// Write the weights of a trial for other programs
     #[command(after_help = "Examples:\n  dtrain model export last --to hf --out my-model\n  \
+                            dtrain model export last --to onnx --out classifier\n  \
                             dtrain model export last --to safetensors --out weights")]
     Export(ModelExportArgs),
 }
@@ -43,8 +55,51 @@ pub(crate) struct ModelExportArgs {
 pub(crate) enum ModelFormat {
     /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2)
     Hf,
+    /// One ONNX file, for mlp and cnn
+    Onnx,
     /// One safetensors file with dtrain's names, for every model
     Safetensors,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PredictArgs {
+    /// A trial: its name, the beginning of its id, or `last`
+    #[arg(value_name = "TRIAL", add = completion::trial())]
+    pub(crate) trial: String,
+
+    /// Files or glob patterns: CSV with or without the target column, PNG, JPEG or IDX images
+    #[arg(value_name = "INPUT", required = true)]
+    pub(crate) inputs: Vec<String>,
+
+    /// File to write in place of stdout; one that exists is replaced
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Number of most probable classes for each sample
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) top: u32,
+
+    /// Checkpoint of this step [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub(crate) step: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EvaluateArgs {
+    #[command(flatten)]
+    pub(crate) trial: TrialArgs,
+
+    /// Files or glob patterns in the format of the recipe's data [default: the recipe's validation data]
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) data: Vec<String>,
+
+    /// Label files, one for each IDX file of `--data`
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "data")]
+    pub(crate) labels: Vec<String>,
+
+    /// Checkpoint of this step [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub(crate) step: Option<u64>,
 }
 
 #[derive(Args, Debug)]

@@ -19,7 +19,9 @@ pub(crate) mod init;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod model;
+mod model_evaluate;
 mod model_export;
+mod model_predict;
 pub(crate) mod note;
 pub(crate) mod outlook;
 pub(crate) mod package;
@@ -51,6 +53,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         }
         Command::Worker { part: Some(WorkerPart::Probe) } => return dtrain_worker::probe(),
         Command::Worker { part: Some(WorkerPart::Sample) } => return dtrain_worker::sample(),
+        Command::Worker { part: Some(WorkerPart::Predict) } => return dtrain_worker::predict(),
+        Command::Worker { part: Some(WorkerPart::Evaluate) } => return dtrain_worker::evaluate(),
         Command::Worker { part: Some(WorkerPart::Device) } => return dtrain_worker::examine(),
         Command::Agent { stdio: false, digest: false, .. } => return dtrain_runner::agent::run(),
         Command::Agent { stdio: false, digest: true, .. } => return agent::digest(),
@@ -99,6 +103,8 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Checkpoint(command) => checkpoint::run(context, &command),
         Command::Recipe(command) => recipe::run(context, command),
         Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
+        Command::Model(ModelCommand::Predict(args)) => model_predict::run(context, &args),
+        Command::Model(ModelCommand::Evaluate(args)) => model_evaluate::run(context, &args),
         Command::Model(ModelCommand::Export(args)) => model_export::run(context, &args),
         Command::Hosts { command } => hosts::run(context, command.as_ref()),
         Command::Doctor(args) => doctor::run(context, &args),

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::holders::checkpoint_here;
 use crate::{sampler, trials};
-use dtrain_protocol::SampleRequest;
+use dtrain_protocol::{SampleRequest, StepId, Trained};
 use dtrain_recipes::{Model, Recipe};
 use dtrain_runner::ledger::Trial;
 use serde::Serialize;
@@ -70,10 +70,7 @@ pub(crate) fn request(
     checkpoint: impl FnOnce() -> Result<PathBuf, Failure>,
 ) -> Result<SampleRequest, Failure> {
     let label = &trial.row.label;
-    let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("the recipe of {label} cannot be read"))
-            .cause(error.to_string())
-    })?;
+    let recipe = recipe(trial)?;
     let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
         return Err(Failure::new(Exit::Usage, format!("{label} is not a decoder; only decoders write text")));
     };
@@ -87,8 +84,45 @@ pub(crate) fn request(
         temperature: wish.temperature,
         top_k: wish.top_k,
         seed: wish.seed,
-        threads: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
+        threads: threads(),
     })
+}
+
+/// The recipe of a trial.
+pub(crate) fn recipe(trial: &Trial) -> Result<Recipe, Failure> {
+    serde_json::from_value(trial.recipe.clone()).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("the recipe of {} cannot be read", trial.row.label))
+            .cause(error.to_string())
+    })
+}
+
+/// The model of a trial with the weights of its checkpoint of `step`, or the newest; `Err` for a model that
+/// `is_fit` refuses with a reason.
+pub(crate) fn trained(
+    context: &Context,
+    trial: &Trial,
+    step: Option<u64>,
+    is_fit: impl FnOnce(&Model) -> Result<(), String>,
+) -> Result<(Trained, StepId), Failure> {
+    let label = &trial.row.label;
+    let recipe = recipe(trial)?;
+    is_fit(&recipe.model).map_err(|reason| Failure::new(Exit::Usage, format!("{label} {reason}")))?;
+    let Some(data) = recipe.data else {
+        return Err(Failure::new(Exit::Usage, format!("{label} is a program that reads its own data")));
+    };
+    let checkpoint = checkpoint_here(context, trial, step.map(StepId))?;
+    let trained = Trained {
+        model: recipe.model,
+        data,
+        data_root: data_root(trial),
+        checkpoint: checkpoint.folder,
+        threads: threads(),
+    };
+    Ok((trained, checkpoint.step))
+}
+
+fn threads() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
 }
 
 /// Folder that the data paths of a trial start from.

@@ -49,6 +49,7 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> Outcome {
     let checkpoint = checkpoint_here(context, &trial, args.step.map(StepId))?;
     let format = match args.to {
         ModelFormat::Hf => Format::HuggingFace,
+        ModelFormat::Onnx => Format::Onnx,
         ModelFormat::Safetensors => Format::Safetensors,
     };
     let reader = Reader::open(&checkpoint.folder).map_err(|error| {
@@ -105,7 +106,7 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
 
 fn told(error: &PretrainedError) -> Failure {
     match error {
-        PretrainedError::NoFamily(_) => {
+        PretrainedError::NoFamily(_) | PretrainedError::NoOnnx | PretrainedError::LongOnnx(_) => {
             pretrained::failure(error).hint("`--to safetensors` writes the weights of every model")
         }
         _ => pretrained::failure(error),

@@ -6,7 +6,8 @@ use dtrain_protocol::bundle::{MAGIC, Reader};
 use dtrain_protocol::checkpoint::{head, merge};
 use dtrain_protocol::frame::{self, FrameError, HEADER};
 use dtrain_protocol::{
-    Assignment, Event, HostFacts, Manifest, Order, ProbeRequest, RankRates, SampleRequest, Sampled, Stamped,
+    Assignment, EvaluateRequest, Evaluated, Event, HostFacts, Manifest, Order, PredictRequest, Predicted,
+    ProbeRequest, RankRates, SampleRequest, Sampled, Stamped,
 };
 use dtrain_recipes::{CheckContext, Document, Layer, check, render_all};
 use std::io::Read;
@@ -50,6 +51,10 @@ pub fn messages(payload: &[u8]) {
     drop(frame::read::<HostFacts>(&mut from()));
     drop(frame::read::<SampleRequest>(&mut from()));
     drop(frame::read::<Sampled>(&mut from()));
+    drop(frame::read::<PredictRequest>(&mut from()));
+    drop(frame::read::<Predicted>(&mut from()));
+    drop(frame::read::<EvaluateRequest>(&mut from()));
+    drop(frame::read::<Evaluated>(&mut from()));
     if let Ok(assignment) = frame::read::<Assignment>(&mut from()) {
         frame::encode(&assignment);
     }

@@ -5,13 +5,14 @@
 
 use super::files::{self, DataFile};
 use super::{Batch, DataError, DataSet, Source, row_shape, split};
+use dtrain_protocol::{ColumnScale, Preprocessing};
 use dtrain_recipes::{Data, Model, Valid};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Rows in memory.
-struct Table {
+pub(super) struct Table {
     /// `[rows, width]`.
     values: Vec<f32>,
     /// `[rows]`.
@@ -46,7 +47,7 @@ pub(super) fn open(data: &Data, target: &str, root: &Path, model: &Model) -> Res
         Valid::Files(patterns) => {
             let files = files::find(patterns, root)?;
             let raw = read(&files, target)?;
-            same_columns(&raw, &train, &files[0])?;
+            same_columns(&raw, &train.columns, &files[0])?;
             all.extend(files);
             (Some(raw), None)
         }
@@ -54,22 +55,61 @@ pub(super) fn open(data: &Data, target: &str, root: &Path, model: &Model) -> Res
     let rows = train.labels.len() as u64;
     let trained = fraction.map_or(Ok(rows), |fraction| split::train_samples(rows, fraction))?;
     let trained = usize::try_from(split::used(trained, data.fraction)).expect("rows lie in memory");
-    let scale = Scale::of(&train.values[..trained * width], width);
+    let scale = Scale::of(&train.values[..trained * width], &train.columns);
     let names = Names::of(&train.labels);
+    let preprocessing = Preprocessing { columns: scale.0.clone(), classes: names.list() };
     let train = table(train, &scale, &names, classes)?;
     let valid = valid.map(|raw| table(raw, &scale, &names, classes)).transpose()?;
     let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
-    Ok(DataSet { train, valid, files: files::recorded(&all)?, tokenizer: None })
+    Ok(DataSet {
+        train,
+        valid,
+        files: files::recorded(&all)?,
+        tokenizer: None,
+        preprocessing: Some(preprocessing),
+    })
+}
+
+/// Rows of `files`, whose columns and classes are those of `preprocessing`.
+pub(super) fn labelled(
+    files: &[String],
+    target: &str,
+    root: &Path,
+    preprocessing: &Preprocessing,
+    classes: u32,
+) -> Result<Table, DataError> {
+    let files = files::find(files, root)?;
+    let raw = read(&files, target)?;
+    let scale = Scale(preprocessing.columns.clone());
+    same_columns(&raw, &scale.names(), &files[0])?;
+    let names = match &preprocessing.classes {
+        None => Names::Integers,
+        Some(names) => Names::Sorted(names.iter().cloned().zip(0..).collect()),
+    };
+    table(raw, &scale, &names, classes)
+}
+
+/// The standardised values of a file with or without the column `target`. `[rows, columns]`
+pub(super) fn unlabelled(
+    file: &Arc<DataFile>,
+    target: &str,
+    columns: &[ColumnScale],
+) -> Result<Vec<f32>, DataError> {
+    let mut raw = read_file(file, target, false)?;
+    let scale = Scale(columns.to_vec());
+    same_columns(&raw, &scale.names(), file)?;
+    scale.apply(&mut raw.values);
+    Ok(raw.values)
 }
 
 fn read(files: &[Arc<DataFile>], target: &str) -> Result<Raw, DataError> {
     let mut all: Option<Raw> = None;
     for file in files {
-        let raw = read_file(file, target)?;
+        let raw = read_file(file, target, true)?;
         match &mut all {
             None => all = Some(raw),
             Some(all) => {
-                same_columns(&raw, all, file)?;
+                same_columns(&raw, &all.columns, file)?;
                 all.values.extend(raw.values);
                 all.labels.extend(raw.labels);
             }
@@ -82,21 +122,23 @@ fn read(files: &[Arc<DataFile>], target: &str) -> Result<Raw, DataError> {
     Ok(all)
 }
 
-fn read_file(file: &Arc<DataFile>, target: &str) -> Result<Raw, DataError> {
+/// Without the column `target`, which may lack unless it is `needed`, the rows have no labels.
+fn read_file(file: &Arc<DataFile>, target: &str, needed: bool) -> Result<Raw, DataError> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(file.reader()?);
     let header = reader.headers().map_err(|error| csv_error(file, &error))?.clone();
-    let Some(at) = header.iter().position(|name| name == target) else {
+    let at = header.iter().position(|name| name == target);
+    if at.is_none() && needed {
         let found = header.iter().collect::<Vec<_>>().join(", ");
         let detail = format!("there is no column `{target}`; the columns are: {found}");
         return Err(DataError::content(&file.name, "line 1", detail));
-    };
+    }
     let columns =
-        header.iter().enumerate().filter(|(column, _)| *column != at).map(|(_, name)| name.to_owned());
+        header.iter().enumerate().filter(|(column, _)| Some(*column) != at).map(|(_, name)| name.to_owned());
     let mut raw = Raw { columns: columns.collect(), values: Vec::new(), labels: Vec::new() };
     for record in reader.records() {
         let record = record.map_err(|error| csv_error(file, &error))?;
         let line = record.position().map_or(0, csv::Position::line);
-        for (column, field) in record.iter().enumerate().filter(|(column, _)| *column != at) {
+        for (column, field) in record.iter().enumerate().filter(|(column, _)| Some(*column) != at) {
             let value = field.parse::<f32>().ok().filter(|value| value.is_finite());
             raw.values.push(value.ok_or_else(|| {
                 let name = header.get(column).unwrap_or("?");
@@ -104,7 +146,9 @@ fn read_file(file: &Arc<DataFile>, target: &str) -> Result<Raw, DataError> {
                 DataError::content(&file.name, format!("line {line}"), detail)
             })?);
         }
-        raw.labels.push(Label { text: record[at].to_owned(), file: Arc::clone(file), line });
+        if let Some(at) = at {
+            raw.labels.push(Label { text: record[at].to_owned(), file: Arc::clone(file), line });
+        }
     }
     Ok(raw)
 }
@@ -128,39 +172,47 @@ fn check_columns(raw: &Raw, width: usize, file: &DataFile, target: &str) -> Resu
     Err(DataError::content(&file.name, "line 1", detail))
 }
 
-fn same_columns(raw: &Raw, first: &Raw, file: &DataFile) -> Result<(), DataError> {
-    if raw.columns == first.columns {
+fn same_columns(raw: &Raw, first: &[String], file: &DataFile) -> Result<(), DataError> {
+    if raw.columns == first {
         return Ok(());
     }
-    let (found, expected) = (raw.columns.join(", "), first.columns.join(", "));
+    let (found, expected) = (raw.columns.join(", "), first.join(", "));
     let detail = format!("the columns are {found}; those of the first training file are {expected}");
     Err(DataError::content(&file.name, "line 1", detail))
 }
 
 /// Mean and standard deviation of each column.
-struct Scale(Vec<(f64, f64)>);
+struct Scale(Vec<ColumnScale>);
 
 impl Scale {
     #[expect(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
-    fn of(values: &[f32], width: usize) -> Self {
+    fn of(values: &[f32], names: &[String]) -> Self {
+        let width = names.len();
         let rows = (values.len() / width) as f64;
         let column = |column: usize| values.iter().skip(column).step_by(width).map(|value| f64::from(*value));
         Self(
-            (0..width)
-                .map(|c| {
+            names
+                .iter()
+                .enumerate()
+                .map(|(c, name)| {
                     let mean = column(c).sum::<f64>() / rows;
                     let variance = column(c).map(|value| (value - mean).powi(2)).sum::<f64>() / rows;
                     // A constant column tells nothing: it becomes zero.
-                    (mean, if variance > 0.0 { variance.sqrt() } else { 1.0 })
+                    let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+                    ColumnScale { name: name.clone(), mean, deviation }
                 })
                 .collect(),
         )
     }
 
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(|column| column.name.clone()).collect()
+    }
+
     #[expect(clippy::cast_possible_truncation, reason = "values are f32")]
     fn apply(&self, values: &mut [f32]) {
         for row in values.chunks_exact_mut(self.0.len()) {
-            for (value, (mean, deviation)) in row.iter_mut().zip(&self.0) {
+            for (value, ColumnScale { mean, deviation, .. }) in row.iter_mut().zip(&self.0) {
                 *value = ((f64::from(*value) - mean) / deviation) as f32;
             }
         }
@@ -182,6 +234,14 @@ impl Names {
         }
         let names: std::collections::BTreeSet<_> = labels.iter().map(|label| &label.text).collect();
         Self::Sorted(names.into_iter().cloned().zip(0..).collect())
+    }
+
+    /// The names in the order of their classes; `None` where classes are numbers.
+    fn list(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Integers => None,
+            Self::Sorted(names) => Some(names.keys().cloned().collect()),
+        }
     }
 
     fn class(&self, label: &Label, classes: u32) -> Result<u32, DataError> {

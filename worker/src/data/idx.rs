@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Images with their labels, of several files.
-struct Images {
+pub(super) struct Images {
     parts: Vec<Part>,
     /// Images up to the end of each part.
     ends: Vec<u64>,
@@ -38,11 +38,11 @@ pub(super) fn open(
         Valid::Files(patterns) => (Some(Images::open(patterns, valid_labels, root, model, &mut all)?), None),
     };
     let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
-    Ok(DataSet { train, valid, files: files::recorded(&all)?, tokenizer: None })
+    Ok(DataSet { train, valid, files: files::recorded(&all)?, tokenizer: None, preprocessing: None })
 }
 
 impl Images {
-    fn open(
+    pub(super) fn open(
         images: &[String],
         labels: &[String],
         root: &Path,
@@ -102,7 +102,12 @@ impl Part {
 }
 
 /// The size of an image in the file is that of the model.
-fn check_size(file: &DataFile, found: &[u64], model: &Model, width: usize) -> Result<(), DataError> {
+pub(super) fn check_size(
+    file: &DataFile,
+    found: &[u64],
+    model: &Model,
+    width: usize,
+) -> Result<(), DataError> {
     let is_right = match (model, found) {
         (Model::Cnn(cnn), [rows, columns]) => {
             cnn.channels == 1 && *rows == u64::from(cnn.height) && *columns == u64::from(cnn.width)
@@ -123,15 +128,15 @@ fn check_size(file: &DataFile, found: &[u64], model: &Model, width: usize) -> Re
 }
 
 /// The head of an IDX file.
-struct Head {
+pub(super) struct Head {
     /// Length of each dimension; all at least 1.
-    lengths: Vec<u64>,
+    pub(super) lengths: Vec<u64>,
     /// Bytes of the head.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Head {
-    fn read(file: &DataFile, dimensions: &[u8]) -> Result<Self, DataError> {
+    pub(super) fn read(file: &DataFile, dimensions: &[u8]) -> Result<Self, DataError> {
         let head = file.read_up_to(0, 20)?;
         let bad = |place: &str, detail: String| Err(DataError::content(&file.name, place, detail));
         let count = match head[..] {

@@ -5,7 +5,7 @@
 //! of them take little; otherwise each is decoded when it is read.
 
 use super::{Batch, DataError, DataSet, Source, files, row_shape, split};
-use dtrain_protocol::InputFile;
+use dtrain_protocol::{InputFile, Preprocessing};
 use dtrain_recipes::{Data, Model, Valid};
 use image::imageops::FilterType;
 use rayon::prelude::*;
@@ -21,7 +21,7 @@ const HASHED_BYTES: u64 = 256 << 20;
 
 /// Size of an image and how one becomes it.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+pub(super) struct Shape {
     /// Channels, rows and columns; `None` where any image of `width` numbers will do.
     size: Option<[u32; 3]>,
     /// Numbers of an image.
@@ -30,14 +30,14 @@ struct Shape {
 }
 
 /// Images with their classes.
-struct Images {
+pub(super) struct Images {
     samples: Vec<Sample>,
     shape: Shape,
     /// `[samples, width]`; empty where images are decoded when they are read.
     pixels: Vec<u8>,
 }
 
-struct Sample {
+pub(super) struct Sample {
     path: PathBuf,
     /// Path below the root where it lies there.
     name: String,
@@ -46,16 +46,8 @@ struct Sample {
 
 /// Opens folders of images.
 pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Result<DataSet, DataError> {
-    let (width, classes) = row_shape(model).expect("open() hands over models of rows only");
-    let size = match model {
-        Model::Cnn(cnn) => Some([cnn.channels, cnn.height, cnn.width]),
-        _ if resize => {
-            let what = "`data.resize` needs a model with `height` and `width`, which a cnn has";
-            return Err(DataError::Unfit(what.into()));
-        }
-        _ => None,
-    };
-    let shape = Shape { size, width, resize };
+    let (_, classes) = row_shape(model).expect("open() hands over models of rows only");
+    let shape = Shape::of(model, resize)?;
     let train = files::paths(&data.train, root)?;
     let names: BTreeSet<String> = train.iter().map(|path| class_of(path)).collect();
     if names.len() > classes as usize {
@@ -75,7 +67,8 @@ pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Res
         }
     };
     let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
-    Ok(DataSet { train, valid, files: all, tokenizer: None })
+    let preprocessing = Preprocessing { columns: Vec::new(), classes: Some(names) };
+    Ok(DataSet { train, valid, files: all, tokenizer: None, preprocessing: Some(preprocessing) })
 }
 
 /// The name of the folder that an image lies in.
@@ -83,8 +76,24 @@ fn class_of(path: &Path) -> String {
     path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }
 
+impl Shape {
+    /// What `model` reads.
+    pub(super) fn of(model: &Model, resize: bool) -> Result<Self, DataError> {
+        let (width, _) = row_shape(model).expect("only models of rows read images");
+        let size = match model {
+            Model::Cnn(cnn) => Some([cnn.channels, cnn.height, cnn.width]),
+            _ if resize => {
+                let what = "`data.resize` needs a model with `height` and `width`, which a cnn has";
+                return Err(DataError::Unfit(what.into()));
+            }
+            _ => None,
+        };
+        Ok(Self { size, width, resize })
+    }
+}
+
 impl Images {
-    fn open(
+    pub(super) fn open(
         paths: Vec<PathBuf>,
         root: &Path,
         classes: &[String],
@@ -140,12 +149,22 @@ fn recorded(samples: &[Sample]) -> Result<InputFile, DataError> {
 }
 
 impl Sample {
+    /// An image whose class is not known.
+    pub(super) fn unlabelled(path: PathBuf, name: String) -> Self {
+        Self { path, name, class: 0 }
+    }
+
+    /// Path below the folder that it was looked for in.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn unreadable(&self, source: std::io::Error) -> DataError {
         DataError::Io { file: self.name.clone(), source }
     }
 
     /// The pixels, `[channel, row, column]`.
-    fn decode(&self, shape: Shape) -> Result<Vec<u8>, DataError> {
+    pub(super) fn decode(&self, shape: Shape) -> Result<Vec<u8>, DataError> {
         let bytes = std::fs::read(&self.path).map_err(|source| self.unreadable(source))?;
         let bad = |detail: String| DataError::content(&self.name, "the whole", detail);
         let image = image::load_from_memory(&bytes)

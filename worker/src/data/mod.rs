@@ -14,6 +14,8 @@ mod error;
 mod files;
 mod idx;
 mod images;
+mod inputs;
+mod labelled;
 mod prefetch;
 mod prepared;
 mod split;
@@ -25,12 +27,14 @@ mod tests;
 
 pub use describe::{CorpusFacts, FileFacts, corpus, files};
 pub use error::DataError;
+pub use inputs::{Inputs as Unlabelled, Origin};
+pub use labelled::{Fixed, labelled};
 pub use prefetch::Prefetch;
 pub use prepared::Prepared;
 pub use tokenizer::TextTokenizer;
 
 use crate::comm::Progress;
-use dtrain_protocol::{InputFile, Inputs};
+use dtrain_protocol::{InputFile, Inputs, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, Model, Reads};
 use prepared::Watch;
 use std::path::{Path, PathBuf};
@@ -46,6 +50,8 @@ pub struct DataSet {
     pub files: Vec<InputFile>,
     /// How text becomes tokens and back, when the data is text.
     pub tokenizer: Option<TextTokenizer>,
+    /// What rows become before the model reads them, and names of classes; `None` for tokens and IDX files.
+    pub preprocessing: Option<Preprocessing>,
 }
 
 /// A numbered list of samples, which any thread may read.

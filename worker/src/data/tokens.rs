@@ -186,7 +186,7 @@ pub(super) fn open(
         }
         None => None,
     };
-    Ok(DataSet { train, valid, files: files::recorded(&files)?, tokenizer })
+    Ok(DataSet { train, valid, files: files::recorded(&files)?, tokenizer, preprocessing: None })
 }
 
 /// Cuts tokens into training and validation samples.

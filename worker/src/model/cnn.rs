@@ -8,24 +8,29 @@ use burn::tensor::{Tensor, activation, module, ops::ConvOptions};
 use dtrain_recipes::Cnn;
 
 /// Added to the variance of a group.
-const EPSILON: f64 = 1e-5;
+pub(crate) const EPSILON: f64 = 1e-5;
 
 /// Where a block stands and what it sees.
-struct Place {
-    stage: usize,
-    block: usize,
-    channels: [usize; 2],
-    height: usize,
-    width: usize,
-    stride: usize,
+pub(crate) struct Place {
+    pub(crate) stage: usize,
+    /// Its number in the stage.
+    pub(crate) block: usize,
+    /// Before and after it.
+    pub(crate) channels: [usize; 2],
+    /// Rows before it.
+    pub(crate) height: usize,
+    /// Columns before it.
+    pub(crate) width: usize,
+    pub(crate) stride: usize,
 }
 
 /// Only a block that changes the channels or the size needs a projection on its short cut.
-fn projects(place: &Place) -> bool {
+pub(crate) fn projects(place: &Place) -> bool {
     place.stride > 1 || place.channels[0] != place.channels[1]
 }
 
-fn place(cnn: &Cnn, index: u32) -> Place {
+/// Where block `index` stands.
+pub(crate) fn place(cnn: &Cnn, index: u32) -> Place {
     let (stage, block) = ((index / cnn.blocks) as usize, (index % cnn.blocks) as usize);
     let enters = stage > 0 && block == 0;
     // Every stage after the first halves the image, rounding up as a padded 3×3 convolution does.
@@ -141,16 +146,21 @@ fn convolve(x: Tensor<4>, weight: Tensor<4>, stride: usize) -> Tensor<4> {
     module::conv2d(x, weight, None, options)
 }
 
-/// Normalises each sample over groups of channels; eight groups, or as many as divide the channels evenly.
+/// Normalises each sample over groups of channels.
 fn group_norm(x: Tensor<4>, weights: &Weights<'_>, name: &str) -> Tensor<4> {
     let [b, c, h, w] = x.dims();
-    let groups = gcd(c, 8);
+    let groups = groups(c);
     let x: Tensor<3> = x.reshape([b, groups, c / groups * h * w]);
     let centred = x.clone() - x.mean_dim(2);
     let variance = (centred.clone() * centred.clone()).mean_dim(2);
     let normed = (centred / (variance + EPSILON).sqrt()).reshape([b, c, h, w]);
     let per_channel = |suffix: &str| weights.get::<1>(&format!("{name}.{suffix}")).reshape([1, c, 1, 1]);
     normed * per_channel("weight") + per_channel("bias")
+}
+
+/// Groups of a group norm: eight, or as many as divide the channels evenly.
+pub(crate) fn groups(channels: usize) -> usize {
+    gcd(channels, 8)
 }
 
 fn gcd(a: usize, b: usize) -> usize {

@@ -1,6 +1,6 @@
 //! The networks that dtrain brings along; see [`crate::network`] for what a network is.
 
-mod cnn;
+pub(crate) mod cnn;
 mod decoder;
 mod experts;
 pub(crate) mod initial;

@@ -150,9 +150,9 @@ pub(crate) fn gelu(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
 }
 
 /// `2·√(2/π)` of the tanh form of GELU.
-const SLOPE: f32 = 1.595_769_1;
+pub(crate) const SLOPE: f32 = 1.595_769_1;
 /// The factor of the cube in the tanh form of GELU.
-const CUBIC: f32 = 0.044_715;
+pub(crate) const CUBIC: f32 = 0.044_715;
 
 /// GELU by its tanh form, `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`.
 pub(crate) fn gelu_tanh(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {

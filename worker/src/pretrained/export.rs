@@ -2,7 +2,7 @@
 
 use super::folder::parameters;
 use super::mapping::{HEAD, prefix, theirs};
-use super::{Family, PretrainedError, config, io_error};
+use super::{Family, PretrainedError, config, io_error, onnx};
 use crate::checkpoint::Reader;
 use crate::network::Spec;
 use dtrain_protocol::inputs::TOKENIZER;
@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 pub enum Format {
     /// A folder of Hugging Face transformers; for decoders.
     HuggingFace,
+    /// One ONNX file; for mlp and cnn.
+    Onnx,
     /// Safetensors with the names that dtrain gives to parameters; for every model.
     Safetensors,
 }
@@ -33,7 +35,7 @@ struct Out {
 
 /// Writes the weights of a checkpoint of `model` into the folder `out`, which is made; gives the names of the files.
 ///
-/// `Err` when transformers have no such model, the checkpoint is damaged, or a file cannot be written.
+/// `Err` when transformers, or ONNX, have no such model, the checkpoint is damaged, or a file cannot be written.
 pub fn export(
     reader: &Reader,
     model: &Model,
@@ -47,6 +49,13 @@ pub fn export(
             (of_family(family, specs), Some(config::written(family, decoder)))
         }
         (Format::HuggingFace, _) => return Err(PretrainedError::NoFamily("it is no decoder".into())),
+        (Format::Onnx, _) => {
+            let file = onnx::file(reader, model)?;
+            fs::create_dir_all(out).map_err(io_error("making", out))?;
+            let path = out.join("model.onnx");
+            fs::write(&path, file).map_err(io_error("writing", &path))?;
+            return Ok(vec!["model.onnx".into()]);
+        }
         (Format::Safetensors, _) => (all(reader), None),
     };
     fs::create_dir_all(out).map_err(io_error("making", out))?;

@@ -1,4 +1,5 @@
 //! Language models in the layout of Hugging Face transformers: in, as the weights that a training begins with, and out.
+//! Classifiers go out as ONNX.
 //!
 //! `config.rs` says which models are dtrain's, `mapping.rs` which of their tensors is which parameter. Both ways one
 //! parameter is in memory at a time, except that what is read is written a part of the model at a time.
@@ -7,6 +8,7 @@ mod config;
 mod export;
 mod folder;
 mod mapping;
+mod onnx;
 
 #[cfg(test)]
 mod tests;
@@ -58,6 +60,12 @@ pub enum PretrainedError {
     /// No architecture of transformers is this model.
     #[error("transformers have no architecture for this model: {0}")]
     NoFamily(String),
+    /// The model cannot be written as ONNX.
+    #[error("only an mlp or a cnn can be written as ONNX; this model is of another kind")]
+    NoOnnx,
+    /// The model is too large for one ONNX file.
+    #[error("an ONNX file has less than 2 GiB, and that of this model would have {0} bytes")]
+    LongOnnx(usize),
     /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

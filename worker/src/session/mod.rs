@@ -145,9 +145,9 @@ fn attempt_with(
     replica.mesh.world().barrier()?;
     let begin = beginning(assignment);
     tell(ready(assignment, &replica, &data, begin, notice));
-    let inputs = data.inputs();
+    let inputs = save::inputs(&data);
     let mut stream = Stream::new(assignment, Arc::from(data.train), begin);
-    let mut saver = Saver::new(assignment, save::inputs(&inputs, data.tokenizer.as_ref()));
+    let mut saver = Saver::new(assignment, inputs);
     train(assignment, &mut replica, &mut stream, data.valid.as_ref(), &mut saver, orders, tell)
 }
 

@@ -11,14 +11,14 @@
 
 use super::{Orders, Tell, extra_state};
 use crate::checkpoint::{self, CheckpointError, Held, NamedPiece};
-use crate::data::TextTokenizer;
+use crate::data::DataSet;
 use crate::frozen::Frozen;
 use crate::interpret::Replica;
 use crate::stage::Parameter;
 use dtrain_protocol::checkpoint::folder_name;
-use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
+use dtrain_protocol::inputs::{INPUTS, PREPROCESSING, TOKENIZER};
 use dtrain_protocol::{
-    Arrangement, Assignment, Event, Failure, Inputs, Rank, SavedFile, Slice, StepId, StopReason, TensorKind,
+    Arrangement, Assignment, Event, Failure, Rank, SavedFile, Slice, StepId, StopReason, TensorKind,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -173,12 +173,16 @@ impl Saver {
     }
 }
 
-/// What a checkpoint says of the data, as files: [`INPUTS`], and [`TOKENIZER`] where text has one.
-pub(super) fn inputs(inputs: &Inputs, tokenizer: Option<&TextTokenizer>) -> Vec<(&'static str, Vec<u8>)> {
-    let json = serde_json::to_vec(inputs).expect("inputs have string keys only");
-    let tokenizer = tokenizer.and_then(TextTokenizer::json);
+/// What a checkpoint says of the data, as files: [`INPUTS`], [`TOKENIZER`] where text has one, and [`PREPROCESSING`] where
+/// rows have one.
+pub(super) fn inputs(data: &DataSet) -> Vec<(&'static str, Vec<u8>)> {
+    let json = serde_json::to_vec(&data.inputs()).expect("inputs have string keys only");
+    let tokenizer = data.tokenizer.as_ref().and_then(crate::data::TextTokenizer::json);
     let tokenizer = tokenizer.map(|json| (TOKENIZER, json.into_bytes()));
-    std::iter::once((INPUTS, json)).chain(tokenizer).collect()
+    let preprocessing = data.preprocessing.as_ref().map(|preprocessing| {
+        (PREPROCESSING, serde_json::to_vec(preprocessing).expect("it has string keys only"))
+    });
+    std::iter::once((INPUTS, json)).chain(tokenizer).chain(preprocessing).collect()
 }
 
 /// Writes what a rank has of a checkpoint; the file with its tensors is the first.

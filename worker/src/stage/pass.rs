@@ -205,18 +205,29 @@ impl Stage {
     /// Scores of the token after `tokens`, by a stage that holds a whole decoder. At most `context` tokens.
     pub fn logits_last(&self, tokens: &[u32]) -> Vec<f32> {
         let samples = Samples::Tokens { inputs: tokens, targets: &[], samples: 1, length: tokens.len() };
+        self.score(&samples, |x| x.narrow(1, tokens.len() - 1, 1))
+    }
+
+    /// Scores of every prediction for `samples`, by a stage that holds the whole model; targets are not read.
+    /// `[predictions, classes]`
+    pub fn scores(&self, samples: &Samples<'_>) -> Vec<f32> {
+        self.score(samples, |x| x)
+    }
+
+    /// Scores of what `choose` takes of the last activation.
+    fn score(&self, samples: &Samples<'_>, choose: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Vec<f32> {
         let (head, before) = self.units.split_last().expect("a stage has a part");
         let mut flow = None;
         for unit in before {
             if let Output::Activation(output, _) =
-                self.compute(unit, &self.weights(unit, None), flow.take(), &samples)
+                self.compute(unit, &self.weights(unit, None), flow.take(), samples)
             {
                 flow = Some(output);
             }
         }
-        let last = flow.expect("a decoder has an embedding").narrow(1, tokens.len() - 1, 1);
-        let logits = self.network.scores(&self.layers, &self.weights(head, None), last);
-        logits.into_data().try_to_vec().expect("logits are f32")
+        let last = choose(flow.expect("a model has a first part"));
+        let scores = self.network.scores(&self.layers, &self.weights(head, None), last);
+        scores.into_data().try_to_vec().expect("scores are f32")
     }
 
     /// Whether the graph of `unit` is dropped and made again. What `Recompute::Selective` drops, attention drops

@@ -1,5 +1,6 @@
 //! Every format, what comes out of it, and what is said when it is wrong.
 
+mod applied;
 mod corpora;
 mod folders;
 mod images;

@@ -1,0 +1,47 @@
+//! Asks a worker process that uses a trained model.
+
+use crate::failure::{Exit, Failure};
+use dtrain_protocol::frame;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::ops::ControlFlow;
+use std::process::{Command, Stdio};
+
+/// Starts `dtrain worker PART` with `request`, and hands over its answers until `heard` breaks. `failed` makes a failure
+/// of its cause.
+pub(crate) fn ask<Answer: DeserializeOwned, Found>(
+    part: &str,
+    request: &impl Serialize,
+    failed: &dyn Fn(String) -> Failure,
+    heard: &mut dyn FnMut(Answer) -> Result<ControlFlow<Found>, Failure>,
+) -> Result<Found, Failure> {
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+    let mut child = Command::new(program)
+        .args(["worker", part])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    // The worker ends when its input does, so the pipe stays open until it is done.
+    let mut orders = child.stdin.take();
+    let answer = (|| {
+        let (Some(orders), Some(said)) = (orders.as_mut(), child.stdout.as_mut()) else {
+            return Err(failed("its pipes are missing".into()));
+        };
+        frame::write(orders, request).map_err(|error| failed(error.to_string()))?;
+        loop {
+            let answer = frame::read(said).map_err(|error| failed(error.to_string()))?;
+            if let ControlFlow::Break(found) = heard(answer)? {
+                return Ok(found);
+            }
+        }
+    })();
+    drop(orders);
+    drop(child.wait());
+    answer
+}
+
+/// What is told when a worker could not do `what`.
+pub(crate) fn failed(what: &'static str) -> impl Fn(String) -> Failure {
+    move |cause| Failure::new(Exit::WorkerFailed, what).cause(cause)
+}

@@ -1,0 +1,140 @@
+//! `dtrain model predict`.
+
+use super::model::trained;
+use crate::args::PredictArgs;
+use crate::asked::{ask, failed};
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::document;
+use crate::render::table::csv;
+use crate::trials;
+use dtrain_protocol::{PredictRequest, Predicted, Prediction};
+use dtrain_recipes::Model;
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Classifies samples with the newest checkpoint of a trial.
+pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
+    let history = trials::read_history(context)?;
+    let trial = trials::trial(context, &history, &args.trial)?;
+    let (trained, _) = trained(context, &trial, args.step, |model| match model {
+        Model::Mlp(_) | Model::Cnn(_) => Ok(()),
+        Model::Decoder(_) => Err("is a decoder, which `dtrain model sample` asks for text".into()),
+        Model::Own(_) | Model::Command(_) => {
+            Err("is a model of your own; an mlp or a cnn predicts classes".into())
+        }
+    })?;
+    let request = PredictRequest { trained, inputs: args.inputs.clone(), top: args.top };
+    let mut to = To::open(context, args.output.as_deref())?;
+    if !context.out.json {
+        let titles = ["file", "row", "rank", "class", "probability"];
+        to.write(&csv([titles.map(Cow::Borrowed).to_vec()]))?;
+    }
+    let failed = failed("the model could not predict");
+    ask("predict", &request, &failed, &mut |answer| match answer {
+        Predicted::Rows(predictions) => {
+            let text = if context.out.json { lines(&predictions)? } else { rows(&predictions) };
+            to.write(&text).map(ControlFlow::Continue)
+        }
+        Predicted::Done => Ok(ControlFlow::Break(())),
+        Predicted::Failed(reason) => Err(failed(reason)),
+    })?;
+    to.finish()?;
+    Ok(Exit::Done)
+}
+
+/// Comma-separated values, a row for each class of each sample.
+fn rows(predictions: &[Prediction]) -> String {
+    let of_class = |prediction: &Prediction| {
+        let row = prediction.row.map(|row| row.to_string()).unwrap_or_default();
+        let file = prediction.file.clone();
+        let ranked = prediction.classes.clone().into_iter().zip(1u32..);
+        ranked.map(move |(class, rank)| {
+            let probability = format!("{:.6}", class.probability);
+            [file.clone(), row.clone(), rank.to_string(), class.class, probability]
+                .map(Cow::<'static, str>::Owned)
+                .to_vec()
+        })
+    };
+    csv(predictions.iter().flat_map(of_class))
+}
+
+fn lines(predictions: &[Prediction]) -> Result<String, Failure> {
+    predictions.iter().map(|prediction| Ok(document("prediction", prediction, false)? + "\n")).collect()
+}
+
+/// Where predictions go.
+enum To<'a> {
+    Stdout(&'a Context),
+    /// A file that gets its name when it is complete.
+    File {
+        file: BufWriter<File>,
+        temporary: PathBuf,
+        path: PathBuf,
+    },
+}
+
+impl<'a> To<'a> {
+    fn open(context: &'a Context, path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else { return Ok(Self::Stdout(context)) };
+        let Some(name) = path.file_name() else {
+            return Err(Failure::new(Exit::Usage, format!("{} is not the name of a file", path.display())));
+        };
+        let temporary = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
+        let file = File::create(&temporary).map_err(|error| cannot(path, &error))?;
+        Ok(Self::File { file: BufWriter::new(file), temporary, path: path.to_owned() })
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), Failure> {
+        match self {
+            Self::Stdout(context) => context.out.bytes(text.as_bytes()),
+            Self::File { file, path, .. } => {
+                file.write_all(text.as_bytes()).map_err(|error| cannot(path, &error))
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let Self::File { file, temporary, path } = &mut self else { return Ok(()) };
+        file.flush().and_then(|()| fs::rename(&*temporary, &*path)).map_err(|error| cannot(path, &error))
+    }
+}
+
+impl Drop for To<'_> {
+    fn drop(&mut self) {
+        if let Self::File { temporary, .. } = self {
+            // It is there only when it was not completed; then it would be taken for something.
+            drop(fs::remove_file(temporary));
+        }
+    }
+}
+
+fn cannot(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Exit::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::ClassScore;
+
+    #[test]
+    fn every_class_of_a_sample_has_a_row_and_images_have_no_number() {
+        let class = |class: &str, probability| ClassScore { class: class.into(), probability, logit: 1.0 };
+        let predictions = [
+            Prediction {
+                file: "a,b.csv".into(),
+                row: Some(2),
+                classes: vec![class("x", 0.75), class("y", 0.25)],
+            },
+            Prediction { file: "c.png".into(), row: None, classes: vec![class("x", 1.0)] },
+        ];
+        assert_eq!(
+            rows(&predictions),
+            "\"a,b.csv\",2,1,x,0.750000\n\"a,b.csv\",2,2,y,0.250000\nc.png,,1,x,1.000000\n"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Samples to classify: rows of tables with or without the target, images, and IDX files of images.
+
+use super::files::{self, DataFile};
+use super::images::{Sample, Shape};
+use super::{DataError, csv_table, idx, row_shape};
+use dtrain_protocol::Preprocessing;
+use dtrain_recipes::{Data, DataFormat, Model};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Samples whose classes are not known, in the order of their files.
+pub struct Inputs {
+    parts: Vec<Part>,
+    /// Samples up to the end of each part.
+    ends: Vec<u64>,
+    width: usize,
+}
+
+/// The samples of one file.
+enum Part {
+    /// Standardised, `[rows, width]`.
+    Table { file: String, values: Vec<f32> },
+    /// Images from byte `begin` on.
+    Idx { file: Arc<DataFile>, begin: u64 },
+    /// One image.
+    Image { file: Sample, shape: Shape },
+}
+
+/// Where a sample is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The file.
+    pub file: String,
+    /// Its number in the file, from 1; `None` where the file is one image.
+    pub row: Option<u64>,
+}
+
+impl Inputs {
+    /// Finds the samples of the files that `patterns` name, which start from `root`. They are read as samples of `data`
+    /// are: columns are standardised as `preprocessing` says, pixels divided by 255.
+    ///
+    /// `Err` when there is no such file, or when a file has not what the model reads.
+    pub fn open(
+        data: &Data,
+        preprocessing: &Preprocessing,
+        model: &Model,
+        patterns: &[String],
+        root: &Path,
+    ) -> Result<Self, DataError> {
+        let (width, _) = row_shape(model)
+            .ok_or_else(|| DataError::Unfit("only an mlp or a cnn classifies rows and images".into()))?;
+        let mut parts = Vec::new();
+        let mut ends = Vec::new();
+        for path in files::paths(patterns, root)? {
+            let file = Arc::new(DataFile::open(&path, root)?);
+            let (part, samples) = match &data.format {
+                DataFormat::Csv { target } => {
+                    let values = csv_table::unlabelled(&file, target, &preprocessing.columns)?;
+                    let rows = values.len() / width;
+                    (Part::Table { file: file.name.clone(), values }, rows as u64)
+                }
+                DataFormat::Idx { .. } => of_image(&file, &path, model, Shape::of(model, false)?)?,
+                DataFormat::Images { resize } => of_image(&file, &path, model, Shape::of(model, *resize)?)?,
+                DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
+                    return Err(DataError::Unfit("data of tokens has no rows to classify".into()));
+                }
+            };
+            parts.push(part);
+            ends.push(ends.last().copied().unwrap_or(0) + samples);
+        }
+        Ok(Self { parts, ends, width })
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Numbers of one sample.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Where the samples `range` are, and their values, `[samples, width]`. Panics when the range exceeds
+    /// [`Inputs::len`].
+    pub fn read(&self, range: Range<u64>) -> Result<(Vec<Origin>, Vec<f32>), DataError> {
+        let samples: Vec<(Origin, Vec<f32>)> =
+            range.into_par_iter().map(|index| self.sample(index)).collect::<Result<_, _>>()?;
+        let (origins, values): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
+        Ok((origins, values.concat()))
+    }
+
+    fn sample(&self, index: u64) -> Result<(Origin, Vec<f32>), DataError> {
+        let which = self.ends.partition_point(|end| *end <= index);
+        let inside = index - if which == 0 { 0 } else { self.ends[which - 1] };
+        let row = usize::try_from(inside).expect("rows lie in memory");
+        let scaled = |pixels: &[u8]| pixels.iter().map(|pixel| f32::from(*pixel) / 255.0).collect();
+        match &self.parts[which] {
+            Part::Table { file, values } => {
+                let origin = Origin { file: file.clone(), row: Some(inside + 1) };
+                Ok((origin, values[row * self.width..][..self.width].to_vec()))
+            }
+            Part::Idx { file, begin } => {
+                let mut pixels = vec![0; self.width];
+                file.read_at(begin + inside * self.width as u64, &mut pixels)?;
+                Ok((Origin { file: file.name.clone(), row: Some(inside + 1) }, scaled(&pixels)))
+            }
+            Part::Image { file, shape } => {
+                let origin = Origin { file: file.name().to_owned(), row: None };
+                Ok((origin, scaled(&file.decode(*shape)?)))
+            }
+        }
+    }
+}
+
+/// An IDX file or an image, and how many samples it is.
+fn of_image(
+    file: &Arc<DataFile>,
+    path: &Path,
+    model: &Model,
+    shape: Shape,
+) -> Result<(Part, u64), DataError> {
+    let unpacked = file.unpacked()?;
+    if !unpacked.read_up_to(0, 3)?.starts_with(&[0, 0, 8]) {
+        let sample = Sample::unlabelled(path.to_owned(), file.name.clone());
+        return Ok((Part::Image { file: sample, shape }, 1));
+    }
+    let (width, _) = row_shape(model).expect("only models of rows read images");
+    let head = idx::Head::read(&unpacked, &[3, 4])?;
+    idx::check_size(&unpacked, &head.lengths[1..], model, width)?;
+    Ok((Part::Idx { file: unpacked, begin: head.bytes }, head.lengths[0]))
+}

@@ -1,0 +1,57 @@
+//! Samples with known classes or next tokens that are not those of the recipe, to measure a trained model on.
+
+use super::images::{Images, Shape};
+use super::{DataError, Source, csv_table, files, idx, open_with, row_shape};
+use crate::comm::Progress;
+use dtrain_protocol::Preprocessing;
+use dtrain_recipes::{Data, DataFormat, Model, Tokenizer, Valid};
+use std::path::Path;
+
+/// What was fixed when a model was trained.
+pub struct Fixed<'a> {
+    /// How rows are read.
+    pub preprocessing: &'a Preprocessing,
+    /// The tokenizer of the checkpoint, as JSON.
+    pub tokenizer: Option<&'a [u8]>,
+}
+
+/// Opens `files`, which are in the format of `data`, as the model was trained to read them. `labels` are the label files
+/// of IDX files. Paths start from `root`, the folder that the paths of `data` start from.
+///
+/// `Err` when there is no such file, or when a file has not what the model reads.
+pub fn labelled(
+    data: &Data,
+    (files, labels): (&[String], &[String]),
+    root: &Path,
+    model: &Model,
+    cache: &Path,
+    fixed: &Fixed<'_>,
+) -> Result<Box<dyn Source>, DataError> {
+    let Fixed { preprocessing, tokenizer } = fixed;
+    if !matches!(data.format, DataFormat::Idx { .. }) && !labels.is_empty() {
+        return Err(DataError::Unfit("only IDX files have label files".into()));
+    }
+    let of_rows = "data and model of a trained checkpoint fit";
+    match &data.format {
+        DataFormat::Csv { target } => {
+            let (_, classes) = row_shape(model).expect(of_rows);
+            Ok(Box::new(csv_table::labelled(files, target, root, preprocessing, classes)?))
+        }
+        DataFormat::Images { resize } => {
+            let names = preprocessing.classes.as_deref().unwrap_or_default();
+            let shape = Shape::of(model, *resize)?;
+            Ok(Box::new(Images::open(files::paths(files, root)?, root, names, shape, &mut Vec::new())?))
+        }
+        DataFormat::Idx { .. } => {
+            Ok(Box::new(idx::Images::open(files, labels, root, model, &mut Vec::new())?))
+        }
+        DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
+            // A tokenizer that was trained and is not in the checkpoint is trained again on what it was trained on.
+            let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
+            let train = if is_trained && tokenizer.is_none() { data.train.clone() } else { files.to_vec() };
+            let data = Data { train, valid: Valid::Files(files.to_vec()), fraction: 1.0, ..data.clone() };
+            open_with(&data, root, model, cache, *tokenizer, &Progress::default(), &|_| ())
+                .map(|opened| opened.valid)
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Writes an mlp or a cnn as an ONNX file: input `input`, output `logits`, both with a batch of any size.
+
+mod proto;
+
+use super::PretrainedError;
+use crate::checkpoint::Reader;
+use crate::model::cnn::{self, EPSILON, Place};
+use crate::ops::{CUBIC, SLOPE};
+use dtrain_protocol::inputs::PREPROCESSING;
+use dtrain_protocol::split::Region;
+use dtrain_protocol::{Preprocessing, Slice, TensorKind};
+use dtrain_recipes::{Activation, Cnn, Mlp, Model};
+use proto::{Attribute, Graph, Message};
+use serde_json::{Value, json};
+
+/// Protocol buffers cannot be longer.
+const MOST_BYTES: usize = 1 << 31;
+
+/// The model of a checkpoint as an ONNX file. Its metadata has `classes`, a JSON list of names, where classes have names,
+/// and `preprocessing`, as JSON: what samples must become before they are given to it.
+///
+/// `Err` when the model is not an mlp or a cnn, or the checkpoint is damaged.
+pub(super) fn file(reader: &Reader, model: &Model) -> Result<Vec<u8>, PretrainedError> {
+    let mut builder = Builder { reader, nodes: Vec::new(), initializers: Vec::new() };
+    let (input, classes) = match model {
+        Model::Mlp(mlp) => {
+            builder.mlp(mlp)?;
+            (vec![mlp.inputs], mlp.classes)
+        }
+        Model::Cnn(cnn) => {
+            builder.cnn(cnn)?;
+            (vec![cnn.channels, cnn.height, cnn.width], cnn.classes)
+        }
+        Model::Decoder(_) | Model::Own(_) | Model::Command(_) => return Err(PretrainedError::NoOnnx),
+    };
+    let graph = Graph {
+        nodes: builder.nodes,
+        initializers: builder.initializers,
+        input: proto::value("input", &input),
+        output: proto::value("logits", &[classes]),
+    };
+    let file = proto::model(&graph, &metadata(reader)?).encoded().to_vec();
+    if file.len() >= MOST_BYTES {
+        return Err(PretrainedError::LongOnnx(file.len()));
+    }
+    Ok(file)
+}
+
+fn metadata(reader: &Reader) -> Result<Vec<(&'static str, String)>, PretrainedError> {
+    let json = reader.file(PREPROCESSING)?;
+    let preprocessing = json.map(|json| serde_json::from_slice::<Preprocessing>(&json)).transpose();
+    let preprocessing = preprocessing.map_err(|error| PretrainedError::Content {
+        path: reader.folder().join(PREPROCESSING),
+        detail: error.to_string(),
+    })?;
+    let Preprocessing { columns, classes } = preprocessing.unwrap_or_default();
+    // Pixels, unless the data is a table.
+    let steps: Value =
+        if columns.is_empty() { json!({ "divide_by": 255 }) } else { json!({ "columns": columns }) };
+    let mut metadata = vec![("preprocessing", steps.to_string())];
+    if let Some(classes) = classes {
+        metadata.push(("classes", json!(classes).to_string()));
+    }
+    Ok(metadata)
+}
+
+/// Makes the graph. Parameters keep their names; an output is called by its node.
+struct Builder<'a> {
+    reader: &'a Reader,
+    nodes: Vec<Message>,
+    initializers: Vec<Message>,
+}
+
+impl Builder<'_> {
+    fn mlp(&mut self, mlp: &Mlp) -> Result<(), PretrainedError> {
+        let widths = mlp.widths();
+        let last = widths.len() - 2;
+        let mut x = "input".to_owned();
+        for (layer, pair) in widths.windows(2).enumerate() {
+            let prefix = format!("layers.{layer}.");
+            let name = if layer == last { "logits".to_owned() } else { format!("{prefix}linear") };
+            x = self.linear(&prefix, [pair[0] as usize, pair[1] as usize], &x, &name)?;
+            if layer < last {
+                x = self.activate(&prefix, mlp.activation, &x);
+            }
+        }
+        Ok(())
+    }
+
+    fn cnn(&mut self, cnn: &Cnn) -> Result<(), PretrainedError> {
+        let [channels, stem] = [cnn.channels as usize, cnn.stages[0] as usize];
+        let size = [cnn.height as usize, cnn.width as usize];
+        let x = self.convolve("stem.conv", [stem, channels, 3], 1, "input")?;
+        let x = self.group_norm("stem.norm", stem, size, &x)?;
+        let mut x = self.node("Relu", &[&x], "stem.relu", &[]);
+        let blocks = u32::try_from(cnn.stages.len()).expect("a list in a recipe is short") * cnn.blocks;
+        for index in 0..blocks {
+            x = self.block(&cnn::place(cnn, index), &x)?;
+        }
+        let last = *cnn.stages.last().expect("a checked cnn has a stage") as usize;
+        let pooled = self.node("GlobalAveragePool", &[&x], "head.pool", &[]);
+        let flat = self.node("Flatten", &[&pooled], "head.flat", &[Attribute::Int("axis", 1)]);
+        self.linear("head.", [last, cnn.classes as usize], &flat, "logits").map(drop)
+    }
+
+    /// A residual block, as `model/cnn.rs` computes it.
+    fn block(&mut self, place: &Place, x: &str) -> Result<String, PretrainedError> {
+        let prefix = format!("stages.{}.{}.", place.stage, place.block);
+        let [input, output] = place.channels;
+        let size = [place.height, place.width].map(|side| side.div_ceil(place.stride));
+        let y = self.convolve(&format!("{prefix}conv1"), [output, input, 3], place.stride, x)?;
+        let y = self.group_norm(&format!("{prefix}norm1"), output, size, &y)?;
+        let y = self.node("Relu", &[&y], &format!("{prefix}relu1"), &[]);
+        let y = self.convolve(&format!("{prefix}conv2"), [output, output, 3], 1, &y)?;
+        let y = self.group_norm(&format!("{prefix}norm2"), output, size, &y)?;
+        let short = if cnn::projects(place) {
+            self.convolve(&format!("{prefix}project"), [output, input, 1], place.stride, x)?
+        } else {
+            x.to_owned()
+        };
+        let sum = self.node("Add", &[&y, &short], &format!("{prefix}sum"), &[]);
+        Ok(self.node("Relu", &[&sum], &format!("{prefix}relu2"), &[]))
+    }
+
+    /// `x · weight + bias`; the weight is `[in, out]`.
+    fn linear(
+        &mut self,
+        prefix: &str,
+        shape: [usize; 2],
+        x: &str,
+        name: &str,
+    ) -> Result<String, PretrainedError> {
+        let weight = self.parameter(&format!("{prefix}weight"), &shape, &shape)?;
+        let bias = self.parameter(&format!("{prefix}bias"), &shape[1..], &shape[1..])?;
+        Ok(self.node("Gemm", &[x, &weight, &bias], name, &[]))
+    }
+
+    fn activate(&mut self, prefix: &str, activation: Activation, x: &str) -> String {
+        let at = |name: &str| format!("{prefix}{name}");
+        match activation {
+            Activation::Relu | Activation::Swiglu => self.node("Relu", &[x], &at("relu"), &[]),
+            Activation::Gelu => {
+                let scale = self.scalar(&at("gelu.scale"), std::f32::consts::FRAC_1_SQRT_2);
+                let [one, half] = [("one", 1.0), ("half", 0.5)]
+                    .map(|(name, value)| self.scalar(&at(&format!("gelu.{name}")), value));
+                let scaled = self.node("Mul", &[x, &scale], &at("gelu.scaled"), &[]);
+                let erf = self.node("Erf", &[&scaled], &at("gelu.erf"), &[]);
+                let sum = self.node("Add", &[&erf, &one], &at("gelu.sum"), &[]);
+                let product = self.node("Mul", &[x, &sum], &at("gelu.product"), &[]);
+                self.node("Mul", &[&product, &half], &at("gelu"), &[])
+            }
+            Activation::GeluTanh => {
+                // x/2 · (1 + tanh(y)) is x · sigmoid(2·y).
+                let cubic = self.scalar(&at("gelu.cubic"), CUBIC);
+                let slope = self.scalar(&at("gelu.slope"), SLOPE);
+                let square = self.node("Mul", &[x, x], &at("gelu.square"), &[]);
+                let cube = self.node("Mul", &[&square, x], &at("gelu.cube"), &[]);
+                let scaled = self.node("Mul", &[&cube, &cubic], &at("gelu.scaled"), &[]);
+                let sum = self.node("Add", &[x, &scaled], &at("gelu.sum"), &[]);
+                let steep = self.node("Mul", &[&sum, &slope], &at("gelu.steep"), &[]);
+                let sigmoid = self.node("Sigmoid", &[&steep], &at("gelu.sigmoid"), &[]);
+                self.node("Mul", &[x, &sigmoid], &at("gelu"), &[])
+            }
+        }
+    }
+
+    /// A convolution called `name` of a square kernel, padded so that only the stride makes the image smaller.
+    fn convolve(
+        &mut self,
+        name: &str,
+        [output, input, kernel]: [usize; 3],
+        stride: usize,
+        x: &str,
+    ) -> Result<String, PretrainedError> {
+        let shape = [output, input, kernel, kernel];
+        let weight = self.parameter(&format!("{name}.weight"), &shape, &shape)?;
+        let [kernel, padding, stride] =
+            [kernel, kernel / 2, stride].map(|number| i64::try_from(number).expect("it is small"));
+        let attributes = [
+            Attribute::Ints("kernel_shape", vec![kernel; 2]),
+            Attribute::Ints("pads", vec![padding; 4]),
+            Attribute::Ints("strides", vec![stride; 2]),
+        ];
+        Ok(self.node("Conv", &[x, &weight], name, &attributes))
+    }
+
+    /// Groups become the channels of an instance norm, as operator set 17 has no group norm.
+    fn group_norm(
+        &mut self,
+        name: &str,
+        channels: usize,
+        [height, width]: [usize; 2],
+        x: &str,
+    ) -> Result<String, PretrainedError> {
+        let groups = cnn::groups(channels);
+        let side = |side: usize| i64::try_from(side).expect("it lies in memory");
+        let at = |part: &str| format!("{name}.{part}");
+        let to_groups = self.shape(&at("to_groups"), &[0, side(groups), -1]);
+        let to_image = self.shape(&at("to_image"), &[0, side(channels), side(height), side(width)]);
+        let ones = self.constant(&at("ones"), groups, 1.0);
+        let zeros = self.constant(&at("zeros"), groups, 0.0);
+        let per_channel = [1, channels, 1, 1];
+        let weight = self.parameter(&at("weight"), &[channels], &per_channel)?;
+        let bias = self.parameter(&at("bias"), &[channels], &per_channel)?;
+        let grouped = self.node("Reshape", &[x, &to_groups], &at("grouped"), &[]);
+        #[expect(clippy::cast_possible_truncation, reason = "ONNX has it as f32")]
+        let epsilon = [Attribute::Float("epsilon", EPSILON as f32)];
+        let normed = self.node("InstanceNormalization", &[&grouped, &ones, &zeros], &at("normed"), &epsilon);
+        let image = self.node("Reshape", &[&normed, &to_image], &at("image"), &[]);
+        let scaled = self.node("Mul", &[&image, &weight], &at("scaled"), &[]);
+        Ok(self.node("Add", &[&scaled, &bias], &at("sum"), &[]))
+    }
+
+    /// Adds a node called `name`, which is also the name of its output.
+    fn node(&mut self, operator: &str, inputs: &[&str], name: &str, attributes: &[Attribute]) -> String {
+        self.nodes.push(proto::node(operator, inputs, name, attributes));
+        name.to_owned()
+    }
+
+    /// Adds the parameter `name` of the checkpoint, which has `shape` there and `written` in the file.
+    fn parameter(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        written: &[usize],
+    ) -> Result<String, PretrainedError> {
+        let region = Region::whole(&shape.iter().map(|side| *side as u64).collect::<Vec<_>>());
+        let wanted = Slice::of(region.clone(), 0..region.elements());
+        let mut values = vec![0.0; shape.iter().product()];
+        self.reader.read(name, TensorKind::Parameter, &wanted, &mut values)?;
+        self.initializers.push(proto::floats(name, written, &values));
+        Ok(name.to_owned())
+    }
+
+    fn scalar(&mut self, name: &str, value: f32) -> String {
+        self.initializers.push(proto::floats(name, &[], &[value]));
+        name.to_owned()
+    }
+
+    fn constant(&mut self, name: &str, length: usize, value: f32) -> String {
+        self.initializers.push(proto::floats(name, &[length], &vec![value; length]));
+        name.to_owned()
+    }
+
+    fn shape(&mut self, name: &str, sides: &[i64]) -> String {
+        self.initializers.push(proto::ints(name, sides));
+        name.to_owned()
+    }
+}
