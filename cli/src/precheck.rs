@@ -7,7 +7,7 @@ use crate::load::{Loaded, found};
 use crate::output::Paint;
 use crate::rates;
 use dtrain_planner::{PlanError, precheck};
-use dtrain_recipes::{Checked, DataFormat, Devices, Launcher, Model, Problem, Tokenizer};
+use dtrain_recipes::{Checked, DataFormat, Devices, Documents, Launcher, Model, Problem, Tokenizer};
 use dtrain_worker::data::DataError;
 
 /// Most bytes of data that a check reads, and of text that it makes into tokens.
@@ -41,11 +41,12 @@ fn is_cheap(loaded: &Loaded) -> bool {
     let Some(data) = &loaded.checked.recipe.data else { return false };
     let most = match &data.format {
         DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. } => return false,
-        DataFormat::Text { tokenizer: Tokenizer::Bytes, field: None, .. } => MOST_BYTES,
+        DataFormat::Text { tokenizer: Tokenizer::Bytes, documents: Documents::Files, .. } => MOST_BYTES,
         DataFormat::Text { .. } => MOST_TEXT,
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }
         | DataFormat::Csv { .. }
+        | DataFormat::Parquet { .. }
         | DataFormat::Images { .. } => MOST_BYTES,
     };
     let files = loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder));

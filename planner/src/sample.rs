@@ -101,7 +101,7 @@ pub(crate) fn recipe() -> Recipe {
         data: Some(Data {
             format: DataFormat::Text {
                 tokenizer: Tokenizer::Bytes,
-                field: None,
+                documents: Documents::Files,
                 separator: Default::default(),
             },
             train: vec!["data/*.txt".into()],

@@ -19,13 +19,13 @@ pub struct Data {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum DataFormat {
-    /// Text files, each a document, or JSON lines, each line a document.
+    /// Documents of text.
     Text {
         /// How text becomes tokens.
         tokenizer: Tokenizer,
-        /// Of JSON lines, the field with the text; `None` for text files.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        field: Option<String>,
+        /// Where a document begins and ends.
+        #[serde(default, skip_serializing_if = "Documents::is_files")]
+        documents: Documents,
         /// What follows each document.
         #[serde(default, skip_serializing_if = "Separator::is_auto")]
         separator: Separator,
@@ -53,6 +53,31 @@ pub enum DataFormat {
         /// Name of the column with the class.
         target: String,
     },
+    /// Parquet tables; every column but the target is a number.
+    Parquet {
+        /// Name of the column with the class.
+        target: String,
+    },
+}
+
+/// What the documents of a text corpus are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Documents {
+    /// Each text file is one.
+    #[default]
+    Files,
+    /// Each JSON line is one, with its text in this field.
+    JsonLines(String),
+    /// Each row of a Parquet file is one, with its text in this column.
+    Parquet(String),
+}
+
+impl Documents {
+    /// Whether each text file is one.
+    pub fn is_files(&self) -> bool {
+        *self == Self::Files
+    }
 }
 
 /// How text becomes tokens.
@@ -71,8 +96,8 @@ pub enum Tokenizer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Separator {
-    /// The end-of-text token of the tokenizer; where it has none, a line break behind each JSON line and nothing behind
-    /// a text file.
+    /// The end-of-text token of the tokenizer; where it has none, a line break behind each JSON line or row and
+    /// nothing behind a text file.
     #[default]
     Auto,
     /// Nothing.

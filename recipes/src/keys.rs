@@ -203,18 +203,19 @@ pub const KEYS: &[Key] = keys![
     "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
     "data.valid", Shape::Valid, Default("\"5%\""), OURS,
         "Share of the training data held out for validation, or files";
-    "data.format", OneOf(&["text", "jsonl", "tokens", "idx", "csv", "images"]),
-        Default("by the first training file: .bin tokens, .csv csv, .jsonl or .ndjson jsonl, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
+    "data.format", OneOf(&["text", "jsonl", "tokens", "idx", "csv", "parquet", "images"]),
+        Default("by the first training file: .bin tokens, .csv csv, .jsonl or .ndjson jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
         "How files are read; of text, jsonl, csv and idx also compressed ones (.gz, .zst)";
-    "data.tokenizer", Shape::Tokenizer, Default("text and jsonl: \"bytes\""), OF_TEXT, "How text becomes tokens";
-    "data.field", Shape::Text, Default("jsonl: \"text\""), OF_TEXT, "Of JSON lines, the field with the text";
-    "data.separator", OrAuto(&OrNone(&Shape::Text)), Default("text and jsonl: \"auto\""), OF_TEXT,
-        "Token or text behind each document; auto: the tokenizer's end-of-text token, or behind a JSON line a line break";
+    "data.tokenizer", Shape::Tokenizer, Default("text, jsonl and parquet: \"bytes\""), OF_TEXT, "How text becomes tokens";
+    "data.field", Shape::Text, Default("jsonl and parquet: \"text\""), OF_TEXT,
+        "Field of JSON lines, or column of Parquet files, with the text";
+    "data.separator", OrAuto(&OrNone(&Shape::Text)), Default("text, jsonl and parquet: \"auto\""), OF_TEXT,
+        "Token or text behind each document; auto: the tokenizer's end-of-text token, or behind a JSON line or row a line break";
     "data.labels", Shape::Files, Optional("required for idx"), OF_CLASSES,
         "Label files, one for each file of train";
     "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), OF_CLASSES,
         "Label files, one for each file of valid";
-    "data.target", Shape::Text, Optional("required for csv"), OF_CLASSES, "Name of the column with the class";
+    "data.target", Shape::Text, Optional("required for csv and parquet"), OF_CLASSES, "Name of the column with the class";
     "data.resize", Shape::Flag, Default("images: false"), OF_CLASSES,
         "Whether images of another size are resized to height and width";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";

@@ -32,7 +32,7 @@ pub mod units;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
 pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
-pub use data::{Data, DataFormat, Separator, Tokenizer, Valid};
+pub use data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
 pub use decoder::{Decoder, DenseLayers, Experts, Latent, NORM_EPSILON, ROTARY_BASE, Window};
 pub use document::{Document, Leaf};
 pub use extends::extended;

@@ -185,7 +185,7 @@ pub(crate) fn preprocessing(reader: &Reader, trained: &Trained) -> Result<Prepro
     }
     match trained.data.format {
         // An older program wrote the checkpoint, or it is of step 0.
-        DataFormat::Csv { .. } | DataFormat::Images { .. } => {
+        DataFormat::Csv { .. } | DataFormat::Parquet { .. } | DataFormat::Images { .. } => {
             Ok(recipe_data(reader, trained)?.preprocessing.unwrap_or_default())
         }
         DataFormat::Idx { .. } | DataFormat::Text { .. } | DataFormat::Tokens { .. } => {

@@ -6,7 +6,7 @@ use super::hosts::Named;
 use super::parsed::{Param, Parsed};
 use super::values::Values;
 use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
-use crate::data::{Data, DataFormat, Separator, Tokenizer, Valid};
+use crate::data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::objective::{Goal, Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
@@ -59,13 +59,18 @@ fn data(values: &Values) -> Option<Data> {
             valid_labels: values.patterns("data.valid_labels"),
         },
         "images" => DataFormat::Images { resize: values.flag("data.resize")? },
+        "parquet" if !values.reads_tokens() => DataFormat::Parquet { target: values.text("data.target")? },
         format => DataFormat::Text {
             tokenizer: match values.get("data.tokenizer")? {
                 Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),
                 Parsed::Files(_) => Tokenizer::File(values.patterns("data.tokenizer").pop()?),
                 _ => Tokenizer::Bytes,
             },
-            field: if format == "jsonl" { Some(values.text("data.field")?) } else { None },
+            documents: match format {
+                "jsonl" => Documents::JsonLines(values.text("data.field")?),
+                "parquet" => Documents::Parquet(values.text("data.field")?),
+                _ => Documents::Files,
+            },
             separator: match values.get("data.separator")? {
                 Parsed::Text(text) => Separator::Text(text.clone()),
                 Parsed::None => Separator::None,

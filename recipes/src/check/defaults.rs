@@ -95,8 +95,8 @@ fn data(values: &mut Values) {
     }
     values.or("data.valid", Parsed::Share(0.05));
     values.or("data.fraction", Parsed::Share(1.0));
-    if matches!(values.word("data.format"), Some("text" | "jsonl")) && values.reads_tokens() {
-        if values.word("data.format") == Some("jsonl") {
+    if matches!(values.word("data.format"), Some("text" | "jsonl" | "parquet")) && values.reads_tokens() {
+        if values.word("data.format") != Some("text") {
             values.or("data.field", Parsed::Text("text".to_owned()));
         }
         values.or("data.separator", Parsed::Auto);
@@ -122,6 +122,7 @@ fn format(pattern: &str) -> &'static str {
         Some("csv") => "csv",
         Some("png" | "jpg" | "jpeg") => "images",
         Some("jsonl" | "ndjson") => "jsonl",
+        Some("parquet") => "parquet",
         Some("idx") => "idx",
         _ if lower.ends_with("-ubyte") => "idx",
         _ => "text",

@@ -57,9 +57,10 @@ fn file_name(key: &str) -> String {
 }
 
 fn method(corpus: &Corpus<'_>, vocab: u32) -> String {
-    match corpus.field {
-        None => format!("{METHOD} {vocab}"),
-        Some(field) => format!("{METHOD} {vocab} {END_OF_TEXT} {field:?}"),
+    if corpus.documents.is_files() {
+        format!("{METHOD} {vocab}")
+    } else {
+        format!("{METHOD} {vocab} {END_OF_TEXT} {:?}", corpus.documents)
     }
 }
 
@@ -70,7 +71,7 @@ pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, DataError> {
     Ok(tokenizer)
 }
 
-/// Of JSON lines, which are documents, the tokenizer has an end-of-text token.
+/// Of JSON lines and rows, which are documents, the tokenizer has an end-of-text token.
 fn train(
     files: &[Arc<DataFile>],
     corpus: &Corpus<'_>,
@@ -94,7 +95,7 @@ fn train(
         .min_frequency(2)
         .show_progress(false)
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect());
-    if corpus.field.is_some() {
+    if !corpus.documents.is_files() {
         trainer = trainer.special_tokens(vec![AddedToken::from(END_OF_TEXT, true)]);
     }
     let mut trainer = TrainerWrapper::BpeTrainer(trainer.build());

@@ -1,9 +1,12 @@
-//! The documents of a text corpus, piece by piece: of text files each is a document, of JSON lines each line.
+//! The documents of a text corpus, piece by piece: of text files each is a document, of JSON lines each
+//! line, of Parquet files each row.
 //!
 //! Files are read, and decompressed, as a stream: a piece at a time is in memory.
 
 use super::DataError;
 use super::files::DataFile;
+use super::parquet_text::Rows;
+use dtrain_recipes::Documents;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 
@@ -13,8 +16,8 @@ const PIECE_BYTES: usize = 256 << 10;
 /// How a corpus is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Corpus<'a> {
-    /// Of JSON lines, the field with the text; `None` for text files.
-    pub(super) field: Option<&'a str>,
+    /// Where a document begins and ends.
+    pub(super) documents: &'a Documents,
 }
 
 /// A stretch of a document.
@@ -30,6 +33,11 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    /// A whole document.
+    pub(super) fn document(text: String, file: &Arc<DataFile>) -> Self {
+        Self { bytes: text.into_bytes(), is_last: true, file: Arc::clone(file), begin: 0 }
+    }
+
     /// The piece as text; an `Err` names the byte that is not UTF-8.
     pub(super) fn text(self) -> Result<String, DataError> {
         String::from_utf8(self.bytes).map_err(|error| {
@@ -40,22 +48,32 @@ impl Piece {
     }
 }
 
+/// Pieces of a file; nothing follows an error.
+type Pieces<'a> = Box<dyn Iterator<Item = Result<Piece, DataError>> + 'a>;
+
 impl<'a> Corpus<'a> {
     /// All pieces of `files`, in order; nothing follows an error.
     pub(super) fn pieces(self, files: &'a [Arc<DataFile>]) -> impl Iterator<Item = Result<Piece, DataError>> {
         files.iter().flat_map(move |file| self.pieces_of(file))
     }
 
-    fn pieces_of(self, file: &'a Arc<DataFile>) -> Box<dyn Iterator<Item = Result<Piece, DataError>> + 'a> {
-        let reader = match file.reader() {
-            Ok(reader) => BufReader::with_capacity(1 << 20, reader),
-            Err(error) => return Box::new(std::iter::once(Err(error))),
-        };
-        let file = Arc::clone(file);
-        match self.field {
-            None => Box::new(TextFile { file, reader, rest: Vec::new(), at: 0, is_done: false }),
-            Some(field) => Box::new(Lines { file, reader, field, line: 0, is_done: false }),
-        }
+    fn pieces_of(self, file: &'a Arc<DataFile>) -> Pieces<'a> {
+        self.opened(file).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
+    }
+
+    fn opened(self, file: &'a Arc<DataFile>) -> Result<Pieces<'a>, DataError> {
+        let reader = || file.reader().map(|reader| BufReader::with_capacity(1 << 20, reader));
+        Ok(match self.documents {
+            Documents::Files => {
+                let (file, reader) = (Arc::clone(file), reader()?);
+                Box::new(TextFile { file, reader, rest: Vec::new(), at: 0, is_done: false })
+            }
+            Documents::JsonLines(field) => {
+                let (file, reader) = (Arc::clone(file), reader()?);
+                Box::new(Lines { file, reader, field, line: 0, is_done: false })
+            }
+            Documents::Parquet(column) => Box::new(Rows::open(file, column)?),
+        })
     }
 }
 
@@ -129,10 +147,7 @@ impl<R: BufRead> Iterator for Lines<'_, R> {
                     let text = text_of(&line, self.field);
                     self.is_done = text.is_err();
                     return Some(match text {
-                        Ok(text) => {
-                            let (bytes, file) = (text.into_bytes(), Arc::clone(&self.file));
-                            Ok(Piece { bytes, is_last: true, file, begin: 0 })
-                        }
+                        Ok(text) => Ok(Piece::document(text, &self.file)),
                         Err(detail) => {
                             let place = format!("line {}", self.line);
                             Err(DataError::content(&self.file.name, place, detail))

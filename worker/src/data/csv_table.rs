@@ -1,129 +1,12 @@
-//! Comma-separated values: one column is the class, all others are numbers.
-//!
-//! Columns are standardised with mean and standard deviation of the rows that are trained on. Class labels that are
-//! all integers are used as they are; other labels are numbered in alphabetical order.
+//! Comma-separated values with a header.
 
-use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Source, row_shape, split};
-use dtrain_protocol::{ColumnScale, Preprocessing};
-use dtrain_recipes::{Data, Model, Valid};
-use std::collections::BTreeMap;
-use std::path::Path;
+use super::DataError;
+use super::files::DataFile;
+use super::table::{Label, Place, Raw};
 use std::sync::Arc;
 
-/// Rows in memory.
-pub(super) struct Table {
-    /// `[rows, width]`.
-    values: Vec<f32>,
-    /// `[rows]`.
-    classes: Vec<u32>,
-    width: usize,
-}
-
-/// Rows as they were written.
-struct Raw {
-    /// Names of the columns of numbers, in order.
-    columns: Vec<String>,
-    /// `[rows, columns]`.
-    values: Vec<f32>,
-    labels: Vec<Label>,
-}
-
-/// A label and where it was found.
-struct Label {
-    text: String,
-    file: Arc<DataFile>,
-    line: u64,
-}
-
-/// Opens tables.
-pub(super) fn open(data: &Data, target: &str, root: &Path, model: &Model) -> Result<DataSet, DataError> {
-    let (width, classes) = row_shape(model).expect("open() hands over models of rows only");
-    let mut all = files::find(&data.train, root)?;
-    let train = read(&all, target)?;
-    check_columns(&train, width, &all[0], target)?;
-    let (valid, fraction) = match &data.valid {
-        Valid::Fraction(fraction) => (None, Some(*fraction)),
-        Valid::Files(patterns) => {
-            let files = files::find(patterns, root)?;
-            let raw = read(&files, target)?;
-            same_columns(&raw, &train.columns, &files[0])?;
-            all.extend(files);
-            (Some(raw), None)
-        }
-    };
-    let rows = train.labels.len() as u64;
-    let trained = fraction.map_or(Ok(rows), |fraction| split::train_samples(rows, fraction))?;
-    let trained = usize::try_from(split::used(trained, data.fraction)).expect("rows lie in memory");
-    let scale = Scale::of(&train.values[..trained * width], &train.columns);
-    let names = Names::of(&train.labels);
-    let preprocessing = Preprocessing { columns: scale.0.clone(), classes: names.list() };
-    let train = table(train, &scale, &names, classes)?;
-    let valid = valid.map(|raw| table(raw, &scale, &names, classes)).transpose()?;
-    let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
-    Ok(DataSet {
-        train,
-        valid,
-        files: files::recorded(&all)?,
-        tokenizer: None,
-        preprocessing: Some(preprocessing),
-    })
-}
-
-/// Rows of `files`, whose columns and classes are those of `preprocessing`.
-pub(super) fn labelled(
-    files: &[String],
-    target: &str,
-    root: &Path,
-    preprocessing: &Preprocessing,
-    classes: u32,
-) -> Result<Table, DataError> {
-    let files = files::find(files, root)?;
-    let raw = read(&files, target)?;
-    let scale = Scale(preprocessing.columns.clone());
-    same_columns(&raw, &scale.names(), &files[0])?;
-    let names = match &preprocessing.classes {
-        None => Names::Integers,
-        Some(names) => Names::Sorted(names.iter().cloned().zip(0..).collect()),
-    };
-    table(raw, &scale, &names, classes)
-}
-
-/// The standardised values of a file with or without the column `target`. `[rows, columns]`
-pub(super) fn unlabelled(
-    file: &Arc<DataFile>,
-    target: &str,
-    columns: &[ColumnScale],
-) -> Result<Vec<f32>, DataError> {
-    let mut raw = read_file(file, target, false)?;
-    let scale = Scale(columns.to_vec());
-    same_columns(&raw, &scale.names(), file)?;
-    scale.apply(&mut raw.values);
-    Ok(raw.values)
-}
-
-fn read(files: &[Arc<DataFile>], target: &str) -> Result<Raw, DataError> {
-    let mut all: Option<Raw> = None;
-    for file in files {
-        let raw = read_file(file, target, true)?;
-        match &mut all {
-            None => all = Some(raw),
-            Some(all) => {
-                same_columns(&raw, &all.columns, file)?;
-                all.values.extend(raw.values);
-                all.labels.extend(raw.labels);
-            }
-        }
-    }
-    let all = all.expect("find() returns at least one file");
-    if all.labels.is_empty() {
-        return Err(DataError::content(&files[0].name, "line 2", "there is a header but no row"));
-    }
-    Ok(all)
-}
-
-/// Without the column `target`, which may lack unless it is `needed`, the rows have no labels.
-fn read_file(file: &Arc<DataFile>, target: &str, needed: bool) -> Result<Raw, DataError> {
+/// Reads a file. Without the column `target`, which may lack unless it is `needed`, the rows have no labels.
+pub(super) fn read(file: &Arc<DataFile>, target: &str, needed: bool) -> Result<Raw, DataError> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(file.reader()?);
     let header = reader.headers().map_err(|error| csv_error(file, &error))?.clone();
     let at = header.iter().position(|name| name == target);
@@ -134,7 +17,8 @@ fn read_file(file: &Arc<DataFile>, target: &str, needed: bool) -> Result<Raw, Da
     }
     let columns =
         header.iter().enumerate().filter(|(column, _)| Some(*column) != at).map(|(_, name)| name.to_owned());
-    let mut raw = Raw { columns: columns.collect(), values: Vec::new(), labels: Vec::new() };
+    let columns = columns.collect();
+    let mut raw = Raw { columns, header: Place::Line(1), values: Vec::new(), labels: Vec::new() };
     for record in reader.records() {
         let record = record.map_err(|error| csv_error(file, &error))?;
         let line = record.position().map_or(0, csv::Position::line);
@@ -147,7 +31,8 @@ fn read_file(file: &Arc<DataFile>, target: &str, needed: bool) -> Result<Raw, Da
             })?);
         }
         if let Some(at) = at {
-            raw.labels.push(Label { text: record[at].to_owned(), file: Arc::clone(file), line });
+            let (text, place) = (record[at].to_owned(), Place::Line(line));
+            raw.labels.push(Label { text, file: Arc::clone(file), place });
         }
     }
     Ok(raw)
@@ -159,137 +44,4 @@ fn csv_error(file: &DataFile, error: &csv::Error) -> DataError {
     }
     let line = error.position().map_or(1, csv::Position::line);
     DataError::content(&file.name, format!("line {line}"), error.to_string())
-}
-
-fn check_columns(raw: &Raw, width: usize, file: &DataFile, target: &str) -> Result<(), DataError> {
-    let found = raw.columns.len();
-    if found == width {
-        return Ok(());
-    }
-    let detail = format!(
-        "there are {found} columns besides `{target}`, the model expects {width} inputs; set `model.inputs = {found}`"
-    );
-    Err(DataError::content(&file.name, "line 1", detail))
-}
-
-fn same_columns(raw: &Raw, first: &[String], file: &DataFile) -> Result<(), DataError> {
-    if raw.columns == first {
-        return Ok(());
-    }
-    let (found, expected) = (raw.columns.join(", "), first.join(", "));
-    let detail = format!("the columns are {found}; those of the first training file are {expected}");
-    Err(DataError::content(&file.name, "line 1", detail))
-}
-
-/// Mean and standard deviation of each column.
-struct Scale(Vec<ColumnScale>);
-
-impl Scale {
-    #[expect(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
-    fn of(values: &[f32], names: &[String]) -> Self {
-        let width = names.len();
-        let rows = (values.len() / width) as f64;
-        let column = |column: usize| values.iter().skip(column).step_by(width).map(|value| f64::from(*value));
-        Self(
-            names
-                .iter()
-                .enumerate()
-                .map(|(c, name)| {
-                    let mean = column(c).sum::<f64>() / rows;
-                    let variance = column(c).map(|value| (value - mean).powi(2)).sum::<f64>() / rows;
-                    // A constant column tells nothing: it becomes zero.
-                    let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-                    ColumnScale { name: name.clone(), mean, deviation }
-                })
-                .collect(),
-        )
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.0.iter().map(|column| column.name.clone()).collect()
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "values are f32")]
-    fn apply(&self, values: &mut [f32]) {
-        for row in values.chunks_exact_mut(self.0.len()) {
-            for (value, ColumnScale { mean, deviation, .. }) in row.iter_mut().zip(&self.0) {
-                *value = ((f64::from(*value) - mean) / deviation) as f32;
-            }
-        }
-    }
-}
-
-/// How labels become classes.
-enum Names {
-    /// They are classes already.
-    Integers,
-    /// Alphabetical order.
-    Sorted(BTreeMap<String, u32>),
-}
-
-impl Names {
-    fn of(labels: &[Label]) -> Self {
-        if labels.iter().all(|label| label.text.parse::<u32>().is_ok()) {
-            return Self::Integers;
-        }
-        let names: std::collections::BTreeSet<_> = labels.iter().map(|label| &label.text).collect();
-        Self::Sorted(names.into_iter().cloned().zip(0..).collect())
-    }
-
-    /// The names in the order of their classes; `None` where classes are numbers.
-    fn list(&self) -> Option<Vec<String>> {
-        match self {
-            Self::Integers => None,
-            Self::Sorted(names) => Some(names.keys().cloned().collect()),
-        }
-    }
-
-    fn class(&self, label: &Label, classes: u32) -> Result<u32, DataError> {
-        let bad =
-            |detail: String| DataError::content(&label.file.name, format!("line {}", label.line), detail);
-        let text = &label.text;
-        let class = match self {
-            Self::Integers => text.parse().map_err(|_| {
-                bad(format!("class `{text}` is not an integer, as those of the training data are"))
-            })?,
-            Self::Sorted(names) => *names
-                .get(text)
-                .ok_or_else(|| bad(format!("class `{text}` does not occur in the training data")))?,
-        };
-        if class < classes {
-            return Ok(class);
-        }
-        let found = match self {
-            Self::Integers => format!("class {class}; integers are used as they are, from 0 on"),
-            Self::Sorted(names) => {
-                format!("class `{text}`, number {class} of {} in alphabetical order", names.len())
-            }
-        };
-        Err(bad(format!(
-            "the model has {classes} classes, found {found}; change `model.classes` or the labels"
-        )))
-    }
-}
-
-fn table(mut raw: Raw, scale: &Scale, names: &Names, classes: u32) -> Result<Table, DataError> {
-    scale.apply(&mut raw.values);
-    let classes = raw.labels.iter().map(|label| names.class(label, classes)).collect::<Result<_, _>>()?;
-    Ok(Table { values: raw.values, classes, width: raw.columns.len() })
-}
-
-impl Source for Table {
-    fn len(&self) -> u64 {
-        self.classes.len() as u64
-    }
-
-    fn read(&self, indices: &[u64]) -> Result<Batch, DataError> {
-        let rows = indices.iter().map(|index| usize::try_from(*index).expect("rows lie in memory"));
-        let values = rows.clone().flat_map(|row| &self.values[row * self.width..][..self.width]).copied();
-        Ok(Batch::Rows {
-            values: values.collect(),
-            classes: rows.map(|row| self.classes[row]).collect(),
-            samples: indices.len(),
-            width: self.width,
-        })
-    }
 }

@@ -26,7 +26,7 @@ pub struct FileFacts {
 /// What is in a corpus of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorpusFacts {
-    /// Text files, or JSON lines.
+    /// Text files, JSON lines, or rows.
     pub documents: u64,
     /// Bytes of text, decompressed.
     pub bytes: u64,
@@ -59,10 +59,10 @@ fn opened(data: &Data, root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
 
 /// Reads all of a corpus of text once, and keeps the beginnings of `samples` documents; `None` for other data.
 pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusFacts>, DataError> {
-    let DataFormat::Text { field, .. } = &data.format else { return Ok(None) };
+    let DataFormat::Text { documents, .. } = &data.format else { return Ok(None) };
     let (mut facts, mut seen) = (CorpusFacts::default(), HashSet::new());
     let (mut hasher, mut sample) = (blake3::Hasher::new(), Vec::new());
-    for piece in (Corpus { field: field.as_deref() }).pieces(&opened(data, root)?) {
+    for piece in (Corpus { documents }).pieces(&opened(data, root)?) {
         let piece = piece?;
         facts.bytes += piece.bytes.len() as u64;
         hasher.update(&piece.bytes);

@@ -2,7 +2,8 @@
 
 use super::files::{self, DataFile};
 use super::images::{Sample, Shape};
-use super::{DataError, csv_table, idx, row_shape};
+use super::table::{self, ReadFile};
+use super::{DataError, csv_table, idx, parquet_table, row_shape};
 use dtrain_protocol::Preprocessing;
 use dtrain_recipes::{Data, DataFormat, Model};
 use rayon::prelude::*;
@@ -55,12 +56,14 @@ impl Inputs {
         let mut ends = Vec::new();
         for path in files::paths(patterns, root)? {
             let file = Arc::new(DataFile::open(&path, root)?);
+            let of_table = |read: ReadFile, target: &str| {
+                let values = table::unlabelled(&file, read, target, &preprocessing.columns)?;
+                let rows = values.len() / width;
+                Ok((Part::Table { file: file.name.clone(), values }, rows as u64))
+            };
             let (part, samples) = match &data.format {
-                DataFormat::Csv { target } => {
-                    let values = csv_table::unlabelled(&file, target, &preprocessing.columns)?;
-                    let rows = values.len() / width;
-                    (Part::Table { file: file.name.clone(), values }, rows as u64)
-                }
+                DataFormat::Csv { target } => of_table(csv_table::read, target)?,
+                DataFormat::Parquet { target } => of_table(parquet_table::read, target)?,
                 DataFormat::Idx { .. } => of_image(&file, &path, model, Shape::of(model, false)?)?,
                 DataFormat::Images { resize } => of_image(&file, &path, model, Shape::of(model, *resize)?)?,
                 DataFormat::Text { .. } | DataFormat::Tokens { .. } => {

@@ -1,7 +1,8 @@
 //! Samples with known classes or next tokens that are not those of the recipe, to measure a trained model on.
 
 use super::images::{Images, Shape};
-use super::{DataError, Source, csv_table, files, idx, open_with, row_shape};
+use super::table::{self, ReadFile};
+use super::{DataError, Source, csv_table, files, idx, open_with, parquet_table, row_shape};
 use crate::comm::Progress;
 use dtrain_protocol::Preprocessing;
 use dtrain_recipes::{Data, DataFormat, Model, Tokenizer, Valid};
@@ -31,12 +32,14 @@ pub fn labelled(
     if !matches!(data.format, DataFormat::Idx { .. }) && !labels.is_empty() {
         return Err(DataError::Unfit("only IDX files have label files".into()));
     }
-    let of_rows = "data and model of a trained checkpoint fit";
+    let of_table = |read: ReadFile, target: &str| {
+        let (_, classes) = row_shape(model).expect("data and model of a trained checkpoint fit");
+        let table = table::labelled(files, (read, target), root, preprocessing, classes)?;
+        Ok(Box::new(table) as Box<dyn Source>)
+    };
     match &data.format {
-        DataFormat::Csv { target } => {
-            let (_, classes) = row_shape(model).expect(of_rows);
-            Ok(Box::new(csv_table::labelled(files, target, root, preprocessing, classes)?))
-        }
+        DataFormat::Csv { target } => of_table(csv_table::read, target),
+        DataFormat::Parquet { target } => of_table(parquet_table::read, target),
         DataFormat::Images { resize } => {
             let names = preprocessing.classes.as_deref().unwrap_or_default();
             let shape = Shape::of(model, *resize)?;

@@ -3,7 +3,7 @@
 //! [`open`] turns the recipe's data section into two numbered lists of samples. Which sample is read when is not
 //! decided here: see [`dtrain_protocol::order`]. Files are read in place
 //! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read; only
-//! tables (CSV) and class labels are kept in memory.
+//! tables (CSV, Parquet) and class labels are kept in memory.
 
 mod bpe;
 mod cache;
@@ -16,9 +16,13 @@ mod idx;
 mod images;
 mod inputs;
 mod labelled;
+mod parquet_file;
+mod parquet_table;
+mod parquet_text;
 mod prefetch;
 mod prepared;
 mod split;
+mod table;
 mod tokenizer;
 mod tokens;
 
@@ -144,8 +148,8 @@ pub fn open_with(
         return Err(DataError::Unfit("a foreign command reads its own data".into()));
     };
     match (&data.format, reads) {
-        (DataFormat::Text { tokenizer, field, separator }, Reads::Tokens { context, vocab }) => {
-            let text = Text { tokenizer, field: field.as_deref(), separator };
+        (DataFormat::Text { tokenizer, documents, separator }, Reads::Tokens { context, vocab }) => {
+            let text = Text { tokenizer, documents, separator };
             let sequences = Sequences { context, vocab };
             text.open(data, root, sequences, cache, trained, &Watch { progress, tell })
         }
@@ -155,17 +159,27 @@ pub fn open_with(
         (DataFormat::Idx { labels, valid_labels }, Reads::Rows { .. }) => {
             idx::open(data, labels, valid_labels, root, model)
         }
-        (DataFormat::Csv { target }, Reads::Rows { .. }) => csv_table::open(data, target, root, model),
+        (DataFormat::Csv { target }, Reads::Rows { .. }) => {
+            table::open(data, csv_table::read, target, root, model)
+        }
+        (DataFormat::Parquet { target }, Reads::Rows { .. }) => {
+            table::open(data, parquet_table::read, target, root, model)
+        }
         (DataFormat::Images { resize }, Reads::Rows { .. }) => images::open(data, *resize, root, model),
         (DataFormat::Text { .. } | DataFormat::Tokens { .. }, Reads::Rows { .. }) => Err(DataError::Unfit(
-            "an mlp or a cnn reads rows of numbers (`csv`, `idx` or `images`), not tokens; a decoder reads tokens"
+            "an mlp or a cnn reads rows of numbers (`csv`, `parquet`, `idx` or `images`), not tokens; a decoder \
+             reads tokens"
                 .into(),
         )),
         (
-            DataFormat::Idx { .. } | DataFormat::Csv { .. } | DataFormat::Images { .. },
+            DataFormat::Idx { .. }
+            | DataFormat::Csv { .. }
+            | DataFormat::Parquet { .. }
+            | DataFormat::Images { .. },
             Reads::Tokens { .. },
         ) => Err(DataError::Unfit(
-            "a decoder reads tokens (`text`, `jsonl` or `tokens`), not rows of numbers; an mlp or a cnn reads rows"
+            "a decoder reads tokens (`text`, `jsonl`, `parquet` or `tokens`), not rows of numbers; an mlp or a cnn \
+             reads rows"
                 .into(),
         )),
     }
@@ -175,12 +189,13 @@ pub fn open_with(
 /// with it, as JSON.
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
-        DataFormat::Text { tokenizer, field, separator } => {
-            Text { tokenizer, field: field.as_deref(), separator }.cached(data, root, cache, trained)
+        DataFormat::Text { tokenizer, documents, separator } => {
+            Text { tokenizer, documents, separator }.cached(data, root, cache, trained)
         }
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }
         | DataFormat::Csv { .. }
+        | DataFormat::Parquet { .. }
         | DataFormat::Images { .. } => Ok(Vec::new()),
     }
 }

@@ -6,6 +6,7 @@ use super::files::DataFile;
 use super::tokens::{Segment, Tokens};
 use super::{DataError, TextTokenizer};
 use crate::comm::Progress;
+use dtrain_recipes::Documents;
 use rayon::prelude::*;
 use std::fs;
 use std::io::Write;
@@ -49,9 +50,9 @@ impl Preparation<'_> {
     /// Name of the file in the cache that holds the tokens of `files`, and the key of its lock.
     pub(super) fn name(&self, files: &[Arc<DataFile>]) -> Result<(String, String), DataError> {
         let tokenizer = self.tokenizer.key()?;
-        let method = match (self.corpus.field, self.separator.as_slice()) {
-            (None, []) => tokenizer.clone(),
-            (field, separator) => format!("{tokenizer} {field:?} {separator:?}"),
+        let method = match (self.corpus.documents, self.separator.as_slice()) {
+            (Documents::Files, []) => tokenizer.clone(),
+            (documents, separator) => format!("{tokenizer} {documents:?} {separator:?}"),
         };
         let name = format!("{}{tokenizer}-{}.tokens", cache::PREFIX, key(&method, files)?);
         Ok((name, tokenizer))

@@ -6,11 +6,11 @@ use super::files::DataFile;
 use super::prepared::{Preparation, Watch};
 use super::tokens::{self, Segment, Tokens};
 use super::{DataError, DataSet, Sequences, bpe, files};
-use dtrain_recipes::{Data, Separator, Tokenizer, Valid};
+use dtrain_recipes::{Data, Documents, Separator, Tokenizer, Valid};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The end-of-text token of a tokenizer that is trained on JSON lines.
+/// The end-of-text token of a tokenizer that is trained on JSON lines or rows.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// What tokenizers call their end-of-text token; the first that a tokenizer has is taken.
@@ -95,15 +95,17 @@ impl TextTokenizer {
     /// The tokens behind each document of a corpus.
     fn separator(&self, wanted: &Separator, text: &Text<'_>) -> Result<Vec<u32>, DataError> {
         let end = || ENDS_OF_TEXT.iter().find_map(|name| self.token(name));
-        match (wanted, text.field, text.tokenizer) {
+        match (wanted, text.documents, text.tokenizer) {
             (Separator::None, ..) => Ok(Vec::new()),
             (Separator::Text(text), ..) => match self.token(text) {
                 Some(token) => Ok(vec![token]),
                 None => self.encode(text),
             },
-            (Separator::Auto, Some(_), _) => end().map_or_else(|| self.encode("\n"), |end| Ok(vec![end])),
-            (Separator::Auto, None, Tokenizer::File(_)) => Ok(end().into_iter().collect()),
-            (Separator::Auto, None, Tokenizer::Bytes | Tokenizer::Bpe(_)) => Ok(Vec::new()),
+            (Separator::Auto, Documents::JsonLines(_) | Documents::Parquet(_), _) => {
+                end().map_or_else(|| self.encode("\n"), |end| Ok(vec![end]))
+            }
+            (Separator::Auto, Documents::Files, Tokenizer::File(_)) => Ok(end().into_iter().collect()),
+            (Separator::Auto, Documents::Files, Tokenizer::Bytes | Tokenizer::Bpe(_)) => Ok(Vec::new()),
         }
     }
 
@@ -132,18 +134,18 @@ pub(super) fn named(name: &str, root: &Path) -> Result<(TextTokenizer, Arc<DataF
 /// What a recipe says of a corpus of text.
 pub(super) struct Text<'a> {
     pub(super) tokenizer: &'a Tokenizer,
-    pub(super) field: Option<&'a str>,
+    pub(super) documents: &'a Documents,
     pub(super) separator: &'a Separator,
 }
 
 impl<'a> Text<'a> {
     fn corpus(&self) -> Corpus<'a> {
-        Corpus { field: self.field }
+        Corpus { documents: self.documents }
     }
 
     /// Whether tokens are read from the files themselves.
     fn is_in_place<'f>(&self, mut files: impl Iterator<Item = &'f Arc<DataFile>>) -> bool {
-        matches!((self.tokenizer, self.field), (Tokenizer::Bytes, None))
+        matches!((self.tokenizer, self.documents), (Tokenizer::Bytes, Documents::Files))
             && matches!(self.separator, Separator::Auto | Separator::None)
             && !files.any(|file| file.is_compressed())
     }

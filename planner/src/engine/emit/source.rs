@@ -170,7 +170,7 @@ impl<'a> Source<'a> {
                 format!("text and a byte-level BPE of {size} tokens trained on it")
             }
             DataFormat::Tokens { .. } => "shards of tokens".into(),
-            DataFormat::Idx { .. } | DataFormat::Csv { .. } => "a table".into(),
+            DataFormat::Idx { .. } | DataFormat::Csv { .. } | DataFormat::Parquet { .. } => "a table".into(),
             DataFormat::Images { .. } => "folders of images".into(),
         };
         format!("the recipe reads {how}, from {}; set the line marked SET", self.data().train.join(" "))

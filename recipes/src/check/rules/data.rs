@@ -8,9 +8,9 @@ impl Rules<'_> {
     pub(super) fn data(&mut self) {
         let (Some(kind), Some(format)) = (self.values.kind, self.values.word("data.format")) else { return };
         let wanted: &[&str] = match kind {
-            Kind::Decoder => &["text", "jsonl", "tokens"],
-            Kind::Own if self.values.reads_tokens() => &["text", "jsonl", "tokens"],
-            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "idx", "images"],
+            Kind::Decoder => &["text", "jsonl", "parquet", "tokens"],
+            Kind::Own if self.values.reads_tokens() => &["text", "jsonl", "parquet", "tokens"],
+            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "parquet", "idx", "images"],
             Kind::Command => return,
         };
         if self.compressed(format) {
@@ -20,7 +20,8 @@ impl Rules<'_> {
             self.unfit(kind, format, wanted);
             return;
         }
-        if format == "csv" && self.values.get("data.target").is_none() {
+        let is_table = format == "csv" || (format == "parquet" && !self.values.reads_tokens());
+        if is_table && self.values.get("data.target").is_none() {
             self.wrong(
                 "missing `data.target`: name of the column with the class".to_owned(),
                 &["data.train"],
@@ -29,22 +30,27 @@ impl Rules<'_> {
         }
         // The tokenizer of shards is known or it is not; nothing is made with it.
         let is_file = matches!(self.values.get("data.tokenizer"), Some(Parsed::Files(_)));
-        let of_tokenizer: &[&str] = if is_file { &["text", "jsonl", "tokens"] } else { &["text", "jsonl"] };
+        let readers = ["text", "jsonl", "parquet", "tokens"];
+        let of_text = &readers[..3];
+        let of_tokenizer = if is_file { &readers } else { of_text };
         for (key, owners) in [
             ("data.tokenizer", of_tokenizer),
-            ("data.field", &["jsonl"]),
-            ("data.separator", &["text", "jsonl"]),
+            ("data.field", &["jsonl", "parquet"]),
+            ("data.separator", of_text),
             ("data.resize", &["images"]),
-            ("data.target", &["csv"]),
+            ("data.target", &["csv", "parquet"]),
             ("data.labels", &["idx"]),
             ("data.valid_labels", &["idx"]),
         ] {
             if !owners.contains(&format) && self.values.said(key).is_some() {
-                let (owner, owners) = (owners[0], owners.join(" or "));
+                let (owner, owners) = (owners[0], either(owners));
                 let message = format!("`{key}` does not apply: it is for {owners}, and the data is {format}");
                 let hint = format!("remove it, or set `format = \"{owner}\"`");
                 self.wrong(message, &[key, "data.train", "data.format"], &hint);
             }
+        }
+        if format == "parquet" {
+            self.columns();
         }
         if format == "idx" {
             self.labels("data.train", "data.labels");
@@ -52,13 +58,26 @@ impl Rules<'_> {
         }
     }
 
+    /// Of Parquet files, a model reads either text or tables.
+    fn columns(&mut self) {
+        let (keys, owner, found): (&[&str], _, _) = if self.values.reads_tokens() {
+            (&["data.target"], "tables", "tokens, from a column of text")
+        } else {
+            (&["data.tokenizer", "data.field", "data.separator"], "text", "rows of numbers")
+        };
+        for key in keys {
+            if self.values.said(key).is_some() {
+                let message =
+                    format!("`{key}` does not apply: it is for {owner}, and the model reads {found}");
+                self.wrong(message, &[key, "data.train", "data.format"], "remove it");
+            }
+        }
+    }
+
     /// The model reads other data.
     fn unfit(&mut self, kind: Kind, format: &str, wanted: &[&str]) {
         let name = kind.name();
-        let wanted = match wanted {
-            [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
-            one => one.concat(),
-        };
+        let wanted = either(wanted);
         let which = match (kind, self.values.reads_tokens()) {
             (Kind::Own, true) => " with `model.context`",
             (Kind::Own, false) => " without `model.context`",
@@ -75,7 +94,7 @@ impl Rules<'_> {
     /// Whether a file is compressed in a way that the format does not read.
     fn compressed(&mut self, format: &str) -> bool {
         let ends: &[&str] = match format {
-            "tokens" | "images" => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
+            "tokens" | "images" | "parquet" => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
             _ => &[".xz", ".bz2", ".zip"],
         };
         let packed = |file: &String| ends.iter().any(|end| file.ends_with(end));
@@ -86,6 +105,8 @@ impl Rules<'_> {
                     &[key],
                     if format == "images" {
                         "unpack it first, and name the images, such as \"photos/*/*.png\""
+                    } else if format == "parquet" {
+                        "unpack it first: the columns of Parquet files are compressed in them"
                     } else if format == "tokens" {
                         "unpack it first, and name the unpacked file: token shards are read in place"
                     } else {
@@ -127,5 +148,13 @@ impl Rules<'_> {
                 "name one label file for each file of images, in the same order",
             );
         }
+    }
+}
+
+/// The words of a list: `a, b or c`.
+fn either(words: &[&str]) -> String {
+    match words {
+        [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+        one => one.concat(),
     }
 }

@@ -87,7 +87,7 @@ impl Rules<'_> {
         let vocab = self.values.whole("model.vocab");
         match (self.values.get("data.tokenizer"), vocab) {
             (Some(Parsed::Word(_)), Some(vocab))
-                if vocab != 256 && matches!(self.values.word("data.format"), Some("text" | "jsonl")) =>
+                if vocab != 256 && matches!(self.values.word("data.format"), Some("text" | "jsonl" | "parquet")) =>
             {
                 self.wrong(
                     format!("`model.vocab` = {vocab}, but text read as bytes has a vocabulary of 256"),

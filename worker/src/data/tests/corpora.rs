@@ -18,7 +18,7 @@ fn words() -> Tokenizer {
 }
 
 fn lines(tokenizer: Tokenizer, separator: Separator) -> DataFormat {
-    DataFormat::Text { tokenizer, field: Some("text".into()), separator }
+    DataFormat::Text { tokenizer, documents: Documents::JsonLines("text".into()), separator }
 }
 
 fn gz(bytes: &[u8]) -> Vec<u8> {
@@ -29,15 +29,6 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
 
 fn zst(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 1).expect("compressed")
-}
-
-/// The tokens of all samples, training first; with a context of one, these are all but the last.
-fn inputs(set: &DataSet) -> Vec<u32> {
-    [&set.train, &set.valid]
-        .into_iter()
-        .flat_map(|source| tokens(&**source))
-        .flat_map(|(inputs, _)| inputs)
-        .collect()
 }
 
 #[test]

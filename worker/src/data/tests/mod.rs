@@ -1,6 +1,7 @@
 //! Every format, what comes out of it, and what is said when it is wrong.
 
 mod applied;
+mod columns;
 mod corpora;
 mod folders;
 mod images;
@@ -10,7 +11,9 @@ mod tables;
 mod text;
 
 use super::*;
-use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Norm, Positions, Separator, Tokenizer, Valid};
+use dtrain_recipes::{
+    Activation, Cnn, Decoder, Documents, Mlp, Norm, Positions, Separator, Tokenizer, Valid,
+};
 use std::fs;
 use std::sync::Arc;
 
@@ -49,7 +52,7 @@ fn cnn(channels: u32, height: u32, width: u32, classes: u32) -> Model {
 
 /// Text files with this tokenizer.
 fn read_as(tokenizer: Tokenizer) -> DataFormat {
-    DataFormat::Text { tokenizer, field: None, separator: Separator::Auto }
+    DataFormat::Text { tokenizer, documents: Documents::Files, separator: Separator::Auto }
 }
 
 fn text() -> DataFormat {
@@ -90,6 +93,15 @@ fn tokens(source: &dyn Source) -> Vec<(Vec<u32>, Vec<u32>)> {
             Batch::Tokens { inputs, targets, .. } => (inputs, targets),
             Batch::Rows { .. } => panic!("tokens are expected"),
         })
+        .collect()
+}
+
+/// The tokens of all samples, training first; with a context of one, these are all but the last.
+fn inputs(set: &DataSet) -> Vec<u32> {
+    [&set.train, &set.valid]
+        .into_iter()
+        .flat_map(|source| tokens(&**source))
+        .flat_map(|(inputs, _)| inputs)
         .collect()
 }
 

@@ -39,7 +39,7 @@ fn wrong_tables_are_told_with_their_line() {
     check(b"x,y,kind\n1,2,0\n1,2\n", &["t.csv, line 3"]);
     check(b"x,y,kind\n1,2,0\n1,2,2\n", &["line 3", "2 classes", "class 2"]);
     check(b"x,y,kind\n1,2,a\n1,2,b\n1,2,c\n", &["line 4", "`c`", "number 2 of 3"]);
-    check(b"x,y,kind\n", &["line 2", "no row"]);
+    check(b"x,y,kind\n", &["line 1", "no row"]);
     check(b"x,y,kind\n1,2,0\n", &["1 samples"]);
     let valid = csv(files(&["v.csv"]));
     let train: &[u8] = b"x,y,kind\n1,2,a\n1,3,b\n";

@@ -10,8 +10,8 @@ use dtrain_protocol::{
     WaitLimits, frame, mapping,
 };
 use dtrain_recipes::{
-    Activation, Data, DataFormat, Decoder, Model, Norm, Optimizer, OptimizerKind, Positions, Recompute,
-    Schedule, Tokenizer, Valid, ZeroStage,
+    Activation, Data, DataFormat, Decoder, Documents, Model, Norm, Optimizer, OptimizerKind, Positions,
+    Recompute, Schedule, Tokenizer, Valid, ZeroStage,
 };
 use std::num::NonZeroU32;
 use std::os::fd::IntoRawFd;
@@ -256,7 +256,7 @@ pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
         data: Some(Data {
             format: DataFormat::Text {
                 tokenizer: Tokenizer::Bytes,
-                field: None,
+                documents: Documents::Files,
                 separator: Default::default(),
             },
             train: vec!["text.txt".into()],

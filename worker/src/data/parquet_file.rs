@@ -1,0 +1,217 @@
+//! Parquet files: the values of a column, one row group after the other.
+//!
+//! Row groups and their rows are counted from 0, as other tools count them.
+
+use super::DataError;
+use super::files::DataFile;
+use super::table::Place;
+use bytes::Bytes;
+use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::DataType;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
+use parquet::schema::types::ColumnDescriptor;
+use std::io::{BufReader, Read};
+use std::sync::Arc;
+
+/// An open Parquet file.
+pub(super) struct ParquetFile {
+    pub(super) file: Arc<DataFile>,
+    reader: SerializedFileReader<Stored>,
+}
+
+/// A column of a row group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    pub(super) group: usize,
+    pub(super) column: usize,
+}
+
+impl ParquetFile {
+    /// Reads the schema and where the row groups are.
+    pub(super) fn open(file: &Arc<DataFile>) -> Result<Self, DataError> {
+        let reader = SerializedFileReader::new(Stored(Arc::clone(file))).map_err(|error| {
+            let detail = format!("expected a Parquet file ({error}); is the file whole?");
+            DataError::content(&file.name, "the end", detail)
+        })?;
+        Ok(Self { file: Arc::clone(file), reader })
+    }
+
+    /// Number of row groups.
+    pub(super) fn groups(&self) -> usize {
+        self.reader.num_row_groups()
+    }
+
+    /// Rows of a row group; none where the file says a negative number.
+    pub(super) fn rows(&self, group: usize) -> u64 {
+        self.reader.metadata().row_group(group).num_rows().try_into().unwrap_or(0)
+    }
+
+    /// Number of columns.
+    pub(super) fn columns(&self) -> usize {
+        self.reader.metadata().file_metadata().schema_descr().num_columns()
+    }
+
+    /// The number of a column; `key` is the key of the recipe that names it.
+    pub(super) fn column(&self, name: &str, key: &str) -> Result<usize, DataError> {
+        (0..self.columns()).find(|column| self.name(*column) == name).ok_or_else(|| {
+            let names: Vec<String> = (0..self.columns()).take(12).map(|column| self.name(column)).collect();
+            let detail =
+                format!("there is no column `{name}`; the columns are: {}; set `{key}`", names.join(", "));
+            DataError::content(&self.file.name, Place::Schema.to_string(), detail)
+        })
+    }
+
+    /// The name of a column; of one in a structure, with dots.
+    pub(super) fn name(&self, column: usize) -> String {
+        self.descriptor(column).path().string()
+    }
+
+    fn descriptor(&self, column: usize) -> &ColumnDescriptor {
+        &self.reader.metadata().file_metadata().schema_descr().columns()[column]
+    }
+
+    /// Whether a column has text.
+    pub(super) fn is_text(&self, column: usize) -> bool {
+        let descriptor = self.descriptor(column);
+        descriptor.physical_type() == Type::BYTE_ARRAY
+            && descriptor.max_rep_level() == 0
+            && descriptor.converted_type() != ConvertedType::DECIMAL
+    }
+
+    /// Whether a column has numbers, or true and false. Decimals, dates and times are none.
+    pub(super) fn is_number(&self, column: usize) -> bool {
+        let descriptor = self.descriptor(column);
+        let is_plain = match descriptor.physical_type() {
+            Type::BOOLEAN | Type::INT32 | Type::INT64 | Type::FLOAT | Type::DOUBLE => true,
+            Type::INT96 | Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY => false,
+        };
+        let is_integer_or_plain = match descriptor.logical_type_ref() {
+            Some(logical) => matches!(logical, LogicalType::Integer(_)),
+            None => matches!(
+                descriptor.converted_type(),
+                ConvertedType::NONE
+                    | ConvertedType::INT_8
+                    | ConvertedType::INT_16
+                    | ConvertedType::INT_32
+                    | ConvertedType::INT_64
+                    | ConvertedType::UINT_8
+                    | ConvertedType::UINT_16
+                    | ConvertedType::UINT_32
+                    | ConvertedType::UINT_64
+            ),
+        };
+        is_plain && is_integer_or_plain && descriptor.max_rep_level() == 0
+    }
+
+    /// Whether the integers of a column have no sign.
+    pub(super) fn is_unsigned(&self, column: usize) -> bool {
+        matches!(
+            self.descriptor(column).converted_type(),
+            ConvertedType::UINT_8 | ConvertedType::UINT_16 | ConvertedType::UINT_32 | ConvertedType::UINT_64
+        )
+    }
+
+    /// Fails because a column is not `wanted`.
+    pub(super) fn other_type(&self, column: usize, wanted: &str) -> DataError {
+        let descriptor = self.descriptor(column);
+        let found = match (descriptor.max_rep_level(), descriptor.logical_type_ref()) {
+            (0, Some(logical)) => format!("{} ({logical:?})", descriptor.physical_type()),
+            (0, None) => match descriptor.converted_type() {
+                ConvertedType::NONE => descriptor.physical_type().to_string(),
+                converted => format!("{} ({converted})", descriptor.physical_type()),
+            },
+            _ => "a list".to_owned(),
+        };
+        let detail = format!("column `{}` is {found}, expected {wanted}", self.name(column));
+        DataError::content(&self.file.name, Place::Schema.to_string(), detail)
+    }
+
+    /// What reads the values of a chunk.
+    pub(super) fn reader(&self, chunk: Chunk) -> Result<ColumnReader, DataError> {
+        let group = self.reader.get_row_group(chunk.group);
+        group
+            .and_then(|group| group.get_column_reader(chunk.column))
+            .map_err(|error| self.unreadable(chunk, &error))
+    }
+
+    /// The next `count` values of a chunk, of which `row` is the first. An `Err` when one is null, or there are fewer.
+    pub(super) fn values<T: DataType>(
+        &self,
+        chunk: Chunk,
+        reader: &mut ColumnReaderImpl<T>,
+        row: u64,
+        count: usize,
+    ) -> Result<Vec<T::T>, DataError> {
+        let (mut levels, mut values) = (Vec::new(), Vec::new());
+        let (rows, ..) = reader
+            .read_records(count, Some(&mut levels), None, &mut values)
+            .map_err(|error| self.unreadable(chunk, &error))?;
+        if values.len() == count {
+            return Ok(values);
+        }
+        // Levels tell which rows have a value; where all must have one, there are none.
+        let full = self.descriptor(chunk.column).max_def_level();
+        let problem = match levels.iter().position(|level| *level < full) {
+            Some(null) => (row + null as u64, "is null, expected a value; remove the row"),
+            None => (row + rows as u64, "ends before its row group does; is the file whole?"),
+        };
+        Err(self.wrong_value(chunk, problem.0, problem.1))
+    }
+
+    /// Fails because of the value of a chunk in this row: `detail` follows the name of the column.
+    pub(super) fn wrong_value(&self, chunk: Chunk, row: u64, detail: &str) -> DataError {
+        let detail = format!("column `{}` {detail}", self.name(chunk.column));
+        DataError::content(&self.file.name, Place::Row { group: chunk.group, row }.to_string(), detail)
+    }
+
+    fn unreadable(&self, chunk: Chunk, error: &ParquetError) -> DataError {
+        let detail = format!(
+            "column `{}` cannot be read ({error}); is the file whole, and compressed with snappy, gzip, zstd or not at all?",
+            self.name(chunk.column)
+        );
+        DataError::content(&self.file.name, format!("row group {}", chunk.group), detail)
+    }
+}
+
+/// A file as it is stored.
+struct Stored(Arc<DataFile>);
+
+impl Length for Stored {
+    fn len(&self) -> u64 {
+        self.0.bytes
+    }
+}
+
+impl ChunkReader for Stored {
+    type T = BufReader<StoredFrom>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(BufReader::new(StoredFrom { file: Arc::clone(&self.0), at: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let bytes =
+            self.0.read_up_to(start, length as u64).map_err(|error| ParquetError::External(error.into()))?;
+        if bytes.len() < length {
+            return Err(ParquetError::EOF(format!("{length} bytes at byte {start}")));
+        }
+        Ok(bytes.into())
+    }
+}
+
+/// Reads a file as it is stored from `at` on.
+struct StoredFrom {
+    file: Arc<DataFile>,
+    at: u64,
+}
+
+impl Read for StoredFrom {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let bytes = self.file.read_up_to(self.at, into.len() as u64).map_err(std::io::Error::other)?;
+        into[..bytes.len()].copy_from_slice(&bytes);
+        self.at += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+}
