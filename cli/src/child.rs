@@ -65,10 +65,12 @@ impl Origin {
 
     /// The parent of a trial that begins with the weights alone, if its recipe has the same model.
     pub(crate) fn weights_for(&self, recipe: &Recipe) -> Result<Parent, Failure> {
-        if recipe.model != self.plan.recipe.model {
+        let there = &self.plan.recipe.model;
+        // Adapters begin anew at weights that have none.
+        if recipe.model != *there && recipe.model.base() != *there {
             let what =
                 format!("the model is not that of {}, whose weights it would begin with", self.label());
-            let failure = differences("model", &self.plan.recipe.model, &recipe.model)
+            let failure = differences("model", there, &recipe.model)
                 .into_iter()
                 .fold(Failure::new(Exit::Usage, what), Failure::cause);
             return Err(failure.hint("give the recipe the model of that trial"));

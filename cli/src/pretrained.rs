@@ -62,14 +62,14 @@ impl Weights {
 
     /// Fails unless the model of `recipe` is the one in the folder, and its tensors are there.
     pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), Failure> {
-        let wanted = decoder(recipe)?;
+        let wanted = &decoder(recipe)?.base();
         let there = self.folder.pretrained().with_context(wanted.context);
         if there != *wanted {
             let what = format!(
                 "the model is not that of {}, whose weights it would begin with",
                 self.path().display()
             );
-            let failure = child::differences("model", &Model::Decoder(there), &recipe.model)
+            let failure = child::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
                 .into_iter()
                 .fold(Failure::new(Exit::Usage, what), Failure::cause);
             return Err(failure.hint(format!(
@@ -96,7 +96,7 @@ impl Weights {
         trial: &TrialId,
         recipe: &Recipe,
     ) -> Result<(), Failure> {
-        let model = decoder(recipe)?;
+        let model = &decoder(recipe)?.base();
         let write = |partial: &Path| self.folder.write(model, partial).map_err(|error| error.to_string());
         let point = checkpoints::begin_with(trial, &context.home.trial(trial), write).map_err(|reason| {
             Failure::new(

@@ -153,6 +153,11 @@ pub enum OutlookError {
         /// The kind of the model.
         kind: &'static str,
     },
+    /// The formulas count gradients and moments of every weight.
+    #[error(
+        "model.lora: adapters cannot be planned from data sheets; plan them on the machine itself, without --on"
+    )]
+    Adapters,
     /// Nothing says how many samples a step has.
     #[error(
         "train.batch is \"auto\" and objective.stop names neither steps, samples nor tokens: name one of them, or the batch"
@@ -268,6 +273,7 @@ fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), O
 
 fn decoder(model: &Model) -> Result<&Decoder, OutlookError> {
     match model {
+        Model::Decoder(decoder) if decoder.lora.is_some() => Err(OutlookError::Adapters),
         Model::Decoder(decoder) => Ok(decoder),
         Model::Mlp(_) => Err(OutlookError::NoDecoder { kind: "mlp" }),
         Model::Cnn(_) => Err(OutlookError::NoDecoder { kind: "cnn" }),

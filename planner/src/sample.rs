@@ -28,6 +28,7 @@ pub(crate) fn gpt2() -> Model {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     })
 }
 
@@ -53,6 +54,7 @@ pub(crate) fn llama() -> Model {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     })
 }
 
@@ -80,6 +82,7 @@ pub(crate) fn deepseek() -> Model {
         qkv_bias: None,
         latent: Some(Latent { query: 48, key_value: 32, rotary: 8, value: 16 }),
         mtp_layers: 1,
+        lora: None,
         ..llama
     })
 }

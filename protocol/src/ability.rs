@@ -326,6 +326,7 @@ mod tests {
             latent: None,
             window: None,
             mtp_layers: 0,
+            lora: None,
         })
     }
 

@@ -26,6 +26,13 @@ const EXPERT_ROW: Cuts = &[(0, Axis::Expert), (1, Axis::Tensor)];
 
 /// The parameters that are cut, by the last parts of their names; all others are whole on every rank.
 const TABLE: &[(&str, Cuts)] = &[
+    ("attention.q.lora_b", COLUMN),
+    ("attention.k.lora_b", COLUMN),
+    ("attention.v.lora_b", COLUMN),
+    ("attention.out.lora_a", ROW),
+    ("ffn.gate.lora_b", COLUMN),
+    ("ffn.up.lora_b", COLUMN),
+    ("ffn.down.lora_a", ROW),
     ("embedding.weight", VOCABULARY),
     ("attention.q.weight", COLUMN),
     ("attention.k.weight", COLUMN),

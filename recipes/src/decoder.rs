@@ -63,6 +63,50 @@ pub struct Decoder {
     /// Layers that each predict one further token (multi-token prediction).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mtp_layers: u32,
+    /// Low-rank adapters, which alone are trained; `None`: every weight is trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
+}
+
+/// Low-rank adapters (LoRA; Hu et al. 2021, arXiv 2106.09685): a linear layer of weight `W` computes
+/// `x·W + alpha / rank · x·A·B`. `A: [in, rank]` and `B: [rank, out]` are trained; all other weights are frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lora {
+    /// Columns of `A`, and rows of `B`.
+    pub rank: u32,
+    /// Weight of the adapters, times `rank`.
+    pub alpha: f64,
+    /// The layers that have adapters.
+    pub layers: AdaptedLayers,
+}
+
+/// Linear layers of a block that have adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdaptedLayers {
+    /// Those of attention and of the feed-forward layer.
+    All,
+    /// Queries, keys, values and the output of attention.
+    Attention,
+    /// The feed-forward layer.
+    Ffn,
+}
+
+impl Lora {
+    /// What multiplies `x·A·B`.
+    pub fn scale(&self) -> f64 {
+        self.alpha / f64::from(self.rank)
+    }
+
+    /// Whether the layers of attention have adapters.
+    pub fn adapts_attention(&self) -> bool {
+        self.layers != AdaptedLayers::Ffn
+    }
+
+    /// Whether the feed-forward layer has adapters.
+    pub fn adapts_ffn(&self) -> bool {
+        self.layers != AdaptedLayers::Attention
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -188,7 +232,39 @@ impl Decoder {
         self.experts.and_then(|experts| experts.dense).map_or(self.ffn, |dense| dense.ffn)
     }
 
-    /// Trainable parameters, each counted once; of an absurd model [`u64::MAX`].
+    /// The model without adapters.
+    pub fn base(&self) -> Self {
+        Self { lora: None, ..self.clone() }
+    }
+
+    /// Linear layers of a block that have adapters: name, such as `attention.q`, inputs and outputs.
+    pub fn adapted(&self) -> Vec<(&'static str, [u64; 2])> {
+        let Some(lora) = self.lora else { return Vec::new() };
+        let [h, f] = [self.hidden, self.ffn].map(u64::from);
+        let (q, k) = (self.query_width(), self.key_width());
+        let mut all = Vec::new();
+        if lora.adapts_attention() {
+            let packed = [("attention.q", [h, q]), ("attention.k", [h, k]), ("attention.v", [h, k])];
+            all.extend(packed);
+            all.push(("attention.out", [q, h]));
+        }
+        if lora.adapts_ffn() {
+            if self.activation == Activation::Swiglu {
+                all.push(("ffn.gate", [h, f]));
+            }
+            all.extend([("ffn.up", [h, f]), ("ffn.down", [f, h])]);
+        }
+        all
+    }
+
+    /// Parameters that training changes: those of adapters, where there are any, otherwise all.
+    pub fn trained_parameters(&self) -> u64 {
+        let Some(lora) = self.lora else { return self.parameters() };
+        let block: u64 = self.adapted().iter().map(|(_, [input, output])| input + output).sum();
+        u64::from(self.layers) * u64::from(lora.rank) * block
+    }
+
+    /// Parameters without those of adapters, each counted once; of an absurd model [`u64::MAX`].
     pub fn parameters(&self) -> u64 {
         let blocks = u64::from(self.layers - self.dense_layers()).saturating_mul(self.block_parameters());
         let dense = u64::from(self.dense_layers()).saturating_mul(self.dense_block_parameters());

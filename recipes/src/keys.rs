@@ -166,6 +166,12 @@ pub const KEYS: &[Key] = keys![
     "model.bias", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether linear layers have a bias";
     "model.qkv_bias", Shape::Flag, Default("that of bias"), DECODER,
         "Whether the projections of queries, keys and values have a bias; Qwen2 has these alone";
+    "model.lora.rank", Whole(1, 65_536), Optional("every weight is trained"), DECODER,
+        "Low-rank adapters (LoRA) of this rank are trained, and all other weights are frozen";
+    "model.lora.alpha", Shape::Above(0.0, 1e6), Default("2 × rank"), DECODER,
+        "Weight of the adapters, times rank: a layer adds alpha / rank · x·A·B";
+    "model.lora.layers", OneOf(&["all", "attention", "ffn"]), Default("\"all\"; with experts: \"attention\""), DECODER,
+        "Linear layers of each block that have adapters";
     "model.inputs", Whole(1, 1_048_576), Required, MLP,
         "Input columns; set here so that planning does not read data";
     "model.hidden", Shape::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";

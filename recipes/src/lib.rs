@@ -33,7 +33,9 @@ pub mod units;
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
 pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
 pub use data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
-pub use decoder::{Decoder, DenseLayers, Experts, Latent, NORM_EPSILON, ROTARY_BASE, Window};
+pub use decoder::{
+    AdaptedLayers, Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window,
+};
 pub use document::{Document, Leaf};
 pub use extends::extended;
 pub use model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};

@@ -130,7 +130,23 @@ impl Mlp {
 }
 
 impl Model {
-    /// Trainable parameters, each counted once; of an absurd model [`u64::MAX`]. Zero for a foreign command, which nobody here can count.
+    /// Parameters that training changes. Zero for a foreign command, which nobody here can count.
+    pub fn trained_parameters(&self) -> u64 {
+        if let Self::Decoder(decoder) = self { decoder.trained_parameters() } else { self.parameters() }
+    }
+
+    /// The model without adapters.
+    pub fn base(&self) -> Self {
+        if let Self::Decoder(decoder) = self { Self::Decoder(decoder.base()) } else { self.clone() }
+    }
+
+    /// Whether adapters are trained, and all other weights are frozen.
+    pub fn has_frozen_weights(&self) -> bool {
+        matches!(self, Self::Decoder(decoder) if decoder.lora.is_some())
+    }
+
+    /// Parameters without those of adapters, each counted once; of an absurd model [`u64::MAX`]. Zero for a foreign
+    /// command.
     pub fn parameters(&self) -> u64 {
         match self {
             Self::Decoder(d) => d.parameters(),

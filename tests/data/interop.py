@@ -3,9 +3,10 @@
 
     interop.py fixtures FOLDER                        writes tiny random models, each with its logits for some tokens
     interop.py train MODEL TOKENS STEPS RATE          trains MODEL on TOKENS, all of them in each step, and prints each loss
+    interop.py tune MODEL TOKENS STEPS RATE ADAPTERS  the same of ADAPTERS, a folder of peft, on MODEL, which is frozen
     interop.py loss MODEL TOKENS                      prints the mean loss of MODEL on TOKENS
 
-Needs transformers and torch, which `tests/run interop` installs.
+Needs transformers, peft and torch, which `tests/run interop` installs.
 """
 
 import json
@@ -64,13 +65,18 @@ def cut(tokens, length=16):
     return torch.tensor(numpy.stack(windows))
 
 
-def train(model, tokens, steps, rate):
+def train(model, tokens, steps, rate, adapters=None):
     """AdamW without decay of weights, on all windows of 16 tokens at once: what the recipe of the test says."""
-    model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).train()
+    model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    if adapters:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, adapters, is_trainable=True)
+    model.train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     windows = cut(tokens)
     for _ in range(steps):
         logits = model(windows[:, :-1]).logits
@@ -93,7 +99,7 @@ if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "fixtures":
         sys.exit(fixtures(Path(rest[0])))
-    if what == "train":
-        model, tokens, steps, rate = rest
-        sys.exit(train(model, tokens, int(steps), float(rate)))
+    if what in ("train", "tune"):
+        model, tokens, steps, rate, *adapters = rest
+        sys.exit(train(model, tokens, int(steps), float(rate), *adapters))
     sys.exit(loss(*rest))

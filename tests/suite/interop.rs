@@ -9,19 +9,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     root().join("tests/data/interop").join(name)
 }
 
 /// Eight windows of 16 tokens each, and the token behind the last.
-fn tokens() -> Vec<u8> {
+pub(crate) fn tokens() -> Vec<u8> {
     (0..129u32)
         .flat_map(|place| u16::try_from(place * place * 7 % 96).expect("small").to_le_bytes())
         .collect()
 }
 
 /// A recipe for a fixture, as `init` writes it.
-fn recipe(house: &House, name: &str) -> PathBuf {
+pub(crate) fn recipe(house: &House, name: &str) -> PathBuf {
     house.file("tokens.bin", tokens());
     let from = fixture(name);
     let file = format!("{name}.toml");
@@ -30,7 +30,7 @@ fn recipe(house: &House, name: &str) -> PathBuf {
 }
 
 /// Trains a fixture for some steps, each on all windows.
-fn train(house: &House, name: &str, steps: u32, more: &[&str]) -> Vec<f64> {
+pub(crate) fn train(house: &House, name: &str, steps: u32, more: &[&str]) -> Vec<f64> {
     let recipe = house.state().parent().expect("the house").join(format!("{name}.toml"));
     let (recipe, from) = (recipe.display().to_string(), fixture(name).display().to_string());
     let stop = format!("objective.stop={{ steps = {steps} }}");
@@ -62,11 +62,11 @@ fn train(house: &House, name: &str, steps: u32, more: &[&str]) -> Vec<f64> {
     losses(house)
 }
 
-fn losses(house: &House) -> Vec<f64> {
+pub(crate) fn losses(house: &House) -> Vec<f64> {
     series(house, "loss")
 }
 
-fn series(house: &House, key: &str) -> Vec<f64> {
+pub(crate) fn series(house: &House, key: &str) -> Vec<f64> {
     let history = History::open_read_only(&house.history()).expect("a history");
     let trial = history.find("last").expect("a trial");
     history.series(&trial, key, Rank(0)).expect("a series").iter().map(|point| point.value).collect()
@@ -177,7 +177,7 @@ fn the_program_of_the_documentation_reads_a_checkpoint() {
 }
 
 /// Runs `tests/data/interop.py`.
-fn script(python: &Path, arguments: &[&str]) -> String {
+pub(crate) fn script(python: &Path, arguments: &[&str]) -> String {
     let script = root().join("tests/data/interop.py");
     let output = Command::new(python).arg(script).args(arguments).output().expect("python starts");
     let mut said = String::from_utf8(output.stdout).expect("UTF-8");

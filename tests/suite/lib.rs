@@ -74,7 +74,7 @@ pub fn program() -> PathBuf {
 /// Python with `module`, where `tests/run foreign` and `tests/run interop` put it; `Err` says what is missing.
 pub fn python_with(module: &str) -> Result<PathBuf, String> {
     let python = root().join("target/foreign/bin/python");
-    let command = if ["transformers", "onnxruntime"].contains(&module) {
+    let command = if ["transformers", "peft", "onnxruntime"].contains(&module) {
         "tests/run interop"
     } else {
         "tests/run foreign"

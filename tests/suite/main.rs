@@ -24,6 +24,7 @@ mod foreign;
 mod gpu;
 mod inputs;
 mod interop;
+mod lora;
 mod kill;
 mod lab;
 mod layouts;

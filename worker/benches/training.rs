@@ -211,6 +211,7 @@ fn gpt(hidden: u32) -> Decoder {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     }
 }
 

@@ -23,10 +23,10 @@ pub mod stage;
 pub mod trained;
 
 mod entry;
-mod frozen;
 mod interpret;
 mod loss_scale;
 mod memory;
+mod snapshot;
 mod watch;
 
 /// The library that networks are made of; see [`network`].

@@ -7,7 +7,7 @@ mod device;
 mod host;
 mod lamb;
 
-use crate::frozen::Frozen;
+use crate::snapshot::Snapshot;
 use crate::ops::kernels::Numbers;
 use crate::parallel::Shards;
 use crate::stage::{Parameter, Stage};
@@ -111,18 +111,18 @@ impl Optimizer {
 
     /// First and second moment of elements `range` of the part of parameter `index` that this rank owns, as they are now;
     /// `None` as [`Optimizer::moments`] gives it.
-    pub(crate) fn frozen(&self, index: usize, range: Range<usize>) -> [Option<Frozen>; 2] {
+    pub(crate) fn snapshot(&self, index: usize, range: Range<usize>) -> [Option<Snapshot>; 2] {
         let (first, second) = match &self.moments[index] {
             Moments::None => {
-                let zeros = Frozen::Copy(vec![0.0; range.len()]);
+                let zeros = Snapshot::Copy(vec![0.0; range.len()]);
                 (zeros.clone(), zeros)
             }
             Moments::Host(first, second) => {
-                let part = |moment: &Arc<Vec<f32>>| Frozen::Vector(Arc::clone(moment), range.clone());
+                let part = |moment: &Arc<Vec<f32>>| Snapshot::Vector(Arc::clone(moment), range.clone());
                 (part(first), part(second))
             }
             Moments::Device(both) => {
-                let part = |moment: &Tensor<1>| Frozen::tensor(moment, range.clone(), false);
+                let part = |moment: &Tensor<1>| Snapshot::tensor(moment, range.clone(), false);
                 (part(&both[0]), part(&both[1]))
             }
         };

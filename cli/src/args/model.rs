@@ -53,10 +53,12 @@ pub(crate) struct ModelExportArgs {
 /// Formats of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelFormat {
-    /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2)
+    /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2), adapters merged
     Hf,
     /// One ONNX file, for mlp and cnn
     Onnx,
+    /// A folder of Hugging Face peft with the adapters alone (decoders with `model.lora`)
+    Peft,
     /// One safetensors file with dtrain's names, for every model
     Safetensors,
 }

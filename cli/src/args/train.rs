@@ -4,6 +4,7 @@ use crate::completion;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use dtrain_planner::engine::emit::{EmitError, Format};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// A recipe and the layers over it.
@@ -42,6 +43,10 @@ pub(crate) struct InitArgs {
     /// Describe the model in this folder of Hugging Face transformers
     #[arg(long, value_name = "FOLDER", conflicts_with = "template")]
     pub(crate) from: Option<PathBuf>,
+
+    /// Train low-rank adapters (LoRA) of this rank in place of all weights
+    #[arg(long, value_name = "RANK", requires = "from")]
+    pub(crate) lora: Option<NonZeroU32>,
 
     /// Name of the recipe [default: the file's name; for recipe.toml that of its folder]
     #[arg(long)]

@@ -51,7 +51,12 @@ pub(crate) fn summary(recipe: &Recipe) -> String {
         }
         Model::Command(command) => return format!("command {}", command.argv.join(" ")),
     };
-    format!("{kind}, {} parameters", whole(recipe.model.parameters()))
+    let parameters = whole(recipe.model.parameters());
+    if recipe.model.has_frozen_weights() {
+        let trained = whole(recipe.model.trained_parameters());
+        return format!("{kind}, {parameters} parameters, {trained} in adapters that are trained");
+    }
+    format!("{kind}, {parameters} parameters")
 }
 
 #[derive(Serialize)]

@@ -50,6 +50,7 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> Outcome {
     let format = match args.to {
         ModelFormat::Hf => Format::HuggingFace,
         ModelFormat::Onnx => Format::Onnx,
+        ModelFormat::Peft => Format::Peft,
         ModelFormat::Safetensors => Format::Safetensors,
     };
     let reader = Reader::open(&checkpoint.folder).map_err(|error| {
@@ -106,6 +107,9 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
 
 fn told(error: &PretrainedError) -> Failure {
     match error {
+        PretrainedError::PackedAdapters => {
+            pretrained::failure(error).hint("`--to hf` writes the model with its adapters added to its weights")
+        }
         PretrainedError::NoFamily(_) | PretrainedError::NoOnnx | PretrainedError::LongOnnx(_) => {
             pretrained::failure(error).hint("`--to safetensors` writes the weights of every model")
         }

@@ -96,7 +96,7 @@ fn refusal(error: &OutlookError) -> Failure {
         OutlookError::NothingFits { .. } | OutlookError::NoLayout { .. } | OutlookError::Engine { .. } => {
             Failure::of(Exit::NothingFits, error)
         }
-        OutlookError::NoDecoder { .. } | OutlookError::NoBatch | OutlookError::Pin { .. } => {
+        OutlookError::NoDecoder { .. } | OutlookError::Adapters | OutlookError::NoBatch | OutlookError::Pin { .. } => {
             Failure::of(Exit::Usage, error)
         }
     }

@@ -107,7 +107,12 @@ pub fn subject(plan: &Plan) -> String {
         Model::Own(own) => &format!("network `{}`", own.network),
         Model::Command(_) => "command",
     };
-    format!("a {kind} of {parameters} parameters on {}", host(plan))
+    let adapters = if plan.recipe.model.has_frozen_weights() {
+        format!(" with {} in adapters", count(plan.recipe.model.trained_parameters()))
+    } else {
+        String::new()
+    };
+    format!("a {kind} of {parameters} parameters{adapters} on {}", host(plan))
 }
 
 /// The choice in a line, and a sentence for each way in which its work is cut or memory is saved.

@@ -128,7 +128,9 @@ fn write_seconds(recipe: &Recipe) -> f64 {
 
 /// Bytes of a checkpoint: weights and moments in 32 bits, once, whatever the layout.
 pub fn state_bytes(recipe: &Recipe) -> u64 {
-    4 * (1 + moments(&recipe.train.optimizer)) * recipe.model.parameters()
+    let (all, trained) = (recipe.model.parameters(), recipe.model.trained_parameters());
+    let frozen = if all == trained { 0 } else { all };
+    4 * ((1 + moments(&recipe.train.optimizer)) * trained + frozen)
 }
 
 /// The same for formulas.

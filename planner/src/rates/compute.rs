@@ -89,11 +89,13 @@ pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: 
     };
     let block = seconds(work.block_flops, work.block_weights, work.block_values, 25.0);
     let outer = seconds(work.outer_flops, work.outer_weights, work.outer_values, 10.0);
+    // Frozen weights have no gradient: only that of the input is computed.
+    let backward = if model.has_frozen_weights() { 1.0 } else { 2.0 };
     MicroCost {
         block_forward: block,
-        block_backward: 2.0 * block,
+        block_backward: backward * block,
         outer_forward: outer,
-        outer_backward: 2.0 * outer,
+        outer_backward: backward * outer,
         overhead: 0.05 * (f64::from(model.blocks()) * block + outer) + 5.0 * device.launch,
         beyond: 0.0,
     }

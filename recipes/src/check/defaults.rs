@@ -83,6 +83,11 @@ fn decoder(values: &mut Values) {
         values.or("model.capacity", Parsed::None);
         values.or("model.balance", Parsed::Real(0.01));
     }
+    if let Some(rank) = values.count("model.lora.rank") {
+        values.or("model.lora.alpha", Parsed::Real(2.0 * f64::from(rank)));
+        let has_experts = values.get("model.experts").is_some();
+        values.or("model.lora.layers", Parsed::Word(if has_experts { "attention" } else { "all" }));
+    }
 }
 
 fn data(values: &mut Values) {

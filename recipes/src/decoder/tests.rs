@@ -24,6 +24,7 @@ fn llama(layers: u32, hidden: u32, [heads, kv_heads, width]: [u32; 3], ffn: u32,
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     }
 }
 

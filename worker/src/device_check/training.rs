@@ -52,6 +52,7 @@ pub(super) fn llama(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, 
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     }
 }
 

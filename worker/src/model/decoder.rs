@@ -8,7 +8,7 @@ use crate::network::Angles;
 use crate::ops::{self, Measured, Share};
 use crate::stage::Samples;
 use burn::tensor::Tensor;
-use dtrain_recipes::{Activation, Decoder, Norm, Positions};
+use dtrain_recipes::{Activation, Decoder, Lora, Norm, Positions};
 
 /// Standard deviation of embeddings and linear layers at the start (GPT-2).
 const DEVIATION: f64 = 0.02;
@@ -19,11 +19,17 @@ impl Network for Decoder {
     }
 
     fn parameters(&self, part: Part) -> Vec<Spec> {
-        match part {
+        let specs = match part {
             Part::First => embedding_specs(self),
             Part::Block(index) => block_specs(self, &format!("blocks.{index}.")),
             Part::Head => head_specs(self),
+        };
+        let Some(lora) = &self.lora else { return specs };
+        let mut specs: Vec<_> = specs.into_iter().map(Spec::frozen).collect();
+        if let Part::Block(index) = part {
+            specs.extend(adapter_specs(self, lora, &format!("blocks.{index}.")));
         }
+        specs
     }
 
     /// Looks tokens up. `[b, t, w]`
@@ -117,6 +123,22 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
     specs
 }
 
+/// `A` begins as in the library `peft`, with the variance of a uniform distribution between ±1/√inputs, and `B` with zeros:
+/// the model begins as it is without adapters.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
+fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec<Spec> {
+    let rank = lora.rank as usize;
+    let pair = |(name, [input, output]): (&str, [u64; 2])| {
+        let normal = Initial::Normal((3.0 * input as f64).sqrt().recip());
+        let spec = |end: &str, shape, initial| Spec::new(prefix, &format!("{name}.{end}"), shape, initial);
+        [
+            spec("lora_a", &[input as usize, rank], normal),
+            spec("lora_b", &[rank, output as usize], Initial::Zeros),
+        ]
+    };
+    decoder.adapted().into_iter().flat_map(pair).collect()
+}
+
 fn head_specs(decoder: &Decoder) -> Vec<Spec> {
     let [w, v] = [decoder.hidden, decoder.vocab].map(|n| n as usize);
     let mut specs = norm_specs(decoder, "", "norm");
@@ -149,7 +171,8 @@ fn attention(layers: &Layers, decoder: &Decoder, weights: &Weights<'_>, x: Tenso
     let held = |name| weights.shape(name)[1] / width;
     let heads = ops::Heads { query: held("attention.q.weight"), key: held("attention.k.weight"), width };
     let normed = norm(layers, decoder, weights, "attention_norm", x.clone());
-    let mut packed = layers.column(weights, &["attention.q", "attention.k", "attention.v"], normed);
+    let scale = decoder.lora.map(|lora| lora.scale());
+    let mut packed = layers.column(weights, &["attention.q", "attention.k", "attention.v"], normed, scale);
     match decoder.positions {
         Positions::Learned => {}
         Positions::Rotary => {
@@ -158,7 +181,7 @@ fn attention(layers: &Layers, decoder: &Decoder, weights: &Weights<'_>, x: Tenso
         }
     }
     let mixed = layers.attention(packed, heads);
-    layers.row(weights, "attention.out", mixed, x)
+    layers.row(weights, "attention.out", mixed, x, scale)
 }
 
 fn feed_forward(
@@ -169,15 +192,17 @@ fn feed_forward(
     residual: Tensor<3>,
 ) -> Tensor<3> {
     let arithmetic = layers.arithmetic;
+    let scale = decoder.lora.map(|lora| lora.scale());
+    let column = |names: &[&str], x| layers.column(weights, names, x, scale);
     let wide = match decoder.activation {
         Activation::Swiglu => {
-            ops::swiglu(arithmetic, layers.column(weights, &["ffn.gate", "ffn.up"], normed))
+            ops::swiglu(arithmetic, column(&["ffn.gate", "ffn.up"], normed))
         }
-        Activation::Gelu => ops::gelu(arithmetic, layers.column(weights, &["ffn.up"], normed)),
-        Activation::GeluTanh => ops::gelu_tanh(arithmetic, layers.column(weights, &["ffn.up"], normed)),
-        Activation::Relu => ops::relu(layers.column(weights, &["ffn.up"], normed)),
+        Activation::Gelu => ops::gelu(arithmetic, column(&["ffn.up"], normed)),
+        Activation::GeluTanh => ops::gelu_tanh(arithmetic, column(&["ffn.up"], normed)),
+        Activation::Relu => ops::relu(column(&["ffn.up"], normed)),
     };
-    layers.row(weights, "ffn.down", wide, residual)
+    layers.row(weights, "ffn.down", wide, residual, scale)
 }
 
 fn norm(layers: &Layers, decoder: &Decoder, weights: &Weights<'_>, name: &str, x: Tensor<3>) -> Tensor<3> {

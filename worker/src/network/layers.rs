@@ -80,19 +80,33 @@ impl Layers {
         context::attention(self.arithmetic, packed, heads, &self.partners.context)
     }
 
-    /// Layers of one input side by side, whose weights may be cut by columns. `[b, t, w]` → `[b, t, columns held]`
-    pub(crate) fn column(&self, weights: &Weights<'_>, names: &[&str], x: Tensor<3>) -> Tensor<3> {
-        tensor::column(self, weights, names, x)
+    /// Layers of one input side by side, whose weights may be cut by columns. Those with adapters add what these give,
+    /// times `scale`. `[b, t, w]` → `[b, t, columns held]`
+    pub(crate) fn column(
+        &self,
+        weights: &Weights<'_>,
+        names: &[&str],
+        x: Tensor<3>,
+        scale: Option<f64>,
+    ) -> Tensor<3> {
+        let added = scale.and_then(|scale| tensor::column_adapters(self, weights, names, x.clone(), scale));
+        tensor::column(self, weights, names, x, added)
     }
 
-    /// A layer whose weight may be cut by rows, plus the residual. `[b, t, rows held]` → `[b, t, w]`
+    /// A layer whose weight may be cut by rows, plus the residual. One with an adapter adds what this gives, times
+    /// `scale`. `[b, t, rows held]` → `[b, t, w]`
     pub(crate) fn row(
         &self,
         weights: &Weights<'_>,
         name: &str,
         x: Tensor<3>,
         residual: Tensor<3>,
+        scale: Option<f64>,
     ) -> Tensor<3> {
+        let residual = match scale {
+            Some(scale) => tensor::row_adapter(self, weights, name, x.clone(), residual, scale),
+            None => residual,
+        };
         tensor::row(self, weights, name, x, residual)
     }
 

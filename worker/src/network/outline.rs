@@ -162,7 +162,7 @@ impl Values {
             .0
             .iter()
             .map(|(spec, parameter, flat)| (spec.short(), parameter, flat.clone().autodiff().require_grad()));
-        Weights { entries: entries.collect(), later: None }
+        Weights { entries: entries.collect(), trained: self.0.len(), later: None }
     }
 }
 

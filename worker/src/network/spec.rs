@@ -38,6 +38,8 @@ pub struct Spec {
     pub(crate) shape: Vec<usize>,
     /// How it begins.
     pub(crate) initial: Initial,
+    /// Whether training leaves it as it begins.
+    pub(crate) is_frozen: bool,
 }
 
 impl Spec {
@@ -48,7 +50,13 @@ impl Spec {
 
     /// A parameter called `prefix` and `short`, the name inside its part.
     pub(crate) fn new(prefix: &str, short: &str, shape: &[usize], initial: Initial) -> Self {
-        Self { name: format!("{prefix}{short}"), prefix: prefix.len(), shape: shape.to_vec(), initial }
+        let name = format!("{prefix}{short}");
+        Self { name, prefix: prefix.len(), shape: shape.to_vec(), initial, is_frozen: false }
+    }
+
+    /// The same parameter, which training leaves as it begins.
+    pub fn frozen(self) -> Self {
+        Self { is_frozen: true, ..self }
     }
 
     /// The name inside its part, such as `ffn.up.weight`.

@@ -7,8 +7,10 @@ use dtrain_protocol::Region;
 
 /// The weights of one part, found by their short names.
 pub struct Weights<'a> {
-    /// Short name, parameter and flat values.
+    /// Short name, parameter and flat values; those that are frozen are the last.
     pub(crate) entries: Vec<(&'a str, &'a Parameter, Tensor<1>)>,
+    /// Number of parameters that are trained.
+    pub(crate) trained: usize,
     /// Where gradients of matrices may be left, by place among the entries.
     pub(crate) later: Option<Later>,
 }
@@ -36,7 +38,8 @@ impl Weights<'_> {
     /// The parameter called `short` as a linear layer multiplies by it; `None` when the part has none of that name.
     pub(crate) fn find_factor(&self, short: &str) -> Option<Factor> {
         let place = self.entries.iter().position(|(name, ..)| *name == short)?;
-        Some(Factor::new(self.get(short), place, self.later.clone()))
+        let later = self.later.clone().filter(|_| place < self.trained);
+        Some(Factor::new(self.get(short), place, later))
     }
 
     /// As [`Weights::find_factor`], of a parameter which the part must have.

@@ -33,11 +33,17 @@ pub(crate) fn leave(
     }
 }
 
-/// Layers of one input side by side, each cut by columns. `[b, t, w]` → `[b, t, sum of the columns held]`
-pub(crate) fn column(layers: &Layers, weights: &Weights<'_>, names: &[&str], x: Tensor<3>) -> Tensor<3> {
+/// Layers of one input side by side, each cut by columns, plus `added`. `[b, t, w]` → `[b, t, sum of the columns held]`
+pub(crate) fn column(
+    layers: &Layers,
+    weights: &Weights<'_>,
+    names: &[&str],
+    x: Tensor<3>,
+    added: Option<Tensor<3>>,
+) -> Tensor<3> {
     let matrices = names.iter().map(|name| weights.factor(&format!("{name}.weight"))).collect();
     let biases = names.iter().filter_map(|name| weights.find(&format!("{name}.bias"))).collect();
-    ops::project(layers.arithmetic, enter(&layers.partners, x), matrices, biases, None)
+    ops::project(layers.arithmetic, enter(&layers.partners, x), matrices, biases, added)
 }
 
 /// A layer cut by rows, plus the residual. `[b, t, rows held]` → `[b, t, w]`
@@ -56,6 +62,47 @@ pub(crate) fn row(
     }
     let partial = ops::project(arithmetic, x, matrix, Vec::new(), None);
     leave(partners, partial, bias, Some(residual))
+}
+
+/// What the adapters of layers cut by columns add: `scale · x·A·B` of each, side by side; `None` where the layers have
+/// none. Every rank has all of `A` and columns of `B`. `[b, t, w]` → `[b, t, sum of the columns held]`
+pub(crate) fn column_adapters(
+    layers: &Layers,
+    weights: &Weights<'_>,
+    names: &[&str],
+    x: Tensor<3>,
+    scale: f64,
+) -> Option<Tensor<3>> {
+    let down = names.iter().map(|name| weights.find_factor(&format!("{name}.lora_a")));
+    let down = down.collect::<Option<Vec<_>>>()?;
+    // Outside of the cut layers every rank has the whole gradient of `x`, so `A` is applied before they are entered.
+    let low = ops::project(layers.arithmetic, x, down, Vec::new(), None) * scale;
+    let low = enter(&layers.partners, low);
+    let rank = low.dims()[2] / names.len();
+    let up = (0..).zip(names).map(|(place, name)| {
+        let low = low.clone().narrow(2, place * rank, rank);
+        let factor = weights.factor(&format!("{name}.lora_b"));
+        ops::project(layers.arithmetic, low, vec![factor], Vec::new(), None)
+    });
+    Some(Tensor::cat(up.collect(), 2))
+}
+
+/// `residual` plus what the adapter of a layer cut by rows adds: `scale · x·A·B`. Every rank has rows of `A` and all of
+/// `B`. `x` is `[b, t, rows held]`, `residual` `[b, t, w]`.
+pub(crate) fn row_adapter(
+    layers: &Layers,
+    weights: &Weights<'_>,
+    name: &str,
+    x: Tensor<3>,
+    residual: Tensor<3>,
+    scale: f64,
+) -> Tensor<3> {
+    let Some(down) = weights.find_factor(&format!("{name}.lora_a")) else { return residual };
+    let partial = ops::project(layers.arithmetic, x, vec![down], Vec::new(), None) * scale;
+    let low =
+        if layers.partners.tensor.size() == 1 { partial } else { leave(&layers.partners, partial, None, None) };
+    let up = weights.factor(&format!("{name}.lora_b"));
+    ops::project(layers.arithmetic, low, vec![up], Vec::new(), Some(residual))
 }
 
 /// Mean cross-entropy of `logits: [n, classes held]`, of which this rank has its share of the classes.

@@ -213,6 +213,7 @@ impl Config {
             latent: None,
             window: None,
             mtp_layers: 0,
+            lora: None,
         })
     }
 
@@ -260,6 +261,7 @@ impl Config {
             latent: None,
             window: None,
             mtp_layers: 0,
+            lora: None,
         })
     }
 

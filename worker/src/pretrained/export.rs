@@ -1,14 +1,14 @@
 //! Writes the weights of a checkpoint for other programs.
 
 use super::folder::parameters;
-use super::mapping::{HEAD, prefix, theirs};
-use super::{Family, PretrainedError, config, io_error, onnx};
+use super::mapping::{Form, HEAD, prefix, theirs};
+use super::{Family, PretrainedError, config, io_error, onnx, peft};
 use crate::checkpoint::Reader;
 use crate::network::Spec;
 use dtrain_protocol::inputs::TOKENIZER;
 use dtrain_protocol::split::Region;
 use dtrain_protocol::{Slice, TensorKind};
-use dtrain_recipes::Model;
+use dtrain_recipes::{Lora, Model};
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -21,16 +21,18 @@ pub enum Format {
     HuggingFace,
     /// One ONNX file; for mlp and cnn.
     Onnx,
+    /// A folder of adapters of Hugging Face peft; for decoders with adapters.
+    Peft,
     /// Safetensors with the names that dtrain gives to parameters; for every model.
     Safetensors,
 }
 
 /// A tensor of a file, made from one or more parameters.
-struct Out {
-    name: String,
-    shape: Vec<usize>,
+pub(super) struct Out {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
     /// Parameters with their forms.
-    from: Vec<(Spec, super::mapping::Form)>,
+    pub(super) from: Vec<(Spec, Form)>,
 }
 
 /// Writes the weights of a checkpoint of `model` into the folder `out`, which is made; gives the names of the files.
@@ -44,10 +46,12 @@ pub fn export(
 ) -> Result<Vec<PathBuf>, PretrainedError> {
     let (tensors, config) = match (format, model) {
         (Format::HuggingFace, Model::Decoder(decoder)) => {
-            let family = Family::of(decoder)?;
-            let specs = parameters(decoder).into_iter().flatten();
-            (of_family(family, specs), Some(config::written(family, decoder)))
+            let (family, base) = (Family::of(decoder)?, decoder.base());
+            let specs = parameters(&base).into_iter().flatten();
+            (of_family(family, specs), Some(config::written(family, &base)))
         }
+        (Format::Peft, Model::Decoder(decoder)) => return peft::write_adapters(reader, decoder, out),
+        (Format::Peft, _) => return Err(PretrainedError::NoAdapters),
         (Format::HuggingFace, _) => return Err(PretrainedError::NoFamily("it is no decoder".into())),
         (Format::Onnx, _) => {
             let file = onnx::file(reader, model)?;
@@ -60,7 +64,12 @@ pub fn export(
     };
     fs::create_dir_all(out).map_err(io_error("making", out))?;
     let mut files = vec![PathBuf::from("model.safetensors")];
-    write(reader, &tensors, &out.join(&files[0]))?;
+    let lora = match model {
+        Model::Decoder(decoder) if format == Format::HuggingFace => decoder.lora,
+        _ => None,
+    };
+    let values = |spec: &Spec| merged(reader, spec, lora);
+    write(&tensors, &out.join(&files[0]), values)?;
     let mut keep = |name: &str, content: &[u8]| {
         let path = out.join(name);
         fs::write(&path, content).map_err(io_error("writing", &path))?;
@@ -102,12 +111,47 @@ fn all(reader: &Reader) -> Vec<Out> {
         let side = |side: &u64| usize::try_from(*side).expect("addresses have 64 bits");
         let shape: Vec<usize> = tensor.shape.iter().map(side).collect();
         let spec = Spec::new("", &tensor.name, &shape, Initial::Zeros);
-        Out { name: tensor.name.clone(), shape, from: vec![(spec, super::mapping::Form::Same)] }
+        Out { name: tensor.name.clone(), shape, from: vec![(spec, Form::Same)] }
     };
     weights.map(out).collect()
 }
 
-fn write(reader: &Reader, tensors: &[Out], path: &Path) -> Result<(), PretrainedError> {
+/// The values of a parameter, with the adapter at it added, where it has one: `W + alpha / rank · A·B`.
+fn merged(reader: &Reader, spec: &Spec, lora: Option<Lora>) -> Result<Vec<f32>, PretrainedError> {
+    let mut values = whole(reader, &spec.name, &spec.shape)?;
+    let Some((lora, layer)) = lora.zip(spec.name.strip_suffix(".weight")) else { return Ok(values) };
+    let [a, b] = ["lora_a", "lora_b"].map(|end| format!("{layer}.{end}"));
+    if reader.tensor(&a, TensorKind::Parameter).is_none() {
+        return Ok(values);
+    }
+    let ([input, output], rank) = ([spec.shape[0], spec.shape[1]], lora.rank as usize);
+    let (a, b) = (whole(reader, &a, &[input, rank])?, whole(reader, &b, &[rank, output])?);
+    #[expect(clippy::cast_possible_truncation, reason = "weights are f32")]
+    for (row, a) in values.chunks_exact_mut(output).zip(a.chunks_exact(rank)) {
+        for (a, b) in a.iter().zip(b.chunks_exact(output)) {
+            let factor = (lora.scale() * f64::from(*a)) as f32;
+            row.iter_mut().zip(b).for_each(|(value, b)| *value += factor * b);
+        }
+    }
+    Ok(values)
+}
+
+/// All values of a parameter.
+pub(super) fn whole(reader: &Reader, name: &str, shape: &[usize]) -> Result<Vec<f32>, PretrainedError> {
+    let sides: Vec<u64> = shape.iter().map(|side| *side as u64).collect();
+    let region = Region::whole(&sides);
+    let wanted = Slice::of(region.clone(), 0..region.elements());
+    let mut values = vec![0.0; shape.iter().product()];
+    reader.read(name, TensorKind::Parameter, &wanted, &mut values)?;
+    Ok(values)
+}
+
+/// Writes a file of tensors, whose parameters have these `values`.
+pub(super) fn write(
+    tensors: &[Out],
+    path: &Path,
+    values_of: impl Fn(&Spec) -> Result<Vec<f32>, PretrainedError>,
+) -> Result<(), PretrainedError> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({ "format": "pt" }));
     let mut offset = 0;
@@ -127,11 +171,7 @@ fn write(reader: &Reader, tensors: &[Out], path: &Path) -> Result<(), Pretrained
     for tensor in tensors {
         let mut values = vec![0.0; tensor.shape.iter().product()];
         for (spec, form) in &tensor.from {
-            let shape: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
-            let region = Region::whole(&shape);
-            let wanted = Slice::of(region.clone(), 0..region.elements());
-            let mut ours = vec![0.0; spec.shape.iter().product()];
-            reader.read(&spec.name, TensorKind::Parameter, &wanted, &mut ours)?;
+            let ours = values_of(spec)?;
             form.put(&spec.shape, &ours, &mut values);
         }
         file.write_all(bytemuck::cast_slice(&values)).map_err(&io)?;

@@ -9,6 +9,7 @@ mod export;
 mod folder;
 mod mapping;
 mod onnx;
+mod peft;
 
 #[cfg(test)]
 mod tests;
@@ -60,6 +61,12 @@ pub enum PretrainedError {
     /// No architecture of transformers is this model.
     #[error("transformers have no architecture for this model: {0}")]
     NoFamily(String),
+    /// The model has no adapters.
+    #[error("the model has no adapters; `model.lora` of a recipe makes some")]
+    NoAdapters,
+    /// A layer of transformers is several layers here, each with an adapter of its own.
+    #[error("peft has one adapter for queries, keys and values of GPT-2, and this model has three")]
+    PackedAdapters,
     /// The model cannot be written as ONNX.
     #[error("only an mlp or a cnn can be written as ONNX; this model is of another kind")]
     NoOnnx,

@@ -30,6 +30,7 @@ fn gpt2() -> Decoder {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     }
 }
 

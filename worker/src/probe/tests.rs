@@ -38,6 +38,7 @@ fn decoder() -> Model {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     })
 }
 

@@ -7,7 +7,7 @@
 use super::load::read;
 use super::save::Taken;
 use crate::checkpoint::{CheckpointError, Reader};
-use crate::frozen::Frozen;
+use crate::snapshot::Snapshot;
 use crate::interpret::Replica;
 use crate::parallel::sync::put;
 use crate::stage::{Parameter, Stage};
@@ -23,7 +23,7 @@ pub(super) fn taken(replica: &Replica<'_>) -> Vec<Taken> {
     let own = |state| TensorKind::Own { replica: index, state };
     let mut taken = Vec::new();
     let mut copy = |name: &str, kind, region: &Region, values| {
-        let (slice, values) = (Slice::all(region.clone()), Frozen::Copy(values));
+        let (slice, values) = (Slice::all(region.clone()), Snapshot::Copy(values));
         taken.push(Taken { name: name.into(), kind, slice, values });
     };
     for (parameter, Parameter { name, region, range, .. }) in stage.parameters().iter().enumerate() {

@@ -123,12 +123,24 @@ fn difference(manifest: &Manifest, assignment: &Assignment) -> Option<String> {
         .then(|| format!("{}; resume with its settings, or start a new trial", differs.join("; ")))
 }
 
-/// Puts the weights of a checkpoint into `stage`.
+/// Puts the weights of a checkpoint into `stage`. Adapters that a checkpoint of step 0 lacks, as it is that of a model
+/// without adapters, stay as they are.
 pub(crate) fn weights(reader: &Reader, stage: &mut Stage) -> Result<(), CheckpointError> {
+    let begins = reader.manifest().step == StepId(0);
+    let has_frozen = !stage.frozen_parameters().is_empty();
     for index in 0..stage.parameters().len() {
         let parameter = &stage.parameters()[index];
+        let is_there = reader.tensor(&parameter.name, TensorKind::Parameter).is_some();
+        if begins && has_frozen && !is_there {
+            continue;
+        }
         let values = read(reader, parameter, TensorKind::Parameter, 0..parameter.range.len())?;
         stage.set_values(index, values);
+    }
+    for index in 0..stage.frozen_parameters().len() {
+        let parameter = &stage.frozen_parameters()[index];
+        let values = read(reader, parameter, TensorKind::Parameter, 0..parameter.range.len())?;
+        stage.set_frozen(index, values);
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId
 fn digest(stage: &Stage) -> [f32; SLOTS] {
     let mut hash = blake3::Hasher::new();
     for (index, parameter) in stage.parameters().iter().enumerate() {
-        let values = stage.frozen(index, 0..parameter.range.len());
+        let values = stage.snapshot(index, 0..parameter.range.len());
         hash.update(bytemuck::cast_slice(values.as_slice()));
     }
     let bytes = *hash.finalize().as_bytes();

@@ -12,11 +12,12 @@
 use super::{Orders, Tell, extra_state};
 use crate::checkpoint::{self, CheckpointError, Held, NamedPiece};
 use crate::data::DataSet;
-use crate::frozen::Frozen;
+use crate::snapshot::Snapshot;
 use crate::interpret::Replica;
 use crate::stage::Parameter;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::inputs::{INPUTS, PREPROCESSING, TOKENIZER};
+use dtrain_protocol::split::holders;
 use dtrain_protocol::{
     Arrangement, Assignment, Event, Failure, Rank, SavedFile, Slice, StepId, StopReason, TensorKind,
 };
@@ -73,7 +74,7 @@ pub(super) struct Taken {
     pub(super) name: String,
     pub(super) kind: TensorKind,
     pub(super) slice: Slice,
-    pub(super) values: Frozen,
+    pub(super) values: Snapshot,
 }
 
 impl Saver {
@@ -273,12 +274,25 @@ fn take(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<Tak
         let range = own.start as u64..own.end as u64;
         Held { range, holders: arrangement.owners(rank, &parameter.name) }
     };
-    let held: Vec<_> = parameters.iter().enumerate().map(held).collect();
+    let mut held: Vec<_> = parameters.iter().enumerate().map(held).collect();
+    held.extend(stage.frozen_parameters().iter().map(|parameter| {
+        // A tied embedding, again.
+        let is_again = parameter.name == "embedding.weight" && !stage.has_embedding();
+        let length = if is_again { 0 } else { parameter.range.len() as u64 };
+        Held { range: 0..length, holders: holders(&parameter.name, &arrangement.layout, rank) }
+    }));
     let mut taken = Vec::new();
     for (index, range) in checkpoint::shares(&held, rank) {
-        let parameter = &parameters[index];
         #[expect(clippy::cast_possible_truncation, reason = "a position in memory")]
         let inside = range.start as usize..range.end as usize;
+        if let Some(frozen) = index.checked_sub(parameters.len()) {
+            let parameter = &stage.frozen_parameters()[frozen];
+            let slice = Slice::of(parameter.region.clone(), range);
+            let values = stage.frozen_snapshot(frozen, inside);
+            taken.push(Taken { name: parameter.name.clone(), kind: TensorKind::Parameter, slice, values });
+            continue;
+        }
+        let parameter = &parameters[index];
         let mut put = |kind, values| {
             let slice = Slice::of(parameter.region.clone(), range.clone());
             taken.push(Taken { name: parameter.name.clone(), kind, slice, values });
@@ -286,13 +300,13 @@ fn take(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<Tak
         if let Some(outer) = outer {
             let start = parameter.range.start;
             let common = start + inside.start..start + inside.end;
-            put(TensorKind::Parameter, Frozen::Copy(outer.anchor()[common.clone()].to_vec()));
-            put(TensorKind::OuterMomentum, Frozen::Copy(outer.velocity()[common].to_vec()));
+            put(TensorKind::Parameter, Snapshot::Copy(outer.anchor()[common.clone()].to_vec()));
+            put(TensorKind::OuterMomentum, Snapshot::Copy(outer.velocity()[common].to_vec()));
             continue;
         }
-        put(TensorKind::Parameter, stage.frozen(index, inside.clone()));
+        put(TensorKind::Parameter, stage.snapshot(index, inside.clone()));
         let begin = optimizer.owned(index).start;
-        let moments = optimizer.frozen(index, inside.start - begin..inside.end - begin);
+        let moments = optimizer.snapshot(index, inside.start - begin..inside.end - begin);
         for (kind, moment) in [TensorKind::FirstMoment, TensorKind::SecondMoment].into_iter().zip(moments) {
             moment.into_iter().for_each(|moment| put(kind, moment));
         }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 pub use crate::ops::{LossFigures, Measured};
 pub use parameters::Parameter;
-use parameters::{Assembled, Unit, assemble};
+use parameters::{Assembled, Numbered, Unit, assemble};
 use pass::Kept;
 use sharded::ShardedWeights;
 use values::tensor;
@@ -157,9 +157,12 @@ pub struct Stage {
     /// The units of each chunk.
     chunks: Vec<Range<usize>>,
     parameters: Vec<Parameter>,
+    /// Parameters that training leaves as they begin, whole on every replica.
+    frozen: Vec<Parameter>,
     shards: Arc<Shards>,
     /// Whole parameters; of sharded weights only those that are gathered now, and the others have no elements.
     values: Vec<Tensor<1>>,
+    frozen_values: Vec<Tensor<1>>,
     /// The owned values, where weights are sharded.
     sharded: Option<ShardedWeights>,
     gradients: Gradients,
@@ -212,8 +215,9 @@ impl Stage {
         let device = device.clone().inner();
         let parts = chunks.iter().map(|blocks| parts(&*network, blocks.clone())).collect();
         network.drop_initial_values();
-        let Assembled { units, chunks, parameters, initials } =
+        let Assembled { units, chunks, trained, frozen } =
             assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
+        let Numbered { parameters, initials } = trained;
         let shards = Arc::new(Shards::of(arrangement, *rank, &parameters));
         let is_sharded = arrangement.zero == ZeroStage::Zero3;
         let sharded = is_sharded.then(|| ShardedWeights::new(&shards, partners, &units));
@@ -230,8 +234,10 @@ impl Stage {
             blocks: holding.chunks.to_vec(),
             chunks,
             values: vec![tensor(Vec::new(), &device); parameters.len()],
+            frozen_values: vec![tensor(Vec::new(), &device); frozen.parameters.len()],
             device,
             parameters,
+            frozen: frozen.parameters,
             shards,
             sharded,
             gradients,
@@ -244,12 +250,21 @@ impl Stage {
             let Parameter { name, region, .. } = &stage.parameters[index];
             stage.set_values(index, initial::values(&initial, *seed, name, region));
         }
+        for (index, initial) in frozen.initials.into_iter().enumerate() {
+            let Parameter { name, region, .. } = &stage.frozen[index];
+            stage.set_frozen(index, initial::values(&initial, *seed, name, region));
+        }
         Ok(stage)
     }
 
-    /// The parameters, in flat order.
+    /// The parameters that are trained, in flat order.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    /// The parameters that are frozen, in flat order.
+    pub fn frozen_parameters(&self) -> &[Parameter] {
+        &self.frozen
     }
 
     /// Which parts of them this rank owns.

@@ -4,7 +4,7 @@ use crate::network::{Initial, Part, Spec};
 use dtrain_protocol::{Coord, Layout, Region, split};
 use std::ops::Range;
 
-/// A trainable parameter of a stage.
+/// A parameter of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Global name, such as `blocks.3.ffn.up.weight`.
@@ -17,7 +17,7 @@ pub struct Parameter {
     pub decays: bool,
     /// The part of this stage it belongs to; of a tied embedding the first.
     pub unit: usize,
-    /// Its place in the flat order of all parameters of this stage.
+    /// Its place in the flat order of all trained parameters of this stage, or of all frozen ones.
     pub range: Range<usize>,
 }
 
@@ -26,16 +26,26 @@ pub(super) struct Unit {
     pub(super) part: Part,
     /// Place among the blocks of its chunk; 0 for what is no block.
     pub(super) place: u32,
-    /// Short name and index of each parameter.
+    /// Short name and index of each trained parameter.
     pub(super) uses: Vec<(String, usize)>,
+    /// Those of each frozen parameter.
+    pub(super) frozen: Vec<(String, usize)>,
     /// Whether gradients flow into its input: false when nothing before it is trained.
     pub(super) input_tracked: bool,
 }
 
 /// The parts of all chunks with their parameters numbered.
+#[derive(Default)]
 pub(super) struct Assembled {
     pub(super) units: Vec<Unit>,
     pub(super) chunks: Vec<Range<usize>>,
+    pub(super) trained: Numbered,
+    pub(super) frozen: Numbered,
+}
+
+/// Parameters in flat order, with how each begins.
+#[derive(Default)]
+pub(super) struct Numbered {
     pub(super) parameters: Vec<Parameter>,
     pub(super) initials: Vec<Initial>,
 }
@@ -43,17 +53,24 @@ pub(super) struct Assembled {
 /// Numbers the parameters of all parts of all chunks, cut for the rank at `coord`; a name that was seen before (a
 /// tied embedding) is the same parameter.
 pub(super) fn assemble(chunks: Vec<Vec<(Part, Vec<Spec>)>>, layout: &Layout, coord: Coord) -> Assembled {
-    let mut all =
-        Assembled { units: Vec::new(), chunks: Vec::new(), parameters: Vec::new(), initials: Vec::new() };
+    let mut all = Assembled::default();
     for parts in chunks {
         let begin = all.units.len();
         let is_fed = !matches!(parts.first(), Some((Part::First, _)));
         let mut place = 0;
         for (part, specs) in parts {
-            let input_tracked = is_fed || !all.parameters.is_empty();
-            let uses = specs.iter().map(|spec| (spec.short().to_owned(), all.number(spec, layout, coord)));
-            let uses = uses.collect();
-            all.units.push(Unit { part, place, uses, input_tracked });
+            let input_tracked = is_fed || !all.trained.parameters.is_empty();
+            let (mut uses, mut frozen) = (Vec::new(), Vec::new());
+            for spec in &specs {
+                let (of_unit, numbered) = if spec.is_frozen {
+                    (&mut frozen, &mut all.frozen)
+                } else {
+                    (&mut uses, &mut all.trained)
+                };
+                let index = numbered.number(spec, all.units.len(), (layout, coord));
+                of_unit.push((spec.short().to_owned(), index));
+            }
+            all.units.push(Unit { part, place, uses, frozen, input_tracked });
             place += u32::from(matches!(part, Part::Block(_)));
         }
         all.chunks.push(begin..all.units.len());
@@ -61,9 +78,9 @@ pub(super) fn assemble(chunks: Vec<Vec<(Part, Vec<Spec>)>>, layout: &Layout, coo
     all
 }
 
-impl Assembled {
-    /// The number of a parameter of the unit that is being made.
-    fn number(&mut self, spec: &Spec, layout: &Layout, coord: Coord) -> usize {
+impl Numbered {
+    /// The number of a parameter of a unit.
+    fn number(&mut self, spec: &Spec, unit: usize, (layout, coord): (&Layout, Coord)) -> usize {
         if let Some(known) = self.parameters.iter().position(|parameter| parameter.name == spec.name) {
             return known;
         }
@@ -75,7 +92,7 @@ impl Assembled {
         self.parameters.push(Parameter {
             name: spec.name.clone(),
             decays: spec.shape.len() > 1,
-            unit: self.units.len(),
+            unit,
             range: start..start + shape.iter().product::<usize>(),
             shape,
             region,

@@ -266,11 +266,16 @@ impl Stage {
 
     /// The weights of `unit`: `leaves`, or else the values without autodiff.
     pub(super) fn weights<'a>(&'a self, unit: &'a Unit, leaves: Option<&[Tensor<1>]>) -> Weights<'a> {
-        let entries = unit.uses.iter().enumerate().map(|(place, (short, index))| {
+        let trained = unit.uses.iter().enumerate().map(|(place, (short, index))| {
             let flat = leaves.map_or_else(|| self.values[*index].clone(), |leaves| leaves[place].clone());
             (short.as_str(), &self.parameters[*index], flat)
         });
-        Weights { entries: entries.collect(), later: None }
+        let frozen = unit.frozen.iter().map(|(short, index)| {
+            let flat = self.frozen_values[*index].clone();
+            let flat = if leaves.is_some() { flat.autodiff() } else { flat };
+            (short.as_str(), &self.frozen[*index], flat)
+        });
+        Weights { entries: trained.chain(frozen).collect(), trained: unit.uses.len(), later: None }
     }
 
     pub(super) fn compute(

@@ -6,7 +6,7 @@
 use super::Stage;
 use super::parameters::Unit;
 use super::values::tensor;
-use crate::frozen::Frozen;
+use crate::snapshot::Snapshot;
 use crate::parallel::{Gatherer, Partners, Shards};
 use dtrain_protocol::Channel;
 use std::collections::VecDeque;
@@ -64,9 +64,9 @@ impl ShardedWeights {
     }
 
     /// Elements `range` of the owned part of parameter `index`, as they are now.
-    pub(super) fn frozen(&self, index: usize, range: Range<usize>) -> Frozen {
+    pub(super) fn snapshot(&self, index: usize, range: Range<usize>) -> Snapshot {
         let begin = self.shards.kept(index).start;
-        Frozen::Vector(Arc::clone(&self.own), begin + range.start..begin + range.end)
+        Snapshot::Vector(Arc::clone(&self.own), begin + range.start..begin + range.end)
     }
 
     /// As [`ShardedWeights::own`], to be changed. Nothing may be gathered or in flight.

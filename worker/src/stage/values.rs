@@ -1,8 +1,8 @@
 //! Reading and changing the values of a stage.
 
-use super::Stage;
+use super::{Parameter, Stage};
 use super::sharded::ShardedWeights;
-use crate::frozen::Frozen;
+use crate::snapshot::Snapshot;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::ops::Range;
@@ -16,7 +16,8 @@ impl Stage {
 
     /// Bytes of the values that are here: all, or the owned ones and those that are gathered now.
     pub fn value_bytes(&self) -> u64 {
-        let here = self.values.iter().map(|values| values.shape().num_elements()).sum::<usize>();
+        let here = self.values.iter().chain(&self.frozen_values);
+        let here = here.map(|values| values.shape().num_elements()).sum::<usize>();
         4 * here as u64 + self.sharded.as_ref().map_or(0, ShardedWeights::bytes)
     }
 
@@ -29,6 +30,18 @@ impl Stage {
             Some(sharded) => sharded.own_mut(index).copy_from_slice(&values[self.shards.owned(index)]),
             None => self.values[index] = tensor(values, &self.device),
         }
+    }
+
+    /// Replaces the values of frozen parameter `index`; panics when their number is not the parameter's.
+    pub fn set_frozen(&mut self, index: usize, values: Vec<f32>) {
+        let Parameter { name, range, .. } = &self.frozen[index];
+        assert_eq!(values.len(), range.len(), "values of `{name}`");
+        self.frozen_values[index] = tensor(values, &self.device);
+    }
+
+    /// Elements `range` of frozen parameter `index`.
+    pub(crate) fn frozen_snapshot(&self, index: usize, range: Range<usize>) -> Snapshot {
+        Snapshot::tensor(&self.frozen_values[index], range, self.host)
     }
 
     /// Copies the values of a flat range, which may begin and end inside parameters, into `out`. With zero 3 the range
@@ -52,10 +65,10 @@ impl Stage {
     }
 
     /// Elements `range` of parameter `index`, as they are now. With zero 3 the range must lie inside what this rank owns.
-    pub(crate) fn frozen(&self, index: usize, range: Range<usize>) -> Frozen {
+    pub(crate) fn snapshot(&self, index: usize, range: Range<usize>) -> Snapshot {
         match &self.sharded {
-            Some(sharded) => sharded.frozen(index, shift(&range, self.shards.owned(index).start)),
-            None => Frozen::tensor(&self.values[index], range, self.host),
+            Some(sharded) => sharded.snapshot(index, shift(&range, self.shards.owned(index).start)),
+            None => Snapshot::tensor(&self.values[index], range, self.host),
         }
     }
 

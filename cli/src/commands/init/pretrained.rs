@@ -18,7 +18,7 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
     let folder = weights.folder();
     let json = folder.tokenizer().map_err(|error| failure(&error))?;
     let tokenizer = json.map(|_| folder.path().join(TOKENIZER));
-    write(context, path, &name, &text(folder, tokenizer.as_deref(), &name, args.data.as_deref()))?;
+    write(context, path, &name, &text(folder, tokenizer.as_deref(), &name, args))?;
     for note in &folder.pretrained().notes {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
@@ -30,7 +30,8 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
 const CONTEXT: u32 = 1024;
 
 /// A recipe that trains the model of a folder, whose tokenizer is in the file `tokenizer`.
-fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, data: Option<&str>) -> String {
+fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) -> String {
+    let data = args.data.as_deref();
     let pretrained = folder.pretrained();
     let longest = pretrained.model.context;
     let model = pretrained.with_context(longest.min(CONTEXT));
@@ -62,6 +63,13 @@ fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, data: Option<&str
             data.unwrap_or("tokens/*.bin")
         ),
     };
+    let (lora, rate) = match args.lora {
+        Some(rank) => {
+            let lora = format!("lora = {{ rank = {rank} }}       # adapters are trained, all other weights are frozen\n");
+            (lora, "2e-4      # adapters learn with larger steps than whole weights")
+        }
+        None => (String::new(), "2e-5      # small: the weights are good already"),
+    };
     format!(
         r#"# The model of {path} ({kind}). Its weights are read with
 #   dtrain run FILE --from FOLDER
@@ -83,14 +91,14 @@ activation = "{activation}"
 bias = {bias}
 qkv_bias = {qkv_bias}
 tied = {tied}
-
+{lora}
 [data]
 {data}
 [objective]
 stop = {{ epochs = 1 }}
 
 [train]
-learning_rate = 2e-5      # small: the weights are good already
+learning_rate = {rate}
 seed = 1
 "#,
         kind = pretrained.family.model_type(),

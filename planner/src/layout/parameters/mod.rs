@@ -7,7 +7,7 @@ use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split, wire};
 use dtrain_recipes::{Decoder, Model};
 use shapes::{
-    Parameter, cnn_block, cnn_head, cnn_stem, decoder_block, decoder_embedding, decoder_head, mlp_layer,
+    Parameter, cnn_block, cnn_head, cnn_stem, decoder_adapters, decoder_block, decoder_embedding, decoder_head, mlp_layer,
     of_own,
 };
 use std::ops::{Add, Range, Sub};
@@ -169,7 +169,8 @@ pub enum Place {
     TiedHead,
 }
 
-/// Every part of a model as a rank with these indices along the tensor and expert axes holds it.
+/// What training changes of every part of a model, as a rank with these indices along the tensor and expert axes holds
+/// it: gradients, moments and messages are of these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     embedding: Part,
@@ -185,6 +186,8 @@ pub struct Parts {
     tied: u64,
     /// The largest block.
     widest: Values,
+    /// The weights that are frozen, where adapters are trained in their place.
+    frozen: Option<Box<Self>>,
 }
 
 /// Values of the parts that one stage holds.
@@ -211,6 +214,9 @@ impl Stage {
 
 /// One for each block where some are dense and others have experts, one for all where all are alike.
 fn decoder_blocks(d: &Decoder, part: impl Fn(&[Parameter]) -> Part) -> Vec<Part> {
+    if d.lora.is_some() {
+        return vec![part(&decoder_adapters(d))];
+    }
     let alike = part(&decoder_block(d, false));
     if d.dense_layers() == 0 {
         return vec![alike];
@@ -237,6 +243,7 @@ impl Parts {
             Model::Command(_) => (0, Vec::new()),
         };
         let (embedding, head, tied) = match model {
+            Model::Decoder(d) if d.lora.is_some() => Default::default(),
             Model::Decoder(d) => {
                 let (head, tied) = decoder_head(d);
                 (part(&decoder_embedding(d)), part(&head), part(&tied))
@@ -252,6 +259,12 @@ impl Parts {
         for block in blocks.iter().cycle().take(count as usize) {
             before.push(before[before.len() - 1] + block.values);
         }
+        let frozen = match model {
+            Model::Decoder(d) if d.lora.is_some() => {
+                Some(Box::new(Self::of(&Model::Decoder(d.base()), layout, coord)))
+            }
+            _ => None,
+        };
         let widest = blocks.iter().map(|block| block.values).max_by_key(|block| block.all());
         Self {
             head_apart: head.clone().with(&tied),
@@ -261,6 +274,7 @@ impl Parts {
             before,
             blocks,
             head,
+            frozen,
         }
     }
 
@@ -271,6 +285,11 @@ impl Parts {
             coord.0[axis as usize] = layout.degree(axis) - 1;
         }
         Self::of(model, layout, coord)
+    }
+
+    /// Values of the frozen weights that stage `stage` holds, where adapters are trained in their place.
+    pub fn frozen(&self, arrangement: &Arrangement, stage: u32) -> Values {
+        self.frozen.as_ref().map_or_else(Values::default, |frozen| frozen.stage(arrangement, stage).all())
     }
 
     /// Values of the blocks `run`.
@@ -342,6 +361,7 @@ mod tests {
     use super::*;
     use crate::sample;
     use dtrain_protocol::Rank;
+    use dtrain_recipes::{AdaptedLayers, Lora};
     use std::num::NonZeroU32;
 
     fn n(degree: u32) -> NonZeroU32 {
@@ -358,6 +378,19 @@ mod tests {
             parts.units(&Arrangement::SINGLE, 0, |unit, _, count| units += count * unit.values.all());
             assert_eq!(units, model.parameters());
         }
+    }
+
+    #[test]
+    fn adapters_are_what_is_trained_and_all_other_weights_are_frozen() {
+        let Model::Decoder(llama) = sample::llama() else { panic!("a decoder") };
+        let lora = Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All };
+        let model = Model::Decoder(Decoder { lora: Some(lora), ..llama.clone() });
+        let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
+        assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.trained_parameters());
+        assert_eq!(parts.frozen(&Arrangement::SINGLE, 0).all(), llama.parameters());
+        let layout = Layout { tensor: n(2), ..Layout::SINGLE };
+        let half = Parts::of(&model, &layout, Coord([0; 5])).stage(&Arrangement::SINGLE, 0).all();
+        assert_eq!(2 * (half.all() - half.whole) + half.whole, model.trained_parameters());
     }
 
     #[test]

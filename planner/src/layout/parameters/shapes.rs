@@ -10,6 +10,25 @@ pub(super) fn of_own(part: &PartOutline) -> Vec<Parameter> {
     part.parameters.iter().map(|shape| ("own.", shape.clone())).collect()
 }
 
+/// The adapters of a block of a decoder.
+pub(super) fn decoder_adapters(d: &Decoder) -> Vec<Parameter> {
+    let rank = u64::from(d.lora.map_or(0, |lora| lora.rank));
+    let names = |layer| match layer {
+        "attention.q" => ["attention.q.lora_a", "attention.q.lora_b"],
+        "attention.k" => ["attention.k.lora_a", "attention.k.lora_b"],
+        "attention.v" => ["attention.v.lora_a", "attention.v.lora_b"],
+        "attention.out" => ["attention.out.lora_a", "attention.out.lora_b"],
+        "ffn.gate" => ["ffn.gate.lora_a", "ffn.gate.lora_b"],
+        "ffn.up" => ["ffn.up.lora_a", "ffn.up.lora_b"],
+        _ => ["ffn.down.lora_a", "ffn.down.lora_b"],
+    };
+    let pair = |(layer, [input, output]): (&'static str, [u64; 2])| {
+        let [a, b] = names(layer);
+        [(a, vec![input, rank]), (b, vec![rank, output])]
+    };
+    d.adapted().into_iter().flat_map(pair).collect()
+}
+
 pub(super) fn decoder_embedding(d: &Decoder) -> Vec<Parameter> {
     let [v, h, t] = [d.vocab, d.hidden, d.context].map(u64::from);
     let mut all = vec![("embedding.weight", vec![v, h])];

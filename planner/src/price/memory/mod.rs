@@ -8,7 +8,7 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
-use crate::layout::parameters::Parts;
+use crate::layout::parameters::{Parts, Values};
 use crate::step::schedule::{self, Shape, chunks_of};
 use dtrain_protocol::mapping::{MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Arrangement, DeviceKind};
@@ -173,10 +173,12 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let moments = moments(held.optimizer);
     let replicas = u64::from(arrangement.replicas());
     // Each writes its share; of an expert only those that hold it write.
-    let written = parts.all().dense + u64::from(arrangement.layout.expert.get()) * parts.all().experts;
-    let saved = if is_on_host(arrangement) { 4 * (1 + moments) * written / replicas } else { 0 };
+    let written = |values: Values| values.dense + u64::from(arrangement.layout.expert.get()) * values.experts;
+    let frozen = held.parts.frozen(arrangement, stage);
+    let written = (1 + moments) * written(parts.all()) + written(frozen);
+    let saved = if is_on_host(arrangement) { 4 * written / replicas } else { 0 };
     let held = Memory {
-        weights: Bytes(copies * share(ZeroStage::Zero3) + gathered),
+        weights: Bytes(copies * (share(ZeroStage::Zero3) + frozen.all()) + gathered),
         // Fresh gradients of a part lie beside the sums until they are added.
         gradients: Bytes(4 * (share(ZeroStage::Zero2) + largest)),
         optimizer: Bytes(4 * (moments * share(ZeroStage::Zero1) + kept_apart(arrangement) * parameters)),

@@ -3,7 +3,9 @@
 use super::counts;
 use crate::check::parsed::Parsed;
 use crate::check::values::Values;
-use crate::decoder::{Decoder, DenseLayers, Experts, Latent, NORM_EPSILON, ROTARY_BASE, Window};
+use crate::decoder::{
+    AdaptedLayers, Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window,
+};
 use crate::keys::Kind;
 use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
 use crate::own::{Outline, Own, Reads};
@@ -97,6 +99,18 @@ fn decoder(values: &Values) -> Option<Decoder> {
         },
         window: count("window").map(|tokens| Window { tokens, every: count("window_every") }),
         mtp_layers: count("mtp_layers").unwrap_or(0),
+        lora: match count("lora.rank") {
+            Some(rank) => Some(Lora {
+                rank,
+                alpha: values.real("model.lora.alpha")?,
+                layers: match values.word("model.lora.layers")? {
+                    "attention" => AdaptedLayers::Attention,
+                    "ffn" => AdaptedLayers::Ffn,
+                    _ => AdaptedLayers::All,
+                },
+            }),
+            None => None,
+        },
     })
 }
 

@@ -14,7 +14,32 @@ impl Rules<'_> {
             self.needless("model.window_every", "a sliding window", "window = 4096");
         }
         self.experts();
+        self.lora();
         self.vocabulary();
+    }
+
+    /// Adapters have a rank, and lie at layers that every token passes.
+    fn lora(&mut self) {
+        let (rank, layers) = ("model.lora.rank", "model.lora.layers");
+        if self.values.is_wrong("model.lora") {
+            return;
+        }
+        if self.values.get(rank).is_none() {
+            let said = ["model.lora.alpha", layers].into_iter().find(|key| self.values.said(key).is_some());
+            if let Some(key) = said {
+                let hint = "write for example `lora = { rank = 8 }` below `[model]`";
+                self.wrong(format!("missing `{rank}`"), &[key], hint);
+            }
+            return;
+        }
+        if self.values.get("model.latent.key_value").is_some() {
+            let message = "adapters of latent attention are not supported".to_owned();
+            self.wrong(message, &[rank, "model.latent.key_value"], "remove one of them");
+        }
+        if self.values.get("model.experts").is_some() && self.values.word(layers) != Some("attention") {
+            let message = "adapters of experts are not supported".to_owned();
+            self.wrong(message, &[layers, "model.experts"], "write `layers = \"attention\"`, or remove it");
+        }
     }
 
     /// Rotary positions turn pairs of channels, and only they have a base.

@@ -37,6 +37,7 @@ fn decoder() -> Model {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     })
 }
 

@@ -39,6 +39,7 @@ fn decoder(context: u32, vocab: u32) -> Model {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     })
 }
 

@@ -300,6 +300,7 @@ fn decoder() -> Decoder {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     }
 }
 

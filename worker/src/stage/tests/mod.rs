@@ -7,7 +7,9 @@ mod reads;
 mod values;
 
 use super::*;
-use dtrain_recipes::{Activation, Cnn, Decoder, Experts, Mlp, Norm, Positions, Reads};
+use dtrain_recipes::{
+    Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, Norm, Positions, Reads,
+};
 
 fn gpt() -> Decoder {
     Decoder {
@@ -31,6 +33,7 @@ fn gpt() -> Decoder {
         latent: None,
         window: None,
         mtp_layers: 0,
+        lora: None,
     }
 }
 
@@ -66,6 +69,11 @@ fn wide() -> Decoder {
     Decoder { head_width: Some(6), rotary_base: Some(500), norm_epsilon, qkv_bias: Some(true), ..llama() }
 }
 
+/// Adapters alone are trained.
+fn adapted() -> Decoder {
+    Decoder { lora: Some(Lora { rank: 3, alpha: 6.0, layers: AdaptedLayers::All }), ..llama() }
+}
+
 fn mlp() -> Mlp {
     Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Gelu }
 }
@@ -75,7 +83,7 @@ fn cnn() -> Cnn {
 }
 
 fn models() -> Vec<Model> {
-    let decoders = [gpt(), llama(), moe(), switch(), wide()].map(Model::Decoder);
+    let decoders = [gpt(), llama(), moe(), switch(), wide(), adapted()].map(Model::Decoder);
     let rows = [Model::Mlp(mlp()), Model::Cnn(cnn())];
     decoders.into_iter().chain(rows).chain(network::tests::models()).collect()
 }

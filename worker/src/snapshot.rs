@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Some values as they were when this was made. It costs nothing to make unless it is a copy: whoever changes the values
 /// while it lives copies them first.
 #[derive(Clone, Debug)]
-pub(crate) enum Frozen {
+pub(crate) enum Snapshot {
     /// A copy.
     Copy(Vec<f32>),
     /// A copy in memory that was lent.
@@ -20,7 +20,7 @@ pub(crate) enum Frozen {
     Tensor(FlexTensor, Range<usize>),
 }
 
-impl Frozen {
+impl Snapshot {
     /// Elements `range` of a tensor of one dimension, which are copied unless they lie in host memory.
     pub(crate) fn tensor(values: &Tensor<1>, range: Range<usize>, is_on_host: bool) -> Self {
         if is_on_host {

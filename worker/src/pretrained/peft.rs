@@ -1,0 +1,64 @@
+//! Adapters in the layout of Hugging Face peft.
+
+use super::export::{Out, whole, write};
+use super::folder::parameters;
+use super::mapping::{Form, prefix, theirs};
+use super::{Family, PretrainedError, io_error};
+use crate::checkpoint::Reader;
+use crate::network::Spec;
+use dtrain_recipes::Decoder;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What begins every name in a file of adapters.
+const PREFIX: &str = "base_model.model.";
+
+/// Writes the adapters of a checkpoint of `decoder` into the folder `out`, which is made; gives the names of the files.
+///
+/// `Err` when the model has no adapters or peft cannot have them, the checkpoint is damaged, or a file cannot be written.
+pub(super) fn write_adapters(
+    reader: &Reader,
+    decoder: &Decoder,
+    out: &Path,
+) -> Result<Vec<PathBuf>, PretrainedError> {
+    let lora = decoder.lora.ok_or(PretrainedError::NoAdapters)?;
+    let family = Family::of(decoder)?;
+    if family == Family::Gpt2 {
+        // There queries, keys and values are one layer, which has one adapter.
+        return Err(PretrainedError::PackedAdapters);
+    }
+    let (mut tensors, mut modules) = (Vec::new(), BTreeSet::new());
+    for spec in parameters(decoder).into_iter().flatten().filter(|spec| !spec.is_frozen) {
+        let (layer, end) = spec.name.rsplit_once('.').expect("the name of an adapter has a layer");
+        let place = theirs(family, &format!("{layer}.weight")).expect("a family has every layer of its models");
+        let layer = place.name.trim_end_matches(".weight");
+        modules.insert(layer.rsplit('.').next().unwrap_or(layer).to_owned());
+        let end = if end == "lora_a" { "lora_A" } else { "lora_B" };
+        let name = format!("{PREFIX}{}{layer}.{end}.weight", prefix(family));
+        tensors.push(Out {
+            name,
+            shape: Form::Transposed.shape(&spec.shape),
+            from: vec![(spec, Form::Transposed)],
+        });
+    }
+    let config = json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": null,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "target_modules": modules,
+    });
+    fs::create_dir_all(out).map_err(io_error("making", out))?;
+    let files = ["adapter_model.safetensors", "adapter_config.json"].map(PathBuf::from);
+    write(&tensors, &out.join(&files[0]), |spec: &Spec| whole(reader, &spec.name, &spec.shape))?;
+    let path = out.join(&files[1]);
+    fs::write(&path, format!("{config:#}\n")).map_err(io_error("writing", &path))?;
+    Ok(files.to_vec())
+}
