@@ -69,9 +69,10 @@ impl Weights {
                 "the model is not that of {}, whose weights it would begin with",
                 self.path().display()
             );
-            let failure = child::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
-                .into_iter()
-                .fold(Failure::new(Exit::Usage, what), Failure::cause);
+            let failure =
+                child::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
+                    .into_iter()
+                    .fold(Failure::new(Exit::Usage, what), Failure::cause);
             return Err(failure.hint(format!(
                 "set these keys as they are there; `dtrain init NEW.toml --from {}` writes such a recipe",
                 self.path().display()

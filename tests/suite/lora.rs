@@ -34,8 +34,7 @@ fn adapters_train_alike_on_every_layout() {
             "layout={ zero = 3 }",
             "train.recompute=full",
         ] {
-            let other =
-                train(&house, name, 4, &["--set", RANK, "--set", layout, "--set", "cluster.ranks=2"]);
+            let other = train(&house, name, 4, &["--set", RANK, "--set", layout, "--set", "cluster.ranks=2"]);
             for (wanted, found) in one.iter().zip(&other) {
                 assert!((wanted - found).abs() < 1e-4 * wanted, "{name}, {layout}: {other:?} for {one:?}");
             }
@@ -117,7 +116,10 @@ fn what_adapters_cannot_be_is_refused_with_the_key() {
     }
     let refused = house.expect(2, ["plan", &recipe, "--set", RANK, "--on", "1x8 H100"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("model.lora"));
-    house.expect(0, ["init", "adapters.toml", "--from", &fixture("llama").display().to_string(), "--lora", "8"]);
+    house.expect(
+        0,
+        ["init", "adapters.toml", "--from", &fixture("llama").display().to_string(), "--lora", "8"],
+    );
     let written = house.state().parent().expect("the house").join("adapters.toml");
     assert!(fs::read_to_string(written).expect("a recipe").contains("lora = { rank = 8 }"));
 }

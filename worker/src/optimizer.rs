@@ -7,9 +7,9 @@ mod device;
 mod host;
 mod lamb;
 
-use crate::snapshot::Snapshot;
 use crate::ops::kernels::Numbers;
 use crate::parallel::Shards;
+use crate::snapshot::Snapshot;
 use crate::stage::{Parameter, Stage};
 use burn::tensor::Tensor;
 use dtrain_recipes::{Optimizer as Rule, OptimizerKind};

@@ -107,9 +107,8 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
 
 fn told(error: &PretrainedError) -> Failure {
     match error {
-        PretrainedError::PackedAdapters => {
-            pretrained::failure(error).hint("`--to hf` writes the model with its adapters added to its weights")
-        }
+        PretrainedError::PackedAdapters => pretrained::failure(error)
+            .hint("`--to hf` writes the model with its adapters added to its weights"),
         PretrainedError::NoFamily(_) | PretrainedError::NoOnnx | PretrainedError::LongOnnx(_) => {
             pretrained::failure(error).hint("`--to safetensors` writes the weights of every model")
         }

@@ -96,8 +96,9 @@ fn refusal(error: &OutlookError) -> Failure {
         OutlookError::NothingFits { .. } | OutlookError::NoLayout { .. } | OutlookError::Engine { .. } => {
             Failure::of(Exit::NothingFits, error)
         }
-        OutlookError::NoDecoder { .. } | OutlookError::Adapters | OutlookError::NoBatch | OutlookError::Pin { .. } => {
-            Failure::of(Exit::Usage, error)
-        }
+        OutlookError::NoDecoder { .. }
+        | OutlookError::Adapters
+        | OutlookError::NoBatch
+        | OutlookError::Pin { .. } => Failure::of(Exit::Usage, error),
     }
 }

@@ -125,7 +125,11 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
 
 /// `A` begins as in the library `peft`, with the variance of a uniform distribution between ±1/√inputs, and `B` with zeros:
 /// the model begins as it is without adapters.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "sides of what lies in memory"
+)]
 fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec<Spec> {
     let rank = lora.rank as usize;
     let pair = |(name, [input, output]): (&str, [u64; 2])| {
@@ -195,9 +199,7 @@ fn feed_forward(
     let scale = decoder.lora.map(|lora| lora.scale());
     let column = |names: &[&str], x| layers.column(weights, names, x, scale);
     let wide = match decoder.activation {
-        Activation::Swiglu => {
-            ops::swiglu(arithmetic, column(&["ffn.gate", "ffn.up"], normed))
-        }
+        Activation::Swiglu => ops::swiglu(arithmetic, column(&["ffn.gate", "ffn.up"], normed)),
         Activation::Gelu => ops::gelu(arithmetic, column(&["ffn.up"], normed)),
         Activation::GeluTanh => ops::gelu_tanh(arithmetic, column(&["ffn.up"], normed)),
         Activation::Relu => ops::relu(column(&["ffn.up"], normed)),

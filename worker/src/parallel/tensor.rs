@@ -99,8 +99,11 @@ pub(crate) fn row_adapter(
 ) -> Tensor<3> {
     let Some(down) = weights.find_factor(&format!("{name}.lora_a")) else { return residual };
     let partial = ops::project(layers.arithmetic, x, vec![down], Vec::new(), None) * scale;
-    let low =
-        if layers.partners.tensor.size() == 1 { partial } else { leave(&layers.partners, partial, None, None) };
+    let low = if layers.partners.tensor.size() == 1 {
+        partial
+    } else {
+        leave(&layers.partners, partial, None, None)
+    };
     let up = weights.factor(&format!("{name}.lora_b"));
     ops::project(layers.arithmetic, low, vec![up], Vec::new(), Some(residual))
 }

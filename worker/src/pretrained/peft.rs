@@ -32,7 +32,8 @@ pub(super) fn write_adapters(
     let (mut tensors, mut modules) = (Vec::new(), BTreeSet::new());
     for spec in parameters(decoder).into_iter().flatten().filter(|spec| !spec.is_frozen) {
         let (layer, end) = spec.name.rsplit_once('.').expect("the name of an adapter has a layer");
-        let place = theirs(family, &format!("{layer}.weight")).expect("a family has every layer of its models");
+        let place =
+            theirs(family, &format!("{layer}.weight")).expect("a family has every layer of its models");
         let layer = place.name.trim_end_matches(".weight");
         modules.insert(layer.rsplit('.').next().unwrap_or(layer).to_owned());
         let end = if end == "lora_a" { "lora_A" } else { "lora_B" };

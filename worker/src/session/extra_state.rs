@@ -7,9 +7,9 @@
 use super::load::read;
 use super::save::Taken;
 use crate::checkpoint::{CheckpointError, Reader};
-use crate::snapshot::Snapshot;
 use crate::interpret::Replica;
 use crate::parallel::sync::put;
+use crate::snapshot::Snapshot;
 use crate::stage::{Parameter, Stage};
 use dtrain_protocol::{OwnState, Region, Slice, TensorKind};
 

@@ -12,8 +12,8 @@
 use super::{Orders, Tell, extra_state};
 use crate::checkpoint::{self, CheckpointError, Held, NamedPiece};
 use crate::data::DataSet;
-use crate::snapshot::Snapshot;
 use crate::interpret::Replica;
+use crate::snapshot::Snapshot;
 use crate::stage::Parameter;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::inputs::{INPUTS, PREPROCESSING, TOKENIZER};

@@ -6,8 +6,8 @@
 use super::Stage;
 use super::parameters::Unit;
 use super::values::tensor;
-use crate::snapshot::Snapshot;
 use crate::parallel::{Gatherer, Partners, Shards};
+use crate::snapshot::Snapshot;
 use dtrain_protocol::Channel;
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Reading and changing the values of a stage.
 
-use super::{Parameter, Stage};
 use super::sharded::ShardedWeights;
+use super::{Parameter, Stage};
 use crate::snapshot::Snapshot;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};

@@ -65,7 +65,9 @@ fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) 
     };
     let (lora, rate) = match args.lora {
         Some(rank) => {
-            let lora = format!("lora = {{ rank = {rank} }}       # adapters are trained, all other weights are frozen\n");
+            let lora = format!(
+                "lora = {{ rank = {rank} }}       # adapters are trained, all other weights are frozen\n"
+            );
             (lora, "2e-4      # adapters learn with larger steps than whole weights")
         }
         None => (String::new(), "2e-5      # small: the weights are good already"),

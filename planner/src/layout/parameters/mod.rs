@@ -7,8 +7,8 @@ use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split, wire};
 use dtrain_recipes::{Decoder, Model};
 use shapes::{
-    Parameter, cnn_block, cnn_head, cnn_stem, decoder_adapters, decoder_block, decoder_embedding, decoder_head, mlp_layer,
-    of_own,
+    Parameter, cnn_block, cnn_head, cnn_stem, decoder_adapters, decoder_block, decoder_embedding,
+    decoder_head, mlp_layer, of_own,
 };
 use std::ops::{Add, Range, Sub};
 

@@ -7,9 +7,7 @@ mod reads;
 mod values;
 
 use super::*;
-use dtrain_recipes::{
-    Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, Norm, Positions, Reads,
-};
+use dtrain_recipes::{Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, Norm, Positions, Reads};
 
 fn gpt() -> Decoder {
     Decoder {

@@ -80,7 +80,7 @@ proptest! {
         }).collect();
 
         let parts = chunks.iter().map(|chunk| parts(&*network::of(&model, 0).unwrap(), chunk.clone())).collect();
-        let parameters = assemble(parts, &layout, layout.coord(rank)).parameters;
+        let parameters = assemble(parts, &layout, layout.coord(rank)).trained.parameters;
         let shards = Shards::of(&arrangement, rank, &parameters);
         let mut held = Vec::new();
         for (index, Parameter { name, region, range, .. }) in parameters.iter().enumerate() {
