@@ -72,6 +72,11 @@ pub fn cuts(name: &str) -> Cuts {
     TABLE.iter().find(|(suffix, _)| ends_in(suffix)).map_or(&[], |(_, cuts)| cuts)
 }
 
+/// Whether the parameter called `name` is of a low-rank adapter. Where a model has adapters, all other parameters are frozen.
+pub fn is_adapter(name: &str) -> bool {
+    name.ends_with(".lora_a") || name.ends_with(".lora_b")
+}
+
 /// Whether the ranks along `axis` hold different parts of the parameter called `name`.
 pub fn is_cut(name: &str, axis: Axis) -> bool {
     cuts(name).iter().any(|(_, by)| *by == axis)

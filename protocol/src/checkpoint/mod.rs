@@ -19,7 +19,7 @@ pub use damage::Damage;
 pub use reads::{Chunks, Reading};
 pub use slice::{Shared, Slice};
 
-use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId};
+use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId, split};
 use cover::Wrong;
 use head::Places;
 use serde::{Deserialize, Serialize};
@@ -342,13 +342,19 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
     Ok((tensors.into_values().collect(), files))
 }
 
-/// Fails unless every moment has its parameter, and every parameter the moments that any has. Only matrices have
-/// factors, in shapes of their own, and the loss scale is of no parameter.
+/// Fails unless every moment has its parameter, and every parameter the moments that any has: where there are adapters, only
+/// these, as all other weights are frozen. Only matrices have factors, in shapes of their own, and the loss scale is of no
+/// parameter.
 fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Uncovered> {
     let has_all = |kind: &TensorKind| !matches!(kind, TensorKind::Factor | TensorKind::LossScale);
     let kinds: std::collections::BTreeSet<_> =
         tensors.keys().map(|(_, kind)| *kind).filter(has_all).collect();
-    for ((name, _), tensor) in tensors.iter().filter(|((_, kind), _)| has_all(kind)) {
+    let has_adapters = tensors.keys().any(|(name, _)| split::is_adapter(name));
+    let is_trained = |name: &str| !has_adapters || split::is_adapter(name);
+    for ((name, kind), tensor) in tensors.iter().filter(|((_, kind), _)| has_all(kind)) {
+        if *kind == TensorKind::Parameter && !is_trained(name) {
+            continue;
+        }
         for kind in [TensorKind::Parameter].iter().chain(&kinds) {
             let found = tensors.get(&(name.clone(), *kind)).map(|tensor| &tensor.shape);
             if found != Some(&tensor.shape) {

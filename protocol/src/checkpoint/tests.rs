@@ -64,6 +64,12 @@ fn moments_come_with_their_parameters() {
     check_refused("tensor u#first_moment: it is missing, but u has shape [3]", other);
     let other = [of("v", parameter, &[3]), of("v", first, &[4])];
     check_refused("tensor v#first_moment: it has shape [4], but v has shape [3]", other);
+    let adapter = ["q.lora_a", "q.lora_b"].map(|name| of(name, parameter, &[3]));
+    let moment = ["q.lora_a", "q.lora_b"].map(|name| of(name, first, &[3]));
+    let frozen = || of("v", parameter, &[3]);
+    assert!(merge(adapter.clone().into_iter().chain(moment.clone()).chain([frozen()])).is_ok());
+    let other = adapter.into_iter().chain(moment.into_iter().take(1)).chain([frozen()]);
+    check_refused("tensor q.lora_b#first_moment: it is missing, but q.lora_b has shape [3]", other);
 }
 
 #[test]

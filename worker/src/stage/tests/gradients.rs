@@ -30,7 +30,7 @@ fn prepare(stage: &mut Stage) {
     for index in 0..stage.parameters().len() {
         let name = &stage.parameters()[index].name;
         if name.ends_with("lora_b") {
-            let values = (0..stage.parameters()[index].range.len()).map(|place| (place as f32).sin());
+            let values = (0..stage.parameters()[index].range.len()).map(|place| 0.05 * (place as f32).sin());
             stage.set_values(index, values.collect());
             continue;
         }

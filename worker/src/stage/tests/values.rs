@@ -10,7 +10,9 @@ fn parameters_are_counted_as_the_recipe_counts_them() {
     for model in models {
         let stage = whole(&model);
         let counted: usize = stage.parameters().iter().map(|p| p.range.len()).sum();
-        assert_eq!(counted as u64, model.parameters(), "{model:?}");
+        assert_eq!(counted as u64, model.trained_parameters(), "{model:?}");
+        let frozen: usize = stage.frozen_parameters().iter().map(|p| p.range.len()).sum();
+        assert_eq!(frozen as u64, if model.has_frozen_weights() { model.parameters() } else { 0 });
         assert_eq!(stage.parameters().last().unwrap().range.end, counted);
     }
 }
