@@ -32,7 +32,7 @@ fn adapters_train_alike_on_every_layout() {
             "layout={ zero = 1 }",
             "layout={ zero = 2 }",
             "layout={ zero = 3 }",
-            "train.recompute=full",
+            "layout.recompute=full",
         ] {
             let other = train(&house, name, 4, &["--set", RANK, "--set", layout, "--set", "cluster.ranks=2"]);
             for (wanted, found) in one.iter().zip(&other) {
