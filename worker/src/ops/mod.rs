@@ -150,7 +150,7 @@ pub(crate) fn gelu(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
 }
 
 /// `2·√(2/π)` of the tanh form of GELU.
-pub(crate) const SLOPE: f32 = 1.595_769_1;
+pub(crate) const SLOPE: f32 = 1.595_769_2;
 /// The factor of the cube in the tanh form of GELU.
 pub(crate) const CUBIC: f32 = 0.044_715;
 

@@ -89,9 +89,9 @@ impl DeviceBuckets {
             let sum = queue.wait_for_tensor()?;
             let mut begin = 0;
             for parameter in &self.parameters[self.buckets[bucket].clone()] {
-                let end = begin + parameter.length;
-                gradients.set_tensor(parameter.index, sum.clone().slice([begin..end]));
-                begin = end;
+                let part = begin..begin + parameter.length;
+                begin = part.end;
+                gradients.set_tensor(parameter.index, sum.clone().slice([part]));
             }
         }
         Ok(())

@@ -147,7 +147,8 @@ impl Communicator {
             (library.reduce_scatter)(at, at.byte_add(4 * begin), part, F32, SUM, comm, stream)
         })?;
         self.count(memory.bytes());
-        Ok(memory.tensor().slice([begin..begin + part]))
+        let own = begin..begin + part;
+        Ok(memory.tensor().slice([own]))
     }
 
     /// The parts of all ranks, in their order, of which this one gives `part`; all have its length.
