@@ -176,7 +176,15 @@ fn show_sample(context: &Context, task: &Task<'_>, trial: &Trial) -> Result<(), 
     if task.sample == 0 || out.quiet || out.json || !is_text || !is_decoder {
         return Ok(());
     }
-    let wish = Wish { prompt: String::new(), tokens: task.sample, temperature: 0.8, top_k: None, seed: 0 };
+    let wish = Wish {
+        prompt: String::new(),
+        tokens: task.sample,
+        temperature: 0.8,
+        top_k: None,
+        top_p: None,
+        stop: Vec::new(),
+        seed: 0,
+    };
     // Not worth copying a checkpoint from another host.
     let is_here = |saved: &&Checkpoint| saved.refused.is_none() && saved.folder.is_dir();
     let Some(newest) = trial.checkpoints.iter().rev().find(is_here) else { return Ok(()) };

@@ -51,5 +51,5 @@ pub use predict::{
     Prediction, Trained,
 };
 pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
-pub use sample::{SampleRequest, Sampled};
+pub use sample::{SampleRequest, Sampled, Written};
 pub use split::{Region, Run};

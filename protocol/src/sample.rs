@@ -23,6 +23,12 @@ pub struct SampleRequest {
     pub temperature: f64,
     /// Only this many of the likeliest tokens are considered; `None` considers all.
     pub top_k: Option<u32>,
+    /// Only the likeliest tokens whose probabilities together reach this are considered; `None` considers all.
+    #[serde(default)]
+    pub top_p: Option<f64>,
+    /// Texts that end the continuation; they are not part of it.
+    #[serde(default)]
+    pub stop: Vec<String>,
     /// Seed of the choices: the same request gives the same text.
     pub seed: u64,
     /// Threads for compute on the CPU.
@@ -30,13 +36,22 @@ pub struct SampleRequest {
 }
 
 /// An answer to a [`SampleRequest`]; any number of `Text`, then `Done` or `Failed`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampled {
     /// More of the continuation, the prompt not included.
     Text(String),
-    /// All tokens are written.
-    Done,
+    /// The continuation is written.
+    Done(Written),
     /// The request cannot be met, and why.
     Failed(String),
+}
+
+/// What a continuation took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Written {
+    /// Tokens that were generated.
+    pub tokens: u32,
+    /// Seconds from the prompt to the last token, without those that reading the checkpoint took.
+    pub seconds: f64,
 }

@@ -4,10 +4,14 @@
 use dtrain_protocol::Rank;
 use dtrain_runner::ledger::History;
 use dtrain_tests::{House, python_with, root};
+use parquet::data_type::{DoubleType, Int32Type};
+use parquet::file::writer::SerializedFileWriter;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 /// A house in which an example was trained for some epochs.
 fn trained(example: &str, more: &[&str]) -> House {
@@ -171,22 +175,126 @@ fn onnx_interop_gives_the_logits_of_predict() {
     for (name, data, target, more) in cases {
         let house = trained(name, more);
         let data = example(&format!("{name}/{data}"));
-        house.expect(0, ["model", "export", "last", "--to", "onnx", "--out", "out"]);
-        house.expect(
-            0,
-            ["model", "predict", "last", &data, "--top", "99", "--json", "--output", "lines.jsonl"],
-        );
-        let check = Command::new(&python)
-            .arg(root().join("tests/data/onnx_check.py"))
-            .arg(below(&house, "out/model.onnx"))
-            .args([&data, target])
-            .arg(below(&house, "lines.jsonl"))
-            .output()
-            .expect("python starts");
-        let said = String::from_utf8_lossy(&check.stdout).into_owned();
-        assert!(check.status.success(), "{name} {more:?}: {}", String::from_utf8_lossy(&check.stderr));
-        let difference: f64 =
-            said.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number");
-        assert!(difference < 1e-4, "{name} {more:?}: {said}");
+        compare(&python, &house, [&data, &data], target);
     }
+    let house = House::default();
+    rings_in_parquet(&house);
+    house.expect(0, ["run", "rings.toml", "--quiet", "--set", "objective.stop={ epochs = 6 }"]);
+    compare(&python, &house, ["rings.parquet", &example("table-mlp/rings.csv")], "ring");
+    let house = House::default();
+    let same = digits_in_folders(&house);
+    house.expect(0, ["run", "digits.toml", "--quiet", "--set", "objective.stop={ epochs = 6 }"]);
+    compare(&python, &house, ["digits/*/*.png", &same], "");
+}
+
+/// Compares `predict` of the newest trial with ONNX Runtime. What `predict` reads is also a table or an IDX file.
+fn compare(python: &Path, house: &House, [data, same]: [&str; 2], target: &str) {
+    house.expect(0, ["model", "export", "last", "--to", "onnx", "--out", "out"]);
+    house.expect(0, ["model", "predict", "last", data, "--top", "99", "--json", "--output", "lines.jsonl"]);
+    let check = Command::new(python)
+        .arg(root().join("tests/data/onnx_check.py"))
+        .arg(below(house, "out/model.onnx"))
+        .args([same, target])
+        .arg(below(house, "lines.jsonl"))
+        .output()
+        .expect("python starts");
+    let said = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(check.status.success(), "{data}: {}", String::from_utf8_lossy(&check.stderr));
+    let difference: f64 =
+        said.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number");
+    assert!(difference < 1e-4, "{data}: {said}");
+}
+
+/// Writes the table of the example as a Parquet file, with a recipe.
+fn rings_in_parquet(house: &House) {
+    let table = fs::read_to_string(example("table-mlp/rings.csv")).expect("a table");
+    let mut lines = table.lines();
+    let names: Vec<&str> = lines.next().expect("a header").split(',').collect();
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+    let (target, inputs) = names.split_last().expect("columns");
+    let columns: String = inputs.iter().map(|name| format!("REQUIRED DOUBLE {name};")).collect();
+    let schema = format!("message rows {{ {columns} REQUIRED INT32 {target}; }}");
+    let schema = parquet::schema::parser::parse_message_type(&schema).expect("a schema");
+    let mut bytes = Vec::new();
+    let mut file = SerializedFileWriter::new(&mut bytes, Arc::new(schema), Arc::default()).expect("a file");
+    for rows in rows.chunks(400) {
+        let mut group = file.next_row_group().expect("a row group");
+        for place in 0..names.len() {
+            let field = |row: &Vec<&str>| row[place].parse::<f64>().expect("a number");
+            let values: Vec<f64> = rows.iter().map(field).collect();
+            let mut column = group.next_column().expect("the ones before").expect("a column");
+            let written = if place < inputs.len() {
+                column.typed::<DoubleType>().write_batch(&values, None, None)
+            } else {
+                let classes: Vec<i32> = values.iter().map(|value| *value as i32).collect();
+                column.typed::<Int32Type>().write_batch(&classes, None, None)
+            };
+            written.expect("written");
+            column.close().expect("a column");
+        }
+        group.close().expect("a row group");
+    }
+    file.close().expect("a file");
+    house.file("rings.parquet", bytes);
+    let recipe = fs::read_to_string(example("table-mlp/recipe.toml")).expect("a recipe");
+    house.file("rings.toml", recipe.replace("rings.csv", "rings.parquet"));
+}
+
+/// Writes the images of the example as PNG files in a folder for each class, with a recipe; gives an IDX file of the same
+/// images in the order of the files.
+fn digits_in_folders(house: &House) -> String {
+    const SIDE: usize = 12;
+    let [images, labels] = ["images", "labels"]
+        .map(|name| fs::read(example(&format!("digits-cnn/{name}.idx"))).expect("a file"));
+    let (images, labels) = (&images[16..], &labels[8..]);
+    let mut numbered: Vec<(u8, usize)> = labels.iter().copied().zip(0..).take(300).collect();
+    numbered.sort_unstable();
+    let mut same = vec![0, 0, 8, 3];
+    for length in [numbered.len(), SIDE, SIDE] {
+        same.extend(u32::try_from(length).expect("small").to_be_bytes());
+    }
+    for (label, number) in numbered {
+        let pixels = &images[number * SIDE * SIDE..][..SIDE * SIDE];
+        same.extend(pixels);
+        let image = image::GrayImage::from_raw(12, 12, pixels.to_vec()).expect("its size");
+        let mut png = Cursor::new(Vec::new());
+        image.write_to(&mut png, image::ImageFormat::Png).expect("written");
+        house.file(&format!("digits/{label}/{number:04}.png"), png.into_inner());
+    }
+    let recipe = fs::read_to_string(example("digits-cnn/recipe.toml")).expect("a recipe");
+    let recipe = recipe.replace(
+        "format = \"idx\"\ntrain = \"images.idx\"\nlabels = \"labels.idx\"",
+        "train = \"digits/*/*.png\"",
+    );
+    assert!(recipe.contains("digits/"), "{recipe}");
+    house.file("digits.toml", recipe);
+    house.file("same.idx", same).display().to_string()
+}
+
+#[test]
+fn tables_in_parquet_and_images_in_folders_are_classified() {
+    let house = House::default();
+    rings_in_parquet(&house);
+    house.expect(0, ["run", "rings.toml", "--quiet", "--set", "objective.stop={ epochs = 6 }"]);
+    let as_parquet = stdout(&house, &["model", "predict", "last", "rings.parquet"]);
+    let found = json(&house, &["model", "evaluate", "last", "--json"]);
+    let other = trained("table-mlp", &[]);
+    let table = example("table-mlp/rings.csv");
+    let as_csv = stdout(&other, &["model", "predict", "last", &table]);
+    let only = |rows: &str| {
+        rows.lines().map(|line| line.split_once(',').expect("a file").1.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(only(&as_parquet), only(&as_csv), "the same rows make the same model");
+    assert_eq!(found["accuracy"], json(&other, &["model", "evaluate", "last", "--json"])["accuracy"]);
+
+    let house = House::default();
+    let same = digits_in_folders(&house);
+    house.expect(0, ["run", "digits.toml", "--quiet", "--set", "objective.stop={ epochs = 3 }"]);
+    let as_png = stdout(&house, &["model", "predict", "last", "digits/*/*.png"]);
+    let as_idx = stdout(&house, &["model", "predict", "last", &same]);
+    let classes = |rows: &str| {
+        rows.lines().map(|line| line.split(',').skip(2).map(str::to_owned).collect()).collect::<Vec<Vec<_>>>()
+    };
+    assert_eq!(classes(&as_png), classes(&as_idx));
+    assert_eq!(as_png.lines().count(), 301);
 }

@@ -91,8 +91,8 @@ pub fn sample() -> ExitCode {
         text::write(&request, &mut |more| say(&Sampled::Text(more)))
     });
     match written {
-        Ok(()) => {
-            say(&Sampled::Done);
+        Ok(written) => {
+            say(&Sampled::Done(written));
             ExitCode::SUCCESS
         }
         Err(failure) => {

@@ -1,16 +1,16 @@
-//! Writes text with a trained decoder.
-//!
-//! Every token costs a forward pass over at most `context` tokens: nothing is kept between tokens.
+//! Writes text with a trained decoder, token by token.
 
 use crate::data::{self, TextTokenizer};
+use crate::stage::Stage;
 use crate::{session, trained};
 use dtrain_protocol::inputs::TOKENIZER;
 use dtrain_protocol::order::mix;
-use dtrain_protocol::{Failure, SampleRequest};
-use dtrain_recipes::{DataFormat, Model, Tokenizer};
+use dtrain_protocol::{Failure, SampleRequest, Written};
+use dtrain_recipes::{DataFormat, Decoder, Model, Tokenizer};
+use std::time::Instant;
 
 /// Continues the prompt of `request`; hands over the text piece by piece.
-pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<(), Failure> {
+pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<Written, Failure> {
     let Model::Decoder(decoder) = &request.model else {
         return Err(Failure::Other("only a decoder generates text; this model is of another kind".into()));
     };
@@ -25,22 +25,90 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<()
     let wrong = |error: data::DataError| Failure::Data(error.to_string());
     let mut tokens = tokenizer.encode(prompt).map_err(wrong)?;
     let begin = tokens.len();
-    let mut told = 0;
+    let began = Instant::now();
+    let mut text = Text { stop: &request.stop, told: 0 };
+    let mut generator = Generator::new(stage, decoder);
     for index in 0..request.tokens {
-        let window = &tokens[tokens.len().saturating_sub(decoder.context as usize)..];
-        let logits = stage.logits_last(window);
+        let logits = generator.logits(&tokens);
         let dice = unit(mix(request.seed, u64::from(index)));
-        tokens.push(choose(&logits, request.temperature, request.top_k, dice));
-        let text = tokenizer.decode(&tokens[begin..]).map_err(wrong)?;
+        tokens.push(choose(&logits, request, dice));
+        let all = tokenizer.decode(&tokens[begin..]).map_err(wrong)?;
         let is_last = index + 1 == request.tokens;
-        let stable = if is_last { text.as_str() } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
-        // Bytes of a character may come in several tokens: what may still change is held back.
-        if let Some(new) = stable.get(told..).filter(|new| !new.is_empty()) {
+        let (new, has_ended) = text.more(&all, is_last);
+        if !new.is_empty() {
             more(new.to_owned());
-            told = stable.len();
+        }
+        if has_ended {
+            break;
         }
     }
-    Ok(())
+    let tokens = u32::try_from(tokens.len() - begin).expect("no more than were asked for");
+    Ok(Written { tokens, seconds: began.elapsed().as_secs_f64() })
+}
+
+/// Gives the scores of the next token, one text after the other.
+struct Generator {
+    stage: Stage,
+    context: usize,
+    /// Tokens whose keys and values are kept; `None` where every pass computes all of them.
+    kept: Option<usize>,
+}
+
+impl Generator {
+    fn new(mut stage: Stage, decoder: &Decoder) -> Self {
+        // Which tokens an expert has room for depends on all tokens of a pass.
+        let has_room = decoder.experts.is_none_or(|experts| experts.capacity.is_none());
+        if has_room {
+            stage.begin_text();
+        }
+        Self { stage, context: decoder.context as usize, kept: has_room.then_some(0) }
+    }
+
+    /// Scores of the token after `tokens`, of which at most the last `context` are read. `tokens` has one more than in
+    /// the call before.
+    fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
+        if let Some(kept) = self.kept.filter(|_| tokens.len() <= self.context) {
+            self.kept = Some(tokens.len());
+            return self.stage.logits_next(&tokens[kept..]);
+        }
+        // Positions are counted from the first token that is read, which is another one for each token from here on.
+        if self.kept.take().is_some() {
+            self.stage.end_text();
+        }
+        self.stage.logits_last(&tokens[tokens.len().saturating_sub(self.context)..])
+    }
+}
+
+/// What of a continuation was handed over.
+struct Text<'a> {
+    stop: &'a [String],
+    /// Bytes.
+    told: usize,
+}
+
+impl Text<'_> {
+    /// What is new in `all`, the continuation so far, and whether it has ended. What may still change, or be the beginning
+    /// of a stop text, is held back unless `is_last`.
+    fn more<'t>(&mut self, all: &'t str, is_last: bool) -> (&'t str, bool) {
+        let stopped = self.stop.iter().filter_map(|stop| all.find(stop.as_str())).min();
+        let end = match stopped {
+            Some(end) => end,
+            None if is_last => all.len(),
+            None => self.stable(all),
+        };
+        let new = all.get(self.told..end).unwrap_or("");
+        self.told = self.told.max(end);
+        (new, is_last || stopped.is_some())
+    }
+
+    /// Bytes that stay as they are: bytes of a character may come in several tokens.
+    fn stable(&self, all: &str) -> usize {
+        let all = all.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let begins =
+            |at: &usize| all.is_char_boundary(*at) && self.stop.iter().any(|s| s.starts_with(&all[*at..]));
+        let longest = self.stop.iter().map(String::len).max().unwrap_or(0);
+        (all.len().saturating_sub(longest)..all.len()).find(begins).unwrap_or(all.len())
+    }
 }
 
 /// The tokenizer where the checkpoint has none: bytes are the tokens, the data names none, or an older program wrote the checkpoint.
@@ -64,44 +132,94 @@ fn unit(bits: u64) -> f64 {
 }
 
 /// The token at position `dice` (in [0, 1)) of the distribution of `logits`, sharpened by `1 / temperature` and cut
-/// to the `top_k` likeliest; with temperature 0 the likeliest.
+/// to the likeliest as the request says; with temperature 0 the likeliest.
 #[expect(clippy::cast_possible_truncation, reason = "an index below the vocabulary, a u32")]
-fn choose(logits: &[f32], temperature: f64, top_k: Option<u32>, dice: f64) -> u32 {
+fn choose(logits: &[f32], request: &SampleRequest, dice: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
-    if temperature <= 0.0 {
+    if request.temperature <= 0.0 {
         return order[0] as u32;
     }
-    order.truncate(top_k.map_or(usize::MAX, |k| k.max(1) as usize));
+    order.truncate(request.top_k.map_or(usize::MAX, |k| k.max(1) as usize));
     let largest = f64::from(logits[order[0]]);
-    let weights: Vec<_> =
-        order.iter().map(|index| ((f64::from(logits[*index]) - largest) / temperature).exp()).collect();
+    let weight = |index: &usize| ((f64::from(logits[*index]) - largest) / request.temperature).exp();
+    let mut weights: Vec<_> = order.iter().map(weight).collect();
+    if let Some(share) = request.top_p {
+        let mut left = share * weights.iter().sum::<f64>();
+        let kept = weights.iter().take_while(|weight| {
+            let is_kept = left > 0.0;
+            left -= **weight;
+            is_kept
+        });
+        let kept = kept.count();
+        weights.truncate(kept.max(1));
+    }
     let mut left = dice * weights.iter().sum::<f64>();
-    let last = order.len() - 1;
     let chosen = weights.iter().position(|weight| {
         left -= weight;
         left < 0.0
     });
-    order[chosen.unwrap_or(last)] as u32
+    order[chosen.unwrap_or(weights.len() - 1)] as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dtrain_recipes::{Activation, Mlp};
+
+    fn request(temperature: f64, top_k: Option<u32>, top_p: Option<f64>) -> SampleRequest {
+        let mlp = Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: Activation::Relu };
+        SampleRequest {
+            model: Model::Mlp(mlp),
+            data: crate::session::assignment_of_tests(0, 1, std::path::Path::new("/"))
+                .data
+                .expect("it has some"),
+            data_root: "/".into(),
+            checkpoint: "/".into(),
+            prompt: String::new(),
+            tokens: 1,
+            temperature,
+            top_k,
+            top_p,
+            stop: Vec::new(),
+            seed: 0,
+            threads: 1,
+        }
+    }
 
     #[test]
-    fn temperature_zero_takes_the_likeliest_and_top_k_cuts_the_tail() {
+    fn temperature_zero_takes_the_likeliest_and_top_k_and_top_p_cut_the_tail() {
         let logits = [0.0, 3.0, 1.0, 2.0];
-        assert_eq!(choose(&logits, 0.0, None, 0.99), 1);
-        assert_eq!(choose(&logits, 1.0, Some(1), 0.99), 1);
-        assert_eq!(choose(&logits, 1.0, Some(2), 0.999), 3);
-        assert_eq!(choose(&logits, 1.0, None, 0.999), 0);
+        let choose =
+            |temperature, top_k, top_p, dice| choose(&logits, &request(temperature, top_k, top_p), dice);
+        assert_eq!(choose(0.0, None, None, 0.99), 1);
+        assert_eq!(choose(1.0, Some(1), None, 0.99), 1);
+        assert_eq!(choose(1.0, Some(2), None, 0.999), 3);
+        assert_eq!(choose(1.0, None, None, 0.999), 0);
+        // The probabilities are 0.644, 0.237, 0.087 and 0.032.
+        for (share, last) in [(0.6, 1), (0.65, 3), (0.88, 3), (0.89, 2), (1.0, 0)] {
+            assert_eq!(choose(1.0, None, Some(share), 0.999), last, "{share}");
+        }
     }
 
     #[test]
     fn tokens_come_as_often_as_the_model_says() {
         let logits = [0.0, f32::ln(3.0)];
-        let ones = (0..4000).filter(|i| choose(&logits, 1.0, None, unit(mix(5, *i))) == 1).count();
+        let request = request(1.0, None, None);
+        let ones = (0..4000).filter(|i| choose(&logits, &request, unit(mix(5, *i))) == 1).count();
         assert!((2880..3120).contains(&ones), "three in four, found {ones} of 4000");
+    }
+
+    #[test]
+    fn a_text_ends_before_a_stop_text_and_shows_nothing_of_it() {
+        let stop = ["end".to_owned(), "\n\n".to_owned()];
+        let mut text = Text { stop: &stop, told: 0 };
+        let steps = ["a", "a e", "a en", "a ent", "a ent\n", "a ent\ne", "a ent\nend of"];
+        let found: Vec<_> = steps.iter().map(|all| text.more(all, false)).collect();
+        let wanted =
+            [("a", false), (" ", false), ("", false), ("ent", false), ("", false), ("\n", false), ("", true)];
+        assert_eq!(found, wanted);
+        let mut text = Text { stop: &stop, told: 0 };
+        assert_eq!(text.more("it e", true), ("it e", true), "the last token is not held back");
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct PredictArgs {
     #[arg(value_name = "TRIAL", add = completion::trial())]
     pub(crate) trial: String,
 
-    /// Files or glob patterns: CSV with or without the target column, PNG, JPEG or IDX images
+    /// Files or glob patterns: CSV or Parquet with or without the target column, PNG, JPEG or IDX images
     #[arg(value_name = "INPUT", required = true)]
     pub(crate) inputs: Vec<String>,
 
@@ -125,7 +125,21 @@ pub(crate) struct SampleArgs {
     #[arg(long, value_name = "N")]
     pub(crate) top_k: Option<u32>,
 
+    /// Sample only from the most likely tokens whose probabilities together reach this
+    #[arg(long, value_name = "NUMBER", value_parser = share)]
+    pub(crate) top_p: Option<f64>,
+
+    /// End before this text; may be repeated
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) stop: Vec<String>,
+
     /// Random seed; the same seed generates the same text
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+/// A number above 0 and at most 1.
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1.0);
+    number.ok_or_else(|| "expected a number above 0 and at most 1".to_owned())
 }

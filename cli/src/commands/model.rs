@@ -4,6 +4,7 @@ use crate::args::SampleArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::holders::checkpoint_here;
+use crate::render::number::counted;
 use crate::{sampler, trials};
 use dtrain_protocol::{SampleRequest, StepId, Trained};
 use dtrain_recipes::{Model, Recipe};
@@ -16,6 +17,8 @@ struct Continued {
     trial: String,
     prompt: String,
     text: String,
+    tokens: u32,
+    tokens_per_second: f64,
 }
 
 /// Continues a prompt with the newest checkpoint of a trial.
@@ -27,6 +30,8 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
         tokens: args.tokens,
         temperature: args.temperature,
         top_k: args.top_k,
+        top_p: args.top_p,
+        stop: args.stop.clone(),
         seed: args.seed,
     };
     let newest =
@@ -40,16 +45,22 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
     if !context.out.json {
         context.out.bytes(args.prompt.as_bytes())?;
     }
-    sampler::write(&request, &mut |more| {
+    let written = sampler::write(&request, &mut |more| {
         text.push_str(more);
         if context.out.json { Ok(()) } else { context.out.bytes(visible(more).as_bytes()) }
     })?;
+    let tokens = written.tokens;
+    let tokens_per_second = f64::from(tokens) / written.seconds.max(f64::MIN_POSITIVE);
     if context.out.json {
-        context
-            .out
-            .json("sample", &Continued { trial: trial.row.label, prompt: args.prompt.clone(), text })?;
+        let (trial, prompt) = (trial.row.label, args.prompt.clone());
+        context.out.json("sample", &Continued { trial, prompt, text, tokens, tokens_per_second })?;
     } else {
         context.out.bytes(b"\n")?;
+        context.out.say(&format!(
+            "{} in {:.2} s, {tokens_per_second:.0} tokens/s",
+            counted(tokens.into(), "token"),
+            written.seconds
+        ));
     }
     Ok(Exit::Done)
 }
@@ -60,6 +71,8 @@ pub(crate) struct Wish {
     pub(crate) tokens: u32,
     pub(crate) temperature: f64,
     pub(crate) top_k: Option<u32>,
+    pub(crate) top_p: Option<f64>,
+    pub(crate) stop: Vec<String>,
     pub(crate) seed: u64,
 }
 
@@ -83,6 +96,8 @@ pub(crate) fn request(
         tokens: wish.tokens,
         temperature: wish.temperature,
         top_k: wish.top_k,
+        top_p: wish.top_p,
+        stop: wish.stop,
         seed: wish.seed,
         threads: threads(),
     })

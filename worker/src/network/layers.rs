@@ -1,11 +1,12 @@
 //! How the parts of a network compute: the arithmetic, and the layers that know which ranks share their work.
 
 use super::Weights;
+use super::key_values::KeyValues;
 use crate::ops::{self, Arithmetic, Factor, Heads, Measured, Rotary, Share};
 use crate::parallel::{Partners, context, tensor};
 use crate::stage::Samples;
 use burn::tensor::{Device, Tensor, TensorData};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What all passes through the parts of a stage have in common.
 ///
@@ -17,6 +18,8 @@ pub struct Layers {
     pub(crate) partners: Partners,
     device: Device,
     rotary: OnceLock<Rotary>,
+    /// While a text is generated token by token.
+    key_values: Mutex<Option<KeyValues>>,
 }
 
 /// Where rotary positions turn heads to.
@@ -30,7 +33,17 @@ pub(crate) struct Angles {
 
 impl Layers {
     pub(crate) fn new(arithmetic: Arithmetic, partners: Partners, device: Device) -> Self {
-        Self { arithmetic, partners, device, rotary: OnceLock::new() }
+        Self { arithmetic, partners, device, rotary: OnceLock::new(), key_values: Mutex::default() }
+    }
+
+    /// Keys and values of the tokens before, while a text is generated token by token.
+    pub(crate) fn key_values(&self) -> MutexGuard<'_, Option<KeyValues>> {
+        self.key_values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first position of a pass that generates text.
+    fn next_position(&self) -> Option<usize> {
+        self.key_values().as_ref().map(KeyValues::tokens)
     }
 
     /// The device on which activations lie.
@@ -59,6 +72,10 @@ impl Layers {
 
     /// Adds to the tokens that this rank has of each sequence, `held` long, the rows of `table` at their positions.
     pub(crate) fn add_positions(&self, x: Tensor<3>, table: Tensor<2>, held: usize) -> Tensor<3> {
+        if let Some(begin) = self.next_position() {
+            let places: Vec<_> = (begin..begin + held).collect();
+            return ops::add_positions(self.arithmetic, x, table, &places);
+        }
         let places = self.positions(held * self.partners.context.size() as usize);
         ops::add_positions(self.arithmetic, x, table, tensor::part_of(&self.partners, &places))
     }
@@ -71,12 +88,19 @@ impl Layers {
     /// Turns queries and keys by their positions. `[b, t, (query + 2·key)·width]`
     pub(crate) fn rotary(&self, packed: Tensor<3>, heads: Heads, angles: Angles) -> Tensor<3> {
         let Angles { context, base } = angles;
+        if let Some(begin) = self.next_position() {
+            let positions = begin..begin + packed.dims()[1];
+            return ops::rotary(self.arithmetic, packed, heads, &Rotary::new(positions, heads.width, base));
+        }
         let made = || Rotary::new(self.positions(context).into_iter(), heads.width, base);
         ops::rotary(self.arithmetic, packed, heads, self.rotary.get_or_init(made))
     }
 
     /// Causal attention over whole sequences. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
     pub(crate) fn attention(&self, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+        if let Some(key_values) = &mut *self.key_values() {
+            return key_values.attention(self.arithmetic, packed, heads);
+        }
         context::attention(self.arithmetic, packed, heads, &self.partners.context)
     }
 

@@ -4,6 +4,7 @@
 //! the parts, and [`Layers`] has the layers whose matrices may be cut among ranks. Those of dtrain are in `model/`; [`Burn`]
 //! makes one of any modules of burn.
 
+mod key_values;
 mod layers;
 mod modules;
 mod outline;
@@ -12,6 +13,7 @@ mod settings;
 mod spec;
 mod weights;
 
+pub(crate) use key_values::KeyValues;
 pub(crate) use layers::Angles;
 pub use layers::Layers;
 pub use modules::{Burn, Headless, Input};

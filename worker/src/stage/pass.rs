@@ -4,7 +4,7 @@ use super::parameters::Unit;
 use super::{Flow, Samples, Stage};
 use crate::data::Batch;
 use crate::gradients::Gradients;
-use crate::network::{Part, Weights};
+use crate::network::{KeyValues, Part, Weights};
 use crate::ops::{self, Later, LossFigures, Measured};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
@@ -206,6 +206,26 @@ impl Stage {
     pub fn logits_last(&self, tokens: &[u32]) -> Vec<f32> {
         let samples = Samples::Tokens { inputs: tokens, targets: &[], samples: 1, length: tokens.len() };
         self.score(&samples, |x| x.narrow(1, tokens.len() - 1, 1))
+    }
+
+    /// Begins to keep keys and values of tokens for [`Stage::logits_next`]; of those of an earlier text nothing is left.
+    pub fn begin_text(&mut self) {
+        *self.layers.key_values() = Some(KeyValues::default());
+    }
+
+    /// No longer keeps keys and values.
+    pub fn end_text(&mut self) {
+        *self.layers.key_values() = None;
+    }
+
+    /// As [`Stage::logits_last`], of `tokens` that follow those of the calls since [`Stage::begin_text`]: any number in
+    /// the first call, then one. At most `context` tokens in all.
+    pub fn logits_next(&mut self, tokens: &[u32]) -> Vec<f32> {
+        let logits = self.logits_last(tokens);
+        if let Some(key_values) = &mut *self.layers.key_values() {
+            key_values.end_pass(tokens.len());
+        }
+        logits
     }
 
     /// Scores of every prediction for `samples`, by a stage that holds the whole model; targets are not read.

@@ -190,6 +190,8 @@ fn a_trained_decoder_writes_the_same_text_for_the_same_seed() {
             tokens: 24,
             temperature,
             top_k: Some(20),
+            top_p: None,
+            stop: Vec::new(),
             seed,
             threads: 1,
         };

@@ -70,3 +70,25 @@ fn the_last_logits_are_those_of_the_whole_sequence() {
         assert!((loss(6) - loss(5) - wanted).abs() < 1e-4, "{} for {wanted}", loss(6) - loss(5));
     }
 }
+
+#[test]
+fn kept_keys_and_values_give_the_logits_of_the_whole_sequence() {
+    for decoder in [gpt(), llama(), wide(), Decoder { experts: Some(Experts::new(4, 2)), ..llama() }] {
+        let model = Model::Decoder(decoder);
+        let mut stage = whole(&model);
+        let batch = Batch::new(&model, 1);
+        let tokens = &batch.tokens[..9];
+        let wanted: Vec<_> = (4..=9).map(|length| stage.logits_last(&tokens[..length])).collect();
+        // Twice: of the first text nothing is left.
+        for _ in 0..2 {
+            stage.begin_text();
+            let mut found = vec![stage.logits_next(&tokens[..4])];
+            found.extend(tokens[4..].iter().map(|token| stage.logits_next(&[*token])));
+            for (wanted, found) in wanted.iter().zip(&found) {
+                close(found, wanted, 1e-4);
+            }
+        }
+        stage.end_text();
+        assert_eq!(stage.logits_last(tokens), wanted[5]);
+    }
+}
