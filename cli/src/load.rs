@@ -9,6 +9,7 @@ use crate::settings::{Layers, assignment, environment};
 use dtrain_recipes::{
     CheckContext, Checked, Document, FilePattern, Layer, Problem, Source, check, extended, library, sharing,
 };
+use dtrain_worker::data::downloaded;
 use std::path::{Path, PathBuf};
 
 /// A checked recipe and where it came from.
@@ -164,8 +165,11 @@ fn optional(path: &Path, layer: Layer) -> Result<Option<Document>, Failure> {
     Ok(Some(Document::parse(&read(path, layer)?)?))
 }
 
-/// What is wrong with a pattern that names no file.
+/// What is wrong with a pattern that names no file. What a URL names is downloaded by whoever reads it.
 fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
+    if pattern.url().is_some() {
+        return None;
+    }
     let full = folder.join(&pattern.pattern);
     if full.is_file() {
         return None;
@@ -180,9 +184,9 @@ fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
     Some(pattern.missing(folder, home.as_deref()))
 }
 
-/// The files that a pattern names.
+/// The files that a pattern names; of a URL the one that was downloaded to this host.
 pub(crate) fn found(pattern: &FilePattern, folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let full = folder.join(&pattern.pattern);
+    let full = downloaded(&pattern.pattern).unwrap_or_else(|| folder.join(&pattern.pattern));
     let is_literal = full.is_file();
     let matching = full.to_str().filter(|_| !is_literal).and_then(|text| glob::glob(text).ok());
     let literal = is_literal.then_some(full);

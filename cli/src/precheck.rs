@@ -6,9 +6,13 @@ use crate::failure::Failure;
 use crate::load::{Loaded, found};
 use crate::output::Paint;
 use crate::rates;
+use crate::render::number::counted;
 use dtrain_planner::{PlanError, precheck};
-use dtrain_recipes::{Checked, DataFormat, Devices, Documents, Launcher, Model, Problem, Tokenizer};
-use dtrain_worker::data::DataError;
+use dtrain_recipes::{
+    Checked, DataFormat, Devices, Documents, FilePattern, Launcher, Model, Problem, Tokenizer,
+};
+use dtrain_worker::data::{DataError, downloaded};
+use std::collections::BTreeSet;
 
 /// Most bytes of data that a check reads, and of text that it makes into tokens.
 const MOST_BYTES: u64 = 256 << 20;
@@ -36,7 +40,19 @@ pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, F
     if problems.is_empty() { Ok(of_other_hosts(checked)) } else { Err(problems.into()) }
 }
 
-/// Whether samples can be counted soon: nothing is trained for it, and little is read.
+/// What will be downloaded to this host before the data is read; `None` where nothing has to be.
+pub(crate) fn downloads(loaded: &Loaded) -> Option<String> {
+    let is_missing = |pattern: &&FilePattern| downloaded(&pattern.pattern).is_none();
+    let missing = loaded.checked.files.iter().filter(is_missing).filter_map(FilePattern::url);
+    let addresses: BTreeSet<(String, String)> =
+        missing.map(|url| (url.host().to_owned(), url.address().to_owned())).collect();
+    let hosts: BTreeSet<&str> = addresses.iter().map(|(host, _)| host.as_str()).collect();
+    let hosts = hosts.into_iter().collect::<Vec<_>>().join(", ");
+    let files = counted(addresses.len() as u64, "file");
+    (!addresses.is_empty()).then(|| format!("{files} will be downloaded from {hosts}"))
+}
+
+/// Whether samples can be counted soon: nothing is downloaded or trained for it, and little is read.
 fn is_cheap(loaded: &Loaded) -> bool {
     let Some(data) = &loaded.checked.recipe.data else { return false };
     let most = match &data.format {
@@ -49,6 +65,9 @@ fn is_cheap(loaded: &Loaded) -> bool {
         | DataFormat::Parquet { .. }
         | DataFormat::Images { .. } => MOST_BYTES,
     };
+    if downloads(loaded).is_some() {
+        return false;
+    }
     let files = loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder));
     let bytes = files.map(|file| file.metadata().map_or(0, |about| about.len()));
     bytes.fold(0, u64::saturating_add) <= most

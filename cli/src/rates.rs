@@ -13,14 +13,14 @@ use dtrain_planner::{
     training_digest,
 };
 use dtrain_protocol::{HostFacts, Inputs, Rates};
-use dtrain_recipes::{Model, Recipe, Seconds};
+use dtrain_recipes::{Data, Model, Recipe, Seconds};
 use dtrain_runner::agent::Program;
 use dtrain_runner::driver::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
 use dtrain_runner::probe::{Probe, ProbeError, host_facts, rates};
 use dtrain_worker::comm::Progress;
-use dtrain_worker::data::{self, DataError, DataSet};
+use dtrain_worker::data::{self, DataError, DataSet, Work};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
@@ -216,8 +216,14 @@ pub(crate) fn open_set(context: &Context, loaded: &Loaded) -> Result<Option<Data
     let cache = context.home.path().join("cache");
     let tokenizer = loaded.tokenizer.as_deref();
     let (progress, bar) = (Progress::default(), Preparing::new(context.out));
-    let tell = |prepared| bar.show(prepared);
+    let tell = |work: Work<'_>| bar.show(work);
     data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer, &progress, &tell).map(Some)
+}
+
+/// Downloads what the data names by URLs, with a line that shows how far it is.
+pub(crate) fn fetch(context: &Context, data: &Data) -> Result<(), DataError> {
+    let bar = Preparing::new(context.out);
+    data::fetch(data, &|work| bar.show(work))
 }
 
 /// How earlier trials of this model went on this host against what was predicted for them.

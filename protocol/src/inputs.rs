@@ -58,7 +58,8 @@ impl Preprocessing {
 /// One file of the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputFile {
-    /// Path below the folder that data paths start from; a full path for a file elsewhere.
+    /// Path below the folder that data paths start from; a full path for a file elsewhere; the URL of a file that was
+    /// downloaded.
     pub name: String,
     /// Length in bytes.
     pub bytes: u64,

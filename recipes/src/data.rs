@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Training and validation data. Paths are relative to the folder of the recipe that named them.
+/// Training and validation data. Paths are relative to the folder of the recipe that named them; a name may also be a
+/// [`Url`](crate::Url).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Data {
     /// How the files are read.
     pub format: DataFormat,
-    /// Files or glob patterns of the training data, in order.
+    /// Files, glob patterns or URLs of the training data, in order.
     pub train: Vec<String>,
     /// Validation data.
     pub valid: Valid,
@@ -88,7 +89,7 @@ pub enum Tokenizer {
     Bytes,
     /// Byte-level BPE trained on the training text, with this vocabulary size.
     Bpe(u32),
-    /// This `tokenizer.json`, in the format of Hugging Face tokenizers.
+    /// This `tokenizer.json`, a path or a URL, in the format of Hugging Face tokenizers.
     File(String),
 }
 
@@ -119,6 +120,6 @@ impl Separator {
 pub enum Valid {
     /// This fraction of the training data, in (0, 1), cut off its end and never trained on.
     Fraction(f64),
-    /// These files or glob patterns.
+    /// These files, glob patterns or URLs.
     Files(Vec<String>),
 }

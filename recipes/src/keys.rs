@@ -206,9 +206,10 @@ pub const KEYS: &[Key] = keys![
     "params", Shape::Params, Optional("none"), COMMAND,
         "Values under names of your own, each a value or a range; the program gets them by placeholders and in DTRAIN_PARAMS";
 
-    "data.train", Shape::Files, Required, OURS, "Files or glob patterns of the training data, relative to the recipe's folder";
+    "data.train", Shape::Files, Required, OURS,
+        "Files or glob patterns of the training data, relative to the recipe's folder, or URLs: https://…#sha256=…";
     "data.valid", Shape::Valid, Default("\"5%\""), OURS,
-        "Share of the training data held out for validation, or files";
+        "Share of the training data held out for validation, or files or URLs";
     "data.format", OneOf(&["text", "jsonl", "tokens", "idx", "csv", "parquet", "images"]),
         Default("by the first training file: .bin tokens, .csv csv, .jsonl or .ndjson jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
         "How files are read; of text, jsonl, csv and idx also compressed ones (.gz, .zst)";
@@ -218,9 +219,9 @@ pub const KEYS: &[Key] = keys![
     "data.separator", OrAuto(&OrNone(&Shape::Text)), Default("text, jsonl and parquet: \"auto\""), OF_TEXT,
         "Token or text behind each document; auto: the tokenizer's end-of-text token, or behind a JSON line or row a line break";
     "data.labels", Shape::Files, Optional("required for idx"), OF_CLASSES,
-        "Label files, one for each file of train";
+        "Label files or URLs, one for each file of train";
     "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), OF_CLASSES,
-        "Label files, one for each file of valid";
+        "Label files or URLs, one for each file of valid";
     "data.target", Shape::Text, Optional("required for csv and parquet"), OF_CLASSES, "Name of the column with the class";
     "data.resize", Shape::Flag, Default("images: false"), OF_CLASSES,
         "Whether images of another size are resized to height and width";

@@ -29,6 +29,7 @@ pub mod sync;
 pub mod train;
 mod tune;
 pub mod units;
+pub mod url;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
 pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
@@ -51,3 +52,4 @@ pub use sync::{Compression, Local, Synchronisation};
 pub use train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 pub use tune::{PrunerKind, SamplerKind, Tune};
 pub use units::{Bytes, Samples, Seconds, Tokens};
+pub use url::Url;

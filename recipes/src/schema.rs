@@ -105,7 +105,7 @@ fn shape(shape_of: Shape) -> Value {
             json!({ "type": "array", "items": shape(Shape::Whole(low, high)), "minItems": 1 })
         }
         Shape::Tokenizer => either(
-            json!({ "type": "string", "pattern": "^bytes$|\\.json$" }),
+            json!({ "type": "string", "pattern": "^bytes$|\\.json$|^https?://" }),
             json!({
                 "type": "object",
                 "properties": { "bpe": { "type": "integer", "minimum": 257, "maximum": 1_048_576 } },

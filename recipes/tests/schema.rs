@@ -51,10 +51,12 @@ fn fits(schema: &Value, value: &Value) -> bool {
         "maximum" => value.as_f64().is_none_or(|x| x <= wanted.as_f64().unwrap()),
         "exclusiveMinimum" => value.as_f64().is_none_or(|x| x > wanted.as_f64().unwrap()),
         "exclusiveMaximum" => value.as_f64().is_none_or(|x| x < wanted.as_f64().unwrap()),
-        // Of patterns, the one that tells a word from the path of a file.
-        "pattern" if wanted == r"^bytes$|\.json$" => {
-            value.as_str().is_none_or(|text| text == "bytes" || text.ends_with(".json"))
-        }
+        // Of patterns, the one that tells a word from the path of a file and a URL.
+        "pattern" if wanted == r"^bytes$|\.json$|^https?://" => value.as_str().is_none_or(|text| {
+            text == "bytes"
+                || text.ends_with(".json")
+                || ["http://", "https://"].iter().any(|s| text.starts_with(s))
+        }),
         "$schema" | "title" | "description" | "examples" | "pattern" | "if" => true,
         other => panic!("rule {other}"),
     })

@@ -62,9 +62,12 @@ fn check_refuses_data_that_cannot_be_trained_on() {
 fn check_refuses_paths_that_are_none() {
     let home = std::env::var("HOME").expect("tests have a home");
     refuses("text.txt", "~/text.txt", 9, &format!("write the absolute path {home}/text.txt"));
-    let download = "URLs are not supported, found the text \"https://host/a.txt\"; download it first, for \
-        example `curl -LO https://host/a.txt`";
-    refuses("text.txt", "https://host/a.txt", 9, download);
+    let download = "downloaded from https:// and http://, found the text \"ftp://host/a.txt\"; download it first, for \
+        example `curl -O ftp://host/a.txt`";
+    refuses("text.txt", "ftp://host/a.txt", 9, download);
+    let digits = "a sha256 has 64 hexadecimal digits, found 2 digits in the URL; copy the digits";
+    refuses("text.txt", "https://host/a.txt#sha256=12", 9, digits);
+    refuses("text.txt", "https://host/", 9, "the URL names no file");
     refuses("text.txt", "hf://datasets/me/words/a.txt", 9, "`hf download me/words --repo-type dataset");
     refuses("text.txt", "s3://bucket/a.txt", 9, "`aws s3 cp s3://bucket/a.txt .`");
     refuses("text.txt", "gs://bucket/a.txt", 9, "`gcloud storage cp gs://bucket/a.txt .`");

@@ -11,7 +11,7 @@ use dtrain_protocol::{
     ClassScore, Classification, DeviceKind, EvaluateRequest, Evaluation, Failure, Inputs, Placement,
     PredictRequest, Prediction, Preprocessing, Trained,
 };
-use dtrain_recipes::{DataFormat, Model, Precision, Reads, Recompute};
+use dtrain_recipes::{DataFormat, Model, Precision, Reads, Recompute, Url};
 use std::path::{Path, PathBuf};
 
 /// Rows or images that go through the model at a time.
@@ -164,7 +164,10 @@ fn samples(request: &EvaluateRequest, reader: &Reader) -> Result<(Box<dyn Source
     let tokenizer = reader.file(TOKENIZER).map_err(corrupt(&trained.checkpoint))?;
     let root = working_directory()?;
     let absolute = |patterns: &[String]| {
-        patterns.iter().map(|name| root.join(name).display().to_string()).collect::<Vec<_>>()
+        let absolute = |name: &String| {
+            if Url::is_one(name) { name.clone() } else { root.join(name).display().to_string() }
+        };
+        patterns.iter().map(absolute).collect::<Vec<_>>()
     };
     let (files, labels) = (absolute(files), absolute(labels));
     let fixed = Fixed { preprocessing: &preprocessing, tokenizer: tokenizer.as_deref() };

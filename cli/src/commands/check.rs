@@ -26,6 +26,9 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
             for warning in &warnings {
                 context.out.say(&precheck::words(context.out.paint, warning));
             }
+            if let Some(downloads) = precheck::downloads(&loaded) {
+                context.out.say(&downloads);
+            }
             context.out.say(&format!("{} is a valid recipe: {}", args.recipe, summary(recipe)));
             context.out.next(&format!("dtrain plan {}", word(&args.recipe)));
             Ok(Exit::Done)

@@ -23,6 +23,7 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
         .hint("name a recipe with a section `[data]`"));
     };
     let wrong = |error: DataError| Failure::of(Exit::Usage, &error);
+    rates::fetch(context, read).map_err(wrong)?;
     let files = data::files(read, &loaded.folder).map_err(wrong)?;
     let corpus = data::corpus(read, &loaded.folder, args.samples).map_err(wrong)?;
     let is_text = matches!(read.format, DataFormat::Text { .. });

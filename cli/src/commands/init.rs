@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
 use crate::output::word;
+use crate::precheck;
 use crate::rates;
 use crate::render::number::{counted, whole};
 use clap::ValueEnum;
@@ -74,9 +75,13 @@ fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), F
     Ok(())
 }
 
-/// What is to be known of the data of a recipe that was just written; nothing where all is well.
+/// What is to be known of the data of a recipe that was just written; nothing where all is well, or where it would have to
+/// be downloaded.
 fn note(context: &Context, path: &Path) -> Option<String> {
     let loaded = describe(&path.display().to_string(), &LayerArgs::default(), &[]).ok()?;
+    if precheck::downloads(&loaded).is_some() {
+        return None;
+    }
     let model = &loaded.checked.recipe.model;
     match rates::count(context, &loaded) {
         Ok(samples) => too_few(samples?.0, model),

@@ -1,15 +1,21 @@
-//! The line that is shown while text is made into tokens.
+//! The line that is shown while data is downloaded and text is made into tokens.
 
 use super::number::count;
 use crate::output::Output;
-use dtrain_worker::data::Prepared;
+use dtrain_recipes::url;
+use dtrain_worker::data::{Fetched, Prepared, Work};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
-/// A line on standard error; nothing where no line can be drawn.
+/// A line on standard error. Where no line can be drawn, the downloads are named, and nothing more.
 pub(crate) struct Preparing {
+    out: Output,
     bar: ProgressBar,
-    begun: Instant,
+    /// When tokens began to be made.
+    begun: Cell<Instant>,
+    /// The URL that is being downloaded.
+    named: RefCell<String>,
 }
 
 impl Preparing {
@@ -17,13 +23,33 @@ impl Preparing {
     pub(crate) fn new(out: Output) -> Self {
         let bar = if out.draws() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template of our own"));
-        Self { bar, begun: Instant::now() }
+        Self { out, bar, begun: Cell::new(Instant::now()), named: RefCell::default() }
     }
 
     /// Shows how far it has come.
-    pub(crate) fn show(&self, prepared: Prepared) {
-        self.bar.set_message(words(prepared, self.begun.elapsed().as_secs_f64()));
+    pub(crate) fn show(&self, work: Work<'_>) {
+        let message = match work {
+            Work::Fetching(fetched) => {
+                self.begun.set(Instant::now());
+                if !self.out.draws() && self.named.replace(fetched.url.to_owned()) != fetched.url {
+                    self.out.say(&format!("downloading {}", fetched.url));
+                }
+                downloading(&fetched)
+            }
+            Work::Tokenizing(prepared) => words(prepared, self.begun.get().elapsed().as_secs_f64()),
+        };
+        self.bar.set_message(message);
         self.bar.tick();
+    }
+}
+
+/// `downloading corpus.txt: 3.2 of 12.0 MB`.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn downloading(fetched: &Fetched<'_>) -> String {
+    let (name, megabytes) = (url::ending(fetched.url), |bytes: u64| bytes as f64 / 1e6);
+    match fetched.of {
+        Some(of) => format!("downloading {name}: {:.1} of {:.1} MB", megabytes(fetched.bytes), megabytes(of)),
+        None => format!("downloading {name}: {:.1} MB", megabytes(fetched.bytes)),
     }
 }
 
@@ -50,6 +76,14 @@ fn words(prepared: Prepared, seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_of_a_download_has_its_name_and_how_much_is_here() {
+        let fetched =
+            Fetched { url: "https://host/a/corpus.txt?raw=1", bytes: 3_200_000, of: Some(12_000_000) };
+        assert_eq!(downloading(&fetched), "downloading corpus.txt: 3.2 of 12.0 MB");
+        assert_eq!(downloading(&Fetched { of: None, ..fetched }), "downloading corpus.txt: 3.2 MB");
+    }
 
     #[test]
     fn the_line_has_text_documents_tokens_and_speed() {

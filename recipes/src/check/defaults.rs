@@ -5,6 +5,7 @@ use super::parsed::Parsed;
 use super::values::Values;
 use crate::decoder::{NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
+use crate::url::ending;
 use std::path::Path;
 
 pub(super) fn fill(values: &mut Values, context: &CheckContext) {
@@ -119,6 +120,7 @@ fn data(values: &mut Values) {
 
 /// How a file of this name is read.
 fn format(pattern: &str) -> &'static str {
+    let pattern = ending(pattern);
     let name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
     let lower = name.to_ascii_lowercase();
     let lower = lower.strip_suffix(".gz").or_else(|| lower.strip_suffix(".zst")).unwrap_or(&lower);

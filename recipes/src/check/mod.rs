@@ -20,6 +20,7 @@ use crate::keys::Kind;
 use crate::problem::{Problem, sorted};
 use crate::recipe::Recipe;
 use crate::source::{Layer, Origin};
+use crate::url::Url;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -84,13 +85,18 @@ impl Checked {
 pub struct FilePattern {
     /// The key that names it: `data.train`.
     pub key: &'static str,
-    /// As it stands in the checked recipe: relative to [`CheckContext::folder`], or absolute.
+    /// As it stands in the checked recipe: relative to [`CheckContext::folder`], absolute, or a URL.
     pub pattern: String,
     /// Where it was said.
     pub origin: Origin,
 }
 
 impl FilePattern {
+    /// What is downloaded; `None` where files of a host are named.
+    pub fn url(&self) -> Option<Url> {
+        Url::parse(&self.pattern).ok()
+    }
+
     /// The problem to report when nothing matches the pattern in a folder. `home` is the user's.
     pub fn missing(&self, folder: &Path, home: Option<&Path>) -> Problem {
         if let Some(problem) = self.of_home(home) {

@@ -8,6 +8,7 @@ use crate::document::{Document, Entry, Node, Table, Value};
 use crate::keys::{KEYS, Key, Kind, Need, Shape, find, is_section};
 use crate::problem::Problem;
 use crate::source::{Layer, Origin};
+use crate::url::Url;
 
 /// Replaces short forms by what they stand for: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
 pub(super) fn spell_out(document: &mut Document) {
@@ -127,7 +128,9 @@ impl Walk {
 /// A path written in another folder's recipe, seen from the folder of the recipe being checked.
 fn rebased(file: String, origin: &Origin) -> String {
     match origin.source() {
-        Some(source) if !source.base.as_os_str().is_empty() => source.base.join(file).display().to_string(),
+        Some(source) if !source.base.as_os_str().is_empty() && !Url::is_one(&file) => {
+            source.base.join(file).display().to_string()
+        }
         _ => file,
     }
 }

@@ -9,6 +9,7 @@ use crate::check::{Checked, Resolved};
 use crate::document::{Document, Node, Value};
 use crate::model::{Command, Model};
 use crate::source::{Layer, Source};
+use crate::url::Url;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs;
@@ -22,6 +23,8 @@ pub enum Capability {
     Runs(Vec<String>),
     /// It reads these files outside the recipe's folder.
     Reads(Vec<String>),
+    /// It downloads these URLs.
+    Downloads(Vec<String>),
     /// It reaches these hosts.
     Reaches(Vec<String>),
     /// It gives sbatch these options, which can choose another program.
@@ -35,6 +38,7 @@ impl std::fmt::Display for Capability {
                 write!(f, "runs {}", argv.iter().map(|a| format!("{a:?}")).collect::<Vec<_>>().join(" "))
             }
             Self::Reads(files) => write!(f, "reads {}", files.join(", ")),
+            Self::Downloads(urls) => write!(f, "downloads {}", urls.join(", ")),
             Self::Reaches(hosts) => write!(f, "reaches {}", hosts.join(", ")),
             Self::Submits(options) => write!(f, "gives sbatch {}", options.join(" ")),
         }
@@ -51,6 +55,10 @@ pub fn capabilities(checked: &Checked) -> Vec<Capability> {
         checked.files.iter().map(|file| file.pattern.clone()).filter(|pattern| leads_out(pattern)).collect();
     if !outside.is_empty() {
         found.push(Capability::Reads(outside));
+    }
+    let urls: Vec<String> = checked.files.iter().filter_map(|file| address(&file.pattern)).collect();
+    if !urls.is_empty() {
+        found.push(Capability::Downloads(urls));
     }
     let hosts: Vec<String> = checked.recipe.cluster.hosts.iter().map(|host| host.address.clone()).collect();
     if !hosts.is_empty() {
@@ -92,26 +100,36 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
         Value::Text(text) => Some(format!("{name}={text}")),
         _ => None,
     });
-    let files = ["data.train", "data.valid", "data.labels", "data.valid_labels"];
-    let outside: Vec<String> = files.into_iter().flat_map(texts).filter(|path| leads_out(path)).collect();
+    let files = ["data.train", "data.valid", "data.labels", "data.valid_labels", "data.tokenizer"];
+    let files: Vec<String> = files.into_iter().flat_map(texts).collect();
+    let urls = files.iter().filter_map(|file| address(file)).collect();
+    let outside = files.into_iter().filter(|path| leads_out(path)).collect();
     let all = [
         Capability::Runs(variables.chain(texts("model.argv")).collect()),
         Capability::Reads(outside),
+        Capability::Downloads(urls),
         Capability::Reaches(texts("cluster.hosts")),
         Capability::Submits(texts("cluster.slurm.options")),
     ];
     let is_something = |capability: &Capability| match capability {
         Capability::Runs(list)
         | Capability::Reads(list)
+        | Capability::Downloads(list)
         | Capability::Reaches(list)
         | Capability::Submits(list) => !list.is_empty(),
     };
     all.into_iter().filter(is_something).collect()
 }
 
+/// The address of a URL, without its checksum; `None` for a file.
+fn address(pattern: &str) -> Option<String> {
+    Url::is_one(pattern).then(|| pattern.split('#').next().unwrap_or_default().to_owned())
+}
+
 fn leads_out(pattern: &str) -> bool {
     let path = Path::new(pattern);
-    path.is_absolute() || path.components().any(|part| part == std::path::Component::ParentDir)
+    !Url::is_one(pattern)
+        && (path.is_absolute() || path.components().any(|part| part == Component::ParentDir))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,7 +206,7 @@ fn record(locked: &Locked) -> Trusted {
 
 /// `Ok` when a checked recipe may be run: whatever it does beyond training on its package's files was said by the user's own
 /// files, or by a repository that is trusted and unchanged. That is running a program, giving sbatch options, reading files elsewhere,
-/// and reaching hosts.
+/// downloading, and reaching hosts.
 pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), SharingError> {
     let said = |keys: &'static [&str]| {
         let says = checked.resolved.iter().filter(|value| keys.contains(&value.path.as_str()));
@@ -215,6 +233,10 @@ pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), Sha
         else {
             continue;
         };
+        if let Some(url) = address(&file.pattern) {
+            allow(store, trust, source, &Capability::Downloads(vec![url]))?;
+            continue;
+        }
         let written = Path::new(&file.pattern).strip_prefix(&source.base).unwrap_or(Path::new(&file.pattern));
         if is_outside(written, source, &place_to_run(store, &find(store, name)?)) {
             allow(store, trust, source, &Capability::Reads(vec![written.display().to_string()]))?;

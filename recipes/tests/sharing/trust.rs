@@ -138,3 +138,21 @@ fn trust_that_others_could_have_written_is_no_trust() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o660)).unwrap();
     assert!(Trust::read(&file).unwrap_err().to_string().contains("mode 660"));
 }
+
+#[test]
+fn downloads_need_trust_unless_the_user_says_them() {
+    let place = Place::new();
+    let url = "https://example.org/a/../b.txt";
+    place.commit(&[("url.toml", &RECIPE.replace("data/*.txt", url)), ("own.toml", RECIPE)]);
+    let locked = place.add().unwrap();
+    let (store, mut trusted) = (place.store(), Trust::default());
+    let shared = place.checked("extends = \"recipes/url\"\n");
+    assert_eq!(capabilities(&shared)[0].to_string(), format!("downloads {url}"));
+    let refused = trust::permit(&store, &trusted, &shared).unwrap_err().to_string();
+    assert!(refused.contains(&format!("downloads {url}")), "{refused}");
+    let own = place.checked(&format!("extends = \"recipes/own\"\n[data]\ntrain = \"{url}\"\n"));
+    assert_eq!(own.recipe.data.as_ref().unwrap().train, [url]);
+    assert!(trust::permit(&store, &trusted, &own).is_ok(), "the user's own URL");
+    trusted.grant(&locked);
+    assert!(trust::permit(&store, &trusted, &shared).is_ok());
+}

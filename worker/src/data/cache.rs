@@ -70,12 +70,17 @@ pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataE
 /// Who waits for it is no less at work than the one that holds it, and which of them is looked at is chance.
 pub(super) fn lock(cache: &Path, key: &str, progress: &Progress) -> Result<File, DataError> {
     let path = cache.join(format!("{PREFIX}{key}.lock"));
-    let file = File::create(&path).map_err(kept("making", &path))?;
+    hold(&path, progress).map_err(kept("locking", &path))
+}
+
+/// Waits for the lock in this file, which is made if it is not there.
+pub(super) fn hold(path: &Path, progress: &Progress) -> std::io::Result<File> {
+    let file = File::create(path)?;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
             Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(TURN),
-            Err(error) => return Err(kept("locking", &path)(error.into())),
+            Err(error) => return Err(error.into()),
         }
         progress.advance();
     }

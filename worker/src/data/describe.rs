@@ -1,11 +1,11 @@
 //! What is in the data of a recipe, without making tokens of it.
 
 use super::corpus::Corpus;
-use super::files::{self, DataFile};
+use super::files::{self, DataFile, Found};
 use super::{Batch, DataError, DataSet};
 use dtrain_recipes::{Data, DataFormat, Valid};
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Characters of a sample that are kept.
@@ -17,7 +17,7 @@ const ROWS: u64 = 1024;
 /// A file of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Path below the folder of the recipe where it lies there, otherwise the full path.
+    /// Path below the folder of the recipe where it lies there, otherwise the full path; or a URL.
     pub name: String,
     /// Length as it is stored.
     pub bytes: u64,
@@ -36,15 +36,14 @@ pub struct CorpusFacts {
     pub samples: Vec<String>,
 }
 
-/// The files that a recipe reads: those of training, then those of validation. Paths start from `root`.
+/// The files that a recipe reads: those of training, then those of validation. Paths start from `root`; what URLs
+/// name has been downloaded.
 pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
     // Not opened together: images may be many.
-    let facts = |path: &PathBuf| {
-        DataFile::open(path, root).map(|file| FileFacts { name: file.name, bytes: file.bytes })
-    };
-    let mut found = files::paths(&data.train, root)?;
+    let facts = |found: &Found| found.open().map(|file| FileFacts { name: file.name, bytes: file.bytes });
+    let mut found = files::found(&data.train, root)?;
     if let Valid::Files(patterns) = &data.valid {
-        found.extend(files::paths(patterns, root)?);
+        found.extend(files::found(patterns, root)?);
     }
     found.iter().map(facts).collect()
 }

@@ -24,6 +24,17 @@ pub enum DataError {
         /// What is wrong.
         detail: String,
     },
+    /// A name of data begins like a URL and is none.
+    #[error("a URL of the data cannot be used: {0}")]
+    Url(String),
+    /// A file is not downloaded.
+    #[error("downloading {url}: {detail}")]
+    Download {
+        /// The URL, without its checksum.
+        url: String,
+        /// What was expected, what was found, what to do.
+        detail: String,
+    },
     /// The file system said no.
     #[error("reading {file}: {source}")]
     Io {

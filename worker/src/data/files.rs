@@ -1,7 +1,8 @@
 //! Finds data files, reads at any offset, and hashes them.
 
-use super::DataError;
+use super::{DataError, download};
 use dtrain_protocol::InputFile;
+use dtrain_recipes::{Url, url};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -30,7 +31,7 @@ enum Contents {
 #[derive(Debug)]
 pub(super) struct DataFile {
     contents: Contents,
-    /// Path below the root where it lies there, otherwise the full path.
+    /// Path below the root where it lies there, otherwise the full path; the URL that it was downloaded from.
     pub(super) name: String,
     /// Length; at least 1.
     pub(super) bytes: u64,
@@ -38,26 +39,66 @@ pub(super) struct DataFile {
     pub(super) modified: i128,
 }
 
-/// The files that `patterns` name, in the order of the patterns, those of one pattern sorted, none twice.
+/// A file that is there.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    /// As [`DataFile::name`].
+    name: String,
+}
+
+impl Found {
+    fn at(path: PathBuf, root: &Path) -> Self {
+        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        Self { path, name }
+    }
+
+    /// Opens it.
+    pub(super) fn open(&self) -> Result<DataFile, DataError> {
+        DataFile::open_as(&self.path, self.name.clone())
+    }
+}
+
+/// The files that `patterns` name, in the order of the patterns, those of one pattern sorted, none twice. What URLs name
+/// has been downloaded.
 pub(super) fn find(patterns: &[String], root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
-    paths(patterns, root)?.iter().map(|path| DataFile::open(path, root).map(Arc::new)).collect()
+    found(patterns, root)?.iter().map(|found| found.open().map(Arc::new)).collect()
 }
 
 /// The same, none of them open.
-pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let (mut paths, mut seen) = (Vec::new(), HashSet::new());
+pub(super) fn found(patterns: &[String], root: &Path) -> Result<Vec<Found>, DataError> {
+    let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for pattern in patterns {
-        let found = matches(pattern, root)?;
-        if found.is_empty() {
+        if Url::is_one(pattern) {
+            let found = downloaded(pattern)?;
+            if seen.insert(found.path.clone()) {
+                all.push(found);
+            }
+            continue;
+        }
+        let paths = matches(pattern, root)?;
+        if paths.is_empty() {
             return Err(DataError::NoFile { pattern: pattern.clone(), root: root.to_owned() });
         }
-        for path in found {
-            if seen.insert(path.clone()) {
-                paths.push(path);
-            }
-        }
+        let new = paths.into_iter().filter(|path| seen.insert(path.clone()));
+        all.extend(new.map(|path| Found::at(path, root)));
     }
-    Ok(paths)
+    Ok(all)
+}
+
+/// Their paths.
+pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
+    Ok(found(patterns, root)?.into_iter().map(|found| found.path).collect())
+}
+
+/// The one file with this name: a path, or a URL that has been downloaded.
+pub(super) fn only(name: &str, root: &Path) -> Result<DataFile, DataError> {
+    if Url::is_one(name) { downloaded(name)?.open() } else { DataFile::open(&root.join(name), root) }
+}
+
+fn downloaded(name: &str) -> Result<Found, DataError> {
+    let url = download::parsed(name)?;
+    Ok(Found { path: download::path(&url)?, name: url.address().to_owned() })
 }
 
 fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
@@ -82,7 +123,10 @@ fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
 
 impl DataFile {
     pub(super) fn open(path: &Path, root: &Path) -> Result<Self, DataError> {
-        let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        Found::at(path.to_owned(), root).open()
+    }
+
+    fn open_as(path: &Path, name: String) -> Result<Self, DataError> {
         let io = |source| DataError::Io { file: path.display().to_string(), source };
         let file = File::open(path).map_err(io)?;
         let about = file.metadata().map_err(io)?;
@@ -132,7 +176,7 @@ impl DataFile {
     }
 
     fn has_ending(&self, ending: &str) -> bool {
-        self.name.to_ascii_lowercase().ends_with(ending)
+        url::ending(&self.name).to_ascii_lowercase().ends_with(ending)
     }
 
     /// Reads the contents from their beginning, decompressed.

@@ -2,8 +2,10 @@
 
 use super::files::{self, DataFile};
 use super::images::{Sample, Shape};
+use super::prepared::Watch;
 use super::table::{self, ReadFile};
-use super::{DataError, csv_table, idx, parquet_table, row_shape};
+use super::{DataError, csv_table, download, idx, parquet_table, row_shape};
+use crate::comm::Progress;
 use dtrain_protocol::Preprocessing;
 use dtrain_recipes::{Data, DataFormat, Model};
 use rayon::prelude::*;
@@ -39,7 +41,7 @@ pub struct Origin {
 }
 
 impl Inputs {
-    /// Finds the samples of the files that `patterns` name, which start from `root`. They are read as samples of `data`
+    /// Finds the samples of the files that `patterns` name, which start from `root`; those of URLs are downloaded. They are read as samples of `data`
     /// are: columns are standardised as `preprocessing` says, pixels divided by 255.
     ///
     /// `Err` when there is no such file, or when a file has not what the model reads.
@@ -54,8 +56,11 @@ impl Inputs {
             .ok_or_else(|| DataError::Unfit("only an mlp or a cnn classifies rows and images".into()))?;
         let mut parts = Vec::new();
         let mut ends = Vec::new();
-        for path in files::paths(patterns, root)? {
-            let file = Arc::new(DataFile::open(&path, root)?);
+        let watch = Watch { progress: &Progress::default(), tell: &|_| () };
+        download::all(patterns.iter().map(String::as_str), &watch)?;
+        for found in files::found(patterns, root)? {
+            let file = Arc::new(found.open()?);
+            let path = &found.path;
             let of_table = |read: ReadFile, target: &str| {
                 let values = table::unlabelled(&file, read, target, &preprocessing.columns)?;
                 let rows = values.len() / width;
@@ -64,8 +69,8 @@ impl Inputs {
             let (part, samples) = match &data.format {
                 DataFormat::Csv { target } => of_table(csv_table::read, target)?,
                 DataFormat::Parquet { target } => of_table(parquet_table::read, target)?,
-                DataFormat::Idx { .. } => of_image(&file, &path, model, Shape::of(model, false)?)?,
-                DataFormat::Images { resize } => of_image(&file, &path, model, Shape::of(model, *resize)?)?,
+                DataFormat::Idx { .. } => of_image(&file, path, model, Shape::of(model, false)?)?,
+                DataFormat::Images { resize } => of_image(&file, path, model, Shape::of(model, *resize)?)?,
                 DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
                     return Err(DataError::Unfit("data of tokens has no rows to classify".into()));
                 }

@@ -1,8 +1,9 @@
 //! Samples with known classes or next tokens that are not those of the recipe, to measure a trained model on.
 
 use super::images::{Images, Shape};
+use super::prepared::Watch;
 use super::table::{self, ReadFile};
-use super::{DataError, Source, csv_table, files, idx, open_with, parquet_table, row_shape};
+use super::{DataError, Source, csv_table, download, files, idx, open_with, parquet_table, row_shape};
 use crate::comm::Progress;
 use dtrain_protocol::Preprocessing;
 use dtrain_recipes::{Data, DataFormat, Model, Tokenizer, Valid};
@@ -19,6 +20,8 @@ pub struct Fixed<'a> {
 /// Opens `files`, which are in the format of `data`, as the model was trained to read them. `labels` are the label files
 /// of IDX files. Paths start from `root`, the folder that the paths of `data` start from.
 ///
+/// Those that are URLs are downloaded.
+///
 /// `Err` when there is no such file, or when a file has not what the model reads.
 pub fn labelled(
     data: &Data,
@@ -32,6 +35,8 @@ pub fn labelled(
     if !matches!(data.format, DataFormat::Idx { .. }) && !labels.is_empty() {
         return Err(DataError::Unfit("only IDX files have label files".into()));
     }
+    let watch = Watch { progress: &Progress::default(), tell: &|_| () };
+    download::all(files.iter().chain(labels).map(String::as_str), &watch)?;
     let of_table = |read: ReadFile, target: &str| {
         let (_, classes) = row_shape(model).expect("data and model of a trained checkpoint fit");
         let table = table::labelled(files, (read, target), root, preprocessing, classes)?;

@@ -10,8 +10,10 @@ mod cache;
 mod corpus;
 mod csv_table;
 mod describe;
+mod download;
 mod error;
 mod files;
+mod http;
 mod idx;
 mod images;
 mod inputs;
@@ -30,11 +32,12 @@ mod tokens;
 mod tests;
 
 pub use describe::{CorpusFacts, FileFacts, corpus, files};
+pub use download::{Fetched, downloaded};
 pub use error::DataError;
 pub use inputs::{Inputs as Unlabelled, Origin};
 pub use labelled::{Fixed, labelled};
 pub use prefetch::Prefetch;
-pub use prepared::Prepared;
+pub use prepared::{Prepared, Work};
 pub use tokenizer::TextTokenizer;
 
 use crate::comm::Progress;
@@ -126,6 +129,11 @@ impl DataSet {
     }
 }
 
+/// Downloads what the data of a recipe names by URLs and this host does not have. `tell` is told how far it has come.
+pub fn fetch(data: &Data, tell: &dyn Fn(Work<'_>)) -> Result<(), DataError> {
+    download::all(download::names(data), &Watch { progress: &Progress::default(), tell })
+}
+
 /// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
 /// tokenizer and its tokens) is kept in `cache`, and several ranks may call this at once.
 pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<DataSet, DataError> {
@@ -134,7 +142,8 @@ pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<Dat
 
 /// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
 ///
-/// While text is made into tokens, which may take hours, `progress` advances and `tell` is told how far it has come.
+/// While files are downloaded and text is made into tokens, which may take hours, `progress` advances and `tell` is
+/// told how far it has come.
 pub fn open_with(
     data: &Data,
     root: &Path,
@@ -142,16 +151,18 @@ pub fn open_with(
     cache: &Path,
     trained: Option<&[u8]>,
     progress: &Progress,
-    tell: &dyn Fn(Prepared),
+    tell: &dyn Fn(Work<'_>),
 ) -> Result<DataSet, DataError> {
     let Some(reads) = model.reads() else {
         return Err(DataError::Unfit("a foreign command reads its own data".into()));
     };
+    let watch = Watch { progress, tell };
+    download::all(download::names(data), &watch)?;
     match (&data.format, reads) {
         (DataFormat::Text { tokenizer, documents, separator }, Reads::Tokens { context, vocab }) => {
             let text = Text { tokenizer, documents, separator };
             let sequences = Sequences { context, vocab };
-            text.open(data, root, sequences, cache, trained, &Watch { progress, tell })
+            text.open(data, root, sequences, cache, trained, &watch)
         }
         (DataFormat::Tokens { tokenizer }, Reads::Tokens { context, vocab }) => {
             tokens::open(data, tokenizer.as_deref(), root, Sequences { context, vocab })

@@ -2,6 +2,7 @@
 
 use super::cache::{self, kept, key, lock, write_whole};
 use super::corpus::{Corpus, Piece};
+use super::download::Fetched;
 use super::files::DataFile;
 use super::tokens::{Segment, Tokens};
 use super::{DataError, TextTokenizer};
@@ -28,12 +29,21 @@ pub struct Prepared {
     pub tokens: u64,
 }
 
-/// Who is told while tokens are made.
+/// What is done with data before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work<'a> {
+    /// A file is downloaded.
+    Fetching(Fetched<'a>),
+    /// Text is made into tokens.
+    Tokenizing(Prepared),
+}
+
+/// Who is told while files are downloaded and tokens are made.
 pub(super) struct Watch<'a> {
-    /// Advances with each batch.
+    /// Advances with each piece of a file and with each batch.
     pub(super) progress: &'a Progress,
-    /// Called with each batch.
-    pub(super) tell: &'a dyn Fn(Prepared),
+    /// Called as often.
+    pub(super) tell: &'a dyn Fn(Work<'_>),
 }
 
 /// How a corpus is made into tokens.
@@ -100,7 +110,7 @@ impl Preparation<'_> {
                     done.tokens += tokens;
                 }
                 watch.progress.advance();
-                (watch.tell)(done);
+                (watch.tell)(Work::Tokenizing(done));
             }
             if done.tokens == 0 {
                 let what = "no text".to_owned();

@@ -123,7 +123,7 @@ impl TextTokenizer {
 
 /// The tokenizer in the file that `data.tokenizer` names, with its file.
 pub(super) fn named(name: &str, root: &Path) -> Result<(TextTokenizer, Arc<DataFile>), DataError> {
-    let file = Arc::new(DataFile::open(&root.join(name), root)?);
+    let file = Arc::new(files::only(name, root)?);
     let tokenizer = TextTokenizer::parse(&file.read_up_to(0, file.bytes)?).map_err(|error| {
         let detail = format!("expected the tokenizer.json of a Hugging Face tokenizer; {error}");
         DataError::content(&file.name, "the whole", detail)

@@ -4,7 +4,7 @@ use super::EmitError;
 use crate::engine::{Engine, Training};
 use crate::{BatchSplit, Plan};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
-use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Valid, ZeroStage};
+use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, Valid, ZeroStage};
 
 /// A plan for a decoder, as an engine reads it.
 pub struct Source<'a> {
@@ -125,10 +125,13 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The files of the training data as they are named in the recipe, joined to its folder.
+    /// The files of the training data as they are named in the recipe, joined to its folder; URLs as they are.
     pub(crate) fn train_files(&self) -> Vec<String> {
         let root = &self.plan.data_root;
-        self.data().train.iter().map(|path| root.join(path).display().to_string()).collect()
+        let place = |name: &String| {
+            if Url::is_one(name) { name.clone() } else { root.join(name).display().to_string() }
+        };
+        self.data().train.iter().map(place).collect()
     }
 
     /// Notes that hold for every engine: where the plan was made, what ends it, and its data.

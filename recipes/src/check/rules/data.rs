@@ -3,6 +3,7 @@
 use super::Rules;
 use crate::check::parsed::Parsed;
 use crate::keys::Kind;
+use crate::url::{Url, ending};
 
 impl Rules<'_> {
     pub(super) fn data(&mut self) {
@@ -13,7 +14,7 @@ impl Rules<'_> {
             Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "parquet", "idx", "images"],
             Kind::Command => return,
         };
-        if self.compressed(format) {
+        if self.compressed(format) || self.images_of_urls(format) {
             return;
         }
         if !wanted.contains(&format) {
@@ -97,7 +98,7 @@ impl Rules<'_> {
             "tokens" | "images" | "parquet" => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
             _ => &[".xz", ".bz2", ".zip"],
         };
-        let packed = |file: &String| ends.iter().any(|end| file.ends_with(end));
+        let packed = |file: &String| ends.iter().any(|end| ending(file).ends_with(end));
         for key in ["data.train", "data.valid", "data.labels", "data.valid_labels"] {
             if let Some(file) = self.values.patterns(key).into_iter().find(packed) {
                 self.wrong(
@@ -119,11 +120,25 @@ impl Rules<'_> {
         false
     }
 
+    /// Whether images are named by URLs: the folder of an image is its class, and a URL has none on this host.
+    fn images_of_urls(&mut self, format: &str) -> bool {
+        for key in ["data.train", "data.valid"] {
+            if format == "images" && self.values.patterns(key).iter().any(|file| Url::is_one(file)) {
+                let message = format!("`{key}`: images lie in the folders of their classes, found a URL");
+                let hint = "download and unpack them first, and name them, such as \"photos/*/*.png\"";
+                self.wrong(message, &[key], hint);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Every image file needs its label file.
     fn labels(&mut self, images: &str, labels: &str) {
         let (image_files, label_files) = (self.values.patterns(images), self.values.patterns(labels));
         // How many files a pattern stands for is known only where they are read.
-        let has_glob = image_files.iter().chain(&label_files).any(|file| file.contains(['*', '?', '[']));
+        let is_glob = |file: &String| file.contains(['*', '?', '[']) && !Url::is_one(file);
+        let has_glob = image_files.iter().chain(&label_files).any(is_glob);
         if image_files.is_empty() {
             if !label_files.is_empty() && self.values.get(images).is_some() {
                 self.wrong(

@@ -14,6 +14,7 @@ use crate::keys::Shape;
 use crate::problem::Problem;
 use crate::progress::is_metric_name;
 use crate::units;
+use crate::url::{Url, WrongUrl, ending};
 use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
 use search::search;
 use text::{host, name, network, text};
@@ -195,9 +196,17 @@ fn list<T>(
 fn files(path: &str, node: &Node) -> Result<Parsed, Problem> {
     let one = |item: &Node| {
         let file = text(path, item)?;
+        if Url::is_one(&file) {
+            return match Url::parse(&file) {
+                Ok(_) => Ok((file, item.origin.clone())),
+                Err(WrongUrl { message, hint }) => {
+                    Err(Problem::new(format!("`{path}`: {message}")).at(&item.origin).hint(hint))
+                }
+            };
+        }
         match remote(&file) {
             Some(hint) => Err(Problem::new(format!(
-                "`{path}`: data is read from files, and URLs are not supported, found {}",
+                "`{path}`: data is read from files and downloaded from https:// and http://, found {}",
                 kind_of(item)
             ))
             .at(&item.origin)
@@ -212,7 +221,7 @@ fn files(path: &str, node: &Node) -> Result<Parsed, Problem> {
     }
 }
 
-/// How to download what a URL names; `None` for the path of a file.
+/// How to download what a URL of another kind names; `None` for the path of a file.
 fn remote(file: &str) -> Option<String> {
     let (scheme, rest) = file.split_once("://")?;
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -233,16 +242,16 @@ fn remote(file: &str) -> Option<String> {
         }
         "s3" => format!("download it first, for example `aws s3 cp {file} .`"),
         "gs" => format!("download it first, for example `gcloud storage cp {file} .`"),
-        "http" | "https" | "ftp" => format!("download it first, for example `curl -LO {file}`"),
+        "ftp" => format!("download it first, for example `curl -O {file}`"),
         _ => "download it first, and name the file".to_owned(),
     })
 }
 
 fn tokenizer(path: &str, node: &Node) -> Result<Parsed, Problem> {
-    let wanted = "\"bytes\", { bpe = VOCABULARY } or the path of a tokenizer.json";
+    let wanted = "\"bytes\", { bpe = VOCABULARY } or the path or URL of a tokenizer.json";
     match &node.value {
         Value::Text(text) if text == "bytes" => Ok(Parsed::Word("bytes")),
-        Value::Text(text) if text.ends_with(".json") => files(path, node),
+        Value::Text(text) if ending(text).ends_with(".json") => files(path, node),
         Value::Inline(table) | Value::Section(table) if table.len() == 1 && table.contains_key("bpe") => {
             let vocab = whole(&format!("{path}.bpe"), &table["bpe"].node, 257, 1_048_576)?;
             Ok(Parsed::Bpe(u32::try_from(vocab).unwrap_or(u32::MAX)))

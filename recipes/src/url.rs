@@ -1,0 +1,173 @@
+//! Data that is named by a URL: `https://host/path/name.csv#sha256=…`.
+//!
+//! Only reads the text of a URL. The worker downloads what it names, on the host that needs it.
+
+use std::fmt;
+
+/// Digits of a sha256.
+const DIGITS: usize = 64;
+
+/// What stands before the digits of a checksum.
+const CHECKSUM: &str = "sha256=";
+
+/// The address of a file that is downloaded, and the checksum it should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    address: String,
+    sha256: Option<String>,
+}
+
+/// Why a text is no URL that data can be named by. Does not repeat the text, which may hold a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongUrl {
+    /// What was wanted and what was found.
+    pub message: String,
+    /// What to do.
+    pub hint: &'static str,
+}
+
+impl Url {
+    /// Whether a name of data is a URL that is downloaded, not a file or a pattern.
+    pub fn is_one(name: &str) -> bool {
+        name.split_once("://").is_some_and(|(scheme, _)| is_web(scheme))
+    }
+
+    /// Reads a URL.
+    pub fn parse(text: &str) -> Result<Self, WrongUrl> {
+        let wrong = |message: &str, hint| Err(WrongUrl { message: message.to_owned(), hint });
+        let (address, fragment) = match text.split_once('#') {
+            Some((address, fragment)) => (address, Some(fragment)),
+            None => (text, None),
+        };
+        let Some((_, rest)) = address.split_once("://").filter(|(scheme, _)| is_web(scheme)) else {
+            return wrong("expected a URL that begins with https:// or http://", "write the whole address");
+        };
+        if !address.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let hint = "write spaces as %20, and other characters in the same way";
+            return wrong("the URL has spaces, or characters outside ASCII", hint);
+        }
+        let host = rest.split(['/', '?']).next().unwrap_or_default();
+        if host.contains('@') {
+            let hint = "download the file yourself, and name it: secrets do not belong into a recipe";
+            return wrong("the URL has a user or a password", hint);
+        }
+        if host.is_empty() {
+            return wrong("the URL names no host", "write for example https://example.org/corpus.txt");
+        }
+        if name_in(address).is_empty() {
+            return wrong("the URL names no file: its path is empty or ends with `/`", "name one file");
+        }
+        let sha256 = fragment.map(checksum).transpose()?;
+        Ok(Self { address: address.to_owned(), sha256 })
+    }
+
+    /// The URL without its checksum: what the data is called.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The checksum that was said, as lower-case hexadecimal digits.
+    pub fn sha256(&self) -> Option<&str> {
+        self.sha256.as_deref()
+    }
+
+    /// The last part of the path, whose ending says what is in the file.
+    pub fn file_name(&self) -> &str {
+        name_in(&self.address)
+    }
+
+    /// The host, with its port where one was said.
+    pub fn host(&self) -> &str {
+        let (_, rest) = self.address.split_once("://").unwrap_or_default();
+        rest.split(['/', '?']).next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address)
+    }
+}
+
+impl fmt::Display for WrongUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.message, self.hint)
+    }
+}
+
+/// The part of a name of data whose ending says how it is read: of a URL the last part of its path, otherwise all of it.
+pub fn ending(name: &str) -> &str {
+    if Url::is_one(name) { name_in(name) } else { name }
+}
+
+fn is_web(scheme: &str) -> bool {
+    scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http")
+}
+
+/// The last part of the path of an address; empty where there is none.
+fn name_in(address: &str) -> &str {
+    let (_, rest) = address.split_once("://").unwrap_or_default();
+    let path = rest.split(['?', '#']).next().unwrap_or_default();
+    path.rsplit_once('/').map_or("", |(_, name)| name)
+}
+
+fn checksum(fragment: &str) -> Result<String, WrongUrl> {
+    let digits = fragment.strip_prefix(CHECKSUM).ok_or_else(|| WrongUrl {
+        message: "expected `sha256=` behind the `#` of the URL".to_owned(),
+        hint: "write `#sha256=` and the 64 digits that `sha256sum` prints for the file, or leave out the `#`",
+    })?;
+    if digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(digits.to_ascii_lowercase());
+    }
+    let has_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let found = if has_digits { format!("{} digits", digits.len()) } else { "other characters".to_owned() };
+    Err(WrongUrl {
+        message: format!("a sha256 has {DIGITS} hexadecimal digits, found {found} in the URL"),
+        hint: "copy the digits that `sha256sum` prints for the file",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_an_address_a_name_and_perhaps_a_checksum() {
+        let digits = "0123456789abcdefABCDEF0123456789abcdef0123456789abcdef0123456789";
+        let url = Url::parse(&format!("https://host:81/a/b.csv.gz?raw=1&x=/y#sha256={digits}")).unwrap();
+        assert_eq!(url.address(), "https://host:81/a/b.csv.gz?raw=1&x=/y");
+        assert_eq!((url.file_name(), url.host()), ("b.csv.gz", "host:81"));
+        assert_eq!(url.sha256(), Some(digits.to_ascii_lowercase().as_str()));
+        let plain = Url::parse("HTTP://host/x").unwrap();
+        assert_eq!((plain.sha256(), plain.file_name()), (None, "x"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_repeating_secrets() {
+        for (text, part) in [
+            ("s3://bucket/a.csv", "https://"),
+            ("https:///a.csv", "no host"),
+            ("https://host", "no file"),
+            ("https://host/", "no file"),
+            ("https://host/a b", "spaces"),
+            ("https://me:hunter2@host/a", "password"),
+            ("https://host/a#md5=00", "sha256="),
+            ("https://host/a#sha256=00", "found 2 digits"),
+        ] {
+            let error = Url::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part) && !error.contains("hunter2"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_ending_of_a_url_is_that_of_its_path() {
+        for (name, expected) in [
+            ("https://host/a/x.csv?download=true#sha256=00", "x.csv"),
+            ("data/what?.csv", "data/what?.csv"),
+            ("https://host", ""),
+        ] {
+            assert_eq!(ending(name), expected);
+        }
+        assert!(Url::is_one("https://host/a") && !Url::is_one("data/https/a") && !Url::is_one("s3://a/b"));
+    }
+}

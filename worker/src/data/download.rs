@@ -1,0 +1,294 @@
+//! Files that are named by a URL: downloaded once per host, then read as local ones.
+//!
+//! A file is written below a temporary name, synced, compared with its checksum and renamed, so a reader sees all or
+//! nothing; a lock lets one process of a host do the work while the others wait for it. What a process that is gone
+//! left of a file is used again only where a checksum will tell whether both parts are of one file.
+
+use super::http::{Client, Trouble};
+use super::prepared::{Watch, Work};
+use super::{DataError, cache};
+use aws_lc_rs::digest;
+use dtrain_recipes::{Data, DataFormat, Tokenizer, Url, Valid};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Attempts in a row that bring nothing new, after which a download is given up.
+const TRIES: u32 = 5;
+
+/// The wait behind the first of them; it doubles.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Bytes that are read at a time.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// How much of the name of a file is kept in the cache, from its end on.
+const NAME_CHARACTERS: usize = 100;
+
+/// How far a download has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetched<'a> {
+    /// What is downloaded, without its checksum.
+    pub url: &'a str,
+    /// Bytes that are here.
+    pub bytes: u64,
+    /// Length of the file, where the server says it.
+    pub of: Option<u64>,
+}
+
+/// The file that was downloaded to this host for a name of data; `None` where it was not, and for a name that is no URL.
+pub fn downloaded(name: &str) -> Option<PathBuf> {
+    let url = Url::parse(name).ok()?;
+    place(&url).ok().filter(|path| path.is_file())
+}
+
+/// What the data of a recipe is read from: files, patterns and URLs.
+pub(super) fn names(data: &Data) -> Vec<&str> {
+    let mut names: Vec<&String> = data.train.iter().collect();
+    if let Valid::Files(files) = &data.valid {
+        names.extend(files);
+    }
+    match &data.format {
+        DataFormat::Idx { labels, valid_labels } => names.extend(labels.iter().chain(valid_labels)),
+        DataFormat::Text { tokenizer: Tokenizer::File(name), .. }
+        | DataFormat::Tokens { tokenizer: Some(name) } => names.push(name),
+        DataFormat::Text { .. }
+        | DataFormat::Tokens { .. }
+        | DataFormat::Csv { .. }
+        | DataFormat::Parquet { .. }
+        | DataFormat::Images { .. } => {}
+    }
+    names.into_iter().map(String::as_str).collect()
+}
+
+/// Downloads those of `names` that are URLs and were not downloaded before.
+pub(super) fn all<'n>(names: impl IntoIterator<Item = &'n str>, watch: &Watch<'_>) -> Result<(), DataError> {
+    for name in names.into_iter().filter(|name| Url::is_one(name)) {
+        let url = parsed(name)?;
+        one(&url, &place(&url)?, watch)?;
+    }
+    Ok(())
+}
+
+/// The downloaded file of a URL; an `Err` where it was not downloaded.
+pub(super) fn path(url: &Url) -> Result<PathBuf, DataError> {
+    let path = place(url)?;
+    if path.is_file() { Ok(path) } else { Err(failed(url, "it was not downloaded to this host yet")) }
+}
+
+pub(super) fn parsed(name: &str) -> Result<Url, DataError> {
+    Url::parse(name).map_err(|wrong| DataError::Url(wrong.to_string()))
+}
+
+/// Where a file lies once it was downloaded.
+fn place(url: &Url) -> Result<PathBuf, DataError> {
+    let folder = folder().ok_or_else(|| {
+        failed(url, "there is no folder to keep it in: set HOME or XDG_CACHE_HOME to an absolute path")
+    })?;
+    Ok(folder.join(cached_name(url)))
+}
+
+/// `$XDG_CACHE_HOME/dtrain/data`, by default `~/.cache/dtrain/data`.
+fn folder() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("dtrain/data"))
+}
+
+/// Named by URL and checksum: what was downloaded before a checksum was said has not been compared with it.
+fn cached_name(url: &Url) -> String {
+    let key = format!("{}#{}", url.address(), url.sha256().unwrap_or_default());
+    let key = blake3::hash(key.as_bytes()).to_hex();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let name: String = url.file_name().chars().map(plain).collect();
+    format!("{}-{}", &key[..32], &name[name.len().saturating_sub(NAME_CHARACTERS)..])
+}
+
+/// Downloads a file to `path`, unless it is there.
+fn one(url: &Url, path: &Path, watch: &Watch<'_>) -> Result<(), DataError> {
+    if path.is_file() {
+        return Ok(());
+    }
+    let folder = path.parent().expect("a file of the cache lies in its folder");
+    fs::create_dir_all(folder).map_err(|error| failed(url, &on_disk("making", folder, &error)))?;
+    let lock = beside(path, ".lock");
+    let _lock = cache::hold(&lock, watch.progress)
+        .map_err(|error| failed(url, &on_disk("locking", &lock, &error)))?;
+    if path.is_file() {
+        return Ok(());
+    }
+    let part = beside(path, ".part");
+    let mut download = Download::begin(url, &part, watch).map_err(|detail| failed(url, &detail))?;
+    download.run().map_err(|detail| failed(url, &detail))?;
+    fs::rename(&part, path).map_err(|error| failed(url, &on_disk("renaming", &part, &error)))
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn failed(url: &Url, detail: &str) -> DataError {
+    DataError::Download { url: url.address().to_owned(), detail: detail.to_owned() }
+}
+
+fn on_disk(action: &str, path: &Path, error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "; free some space, or let XDG_CACHE_HOME name a folder that has more"
+        }
+        _ => "; XDG_CACHE_HOME names the folder of caches",
+    };
+    format!("{action} {}: {error}{hint}", path.display())
+}
+
+/// A file on its way. An `Err` of its functions goes on after "downloading URL: ".
+struct Download<'a> {
+    url: &'a Url,
+    client: Client,
+    part: &'a Path,
+    file: File,
+    watch: &'a Watch<'a>,
+    /// Bytes that are here.
+    bytes: u64,
+    of: Option<u64>,
+    /// What the server calls the version of the file that they are of.
+    version: Option<String>,
+    /// Whether the bytes came in more than one answer.
+    is_joined: bool,
+}
+
+impl<'a> Download<'a> {
+    fn begin(url: &'a Url, part: &'a Path, watch: &'a Watch<'a>) -> Result<Self, String> {
+        let client = Client::new(url).map_err(|trouble| match trouble {
+            Trouble::Passing(detail) | Trouble::Final(detail) => detail,
+            Trouble::NoRest => "the server sends no part of it".to_owned(),
+        })?;
+        let opened = File::options().read(true).write(true).create(true).truncate(false).open(part);
+        let opened = opened.and_then(|file| file.metadata().map(|about| (file, about.len())));
+        let (file, left) = opened.map_err(|error| on_disk("opening", part, &error))?;
+        let bytes = if url.sha256().is_some() { left } else { 0 };
+        Ok(Self { url, client, part, file, watch, bytes, of: None, version: None, is_joined: false })
+    }
+
+    /// Brings the whole file, durable and with the checksum that was said.
+    fn run(&mut self) -> Result<(), String> {
+        let mut is_second = false;
+        loop {
+            self.bring()?;
+            self.file.sync_all().map_err(|error| on_disk("syncing", self.part, &error))?;
+            let Some(wanted) = self.url.sha256() else { return Ok(()) };
+            let found = self.sha256().map_err(|error| on_disk("reading", self.part, &error))?;
+            if found == wanted {
+                return Ok(());
+            }
+            if is_second || !self.is_joined {
+                // Nothing of it may be taken for the beginning of the right file.
+                drop(fs::remove_file(self.part));
+                return Err(format!(
+                    "expected the sha256 {wanted}, found {found} ({} bytes); the file has changed, or the URL leads \
+                     elsewhere: look at it, then correct the URL or the digits behind `#sha256=`",
+                    self.bytes
+                ));
+            }
+            // Perhaps the parts are of two versions of the file.
+            is_second = true;
+            self.start_over();
+        }
+    }
+
+    /// Brings the whole file, in as many answers as it takes.
+    fn bring(&mut self) -> Result<(), String> {
+        let (mut most, mut failures) = (0, 0);
+        loop {
+            let detail = match self.take() {
+                Ok(()) => return Ok(()),
+                Err(Trouble::Final(detail)) => return Err(detail),
+                Err(Trouble::NoRest) => {
+                    self.start_over();
+                    continue;
+                }
+                Err(Trouble::Passing(detail)) => detail,
+            };
+            failures = if self.bytes > most { 1 } else { failures + 1 };
+            most = most.max(self.bytes);
+            if failures >= TRIES {
+                return Err(format!(
+                    "{detail}; {TRIES} attempts failed: try again later, or download the file yourself and name it"
+                ));
+            }
+            self.watch.progress.advance();
+            std::thread::sleep(PAUSE * 2u32.pow(failures - 1));
+        }
+    }
+
+    /// Takes one answer of the server, which is the whole file or the rest of it.
+    fn take(&mut self) -> Result<(), Trouble> {
+        let can_join = self.version.is_some() || self.url.sha256().is_some();
+        let begin = if can_join { self.bytes } else { 0 };
+        let mut answer = self.client.ask(self.url, begin, self.version.as_deref())?;
+        self.is_joined = answer.begin > 0;
+        (self.bytes, self.of, self.version) = (answer.begin, answer.of, answer.version.take());
+        let part = self.part;
+        let unwritten = |error: std::io::Error| Trouble::Final(on_disk("writing", part, &error));
+        self.file.set_len(self.bytes).map_err(unwritten)?;
+        self.file.seek(SeekFrom::Start(self.bytes)).map_err(unwritten)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            self.tell();
+            let count = match answer.body.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    let detail = format!("the connection broke after {}: {error}", self.words());
+                    return Err(Trouble::Passing(detail));
+                }
+            };
+            self.file.write_all(&piece[..count]).map_err(unwritten)?;
+            self.bytes += count as u64;
+        }
+        match self.of {
+            Some(of) if of != self.bytes => {
+                Err(Trouble::Passing(format!("the connection ended after {}", self.words())))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn start_over(&mut self) {
+        (self.bytes, self.version, self.is_joined) = (0, None, false);
+    }
+
+    fn tell(&self) {
+        self.watch.progress.advance();
+        let Self { bytes, of, .. } = *self;
+        (self.watch.tell)(Work::Fetching(Fetched { url: self.url.address(), bytes, of }));
+    }
+
+    fn words(&self) -> String {
+        match self.of {
+            Some(of) => format!("{} of {of} bytes", self.bytes),
+            None => format!("{} bytes", self.bytes),
+        }
+    }
+
+    /// The checksum of what is here, as hexadecimal digits.
+    fn sha256(&mut self) -> std::io::Result<String> {
+        let mut context = digest::Context::new(&digest::SHA256);
+        let mut piece = vec![0; PIECE_BYTES];
+        self.file.seek(SeekFrom::Start(0))?;
+        loop {
+            match self.file.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => context.update(&piece[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            self.watch.progress.advance();
+        }
+        Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}

@@ -1,0 +1,190 @@
+//! One request to a server, for a file or the rest of one.
+//!
+//! Decides nothing: what is done about a [`Trouble`] is decided in [`super::download`].
+
+use dtrain_recipes::Url;
+use std::sync::Arc;
+use std::time::Duration;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{Agent, BodyReader, http::HeaderMap, http::StatusCode};
+
+/// How long a server may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// How long a server may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Why a file was not sent, or not all of it. The words go on after "downloading URL: ".
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Another attempt may go better.
+    Passing(String),
+    /// Another attempt would end in the same way.
+    Final(String),
+    /// The server does not send the file from that byte on.
+    NoRest,
+}
+
+/// What a server sends.
+pub(super) struct Answer {
+    /// Offset of the first byte: 0, or what was asked for.
+    pub(super) begin: u64,
+    /// Length of the whole file, where the server says it.
+    pub(super) of: Option<u64>,
+    /// What names this version of the file to the server.
+    pub(super) version: Option<String>,
+    pub(super) body: BodyReader<'static>,
+}
+
+/// Who asks.
+pub(super) struct Client(Agent);
+
+impl Client {
+    /// One for `url`. A proxy is taken from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+    pub(super) fn new(url: &Url) -> Result<Self, Trouble> {
+        let is_secure = url.address().get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"));
+        let found = rustls_native_certs::load_native_certs().certs;
+        if is_secure && found.is_empty() {
+            return Err(Trouble::Final(
+                "this host has no certificates of authorities, which https needs; install the package \
+                 ca-certificates, or let SSL_CERT_FILE name a file of them"
+                    .into(),
+            ));
+        }
+        let roots: RootCerts = found.iter().map(|found| Certificate::from_der(found).to_owned()).into();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(provider).build();
+        let config = Agent::config_builder()
+            .tls_config(tls)
+            // A redirection must not take the protection away that the recipe asked for.
+            .https_only(is_secure)
+            .http_status_as_error(false)
+            .user_agent(concat!("dtrain/", env!("CARGO_PKG_VERSION")))
+            // The file as it is stored: checksums and lengths are those of its bytes.
+            .accept_encoding("identity")
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(SILENCE))
+            .timeout_per_read(Some(SILENCE))
+            .build();
+        Ok(Self(config.new_agent()))
+    }
+
+    /// Asks for the bytes of `url` from `begin` on, of the same `version` where that is known.
+    pub(super) fn ask(&self, url: &Url, begin: u64, version: Option<&str>) -> Result<Answer, Trouble> {
+        let mut request = self.0.get(url.address());
+        if begin > 0 {
+            request = request.header("Range", format!("bytes={begin}-"));
+            if let Some(version) = version {
+                request = request.header("If-Range", version);
+            }
+        }
+        let response = request.call().map_err(|error| unanswered(&error))?;
+        let headers = response.headers();
+        let (version, length) = (version_in(headers), number(headers, "content-length"));
+        let (begin, of) = match response.status() {
+            StatusCode::OK => (0, length),
+            StatusCode::PARTIAL_CONTENT if begin > 0 => match range(headers) {
+                Some((first, of)) if first == begin => (begin, of),
+                Some(_) | None => return Err(Trouble::NoRest),
+            },
+            StatusCode::RANGE_NOT_SATISFIABLE if begin > 0 => return Err(Trouble::NoRest),
+            status => return Err(refused(status)),
+        };
+        Ok(Answer { begin, of, version, body: response.into_body().into_reader() })
+    }
+}
+
+fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    text(headers, name)?.trim().parse().ok()
+}
+
+/// The first byte and the length of the whole, from `Content-Range: bytes 5-9/10`.
+fn range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
+    let (range, of) = text(headers, "content-range")?.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (first, _) = range.split_once('-')?;
+    Some((first.trim().parse().ok()?, of.trim().parse().ok()))
+}
+
+/// A strong entity tag, otherwise the time of the last change.
+fn version_in(headers: &HeaderMap) -> Option<String> {
+    let tag = text(headers, "etag").filter(|tag| !tag.starts_with("W/"));
+    tag.or_else(|| text(headers, "last-modified")).map(str::to_owned)
+}
+
+fn unanswered(error: &ureq::Error) -> Trouble {
+    use ureq::Error as E;
+    match error {
+        E::Rustls(error) => distrusted(error),
+        E::Io(error) => match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(inner) => distrusted(inner),
+            None => Trouble::Passing(format!("the server did not answer: {error}")),
+        },
+        E::HostNotFound => Trouble::Passing("the host of the URL is not known".into()),
+        E::Timeout(_) | E::ConnectionFailed | E::Protocol(_) => {
+            Trouble::Passing(format!("the server did not answer: {error}"))
+        }
+        error => Trouble::Final(error.to_string()),
+    }
+}
+
+fn distrusted(error: &rustls::Error) -> Trouble {
+    match error {
+        rustls::Error::InvalidCertificate(_) => Trouble::Final(format!(
+            "the server is not trusted: {error}; SSL_CERT_FILE may name a file with the certificate of its authority"
+        )),
+        error => Trouble::Passing(format!("the server did not answer: {error}")),
+    }
+}
+
+fn refused(status: StatusCode) -> Trouble {
+    let words = format!("expected the file, the server answered {status}");
+    match status.as_u16() {
+        404 | 410 => Trouble::Final(format!("{words}; correct the URL")),
+        401 | 403 | 407 => Trouble::Final(format!(
+            "{words}: dtrain downloads what needs no password only; download the file yourself, and name it"
+        )),
+        408 | 425 | 429 | 500 | 502..=504 => Trouble::Passing(words),
+        _ => Trouble::Final(format!("{words}; check the URL")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ureq::http::HeaderValue;
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name.parse().expect("a name"), HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn the_range_of_a_part_is_read_and_what_is_none_is_refused() {
+        for (value, expected) in [
+            ("bytes 5-9/10", Some((5, Some(10)))),
+            ("bytes 5-9/*", Some((5, None))),
+            ("bytes */10", None),
+            ("lines 5-9/10", None),
+        ] {
+            assert_eq!(range(&headers("content-range", value)), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn only_a_strong_tag_names_a_version() {
+        assert_eq!(version_in(&headers("etag", "\"a\"")).as_deref(), Some("\"a\""));
+        assert_eq!(version_in(&headers("etag", "W/\"a\"")), None);
+        assert_eq!(version_in(&headers("last-modified", "yesterday")).as_deref(), Some("yesterday"));
+    }
+
+    #[test]
+    fn what_another_attempt_may_mend_is_told_from_the_rest() {
+        for (status, is_passing) in [(404, false), (403, false), (503, true), (429, true), (400, false)] {
+            let trouble = refused(StatusCode::from_u16(status).expect("a status"));
+            assert_eq!(matches!(trouble, Trouble::Passing(_)), is_passing, "{status}");
+        }
+    }
+}
