@@ -41,8 +41,8 @@ pub struct Origin {
 }
 
 impl Inputs {
-    /// Finds the samples of the files that `patterns` name, which start from `root`; those of URLs are downloaded. They are read as samples of `data`
-    /// are: columns are standardised as `preprocessing` says, pixels divided by 255.
+    /// Finds the samples of the files that `patterns` name, which start from `root`; those of URLs are downloaded. They are
+    /// read as samples of `data` are: columns are standardised as `preprocessing` says, pixels divided by 255.
     ///
     /// `Err` when there is no such file, or when a file has not what the model reads.
     pub fn open(
