@@ -60,6 +60,24 @@ pub fn probe() -> ExitCode {
     }
 }
 
+/// Says how a request ended: with `done` of its result, or with `failed` of the reason.
+fn ended<Found, Answer: Serialize>(
+    result: Result<Found, Failure>,
+    done: impl FnOnce(Found) -> Answer,
+    failed: impl FnOnce(String) -> Answer,
+) -> ExitCode {
+    match result {
+        Ok(found) => {
+            say(&done(found));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&failed(failure.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Examines a device as the first frame on standard input, a [`DeviceRequest`], says; writes [`DeviceNews`] frames, the last
 /// of which is `Done` (ends with 0) or `Failed` (ends with 1).
 pub fn examine() -> ExitCode {
@@ -70,16 +88,7 @@ pub fn examine() -> ExitCode {
         let _orders = listen();
         device_check::examine(&request, &mut |news| say(&news))
     });
-    match examined {
-        Ok(()) => {
-            say(&DeviceNews::Done);
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            say(&DeviceNews::Failed(failure.to_string()));
-            ExitCode::FAILURE
-        }
-    }
+    ended(examined, |()| DeviceNews::Done, DeviceNews::Failed)
 }
 
 /// Continues a prompt as the first frame on standard input, a [`SampleRequest`], says; writes [`Sampled`] frames,
@@ -90,16 +99,7 @@ pub fn sample() -> ExitCode {
         let _orders = listen();
         text::write(&request, &mut |more| say(&Sampled::Text(more)))
     });
-    match written {
-        Ok(written) => {
-            say(&Sampled::Done(written));
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            say(&Sampled::Failed(failure.to_string()));
-            ExitCode::FAILURE
-        }
-    }
+    ended(written, Sampled::Done, Sampled::Failed)
 }
 
 /// Classifies what the first frame on standard input, a [`PredictRequest`], names; writes [`Predicted`] frames, the last
@@ -110,16 +110,7 @@ pub fn predict() -> ExitCode {
         let _orders = listen();
         trained::predict(&request, &mut |rows| say(&Predicted::Rows(rows)))
     });
-    match predicted {
-        Ok(()) => {
-            say(&Predicted::Done);
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            say(&Predicted::Failed(failure.to_string()));
-            ExitCode::FAILURE
-        }
-    }
+    ended(predicted, |()| Predicted::Done, Predicted::Failed)
 }
 
 /// Measures a model as the first frame on standard input, an [`EvaluateRequest`], says; writes [`Evaluated`] frames, the
@@ -130,16 +121,7 @@ pub fn evaluate() -> ExitCode {
         let _orders = listen();
         trained::evaluate(&request, &mut |done, of| say(&Evaluated::Progress { done, of }))
     });
-    match evaluated {
-        Ok(found) => {
-            say(&Evaluated::Done(found));
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            say(&Evaluated::Failed(failure.to_string()));
-            ExitCode::FAILURE
-        }
-    }
+    ended(evaluated, Evaluated::Done, Evaluated::Failed)
 }
 
 /// The first frame, which says what is to be done.
