@@ -6,6 +6,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod broken;
 mod bundles;
+mod cargo_lines;
 mod check;
 mod checkpoint;
 mod children;
@@ -41,6 +42,7 @@ mod ssh;
 mod store;
 mod studies;
 mod tidy;
+mod test_runner;
 mod tune;
 mod using_models;
 mod viewers;
