@@ -7,6 +7,7 @@
 //! it names and followed by the points of its series ([`crate::points`]), and studies (JSON). The last record is the blake3 hash of all bytes before it;
 //! nothing follows. The same trials always give the same bytes.
 
+mod check;
 mod read;
 
 pub use read::Reader;
@@ -188,6 +189,16 @@ pub enum BundleError {
     /// A checksum does not match, or bytes follow its end.
     #[error("it is damaged: {0}")]
     Damaged(String),
+    /// A field is not what dtrain writes.
+    #[error("{of}: `{field}` {what}")]
+    Invalid {
+        /// The trial or the study.
+        of: String,
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// It cannot be read.
     #[error("it cannot be read")]
     Io(#[from] io::Error),

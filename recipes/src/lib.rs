@@ -13,6 +13,7 @@ pub mod extends;
 pub mod keys;
 pub mod library;
 pub mod model;
+pub mod name;
 pub mod network;
 mod objective;
 pub mod own;

@@ -23,6 +23,7 @@ mod fences;
 mod first_hour;
 mod foreign;
 mod gpu;
+mod imports;
 mod inputs;
 mod interop;
 mod kill;

@@ -12,6 +12,7 @@ use crate::rates;
 use crate::render::number::{counted, whole};
 use clap::ValueEnum;
 use dtrain_recipes::Model;
+use dtrain_recipes::name::is_plain_name;
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -63,9 +64,10 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
 
 /// Writes the text of a recipe, and says so.
 fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), Failure> {
-    if !is_name(name) {
-        return Err(Failure::new(Exit::Usage, format!("{name:?} is not a valid recipe name"))
-            .hint("use letters, digits, - _ and . only"));
+    if !is_plain_name(name) {
+        return Err(Failure::new(Exit::Usage, format!("{name:?} is not a valid recipe name")).hint(
+            "use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`",
+        ));
     }
     write_new(path, text)?;
     if context.out.json {
@@ -124,7 +126,7 @@ fn default_name(path: &Path) -> String {
     let folder = || std::path::absolute(path).ok()?.parent()?.file_name()?.to_str().map(str::to_owned);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
     let name = if stem.as_deref() == Some("recipe") { folder() } else { stem };
-    name.filter(|name| is_name(name)).unwrap_or_else(|| "my-model".to_owned())
+    name.filter(|name| is_plain_name(name)).unwrap_or_else(|| "my-model".to_owned())
 }
 
 fn default_data(template: Template) -> &'static str {
@@ -133,11 +135,6 @@ fn default_data(template: Template) -> &'static str {
         Template::Cnn => "train-images-idx3-ubyte",
         Template::Mlp => "train.csv",
     }
-}
-
-fn is_name(text: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !text.is_empty() && text.len() <= 128 && text.chars().all(is_plain)
 }
 
 /// Asks on the terminal; an empty answer takes what stands in brackets.

@@ -1,25 +1,36 @@
 //! Reading a bundle, which somebody else may have written.
 
+use super::check::{LARGEST, LAST_MOMENT, Of, Seen, named};
 use super::{
-    BundleError, END, FORMAT, HEAD, Head, MAGIC, MAX_PAYLOAD, POINTS, Record, SERIES, STUDY, Study,
-    StudyName, TEXT, TRIAL, Trial,
+    BundleError, END, FORMAT, HEAD, Head, MAGIC, MAX_PAYLOAD, POINTS, Record, SERIES, STUDY, Study, TEXT,
+    TRIAL, Trial,
 };
-use crate::TrialId;
-use crate::points;
+use crate::points::{self, Sample};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::io::Read;
-
-/// Longest name of a trial, recipe, study or figure in bytes.
-const MAX_NAME: usize = 400;
 
 /// Reads a bundle record by record. What it says counts once [`Reader::read`] has said that it is over.
 pub struct Reader<R> {
     from: R,
     hash: blake3::Hasher,
     head: Head,
-    /// Points that must still follow, by series, the last first.
-    due: Vec<u64>,
+    /// What came so far.
+    seen: Seen,
+    /// The trial that was read last.
+    of: Of,
+    /// Series of it whose points must still follow, the last first.
+    due: Vec<Due>,
     is_over: bool,
+}
+
+/// A series whose points are being read.
+struct Due {
+    key: String,
+    /// So many must still follow.
+    left: u64,
+    /// Step of the last one.
+    last: Option<u64>,
 }
 
 impl<R: Read> Reader<R> {
@@ -38,11 +49,20 @@ impl<R: Read> Reader<R> {
         let mut hash = blake3::Hasher::new();
         hash.update(&begin);
         let nobody = Head { machine: String::new(), host: String::new(), program: String::new(), trials: 0 };
-        let mut reader = Self { from, hash, head: nobody, due: Vec::new(), is_over: false };
+        let mut reader = Self {
+            from,
+            hash,
+            head: nobody,
+            seen: Seen::default(),
+            of: Of::default(),
+            due: Vec::new(),
+            is_over: false,
+        };
         let (HEAD, payload) = reader.record()? else {
             return Err(damaged("it does not begin with its head"));
         };
-        reader.head = parse(&payload, "its head")?;
+        reader.head = parse(&payload, "head")?;
+        Of(named("head", "")).head(&reader.head)?;
         Ok(reader)
     }
 
@@ -72,34 +92,55 @@ impl<R: Read> Reader<R> {
                 self.is_over = true;
                 return Ok(None);
             }
-            TEXT => Record::Text(String::from_utf8(payload).map_err(|_| damaged("a text is not UTF-8"))?),
+            TEXT => {
+                let text = String::from_utf8(payload).map_err(|_| damaged("a text is not UTF-8"))?;
+                self.seen.text(&text);
+                Record::Text(text)
+            }
             TRIAL => {
-                let trial: Trial = parse(&payload, "a trial")?;
-                check(&trial)?;
-                self.due = trial.series.iter().rev().map(|series| series.points).collect();
-                self.due.retain(|points| *points > 0);
+                let trial: Trial = parse(&payload, "trial")?;
+                self.of = self.seen.trial(&trial)?;
+                let due = trial.series.iter().rev().filter(|series| series.points > 0);
+                self.due =
+                    due.map(|one| Due { key: one.key.clone(), left: one.points, last: None }).collect();
                 Record::Trial(Box::new(trial))
             }
             SERIES => {
                 let samples = points::decode(&payload).ok_or_else(|| damaged("points cannot be decoded"))?;
-                let left = self.due.pop().ok_or_else(|| damaged("points belong to no series"))?;
-                let count = samples.len() as u64;
-                if count == 0 || count > left || samples.len() > POINTS {
-                    return Err(damaged("a series has other points than it says"));
-                }
-                if count < left {
-                    self.due.push(left - count);
-                }
+                self.take_points(&samples)?;
                 Record::Points(samples)
             }
             STUDY => {
-                let study: Study = parse(&payload, "a study")?;
-                check_study(&study.name)?;
-                study.tried.iter().filter_map(|tried| tried.trial.as_ref()).try_for_each(check_id)?;
+                let study: Study = parse(&payload, "study")?;
+                self.seen.study(&study)?;
                 Record::Study(study)
             }
             kind => return Err(damaged(format!("it has a record of the unknown kind {kind}"))),
         }))
+    }
+
+    /// Takes points as the next ones of the series that is due.
+    fn take_points(&mut self, samples: &[Sample]) -> Result<(), BundleError> {
+        let mut due = self.due.pop().ok_or_else(|| damaged("points belong to no series"))?;
+        let count = samples.len() as u64;
+        if count == 0 || count > due.left || samples.len() > POINTS {
+            return Err(damaged("a series has other points than it says"));
+        }
+        let field = || format!("series[{}]", due.key);
+        for sample in samples {
+            if due.last.is_some_and(|last| last >= sample.step) {
+                return Err(self.of.wrong(field(), "has points that are not in order"));
+            }
+            if sample.step > LARGEST || sample.at_ms > LAST_MOMENT {
+                return Err(self.of.wrong(field(), "has a point whose step or time is too large"));
+            }
+            due.last = Some(sample.step);
+        }
+        due.left -= count;
+        if due.left > 0 {
+            self.due.push(due);
+        }
+        Ok(())
     }
 
     fn record(&mut self) -> Result<(u8, Vec<u8>), BundleError> {
@@ -132,39 +173,40 @@ fn damaged(what: impl Into<String>) -> BundleError {
     BundleError::Damaged(what.into())
 }
 
-fn parse<T: DeserializeOwned>(payload: &[u8], what: &str) -> Result<T, BundleError> {
-    serde_json::from_slice(payload).map_err(|error| damaged(format!("{what} cannot be read: {error}")))
+/// Reads a JSON record; an error names the record and the field.
+fn parse<T: DeserializeOwned>(payload: &[u8], kind: &str) -> Result<T, BundleError> {
+    serde_json::from_slice(payload).map_err(|error| {
+        let value: Value = serde_json::from_slice(payload).unwrap_or_default();
+        // A trial has its name as a text, a study as an object.
+        let name = value["name"].as_str().or_else(|| value["name"]["name"].as_str()).unwrap_or_default();
+        let at = error.column().min(payload.len());
+        let what = match (error.line(), field_before(&payload[..at])) {
+            // Whoever wrote line breaks is told the position alone.
+            (1, Some(field)) => {
+                return Of(named(kind, name)).wrong(field, format!("cannot be read: {error}"));
+            }
+            _ => format!("the record cannot be read: {error}"),
+        };
+        damaged(format!("{}: {what}", named(kind, name)))
+    })
 }
 
-/// Ids become names of folders, and names are shown and typed.
-fn check(trial: &Trial) -> Result<(), BundleError> {
-    check_id(&trial.id)?;
-    let names = [&trial.name, &trial.recipe, &trial.machine, &trial.host];
-    let all = names.into_iter().chain(trial.series.iter().map(|series| &series.key));
-    all.chain(trial.tags.keys()).try_for_each(|name| check_name(name))?;
-    trial.study.as_ref().map_or(Ok(()), check_study)?;
-    if !matches!(trial.goal.as_str(), "min" | "max") {
-        return Err(damaged(format!("{:?} is no goal", trial.goal)));
+/// The last field of the outermost object in the beginning of a JSON text.
+fn field_before(json: &[u8]) -> Option<String> {
+    let (mut depth, mut text, mut last, mut field) = (0u32, None, None, None);
+    let mut bytes = json.iter().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        match (byte, text) {
+            (b'"', None) => text = Some(at + 1),
+            (b'"', Some(begin)) => (last, text) = (json.get(begin..at), None),
+            (b'\\', Some(_)) => drop(bytes.next()),
+            (b'{' | b'[', None) => depth += 1,
+            (b'}' | b']', None) => depth = depth.saturating_sub(1),
+            (b':', None) if depth == 1 => field = last,
+            _ => {}
+        }
     }
-    if !trial.series.is_sorted_by(|a, b| (&a.key, a.rank, a.attempt) < (&b.key, b.rank, b.attempt)) {
-        return Err(damaged("the series of a trial are not in order"));
-    }
-    Ok(())
-}
-
-fn check_study(study: &StudyName) -> Result<(), BundleError> {
-    check_name(&study.name)?;
-    let is_digest = study.digest.len() == 32 && study.digest.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_digest { Ok(()) } else { Err(damaged(format!("{:?} is no digest", study.digest))) }
-}
-
-fn check_id(id: &TrialId) -> Result<(), BundleError> {
-    let is_plain = |b: u8| b.is_ascii_digit() || b.is_ascii_uppercase();
-    let is_id = id.0.len() == 26 && id.0.bytes().all(is_plain);
-    if is_id { Ok(()) } else { Err(damaged(format!("{:?} is no id of a trial", id.0))) }
-}
-
-fn check_name(name: &str) -> Result<(), BundleError> {
-    let is_name = !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control);
-    if is_name { Ok(()) } else { Err(damaged(format!("{name:?} is no name"))) }
+    let field = std::str::from_utf8(field?).ok()?;
+    let is_plain = field.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    is_plain.then(|| field.to_owned())
 }

@@ -25,7 +25,7 @@ fn trial() -> Trial {
         git_revision: None,
         git_dirty: false,
         program: text("0.1.0"),
-        documents: BTreeMap::from([(text("recipe"), text("{}"))]),
+        documents: ["recipe", "plan", "candidate", "provenance"].map(|kind| (text(kind), text("{}"))).into(),
         patch: Some(hash("+x")),
         environment: None,
         params: vec![(text("train.batch"), text("32"), text("recipe"))],
@@ -106,8 +106,78 @@ fn ids_that_are_paths_names_that_steer_terminals_and_missing_points_are_refused(
     for id in ["../../../../../../home/x/a", "01m84b1an3d6bs8c5ct0nrc956", ""] {
         with(&|trial| trial.id = TrialId(id.into())).expect_err(id);
     }
-    with(&|trial| trial.name = "a\u{1b}[2J".into()).expect_err("it clears a screen");
+    with(&|trial| trial.host = "a\u{1b}[2J".into()).expect_err("it clears a screen");
+    for name in ["/home/x/a", "../../a", "a/b", "..", ".a", "-a", "a\u{1b}[2J", "", &"a".repeat(201)] {
+        let error = with(&|trial| trial.name = name.into()).expect_err(name).to_string();
+        assert!(error.contains("a trial: `name` is ") && error.contains("plain name"), "{error}");
+        with(&|trial| trial.recipe = format!("{name}/")).expect_err(name);
+        with(&|trial| trial.study.as_mut().expect("it has one").name = name.into()).expect_err(name);
+    }
+    with(&|trial| trial.name = "last".into()).expect_err("it means another");
     with(&|trial| trial.series[0].points = 4999).expect_err("one too many");
     with(&|trial| trial.series[0].points = 5001).expect_err("one is missing");
     with(&|trial| trial.series.clear()).expect_err("of no series");
+}
+
+#[test]
+fn a_field_that_an_import_would_stumble_over_is_named() {
+    let said = |change: &dyn Fn(&mut Vec<Record>)| {
+        let mut all = records();
+        change(&mut all);
+        read(&bundle(&all)).expect_err("it is wrong").to_string()
+    };
+    let trial_with = |change: &dyn Fn(&mut Trial)| {
+        said(&|all| {
+            let Record::Trial(trial) = &mut all[1] else { panic!("it is the trial") };
+            change(trial);
+        })
+    };
+    let study_with = |change: &dyn Fn(&mut Study)| {
+        said(&|all| {
+            let Some(Record::Study(study)) = all.last_mut() else { panic!("it is the study") };
+            change(study);
+        })
+    };
+    let put =
+        |trial: &mut Trial, kind: &str, json: &str| drop(trial.documents.insert(kind.into(), json.into()));
+    for (error, wanted) in [
+        (
+            trial_with(&|trial| trial.params[0].1 = "3x".into()),
+            "trial tiny-1: `params.train.batch` is not JSON",
+        ),
+        (trial_with(&|trial| trial.params[0].1 = "[1]".into()), "`params.train.batch` is not a number"),
+        (
+            trial_with(&|trial| trial.params.push(trial.params[0].clone())),
+            "`params.train.batch` is there twice",
+        ),
+        (trial_with(&|trial| put(trial, "plan", "{")), "`documents.plan` is not JSON"),
+        (trial_with(&|trial| put(trial, "plan", "[]")), "`documents.plan` is not a JSON object"),
+        (trial_with(&|trial| drop(trial.documents.remove("candidate"))), "`documents.candidate` is missing"),
+        (trial_with(&|trial| trial.facts[0].1 = "resumed".into()), "`facts[0]` is not JSON"),
+        (trial_with(&|trial| trial.facts[0].0 = u64::MAX), "`facts[0]` is 18446744073709551615"),
+        (trial_with(&|trial| trial.batch = u64::MAX), "`batch` is 18446744073709551615"),
+        (trial_with(&|trial| trial.environment = Some(hash("other"))), "`environment` names a text"),
+        (trial_with(&|trial| trial.goal = "best".into()), "`goal` is \"best\""),
+        (study_with(&|study| study.json = "?".into()), "study tiny-tune-1: `json` is not JSON"),
+        (study_with(&|study| study.tried.push(study.tried[0].clone())), "`tried[0]` is there twice"),
+        (study_with(&|study| study.events[0].2.clear()), "`events[0]` is not JSON"),
+        (said(&|all| all.push(all[1].clone())), "which another trial of the bundle has"),
+        (said(&|all| all.push(all[all.len() - 1].clone())), "`name` is in the bundle twice"),
+        (said(&|all| all[2..4].reverse()), "`series[loss]`"),
+    ] {
+        assert!(error.contains(wanted), "{error}, not {wanted}");
+    }
+}
+
+#[test]
+fn a_field_of_another_type_is_named_with_its_trial() {
+    let head = Head { machine: "m".into(), host: "h".into(), program: "0.1.0".into(), trials: 1 };
+    let mut json = serde_json::to_value(trial()).expect("JSON");
+    json["notes"] = serde_json::json!([[1, "a \" quoted: {"]]);
+    json["series"] = serde_json::json!("none");
+    let mut writer = Writer::new(Vec::new(), &head).expect("memory");
+    writer.write(&Record::Text("+x".into())).expect("memory");
+    writer.json(TRIAL, &json).expect("memory");
+    let error = read(&writer.finish().expect("memory")).expect_err("it is a text").to_string();
+    assert!(error.starts_with("trial tiny-1: `series` cannot be read: invalid type"), "{error}");
 }

@@ -17,14 +17,13 @@ mod walk;
 
 use crate::document::Document;
 use crate::keys::Kind;
+use crate::name::is_plain_name;
 use crate::problem::{Problem, sorted};
 use crate::recipe::Recipe;
 use crate::source::{Layer, Origin};
 use crate::url::Url;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-pub(crate) use shape::is_name;
 
 /// What the document itself does not say.
 #[derive(Clone, Debug)]
@@ -39,7 +38,7 @@ pub struct CheckContext {
 impl CheckContext {
     /// Folder and name of a recipe's file. A stem that is no name becomes `recipe`.
     pub fn of_file(path: &Path) -> Self {
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| is_name(stem));
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| is_plain_name(stem));
         Self {
             folder: path.parent().map(PathBuf::from).unwrap_or_default(),
             name: stem.unwrap_or("recipe").to_owned(),

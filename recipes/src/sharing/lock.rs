@@ -2,7 +2,7 @@
 
 use super::SharingError;
 use super::url::{check_rev, check_url};
-use crate::check::is_name;
+use crate::name::is_plain_name;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
@@ -63,7 +63,7 @@ fn check(locked: &Locked) -> Result<(), SharingError> {
         lengths.contains(&text.len()) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
     };
     let name = |text: &str, wanted| SharingError::Name { text: text.to_owned(), wanted };
-    if !is_name(&locked.name) {
+    if !is_plain_name(&locked.name) {
         return Err(name(&locked.name, "a name (letters, digits, `-`, `_` and `.`, at most 128)"));
     }
     if !is_hex(&locked.commit, &[40, 64]) {

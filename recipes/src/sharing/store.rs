@@ -7,7 +7,7 @@ use super::remove::note_user;
 use super::tree::{self, MOST_BYTES, Tree};
 use super::url::{check_rev, check_url, name_of};
 use super::{Capability, SharingError, Trust, trust};
-use crate::check::is_name;
+use crate::name::is_plain_name;
 use std::path::{Path, PathBuf};
 
 /// Where shared recipes are kept.
@@ -65,7 +65,7 @@ pub fn add(store: &Store, url: &str, rev: Option<&str>, name: Option<&str>) -> R
     check_rev(rev)?;
     let name = name.unwrap_or_else(|| name_of(url));
     // `library` is what the recipes that come with dtrain are called.
-    if !is_name(name) || name == "library" {
+    if !is_plain_name(name) || name == "library" {
         let wanted =
             "a name for a repository (letters, digits, `-`, `_` and `.`, at most 128; not `library`)";
         return Err(SharingError::Name { text: name.to_owned(), wanted });

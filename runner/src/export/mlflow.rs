@@ -9,7 +9,7 @@ use super::place::{at, partial};
 use super::runs::{Counter, Run, Series};
 use super::{Advance, ExportError, Request, WrittenRun, counted};
 use crate::durable::sync_folder;
-use crate::ledger::{Sample, Status, Trial};
+use crate::ledger::{Sample, Status, TrialOutline};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::collections::BTreeSet;
 use std::fs;
@@ -105,9 +105,10 @@ fn fill(
     }
     let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     let mut written = Vec::new();
-    for trial in &request.trials {
-        let experiment = experiment(&transaction, trial, to).map_err(failed)?;
-        for run in request.runs(trial)? {
+    for row in &request.trials {
+        let trial = request.history.outline(row)?;
+        let experiment = experiment(&transaction, &trial, to).map_err(failed)?;
+        for run in request.runs(&trial)? {
             let (id, name) = (id(&run), run.name());
             if is_there(&transaction, &id).map_err(failed)? {
                 if !request.force {
@@ -118,7 +119,7 @@ fn fill(
             add(&transaction, &run, &id, (experiment, to)).map_err(failed)?;
             counter.add(run.series.len(), run.points());
             written.push(WrittenRun {
-                trial: trial.row.id.clone(),
+                trial: row.id.clone(),
                 name,
                 place: id,
                 series: counted(run.series.len()),
@@ -146,7 +147,7 @@ fn id(run: &Run<'_>) -> String {
 }
 
 /// The experiment of a trial, that of its study or otherwise of its recipe; made where there is none.
-fn experiment(transaction: &Transaction<'_>, trial: &Trial, to: &Path) -> rusqlite::Result<i64> {
+fn experiment(transaction: &Transaction<'_>, trial: &TrialOutline, to: &Path) -> rusqlite::Result<i64> {
     let name = trial.row.study.as_ref().unwrap_or(&trial.row.recipe);
     let find = "SELECT experiment_id FROM experiments WHERE name = ?1";
     if let Some(id) = transaction.query_row(find, [name], |row| row.get(0)).optional()? {

@@ -15,10 +15,8 @@ mod tensorboard;
 mod text;
 mod wandb;
 
-pub use text::about;
-
 use crate::fact::LedgerError;
-use crate::ledger::{History, Trial};
+use crate::ledger::{History, TrialRow};
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -57,7 +55,7 @@ pub struct Request<'a> {
     /// Where their points are.
     pub history: &'a History,
     /// The trials, in the order in which they are written.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<TrialRow>,
     /// Only series of these keys; `None` for all.
     pub keys: Option<BTreeSet<String>>,
     /// Which points.
@@ -110,6 +108,14 @@ pub enum ExportError {
     /// It would overwrite something.
     #[error("{0} exists already")]
     Exists(String),
+    /// A folder that would be replaced has something that no export wrote.
+    #[error("{} is not replaced: dtrain did not write {}", folder.display(), foreign.display())]
+    Foreign {
+        /// The folder.
+        folder: PathBuf,
+        /// What is in it, or the folder itself where it is none.
+        foreign: PathBuf,
+    },
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
@@ -174,11 +180,16 @@ pub fn print(
     tables::lines(request, format, to, watch).map(drop)
 }
 
+/// Puts a file in the place of the one before; whoever reads it at any moment finds one of them whole.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
+    place::file(path, true, |file| file.write_all(bytes).map_err(place::at(path)))
+}
+
 /// The keys of all series of these trials.
-pub fn keys(history: &History, trials: &[Trial]) -> Result<BTreeSet<String>, LedgerError> {
+pub fn keys(history: &History, trials: &[TrialRow]) -> Result<BTreeSet<String>, LedgerError> {
     let mut keys = BTreeSet::new();
     for trial in trials {
-        keys.extend(history.series_names(&trial.row.id)?.into_iter().map(|(key, _)| key));
+        keys.extend(history.series_names(&trial.id)?.into_iter().map(|(key, _)| key));
     }
     Ok(keys)
 }

@@ -5,12 +5,15 @@
 //! `dtrain.trials`. Format: <https://github.com/apache/parquet-format>, `README.md`, `Encodings.md`, `parquet.thrift`;
 //! structures are in Thrift's compact protocol.
 
+mod about;
 mod thrift;
 
 use super::tables::Table;
-use super::text::about;
-use crate::ledger::{Sample, Trial};
+use super::text::{about, brief};
+use crate::ledger::{Sample, TrialOutline};
+use about::About;
 use dtrain_protocol::{AttemptId, Rank};
+use std::fs::File;
 use std::io::{self, Write};
 use thrift::Struct;
 
@@ -19,6 +22,9 @@ const MAGIC: &[u8; 4] = b"PAR1";
 
 /// Rows that are held and written together.
 const GROUP: usize = 1 << 20;
+
+/// Most bytes that are told of the trials: Arrow reads at most 100 MB of metadata.
+const MOST_ABOUT: u64 = 80_000_000;
 
 /// Values of one page of a plain column: 1 MiB.
 const PAGE: usize = 1 << 17;
@@ -56,7 +62,7 @@ pub(super) struct Parquet<W> {
     to: W,
     /// Bytes so far.
     at: usize,
-    trials: Vec<serde_json::Value>,
+    trials: About,
     /// The trial whose rows follow.
     trial: String,
     rows: usize,
@@ -85,11 +91,12 @@ struct Chunk {
 }
 
 impl<W: Write> Parquet<W> {
-    pub(super) fn new(to: W) -> Self {
+    /// A file without rows; what is known of trials gathers in `scratch`.
+    pub(super) fn new(to: W, scratch: File) -> Self {
         Self {
             to,
             at: 0,
-            trials: Vec::new(),
+            trials: About::new(scratch, MOST_ABOUT),
             trial: String::new(),
             rows: 0,
             repeated: Default::default(),
@@ -157,11 +164,11 @@ impl<W: Write> Parquet<W> {
 }
 
 impl<W: Write> Table for Parquet<W> {
-    fn begin(&mut self, trial: &Trial) -> io::Result<()> {
+    fn begin(&mut self, trial: &TrialOutline) -> io::Result<()> {
         if self.at == 0 {
             self.put(MAGIC)?;
         }
-        self.trials.push(about(trial));
+        self.trials.add(&about(trial), &brief(trial))?;
         self.trial.clone_from(&trial.row.id.0);
         Ok(())
     }
@@ -196,18 +203,18 @@ impl<W: Write> Table for Parquet<W> {
             converted.map_or(column.clone(), |converted| column.int32(6, converted))
         };
         let schema: Vec<_> = std::iter::once(root).chain(COLUMNS.map(column)).collect();
-        let trials = serde_json::Value::from(std::mem::take(&mut self.trials)).to_string();
-        let about = Struct::new().text(1, "dtrain.trials").text(2, &trials);
-        let footer = Struct::new()
+        let (begin, length) = (self.at, self.trials.end()?);
+        let (before, after) = Struct::new()
             .int32(1, 1)
             .structs(2, &schema)
             .int64(3, self.rows)
             .structs(4, &std::mem::take(&mut self.groups))
-            .structs(5, &[about])
-            .text(6, concat!("dtrain version ", env!("CARGO_PKG_VERSION")))
-            .finish();
-        let length = u32::try_from(footer.len()).map_err(io::Error::other)?;
-        self.put(&footer)?;
+            .around_text(5, Struct::new().text(1, "dtrain.trials"), (2, length));
+        self.put(&before)?;
+        self.trials.copy_to(&mut self.to)?;
+        self.at += usize::try_from(length).map_err(io::Error::other)?;
+        self.put(&after.text(6, concat!("dtrain version ", env!("CARGO_PKG_VERSION"))).finish())?;
+        let length = u32::try_from(self.at - begin).map_err(io::Error::other)?;
         self.put(&length.to_le_bytes())?;
         self.put(MAGIC)?;
         self.to.flush()

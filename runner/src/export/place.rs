@@ -40,7 +40,9 @@ pub(super) fn file<T>(
     fs::create_dir_all(folder).map_err(at(folder))?;
     let partial = partial(path);
     let work = || {
-        let mut file = BufWriter::new(File::create(&partial).map_err(at(&partial))?);
+        // A link that somebody put there is removed, not followed.
+        let file = remove(&partial).and_then(|()| File::create_new(&partial)).map_err(at(&partial))?;
+        let mut file = BufWriter::new(file);
         let done = write(&mut file)?;
         file.flush().and_then(|()| file.get_ref().sync_all()).map_err(at(&partial))?;
         fs::rename(&partial, path).and_then(|()| sync_folder(folder)).map_err(at(path))?;
@@ -53,13 +55,17 @@ pub(super) fn file<T>(
     done
 }
 
-/// Writes a folder; `fill` is given an empty one.
+/// Writes a folder; `fill` is given an empty one. With `force` it replaces one in which there are only files whose names
+/// `is_ours` knows.
 pub(super) fn folder<T>(
     path: &Path,
-    force: bool,
+    (force, is_ours): (bool, fn(&str) -> bool),
     fill: impl FnOnce(&Path) -> Result<T, ExportError>,
 ) -> Result<T, ExportError> {
     is_free(path, force)?;
+    if let Some(foreign) = foreign(path, is_ours).map_err(at(path))? {
+        return Err(ExportError::Foreign { folder: path.to_path_buf(), foreign });
+    }
     let (partial, above) = (partial(path), folder_of(path));
     let old = partial.with_extension("replaced");
     let work = || {
@@ -79,6 +85,40 @@ pub(super) fn folder<T>(
     let done = work();
     drop(remove(if done.is_ok() { &old } else { &partial }));
     done
+}
+
+/// The first entry of a folder, at whatever depth, that an export did not write; none where there is nothing at `path`.
+fn foreign(path: &Path, is_ours: fn(&str) -> bool) -> io::Result<Option<PathBuf>> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+        Ok(found) if !found.is_dir() => return Ok(Some(path.to_path_buf())),
+        Ok(_) => {}
+    }
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let found = if entry.file_type()?.is_dir() {
+            foreign(&entry.path(), is_ours)?
+        } else {
+            (!entry.file_name().to_str().is_some_and(is_ours)).then(|| entry.path())
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// A file beside `path` that has no name any more, so that nothing of it is left.
+pub(super) fn scratch(path: &Path) -> Result<File, ExportError> {
+    let beside = partial(&partial(path));
+    let make = || {
+        remove(&beside)?;
+        let file = File::options().read(true).write(true).create_new(true).open(&beside)?;
+        fs::remove_file(&beside)?;
+        Ok(file)
+    };
+    make().map_err(at(&beside))
 }
 
 /// A new file in a folder that is being filled; it is on disk when this returns.
@@ -121,20 +161,26 @@ mod tests {
     fn nothing_is_replaced_without_force_and_nothing_is_left_of_what_failed() {
         let root = tempfile::tempdir().expect("a folder");
         let path = root.path().join("new/run");
+        let is_a: fn(&str) -> bool = |name| name == "a";
         let put = |text: &str| {
             let text = text.to_owned();
             move |folder: &Path| inner(&folder.join("a"), |file| file.write_all(text.as_bytes()))
         };
-        folder(&path, false, put("one")).expect("room");
-        assert!(matches!(folder(&path, false, put("two")), Err(ExportError::Exists(_))));
-        let failed = folder(&path, true, |folder| {
+        folder(&path, (false, is_a), put("one")).expect("room");
+        assert!(matches!(folder(&path, (false, is_a), put("two")), Err(ExportError::Exists(_))));
+        let failed = folder(&path, (true, is_a), |folder| {
             put("three")(folder)?;
             Err::<(), _>(ExportError::Exists("something else".into()))
         });
         assert!(failed.is_err());
         assert_eq!(fs::read_to_string(path.join("a")).expect("kept"), "one");
-        folder(&path, true, put("four")).expect("room");
+        folder(&path, (true, is_a), put("four")).expect("room");
         assert_eq!(fs::read_to_string(path.join("a")).expect("replaced"), "four");
+        fs::write(path.join("thesis.tex"), "mine").expect("room");
+        let refused = folder(&path, (true, is_a), put("five")).expect_err("it is somebody's");
+        assert!(matches!(&refused, ExportError::Foreign { foreign, .. } if foreign.ends_with("thesis.tex")));
+        assert_eq!(fs::read_to_string(path.join("a")).expect("kept"), "four");
+        fs::remove_file(path.join("thesis.tex")).expect("there");
         let left: Vec<_> = fs::read_dir(root.path().join("new")).expect("a folder").collect();
         assert_eq!(left.len(), 1, "{left:?}");
 
@@ -146,6 +192,9 @@ mod tests {
         assert!(matches!(file(&path, false, put("two")), Err(ExportError::Exists(_))));
         file(&path, true, put("three")).expect("room");
         assert_eq!(fs::read_to_string(&path).expect("replaced"), "three");
+        std::os::unix::fs::symlink(root.path().join("new/run/a"), partial(&path)).expect("a link");
+        file(&path, true, put("five")).expect("room");
+        assert_eq!(fs::read_to_string(root.path().join("new/run/a")).expect("kept"), "four", "not followed");
         assert!(file(root.path(), true, put("four")).is_err(), "a folder is not replaced by a file");
     }
 }

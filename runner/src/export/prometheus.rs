@@ -4,31 +4,54 @@ use crate::ledger::{Status, Summary, Trial};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The media type of [`text`].
+/// The media type of a [`Page`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Name and value of a label.
 type Label<'a> = (&'a str, String);
 
-/// The page: how many trials have which status, and how each of `trials` stands at `now_ms`.
-pub fn text(counts: &BTreeMap<Status, u64>, trials: &[Trial], now_ms: u64) -> String {
-    let mut page = Page::default();
-    page.family("dtrain_trials", "gauge", "Trials of the history by status.");
-    for status in Status::ALL {
-        let count = counts.get(&status).copied().unwrap_or(0);
-        page.sample(&[("status", word(status))], exact(count));
+/// A page that is being written, trial by trial.
+#[derive(Debug)]
+pub struct Page {
+    counts: Text,
+    /// In the order of [`FAMILIES`]: a page has all samples of a family together.
+    families: Vec<Text>,
+    now_ms: u64,
+}
+
+impl Page {
+    /// A page without trials: how many there are of each status at `now_ms`, in milliseconds since the Unix epoch.
+    pub fn new(counts: &BTreeMap<Status, u64>, now_ms: u64) -> Self {
+        let mut text = Text::of("dtrain_trials", "gauge", "Trials of the history by status.");
+        for status in Status::ALL {
+            let count = counts.get(&status).copied().unwrap_or(0);
+            text.sample(&[("status", word(status))], exact(count));
+        }
+        let families = FAMILIES.iter().map(|family| Text::of(family.name, family.kind, family.help));
+        Self { counts: text, families: families.collect(), now_ms }
     }
-    for family in FAMILIES {
-        page.family(family.name, family.kind, family.help);
-        for trial in trials {
-            let of = ("trial", trial.row.label.clone());
-            (family.write)(trial, now_ms, &mut |labels, value| {
+
+    /// Adds how a trial stands.
+    pub fn add(&mut self, trial: &Trial) {
+        let of = ("trial", trial.row.label.clone());
+        for (family, text) in FAMILIES.iter().zip(&mut self.families) {
+            (family.write)(trial, self.now_ms, &mut |labels, value| {
                 let labels: Vec<_> = std::iter::once(of.clone()).chain(labels).collect();
-                page.sample(&labels, value);
+                text.sample(&labels, value);
             });
         }
     }
-    page.text
+
+    /// The text of the page.
+    pub fn finish(self) -> String {
+        let rest: usize = self.families.iter().map(|family| family.text.len()).sum();
+        let mut page = self.counts.text;
+        page.reserve_exact(rest);
+        for family in self.families {
+            page += &family.text;
+        }
+        page
+    }
 }
 
 /// A metric of every trial.
@@ -205,20 +228,19 @@ fn exact(count: u64) -> f64 {
     count as f64
 }
 
-/// The page as it is written.
-#[derive(Default)]
-struct Page {
+/// The samples of one family as they are written.
+#[derive(Debug)]
+struct Text {
     text: String,
     family: &'static str,
 }
 
-impl Page {
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
-        self.text += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        self.family = name;
+impl Text {
+    fn of(family: &'static str, kind: &str, help: &str) -> Self {
+        Self { text: format!("# HELP {family} {help}\n# TYPE {family} {kind}\n"), family }
     }
 
-    /// A sample of the family that was begun last.
+    /// Adds a sample.
     fn sample(&mut self, labels: &[Label<'_>], value: f64) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
@@ -244,14 +266,13 @@ mod tests {
 
     #[test]
     fn labels_are_escaped_and_numbers_that_are_not_finite_are_named() {
-        let mut page = Page::default();
-        page.family("a", "gauge", "Help.");
+        let mut page = Text::of("a", "gauge", "Help.");
         page.sample(&[("x", "\\ \" \n".into())], f64::NAN);
         page.sample(&[], f64::NEG_INFINITY);
         page.sample(&[], 0.1);
         let wanted = "# HELP a Help.\n# TYPE a gauge\na{x=\"\\\\ \\\" \\n\"} NaN\na{} -Inf\na{} 0.1\n";
         assert_eq!(page.text, wanted);
-        let page = text(&BTreeMap::from([(Status::OutOfMemory, 2)]), &[], 0);
+        let page = Page::new(&BTreeMap::from([(Status::OutOfMemory, 2)]), 0).finish();
         assert!(page.contains("dtrain_trials{status=\"out_of_memory\"} 2.0\n"), "{page}");
     }
 }

@@ -1,13 +1,13 @@
 //! Trials as runs of another tool, each with its series.
 
 use super::{Advance, Attempts, ExportError, Request, counted};
-use crate::ledger::{Sample, Trial};
+use crate::ledger::{Sample, TrialOutline, TrialRow};
 use dtrain_protocol::{AttemptId, Rank};
 use std::collections::BTreeMap;
 
 /// A trial, or one attempt of it.
 pub(super) struct Run<'a> {
-    pub(super) trial: &'a Trial,
+    pub(super) trial: &'a TrialOutline,
     /// The attempt, where each is a run.
     pub(super) attempt: Option<AttemptId>,
     pub(super) series: Vec<Series>,
@@ -46,8 +46,8 @@ impl<'a> Counter<'a> {
 
 impl Request<'_> {
     /// The series of a trial that are wanted.
-    pub(super) fn names(&self, trial: &Trial) -> Result<Vec<(String, Rank)>, ExportError> {
-        let mut names = self.history.series_names(&trial.row.id)?;
+    pub(super) fn names(&self, trial: &TrialRow) -> Result<Vec<(String, Rank)>, ExportError> {
+        let mut names = self.history.series_names(&trial.id)?;
         names.retain(|(key, _)| self.keys.as_ref().is_none_or(|keys| keys.contains(key)));
         Ok(names)
     }
@@ -55,11 +55,11 @@ impl Request<'_> {
     /// The points of one series that are wanted, each with its attempt.
     pub(super) fn points(
         &self,
-        trial: &Trial,
+        trial: &TrialRow,
         key: &str,
         rank: Rank,
     ) -> Result<Vec<(AttemptId, Sample)>, ExportError> {
-        let attempts = self.history.series_by_attempt(&trial.row.id, key, rank)?;
+        let attempts = self.history.series_by_attempt(&trial.id, key, rank)?;
         let all = attempts
             .into_iter()
             .flat_map(|(attempt, samples)| samples.into_iter().map(move |sample| (attempt, sample)));
@@ -73,7 +73,7 @@ impl Request<'_> {
     }
 
     /// The runs that a trial becomes: one, or one for each attempt.
-    pub(super) fn runs<'a>(&self, trial: &'a Trial) -> Result<Vec<Run<'a>>, ExportError> {
+    pub(super) fn runs<'a>(&self, trial: &'a TrialOutline) -> Result<Vec<Run<'a>>, ExportError> {
         let mut runs = BTreeMap::new();
         let run = |attempt| Run { trial, attempt, series: Vec::new() };
         match self.attempts {
@@ -83,9 +83,9 @@ impl Request<'_> {
                 runs.extend(numbers.map(|attempt| (attempt, run(attempt))));
             }
         }
-        for (key, rank) in self.names(trial)? {
+        for (key, rank) in self.names(&trial.row)? {
             let mut by_attempt = BTreeMap::<_, Vec<Sample>>::new();
-            for (attempt, sample) in self.points(trial, &key, rank)? {
+            for (attempt, sample) in self.points(&trial.row, &key, rank)? {
                 let of = (self.attempts == Attempts::All).then_some(attempt);
                 by_attempt.entry(of).or_default().push(sample);
             }

@@ -5,7 +5,7 @@ use super::place::{self, at};
 use super::runs::Counter;
 use super::text::{Csv, JsonLines};
 use super::{Advance, ExportError, Format, Request, WrittenRun, counted};
-use crate::ledger::{Sample, Trial};
+use crate::ledger::{Sample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank};
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Somebody who writes rows.
 pub(super) trait Table {
     /// The rows of a trial follow.
-    fn begin(&mut self, trial: &Trial) -> io::Result<()>;
+    fn begin(&mut self, trial: &TrialOutline) -> io::Result<()>;
     /// Rows of one series of the trial.
     fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, Sample)]) -> io::Result<()>;
     /// There are no more.
@@ -28,7 +28,7 @@ pub(super) fn file(
     watch: &mut dyn FnMut(Advance),
 ) -> Result<Vec<WrittenRun>, ExportError> {
     place::file(to, request.force, |file| match format {
-        Format::Parquet => fill(request, &mut Parquet::new(file), to, watch),
+        Format::Parquet => fill(request, &mut Parquet::new(file, place::scratch(to)?), to, watch),
         Format::JsonLines => fill(request, &mut JsonLines::new(file), to, watch),
         _ => fill(request, &mut Csv::new(file), to, watch),
     })
@@ -56,18 +56,19 @@ fn fill(
 ) -> Result<Vec<WrittenRun>, ExportError> {
     let mut counter = Counter::of(request, watch)?;
     let mut written = Vec::new();
-    for trial in &request.trials {
-        table.begin(trial).map_err(at(to))?;
-        let names = request.names(trial)?;
+    for row in &request.trials {
+        let trial = request.history.outline(row)?;
+        table.begin(&trial).map_err(at(to))?;
+        let names = request.names(row)?;
         let mut run = WrittenRun {
-            trial: trial.row.id.clone(),
-            name: trial.row.label.clone(),
+            trial: row.id.clone(),
+            name: row.label.clone(),
             place: to.display().to_string(),
             series: counted(names.len()),
             points: 0,
         };
         for (key, rank) in names {
-            let points = request.points(trial, &key, rank)?;
+            let points = request.points(row, &key, rank)?;
             table.rows(&key, rank, &points).map_err(at(to))?;
             run.points += counted(points.len());
             counter.add(1, points.len());

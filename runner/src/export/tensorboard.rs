@@ -9,7 +9,8 @@ use super::place::{self, inner};
 use super::protobuf::Message;
 use super::runs::{Counter, Run};
 use super::{Advance, Attempts, ExportError, Request, WrittenRun, counted};
-use crate::ledger::{Sample, Status};
+use crate::ledger::{Sample, Status, TrialRow};
+use dtrain_recipes::name::{file_name, is_trial_name};
 use serde_json::Value;
 use std::fs;
 use std::io::{self, Write};
@@ -23,15 +24,16 @@ pub(super) fn folders(
 ) -> Result<Vec<WrittenRun>, ExportError> {
     let mut counter = Counter::of(request, watch)?;
     // Before hours of work, not in the middle of them.
-    for trial in &request.trials {
-        place::is_free(&to.join(&trial.row.label), request.force)?;
+    for row in &request.trials {
+        place::is_free(&to.join(component(row)), request.force)?;
     }
     let mut written = Vec::new();
-    for trial in &request.trials {
-        let label = &trial.row.label;
-        let runs = place::folder(&to.join(label), request.force, |folder| {
+    for row in &request.trials {
+        let trial = request.history.outline(row)?;
+        let label = component(row);
+        let runs = place::folder(&to.join(&label), (request.force, is_ours), |folder| {
             let mut written = Vec::new();
-            for run in request.runs(trial)? {
+            for run in request.runs(&trial)? {
                 let (name, folder) = match run.attempt {
                     Some(attempt) if request.attempts == Attempts::All => {
                         (format!("{label}/attempt-{attempt}"), folder.join(format!("attempt-{attempt}")))
@@ -43,7 +45,7 @@ pub(super) fn folders(
                 inner(&folder.join(file), |to| events(&run, to))?;
                 counter.add(run.series.len(), run.points());
                 written.push(WrittenRun {
-                    trial: trial.row.id.clone(),
+                    trial: row.id.clone(),
                     place: to.join(&name).display().to_string(),
                     name,
                     series: counted(run.series.len()),
@@ -55,6 +57,19 @@ pub(super) fn folders(
         written.extend(runs);
     }
     Ok(written)
+}
+
+/// The folder of a trial: its name. Histories of earlier versions may have names that lead elsewhere.
+fn component(trial: &TrialRow) -> String {
+    if is_trial_name(&trial.label) {
+        return trial.label.clone();
+    }
+    file_name(&format!("{}-{}", trial.id.0.to_lowercase(), trial.label))
+}
+
+/// Whether dtrain wrote a file in the folder of a trial.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("events.out.tfevents.") && name.ends_with(".dtrain")
 }
 
 /// The events of a run: what it is, its points step by step, and how it ended.

@@ -1,7 +1,7 @@
 //! Comma-separated values and JSON Lines.
 
 use super::tables::Table;
-use crate::ledger::{Sample, Trial};
+use crate::ledger::{Sample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ impl<W: Write> Csv<W> {
 }
 
 impl<W: Write> Table for Csv<W> {
-    fn begin(&mut self, trial: &Trial) -> io::Result<()> {
+    fn begin(&mut self, trial: &TrialOutline) -> io::Result<()> {
         if self.trial.replace(trial.row.id.clone()).is_none() {
             writeln!(self.to, "trial,key,rank,attempt,step,at_ms,value")?;
         }
@@ -52,7 +52,7 @@ impl<W: Write> JsonLines<W> {
 }
 
 impl<W: Write> Table for JsonLines<W> {
-    fn begin(&mut self, trial: &Trial) -> io::Result<()> {
+    fn begin(&mut self, trial: &TrialOutline) -> io::Result<()> {
         self.trial = trial.row.id.clone();
         let mut about = Map::from_iter([("record".to_owned(), json!("trial"))]);
         about.extend(about_trial(trial));
@@ -81,11 +81,20 @@ pub(super) fn number(value: f64) -> Value {
 }
 
 /// What is known of a trial but its points: names, status, settings, tags, notes, times.
-pub fn about(trial: &Trial) -> Value {
+pub(super) fn about(trial: &TrialOutline) -> Value {
     Value::Object(about_trial(trial))
 }
 
-fn about_trial(trial: &Trial) -> Map<String, Value> {
+/// A trial by its names and its result.
+pub(super) fn brief(trial: &TrialOutline) -> Value {
+    let row = &trial.row;
+    json!({
+        "trial": row.id, "label": row.label, "recipe": row.recipe, "study": row.study, "status": row.status,
+        "objective": row.objective, "best": row.best.map(number),
+    })
+}
+
+fn about_trial(trial: &TrialOutline) -> Map<String, Value> {
     let row = &trial.row;
     let params: Map<_, _> =
         trial.params.iter().map(|param| (param.path.clone(), param.value.clone())).collect();
@@ -94,7 +103,7 @@ fn about_trial(trial: &Trial) -> Map<String, Value> {
         "verdict": trial.verdict, "objective": row.objective, "best": row.best.map(number), "params": params,
         "tags": trial.tags, "notes": trial.notes, "attempts": trial.attempts, "created_ms": row.created_ms,
         "started_ms": row.started_ms, "ended_ms": row.ended_ms, "git_revision": row.git_revision,
-        "command": trial.provenance.command,
+        "command": trial.command,
     });
     match about {
         Value::Object(fields) => fields,

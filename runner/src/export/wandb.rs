@@ -10,6 +10,7 @@ use super::protobuf::Message;
 use super::runs::{Counter, Run};
 use super::{Advance, ExportError, Request, WrittenRun, counted};
 use crate::ledger::{Sample, Status};
+use dtrain_recipes::name::file_name;
 use serde_json::Value;
 use std::fs;
 use std::io::{self, Write};
@@ -30,18 +31,19 @@ pub(super) fn folders(
 ) -> Result<Vec<WrittenRun>, ExportError> {
     let mut counter = Counter::of(request, watch)?;
     let mut written = Vec::new();
-    for trial in &request.trials {
-        for run in request.runs(trial)? {
+    for row in &request.trials {
+        let trial = request.history.outline(row)?;
+        for run in request.runs(&trial)? {
             let id = id(&run);
             let path = to.join(format!("offline-run-{}-{id}", stamp(run.time().0)));
-            place::folder(&path, request.force, |folder| {
+            place::folder(&path, (request.force, is_ours), |folder| {
                 // The program expects the folder of uploaded files to be there.
                 fs::create_dir_all(folder.join("files")).map_err(place::at(folder))?;
                 inner(&folder.join(format!("run-{id}.wandb")), |to| records(&run, &id, to))
             })?;
             counter.add(run.series.len(), run.points());
             written.push(WrittenRun {
-                trial: trial.row.id.clone(),
+                trial: row.id.clone(),
                 name: run.name(),
                 place: path.display().to_string(),
                 series: counted(run.series.len()),
@@ -52,9 +54,14 @@ pub(super) fn folders(
     Ok(written)
 }
 
+/// Whether dtrain, or `wandb sync` after it, wrote a file in the folder of a run.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("run-") && (name.ends_with(".wandb") || name.ends_with(".wandb.synced"))
+}
+
 /// The id of a run: that of the trial in small letters, and the attempt where each is a run.
 fn id(run: &Run<'_>) -> String {
-    let id = run.trial.row.id.0.to_lowercase();
+    let id = file_name(&run.trial.row.id.0.to_lowercase());
     run.attempt.map_or(id.clone(), |attempt| format!("{id}-{attempt}"))
 }
 

@@ -3,7 +3,9 @@
 //! A merge loses nothing, may be repeated, and gives the same in any order. What a machine tells of its trial only grows, so that of
 //! two versions the longer holds. Notes are united; of two values of a tag the one that sorts last holds.
 
+mod check;
 mod merge;
+mod study;
 
 pub use merge::{ImportError, Merged};
 
@@ -59,7 +61,7 @@ impl History {
             machine: self.machine()?,
             host: host.to_owned(),
             program: env!("CARGO_PKG_VERSION").to_owned(),
-            trials: trials.len() as u64,
+            trials: trials.iter().collect::<BTreeSet<_>>().len() as u64,
         };
         let mut writer = Writer::new(to, &head)?;
         let (mut texts, mut studies) = (BTreeSet::new(), BTreeSet::new());

@@ -41,7 +41,7 @@ pub use names::Names;
 pub use noise::NoiseScale;
 pub use points::Sample;
 pub use rates::{Observation, host_digest};
-pub use show::{Attempt, Checkpoint, Note, Trial};
+pub use show::{Attempt, Checkpoint, Note, Trial, TrialOutline};
 pub use state::Status;
 pub use study::Tried;
 

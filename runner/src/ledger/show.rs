@@ -1,5 +1,9 @@
 //! Everything about one trial, and what a user may add to or take from it.
 
+mod outline;
+
+pub use outline::TrialOutline;
+
 use super::{
     Fault, History, NoiseScale, Param, Parent, Predicted, Source, Status, Summary, TrialRow, figures, keep,
     list, live, noise, now_ms, unstored,
@@ -182,18 +186,19 @@ fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
         noise_scale: noise::of_trial(database, trial)?,
         parent: parent(database, trial)?,
         provenance: provenance(database, trial)?,
-        notes: rows(
-            database,
-            "SELECT at_ms, text FROM note WHERE trial = ?1 ORDER BY at_ms, rowid",
-            trial,
-            |row| Ok(Note { at_ms: unstored(row.get(0)?), text: row.get(1)? }),
-        )?,
-        tags: rows(database, "SELECT name, value FROM tag WHERE trial = ?1", trial, |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?
-        .into_iter()
-        .collect(),
+        notes: notes(database, trial)?,
+        tags: tags(database, trial)?,
     })
+}
+
+fn notes(database: &Connection, trial: i64) -> Result<Vec<Note>, Fault> {
+    let query = "SELECT at_ms, text FROM note WHERE trial = ?1 ORDER BY at_ms, rowid";
+    rows(database, query, trial, |row| Ok(Note { at_ms: unstored(row.get(0)?), text: row.get(1)? }))
+}
+
+fn tags(database: &Connection, trial: i64) -> Result<BTreeMap<String, String>, Fault> {
+    let query = "SELECT name, value FROM tag WHERE trial = ?1";
+    Ok(rows(database, query, trial, |row| Ok((row.get(0)?, row.get(1)?)))?.into_iter().collect())
 }
 
 /// All rows of a query about one trial.

@@ -8,21 +8,28 @@ use serde_json::json;
 use std::path::PathBuf;
 
 /// A machine: its history, and where it lies.
-struct Machine {
-    history: History,
-    path: PathBuf,
+pub(crate) struct Machine {
+    pub(crate) history: History,
+    pub(crate) path: PathBuf,
     host: &'static str,
     _folder: tempfile::TempDir,
 }
 
 impl Machine {
-    fn new(host: &'static str) -> Self {
+    pub(crate) fn new(host: &'static str) -> Self {
         let (folder, path) = place();
         Self { history: History::open(&path).expect("made"), path, host, _folder: folder }
     }
 
+    /// A machine with this file as its history.
+    pub(crate) fn with(host: &'static str, history: &[u8]) -> Self {
+        let (folder, path) = place();
+        std::fs::write(&path, history).expect("room on disk");
+        Self { history: History::open(&path).expect("opens"), path, host, _folder: folder }
+    }
+
     /// Trains: some steps, an odd point, and an end.
-    fn train(&mut self, recipe: &str, steps: u64) -> TrialId {
+    pub(crate) fn train(&mut self, recipe: &str, steps: u64) -> TrialId {
         let id = self.history.create_trial(&new_trial(recipe)).expect("created").id;
         self.history.keep(&id, &facts(vec![started(1)])).expect("kept");
         self.history.keep(&id, &events((0..steps).map(|n| step(n, n + 1)).collect())).expect("kept");
@@ -40,29 +47,29 @@ impl Machine {
         id
     }
 
-    fn end(&mut self, trial: &TrialId) {
+    pub(crate) fn end(&mut self, trial: &TrialId) {
         let ended =
             Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Finished(StopReason::Complete) };
         let over = Fact::TrialEnded { verdict: Verdict::Completed(StopReason::Complete) };
         self.history.keep(trial, &facts(vec![ended, over])).expect("kept");
     }
 
-    fn bundle(&mut self) -> Vec<u8> {
+    pub(crate) fn bundle(&mut self) -> Vec<u8> {
         let all: Vec<_> = self.rows().into_iter().map(|row| row.id).collect();
         self.history.write_bundle(&all, self.host, Vec::new(), &mut |_| {}).expect("written")
     }
 
-    fn merge(&mut self, bundle: &[u8]) -> Merged {
+    pub(crate) fn merge(&mut self, bundle: &[u8]) -> Merged {
         History::check_bundle(bundle).expect("whole");
-        self.history.merge_bundle(bundle, &mut |_| {}).expect("merged")
+        self.history.merge_bundles([Ok(bundle)], &mut |_| {}).expect("merged").remove(0)
     }
 
-    fn rows(&self) -> Vec<TrialRow> {
+    pub(crate) fn rows(&self) -> Vec<TrialRow> {
         self.history.trials(&Filter::default(), &Sort::Best, Page::default(), &nobody).expect("listed")
     }
 
     /// Everything that can be read of every trial.
-    fn all(&self) -> Vec<String> {
+    pub(crate) fn all(&self) -> Vec<String> {
         let page = |row: TrialRow| {
             let trial = self.history.trial(&row.id, &nobody).expect("read");
             let series = self.history.series_names(&row.id).expect("read");

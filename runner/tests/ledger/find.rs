@@ -136,7 +136,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
 
     let shown = history.trial(&trial.id, &nobody).expect("read");
     let printed = |format: Format| {
-        let (trials, mut bytes) = (vec![shown.clone()], Vec::new());
+        let (trials, mut bytes) = (vec![shown.row.clone()], Vec::new());
         let attempts = format.attempts();
         let request = Request { history: &history, trials, keys: None, attempts, force: false };
         export::print(&request, format, &mut bytes, &mut |_| {}).expect("exported");

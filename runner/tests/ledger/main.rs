@@ -6,6 +6,7 @@ mod faults;
 mod find;
 mod hosts;
 mod keep;
+mod mutated;
 mod open_points;
 mod processes;
 mod study;

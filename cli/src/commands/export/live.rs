@@ -6,8 +6,10 @@ use crate::failure::Failure;
 use crate::trials::{self, ledger};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::driver::Viewer;
-use dtrain_runner::export::prometheus;
-use dtrain_runner::ledger::{Checkpoint, Filter, History, Page, Sort, Status, Summary, Trial, points_of};
+use dtrain_runner::export::prometheus::Page;
+use dtrain_runner::ledger::{
+    Checkpoint, Filter, History, Page as Part, Sort, Status, Summary, Trial, TrialRow, points_of,
+};
 use dtrain_runner::{Fact, Seen};
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
@@ -41,27 +43,30 @@ impl<'a> Live<'a> {
     pub(super) fn page(&mut self) -> Result<String, Failure> {
         let history = trials::read_history(self.context)?;
         let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
-        let rows = history.trials(&Filter::default(), &Sort::Newest, Page::default(), &is_alive);
+        let rows = history.trials(&Filter::default(), &Sort::Newest, Part::default(), &is_alive);
         let mut counts = BTreeMap::new();
         for row in rows.map_err(|error| ledger(&error))? {
             *counts.entry(row.status).or_default() += 1;
         }
-        let mut shown = self.trials(&history)?;
-        self.followed.retain(|id, _| shown.iter().any(|trial| trial.row.id == *id));
-        for trial in &mut shown {
-            if trial.row.status == Status::Running {
-                self.follow(trial);
-            }
-        }
+        let shown = self.trials(&history)?;
+        self.followed.retain(|id, _| shown.iter().any(|row| row.id == *id));
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Ok(prometheus::text(&counts, &shown, u64::try_from(now.as_millis()).unwrap_or(u64::MAX)))
+        let mut page = Page::new(&counts, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        for row in &shown {
+            let mut trial = history.trial(&row.id, &is_alive).map_err(|error| ledger(&error))?;
+            if trial.row.status == Status::Running {
+                self.follow(&mut trial);
+            }
+            page.add(&trial);
+        }
+        Ok(page.finish())
     }
 
     /// The trials that are asked for: those that run, unless others are named.
-    fn trials(&self, history: &History) -> Result<Vec<Trial>, Failure> {
+    fn trials(&self, history: &History) -> Result<Vec<TrialRow>, Failure> {
         if !self.args.trials.is_empty() {
             let names = self.args.trials.iter();
-            return names.map(|name| trials::trial(self.context, history, name)).collect();
+            return names.map(|name| Ok(trials::trial(self.context, history, name)?.row)).collect();
         }
         let is_named = self.args.study.is_some() || self.args.condition.is_some();
         if is_named {
@@ -69,9 +74,8 @@ impl<'a> Live<'a> {
         }
         let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
         let running = Filter { status: vec![Status::Running], ..Filter::default() };
-        let rows = history.trials(&running, &Sort::Newest, Page::default(), &is_alive);
-        let rows = rows.map_err(|error| ledger(&error))?;
-        rows.iter().map(|row| history.trial(&row.id, &is_alive).map_err(|error| ledger(&error))).collect()
+        let rows = history.trials(&running, &Sort::Newest, Part::default(), &is_alive);
+        rows.map_err(|error| ledger(&error))
     }
 
     /// Adds what the spool of a trial has that the history may not have.

@@ -10,8 +10,9 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::output::word;
 use crate::render::number::counted;
 use crate::trials::{self, ledger};
+use dtrain_recipes::name::file_name;
 use dtrain_runner::export::{self, Advance, Attempts, ExportError, Format, Request, Written};
-use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial};
+use dtrain_runner::ledger::{Filter, History, Page, Sort, TrialRow};
 use glob::Pattern;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeSet;
@@ -64,15 +65,15 @@ fn format(to: ExportFormat) -> Option<Format> {
 }
 
 /// The trials that are named; those of a study or of conditions from the oldest on.
-fn wanted(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<Trial>, Failure> {
+fn wanted(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, Failure> {
     if args.study.is_none() && args.condition.is_none() {
         let last = [String::from("last")];
         let names = if args.trials.is_empty() { &last[..] } else { &args.trials };
-        let mut found: Vec<Trial> = Vec::new();
+        let mut found: Vec<TrialRow> = Vec::new();
         for name in names {
-            let trial = trials::trial(context, history, name)?;
-            if found.iter().all(|known| known.row.id != trial.row.id) {
-                found.push(trial);
+            let row = trials::trial(context, history, name)?.row;
+            if found.iter().all(|known| known.id != row.id) {
+                found.push(row);
             }
         }
         return Ok(found);
@@ -86,7 +87,7 @@ fn wanted(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec
 }
 
 /// The trials that `--study` and `--where` leave, the newest first.
-fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<Trial>, Failure> {
+fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, Failure> {
     let names = history.names().map_err(|error| ledger(&error))?;
     let mut filter = match &args.condition {
         Some(text) => Filter::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
@@ -97,14 +98,13 @@ fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<V
     }
     let is_alive = |id: &_| trials::is_alive(context, id);
     let rows = history.trials(&filter, &Sort::Newest, Page::default(), &is_alive);
-    let rows = rows.map_err(|error| ledger(&error))?;
-    rows.iter().map(|row| history.trial(&row.id, &is_alive).map_err(|error| ledger(&error))).collect()
+    rows.map_err(|error| ledger(&error))
 }
 
 /// The keys that patterns name; `None` for all. `Err` for a pattern that names none.
 pub(super) fn keys(
     history: &History,
-    trials: &[Trial],
+    trials: &[TrialRow],
     patterns: &[String],
 ) -> Result<Option<BTreeSet<String>>, Failure> {
     if patterns.is_empty() {
@@ -129,10 +129,10 @@ pub(super) fn keys(
 }
 
 /// Where a format is written when nobody says.
-fn default_place(format: Format, args: &ExportArgs, trials: &[Trial]) -> PathBuf {
+fn default_place(format: Format, args: &ExportArgs, trials: &[TrialRow]) -> PathBuf {
     let name = match (&args.study, trials) {
-        (Some(study), _) => study.clone(),
-        (None, [only]) => only.row.label.clone(),
+        (Some(study), _) => file_name(study),
+        (None, [only]) => file_name(&only.label),
         (None, _) => "trials".to_owned(),
     };
     match format {
@@ -178,6 +178,9 @@ fn failed(error: &ExportError) -> Failure {
         ExportError::Ledger(error) => ledger(error),
         ExportError::Exists(_) => Failure::of(Exit::Usage, error)
             .hint("`--force` replaces it; `--out PATH` writes to another place"),
+        ExportError::Foreign { .. } => {
+            Failure::of(Exit::Usage, error).hint("move it away, or write to another place with `--out PATH`")
+        }
         ExportError::NoStore { .. } => {
             Failure::of(Exit::Usage, error).hint("`--out PATH` writes to another place")
         }

@@ -1,5 +1,6 @@
 //! A page for Prometheus: printed or written once, or served over HTTP until Ctrl-C.
 
+use super::failed;
 use super::live::Live;
 use crate::args::ExportArgs;
 use crate::context::Context;
@@ -7,7 +8,7 @@ use crate::drive::catch_up;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::signals;
 use crate::trials;
-use dtrain_runner::export::prometheus::CONTENT_TYPE;
+use dtrain_runner::export::{self, prometheus::CONTENT_TYPE};
 use serde::Serialize;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -50,18 +51,11 @@ pub(super) fn run(context: &Context, args: &ExportArgs) -> Outcome {
     let first = live.page()?;
     match args.out.as_deref() {
         Some(path) if path == Path::new("-") => context.out.bytes(first.as_bytes()).map(|()| Exit::Done),
-        Some(path) => write(path, &first).map(|()| Exit::Done),
+        Some(path) => {
+            export::replace(path, first.as_bytes()).map(|()| Exit::Done).map_err(|error| failed(&error))
+        }
         None => serve(context, args.listen.unwrap_or(ADDRESS), live),
     }
-}
-
-/// Puts the page in the place of the one before: a collector of text files reads it at any moment.
-fn write(path: &Path, page: &str) -> Result<(), Failure> {
-    let beside = path.with_extension("partial");
-    std::fs::write(&beside, page).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot write {}", path.display()))
-            .cause(error.to_string())
-    })
 }
 
 fn serve(context: &Context, address: SocketAddr, live: Live<'_>) -> Outcome {

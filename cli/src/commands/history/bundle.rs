@@ -135,19 +135,19 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> Outcome {
     for path in &args.bundles {
         files.extend(bundles(path)?);
     }
-    // Nothing is changed unless all of them are whole.
+    // Nothing is changed unless all of them can be imported.
     let heads = files.iter().map(|file| check(file)).collect::<Result<Vec<_>, _>>()?;
     let mut history = trials::open_history(context)?;
-    let bar = bar(context, "importing", heads.iter().map(|head| head.trials).sum());
-    let mut report = Report { bundles: Vec::new() };
-    for (file, head) in files.into_iter().zip(heads) {
-        let from = open(&file)?;
-        let merged = history.merge_bundle(from, &mut |_| bar.inc(1)).map_err(|error| match &error {
-            ImportError::Ledger(error) => ledger(error),
-            ImportError::Bundle(error) => refused(&file, error),
-        })?;
-        report.bundles.push(Imported { file, host: head.host, merged });
-    }
+    let bar = bar(context, "importing", heads.iter().fold(0, |sum, head| sum.saturating_add(head.trials)));
+    let opened = files.iter().map(|file| File::open(file).map(BufReader::new));
+    let merged = history.merge_bundles(opened, &mut |_| bar.inc(1)).map_err(|error| match &error {
+        ImportError::Ledger(error) => ledger(error),
+        ImportError::Bundle { number, source } => refused(&files[*number], source),
+    })?;
+    let bundles = files.into_iter().zip(heads).zip(merged);
+    let report = Report {
+        bundles: bundles.map(|((file, head), merged)| Imported { file, host: head.host, merged }).collect(),
+    };
     bar.finish_and_clear();
     if context.out.json {
         context.out.json("import", &report)?;
@@ -212,6 +212,9 @@ fn refused(file: &Path, error: &BundleError) -> Failure {
     let failure = failure.cause(cause);
     match error {
         BundleError::Torn | BundleError::Damaged(_) => failure.hint("copy it again, or export it again"),
+        BundleError::Invalid { .. } => {
+            failure.hint("nothing of it was imported; export it again where it comes from")
+        }
         BundleError::NoBundle => failure.hint("`dtrain history export --to FILE` writes a bundle"),
         BundleError::Newer(_) | BundleError::Io(_) => failure,
     }

@@ -113,7 +113,7 @@ fn series(history: &History, trial: &Trial, asked: &[String]) -> Result<Option<V
     }
     let patterns: Vec<String> =
         asked.iter().map(|key| if key == "all" { "*".to_owned() } else { key.clone() }).collect();
-    let keys = super::export::keys(history, std::slice::from_ref(trial), &patterns)?;
+    let keys = super::export::keys(history, std::slice::from_ref(&trial.row), &patterns)?;
     let names = history.series_names(&trial.row.id).map_err(|error| ledger(&error))?;
     let wanted = names.into_iter().filter(|(key, _)| keys.as_ref().is_none_or(|keys| keys.contains(key)));
     let read = |(key, rank): (String, Rank)| {

@@ -30,6 +30,7 @@ use dtrain_planner::tune::{
     Asha, Finish, Hyperband, Median, Pruner, Sampler, Search, Searched, Space, Study, StudyEvent, Threshold,
     Value, settled,
 };
+use dtrain_recipes::name::is_plain_name;
 use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::ledger::History;
 use kept::Kept;
@@ -187,6 +188,11 @@ fn begin(
     slots: &Slots,
     name: &str,
 ) -> Result<Option<Kept>, Failure> {
+    if args.study.as_ref().is_some_and(|name| !is_plain_name(name)) {
+        return Err(Failure::new(Exit::Usage, format!("{name:?} is not a name for a study")).hint(
+            "use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`",
+        ));
+    }
     let recipe = &loaded.checked.recipe;
     let is_command = matches!(recipe.model, Model::Command(_));
     let (searched, base, (steps, batch), first) = if is_command {

@@ -3,6 +3,7 @@
 use super::wrong;
 use crate::check::parsed::Parsed;
 use crate::document::{Node, Value};
+use crate::name::is_plain_name;
 use crate::network::Network;
 use crate::problem::Problem;
 use crate::source::Layer;
@@ -27,18 +28,9 @@ pub(super) fn text(path: &str, node: &Node) -> Result<String, Problem> {
     Ok(found)
 }
 
-/// Whether a text is a name: letters, digits, `-`, `_`, `.`; at most 128; not beginning with `-` or `.`.
-pub(crate) fn is_name(text: &str) -> bool {
-    let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=128).contains(&text.len())
-        && text.chars().all(is_right)
-        && !text.starts_with(['-', '.'])
-        && !text.contains("..")
-}
-
 pub(super) fn name(path: &str, node: &Node) -> Result<Parsed, Problem> {
     let found = text(path, node)?;
-    if is_name(&found) {
+    if is_plain_name(&found) {
         return Ok(Parsed::Text(found));
     }
     Err(wrong(path, "a name", node)

@@ -72,6 +72,16 @@ impl Struct {
         all
     }
 
+    /// A list of one structure, `one`, whose last field is a text of so many bytes. Returns the bytes before the text, and the
+    /// structure that goes on behind it.
+    pub(super) fn around_text(self, field: u16, one: Self, (text, length): (u16, u64)) -> (Vec<u8>, Self) {
+        let mut all = self.list(field, STRUCT, 1);
+        all.bytes.extend(one.field(text, BINARY).bytes);
+        varint(&mut all.bytes, length);
+        // The first byte ends `one`.
+        (all.bytes, Self { bytes: vec![0], last: all.last })
+    }
+
     /// The bytes, with the mark of the end.
     pub(super) fn finish(&self) -> Vec<u8> {
         [&self.bytes[..], &[0]].concat()
@@ -125,6 +135,10 @@ mod tests {
         assert_eq!(inner.finish(), b"\x15\x01\x38\x02ab\0");
         let outer = Struct::new().int64(2, 300).structs(3, &[inner]).ints(5, &[0, 8]).texts(6, &["x"]);
         assert_eq!(outer.finish(), b"\x26\xd8\x04\x19\x1c\x15\x01\x38\x02ab\0\x29\x25\0\x10\x19\x18\x01x\0");
+        let one = |text| Struct::new().text(1, "k").text(2, text);
+        let (before, after) = Struct::new().int32(1, 1).around_text(5, Struct::new().text(1, "k"), (2, 3));
+        let whole = Struct::new().int32(1, 1).structs(5, &[one("abc")]).text(6, "x").finish();
+        assert_eq!([before, b"abc".to_vec(), after.text(6, "x").finish()].concat(), whole);
         let many = Struct::new().ints(1, &[1; 16]).finish();
         assert_eq!(&many[..3], [0x19, 0xf5, 16]);
     }

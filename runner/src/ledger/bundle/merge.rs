@@ -1,15 +1,17 @@
 //! The merge of a bundle into a history.
 
 use super::super::fold::Fold;
-use super::super::{Fault, Source, chunk, create, keep, live, points, stored, unstored};
+use super::super::{Fault, chunk, create, keep, live, points, stored, unstored};
 use super::History;
-use crate::fact::{Fact, LedgerError};
-use dtrain_protocol::bundle::{self, BundleError, Head, Reader, Record, Study, StudyName};
+use super::check::{self, Checked};
+use super::study::{put_study, study_here};
+use crate::fact::LedgerError;
+use dtrain_protocol::bundle::{self, BundleError, Head, Record};
 use dtrain_protocol::points::Sample;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{ErrorCode, OptionalExtension, Transaction, params};
 use std::collections::{BTreeMap, HashMap};
-use std::io::Read;
+use std::io::{self, Read};
 
 /// What a merge changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -26,12 +28,17 @@ pub struct Merged {
     pub studies: u64,
 }
 
-/// Why a bundle was not imported, or not whole.
+/// Why bundles were not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// It is not as dtrain writes bundles.
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
+    /// One of them is not as dtrain writes bundles.
+    #[error("bundle {number}: {source}")]
+    Bundle {
+        /// Its number, from 0.
+        number: usize,
+        /// What is wrong with it.
+        source: BundleError,
+    },
     /// The history could not be written.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -46,80 +53,120 @@ struct Whole {
 impl History {
     /// Reads a bundle to its end and changes nothing; `Err` says what is wrong with it.
     pub fn check_bundle(from: impl Read) -> Result<Head, BundleError> {
-        let mut reader = Reader::new(from)?;
-        while let Some(record) = reader.read()? {
-            if let Record::Trial(trial) = &record {
-                facts(trial).map_err(|fault| BundleError::Damaged(fault.to_string()))?;
-            }
-        }
+        let mut reader = Checked::new(from)?;
+        while reader.read()?.is_some() {}
         Ok(reader.head().clone())
     }
 
-    /// Merges a bundle that [`History::check_bundle`] found whole; each trial is one transaction. `told` hears of each trial.
-    pub fn merge_bundle(
+    /// Merges bundles in one transaction: all of them, or nothing. `watch` is called with each trial.
+    pub fn merge_bundles<R: Read>(
         &mut self,
-        from: impl Read,
-        told: &mut dyn FnMut(&TrialId),
-    ) -> Result<Merged, ImportError> {
-        let mut reader = Reader::new(from)?;
-        let (mut merged, mut texts) = (Merged::default(), HashMap::new());
-        let mut whole: Option<Whole> = None;
-        loop {
-            let next = reader.read()?;
-            if let Some(Record::Points(samples)) = next {
-                if let Some(whole) = &mut whole {
-                    whole.add(samples);
-                }
-                continue;
-            }
-            if let Some(whole) = whole.take() {
-                self.merge_trial(&whole, &texts, &mut merged)?;
-                told(&whole.trial.id);
-            }
-            match next {
-                None => return Ok(merged),
-                Some(Record::Text(text)) => drop(texts.insert(bundle::hash(&text), text)),
-                Some(Record::Trial(trial)) => {
-                    whole = Some(Whole { samples: vec![Vec::new(); trial.series.len()], trial });
-                }
-                Some(Record::Study(study)) => {
-                    let is_new =
-                        self.write("write a study to", |transaction| put_study(transaction, &study))?;
-                    merged.studies += u64::from(is_new);
-                }
-                Some(Record::Points(_)) => {}
-            }
-        }
-    }
-
-    fn merge_trial(
-        &mut self,
-        whole: &Whole,
-        texts: &HashMap<String, String>,
-        merged: &mut Merged,
-    ) -> Result<(), ImportError> {
+        bundles: impl IntoIterator<Item = io::Result<R>>,
+        watch: &mut dyn FnMut(&TrialId),
+    ) -> Result<Vec<Merged>, ImportError> {
         self.known = None;
-        let change = self.write("write a trial to", |transaction| {
-            let (row, change) = put_trial(transaction, whole, texts)?;
-            let annotations = annotate(transaction, row, &whole.trial)?;
-            if change != Change::None {
-                label(transaction, &whole.trial.name)?;
-            }
-            Ok((change, annotations))
+        let merged = self.write("import bundles into", |transaction| {
+            let merge = |(number, from): (usize, io::Result<R>)| {
+                from.map_err(BundleError::Io)
+                    .map_err(Fault::from)
+                    .and_then(|from| merge(transaction, from, &mut *watch))
+                    .map_err(|fault| Fault::from(Refused { number, fault }))
+            };
+            bundles.into_iter().enumerate().map(merge).collect()
         });
-        let (change, annotations) = change?;
-        match change {
-            Change::New => merged.new += 1,
-            Change::Forward => merged.brought_forward += 1,
-            Change::None => {
-                merged.unchanged += 1;
-            }
-        }
-        if change != Change::New {
-            merged.annotations += annotations;
-        }
-        Ok(())
+        merged.map_err(import_error)
     }
+}
+
+/// Why the merge of a bundle failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{fault}")]
+struct Refused {
+    number: usize,
+    fault: Fault,
+}
+
+/// Tells failures of a bundle from those of the history.
+fn import_error(LedgerError { doing, path, source }: LedgerError) -> ImportError {
+    let Refused { number, fault } = match source.downcast() {
+        Ok(refused) => *refused,
+        Err(source) => return LedgerError { doing, path, source }.into(),
+    };
+    match fault.downcast() {
+        Ok(source) => ImportError::Bundle { number, source: *source },
+        Err(source) => super::super::fault(doing, &path, source).into(),
+    }
+}
+
+/// Merges one bundle.
+fn merge(
+    transaction: &Transaction<'_>,
+    from: impl Read,
+    watch: &mut dyn FnMut(&TrialId),
+) -> Result<Merged, Fault> {
+    let mut reader = Checked::new(from)?;
+    let (mut merged, mut texts) = (Merged::default(), HashMap::new());
+    let mut whole: Option<Whole> = None;
+    loop {
+        let next = reader.read()?;
+        if let Some(Record::Points(samples)) = next {
+            if let Some(whole) = &mut whole {
+                whole.add(samples);
+            }
+            continue;
+        }
+        if let Some(whole) = whole.take() {
+            merge_trial(transaction, &whole, &texts, &mut merged)
+                .map_err(|fault| blamed(&format!("trial {}", whole.trial.name), fault))?;
+            watch(&whole.trial.id);
+        }
+        match next {
+            None => return Ok(merged),
+            Some(Record::Text(text)) => drop(texts.insert(bundle::hash(&text), text)),
+            Some(Record::Trial(trial)) => {
+                whole = Some(Whole { samples: vec![Vec::new(); trial.series.len()], trial });
+            }
+            Some(Record::Study(study)) => {
+                let is_new = put_study(transaction, &study)
+                    .map_err(|fault| blamed(&format!("study {}", study.name.name), fault))?;
+                merged.studies += u64::from(is_new);
+            }
+            Some(Record::Points(_)) => {}
+        }
+    }
+}
+
+/// A value that the tables refuse is the fault of the bundle; everything else is that of the history.
+fn blamed(record: &str, fault: Fault) -> Fault {
+    let code = fault.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
+    let is_refused =
+        matches!(code, Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig));
+    if is_refused || fault.is::<serde_json::Error>() {
+        return BundleError::Damaged(format!("{record} cannot be kept: {fault}")).into();
+    }
+    fault
+}
+
+fn merge_trial(
+    transaction: &Transaction<'_>,
+    whole: &Whole,
+    texts: &HashMap<String, String>,
+    merged: &mut Merged,
+) -> Result<(), Fault> {
+    let (row, change) = put_trial(transaction, whole, texts)?;
+    let annotations = annotate(transaction, row, &whole.trial)?;
+    match change {
+        Change::New => merged.new += 1,
+        Change::Forward => merged.brought_forward += 1,
+        Change::None => merged.unchanged += 1,
+    }
+    if change != Change::None {
+        label(transaction, &whole.trial.name)?;
+    }
+    if change != Change::New {
+        merged.annotations += annotations;
+    }
+    Ok(())
 }
 
 impl Whole {
@@ -143,15 +190,6 @@ enum Change {
     New,
     Forward,
     None,
-}
-
-/// The facts of a trial, with when they became known.
-fn facts(trial: &bundle::Trial) -> Result<Vec<(u64, Fact)>, Fault> {
-    let read = |(at_ms, json): &(u64, String)| match serde_json::from_str(json) {
-        Ok(fact) => Ok((*at_ms, fact)),
-        Err(error) => Err(format!("a fact of trial {} cannot be read: {error}", trial.id).into()),
-    };
-    trial.facts.iter().map(read).collect()
 }
 
 /// Brings a trial to what the bundle says, unless the history knows as much; returns its row.
@@ -197,7 +235,7 @@ fn put_trial(
     }
     for (path, value, source) in &trial.params {
         let number = serde_json::from_str::<serde_json::Value>(value)?.as_f64();
-        let source = Source::parse(source).unwrap_or(Source::Recipe).word();
+        let source = check::source(trial, path, source)?.word();
         transaction
             .prepare_cached(
                 "INSERT OR REPLACE INTO param(trial, key, value, number, source) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -205,7 +243,7 @@ fn put_trial(
             .execute(params![row, create::key(transaction, path)?, value, number, source])?;
     }
     put_series(transaction, row, whole)?;
-    for (seq, (at_ms, fact)) in facts(trial)?.iter().enumerate() {
+    for (seq, (at_ms, fact)) in check::facts(trial)?.iter().enumerate() {
         keep::add_fact(transaction, row, seq, fact, stored(*at_ms))?;
     }
     // As its own machine has it, which may have written it down before the last points came.
@@ -344,43 +382,4 @@ fn label(transaction: &Transaction<'_>, name: &str) -> Result<(), Fault> {
         transaction.execute("UPDATE trial SET label = ?2 WHERE id = ?1", params![row, given])?;
     }
     Ok(())
-}
-
-/// What a study of the bundle is called here.
-fn study_here(database: &Connection, study: &StudyName) -> Result<String, Fault> {
-    if super::study_name(database, &study.name)? == *study {
-        return Ok(study.name.clone());
-    }
-    Ok(format!("{}-{}", study.name, &study.digest[..6]))
-}
-
-/// Unites a study with what the history knows of it; tells whether it is new.
-fn put_study(transaction: &Transaction<'_>, study: &Study) -> Result<bool, Fault> {
-    let here = study_here(transaction, &study.name)?;
-    let mut is_new = false;
-    if here != study.name.name {
-        is_new = transaction.execute(
-            "INSERT OR IGNORE INTO study(name, json, created_ms) VALUES (?1, ?2, ?3)",
-            params![here, study.json, stored(study.created_ms)],
-        )? == 1;
-        transaction.execute(
-            "INSERT OR IGNORE INTO study_origin(name, there, digest) VALUES (?1, ?2, ?3)",
-            params![here, study.name.name, study.name.digest],
-        )?;
-    }
-    for tried in &study.tried {
-        let trial = tried.trial.as_ref().and_then(|trial| keep::row_of(transaction, trial).ok());
-        transaction.execute(
-            "INSERT INTO tried(study, number, json, trial, refused) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT DO UPDATE SET trial = coalesce(trial, excluded.trial)",
-            params![here, stored(tried.number), tried.json, trial, tried.refused],
-        )?;
-    }
-    for (number, at_ms, json) in &study.events {
-        transaction.execute(
-            "INSERT OR IGNORE INTO study_event(study, number, at_ms, json) VALUES (?1, ?2, ?3, ?4)",
-            params![here, stored(*number), stored(*at_ms), json],
-        )?;
-    }
-    Ok(is_new)
 }

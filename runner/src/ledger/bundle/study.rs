@@ -1,0 +1,45 @@
+//! The studies of a bundle, merged into those of the history.
+
+use super::super::{Fault, keep, stored};
+use super::study_name;
+use dtrain_protocol::bundle::{Study, StudyName};
+use rusqlite::{Connection, Transaction, params};
+
+/// What a study of the bundle is called here.
+pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<String, Fault> {
+    if study_name(database, &study.name)? == *study {
+        return Ok(study.name.clone());
+    }
+    Ok(format!("{}-{}", study.name, &study.digest[..6]))
+}
+
+/// Unites a study with what the history knows of it; tells whether it is new.
+pub(super) fn put_study(transaction: &Transaction<'_>, study: &Study) -> Result<bool, Fault> {
+    let here = study_here(transaction, &study.name)?;
+    let mut is_new = false;
+    if here != study.name.name {
+        is_new = transaction.execute(
+            "INSERT OR IGNORE INTO study(name, json, created_ms) VALUES (?1, ?2, ?3)",
+            params![here, study.json, stored(study.created_ms)],
+        )? == 1;
+        transaction.execute(
+            "INSERT OR IGNORE INTO study_origin(name, there, digest) VALUES (?1, ?2, ?3)",
+            params![here, study.name.name, study.name.digest],
+        )?;
+    }
+    for tried in &study.tried {
+        let trial = tried.trial.as_ref().and_then(|trial| keep::row_of(transaction, trial).ok());
+        transaction.execute(
+            "INSERT INTO tried(study, number, json, trial, refused) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO UPDATE SET trial = coalesce(trial, excluded.trial)",
+            params![here, stored(tried.number), tried.json, trial, tried.refused],
+        )?;
+    }
+    for (number, at_ms, json) in &study.events {
+        transaction.execute(
+            "INSERT OR IGNORE INTO study_event(study, number, at_ms, json) VALUES (?1, ?2, ?3, ?4)",
+            params![here, stored(*number), stored(*at_ms), json],
+        )?;
+    }
+    Ok(is_new)
+}

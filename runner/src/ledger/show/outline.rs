@@ -1,0 +1,53 @@
+//! What an export says of a trial besides its points. Plans are large, so that they are not read for thousands of trials.
+
+use super::super::{Fault, History, Param, TrialRow, keep};
+use super::{Attempt, Note, attempts, document, notes, parameters, tags};
+use crate::fact::{LedgerError, Verdict};
+use crate::provenance::Provenance;
+use rusqlite::Connection;
+use std::collections::BTreeMap;
+
+/// A trial without its plan, its figures and its points.
+#[derive(Clone, Debug)]
+pub struct TrialOutline {
+    /// The line about it.
+    pub row: TrialRow,
+    /// How it ended; `None` while it goes on.
+    pub verdict: Option<Verdict>,
+    /// Recipe and candidate value by value, sorted by path.
+    pub params: Vec<Param>,
+    /// All attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// The command line that made it.
+    pub command: Vec<String>,
+    /// What the user wrote, oldest first.
+    pub notes: Vec<Note>,
+    /// Tags by name.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl History {
+    /// The outline of the trial of a line.
+    pub fn outline(&self, row: &TrialRow) -> Result<TrialOutline, LedgerError> {
+        self.read("read a trial from", |database| {
+            let trial = keep::row_of(database, &row.id)?;
+            let provenance: Provenance = serde_json::from_value(document(database, trial, "provenance")?)?;
+            Ok(TrialOutline {
+                row: row.clone(),
+                verdict: verdict(database, trial)?,
+                params: parameters(database, trial)?,
+                attempts: attempts(database, trial)?,
+                command: provenance.command,
+                notes: notes(database, trial)?,
+                tags: tags(database, trial)?,
+            })
+        })
+    }
+}
+
+fn verdict(database: &Connection, trial: i64) -> Result<Option<Verdict>, Fault> {
+    let json: Option<String> = database
+        .prepare_cached("SELECT verdict FROM trial WHERE id = ?1")?
+        .query_row([trial], |row| row.get(0))?;
+    Ok(json.map(|json| serde_json::from_str(&json)).transpose()?)
+}
