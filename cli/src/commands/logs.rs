@@ -196,5 +196,5 @@ fn print(
         *shown = Some(title.to_owned());
         context.out.data(&context.out.paint_data.bold(title))?;
     }
-    context.out.data(&super::model::visible(line))
+    context.out.words(&format!("{line}\n"))
 }

@@ -6,3 +6,4 @@ mod peers;
 mod secrets;
 mod submitted;
 mod trap;
+mod words;
