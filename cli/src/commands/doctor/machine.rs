@@ -2,6 +2,7 @@
 
 use super::{Finding, Verdict, gpu};
 use dtrain_recipes::Bytes;
+use dtrain_recipes::sharing::git_command;
 use dtrain_runner::Home;
 use dtrain_runner::ledger::{Ground, History};
 use rustix::fs::{MemfdFlags, memfd_create, statvfs};
@@ -9,7 +10,6 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Everything there is to look at, state first.
 pub(super) fn checks(home: &Home) -> Vec<Finding> {
@@ -158,7 +158,7 @@ fn open_files() -> Finding {
 }
 
 fn git() -> Finding {
-    let found = Command::new("git").arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let found = git_command("").arg("--version").output();
     match found {
         Ok(output) if output.status.success() => {
             Finding::good("git", String::from_utf8_lossy(&output.stdout).trim().to_owned())
