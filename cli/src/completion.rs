@@ -143,7 +143,11 @@ fn history() -> PathBuf {
     }
     let variable = || std::env::var_os("DTRAIN_STATE").filter(|folder| !folder.is_empty());
     let folder = said.or_else(variable).map(PathBuf::from);
-    Context::new(Output::new(false, true), folder).map(|context| context.home.history()).unwrap_or_default()
+    Context::new(Output::new(false, true), folder)
+        .ok()
+        .filter(|context| context.home.check().is_ok())
+        .map(|context| context.home.history())
+        .unwrap_or_default()
 }
 
 fn packages() -> Vec<sharing::Locked> {

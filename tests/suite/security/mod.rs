@@ -5,6 +5,7 @@ mod folders;
 mod injection;
 mod peers;
 mod secrets;
+mod state;
 mod submitted;
 mod trap;
 mod words;
