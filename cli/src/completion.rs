@@ -10,6 +10,7 @@ use clap::Command;
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use dtrain_recipes::keys::{Shape, keys};
+use dtrain_recipes::text::is_harmful;
 use dtrain_recipes::{library, sharing};
 use dtrain_runner::ledger::glance;
 use std::ffi::OsStr;
@@ -114,9 +115,9 @@ fn words(shape: Shape) -> Vec<&'static str> {
     }
 }
 
-/// The words that begin as what was typed.
+/// The words that begin as what was typed, but for those that would steer the terminal of the shell.
 fn candidates(words: impl IntoIterator<Item = String>, typed: &OsStr) -> Vec<CompletionCandidate> {
-    let fits = |word: &String| word.starts_with(text(typed));
+    let fits = |word: &String| word.starts_with(text(typed)) && !word.contains(is_harmful);
     words
         .into_iter()
         .filter(fits)
@@ -142,7 +143,11 @@ fn history() -> PathBuf {
     }
     let variable = || std::env::var_os("DTRAIN_STATE").filter(|folder| !folder.is_empty());
     let folder = said.or_else(variable).map(PathBuf::from);
-    Context::new(Output::new(false, true), folder).map(|context| context.home.history()).unwrap_or_default()
+    Context::new(Output::new(false, true), folder)
+        .ok()
+        .filter(|context| context.home.check().is_ok())
+        .map(|context| context.home.history())
+        .unwrap_or_default()
 }
 
 fn packages() -> Vec<sharing::Locked> {

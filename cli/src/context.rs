@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
-use dtrain_runner::Home;
+use dtrain_runner::{Home, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,24 @@ impl Context {
         })?;
         Ok(Self { out, home: Home::at(folder) })
     }
+}
+
+impl Context {
+    /// Refuses a state folder in which somebody else could have put something.
+    pub(crate) fn check_state(&self) -> Result<(), Failure> {
+        self.home.check().map_err(|error| {
+            let folder = self.home.path().display();
+            Failure::new(Exit::Preflight, format!("cannot use the state folder {folder}"))
+                .cause(error.to_string())
+        })
+    }
+}
+
+/// Refuses settings, and what else commands of the user obey, that belong to somebody else, or that others can write.
+pub(crate) fn check_obeyed(path: &Path) -> Result<(), Failure> {
+    files::check_behind_links(path).map_err(|error| {
+        Failure::new(Exit::Preflight, format!("cannot use {}", path.display())).cause(error.to_string())
+    })
 }
 
 /// The user's settings file; it need not exist.

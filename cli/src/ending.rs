@@ -1,6 +1,6 @@
 //! Says how a trial ended: its figures, a sample, the next command and the exit code.
 
-use crate::commands::model::{Wish, data_root, request, visible};
+use crate::commands::model::{Wish, data_root, request};
 use crate::context::Context;
 use crate::drive::{How, Task, expected};
 use crate::failure::{Exit, Failure, Outcome};
@@ -191,7 +191,7 @@ fn show_sample(context: &Context, task: &Task<'_>, trial: &Trial) -> Result<(), 
     let Ok(request) = request(trial, wish, || Ok(newest.folder.clone())) else { return Ok(()) };
     debug_assert_eq!(data_root(trial), task.plan.data_root, "plan and history name one folder");
     out.say("  sample:");
-    let written = sampler::write(&request, &mut |more| out.bytes(visible(more).as_bytes()));
+    let written = sampler::write(&request, &mut |more| out.words(more));
     out.bytes(b"\n")?;
     // The training is done and kept; a sample that fails takes nothing from it.
     if let Err(failure) = written {

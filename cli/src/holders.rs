@@ -6,6 +6,7 @@ use crate::render::checkpoint::Transfer;
 use crate::{hosts, trials};
 use dtrain_protocol::{StepId, TrialId};
 use dtrain_runner::checkpoints::{self, Here, Holder, Inventory, pull};
+use dtrain_runner::files;
 use dtrain_runner::launch::relay::{RemoteHost, There};
 use dtrain_runner::ledger::{Checkpoint, Trial};
 use std::collections::BTreeMap;
@@ -100,7 +101,7 @@ pub(crate) fn checkpoint_here(
     for saved in &wanted {
         let Some(name) = saved.folder.file_name().and_then(|name| name.to_str()) else { continue };
         let to = own.join(name);
-        std::fs::create_dir_all(&own)
+        files::make_folder(&own)
             .map_err(|error| Failure::new(Exit::Infrastructure, format!("{}: {error}", own.display())))?;
         let mut transfer = Transfer::new(&context.out, format!("copying step {} of {label}", saved.step));
         let copied = pull(&mut holders, &inventory, name, &to, &mut |done, total| transfer.tell(done, total));

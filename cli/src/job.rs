@@ -6,9 +6,9 @@ use crate::failure::{Exit, Failure};
 use crate::{hosts, signals};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{Launcher, Recipe, Slurm};
+use dtrain_runner::files;
 use dtrain_runner::launch::slurm::{self, Allocation, JobId, JobState, SlurmError, Submission};
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -243,7 +243,7 @@ impl Tail {
 
     /// Writes what is new. What cannot be read now is shown later.
     fn show(&mut self, to: &mut impl Write) {
-        let Ok(mut file) = File::open(&self.path) else { return };
+        let Ok(mut file) = files::open(&self.path) else { return };
         let mut fresh = Vec::new();
         if file.seek(SeekFrom::Start(self.offset)).and_then(|_| file.read_to_end(&mut fresh)).is_ok() {
             self.offset += fresh.len() as u64;

@@ -1,7 +1,7 @@
 //! From what the user typed to a checked recipe: finds the text, lays the layers, looks for the files.
 
 use crate::args::LayerArgs;
-use crate::context::settings_file;
+use crate::context::{check_obeyed, settings_file};
 use crate::failure::{Exit, Failure};
 use crate::networks;
 use crate::packages::{failure, store, trust};
@@ -82,7 +82,9 @@ fn lay(
     // The user cannot see the folder of a package: what is said over its recipe starts from the working folder.
     let base = if source.shared.is_some() { project } else { Path::new("") };
     let mut all = Layers::default();
-    if let Some(document) = optional(&settings_file()?, Layer::Settings)? {
+    let settings = settings_file()?;
+    check_obeyed(&settings)?;
+    if let Some(document) = optional(&settings, Layer::Settings)? {
         all = all.over(Layer::Settings, document)?;
     }
     let packages = store(project, false)?;

@@ -1,11 +1,16 @@
 //! Where words go: data to stdout, everything for people to stderr.
 
+mod paint;
+
+pub(crate) use paint::Paint;
+
 use crate::failure::{ErrorJson, Exit, Failure};
 use crate::render::table::Style;
+use dtrain_recipes::text::is_harmful;
+use paint::tame;
 use serde::Serialize;
-use std::borrow::Cow;
-use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::fmt::{Display, Write as _};
+use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether this program has written a JSON document to stdout that is not one of JSON Lines.
@@ -26,8 +31,8 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        let paint = Paint(wants_colour() && io::stderr().is_terminal());
-        let paint_data = Paint(wants_colour() && io::stdout().is_terminal());
+        let paint = Paint::when(wants_colour() && io::stderr().is_terminal());
+        let paint_data = Paint::when(wants_colour() && io::stdout().is_terminal());
         Self { json, quiet, paint, paint_data }
     }
 
@@ -76,12 +81,22 @@ impl Output {
 
     /// Writes a line of data.
     pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
-        self.line(&tame(text))
+        self.line(&tame(text, self.paint_data))
+    }
+
+    /// Writes text of somebody else as it came, without a line end of its own. A closed pipe ends the program quietly.
+    pub(crate) fn words(&self, text: &str) -> Result<(), Failure> {
+        self.bytes(tame(text, Paint::plain()).as_bytes())
     }
 
     fn line(&self, text: &str) -> Result<(), Failure> {
         let line = if text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
         self.bytes(line.as_bytes())
+    }
+
+    /// Writes the text of a file: as it is, unless it comes to a terminal.
+    pub(crate) fn file(&self, text: &str) -> Result<(), Failure> {
+        if io::stdout().is_terminal() { self.words(text) } else { self.bytes(text.as_bytes()) }
     }
 
     /// Writes data as it is. A closed pipe ends the program quietly.
@@ -180,38 +195,15 @@ fn wrapped_line(line: &str, width: usize) -> String {
     out
 }
 
-/// Steers the terminal on stderr.
+/// Steers the terminal on stderr: for sequences of our own, in which nobody else has a word.
 pub(crate) fn steer(sequence: &str) {
     drop(io::stderr().lock().write_all(sequence.as_bytes()));
 }
 
-/// Writes to stderr. Whether anybody reads it is not our business.
+/// Writes to stderr without a line end. Whether anybody reads it is not our business.
 pub(crate) fn complain(text: &str) {
-    drop(io::stderr().lock().write_all(tame(text).as_bytes()));
-}
-
-/// The text without characters that steer a terminal, but for our own colours: names of files, and what hosts and programs say,
-/// are somebody else's words.
-fn tame(text: &str) -> Cow<'_, str> {
-    let is_wild = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !text.contains(is_wild) {
-        return Cow::Borrowed(text);
-    }
-    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(at) = rest.find(is_wild) {
-        out.push_str(&rest[..at]);
-        let colour = rest[at..].strip_prefix("\u{1b}[").and_then(|code| {
-            let digits = code.find(|c: char| !c.is_ascii_digit() && c != ';')?;
-            code[digits..].starts_with('m').then_some(at + 2 + digits + 1)
-        });
-        let wild = rest[at..].chars().next().map_or(0, char::len_utf8);
-        match colour {
-            Some(end) => out.push_str(&rest[at..end]),
-            None => out.push('\u{fffd}'),
-        }
-        rest = &rest[colour.unwrap_or(at + wild)..];
-    }
-    Cow::Owned(out + rest)
+    let paint = Paint::when(wants_colour() && io::stderr().is_terminal());
+    drop(io::stderr().lock().write_all(tame(text, paint).as_bytes()));
 }
 
 /// Version of every JSON document; grows when a field changes its meaning or goes.
@@ -231,15 +223,20 @@ pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> R
         .map_err(|error| Failure::new(Exit::Infrastructure, "cannot write JSON").cause(error.to_string()))
 }
 
-/// JSON means the same with those control characters escaped that it allows, and a terminal may obey.
+/// JSON means the same with those characters escaped that it allows, and that a terminal may obey or a reader does not see.
 fn escaped(json: &str) -> String {
-    let is_wild = |c: &char| matches!(c, '\u{7f}'..='\u{9f}');
-    if !json.contains(|c| is_wild(&c)) {
+    if !json.contains(is_harmful) {
         return json.to_owned();
     }
-    json.chars()
-        .map(|c| if is_wild(&c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() })
-        .collect()
+    let mut out = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if is_harmful(letter) {
+            letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(out, "\\u{unit:04x}"));
+        } else {
+            out.push(letter);
+        }
+    }
+    out
 }
 
 /// Columns of a page that nobody tells the width of.
@@ -262,53 +259,6 @@ fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// Colours, or their absence.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Paint(bool);
-
-impl Paint {
-    /// No colours.
-    pub(crate) fn plain() -> Self {
-        Self(false)
-    }
-
-    pub(crate) fn is_coloured(self) -> bool {
-        self.0
-    }
-
-    pub(crate) fn red(self, text: &str) -> String {
-        self.with("1;31", text)
-    }
-
-    pub(crate) fn green(self, text: &str) -> String {
-        self.with("1;32", text)
-    }
-
-    pub(crate) fn yellow(self, text: &str) -> String {
-        self.with("33", text)
-    }
-
-    pub(crate) fn cyan(self, text: &str) -> String {
-        self.with("36", text)
-    }
-
-    pub(crate) fn blue(self, text: &str) -> String {
-        self.with("1;34", text)
-    }
-
-    pub(crate) fn bold(self, text: &str) -> String {
-        self.with("1", text)
-    }
-
-    pub(crate) fn dim(self, text: &str) -> String {
-        self.with("2", text)
-    }
-
-    fn with(self, code: &str, text: &str) -> String {
-        if self.0 { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,6 +272,7 @@ mod tests {
         let text = document("progress", &Seen { step: 3 }, false).expect("plain data");
         assert_eq!(text, r#"{"format":"dtrain.progress/1","step":3}"#);
         assert_eq!(escaped("{\"a\":\"\u{9b}2J\u{7f}ä\"}"), r#"{"a":"\u009b2J\u007fä"}"#);
+        assert_eq!(escaped("\"\u{202e}\u{e0041}\""), r#""\u202e\udb40\udc41""#);
     }
 
     #[test]
@@ -338,20 +289,5 @@ mod tests {
         assert_eq!(word("$(x); y"), "'$(x); y'");
         assert_eq!(word("it's"), r"'it'\''s'");
         assert_eq!(word(""), "''");
-    }
-
-    #[test]
-    fn only_colours_reach_the_terminal() {
-        assert_eq!(tame("a\n\u{1b}[1;31mb\u{1b}[0m\tc"), "a\n\u{1b}[1;31mb\u{1b}[0m\tc");
-        assert_eq!(
-            tame("\u{1b}]0;title\u{7}\u{1b}[2J\r\u{9b}2J\u{1b}["),
-            "\u{fffd}]0;title\u{fffd}\u{fffd}[2J\u{fffd}\u{fffd}2J\u{fffd}["
-        );
-    }
-
-    #[test]
-    fn without_colour_no_escape_is_written() {
-        assert_eq!(Paint(false).red("x"), "x");
-        assert!(Paint(true).red("x").starts_with('\u{1b}'));
     }
 }

@@ -1,6 +1,6 @@
 //! Where packages of shared recipes lie, and whom the user trusts.
 
-use crate::context::base;
+use crate::context::{base, check_obeyed};
 use crate::failure::{Exit, Failure};
 use dtrain_recipes::sharing::{SharingError, Store, Trust};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, Failure> {
     let beside = folder.join(LOCK);
     let lock = if beside.exists() { beside } else { PathBuf::from(LOCK) };
     let folder = base("XDG_DATA_HOME", ".local/share")?.join("dtrain").join("recipes");
+    check_obeyed(&folder)?;
     Ok(Store { folder, lock, allow_file })
 }
 
@@ -23,7 +24,9 @@ pub(crate) fn trust_file() -> Result<PathBuf, Failure> {
 
 /// Whom the user trusts.
 pub(crate) fn trust() -> Result<Trust, Failure> {
-    Trust::read(&trust_file()?).map_err(|error| failure(&error))
+    let file = trust_file()?;
+    check_obeyed(&file)?;
+    Trust::read(&file).map_err(|error| failure(&error))
 }
 
 /// A failure of sharing.

@@ -27,6 +27,7 @@ pub mod search;
 pub mod sharing;
 pub mod source;
 pub mod sync;
+pub mod text;
 pub mod train;
 mod tune;
 pub mod units;

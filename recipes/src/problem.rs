@@ -1,6 +1,7 @@
 //! What is wrong with a recipe, where, and what would be right.
 
 use crate::source::{Origin, Source, floor, position};
+use crate::text;
 use std::fmt::Write as _;
 
 /// One thing that is wrong.
@@ -141,14 +142,11 @@ fn printable(text: &str) -> String {
     shown
 }
 
-/// A character that cannot move the cursor, hide text or change its direction.
+/// A character that cannot move the cursor, hide text or change its direction, and is as wide as it looks.
 fn visible(character: char) -> char {
     match character {
         '\t' => ' ',
-        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' => {
-            '\u{fffd}'
-        }
-        c if c.is_control() => '\u{fffd}',
+        c if c == '\n' || text::is_harmful(c) => text::INSTEAD,
         c => c,
     }
 }

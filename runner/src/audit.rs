@@ -1,13 +1,13 @@
 //! The audit log: who had what run where. One JSON document a line, only ever appended to.
 
+use crate::files;
 use crate::home::Home;
 use crate::secrets;
 use dtrain_protocol::{AttemptId, TrialId};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -131,9 +131,9 @@ pub fn path(home: &Home) -> PathBuf {
 
 fn append(path: &Path, entry: &Entry) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+        files::make_folder(folder)?;
     }
-    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    let mut file = files::append(path)?;
     // Others may write to it over a network, where appending is not one operation.
     rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
     let mut line = if is_cut(&mut file)? { vec![b'\n'] } else { Vec::new() };
@@ -156,7 +156,7 @@ fn is_cut(file: &mut File) -> io::Result<bool> {
 
 /// All entries, oldest first, and how many lines cannot be read. None where nothing was written yet.
 pub fn read(home: &Home) -> io::Result<(Vec<Entry>, u64)> {
-    let bytes = match fs::read(path(home)) {
+    let bytes = match files::read(&path(home)) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(error) => return Err(error),
@@ -174,6 +174,7 @@ pub fn read(home: &Home) -> io::Result<(Vec<Entry>, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn audit(home: &Home) -> Audit {
@@ -215,6 +216,18 @@ mod tests {
         audit(&home).write(Action::Stop, None).expect("room");
         let (entries, damaged) = read(&home).expect("readable");
         assert_eq!((entries.len(), damaged, entries[0].action), (1, 1, Action::Stop));
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_log_is_not_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = Home::at(folder.path());
+        let precious = folder.path().join("precious");
+        fs::write(&precious, "precious").expect("written");
+        std::os::unix::fs::symlink(&precious, path(&home)).expect("made");
+        let error = audit(&home).write(Action::Run, None).expect_err("a link");
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+        assert_eq!(fs::read_to_string(&precious).expect("there"), "precious");
     }
 
     #[test]

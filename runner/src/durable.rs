@@ -1,14 +1,14 @@
 //! Files that survive a power cut once a call returned.
 
-use std::fs::{self, File, OpenOptions};
+use crate::files;
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes a new file, or all of an old one, and waits until its content is on disk. Its name is not yet: see
+/// Writes a new file, in place of one that is there, and waits until its content is on disk. Its name is not yet: see
 /// [`sync_folder`].
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut file = files::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

@@ -1,59 +1,313 @@
-//! How many files a process may have open: an attempt on many hosts needs more than the usual 1024.
+//! Files of the state: the user's own, and none behind a symbolic link.
+//!
+//! Whoever can write to the state folder could put a history there whose command is resumed, or a link to a file that is then
+//! overwritten. So a state folder that is not the user's own is refused as a whole, and a file in it is only opened where its
+//! name leads to a regular file. The folder itself may lie behind links.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::fs::OFlags;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
-/// Files of an agent whatever it does: streams, logs, spool, sockets, guests at its door.
-const ALWAYS: u64 = 96;
-
-/// Files for each rank here: its streams and its log.
-const EACH_RANK: u64 = 4;
-
-/// Files for each other host: a connection, what wakes its thread, and a file that is fetched.
-const EACH_HOST: u64 = 4;
-
-/// Files of a rank for each other: a connection in every group they share, and one for heartbeats.
-const EACH_PEER: u64 = 5;
-
-/// Lets this process, and what it starts, open the files that an attempt needs: of `ranks` here and so many `hosts`, where each rank
-/// is connected with `peers` others.
+/// Refuses a state folder that is not the user's own, or that others can write, and what lies in it and is.
 ///
-/// `Err` says in words how many are allowed, and what to do.
-pub(crate) fn suffice(ranks: usize, hosts: usize, peers: usize) -> Result<(), String> {
-    allow(needed(ranks as u64, hosts as u64, peers as u64), "this attempt")
+/// A folder that does not exist holds. `Err` says what is wrong with which path, and what to do.
+pub fn check_state(root: &Path) -> io::Result<()> {
+    let Some(found) = present(fs::metadata(root))? else { return Ok(()) };
+    // A link of somebody else leads where he wants.
+    check_owner(root, &fs::symlink_metadata(root)?)?;
+    check_facts(root, &found)?;
+    if !found.is_dir() {
+        return Err(refused(format!("{} is not a folder; name another with --state FOLDER", root.display())));
+    }
+    let lets_others_in = found.mode() & 0o011 != 0;
+    for entry in fs::read_dir(root)? {
+        let path = entry?.path();
+        // It may be removed in the meantime, as the history's log of changes is.
+        let Some(found) = present(fs::symlink_metadata(&path))? else { continue };
+        check_kind(&path, &found)?;
+        check_owner(&path, &found)?;
+        // What lies in a folder of a folder that nobody else may enter is out of reach, whatever its mode.
+        if lets_others_in || !found.is_dir() {
+            check_mode(&path, &found)?;
+        }
+    }
+    Ok(())
 }
 
-fn needed(ranks: u64, hosts: u64, peers: u64) -> u64 {
-    let agent = ALWAYS + EACH_RANK * ranks + EACH_HOST * hosts;
-    agent.max(ALWAYS + EACH_PEER * peers)
+/// Refuses the folder of a trial whose parts are links or belong to somebody else; one that does not exist holds.
+///
+/// On a node of a Slurm job, `checkpoints` is a link to the folder that all nodes share; that of another trial is refused.
+pub fn check_trial(folder: &Path) -> io::Result<()> {
+    let Some(found) = present(fs::symlink_metadata(folder))? else { return Ok(()) };
+    check_kind(folder, &found)?;
+    check_owner(folder, &found)?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let Some(found) = present(fs::symlink_metadata(&path))? else { continue };
+        check_owner(&path, &found)?;
+        let is_shared = || fs::canonicalize(&path).is_ok_and(|to| shares(&path, &to));
+        if !(found.is_symlink() && is_shared()) {
+            check_kind(&path, &found)?;
+        }
+    }
+    Ok(())
 }
 
-/// Raises the limit that this process may raise, where it is too low. It is not raised beyond what is needed: some programs trust
-/// that it is low.
-pub(crate) fn allow(needed: u64, what: &str) -> Result<(), String> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_none_or(|current| current >= needed) {
+/// Whether a link and what it leads to are both the folder of the checkpoints of one trial.
+fn shares(link: &Path, to: &Path) -> bool {
+    let end = |path: &Path| {
+        let (trial, name) = (path.parent()?.file_name()?.to_owned(), path.file_name()?.to_owned());
+        (name == "checkpoints").then_some(trial)
+    };
+    end(link).is_some() && end(link) == end(to)
+}
+
+/// Refuses a file or folder that is a link, that belongs to somebody else, or that others can write; one that does not exist holds.
+///
+/// `Err` says what is wrong, and what to do.
+pub fn check_own(path: &Path) -> io::Result<()> {
+    let Some(found) = present(fs::symlink_metadata(path))? else { return Ok(()) };
+    check_kind(path, &found)?;
+    check_facts(path, &found)
+}
+
+/// As [`check_own`], for what the user may have put behind a link, such as settings.
+pub fn check_behind_links(path: &Path) -> io::Result<()> {
+    let Some(found) = present(fs::metadata(path))? else { return Ok(()) };
+    check_facts(path, &found)
+}
+
+fn present(found: io::Result<Metadata>) -> io::Result<Option<Metadata>> {
+    match found {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn check_facts(path: &Path, found: &Metadata) -> io::Result<()> {
+    check_owner(path, found)?;
+    check_mode(path, found)
+}
+
+/// Neither a link nor a device; a socket is no file that anything is written to.
+fn check_kind(path: &Path, found: &Metadata) -> io::Result<()> {
+    let shown = path.display();
+    if found.is_symlink() {
+        let to = fs::read_link(path).unwrap_or_default();
+        let words = format!(
+            "{shown} is a symbolic link to {}, and links in the state are not followed; remove it, or move the whole state \
+             folder and name it with --state FOLDER",
+            to.display()
+        );
+        return Err(refused(words));
+    }
+    Ok(())
+}
+
+/// What belongs to root is as good as the user's own: root can do everything anyway.
+fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    if found.uid() == user || found.uid() == 0 {
         return Ok(());
     }
-    if let Some(most) = maximum.filter(|most| *most < needed) {
-        return Err(format!(
-            "a process may open {most} files here, and {what} needs {needed}; raise the limit (`ulimit -Hn`, \
-             /etc/security/limits.conf or LimitNOFILE of the service), or train with fewer ranks or hosts"
-        ));
+    Err(refused(format!(
+        "{} belongs to user {} (mode {:04o}), and this is user {user}; name a folder of your own with --state FOLDER, or \
+         make it yours with `chown`",
+        path.display(),
+        found.uid(),
+        found.mode() & 0o7777
+    )))
+}
+
+/// A group that has the number of its user is the user's alone, as most systems make them; that of root is not.
+fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
+    let is_private = found.uid() != 0 && found.gid() == found.uid();
+    let others = if is_private { 0o002 } else { 0o022 };
+    if found.is_symlink() || found.mode() & others == 0 {
+        return Ok(());
     }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum })
-        .map_err(|error| format!("the limit of open files cannot be raised to {needed}: {error}"))
+    let shown = path.display();
+    Err(refused(format!(
+        "{shown} can be written by others (mode {:04o}, user {}, group {}); look at what is in it, then `chmod go-w {shown}`, or \
+         name another folder with --state FOLDER",
+        found.mode() & 0o7777,
+        found.uid(),
+        found.gid()
+    )))
+}
+
+fn refused(words: String) -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, words)
+}
+
+/// Opens a file of the state as `options` say; a new one is for its user alone.
+///
+/// `Err` where the name leads to a link, a folder or anything else than a regular file.
+pub fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    // Without NONBLOCK, a pipe in its place would be waited for.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = options.clone().mode(0o600).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(|error| {
+        let is_link = || fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+        if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) && is_link() {
+            refused("it is a symbolic link, and links in the state are not followed; remove it".to_owned())
+        } else {
+            error
+        }
+    })?;
+    if !file.metadata()?.is_file() {
+        return Err(refused("it is not a regular file".to_owned()));
+    }
+    Ok(file)
+}
+
+/// Opens a file for reading.
+pub fn open(path: &Path) -> io::Result<File> {
+    open_as(OpenOptions::new().read(true), path)
+}
+
+/// Opens a file for writing at its end; it is made where there is none.
+pub fn append(path: &Path) -> io::Result<File> {
+    open_as(OpenOptions::new().read(true).append(true).create(true), path)
+}
+
+/// Makes a file, in place of one that is there.
+pub fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    open_as(OpenOptions::new().write(true).create_new(true), path)
+}
+
+/// Writes a file, in place of one that is there.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create(path)?.write_all(bytes)
+}
+
+/// Copies a file, which may lie anywhere, into the state.
+pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    io::copy(&mut File::open(from)?, &mut create(to)?).map(drop)
+}
+
+/// All bytes of a file.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// All text of a file.
+pub fn read_to_string(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    open(path)?.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Makes a folder, with those above it, for its user alone.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
+    }
+
+    /// What is said of a state folder; empty where it holds.
+    fn told(root: &Path) -> String {
+        check_state(root).err().map(|error| error.to_string()).unwrap_or_default()
+    }
 
     #[test]
-    fn a_thousand_hosts_need_more_files_than_are_usual() {
-        assert!(needed(8, 0, 0) <= 256, "a small attempt needs no more than `dtrain doctor` asks for");
-        assert!(needed(8, 1_000, 8_000) > 1024);
-        assert_eq!(suffice(2, 0, 0), Ok(()));
-        let error = allow(u64::MAX - 1, "a test");
-        assert!(error.is_ok() || error.is_err_and(|words| words.contains("ulimit")));
+    fn a_state_folder_that_others_can_write_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("state");
+        assert_eq!(told(&root), "", "there is none yet");
+        make_folder(&root).expect("made");
+        fs::write(root.join("history.db"), "").expect("written");
+        assert_eq!(told(&root), "");
+        mode(&root, 0o777);
+        assert!(told(&root).contains("can be written by others (mode 0777"), "{}", told(&root));
+        assert!(told(&root).contains(&format!("chmod go-w {}", root.display())));
+        mode(&root, 0o755);
+        for name in ["history.db", "trials"] {
+            drop(fs::create_dir(root.join("trials")));
+            mode(&root.join(name), 0o777);
+            assert!(told(&root).contains(name), "{name}: {}", told(&root));
+            mode(&root.join(name), 0o700);
+        }
+        assert_eq!(told(&root), "");
+    }
+
+    #[test]
+    fn a_state_folder_of_somebody_else_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            dtrain_skip::skip("only root can give files away");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("state");
+        make_folder(&root).expect("made");
+        for name in ["", "history.db", "trials"] {
+            let path = if name.is_empty() { root.clone() } else { root.join(name) };
+            if name == "history.db" {
+                fs::write(&path, "").expect("written");
+            } else {
+                make_folder(&path).expect("made");
+            }
+            std::os::unix::fs::chown(&path, Some(12_345), None).expect("root may");
+            let words = told(&root);
+            assert!(words.contains("belongs to user 12345") && words.contains("--state"), "{name}: {words}");
+            std::os::unix::fs::chown(&path, Some(0), None).expect("root may");
+        }
+        let link = folder.path().join("link");
+        symlink(&root, &link).expect("made");
+        assert_eq!(told(&link), "", "the state may lie behind a link");
+        std::os::unix::fs::lchown(&link, Some(12_345), None).expect("root may");
+        assert!(told(&link).contains("belongs to user 12345"), "but not behind that of another");
+    }
+
+    #[test]
+    fn a_link_in_the_state_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("state");
+        make_folder(&root.join("trials/01J")).expect("made");
+        symlink("/etc/passwd", root.join("audit.jsonl")).expect("made");
+        assert!(told(&root).contains("audit.jsonl is a symbolic link to /etc/passwd"), "{}", told(&root));
+        let trial = root.join("trials/01J");
+        check_trial(&trial).expect("nothing is wrong");
+        let shared = folder.path().join("other/trials/01J/checkpoints");
+        make_folder(&shared).expect("made");
+        symlink(&shared, trial.join("checkpoints")).expect("made");
+        check_trial(&trial).expect("nodes share checkpoints");
+        symlink(folder.path(), trial.join("spool")).expect("made");
+        assert!(check_trial(&trial).is_err());
+        fs::remove_file(trial.join("spool")).expect("ours");
+        fs::remove_file(trial.join("checkpoints")).expect("ours");
+        symlink(folder.path(), trial.join("checkpoints")).expect("made");
+        assert!(check_trial(&trial).is_err());
+    }
+
+    #[test]
+    fn nothing_is_written_or_read_through_a_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (precious, link) = (folder.path().join("precious"), folder.path().join("link"));
+        fs::write(&precious, "precious").expect("written");
+        symlink(&precious, &link).expect("made");
+        for error in [open(&link).err(), append(&link).err(), read(&link).err()] {
+            assert!(error.expect("refused").to_string().contains("symbolic link"));
+        }
+        drop(create(&link).expect("in place of the link"));
+        assert!(!fs::symlink_metadata(&link).expect("there").is_symlink());
+        assert_eq!(fs::read_to_string(&precious).expect("there"), "precious");
+        assert!(open(folder.path()).is_err(), "a folder is no file");
     }
 }

@@ -1,10 +1,11 @@
 //! Where things lie on disk: the state folder and the folder of one trial. Hardly more than names.
 
+use crate::files;
 use dtrain_protocol::checkpoint::{FETCHED, folder_name};
 use dtrain_protocol::{AttemptId, Rank, StepId, TrialId};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The state folder: the history and one folder for each trial.
@@ -24,6 +25,12 @@ impl Home {
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Refuses a state folder that is not the user's own, that others can write, or that has links in it; see
+    /// [`files::check_state`].
+    pub fn check(&self) -> io::Result<()> {
+        files::check_state(&self.0)
     }
 
     /// The database of the history.
@@ -159,10 +166,11 @@ impl TrialFolder {
         self.0.join("controller.lock")
     }
 
-    /// Makes the folder and those inside it, readable by nobody else.
+    /// Makes the folder and those inside it, readable by nobody else. `Err` where one is a link or belongs to somebody else.
     pub fn create(&self) -> io::Result<()> {
+        files::check_trial(&self.0)?;
         for folder in [self.0.clone(), self.0.join("spool"), self.logs(), self.checkpoints()] {
-            DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+            files::make_folder(&folder)?;
         }
         fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700))
     }

@@ -1,11 +1,12 @@
 //! What produced a trial: code, program, machine, settings. Secrets are never kept.
 
+mod repository;
+
 use crate::secrets;
+use repository::Repository;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// What produced a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -103,19 +104,23 @@ impl Provenance {
     }
 }
 
-/// The repository around `folder`; `None` outside of one or without git.
+/// The repository around `folder`; `None` outside of one or without git. Nothing that the repository names is run.
 pub fn git(folder: &Path) -> Option<Git> {
-    let (revision, _) = ask(folder, &["rev-parse", "--verify", "HEAD"], 1024)?;
-    let branch = ask(folder, &["symbolic-ref", "--short", "--quiet", "HEAD"], 1024);
-    let mut diff = vec!["diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--", ":(top)"];
+    let repository = Repository::around(folder)?;
+    let revision = repository.head(&["rev-parse", "--verify", "HEAD"])?;
+    let branch = repository.head(&["symbolic-ref", "--short", "--quiet", "HEAD"]);
+    let mut diff = vec!["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short"];
+    // Other repositories in this one are not entered: git would obey their settings.
+    diff.extend(["--ignore-submodules=dirty", "HEAD", "--", ":(top)"]);
     diff.extend(PRIVATE);
-    let (patch, is_patch_cut) = ask(folder, &diff, PATCH_LIMIT).unwrap_or_default();
-    let (untracked, _) =
-        ask(folder, &["ls-files", "--others", "--exclude-standard", "--full-name", "--", ":(top)"], 1 << 16)
-            .unwrap_or_default();
+    // Where git fails, what differs is not known, which is not the same as nothing.
+    let unknown = || ("# git could not show what differs\n".to_owned(), true);
+    let (patch, is_patch_cut) = repository.ask(&revision, &diff, PATCH_LIMIT).unwrap_or_else(unknown);
+    let others = ["ls-files", "--others", "--exclude-standard", "--full-name", "--", ":(top)"];
+    let (untracked, _) = repository.ask(&revision, &others, 1 << 16).unwrap_or_default();
     Some(Git {
-        revision: revision.trim().to_owned(),
-        branch: branch.map(|(name, _)| name.trim().to_owned()),
+        revision,
+        branch,
         patch: (!patch.is_empty()).then(|| secrets::removed(whole_lines(&patch, is_patch_cut))),
         is_patch_cut,
         untracked: untracked.lines().take(UNTRACKED_LIMIT).map(str::to_owned).collect(),
@@ -125,35 +130,6 @@ pub fn git(folder: &Path) -> Option<Git> {
 /// A patch without the part of a line that was cut: a part of a secret does not look like one.
 fn whole_lines(patch: &str, is_cut: bool) -> &str {
     if is_cut { patch.rfind('\n').map_or("", |end| &patch[..=end]) } else { patch }
-}
-
-/// What git answers, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
-///
-/// Programs that the repository's settings name to show differences or to watch files are not started.
-fn ask(folder: &Path, question: &[&str], limit: usize) -> Option<(String, bool)> {
-    let mut child = Command::new("git")
-        .args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "-C"])
-        .arg(folder)
-        .args(question)
-        .env("GIT_OPTIONAL_LOCKS", "0")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let mut bytes = Vec::new();
-    let read = child.stdout.take()?.take(limit as u64 + 1).read_to_end(&mut bytes);
-    let is_cut = bytes.len() > limit;
-    if is_cut || read.is_err() {
-        drop(child.kill());
-    }
-    let ended = child.wait().ok()?;
-    if !is_cut && (!ended.success() || read.is_err()) {
-        return None;
-    }
-    bytes.truncate(limit);
-    Some((String::from_utf8_lossy(&bytes).into_owned(), is_cut))
 }
 
 /// What is told of the machine and of the variables.
@@ -229,6 +205,7 @@ fn without_secrets(words: impl Iterator<Item = String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     fn run(folder: &Path, words: &[&str]) {
         let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];

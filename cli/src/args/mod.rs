@@ -245,6 +245,20 @@ pub(crate) enum Command {
 const OF_LINES: [&str; 7] = ["run", "resume", "attach", "stop", "tune", "logs", "estimate"];
 
 impl Command {
+    /// Whether it reads or writes the state folder. `doctor` does, and says itself what is wrong with it.
+    pub(crate) fn uses_state(&self) -> bool {
+        !matches!(
+            self,
+            Self::Doctor(_)
+                | Self::Init(_)
+                | Self::Check(_)
+                | Self::Recipe(_)
+                | Self::Schema
+                | Self::Completions { .. }
+                | Self::Man { .. }
+        )
+    }
+
     /// Whether its JSON is JSON Lines.
     pub(crate) fn prints_lines(&self) -> bool {
         matches!(

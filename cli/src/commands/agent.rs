@@ -26,7 +26,11 @@ pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> Outcome {
     let programs = crate::hosts::programs()?;
     // The folder of a Slurm node is its own already.
     let home = if shared.is_some() { context.home.clone() } else { context.home.of_this_host() };
-    relay::run(&home, shared.map(Home::at).as_ref(), &programs, rates::host).map_err(|error| {
+    let shared = shared.map(Home::at);
+    std::iter::once(&home).chain(&shared).try_for_each(Home::check).map_err(|error| {
+        Failure::new(Exit::Preflight, "cannot use the state folder of this host").cause(error.to_string())
+    })?;
+    relay::run(&home, shared.as_ref(), &programs, rates::host).map_err(|error| {
         Failure::new(Exit::Infrastructure, "the controller is lost").cause(error.to_string())
     })?;
     Ok(Exit::Done)

@@ -38,7 +38,7 @@ fn print(context: &Context, format: Format, emitted: &Emitted) -> Result<(), Fai
         let message = format!("{} writes several files: {}", format.word(), names.join(", "));
         return Err(Failure::new(Exit::Usage, message).hint("choose a folder with --emit-to FOLDER"));
     };
-    context.out.bytes(file.text.as_bytes())
+    context.out.file(&file.text)
 }
 
 /// All files or none: nothing is written where one of them is there already.

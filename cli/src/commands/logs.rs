@@ -8,11 +8,11 @@ use crate::render::progress::Progress;
 use crate::{hosts, trials};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::driver::Viewer;
+use dtrain_runner::files;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::slurm;
 use dtrain_runner::ledger::Status;
 use serde::Serialize;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -148,7 +148,7 @@ impl Reader {
             Place::There(host) => {
                 return Ok(hosts[*host].log(trial, self.of, self.offset).unwrap_or_default());
             }
-            Place::Here(path) => File::open(path).and_then(|mut file| {
+            Place::Here(path) => files::open(path).and_then(|mut file| {
                 file.seek(SeekFrom::Start(self.offset))?;
                 let mut bytes = Vec::new();
                 file.read_to_end(&mut bytes)?;
@@ -196,5 +196,5 @@ fn print(
         *shown = Some(title.to_owned());
         context.out.data(&context.out.paint_data.bold(title))?;
     }
-    context.out.data(&super::model::visible(line))
+    context.out.words(&format!("{line}\n"))
 }

@@ -62,8 +62,12 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     }
     let out = Output::new(arguments.json, arguments.quiet);
     let is_lines = arguments.command.prints_lines();
-    let outcome =
-        Context::new(out, arguments.state).and_then(|context| dispatch(&context, arguments.command));
+    let outcome = Context::new(out, arguments.state).and_then(|context| {
+        if arguments.command.uses_state() {
+            context.check_state()?;
+        }
+        dispatch(&context, arguments.command)
+    });
     let exit = outcome.unwrap_or_else(|failure| {
         complain(&failure.render(out.paint));
         if let Some(error) = failure.json() {

@@ -43,11 +43,11 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
     })?;
     let mut text = String::new();
     if !context.out.json {
-        context.out.bytes(args.prompt.as_bytes())?;
+        context.out.words(&args.prompt)?;
     }
     let written = sampler::write(&request, &mut |more| {
         text.push_str(more);
-        if context.out.json { Ok(()) } else { context.out.bytes(visible(more).as_bytes()) }
+        if context.out.json { Ok(()) } else { context.out.words(more) }
     })?;
     let tokens = written.tokens;
     let tokens_per_second = f64::from(tokens) / written.seconds.max(f64::MIN_POSITIVE);
@@ -143,9 +143,4 @@ fn threads() -> u32 {
 /// Folder that the data paths of a trial start from.
 pub(crate) fn data_root(trial: &Trial) -> PathBuf {
     trial.plan.get("data_root").and_then(serde_json::Value::as_str).map(PathBuf::from).unwrap_or_default()
-}
-
-/// Text of a model, which may have learned to write control characters.
-pub(crate) fn visible(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

@@ -90,7 +90,7 @@ impl<'a> To<'a> {
 
     fn write(&mut self, text: &str) -> Result<(), Failure> {
         match self {
-            Self::Stdout(context) => context.out.bytes(text.as_bytes()),
+            Self::Stdout(context) => context.out.file(text),
             Self::File { file, path, .. } => {
                 file.write_all(text.as_bytes()).map_err(|error| cannot(path, &error))
             }

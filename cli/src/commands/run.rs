@@ -15,6 +15,7 @@ use dtrain_planner::engine::emit::{Format, emit};
 use dtrain_planner::planning::saving;
 use dtrain_planner::{Plan, model_digest};
 use dtrain_recipes::{Bytes, Devices, Launcher, Layer, Model};
+use dtrain_runner::files;
 use dtrain_runner::ledger::{History, NewTrial, Parent, Source};
 use dtrain_runner::provenance::Provenance;
 use std::collections::BTreeMap;
@@ -267,7 +268,7 @@ pub(crate) fn keep_plan(
     let folder = context.home.trial(trial);
     let stored = plan::Stored { digest: plan.digest(), plan: plan.clone() };
     let text = crate::output::document("plan", &stored, true)?;
-    folder.create().and_then(|()| std::fs::write(folder.plan(), text)).map_err(|error| {
+    folder.create().and_then(|()| files::write(&folder.plan(), text.as_bytes())).map_err(|error| {
         Failure::new(Exit::Infrastructure, format!("cannot write {}", folder.plan().display()))
             .cause(error.to_string())
             .hint("`dtrain doctor` checks the state folder")

@@ -4,7 +4,7 @@
 //! every row. Nor does it know into how many rows a terminal breaks a line when it becomes narrower.
 
 use super::figures::Advance;
-use crate::output::{Output, steer};
+use crate::output::{Output, complain, steer};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl Bar {
 
     fn draw(&self) {
         let [bar, figures] = &*self.lines.borrow();
-        steer(&format!("{}\n{figures}", self.out.paint.cyan(bar)));
+        complain(&format!("{}\n{figures}", self.out.paint.cyan(bar)));
         self.drawn.set(Some([bar.chars().count(), figures.chars().count()]));
         self.drawn_at.set(Some(Instant::now()));
     }

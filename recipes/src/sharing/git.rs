@@ -1,16 +1,14 @@
 //! Running the user's `git`, always with the same switches.
 
 use super::SharingError;
+use crate::text;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Switches that take away from git everything but moving objects: only https and ssh, no hooks, no symbolic
-/// links, no submodules, every object checked.
-const SWITCHES: [&str; 9] = [
-    "protocol.allow=never",
-    "protocol.https.allow=always",
-    "protocol.ssh.allow=always",
+/// Switches that take away from git everything but moving objects: no hooks, no symbolic links, no submodules, every object
+/// checked.
+const SWITCHES: [&str; 6] = [
     "core.hooksPath=/dev/null",
     "core.symlinks=false",
     "core.fsmonitor=false",
@@ -19,18 +17,51 @@ const SWITCHES: [&str; 9] = [
     "gc.auto=0",
 ];
 
-/// Variables by which a surrounding git would redirect ours.
-const FORGOTTEN: [&str; 9] = [
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_NAMESPACE",
-    "GIT_COMMON_DIR",
-    "GIT_CONFIG_PARAMETERS",
-    "GIT_CONFIG_COUNT",
+/// Beginnings of those variables of git that stay: who commits, how a remote is reached, where the user's settings and git itself
+/// lie. The others can lead it to another repository.
+const KEPT: [&str; 11] = [
+    "GIT_AUTHOR_",
+    "GIT_COMMITTER_",
+    "GIT_SSH",
+    "GIT_ASKPASS",
+    "GIT_SSL_",
+    "GIT_PROXY_",
+    "GIT_HTTP_",
+    "GIT_EXEC_PATH",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_CONFIG_NOSYSTEM",
 ];
+
+/// The user's `git`, with the switches that it always gets. It runs no hook and no monitor of files, fetches nothing of its own
+/// accord, asks for no password, and reaches remotes only by `protocols`, which are separated by colons.
+///
+/// Everything else that the settings of a repository name still counts, such as a filter or the command for SSH: in a folder of
+/// somebody else, run nothing that reads its files or reaches a remote.
+pub fn command(protocols: &str) -> Command {
+    let mut command = Command::new("git");
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("GIT_") && !KEPT.iter().any(|kept| name.starts_with(kept)) {
+            command.env_remove(name.as_ref());
+        }
+    }
+    SWITCHES.iter().for_each(|switch| {
+        command.args(["-c", switch]);
+    });
+    command
+        // Unlike `protocol.*.allow`, which a repository can set for each protocol, nothing overrides this.
+        .env("GIT_ALLOW_PROTOCOL", protocols)
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_PAGER", "cat")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
 
 /// One way of running git.
 #[derive(Clone, Copy, Debug)]
@@ -49,20 +80,12 @@ impl<'g> Git<'g> {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("git");
+        let mut command = command(if self.allow_file { "https:ssh:file" } else { "https:ssh" });
         command.arg("-C").arg(self.folder);
-        let file = if self.allow_file { "protocol.file.allow=always" } else { "protocol.file.allow=never" };
-        SWITCHES.iter().chain([&file]).for_each(|switch| {
-            command.args(["-c", switch]);
-        });
-        FORGOTTEN.iter().for_each(|variable| {
-            command.env_remove(variable);
-        });
-        command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_NO_LAZY_FETCH", "1").env("LC_ALL", "C");
         if let Some(index) = self.index {
             command.env("GIT_INDEX_FILE", index);
         }
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments);
         command
     }
 
@@ -124,8 +147,7 @@ fn finished(arguments: &[&str], output: Output) -> Result<Vec<u8>, SharingError>
         return Ok(output.stdout);
     }
     let said: String = String::from_utf8_lossy(&output.stderr).chars().take(2000).collect();
-    let clean = |c: char| if c == '\n' || !c.is_control() { c } else { '\u{fffd}' };
-    let detail = said.trim().chars().map(clean).collect();
+    let detail = text::printable(said.trim()).into_owned();
     Err(SharingError::Git { verb: (*arguments.first().unwrap_or(&"")).to_owned(), detail })
 }
 

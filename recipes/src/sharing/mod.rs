@@ -18,6 +18,7 @@ mod url;
 
 pub use change::{Change, ChangeKind};
 pub use error::SharingError;
+pub use git::command as git_command;
 pub use lock::Locked;
 pub use publish::{Publication, Published, publish};
 pub use remove::{Removal, remove};

@@ -63,10 +63,23 @@ fn read_file(path: &Path) -> Result<Source, SharingError> {
     // The same file by another way round would escape the check for cycles.
     let path: PathBuf =
         path.components().filter(|part| !matches!(part, std::path::Component::CurDir)).collect();
+    check_is_recipe(&path)?;
     let file = std::fs::File::open(&path).map_err(SharingError::io(&path))?;
     let mut bytes = Vec::new();
     file.take(LARGEST as u64 + 1).read_to_end(&mut bytes).map_err(SharingError::io(&path))?;
     let not_text = |_| SharingError::File { path: path.clone(), detail: "not UTF-8 text".to_owned() };
     let text = String::from_utf8(bytes).map_err(not_text)?;
     Ok(Source::file(&path, Layer::Extended, text))
+}
+
+/// Refuses what is no recipe by its name, also behind links: messages about a recipe quote its lines, which are then those of any
+/// file of the user.
+fn check_is_recipe(path: &Path) -> Result<(), SharingError> {
+    let is_recipe = |path: &Path| path.extension().is_some_and(|ending| ending == "toml");
+    let real = std::fs::canonicalize(path).map_err(SharingError::io(path))?;
+    if is_recipe(path) && is_recipe(&real) && real.is_file() {
+        return Ok(());
+    }
+    let detail = "it is not read, because recipes are files whose names end in `.toml`".to_owned();
+    Err(SharingError::File { path: path.to_owned(), detail })
 }

@@ -1,7 +1,8 @@
 //! Repositories that want more than to be read.
 
 use crate::place::{Place, RECIPE};
-use dtrain_recipes::sharing::{SharingError, Store, add, list, update};
+use dtrain_recipes::sharing::{SharingError, Store, add, list, read_recipe, resolver, update};
+use dtrain_recipes::{Document, Layer, Source, extended, render_all};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -114,4 +115,38 @@ fn a_name_belongs_to_one_repository() {
     let error = add(&place.store(), &other.url(), None, None).unwrap_err();
     assert!(matches!(error, SharingError::Taken { .. }), "{error}");
     assert!(add(&place.store(), &other.url(), None, Some("other")).is_ok());
+}
+
+#[test]
+fn extends_shows_no_line_of_a_file_that_is_no_recipe() {
+    let place = Place::new();
+    fs::write(place.path("secrets"), "password of the user\n").unwrap();
+    fs::create_dir(place.path("folder.toml")).unwrap();
+    std::os::unix::fs::symlink(place.path("secrets"), place.path("link.toml")).unwrap();
+    let absolute = place.path("secrets").display().to_string();
+    for name in ["./secrets", "../secrets", &absolute, "link.toml", "folder.toml"] {
+        let folder = if name.starts_with("..") { place.repository() } else { place.path("") };
+        let source = Source::file(&folder.join("r.toml"), Layer::Recipe, format!("extends = {name:?}\n"));
+        let source = Source { folder: Some(folder), ..source };
+        let document = Document::parse(&source).unwrap();
+        let problems = extended(document, &resolver(None)).unwrap_err();
+        let told = render_all(&problems, false);
+        assert!(told.contains("names end in `.toml`") && !told.contains("password"), "{name}: {told}");
+    }
+}
+
+#[test]
+fn a_package_extends_no_file_outside_it() {
+    for name in ["../outside.toml", "./../../outside.toml", "../../../outside.toml", "/etc/passwd"] {
+        let place = Place::new();
+        fs::write(place.path("outside.toml"), "password = \"of the user\"\n").unwrap();
+        place.commit(&[("a.toml", &format!("extends = {name:?}\n{RECIPE}"))]);
+        place.add().unwrap();
+        let store = place.store();
+        let source = read_recipe(&store, "recipes/a", Layer::Recipe).unwrap();
+        let problems = extended(Document::parse(&source).unwrap(), &resolver(Some(&store))).unwrap_err();
+        let told = render_all(&problems, false);
+        assert!(told.contains("is not the name of a shared recipe"), "{name}: {told}");
+        assert!(!told.contains("of the user") && !told.contains("root:"), "{name}: {told}");
+    }
 }

@@ -11,8 +11,8 @@ use super::peers::door::Door;
 use super::peers::link::{Heard, PeerLink, Pulses};
 use super::peers::{Names, Secure};
 use super::{BEAT, Message, note, refuse, signals, write_card};
-use crate::files;
 use crate::home::TrialFolder;
+use crate::open_files;
 use dtrain_protocol::frame;
 use std::io;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ impl<'a> Following<'a> {
         let terminated = signals().map_err(words("signals"))?;
         folder.create().map_err(words("the trial's folder"))?;
         let peers = order.assignments.first().map_or(0, |one| one.arrangement.layout.world());
-        files::suffice(order.assignments.len(), 0, peers as usize)?;
+        open_files::suffice(order.assignments.len(), 0, peers as usize)?;
         let agent = Process::of(std::process::id()).ok_or("this process is not in /proc")?;
         let card = AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket: PathBuf::new() };
         write_card(&folder, &card).map_err(words("agent.json"))?;

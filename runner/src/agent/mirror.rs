@@ -3,11 +3,11 @@
 //! Its bytes are those of the spool from the beginning, so that an offset means the same in both. It is written as records come and
 //! put on disk at the end of the attempt: what is lost when this host alone fails is on the leader's.
 
+use crate::files;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A copy that is written to, from the first byte on.
@@ -44,11 +44,7 @@ impl Mirror {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            None => {
-                let mut options = OpenOptions::new();
-                self.file
-                    .insert(options.write(true).create(true).truncate(true).mode(0o600).open(&self.path)?)
-            }
+            None => self.file.insert(files::create(&self.path)?),
         };
         file.write_all(bytes)?;
         self.length += bytes.len() as u64;
@@ -58,7 +54,7 @@ impl Mirror {
 
 /// Puts the copy at `path` on disk, with its name.
 pub(super) fn seal(path: &Path) -> Result<(), String> {
-    let sealed = File::open(path).and_then(|file| file.sync_all());
+    let sealed = files::open(path).and_then(|file| file.sync_all());
     let named = || crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")));
     sealed.and_then(|()| named()).map_err(|error| format!("{}: {error}", path.display()))
 }

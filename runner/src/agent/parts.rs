@@ -10,15 +10,16 @@ use super::peers::door::Door;
 use super::peers::gather::{Came, Chunk, Gatherer, Target};
 use super::peers::link::Pulses;
 use crate::checkpoints::{COMMIT, MANIFEST};
+use crate::files;
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use dtrain_protocol::checkpoint::head::{self, Places};
 use dtrain_protocol::checkpoint::{Chunks, FETCHED, Reading};
 use dtrain_protocol::{Assignment, FileEntry, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -101,12 +102,12 @@ impl Parts<'_> {
 
     /// Makes the folder, with the table of contents; what lies there of another checkpoint is removed.
     fn open(&self, folder: &Path) -> io::Result<()> {
-        if fs::read(folder.join(MANIFEST)).is_ok_and(|found| found != self.text.as_bytes()) {
+        if files::read(&folder.join(MANIFEST)).is_ok_and(|found| found != self.text.as_bytes()) {
             fs::remove_dir_all(folder)?;
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        fs::write(folder.join(MANIFEST), self.text)?;
-        fs::write(folder.join(COMMIT), blake3::hash(self.text.as_bytes()).to_hex().as_bytes())
+        files::make_folder(folder)?;
+        files::write(&folder.join(MANIFEST), self.text.as_bytes())?;
+        files::write(&folder.join(COMMIT), blake3::hash(self.text.as_bytes()).to_hex().as_bytes())
     }
 
     /// Where things lie in the files that `have_some` of what is read. A head may be longer than a chunk.
@@ -192,17 +193,15 @@ fn place(own: &Path, folder: &Path, entry: &FileEntry) -> io::Result<Here> {
             return Ok(Here::All);
         }
         // A file system without links: the disk takes it twice until the attempt has its own checkpoint.
-        fs::copy(&source, &path)?;
+        files::copy(&source, &path)?;
         return Ok(Here::All);
     }
     // Another name of a committed file is never written to.
     if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file() || found.nlink() > 1) {
         fs::remove_file(&path)?;
     }
-    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-    let file = options.open(&path)?;
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+    let file = files::open_as(&options, &path)?;
     file.set_len(entry.bytes)?;
     Ok(Here::Some(file))
 }

@@ -3,6 +3,7 @@
 use super::memory::Memory;
 use super::order::Program;
 use super::{Message, foreign};
+use crate::files;
 use crate::home::TrialFolder;
 use crate::process::{bind_to_this_thread, for_compute};
 use dtrain_protocol::frame::{self, FrameError};
@@ -10,9 +11,7 @@ use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
-use std::fs::OpenOptions;
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -70,7 +69,7 @@ impl RankProcess {
     ) -> io::Result<Self> {
         let rank = assignment.rank;
         let path = ground.folder.rank_log(ground.attempt, rank);
-        let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        let log = files::append(&path)?;
         let rank_process = match &assignment.model {
             Model::Command(command) => {
                 let (child, voice) = foreign::start(command, assignment, ground, (log, path))?;

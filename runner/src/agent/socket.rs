@@ -2,9 +2,10 @@
 
 use super::spool::Published;
 use super::{AgentRequest, Message};
+use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::{AttemptId, frame};
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -106,7 +107,7 @@ fn attend(stream: UnixStream, shared: &Arc<Shared>, inbox: &Sender<Message>) -> 
 
 /// Copies the spool from `from` on to a controller, until nothing more will come.
 fn follow(mut to: &UnixStream, shared: &Shared, from: u64) -> io::Result<()> {
-    let mut spool = File::open(&shared.spool)?;
+    let mut spool = files::open(&shared.spool)?;
     spool.seek(SeekFrom::Start(from))?;
     let mut sent = from;
     while let Some(length) = shared.published.beyond(sent) {

@@ -2,9 +2,9 @@
 
 use super::SpoolRecord;
 use dtrain_protocol::frame::{self, FrameError};
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl SpoolWriter {
     /// Sees to it that no spool can be created at `path` any more: there is one, if only an empty one.
     pub(crate) fn bar(path: &Path) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        crate::files::make_folder(folder)?;
         match Self::create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             Ok(_) | Err(_) => Ok(()),

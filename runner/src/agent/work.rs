@@ -10,6 +10,7 @@ use super::peers::fetch::fetch;
 use super::peers::link::Pulses;
 use super::{mirror, note};
 use crate::checkpoints::{self, commit};
+use crate::files;
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
@@ -156,7 +157,7 @@ impl Workshop {
         let mut hosts = BTreeSet::new();
         let folder =
             door::checkpoint(&self.trial, name).ok_or_else(|| format!("{name} is not a checkpoint"))?;
-        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        files::make_folder(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         for (file, from) in files {
             let door = self.door.as_deref().ok_or("this host is alone")?;
             if let Some(host) = fetch(door, self.host, &self.trial, name, file, from, &self.pulses)? {

@@ -2,6 +2,7 @@
 
 use super::{commit, contents};
 use crate::durable;
+use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{FORMAT, merge};
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
@@ -62,7 +63,7 @@ pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) ->
         if partial.exists() {
             fs::remove_dir_all(&partial)?;
         }
-        fs::create_dir_all(&partial)?;
+        files::make_folder(&partial)?;
         for file in &manifest.files {
             let path = partial.join(&file.name);
             match &written {
@@ -128,7 +129,7 @@ fn take(from: &Path, to: &Path) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
     }
-    fs::copy(from, to)?;
+    files::copy(from, to)?;
     fs::File::open(to)?.sync_all()
 }
 

@@ -5,6 +5,7 @@
 
 use super::{COMMIT, MANIFEST, committed};
 use crate::durable;
+use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{folder_name, merge, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, Manifest, ResumePoint, SavedFile, StepId};
@@ -34,7 +35,7 @@ pub fn contents(one: &Assignment, step: StepId, files: Vec<SavedFile>) -> Result
 /// Puts the table of contents and COMMIT beside the files of a checkpoint, all of it durable.
 pub fn prepare(partial: &Path, contents: &str) -> Result<(), String> {
     let write = || -> io::Result<()> {
-        fs::create_dir_all(partial)?;
+        files::make_folder(partial)?;
         durable::write(&partial.join(MANIFEST), contents.as_bytes())?;
         durable::write(&partial.join(COMMIT), blake3::hash(contents.as_bytes()).to_hex().as_bytes())?;
         durable::sync_folder(partial)

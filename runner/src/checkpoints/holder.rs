@@ -1,12 +1,12 @@
 //! Who holds files of a trial's checkpoints: this machine, or a host that is asked.
 
+use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, is_file_name, parse_folder_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::UNIX_EPOCH;
 
 /// Most bytes that are given at once.
@@ -62,9 +62,7 @@ impl Here {
             return Err(format!("{folder}/{file} is not a checkpoint file"));
         }
         let path = self.trial.checkpoints().join(folder).join(file);
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-        let opened = OpenOptions::new().read(true).custom_flags(flags).open(&path);
-        opened.map_err(|error| format!("{}: {error}", path.display()))
+        files::open(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 }
 

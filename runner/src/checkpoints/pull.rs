@@ -3,11 +3,12 @@
 use super::inventory::table;
 use super::{Folder, Holder, Inventory, PARTIAL, commit};
 use crate::durable;
+use crate::files;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
 use dtrain_protocol::{FileEntry, Manifest};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Copies the checkpoint `name` to the folder `to`, which must not exist; `read` is told of bytes that are there and bytes in all.
@@ -33,7 +34,7 @@ pub fn pull(
     let (text, manifest) = first_table(holders, &held)?;
     let partial = beside(to)?;
     let words = |error: io::Error| format!("{}: {error}", partial.display());
-    DirBuilder::new().recursive(true).mode(0o700).create(&partial).map_err(words)?;
+    files::make_folder(&partial).map_err(words)?;
     let total: u64 = manifest.files.iter().map(|file| file.bytes).sum();
     let mut done = 0;
     for file in &manifest.files {
@@ -123,10 +124,8 @@ struct Copy<'a> {
 
 impl<'a> Copy<'a> {
     fn open(path: &Path, entry: &'a FileEntry) -> io::Result<Self> {
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-        Ok(Self { file: options.open(path)?, entry })
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+        Ok(Self { file: files::open_as(&options, path)?, entry })
     }
 
     /// Whether a chunk is there as it was written.

@@ -2,13 +2,13 @@
 
 use super::DriveError;
 use crate::agent::Process;
+use crate::files;
 use crate::home::TrialFolder;
 
 use dtrain_protocol::TrialId;
 use rustix::fs::FlockOperation;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,9 @@ pub(crate) struct Lock {
 pub(crate) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveError> {
     let path = folder.lock();
     let wrong = |source| DriveError::Folder { doing: "lock", path: path.clone(), source };
-    let mut file =
-        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(wrong)?;
+    let options = OpenOptions::new().create(true).truncate(false).write(true).clone();
+    let opened = files::check_trial(folder.path()).and_then(|()| files::open_as(&options, &path));
+    let mut file = opened.map_err(wrong)?;
     let until = Instant::now() + AFTER_ITS_END;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -46,7 +47,7 @@ pub(crate) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveE
 
 /// The controller of a trial, when it has one.
 pub(super) fn holder(folder: &TrialFolder) -> Option<u32> {
-    let file = File::open(folder.lock()).ok()?;
+    let file = files::open(&folder.lock()).ok()?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::WOULDBLOCK) => written(folder),
         Ok(()) | Err(_) => None,
@@ -54,7 +55,7 @@ pub(super) fn holder(folder: &TrialFolder) -> Option<u32> {
 }
 
 fn written(folder: &TrialFolder) -> Option<u32> {
-    fs::read_to_string(folder.lock()).ok()?.trim().parse().ok()
+    files::read_to_string(&folder.lock()).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -72,5 +73,18 @@ mod tests {
         assert_eq!(refused, format!("trial 01J already has a controller, process {}", std::process::id()));
         drop(lock);
         assert!(take(&folder, &trial).is_ok());
+    }
+
+    #[test]
+    fn a_file_behind_a_planted_link_is_left_alone() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let (folder, trial) = (TrialFolder::at(root.path().join("trial")), TrialId("01J".into()));
+        folder.create().expect("room on disk");
+        let precious = root.path().join("precious");
+        std::fs::write(&precious, "precious").expect("room on disk");
+        std::os::unix::fs::symlink(&precious, folder.lock()).expect("room on disk");
+        assert!(take(&folder, &trial).is_err());
+        assert_eq!(holder(&folder), None);
+        assert_eq!(std::fs::read_to_string(&precious).expect("it is there"), "precious");
     }
 }

@@ -4,11 +4,12 @@ use super::{Outcome, lock};
 use crate::agent::SpoolRecord;
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::fact::{Fact, Ledger, LedgerError};
+use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::machine::Machine;
 use crate::seen::{Observer, Seen, Status};
 use dtrain_protocol::{AttemptId, TrialId};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader, Seek, SeekFrom};
 
 /// A reader of the spools of a trial. Any number of them may follow one trial.
@@ -49,7 +50,7 @@ impl Viewer {
 
     fn read(&mut self, observer: &mut dyn Observer) -> io::Result<()> {
         let path = self.folder.spool(self.attempt);
-        let mut spool = match File::open(&path) {
+        let mut spool = match files::open(&path) {
             Ok(spool) => spool,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(all(&mut viewer), [], "there is no folder yet");
         folder.create().expect("a folder");
         let bytes = frame::encode(&failed(2, 1));
-        let mut spool = File::create(folder.spool(AttemptId(2))).expect("a spool");
+        let mut spool = fs::File::create(folder.spool(AttemptId(2))).expect("a spool");
         spool.write_all(&[&bytes[..], &bytes[..5]].concat()).expect("room");
         assert_eq!(all(&mut viewer), [seen(failed(2, 1))], "attempt 1 was never launched");
         assert_eq!(all(&mut viewer), []);

@@ -17,10 +17,10 @@ use crate::agent::{
 };
 use crate::checkpoints::{self, Folder, Holder, Inventory, table};
 use crate::durable;
+use crate::files;
 use crate::home::{Home, TrialFolder};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, Link, StepId, TlsIdentity, TrialId};
-use std::fs;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl ClusterLauncher {
     ///
     /// Which of them an attempt is on stands in the trial's folder on this machine, for a controller that comes later.
     pub fn new(trial: &TrialId, folder: &TrialFolder, hosts: Vec<RemoteHost>) -> Self {
-        let known = fs::read_to_string(folder.elsewhere()).unwrap_or_default();
+        let known = files::read_to_string(&folder.elsewhere()).unwrap_or_default();
         let known = known.lines().filter_map(|known| hosts.iter().position(|host| host.name == known));
         let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
@@ -341,7 +341,7 @@ impl Launcher for ClusterLauncher {
     fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
         if let Some(home) = &self.shared {
             // The host that led may be none of those there are now.
-            let known = fs::read_to_string(self.folder.elsewhere()).unwrap_or_default();
+            let known = files::read_to_string(&self.folder.elsewhere()).unwrap_or_default();
             let leader = known.lines().next().unwrap_or_default();
             return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
         }

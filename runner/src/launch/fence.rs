@@ -1,9 +1,9 @@
 //! The hosts that a user declared lost for one trial.
 
 use crate::durable;
+use crate::files;
 use crate::home::TrialFolder;
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 
 /// Names of the fenced hosts of a trial: they count as lost, and no attempt is placed on them.
@@ -13,7 +13,7 @@ pub struct Fences(BTreeSet<String>);
 impl Fences {
     /// Those of the trial in `folder`.
     pub fn read(folder: &TrialFolder) -> io::Result<Self> {
-        match fs::read_to_string(folder.fenced()) {
+        match files::read_to_string(&folder.fenced()) {
             Ok(text) => Ok(Self(text.lines().map(str::to_owned).collect())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),

@@ -7,14 +7,14 @@ use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
 };
 use crate::checkpoints;
+use crate::files;
 use crate::home::TrialFolder;
 use crate::process::{bind_to_this_thread, kill_group};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
 use rustix::fs::FlockOperation;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -96,7 +96,7 @@ impl LocalLauncher {
             return Err(io::Error::other(format!("the agent of attempt {attempt} still writes it")));
         }
         let path = if is_mirror { self.folder.mirror(attempt) } else { self.folder.spool(attempt) };
-        let mut spool = match File::open(path) {
+        let mut spool = match files::open(&path) {
             Ok(spool) => spool,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -211,17 +211,17 @@ impl LocalLauncher {
     }
 
     fn card(&self) -> Option<AgentCard> {
-        serde_json::from_slice(&fs::read(self.folder.agent_card()).ok()?).ok()
+        serde_json::from_slice(&files::read(&self.folder.agent_card()).ok()?).ok()
     }
 
     /// Opens the agents' log. Whoever holds its lock is the agent: it inherits the file as its standard error.
     fn log(&self) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).open(self.folder.agent_log())
+        files::append(&self.folder.agent_log())
     }
 
     /// Whether an agent lives, even one that has not yet said so.
     fn is_locked(&self) -> bool {
-        let Ok(log) = File::open(self.folder.agent_log()) else { return false };
+        let Ok(log) = files::open(&self.folder.agent_log()) else { return false };
         rustix::fs::flock(&log, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
     }
 

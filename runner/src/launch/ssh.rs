@@ -1,7 +1,7 @@
 //! Hosts that are reached over SSH.
 
 use super::relay::{Dial, RemoteHost};
-use crate::files::allow;
+use crate::open_files::allow;
 use crate::transport::{
     Bastions, OpenSsh, Placed, ProgramDigest, Ssh, Target, Transport, TransportError, User, Word,
 };

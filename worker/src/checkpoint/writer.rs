@@ -153,8 +153,8 @@ impl Chunks {
             let flags = i32::try_from(flags.bits()).expect("flags of the kernel");
             OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)
         };
-        let (file, is_direct) = match open(OFlags::DIRECT) {
-            Err(error) if is_refused(&error) => (open(OFlags::empty())?, false),
+        let (file, is_direct) = match open(OFlags::DIRECT | OFlags::NOFOLLOW) {
+            Err(error) if is_refused(&error) => (open(OFlags::NOFOLLOW)?, false),
             file => (file?, true),
         };
         let room = vec![0; CHUNK_BYTES as usize + ALIGNMENT];

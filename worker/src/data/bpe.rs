@@ -32,7 +32,7 @@ pub(super) fn of(
         let detail = format!("a vocabulary of {vocab} has no room for merges: 256 bytes come first");
         return Err(DataError::Tokenizer(detail));
     }
-    fs::create_dir_all(folder).map_err(kept("making", folder))?;
+    crate::files::make_folder(folder).map_err(kept("making", folder))?;
     let key = key(&method(corpus, vocab), files)?;
     let path = folder.join(file_name(&key));
     let _lock = lock(folder, &key, progress)?;

@@ -44,7 +44,7 @@ fn key_in(path: &Path) -> Option<&str> {
 pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
     let (Some(key), Some(cache)) = (key_in(path), path.parent()) else { return Ok(false) };
     let lock = cache.join(format!("{PREFIX}{key}.lock"));
-    let file = File::create(&lock).map_err(kept("making", &lock))?;
+    let file = crate::files::lock_file(&lock).map_err(kept("making", &lock))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => fs::remove_file(path).map(|()| true).map_err(kept("removing", path)),
         Err(Errno::WOULDBLOCK) => Ok(false),
@@ -75,7 +75,7 @@ pub(super) fn lock(cache: &Path, key: &str, progress: &Progress) -> Result<File,
 
 /// Waits for the lock in this file, which is made if it is not there.
 pub(super) fn hold(path: &Path, progress: &Progress) -> std::io::Result<File> {
-    let file = File::create(path)?;
+    let file = crate::files::lock_file(path)?;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
@@ -92,8 +92,10 @@ pub(super) fn write_whole(
     fill: impl FnOnce(&mut dyn Write) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let temporary = path.with_extension(format!("new-{}", std::process::id()));
-    let mut to =
-        BufWriter::with_capacity(1 << 20, File::create(&temporary).map_err(kept("making", &temporary))?);
+    let mut to = BufWriter::with_capacity(
+        1 << 20,
+        crate::files::create(&temporary).map_err(kept("making", &temporary))?,
+    );
     fill(&mut to)?;
     let file = to.into_inner().map_err(|error| kept("writing", &temporary)(error.into_error()))?;
     file.sync_all().map_err(kept("syncing", &temporary))?;

@@ -74,7 +74,8 @@ pub(super) fn all<'n>(names: impl IntoIterator<Item = &'n str>, watch: &Watch<'_
 /// The downloaded file of a URL; an `Err` where it was not downloaded.
 pub(super) fn path(url: &Url) -> Result<PathBuf, DataError> {
     let path = place(url)?;
-    if path.is_file() { Ok(path) } else { Err(failed(url, "it was not downloaded to this host yet")) }
+    let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+    if is_file { Ok(path) } else { Err(failed(url, "it was not downloaded to this host yet")) }
 }
 
 pub(super) fn parsed(name: &str) -> Result<Url, DataError> {
@@ -107,11 +108,11 @@ fn cached_name(url: &Url) -> String {
 
 /// Downloads a file to `path`, unless it is there.
 fn one(url: &Url, path: &Path, watch: &Watch<'_>) -> Result<(), DataError> {
+    let folder = path.parent().expect("a file of the cache lies in its folder");
+    crate::files::make_folder(folder).map_err(|error| failed(url, &on_disk("using", folder, &error)))?;
     if path.is_file() {
         return Ok(());
     }
-    let folder = path.parent().expect("a file of the cache lies in its folder");
-    fs::create_dir_all(folder).map_err(|error| failed(url, &on_disk("making", folder, &error)))?;
     let lock = beside(path, ".lock");
     let _lock = cache::hold(&lock, watch.progress)
         .map_err(|error| failed(url, &on_disk("locking", &lock, &error)))?;
@@ -166,7 +167,8 @@ impl<'a> Download<'a> {
             Trouble::Passing(detail) | Trouble::Final(detail) => detail,
             Trouble::NoRest => "the server sends no part of it".to_owned(),
         })?;
-        let opened = File::options().read(true).write(true).create(true).truncate(false).open(part);
+        let opened =
+            crate::files::open_as(File::options().read(true).write(true).create(true).truncate(false), part);
         let opened = opened.and_then(|file| file.metadata().map(|about| (file, about.len())));
         let (file, left) = opened.map_err(|error| on_disk("opening", part, &error))?;
         let bytes = if url.sha256().is_some() { left } else { 0 };

@@ -9,7 +9,6 @@ use super::{DataError, TextTokenizer};
 use crate::comm::Progress;
 use dtrain_recipes::Documents;
 use rayon::prelude::*;
-use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -75,7 +74,7 @@ impl Preparation<'_> {
         folder: &Path,
         watch: &Watch<'_>,
     ) -> Result<Tokens, DataError> {
-        fs::create_dir_all(folder).map_err(kept("making", folder))?;
+        crate::files::make_folder(folder).map_err(kept("making", folder))?;
         let (name, tokenizer) = self.name(files)?;
         let path = folder.join(name);
         let _lock = lock(folder, &tokenizer, watch.progress)?;

@@ -2,14 +2,13 @@
 
 use super::{Finding, Verdict, gpu};
 use dtrain_recipes::Bytes;
-use dtrain_runner::Home;
+use dtrain_recipes::sharing::git_command;
 use dtrain_runner::ledger::{Ground, History};
+use dtrain_runner::{Home, files};
 use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Everything there is to look at, state first.
 pub(super) fn checks(home: &Home) -> Vec<Finding> {
@@ -37,10 +36,16 @@ fn program() -> Finding {
 
 fn state_folder(path: &Path) -> Finding {
     let name = "state folder";
+    if let Err(error) = files::check_state(path) {
+        let words = error.to_string();
+        let (what, fix) =
+            words.split_once("; ").unwrap_or((&words, "name another folder with --state FOLDER"));
+        return Finding::bad(name, what.to_owned(), fix);
+    }
     let attempt = || -> std::io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        files::make_folder(path)?;
         let probe = path.join(format!(".doctor-{}", std::process::id()));
-        let written = fs::File::create(&probe).and_then(|mut file| {
+        let written = files::create(&probe).and_then(|mut file| {
             file.write_all(b"dtrain")?;
             file.sync_all()
         });
@@ -51,17 +56,7 @@ fn state_folder(path: &Path) -> Finding {
         let fix = "make it writable, or name another with --state FOLDER or DTRAIN_STATE";
         return Finding::bad(name, format!("{} cannot be written: {error}", path.display()), fix);
     }
-    match fs::metadata(path) {
-        Ok(found) if found.uid() != rustix::process::getuid().as_raw() => {
-            let fix = "name a folder of your own with --state FOLDER";
-            Finding::bad(name, format!("{} belongs to another user", path.display()), fix)
-        }
-        Ok(found) if found.permissions().mode() & 0o022 != 0 => {
-            let fix = format!("chmod go-w {}", path.display());
-            Finding::bad(name, format!("{} can be written by others", path.display()), fix)
-        }
-        _ => Finding::good(name, format!("{} can be written", path.display())),
-    }
+    Finding::good(name, format!("{} can be written", path.display()))
 }
 
 fn file_system(path: &Path) -> Finding {
@@ -158,7 +153,7 @@ fn open_files() -> Finding {
 }
 
 fn git() -> Finding {
-    let found = Command::new("git").arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let found = git_command("").arg("--version").output();
     match found {
         Ok(output) if output.status.success() => {
             Finding::good("git", String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -186,6 +181,7 @@ fn clock() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn memory_is_read_in_bytes() {

@@ -32,6 +32,7 @@ use dtrain_planner::tune::{
 };
 use dtrain_recipes::name::is_plain_name;
 use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
+use dtrain_runner::files;
 use dtrain_runner::ledger::History;
 use kept::Kept;
 use known::{Ground, quiet};
@@ -351,9 +352,11 @@ fn saved(context: &Context, args: &TuneArgs, name: &str) -> Result<PathBuf, Fail
         return Ok(path.clone());
     }
     let folder = context.home.path().join("studies");
-    std::fs::create_dir_all(&folder).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot make {}", folder.display()))
+    let file = folder.join(format!("{name}.plan.json"));
+    let is_own = files::make_folder(&folder).and_then(|()| files::check_own(&folder));
+    is_own.and_then(|()| files::check_own(&file)).map_err(|error| {
+        Failure::new(Exit::Infrastructure, format!("cannot use {}", folder.display()))
             .cause(error.to_string())
     })?;
-    Ok(folder.join(format!("{name}.plan.json")))
+    Ok(file)
 }

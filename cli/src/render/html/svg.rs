@@ -1,5 +1,6 @@
 //! Drawings as SVG, and text that may stand in HTML. Knows shapes and scales, and nothing of what they mean.
 
+use dtrain_recipes::text::{INSTEAD, is_harmful};
 use std::fmt::Write as _;
 
 /// The text with what means something in HTML and XML made harmless.
@@ -11,8 +12,9 @@ pub(super) fn escaped(text: &str) -> String {
             '<' => safe += "&lt;",
             '>' => safe += "&gt;",
             '"' => safe += "&quot;",
-            // No other control character may stand in XML.
-            letter if letter.is_control() && letter != '\n' => safe.push(' '),
+            '\t' => safe.push(' '),
+            // Control characters may not stand in XML.
+            letter if is_harmful(letter) => safe.push(INSTEAD),
             letter => safe.push(letter),
         }
     }

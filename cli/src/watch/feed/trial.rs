@@ -14,8 +14,7 @@ use dtrain_runner::agent::Log;
 use dtrain_runner::driver::{self, Viewer, Watch};
 use dtrain_runner::launch::slurm;
 use dtrain_runner::ledger::{self as stored, Status, Summary};
-use dtrain_runner::{Ledger, Seen};
-use std::fs::File;
+use dtrain_runner::{Ledger, Seen, files};
 use std::io::{Read, Seek, SeekFrom};
 use std::time::Instant;
 
@@ -166,7 +165,7 @@ impl Feed<'_> {
             let text = format!("cannot read {}", log.path.display());
             Failure::new(Exit::Infrastructure, text).cause(error.to_string())
         };
-        let mut file = File::open(&log.path).map_err(unreadable)?;
+        let mut file = files::open(&log.path).map_err(unreadable)?;
         let length = file.metadata().map_err(unreadable)?.len();
         if source.log == Some((look.log, length)) {
             return Ok(has_more);

@@ -10,9 +10,11 @@ pub(crate) use ink::Ink;
 
 use super::app::{App, Page};
 use crate::render::table::Tone;
+use dtrain_recipes::text::printable;
 use ink::Canvas;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use std::borrow::Cow;
 
 /// Smallest terminal: columns and lines.
 const LEAST: (u16, u16) = (40, 12);
@@ -31,8 +33,17 @@ const HELP: [(&str, &str); 10] = [
     ("?", "this help"),
 ];
 
-/// Draws the page on top.
+/// Draws the page on top. What is somebody else's text in it steers no terminal and hides nothing.
 pub(crate) fn draw(app: &App, ink: Ink, buffer: &mut Buffer) {
+    draw_page(app, ink, buffer);
+    for cell in &mut buffer.content {
+        if let Cow::Owned(text) = printable(&cell.symbol().to_owned()) {
+            cell.set_symbol(&text);
+        }
+    }
+}
+
+fn draw_page(app: &App, ink: Ink, buffer: &mut Buffer) {
     let area = buffer.area;
     let mut canvas = Canvas { buffer, ink };
     if area.width < LEAST.0 || area.height < LEAST.1 {

@@ -16,6 +16,7 @@ pub(super) use meeting::{Rendezvous, free_ports, meeting_port};
 
 use super::Message;
 use super::rank::Ground;
+use crate::files;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::Assignment;
 use dtrain_recipes::model;
@@ -23,7 +24,7 @@ use dtrain_recipes::placeholder::fill_run_dir;
 use environment::Seat;
 use progress::Progress;
 use rustix::fd::{AsRawFd, OwnedFd};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, PipeReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -60,7 +61,7 @@ pub(super) fn start(
     let (events, writer) = io::pipe()?;
     let writer = Arc::new(OwnedFd::from(writer));
     let folder = ground.folder.path().join("command");
-    fs::create_dir_all(&folder)?;
+    files::make_folder(&folder)?;
     let shown = folder.to_str().ok_or_else(|| wrong(format!("{} is not UTF-8", folder.display())))?;
     let fill = |text: &String| fill_run_dir(text, shown);
     let mut command = Command::new(program);

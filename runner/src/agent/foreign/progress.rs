@@ -1,11 +1,11 @@
 //! What foreign programs tell: figures, and their last words.
 
+use crate::files;
 use dtrain_protocol::{Event, HeldBytes, NamedFigure, PhaseTimes, StepFigures, StepId};
 use dtrain_recipes::model;
 use dtrain_recipes::progress::{Template, is_metric_name};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl Progress {
     /// Writes all that is printed to the log, and says what lines tell.
     pub(super) fn read_output(&self, from: impl Read, log: &Path, say: &impl Fn(Event)) -> io::Result<()> {
         // Neither a missing log nor a full disk may keep the program from going on.
-        let mut log = OpenOptions::new().append(true).open(log).ok();
+        let mut log = files::append(log).ok();
         let mut clock = Clock::default();
         each_line(from, |bytes| {
             drop(log.as_mut().map(|log| log.write_all(bytes)));
@@ -98,7 +98,7 @@ fn number(value: &Value) -> Option<f64> {
 /// The last lines of a log.
 pub(super) fn last_lines(log: &Path) -> Vec<String> {
     let tail = || -> io::Result<String> {
-        let mut file = File::open(log)?;
+        let mut file = files::open(log)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
         let mut bytes = Vec::new();

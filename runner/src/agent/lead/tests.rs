@@ -10,8 +10,8 @@ use super::super::peers::link::{Heard, PeerLink};
 use super::super::peers::{Names, PeerAddress, Seat};
 use super::meet;
 use crate::agent::agent_identities;
-use crate::files;
 use crate::home::TrialFolder;
+use crate::open_files;
 use dtrain_protocol::{AttemptId, TrialId};
 use dtrain_skip::skip;
 use std::collections::BTreeSet;
@@ -71,7 +71,7 @@ fn next(inbox: &Receiver<Message>, patience: Duration) -> Option<Message> {
 #[test]
 fn a_leader_of_many_hosts_asks_them_all_and_misses_each() {
     let hosts: u32 = std::env::var("DTRAIN_FLEET").map_or(60, |text| text.parse().expect("a number"));
-    if let Err(words) = files::suffice(0, 4 * hosts as usize, 0) {
+    if let Err(words) = open_files::suffice(0, 4 * hosts as usize, 0) {
         return skip(words);
     }
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,13 +1,13 @@
 //! The listener of an agent: lets in agents of the same attempt, and gives them files of checkpoints.
 
 use super::{Greeting, Names, Seat, Secure, Wanted, hurried, patient};
+use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, is_file_name, parse_folder_name};
 use dtrain_protocol::frame;
 use dtrain_protocol::strangers::{Stranger, Strangers};
 use dtrain_protocol::tls::{Tls, prove};
 use rustls::{Connection, StreamOwned};
-use std::fs::File;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
@@ -108,7 +108,7 @@ impl Door {
     /// Sends a file of a checkpoint: its length, then its bytes.
     fn give(&self, to: &mut Secure, folder: &str, file: &str) -> io::Result<()> {
         let place = place(&self.folder, folder, file).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut file = File::open(place)?;
+        let mut file = files::open(&place)?;
         let length = file.metadata()?.len();
         to.write_all(&length.to_le_bytes())?;
         io::copy(&mut file, to).map(drop)
@@ -121,7 +121,7 @@ impl Door {
         // A guest that has what it wanted goes.
         while let Ok(Wanted { file, chunks }) = frame::read_within(to, GREETING) {
             let place = place(&self.folder, folder, &file).ok_or(io::ErrorKind::InvalidInput)?;
-            let file = File::open(place)?;
+            let file = files::open(&place)?;
             let length = file.metadata()?.len();
             to.write_all(&length.to_le_bytes())?;
             for index in chunks {

@@ -3,6 +3,7 @@
 use super::door::{BUSY, Door, place};
 use super::link::Pulses;
 use super::{Greeting, PeerAddress, knock};
+use crate::files;
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use dtrain_protocol::FileEntry;
@@ -51,7 +52,7 @@ pub(in crate::agent) fn fetch(
         return Ok(None);
     }
     // What the ranks went on from may have all of it.
-    if let Ok(parts) = File::open(trial.fetched_checkpoint(folder).join(&file.name))
+    if let Ok(parts) = files::open(&trial.fetched_checkpoint(folder).join(&file.name))
         && write(file.bytes.to_le_bytes().chain(parts), file, &path, pulses).is_ok()
     {
         return Ok(None);

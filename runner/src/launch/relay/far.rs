@@ -7,11 +7,11 @@ use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
 use crate::checkpoints::{Here, Holder};
 use crate::driver::{Programs, logs};
+use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::process::{bind_to_this_thread, for_compute};
 use crate::store;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
-use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -184,7 +184,7 @@ fn pour(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Result<()>
 /// A piece of a log.
 fn log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Result<impl Read + use<>> {
     let path = of.map_or_else(|| trial.agent_log(), |(attempt, rank)| trial.rank_log(attempt, rank));
-    let mut file = File::open(path)?;
+    let mut file = files::open(&path)?;
     file.seek(SeekFrom::Start(from))?;
     Ok(file.take(LOG_PIECE))
 }
@@ -203,8 +203,8 @@ fn made(trial: &TrialFolder, shared: Option<&TrialFolder>) -> Result<(), NotLaun
         if let Some(shared) = shared
             && !trial.checkpoints().exists()
         {
-            fs::create_dir_all(trial.path())?;
-            fs::create_dir_all(shared.checkpoints())?;
+            files::make_folder(trial.path())?;
+            files::make_folder(&shared.checkpoints())?;
             std::os::unix::fs::symlink(shared.checkpoints(), trial.checkpoints())?;
         }
         trial.create()

@@ -3,14 +3,15 @@
 use super::near::unexpected;
 use super::{RemoteHost, Reply, Request};
 use crate::checkpoints::{self, COMMIT, commit};
+use crate::files;
 use crate::home::TrialFolder;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::checkpoint::{is_file_name, parse_folder_name};
 use dtrain_protocol::{AttemptId, FileEntry, Manifest, StepId, TrialId};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 impl RemoteHost {
@@ -27,7 +28,7 @@ impl RemoteHost {
         for entry in &manifest.files {
             let path = folder.join(&entry.name);
             let words = |error: io::Error| format!("{}: {error}", path.display());
-            let file = File::open(&path).map_err(words)?;
+            let file = files::open(&path).map_err(words)?;
             for index in 0..entry.chunks.len() as u64 {
                 let range = entry.chunk(index);
                 let mut chunk = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
@@ -82,11 +83,9 @@ impl<'a> Copy<'a> {
         let bytes = BASE64_STANDARD.decode(bytes).map_err(|error| format!("{name}: {error}"))?;
         let (folder, path) = (self.partial(), self.partial().join(name));
         let write = || -> io::Result<()> {
-            DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-            let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-            options.open(&path)?.write_all_at(&bytes, from)
+            files::make_folder(&folder)?;
+            let options = OpenOptions::new().write(true).create(true).truncate(false).clone();
+            files::open_as(&options, &path)?.write_all_at(&bytes, from)
         };
         write().map_err(|error| format!("{}: {error}", path.display()))
     }
@@ -108,7 +107,7 @@ impl<'a> Copy<'a> {
     fn verify(&self, entry: &FileEntry) -> Result<(), String> {
         let path = self.partial().join(&entry.name);
         let words = |error: io::Error| format!("{}: {error}", path.display());
-        let file = File::open(&path).map_err(words)?;
+        let file = files::open(&path).map_err(words)?;
         let found = fs::metadata(&path).map_err(words)?.len();
         if found != entry.bytes {
             return Err(format!("{} has {found} bytes, expected {}", path.display(), entry.bytes));

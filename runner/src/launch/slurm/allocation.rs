@@ -3,8 +3,8 @@
 use super::super::relay::{Dial, RemoteHost};
 use super::{JobId, SlurmError, ask, jobs, keep, remember};
 use crate::Home;
+use crate::files;
 use dtrain_protocol::TrialId;
-use std::fs;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -53,7 +53,7 @@ impl Allocation {
 
     /// The trial that this job trained before it was queued again.
     pub fn trial(&self, home: &Home) -> Option<String> {
-        let text = fs::read_to_string(self.trial_file(home)).ok()?;
+        let text = files::read_to_string(&self.trial_file(home)).ok()?;
         Some(text.trim().to_owned()).filter(|id| !id.is_empty())
     }
 

@@ -15,6 +15,7 @@ mod submission;
 pub use allocation::Allocation;
 pub use submission::Submission;
 
+use crate::files;
 use crate::{Home, durable};
 use dtrain_protocol::TrialId;
 use std::fs;
@@ -168,14 +169,14 @@ pub fn remember(home: &Home, trial: &TrialId, job: &JobId) -> Result<(), SlurmEr
 }
 
 fn keep(path: PathBuf, text: &str) -> Result<(), SlurmError> {
-    let write = fs::create_dir_all(path.parent().unwrap_or(&path))
+    let write = files::make_folder(path.parent().unwrap_or(&path))
         .and_then(|()| durable::replace(&path, text.as_bytes()));
     write.map_err(|source| SlurmError::File { path, source })
 }
 
 /// The job that trained a trial last, or will train it next.
 pub fn job_of(home: &Home, trial: &TrialId) -> Option<JobId> {
-    let text = fs::read_to_string(home.trial(trial).job()).ok()?;
+    let text = files::read_to_string(&home.trial(trial).job()).ok()?;
     Some(JobId(text.trim().to_owned())).filter(|job| !job.0.is_empty())
 }
 

@@ -1,6 +1,7 @@
 //! What is put into the queue.
 
 use super::{JobId, SlurmError, ask, ask_with, jobs};
+use crate::files;
 use crate::transport::ProgramDigest;
 use crate::{Home, provenance};
 use dtrain_recipes::Slurm;
@@ -68,7 +69,7 @@ impl Submission<'_> {
     /// Puts it into the queue.
     pub fn submit(&self) -> Result<JobId, SlurmError> {
         let jobs = jobs(self.home);
-        fs::create_dir_all(&jobs).map_err(|source| SlurmError::File { path: jobs.clone(), source })?;
+        files::make_folder(&jobs).map_err(|source| SlurmError::File { path: jobs.clone(), source })?;
         let program = self.copy_program()?;
         let mut command = self.sbatch();
         // An argument that is empty or begins with `-` is the script's, as all after its name are.
@@ -138,9 +139,9 @@ impl Submission<'_> {
         let folder = self.home.path().join("bin").join(digest.to_string());
         let copy = folder.join("dtrain");
         if !copy.exists() {
-            fs::create_dir_all(&folder).map_err(wrong(&folder))?;
+            files::make_folder(&folder).map_err(wrong(&folder))?;
             let fresh = folder.join(format!("dtrain.{}", std::process::id()));
-            fs::copy(self.program, &fresh)
+            files::copy(self.program, &fresh)
                 .and_then(|_| fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)))
                 .and_then(|()| fs::rename(&fresh, &copy))
                 .map_err(wrong(&copy))?;

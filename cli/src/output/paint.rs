@@ -1,0 +1,134 @@
+//! Colours of our own, and text of others without any.
+
+use dtrain_recipes::text::{INSTEAD, printable};
+use std::borrow::Cow;
+
+/// What begins a sequence that steers a terminal.
+const ESCAPE: char = '\u{1b}';
+
+/// The colours of [`Paint`]: no other sequence is written in a text.
+const CODES: [&str; 7] = [RED, GREEN, YELLOW, CYAN, BLUE, BOLD, DIM];
+const RED: &str = "1;31";
+const GREEN: &str = "1;32";
+const YELLOW: &str = "33";
+const CYAN: &str = "36";
+const BLUE: &str = "1;34";
+const BOLD: &str = "1";
+const DIM: &str = "2";
+
+/// Ends a colour.
+const RESET: &str = "0";
+
+/// Colours, or their absence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint(bool);
+
+impl Paint {
+    /// Colours when `is_wanted`.
+    pub(super) fn when(is_wanted: bool) -> Self {
+        Self(is_wanted)
+    }
+
+    /// No colours.
+    pub(crate) fn plain() -> Self {
+        Self(false)
+    }
+
+    pub(crate) fn is_coloured(self) -> bool {
+        self.0
+    }
+
+    pub(crate) fn red(self, text: &str) -> String {
+        self.with(RED, text)
+    }
+
+    pub(crate) fn green(self, text: &str) -> String {
+        self.with(GREEN, text)
+    }
+
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.with(YELLOW, text)
+    }
+
+    pub(crate) fn cyan(self, text: &str) -> String {
+        self.with(CYAN, text)
+    }
+
+    pub(crate) fn blue(self, text: &str) -> String {
+        self.with(BLUE, text)
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.with(BOLD, text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.with(DIM, text)
+    }
+
+    fn with(self, code: &str, text: &str) -> String {
+        if self.0 { format!("{ESCAPE}[{code}m{text}{ESCAPE}[{RESET}m") } else { text.to_owned() }
+    }
+}
+
+/// The text as [`printable`] has it, but for the colours that `paint` gives: names of files, and what hosts and programs say, are
+/// somebody else's words. Everything that is written for people passes here.
+pub(super) fn tame(text: &str, paint: Paint) -> Cow<'_, str> {
+    if !paint.0 || !text.contains(ESCAPE) {
+        return printable(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(ESCAPE) {
+        out += &printable(&rest[..at]);
+        let code = CODES.iter().chain([&RESET]).map(|code| format!("{ESCAPE}[{code}m"));
+        let length = match code.into_iter().find(|code| rest[at..].starts_with(code.as_str())) {
+            Some(code) => {
+                out += &code;
+                code.len()
+            }
+            None => {
+                out.push(INSTEAD);
+                ESCAPE.len_utf8()
+            }
+        };
+        rest = &rest[at + length..];
+    }
+    out += &printable(rest);
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_colours_reach_the_terminal() {
+        let coloured = format!("a\n{}\tc", Paint(true).red("b"));
+        assert_eq!(tame(&coloured, Paint(true)), coloured);
+        assert_eq!(
+            tame(&coloured, Paint(false)),
+            "a\n\u{fffd}[1;31mb\u{fffd}[0m\tc",
+            "without colour, none is ours"
+        );
+        assert_eq!(
+            tame("\u{1b}]0;title\u{7}\u{1b}[2J\r\u{9b}2J\u{1b}[", Paint(true)),
+            "\u{fffd}]0;title\u{fffd}\u{fffd}[2J\u{fffd}\u{fffd}2J\u{fffd}["
+        );
+        for hidden in
+            ["\u{1b}[8mx", "\u{1b}[1;8mx", "\u{1b}[30;40mx", "\u{1b}[38;5;0mx", "\u{202e}x", "a\u{200b}x"]
+        {
+            let shown = tame(hidden, Paint(true)).into_owned();
+            assert!(
+                shown.contains(INSTEAD) && !shown.contains(dtrain_recipes::text::is_harmful),
+                "{shown:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_colour_no_escape_is_written() {
+        assert_eq!(Paint(false).red("x"), "x");
+        assert!(Paint(true).red("x").starts_with('\u{1b}'));
+    }
+}

@@ -1,0 +1,172 @@
+//! A repository that is read without obeying it.
+//!
+//! The settings of a repository name programs: filters, monitors of files, drivers of differences, hooks, and helpers that fetch
+//! what is missing. Whoever packed the folder wrote them. So git works in a folder of our own, which has settings of ours and
+//! borrows the index and the objects of the repository; its settings, hooks and `info/attributes` are not there. What
+//! `.gitattributes` names then has no program. Settings of the user and of the system are left out, too: an attribute of the
+//! folder could choose one of their filters.
+
+use dtrain_recipes::sharing::git_command;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Longest file that says where a repository lies, in bytes.
+const LONGEST: u64 = 8192;
+
+/// Settings that say how the files of a repository are to be read; none of them names a program.
+const READING: &str =
+    r"^(core\.(filemode|ignorecase|precomposeunicode|autocrlf|eol|excludesfile)|extensions\.objectformat)$";
+
+/// A repository, found from a folder in it.
+pub(super) struct Repository {
+    /// The folder that the question is about.
+    folder: PathBuf,
+    /// The top of the work tree.
+    top: PathBuf,
+    /// Its `.git`, or what that names.
+    own: PathBuf,
+    /// Where objects and branches lie: `own`, but for further work trees of one repository.
+    common: PathBuf,
+}
+
+/// A folder that git takes for the repository; removed when it is dropped.
+struct Stand(PathBuf);
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+impl Repository {
+    /// The repository around `folder`; `None` outside of one. Settings, which could name another work tree, are not asked.
+    pub(super) fn around(folder: &Path) -> Option<Self> {
+        let folder = fs::canonicalize(folder).ok()?;
+        let top = folder.ancestors().find(|folder| fs::symlink_metadata(folder.join(".git")).is_ok())?;
+        let dot = top.join(".git");
+        let own = match fs::metadata(&dot).ok()? {
+            found if found.is_dir() => dot,
+            found if found.is_file() => named(top, text(&dot)?.strip_prefix("gitdir:")?),
+            _ => return None,
+        };
+        let common = text(&own.join("commondir")).map_or_else(|| own.clone(), |path| named(&own, &path));
+        Some(Self { top: top.to_owned(), folder, own, common })
+    }
+
+    /// The name that `HEAD` stands for, and nothing else: no file of the work tree is read.
+    pub(super) fn head(&self, question: &[&str]) -> Option<String> {
+        let (text, _) = answer(self.named_only().args(question), 1024)?;
+        Some(text.trim().to_owned())
+    }
+
+    /// What git answers about the files, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
+    pub(super) fn ask(&self, revision: &str, question: &[&str], limit: usize) -> Option<(String, bool)> {
+        let stand = self.stand(revision).ok()?;
+        let mut command = git_command("");
+        command
+            .args([
+                "-c",
+                "core.quotePath=false",
+                "-c",
+                "core.symlinks=true",
+                "-c",
+                "diff.autoRefreshIndex=false",
+                "-C",
+            ])
+            .arg(&self.folder)
+            .args(question)
+            .env("GIT_DIR", &stand.0)
+            .env("GIT_WORK_TREE", &self.top)
+            .env("GIT_INDEX_FILE", self.own.join("index"))
+            .env("GIT_OBJECT_DIRECTORY", self.common.join("objects"))
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_ATTR_NOSYSTEM", "1");
+        answer(&mut command, limit)
+    }
+
+    /// Git in the repository itself, for questions about names and settings, to which it runs no program.
+    fn named_only(&self) -> Command {
+        let mut command = git_command("");
+        command.arg("--git-dir").arg(&self.own);
+        command
+    }
+
+    /// A folder with `revision` checked out, and with what is needed to read the files.
+    fn stand(&self, revision: &str) -> io::Result<Stand> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("dtrain-git-{}-{number}-{}", std::process::id(), ulid::Ulid::generate());
+        let path = std::env::temp_dir().join(name);
+        // Fails where there is something of this name.
+        DirBuilder::new().mode(0o700).create(&path)?;
+        let stand = Stand(path);
+        for folder in ["refs", "objects", "info"] {
+            fs::create_dir(stand.0.join(folder))?;
+        }
+        fs::write(stand.0.join("HEAD"), format!("{revision}\n"))?;
+        fs::write(stand.0.join("config"), self.reading())?;
+        if let Some(names) = text(&self.common.join("info/exclude")) {
+            fs::write(stand.0.join("info/exclude"), names)?;
+        }
+        // An index may be in two files.
+        for entry in fs::read_dir(&self.own)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with("sharedindex.") {
+                symlink(entry.path(), stand.0.join(entry.file_name()))?;
+            }
+        }
+        Ok(stand)
+    }
+
+    /// The settings by which files are read.
+    fn reading(&self) -> String {
+        let question = ["config", "--null", "--get-regexp", READING];
+        let (found, _) = answer(self.named_only().args(question), 1 << 16).unwrap_or_default();
+        let mut config = "[core]\nrepositoryformatversion = 1\nbare = false\n".to_owned();
+        for (name, value) in found.split('\0').filter_map(|entry| entry.split_once('\n')) {
+            let Some((section, key)) = name.split_once('.') else { continue };
+            let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+            config += &format!("[{section}]\n{key} = \"{value}\"\n");
+        }
+        config
+    }
+}
+
+/// A path that a file of git names.
+fn named(from: &Path, path: &str) -> PathBuf {
+    from.join(path.trim())
+}
+
+/// A short file; `None` when there is none.
+fn text(path: &Path) -> Option<String> {
+    if !fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// What a command writes, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
+fn answer(command: &mut Command, limit: usize) -> Option<(String, bool)> {
+    let mut child = command.stderr(Stdio::null()).spawn().ok()?;
+    let mut bytes = Vec::new();
+    let read = child.stdout.take()?.take(limit as u64 + 1).read_to_end(&mut bytes);
+    let is_cut = bytes.len() > limit;
+    if is_cut || read.is_err() {
+        drop(child.kill());
+    }
+    let ended = child.wait().ok()?;
+    if !is_cut && (!ended.success() || read.is_err()) {
+        return None;
+    }
+    bytes.truncate(limit);
+    Some((String::from_utf8_lossy(&bytes).into_owned(), is_cut))
+}
+
+#[cfg(test)]
+mod tests;

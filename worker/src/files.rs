@@ -1,0 +1,74 @@
+//! Files that are kept for the user: his own, and none behind a symbolic link.
+
+use rustix::fs::OFlags;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens a file as `options` say, unless its name is that of a link; a new one is for its user alone.
+pub(crate) fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    options.clone().mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
+}
+
+/// Makes a file, in place of one that is there.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    open_as(OpenOptions::new().write(true).create_new(true), path)
+}
+
+/// Opens a file to lock it; it is made where there is none.
+pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
+    open_as(OpenOptions::new().write(true).create(true).truncate(false), path)
+}
+
+/// Makes a folder of a cache, with those above it, for its user alone. One that is there may lie behind links.
+///
+/// `Err` where it belongs to somebody else, or others can write to it: what is in it could be anybody's.
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let (found, user) = (fs::metadata(path)?, rustix::process::geteuid().as_raw());
+    // A group that has the number of its user is the user's alone, as most systems make them; that of root is not.
+    let others = if found.uid() != 0 && found.gid() == found.uid() { 0o002 } else { 0o022 };
+    if (found.uid() == user || found.uid() == 0) && found.mode() & others == 0 {
+        return Ok(());
+    }
+    let words = format!(
+        "it belongs to user {} and has mode {:04o}, so others can write to it; look at what is in it, then make it yours \
+         (`chown`, `chmod go-w`)",
+        found.uid(),
+        found.mode() & 0o7777
+    );
+    Err(io::Error::new(ErrorKind::PermissionDenied, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (precious, link) = (folder.path().join("precious"), folder.path().join("link"));
+        fs::write(&precious, "precious").expect("written");
+        symlink(&precious, &link).expect("made");
+        assert!(lock_file(&link).is_err());
+        drop(create(&link).expect("in place of the link"));
+        assert_eq!(fs::read_to_string(&precious).expect("there"), "precious");
+    }
+
+    #[test]
+    fn a_cache_that_others_can_write_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = folder.path().join("cache");
+        make_folder(&cache).expect("made");
+        assert_eq!(fs::metadata(&cache).expect("there").mode() & 0o777, 0o700);
+        fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("ours");
+        let error = make_folder(&cache).expect_err("refused").to_string();
+        assert!(error.contains("mode 0777") && error.contains("chmod go-w"), "{error}");
+    }
+}
