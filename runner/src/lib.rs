@@ -8,7 +8,7 @@ pub mod driver;
 mod durable;
 pub mod export;
 pub mod fact;
-mod files;
+pub mod files;
 pub mod home;
 pub mod interrupts;
 pub mod launch;

@@ -41,7 +41,7 @@ use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
 use crate::context::Context;
 use crate::failure::Outcome;
 use crate::output::{Output, complain};
-use crate::signals;
+use crate::{limits, signals};
 use std::process::ExitCode;
 
 /// Carries out a command and says what went wrong.
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let is_lines = arguments.command.prints_lines();
     let outcome =
         Context::new(out, arguments.state).and_then(|context| dispatch(&context, arguments.command));
-    let exit = outcome.unwrap_or_else(|failure| {
+    let exit = outcome.map_err(limits::explained).unwrap_or_else(|failure| {
         complain(&failure.render(out.paint));
         if let Some(error) = failure.json() {
             out.json_error(&error, is_lines);
@@ -75,6 +75,9 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn dispatch(context: &Context, command: Command) -> Outcome {
+    if let Command::Run(_) | Command::Tune(_) | Command::Resume(_) = command {
+        limits::refuse_few_files()?;
+    }
     match command {
         Command::Init(args) => init::run(context, args),
         Command::Check(args) => check::run(context, &args),

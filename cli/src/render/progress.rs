@@ -3,6 +3,7 @@
 use super::bar::Bar;
 use super::figures::{Expected, Figures};
 use super::number::{counted, loss, remaining, seconds, whole};
+use crate::limits;
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, TrialId};
 use dtrain_runner::machine::Blame;
@@ -69,10 +70,11 @@ impl Progress {
 
     /// Says something without tearing the bar.
     pub(crate) fn say(&self, text: &str) {
+        let text = limits::explain(text);
         match (&self.lines, &self.bar) {
-            (Some(lines), _) => lines.borrow_mut().push(text.to_owned()),
-            (None, Some(bar)) => bar.suspend(|| self.out.say(text)),
-            (None, None) => self.out.say(text),
+            (Some(lines), _) => lines.borrow_mut().push(text.into_owned()),
+            (None, Some(bar)) => bar.suspend(|| self.out.say(&text)),
+            (None, None) => self.out.say(&text),
         }
     }
 
