@@ -214,9 +214,13 @@ impl Progress {
                     seconds(*pause)
                 ));
             }
-            Status::Stopping { .. } => {
+            Status::Stopping { killed_after_seconds: None, .. } => {
                 self.say("stopping after this step and a checkpoint; press Ctrl-C again to stop now");
             }
+            Status::Stopping { killed_after_seconds: Some(limit), .. } => self.say(&format!(
+                "stopping: waiting up to {limit:.0} s for the ranks to stop after SIGTERM, then they are killed; \
+                 press Ctrl-C again to kill them now"
+            )),
             Status::Killing { .. } => self.say("stopping now"),
             Status::CommitFailed { step, reason } => {
                 self.say(&format!(

@@ -40,6 +40,7 @@ pub use order::{
 };
 
 pub(crate) use identity::{agent_identities, identities};
+pub use leader::TO_STOP;
 
 use crate::durable;
 use crate::home::TrialFolder;
