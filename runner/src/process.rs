@@ -1,10 +1,10 @@
 //! Processes that cannot be mistaken for others, and how they are started and ended.
 
 use crate::agent::Process;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -103,9 +103,19 @@ pub(crate) fn for_compute(command: &mut Command, threads: u32) {
     }
 }
 
+/// Hands `files` down to the child under the numbers that they have here.
+pub(crate) fn inherit(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
+    let prepare = move || hand_down(&files);
+    #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
+    // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
 /// Makes the child die with the thread that starts it, which must therefore live as long as the child should, and
-/// hand `inherit` down to it.
-pub(crate) fn bind_to_this_thread(command: &mut Command, inherit: Option<Arc<OwnedFd>>) {
+/// hands `files` down to it.
+pub(crate) fn bind_to_this_thread(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
     let parent = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -113,30 +123,32 @@ pub(crate) fn bind_to_this_thread(command: &mut Command, inherit: Option<Arc<Own
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
         }
-        if let Some(file) = &inherit {
-            rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?;
-        }
-        Ok(())
+        hand_down(&files)
     };
     #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
-    // SAFETY: between fork and exec only three system calls are made; nothing allocates or takes a lock.
+    // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// Closes every file that this process inherited beside standard input, output and error.
+/// Keeps files open in the program that follows.
+fn hand_down(files: &[Arc<OwnedFd>]) -> io::Result<()> {
+    files.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?))
+}
+
+/// Closes every file that this process inherited beside standard input, output and error, and `kept`.
 ///
-/// To be called before the process opens anything.
-pub(crate) fn close_inherited_files() -> io::Result<()> {
+/// To be called before the process opens anything else.
+pub(crate) fn close_inherited_files(kept: &File) -> io::Result<()> {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2)
+        .filter(|number| *number > 2 && *number != kept.as_raw_fd())
         .collect();
     // The listing had a file of its own, closed by now, and closing a number twice is a fault.
     for number in open.into_iter().filter(|number| Path::new(&format!("/proc/self/fd/{number}")).exists()) {
         #[expect(unsafe_code, reason = "inherited files have no owner in this process that could be asked")]
-        // SAFETY: the process has opened nothing yet, so that nobody here owns these numbers.
+        // SAFETY: the process has opened nothing yet but what is kept, so that nobody here owns these numbers.
         unsafe {
             rustix::io::close(number);
         }

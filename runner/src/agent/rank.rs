@@ -3,8 +3,9 @@
 use super::memory::Memory;
 use super::order::Program;
 use super::{Message, foreign};
+use crate::channel;
 use crate::home::TrialFolder;
-use crate::process::{bind_to_this_thread, for_compute};
+use crate::process::for_compute;
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank};
 use dtrain_recipes::Model;
@@ -82,15 +83,13 @@ impl RankProcess {
                 command
                     .args(&ground.worker.arguments)
                     .stdin(Stdio::piped())
-                    .stdout(Stdio::piped())
+                    .stdout(Stdio::from(log.try_clone()?))
                     .stderr(Stdio::from(log))
                     .process_group(0);
                 for_compute(&mut command, assignment.placement.threads);
-                bind_to_this_thread(&mut command, mapping);
-                let mut child = command.spawn()?;
-                let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-                let (stdin, stdout) = stdin.zip(stdout).expect("both are piped");
-                listen(rank, inbox, stdout, read_frames);
+                let (mut child, messages) = channel::spawn_bound(command, mapping.as_slice())?;
+                let stdin = child.stdin.take().expect("it is piped");
+                listen(rank, inbox, messages, read_frames);
                 Self::of(child, Some(write_orders(stdin)))
             }
         };
