@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 impl Process {
     /// The running process `id`; `None` when there is none.
     pub fn of(id: u32) -> Option<Self> {
-        let Stat { state, started, .. } = stat(id)?;
-        (!matches!(state, 'Z' | 'X')).then_some(Self { id, started })
+        let stat = stat(id)?;
+        (!stat.has_ended()).then_some(Self { id, started: stat.started })
     }
 
     /// Whether it still runs. A process that ended and was not waited for does not.
@@ -36,9 +36,7 @@ impl Process {
             if Instant::now() >= until {
                 return false;
             }
-            if let Some(pid) = pid(self.id) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
+            kill(self.id);
             std::thread::sleep(Duration::from_millis(5));
         }
         true
@@ -49,13 +47,23 @@ impl Process {
 ///
 /// The id of a group is another's once the group is empty: the session tells them apart.
 pub(crate) fn kill_group(group: u32, session: u32) {
-    let Ok(processes) = fs::read_dir("/proc") else { return };
-    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    for id in ids {
-        let is_meant = stat(id).is_some_and(|found| found.group == group && found.session == session);
-        if let Some(pid) = pid(id).filter(|_| is_meant) {
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
+    for id in all() {
+        if stat(id).is_some_and(|found| found.group == group && found.session == session) {
+            kill(id);
         }
+    }
+}
+
+/// Ids of all processes of this machine that this one can see.
+pub(crate) fn all() -> Vec<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Sends SIGKILL to a process, which may be gone already.
+pub(crate) fn kill(id: u32) {
+    if let Some(pid) = pid(id) {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
 }
 
@@ -65,19 +73,28 @@ pub(crate) fn is_stopped(id: u32) -> bool {
 }
 
 /// What `/proc/<id>/stat` says of a process.
-struct Stat {
-    state: char,
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    pub(crate) parent: u32,
     group: u32,
     session: u32,
     started: u64,
 }
 
-fn stat(id: u32) -> Option<Stat> {
+impl Stat {
+    /// Whether it ended and waits for its parent to ask how.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+pub(crate) fn stat(id: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the program is in parentheses and may hold anything; the rest are plain fields.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     Some(Stat {
         state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,

@@ -125,6 +125,9 @@ fn refuse(not_launched: NotLaunched) -> ExitCode {
 /// Leaves the session of the controller, then reads the order.
 fn detach(answers: &File) -> Result<AgentTask, String> {
     crate::process::close_inherited_files(answers).map_err(|error| format!("inherited files: {error}"))?;
+    if let Err(error) = crate::descendants::adopt_orphans() {
+        note(&format!("what ranks start in sessions of their own may outlive them: {error}"));
+    }
     // Fails only when the process leads a session already.
     let _ = rustix::process::setsid();
     frame::read_within(&mut io::stdin(), frame::MAX_IN_PIECES)

@@ -6,10 +6,10 @@ use crate::agent::spool::SpoolWriter;
 use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
 };
-use crate::channel;
 use crate::checkpoints;
 use crate::home::TrialFolder;
 use crate::process::kill_group;
+use crate::{channel, descendants};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
 use rustix::fs::FlockOperation;
@@ -302,6 +302,8 @@ impl Launcher for LocalLauncher {
         let gone = [card.agent].iter().chain(&card.ranks).all(|process: &Process| process.kill(TO_GO));
         // What ranks started by themselves does not die with them.
         card.ranks.iter().for_each(|rank| kill_group(rank.id, card.agent.id));
+        let trial = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
+        descendants::kill_marked(&trial, attempt);
         self.reap();
         gone
     }

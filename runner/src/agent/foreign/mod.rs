@@ -86,7 +86,7 @@ pub(super) fn start(
         host: assignment.placement.host,
         threads: assignment.placement.threads,
         trial: &assignment.trial.0,
-        attempt: assignment.attempt.0,
+        attempt: assignment.attempt,
         rendezvous: ground.rendezvous,
         interface: meeting::interface_of(ground.bind),
     };
