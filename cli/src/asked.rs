@@ -2,8 +2,10 @@
 
 use crate::failure::{Exit, Failure};
 use dtrain_protocol::frame;
+use dtrain_runner::channel;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 
@@ -16,21 +18,17 @@ pub(crate) fn ask<Answer: DeserializeOwned, Found>(
     heard: &mut dyn FnMut(Answer) -> Result<ControlFlow<Found>, Failure>,
 ) -> Result<Found, Failure> {
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-    let mut child = Command::new(program)
-        .args(["worker", part])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
+    let mut command = Command::new(program);
+    // What a library prints there is no result of this program.
+    command.args(["worker", part]).stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
+    let (mut child, mut messages) = channel::spawn(command).map_err(|error| failed(error.to_string()))?;
     // The worker ends when its input does, so the pipe stays open until it is done.
     let mut orders = child.stdin.take();
     let answer = (|| {
-        let (Some(orders), Some(said)) = (orders.as_mut(), child.stdout.as_mut()) else {
-            return Err(failed("its pipes are missing".into()));
-        };
+        let orders = orders.as_mut().expect("it is piped");
         frame::write(orders, request).map_err(|error| failed(error.to_string()))?;
         loop {
-            let answer = frame::read(said).map_err(|error| failed(error.to_string()))?;
+            let answer = frame::read(&mut messages).map_err(|error| failed(error.to_string()))?;
             if let ControlFlow::Break(found) = heard(answer)? {
                 return Ok(found);
             }

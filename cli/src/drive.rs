@@ -14,6 +14,7 @@ use crate::{hosts, signals, trials};
 use dtrain_planner::{Launch, Plan, PlanError, PlanRequest, lower, model_digest};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Choice, Model, Samples};
+use dtrain_runner::agent::TO_STOP;
 use dtrain_runner::audit::Action;
 use dtrain_runner::driver::{self, Outcome as Ending};
 use dtrain_runner::launch::relay::RemoteHost;
@@ -161,6 +162,7 @@ fn run(
         on_interrupt: if task.how == How::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
         stop: task.how == How::Stop,
         keep: task.plan.recipe.checkpoint.keep,
+        killed_after: matches!(task.plan.recipe.model, Model::Command(_)).then_some(TO_STOP),
         lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.lost_after().0),
         ..Options::default()
     };

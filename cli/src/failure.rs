@@ -128,6 +128,12 @@ impl Failure {
         })
     }
 
+    /// Whether the message or a cause contains one of `words`.
+    pub(crate) fn says(&self, words: &[&str]) -> bool {
+        let texts = || std::iter::once(&self.message).chain(&self.causes);
+        words.iter().any(|word| texts().any(|text| text.contains(word)))
+    }
+
     /// What went wrong, without causes and hint.
     pub(crate) fn message(&self) -> &str {
         &self.message

@@ -32,6 +32,7 @@ mod failure;
 mod holders;
 mod hosts;
 mod job;
+mod limits;
 mod load;
 mod networks;
 mod output;
@@ -103,6 +104,7 @@ impl Program {
 /// Reads the command line and carries it out.
 fn run() -> ExitCode {
     no_core_files();
+    signals::outlive_the_file_size_limit();
     if std::env::var_os(completion::VARIABLE).is_some() {
         completion::answer(args::visible);
     }

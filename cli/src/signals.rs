@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use dtrain_runner::Interrupts;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -44,6 +44,14 @@ pub(crate) fn last() -> Option<i32> {
 /// Whether it was the machine that asked to stop, not the user.
 pub(crate) fn is_taken_away() -> bool {
     matches!(last(), Some(SIGTERM | TIME_IS_OVER))
+}
+
+/// Makes a write beyond the file size limit an error, in place of the end of this process.
+///
+/// A signal that is noted, unlike one that is ignored, has its default action again in other programs that this one starts.
+pub(crate) fn outlive_the_file_size_limit() {
+    // Where it cannot be noted, everything is as it was.
+    drop(signal_hook::flag::register(SIGXFSZ, Arc::default()));
 }
 
 /// Leaves SIGTERM to the agent: a scheduler sends it to every process, and a rank that ends by it has saved nothing.

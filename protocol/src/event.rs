@@ -323,7 +323,9 @@ impl std::fmt::Display for Failure {
             }
             Self::Data(detail) | Self::DataOn { host: None, detail } => write!(f, "data: {detail}"),
             Self::DataOn { host: Some(host), detail } => write!(f, "data on {host}: {detail}"),
-            Self::Exited { signal: Some(signal), .. } => write!(f, "killed by signal {signal}"),
+            Self::Exited { signal: Some(signal), .. } => {
+                write!(f, "killed by signal {signal}{}", limit_behind(*signal))
+            }
             Self::Exited { code: Some(code), .. } => write!(
                 f,
                 "exited with code {code} and no error \
@@ -332,7 +334,7 @@ impl std::fmt::Display for Failure {
             Self::Exited { .. } => f.write_str("exited without an error message"),
             Self::Command { code, signal, last } => {
                 match (code, signal) {
-                    (_, Some(signal)) => write!(f, "killed by signal {signal}")?,
+                    (_, Some(signal)) => write!(f, "killed by signal {signal}{}", limit_behind(*signal))?,
                     (Some(code), None) => write!(f, "exited with {code}")?,
                     (None, None) => f.write_str("ended")?,
                 }
@@ -343,5 +345,26 @@ impl std::fmt::Display for Failure {
             }
             Self::Other(detail) => f.write_str(detail),
         }
+    }
+}
+
+/// The limit that the kernel enforces by a signal of Linux, in parentheses; empty for signals that mean something else.
+fn limit_behind(signal: i32) -> &'static str {
+    match signal {
+        24 => " (SIGXCPU: the limit of processor time, `ulimit -t`)",
+        25 => " (SIGXFSZ: the file size limit, `ulimit -f`)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_enforces_a_limit_is_told_with_the_limit() {
+        let exited = |signal| Failure::Exited { code: None, signal: Some(signal) }.to_string();
+        assert!(exited(24).contains("ulimit -t") && exited(25).contains("ulimit -f"));
+        assert_eq!(exited(9), "killed by signal 9");
     }
 }

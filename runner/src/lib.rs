@@ -2,8 +2,10 @@
 
 pub mod agent;
 pub mod audit;
+pub mod channel;
 pub mod checkpoints;
 pub mod compare;
+mod descendants;
 pub mod driver;
 mod durable;
 pub mod export;
@@ -14,7 +16,7 @@ pub mod interrupts;
 pub mod launch;
 pub mod ledger;
 pub mod machine;
-mod open_files;
+pub mod open_files;
 pub mod probe;
 mod process;
 pub mod provenance;

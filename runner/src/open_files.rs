@@ -22,6 +22,11 @@ pub(crate) fn suffice(ranks: usize, hosts: usize, peers: usize) -> Result<(), St
     allow(needed(ranks as u64, hosts as u64, peers as u64), "this attempt")
 }
 
+/// The same for an attempt of one rank here, which is the least that a training needs.
+pub fn suffice_for_one_rank() -> Result<(), String> {
+    suffice(1, 0, 0)
+}
+
 fn needed(ranks: u64, hosts: u64, peers: u64) -> u64 {
     let agent = ALWAYS + EACH_RANK * ranks + EACH_HOST * hosts;
     agent.max(ALWAYS + EACH_PEER * peers)

@@ -1,10 +1,10 @@
 //! Processes that cannot be mistaken for others, and how they are started and ended.
 
 use crate::agent::Process;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 impl Process {
     /// The running process `id`; `None` when there is none.
     pub fn of(id: u32) -> Option<Self> {
-        let Stat { state, started, .. } = stat(id)?;
-        (!matches!(state, 'Z' | 'X')).then_some(Self { id, started })
+        let stat = stat(id)?;
+        (!stat.has_ended()).then_some(Self { id, started: stat.started })
     }
 
     /// Whether it still runs. A process that ended and was not waited for does not.
@@ -36,9 +36,7 @@ impl Process {
             if Instant::now() >= until {
                 return false;
             }
-            if let Some(pid) = pid(self.id) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
+            kill(self.id);
             std::thread::sleep(Duration::from_millis(5));
         }
         true
@@ -49,13 +47,23 @@ impl Process {
 ///
 /// The id of a group is another's once the group is empty: the session tells them apart.
 pub(crate) fn kill_group(group: u32, session: u32) {
-    let Ok(processes) = fs::read_dir("/proc") else { return };
-    let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    for id in ids {
-        let is_meant = stat(id).is_some_and(|found| found.group == group && found.session == session);
-        if let Some(pid) = pid(id).filter(|_| is_meant) {
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
+    for id in all() {
+        if stat(id).is_some_and(|found| found.group == group && found.session == session) {
+            kill(id);
         }
+    }
+}
+
+/// Ids of all processes of this machine that this one can see.
+pub(crate) fn all() -> Vec<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Sends SIGKILL to a process, which may be gone already.
+pub(crate) fn kill(id: u32) {
+    if let Some(pid) = pid(id) {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
 }
 
@@ -65,19 +73,28 @@ pub(crate) fn is_stopped(id: u32) -> bool {
 }
 
 /// What `/proc/<id>/stat` says of a process.
-struct Stat {
-    state: char,
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    pub(crate) parent: u32,
     group: u32,
     session: u32,
     started: u64,
 }
 
-fn stat(id: u32) -> Option<Stat> {
+impl Stat {
+    /// Whether it ended and waits for its parent to ask how.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+pub(crate) fn stat(id: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the program is in parentheses and may hold anything; the rest are plain fields.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     Some(Stat {
         state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
@@ -103,9 +120,19 @@ pub(crate) fn for_compute(command: &mut Command, threads: u32) {
     }
 }
 
+/// Hands `files` down to the child under the numbers that they have here.
+pub(crate) fn inherit(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
+    let prepare = move || hand_down(&files);
+    #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
+    // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
 /// Makes the child die with the thread that starts it, which must therefore live as long as the child should, and
-/// hand `inherit` down to it.
-pub(crate) fn bind_to_this_thread(command: &mut Command, inherit: Option<Arc<OwnedFd>>) {
+/// hands `files` down to it.
+pub(crate) fn bind_to_this_thread(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
     let parent = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -113,30 +140,32 @@ pub(crate) fn bind_to_this_thread(command: &mut Command, inherit: Option<Arc<Own
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
         }
-        if let Some(file) = &inherit {
-            rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?;
-        }
-        Ok(())
+        hand_down(&files)
     };
     #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
-    // SAFETY: between fork and exec only three system calls are made; nothing allocates or takes a lock.
+    // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// Closes every file that this process inherited beside standard input, output and error.
+/// Keeps files open in the program that follows.
+fn hand_down(files: &[Arc<OwnedFd>]) -> io::Result<()> {
+    files.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?))
+}
+
+/// Closes every file that this process inherited beside standard input, output and error, and `kept`.
 ///
-/// To be called before the process opens anything.
-pub(crate) fn close_inherited_files() -> io::Result<()> {
+/// To be called before the process opens anything else.
+pub(crate) fn close_inherited_files(kept: &File) -> io::Result<()> {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|number| *number > 2)
+        .filter(|number| *number > 2 && *number != kept.as_raw_fd())
         .collect();
     // The listing had a file of its own, closed by now, and closing a number twice is a fault.
     for number in open.into_iter().filter(|number| Path::new(&format!("/proc/self/fd/{number}")).exists()) {
         #[expect(unsafe_code, reason = "inherited files have no owner in this process that could be asked")]
-        // SAFETY: the process has opened nothing yet, so that nobody here owns these numbers.
+        // SAFETY: the process has opened nothing yet but what is kept, so that nobody here owns these numbers.
         unsafe {
             rustix::io::close(number);
         }

@@ -109,6 +109,9 @@ pub enum Status {
     Stopping {
         /// The attempt.
         attempt: AttemptId,
+        /// Seconds after which ranks of a foreign program that have not ended are killed; `None` for ranks of dtrain's own models,
+        /// which are given up only once they have said nothing for long.
+        killed_after_seconds: Option<f64>,
     },
     /// What is left of the attempt is being killed.
     Killing {
@@ -176,7 +179,7 @@ impl Seen {
                 | Status::RecordAway { attempt, .. }
                 | Status::RecordLost { attempt, .. }
                 | Status::Waiting { attempt, .. }
-                | Status::Stopping { attempt }
+                | Status::Stopping { attempt, .. }
                 | Status::Killing { attempt },
             ) => Some(*attempt),
             Self::Fact(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)

@@ -29,6 +29,7 @@ mod interop;
 mod kill;
 mod lab;
 mod layouts;
+mod leftovers;
 mod library;
 mod lora;
 mod memory;

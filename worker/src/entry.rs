@@ -1,5 +1,7 @@
 //! The entries that other parts of the program start as processes, and what they owe the process they live in:
-//! frames on standard output and nothing else, a last word before any end, and never to outlive the one that asked.
+//! frames through the channel and nothing else, a last word before any end, and never to outlive the one that asked.
+//!
+//! The channel is a pipe of its own: standard output is for what libraries, and networks of users, print.
 
 use crate::session::{Orders, Tell};
 use crate::{device_check, probe as measure, sample as text, session, trained};
@@ -10,17 +12,19 @@ use dtrain_protocol::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::any::Any;
+use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 /// Trains as the first frame on standard input, an [`Assignment`], says; [`Order`]s may follow.
 ///
 /// Writes [`Event`]s. Ends with 0 after `Finished` and with 1 after `Failed`. When standard input ends, whoever
 /// started this rank is gone, and the process ends at once without a word.
-pub fn run() -> ExitCode {
+pub fn run(channel: File) -> ExitCode {
+    begin(channel);
     outlive_signals();
     let tell: Tell = Arc::new(|event| say(&event));
     let finished = guarded(|| {
@@ -39,7 +43,8 @@ pub fn run() -> ExitCode {
 /// Measures as the first frame on standard input, a [`ProbeRequest`], says; writes one
 /// [`dtrain_protocol::RankRates`]. Over TLS an [`Event::Listening`] comes first, which [`Order::Peers`] answers. Ends
 /// with 1, and the reason on standard error, when it cannot.
-pub fn probe() -> ExitCode {
+pub fn probe(channel: File) -> ExitCode {
+    begin(channel);
     let measured = guarded(|| {
         let request: ProbeRequest = first_frame()?;
         let mut orders = Orders::of(listen());
@@ -80,7 +85,8 @@ fn ended<Found, Answer: Serialize>(
 
 /// Examines a device as the first frame on standard input, a [`DeviceRequest`], says; writes [`DeviceNews`] frames, the last
 /// of which is `Done` (ends with 0) or `Failed` (ends with 1).
-pub fn examine() -> ExitCode {
+pub fn examine(channel: File) -> ExitCode {
+    begin(channel);
     // Whoever asked heeds Ctrl-C, and ends this process.
     outlive_signals();
     let examined = guarded(|| {
@@ -93,7 +99,8 @@ pub fn examine() -> ExitCode {
 
 /// Continues a prompt as the first frame on standard input, a [`SampleRequest`], says; writes [`Sampled`] frames,
 /// the last of which is `Done` (ends with 0) or `Failed` (ends with 1).
-pub fn sample() -> ExitCode {
+pub fn sample(channel: File) -> ExitCode {
+    begin(channel);
     let written = guarded(|| {
         let request: SampleRequest = first_frame()?;
         let _orders = listen();
@@ -104,7 +111,8 @@ pub fn sample() -> ExitCode {
 
 /// Classifies what the first frame on standard input, a [`PredictRequest`], names; writes [`Predicted`] frames, the last
 /// of which is `Done` (ends with 0) or `Failed` (ends with 1).
-pub fn predict() -> ExitCode {
+pub fn predict(channel: File) -> ExitCode {
+    begin(channel);
     let predicted = guarded(|| {
         let request: PredictRequest = first_frame()?;
         let _orders = listen();
@@ -115,7 +123,8 @@ pub fn predict() -> ExitCode {
 
 /// Measures a model as the first frame on standard input, an [`EvaluateRequest`], says; writes [`Evaluated`] frames, the
 /// last of which is `Done` (ends with 0) or `Failed` (ends with 1).
-pub fn evaluate() -> ExitCode {
+pub fn evaluate(channel: File) -> ExitCode {
+    begin(channel);
     let evaluated = guarded(|| {
         let request: EvaluateRequest = first_frame()?;
         let _orders = listen();
@@ -156,11 +165,19 @@ fn listen() -> mpsc::Receiver<Order> {
     inbox
 }
 
-/// Writes one frame to standard output. When nobody reads it any more, this process has no reason to live.
+/// Where frames go.
+static CHANNEL: OnceLock<Mutex<File>> = OnceLock::new();
+
+/// Sends frames through `channel` from here on.
+fn begin(channel: File) {
+    assert!(CHANNEL.set(Mutex::new(channel)).is_ok(), "a process has one entry");
+}
+
+/// Sends one frame. When nobody reads it any more, this process has no reason to live.
 fn say<T: Serialize>(message: &T) {
-    static STDOUT: Mutex<()> = Mutex::new(());
-    let _turn = STDOUT.lock();
-    if frame::write(&mut io::stdout().lock(), message).is_err() {
+    let channel = CHANNEL.get().expect("an entry begins with it");
+    let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
+    if frame::write(&mut *channel, message).is_err() {
         vanish();
     }
 }

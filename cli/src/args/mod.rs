@@ -222,6 +222,10 @@ pub(crate) enum Command {
     Worker {
         #[command(subcommand)]
         part: Option<WorkerPart>,
+
+        /// Number of the open file that its messages go to
+        #[arg(long, value_name = "NUMBER", global = true)]
+        channel: Option<i32>,
     },
 
     /// The process that owns the ranks of one attempt; started by `run` and `resume`
@@ -238,6 +242,10 @@ pub(crate) enum Command {
         /// Print the blake3 of this program
         #[arg(long, conflicts_with = "stdio")]
         digest: bool,
+
+        /// Number of the open file that its answers go to
+        #[arg(long, value_name = "NUMBER", conflicts_with_all = ["stdio", "digest"])]
+        channel: Option<i32>,
     },
 }
 

@@ -39,24 +39,21 @@ mod watch;
 
 use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
 use crate::context::Context;
-use crate::failure::Outcome;
+use crate::failure::{Exit, Outcome};
 use crate::output::{Output, complain};
-use crate::signals;
+use crate::{limits, signals};
+use dtrain_runner::channel;
+use std::fs::File;
+use std::io;
 use std::process::ExitCode;
 
 /// Carries out a command and says what went wrong.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
-        Command::Worker { part: None } => {
-            signals::leave_to_the_agent();
-            return dtrain_worker::run();
+        Command::Worker { part, channel } => return with_channel(channel, |channel| worker(part, channel)),
+        Command::Agent { stdio: false, digest: false, channel, .. } => {
+            return with_channel(channel, dtrain_runner::agent::run);
         }
-        Command::Worker { part: Some(WorkerPart::Probe) } => return dtrain_worker::probe(),
-        Command::Worker { part: Some(WorkerPart::Sample) } => return dtrain_worker::sample(),
-        Command::Worker { part: Some(WorkerPart::Predict) } => return dtrain_worker::predict(),
-        Command::Worker { part: Some(WorkerPart::Evaluate) } => return dtrain_worker::evaluate(),
-        Command::Worker { part: Some(WorkerPart::Device) } => return dtrain_worker::examine(),
-        Command::Agent { stdio: false, digest: false, .. } => return dtrain_runner::agent::run(),
         Command::Agent { stdio: false, digest: true, .. } => return agent::digest(),
         _ => {}
     }
@@ -68,7 +65,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         }
         dispatch(&context, arguments.command)
     });
-    let exit = outcome.unwrap_or_else(|failure| {
+    let exit = outcome.map_err(limits::explained).unwrap_or_else(|failure| {
         complain(&failure.render(out.paint));
         if let Some(error) = failure.json() {
             out.json_error(&error, is_lines);
@@ -78,7 +75,35 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
+/// Runs a part of this program that another process of it starts.
+fn with_channel(number: Option<i32>, part: impl FnOnce(File) -> ExitCode) -> ExitCode {
+    match number.ok_or(io::ErrorKind::InvalidInput.into()).and_then(channel::take) {
+        Ok(channel) => part(channel),
+        Err(error) => {
+            complain(&format!("error: only dtrain itself starts this command: --channel: {error}\n"));
+            ExitCode::from(Exit::Usage.code())
+        }
+    }
+}
+
+fn worker(part: Option<WorkerPart>, channel: File) -> ExitCode {
+    match part {
+        None => {
+            signals::leave_to_the_agent();
+            dtrain_worker::run(channel)
+        }
+        Some(WorkerPart::Probe) => dtrain_worker::probe(channel),
+        Some(WorkerPart::Sample) => dtrain_worker::sample(channel),
+        Some(WorkerPart::Predict) => dtrain_worker::predict(channel),
+        Some(WorkerPart::Evaluate) => dtrain_worker::evaluate(channel),
+        Some(WorkerPart::Device) => dtrain_worker::examine(channel),
+    }
+}
+
 fn dispatch(context: &Context, command: Command) -> Outcome {
+    if let Command::Run(_) | Command::Tune(_) | Command::Resume(_) = command {
+        limits::refuse_few_files()?;
+    }
     match command {
         Command::Init(args) => init::run(context, args),
         Command::Check(args) => check::run(context, &args),

@@ -9,6 +9,7 @@ use dtrain_planner::Plan;
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{Launcher, Model};
 use dtrain_runner::DriveError;
+use dtrain_runner::agent::TO_STOP;
 use dtrain_runner::audit::Action;
 use dtrain_runner::ledger::{Status, Trial};
 
@@ -65,7 +66,11 @@ pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
                 .hint(format!("`dtrain logs {label}` shows what happened"))
         })?,
     }
-    context.out.say(&format!("asked {label} to finish its step, save a checkpoint and stop"));
+    context.out.say(&if matches!(plan.recipe.model, Model::Command(_)) {
+        format!("asked {label} to stop; what has not ended after {} s is killed", TO_STOP.as_secs())
+    } else {
+        format!("asked {label} to finish its step, save a checkpoint and stop")
+    });
     // Somebody has to write down how it ends.
     drop(history);
     let mut history = trials::open_history(context)?;

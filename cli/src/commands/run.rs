@@ -10,7 +10,7 @@ use crate::load::{Loaded, load};
 use crate::pretrained::Weights;
 use crate::render::plan::short;
 use crate::trials::ledger;
-use crate::{audit, child, hosts, job, rates, trials};
+use crate::{audit, child, hosts, job, limits, rates, trials};
 use dtrain_planner::engine::emit::{Format, emit};
 use dtrain_planner::planning::saving;
 use dtrain_planner::{Plan, model_digest};
@@ -104,7 +104,7 @@ pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) 
     let Begin { plan, sources, folder, recipe, parent, weights, detach, sample } = begin;
     context.out.say(short(plan, context.out.paint).trim_end());
     mention_gpu(context, plan);
-    refuse_full_disk(context, plan)?;
+    refuse_without_room(context, plan)?;
     let mut new = NewTrial { parent, ..new_trial(plan, sources, folder, recipe) };
     if let Some(weights) = &weights {
         weights.note(&mut new.provenance)?;
@@ -216,18 +216,21 @@ fn refuse_stale(context: &Context, history: &History, plan: &Plan, is_allowed: b
     Err(failure.hint("plan again, or run it anyway with --stale-ok"))
 }
 
-/// Refuses to train what could never be saved: the disk of the state folder has no room for one checkpoint.
-fn refuse_full_disk(context: &Context, plan: &Plan) -> Result<(), Failure> {
+/// Refuses to train what could never be saved: a file of a checkpoint would be larger than files may be, or the disk of the state
+/// folder has no room for one checkpoint.
+fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), Failure> {
     /// Bytes that stay free beside what a rank writes, so that the history has room.
     const RESERVE: u64 = 16 << 20;
     let recipe = &plan.recipe;
     if recipe.cluster.launcher != Launcher::Local || matches!(recipe.model, Model::Command(_)) {
         return Ok(());
     }
+    let state = saving::state_bytes(recipe);
+    limits::refuse_large_file(Bytes(state / u64::from(plan.best().candidate.arrangement.layout.world())))?;
     let path = context.home.path();
     let Ok(disk) = rustix::fs::statvfs(path) else { return Ok(()) };
     let free = Bytes(disk.f_bavail.saturating_mul(disk.f_frsize));
-    let needed = Bytes(saving::state_bytes(recipe).saturating_add(RESERVE));
+    let needed = Bytes(state.saturating_add(RESERVE));
     if free >= needed {
         return Ok(());
     }

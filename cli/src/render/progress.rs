@@ -3,6 +3,7 @@
 use super::bar::Bar;
 use super::figures::{Expected, Figures};
 use super::number::{counted, loss, remaining, seconds, whole};
+use crate::limits;
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, TrialId};
 use dtrain_runner::machine::Blame;
@@ -69,10 +70,11 @@ impl Progress {
 
     /// Says something without tearing the bar.
     pub(crate) fn say(&self, text: &str) {
+        let text = limits::explain(text);
         match (&self.lines, &self.bar) {
-            (Some(lines), _) => lines.borrow_mut().push(text.to_owned()),
-            (None, Some(bar)) => bar.suspend(|| self.out.say(text)),
-            (None, None) => self.out.say(text),
+            (Some(lines), _) => lines.borrow_mut().push(text.into_owned()),
+            (None, Some(bar)) => bar.suspend(|| self.out.say(&text)),
+            (None, None) => self.out.say(&text),
         }
     }
 
@@ -212,9 +214,13 @@ impl Progress {
                     seconds(*pause)
                 ));
             }
-            Status::Stopping { .. } => {
+            Status::Stopping { killed_after_seconds: None, .. } => {
                 self.say("stopping after this step and a checkpoint; press Ctrl-C again to stop now");
             }
+            Status::Stopping { killed_after_seconds: Some(limit), .. } => self.say(&format!(
+                "stopping: waiting up to {limit:.0} s for the ranks to stop after SIGTERM, then they are killed; \
+                 press Ctrl-C again to kill them now"
+            )),
             Status::Killing { .. } => self.say("stopping now"),
             Status::CommitFailed { step, reason } => {
                 self.say(&format!(

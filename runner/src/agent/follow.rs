@@ -10,10 +10,9 @@ use super::order::{AgentCard, AgentReply, FollowerOrder, Process};
 use super::peers::door::Door;
 use super::peers::link::{Heard, PeerLink, Pulses};
 use super::peers::{Names, Secure};
-use super::{BEAT, Message, note, refuse, signals, write_card};
+use super::{BEAT, Message, answer, note, refuse, signals, write_card};
 use crate::home::TrialFolder;
 use crate::open_files;
-use dtrain_protocol::frame;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +28,7 @@ pub(super) fn run(order: &FollowerOrder) -> ExitCode {
         Err(words) => return refuse(words.into()),
     };
     let address = follower.address.clone();
-    if let Err(error) = frame::write(&mut io::stdout(), &AgentReply::Listening { address }) {
+    if let Err(error) = answer(&AgentReply::Listening { address }) {
         return refuse(format!("the answer: {error}").into());
     }
     match follower.serve(&inbox) {

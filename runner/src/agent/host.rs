@@ -12,6 +12,7 @@ use super::rank::{self, Change, Ground, RankProcess};
 use super::work::{Worker, Workshop};
 use super::{Message, note, resumed};
 use crate::checkpoints::commit;
+use crate::descendants;
 use crate::home::TrialFolder;
 use crate::machine::Moment;
 use dtrain_protocol::{Event, Link, Rank};
@@ -25,6 +26,12 @@ use std::time::{Duration, Instant};
 
 /// How long work on checkpoints may take once the attempt is over.
 const TO_FINISH: Duration = Duration::from_secs(60);
+
+/// How long what ranks started may take to go once killed. The next attempt waits longer for this agent to leave.
+const TO_GO: Duration = Duration::from_secs(5);
+
+/// How often what ranks started, and left, is let go of.
+const REAP_EVERY: Duration = Duration::from_secs(1);
 
 /// A host in an attempt.
 pub(super) struct HostDriver<'a> {
@@ -42,6 +49,8 @@ pub(super) struct HostDriver<'a> {
     began: Instant,
     /// When output that is still open is given up.
     closed_by: Option<Instant>,
+    /// When ended orphans were last let go of.
+    reaped_at: Instant,
     /// How it ended.
     pub(super) ended: Option<Result<(), String>>,
 }
@@ -91,6 +100,7 @@ impl<'a> HostDriver<'a> {
             inbox: inbox.clone(),
             began: Instant::now(),
             closed_by: None,
+            reaped_at: Instant::now(),
             ended: None,
         }
     }
@@ -208,14 +218,22 @@ impl<'a> HostDriver<'a> {
                 Change::Frozen { index, failure } => Input::Stuck(rank(index), failure),
             }));
         }
+        if self.reaped_at.elapsed() >= REAP_EVERY {
+            self.reaped_at = Instant::now();
+            rank::reap_orphans(&self.ranks);
+        }
         told.extend(self.step(Input::Tick));
         Ok(told)
     }
 
-    /// Kills what lives; at an orderly end also finishes the work that is under way.
+    /// Kills what lives of the ranks and of what they started; at an orderly end also finishes the work that is under way.
     pub(super) fn close(&mut self, is_orderly: bool) {
         self.ranks.iter_mut().for_each(RankProcess::kill);
         self.ranks.iter().for_each(RankProcess::kill_leftovers);
+        let alive = descendants::kill_all(std::process::id(), TO_GO);
+        if !alive.is_empty() {
+            note(&format!("what the ranks started cannot be killed: processes {alive:?}"));
+        }
         if is_orderly {
             self.worker.finish(TO_FINISH);
         }

@@ -12,14 +12,14 @@ use super::peers::link::{Heard, PeerLink, Pulses};
 use super::peers::{Greeting, Names, PeerAddress, Secure, knock};
 use super::socket::Shared;
 use super::spool::{Published, SpoolWriter};
-use super::{BEAT, Message, links, note, refuse, resumed, signals, socket, write_card};
+use super::{BEAT, Message, answer, links, note, refuse, resumed, signals, socket, write_card};
 use crate::home::TrialFolder;
 use crate::launch::NotLaunched;
 use crate::machine::Moment;
 use crate::open_files;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dtrain_protocol::{TlsIdentity, frame};
+use dtrain_protocol::TlsIdentity;
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
@@ -226,7 +226,7 @@ impl<'a> Leading<'a> {
             self.pulses.turn();
             if self.told_at.is_some_and(|at| at.elapsed() >= TELL_EVERY) {
                 self.told_at = Some(Instant::now());
-                drop(frame::write(&mut io::stdout(), &AgentReply::Launching));
+                drop(answer(&AgentReply::Launching));
             }
             self.queue.push_back(Input::Beat(OWN, self.pulses.now()));
             self.queue.push_back(Input::Tick);
@@ -306,7 +306,7 @@ impl<'a> Leading<'a> {
                     self.card.ranks = self.host.processes();
                     write_card(&self.folder, &self.card)?;
                     // A controller that went away meanwhile finds the agent by its card.
-                    drop(frame::write(&mut io::stdout(), &AgentReply::Running(self.card.clone())));
+                    drop(answer(&AgentReply::Running(self.card.clone())));
                 }
                 Effect::Refuse(reason) => self.ending = Some(Ending::Refused(reason)),
                 Effect::End => self.ending = Some(Ending::Over),

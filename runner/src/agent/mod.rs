@@ -40,6 +40,7 @@ pub use order::{
 };
 
 pub(crate) use identity::{agent_identities, identities};
+pub use leader::TO_STOP;
 
 use crate::durable;
 use crate::home::TrialFolder;
@@ -50,14 +51,24 @@ use peers::Secure;
 use peers::link::Heard;
 use rustix::fd::OwnedFd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::File;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often an agent looks at its ranks when nobody says anything.
 const BEAT: Duration = Duration::from_millis(20);
+
+/// Where the answers to whoever started this agent go.
+static ANSWERS: OnceLock<File> = OnceLock::new();
+
+/// Answers whoever started this agent. `Err` when nobody reads it.
+fn answer(reply: &AgentReply) -> io::Result<()> {
+    let mut answers = ANSWERS.get().expect("an agent has it from the beginning");
+    frame::write(&mut answers, reply)
+}
 
 /// What the threads of the agent tell its main thread.
 enum Message {
@@ -88,8 +99,12 @@ enum Message {
 ///
 /// Standard error is the agent's log, and locked: the lock ends with the agent, however it ends. To be called first
 /// thing in `main`, from the main thread.
-pub fn run() -> ExitCode {
-    match detach() {
+///
+/// `answers` is where [`AgentReply`]s go.
+pub fn run(answers: File) -> ExitCode {
+    let task = detach(&answers);
+    drop(ANSWERS.set(answers));
+    match task {
         Ok(AgentTask::Lead(order)) => lead::run(&order),
         Ok(AgentTask::Follow(order)) => follow::run(&order),
         Err(words) => refuse(words.into()),
@@ -103,13 +118,16 @@ fn refuse(not_launched: NotLaunched) -> ExitCode {
         NotLaunched::OnHost { host, reason } => (reason, false, Some(host)),
         NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => (reason, false, None),
     };
-    drop(frame::write(&mut io::stdout(), &AgentReply::Refused { reason, is_of_checkpoint, host }));
+    drop(answer(&AgentReply::Refused { reason, is_of_checkpoint, host }));
     ExitCode::FAILURE
 }
 
 /// Leaves the session of the controller, then reads the order.
-fn detach() -> Result<AgentTask, String> {
-    crate::process::close_inherited_files().map_err(|error| format!("inherited files: {error}"))?;
+fn detach(answers: &File) -> Result<AgentTask, String> {
+    crate::process::close_inherited_files(answers).map_err(|error| format!("inherited files: {error}"))?;
+    if let Err(error) = crate::descendants::adopt_orphans() {
+        note(&format!("what ranks start in sessions of their own may outlive them: {error}"));
+    }
     // Fails only when the process leads a session already.
     let _ = rustix::process::setsid();
     frame::read_within(&mut io::stdin(), frame::MAX_IN_PIECES)

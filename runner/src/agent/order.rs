@@ -109,7 +109,7 @@ pub enum LinkChoice {
     },
 }
 
-/// The agent's answer on its standard output, before it lets go of it.
+/// The agent's answer through its channel to whoever started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentReply {

@@ -5,7 +5,8 @@ use super::order::Program;
 use super::{Message, foreign};
 use crate::files;
 use crate::home::TrialFolder;
-use crate::process::{bind_to_this_thread, for_compute};
+use crate::process::for_compute;
+use crate::{channel, descendants};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank};
 use dtrain_recipes::Model;
@@ -81,15 +82,14 @@ impl RankProcess {
                 command
                     .args(&ground.worker.arguments)
                     .stdin(Stdio::piped())
-                    .stdout(Stdio::piped())
+                    .stdout(Stdio::from(log.try_clone()?))
                     .stderr(Stdio::from(log))
-                    .process_group(0);
+                    .process_group(0)
+                    .envs(descendants::marks(&assignment.trial.0, ground.attempt));
                 for_compute(&mut command, assignment.placement.threads);
-                bind_to_this_thread(&mut command, mapping);
-                let mut child = command.spawn()?;
-                let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-                let (stdin, stdout) = stdin.zip(stdout).expect("both are piped");
-                listen(rank, inbox, stdout, read_frames);
+                let (mut child, messages) = channel::spawn_bound(command, mapping.as_slice())?;
+                let stdin = child.stdin.take().expect("it is piped");
+                listen(rank, inbox, messages, read_frames);
                 Self::of(child, Some(write_orders(stdin)))
             }
         };
@@ -130,8 +130,14 @@ impl RankProcess {
 
     /// Kills the rank and the processes it started.
     pub(super) fn kill(&mut self) {
-        self.was_killed |= self.exit.is_none();
+        if self.exit.is_some() {
+            return;
+        }
+        self.was_killed = true;
+        // Once the rank is gone, those in groups of their own are orphans like any other.
+        let started = descendants::of(self.id());
         self.signal(Signal::KILL);
+        started.into_iter().for_each(crate::process::kill);
     }
 
     /// Nothing is sent once the process was waited for: its id may be another's by then.
@@ -185,6 +191,12 @@ pub(super) enum Change {
     GivenUp { index: usize },
     /// Somebody stopped it, and it was killed.
     Frozen { index: usize, failure: Failure },
+}
+
+/// Lets go of what ranks of this host started and that has ended.
+pub(super) fn reap_orphans(ranks: &[RankProcess]) {
+    let ids: Vec<u32> = ranks.iter().map(RankProcess::id).collect();
+    descendants::reap_orphans(&ids);
 }
 
 /// Looks what became of the ranks of this host since the last look. `closed_by` is when output that is still open is given up.

@@ -105,6 +105,8 @@ pub struct Options {
     pub patience: Duration,
     /// How long no host of an attempt may be within reach before the one that leads is given up for lost.
     pub lost_after: Duration,
+    /// How long ranks may take to stop before their agent kills them, where it is told: [`crate::agent::TO_STOP`] for a foreign program.
+    pub killed_after: Option<Duration>,
 }
 
 /// What an interrupt means.
@@ -121,7 +123,7 @@ impl Default for Options {
         let (detach, stop) = (false, false);
         let (on_interrupt, link) = (OnInterrupt::Stop, LinkChoice::SharedMemory);
         let (patience, lost_after) = (Duration::from_secs(30), Duration::from_secs(600));
-        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after }
+        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after, killed_after: None }
     }
 }
 

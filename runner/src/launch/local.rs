@@ -9,12 +9,13 @@ use crate::agent::{
 use crate::checkpoints;
 use crate::files;
 use crate::home::TrialFolder;
-use crate::process::{bind_to_this_thread, kill_group};
+use crate::process::kill_group;
+use crate::{channel, descendants};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
 use rustix::fs::FlockOperation;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, PipeReader, Read, Seek, SeekFrom};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -182,14 +183,17 @@ impl LocalLauncher {
         let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
         let log = self.locked_log()?;
         let mut command = Command::new(&agent.path);
-        command.args(&agent.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
-        if self.is_bound {
-            bind_to_this_thread(&mut command, None);
-        }
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", agent.path.display()))?;
-        // The lock is now the agent's alone.
-        drop(command);
-        let answer = match converse(&mut child, task, &self.cancel, going_on) {
+        // What a library prints in the agent belongs in its log too. The lock is the agent's alone once the command is dropped.
+        let printed = log.try_clone().map_err(|error| format!("the agent's log: {error}"))?;
+        command
+            .args(&agent.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::from(printed))
+            .stderr(Stdio::from(log));
+        let started =
+            if self.is_bound { channel::spawn_bound(command, &[]) } else { channel::spawn(command) };
+        let (mut child, answers) = started.map_err(|error| format!("{}: {error}", agent.path.display()))?;
+        let answer = match converse(&mut child, answers, task, &self.cancel, going_on) {
             Ok(AgentReply::Refused { reason, is_of_checkpoint: true, .. }) => {
                 Err(NotLaunched::Checkpoint(reason))
             }
@@ -298,6 +302,8 @@ impl Launcher for LocalLauncher {
         let gone = [card.agent].iter().chain(&card.ranks).all(|process: &Process| process.kill(TO_GO));
         // What ranks started by themselves does not die with them.
         card.ranks.iter().for_each(|rank| kill_group(rank.id, card.agent.id));
+        let trial = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
+        descendants::kill_marked(&trial, attempt);
         self.reap();
         gone
     }
@@ -311,24 +317,24 @@ fn connect(card: &AgentCard) -> Option<UnixStream> {
 /// Hands the task over and waits for the answer, as long as the agent says that it is at it.
 fn converse(
     child: &mut Child,
+    mut answers: PipeReader,
     task: &AgentTask,
     cancel: &Cancel,
     going_on: &dyn Fn(),
 ) -> Result<AgentReply, String> {
-    let pipes = child.stdin.take().zip(child.stdout.take());
-    let (mut stdin, mut stdout) = pipes.expect("both are piped");
+    let mut stdin = child.stdin.take().expect("it is piped");
     let (sender, answer) = channel();
     let bytes = frame::encode(task);
     thread::spawn(move || {
         let told = io::Write::write_all(&mut stdin, &bytes);
         drop(stdin);
-        let mut heard = told.map_err(Into::into).and_then(|()| frame::read(&mut stdout));
+        let mut heard = told.map_err(Into::into).and_then(|()| frame::read(&mut answers));
         loop {
             let is_last = !matches!(heard, Ok(AgentReply::Launching));
             if sender.send(heard).is_err() || is_last {
                 return;
             }
-            heard = frame::read(&mut stdout);
+            heard = frame::read(&mut answers);
         }
     });
     let mut until = Instant::now() + TO_START;

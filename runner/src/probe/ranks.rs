@@ -2,8 +2,9 @@
 
 use super::{Probe, ProbeError};
 use crate::agent::{identities, mapping};
+use crate::channel;
 use crate::launch::relay::RemoteHost;
-use crate::process::{bind_to_this_thread, for_compute};
+use crate::process::for_compute;
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
     AttemptId, DeviceKind, Event, Layout, Link, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
@@ -11,7 +12,7 @@ use dtrain_protocol::{
 use dtrain_recipes::Bytes;
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -130,21 +131,22 @@ fn here(
     children: &mut Children,
 ) -> Result<Station, String> {
     let mut command = Command::new(&probe.worker.path);
-    command.args(&probe.worker.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = |error: io::Error| format!("{}: {error}", probe.worker.path.display());
+    let (mut printed, writer) = io::pipe().map_err(failed)?;
+    let again = writer.try_clone().map_err(failed)?;
+    command.args(&probe.worker.arguments).stdin(Stdio::piped()).stdout(again).stderr(writer);
     for_compute(&mut command, threads);
-    bind_to_this_thread(&mut command, mapping);
-    let mut child = command.spawn().map_err(|error| format!("{}: {error}", probe.worker.path.display()))?;
-    let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
-    let ((stdin, stdout), mut stderr) = pipes.expect("all three are piped");
+    let (mut child, messages) = channel::spawn_bound(command, mapping.as_slice()).map_err(failed)?;
+    let stdin = child.stdin.take().expect("it is piped");
     let child = Arc::new(Mutex::new(child));
     children.0.push(Arc::clone(&child));
     let said = thread::spawn(move || {
         let mut said = Vec::new();
-        drop(stderr.read_to_end(&mut said));
+        drop(printed.read_to_end(&mut said));
         String::from_utf8_lossy(&said).into_owned()
     });
     let complaint = Box::new(move || reason(&said.join().unwrap_or_default(), status(&child)));
-    Ok(Station { to: Box::new(stdin), from: Box::new(stdout), complaint })
+    Ok(Station { to: Box::new(stdin), from: Box::new(messages), complaint })
 }
 
 /// Starts a rank on another host.
@@ -207,7 +209,7 @@ fn status(child: &Mutex<Child>) -> Option<ExitStatus> {
     }
 }
 
-/// Why a rank measured nothing, from its standard error and its end: a line without a backtrace.
+/// Why a rank measured nothing, from what it printed and its end: a line without a backtrace.
 fn reason(complaint: &str, status: Option<ExitStatus>) -> Reason {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
     let lines: Vec<&str> =

@@ -27,7 +27,7 @@ use control::{
 };
 use dtrain_protocol::TrialId;
 use dtrain_runner::launch::relay;
-use dtrain_runner::{DriveError, Home, Seen, agent, driver, probe};
+use dtrain_runner::{DriveError, Home, Seen, agent, channel, driver, probe};
 use faults::{
     a_damaged_checkpoint_is_refused_by_name, a_damaged_record_is_skipped_and_told, a_frozen_rank_is_replaced,
     a_killed_agent_is_replaced, a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
@@ -49,6 +49,7 @@ use rare::{
     a_controller_that_slept_goes_on, a_history_without_room_stops_nobody_else, a_launch_needs_enough_files,
     a_rank_killed_for_memory_ends_the_trial, a_rank_that_hangs_is_replaced, of_many_controllers_one_drives,
 };
+use std::fs::File;
 use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -68,8 +69,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["agent", ..] => agent::run(),
-        ["worker", ..] => toy::run(),
+        ["agent", .., channel] => agent::run(take(channel)),
+        ["worker", .., channel] => toy::run(take(channel)),
         ["relay", host] => far_end(Path::new(host), None),
         ["relay", host, shared] => far_end(Path::new(host), Some(Path::new(shared))),
         ["fleet", root, trial, hosts, steps] => fleet::controller(Path::new(root), trial, hosts, steps),
@@ -77,6 +78,11 @@ fn main() -> ExitCode {
         ["controller", verb, root, trial] => controller(verb, Path::new(root), trial),
         filters => run_tests(filters),
     }
+}
+
+/// The pipe whose number is the last argument of an agent or a rank.
+fn take(number: &str) -> File {
+    channel::take(number.parse().expect("a number")).expect("whoever started this process made it")
 }
 
 /// A host that a controller works on; its trials' checkpoints lie in `shared`.

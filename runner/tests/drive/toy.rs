@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,10 +27,15 @@ pub(crate) const GROUP: &str = "group";
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-pub(crate) fn run() -> ExitCode {
+/// Where events go.
+static CHANNEL: OnceLock<File> = OnceLock::new();
+
+pub(crate) fn run(channel: File) -> ExitCode {
+    CHANNEL.set(channel).expect("set once");
+    println!("a library prints this");
     let mut stdin = io::stdin();
     let assignment: Assignment = frame::read(&mut stdin).expect("an assignment");
-    let (peers, told) = channel();
+    let (peers, told) = mpsc::channel();
     thread::spawn(move || {
         loop {
             match frame::read(&mut io::stdin()) {
@@ -165,7 +170,7 @@ fn sabotage(a: &Assignment, step: u64) -> Result<(), Failure> {
         }
         "hog" => hog(a),
         "garble" => {
-            io::stdout().write_all(&[7; 64]).and_then(|()| io::stdout().flush()).expect("a pipe");
+            channel().write_all(&[7; 64]).expect("a pipe");
             thread::sleep(Duration::from_secs(60));
             Ok(())
         }
@@ -231,6 +236,10 @@ fn figures(step: u64) -> StepFigures {
     }
 }
 
+fn channel() -> &'static File {
+    CHANNEL.get().expect("taken at the start")
+}
+
 fn say(event: &Event) {
-    frame::write(&mut io::stdout().lock(), event).expect("the agent listens");
+    frame::write(&mut channel(), event).expect("the agent listens");
 }

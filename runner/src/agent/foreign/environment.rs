@@ -1,6 +1,8 @@
 //! The environment that each framework expects of its launcher.
 
 use super::Rendezvous;
+use crate::descendants::marks;
+use dtrain_protocol::AttemptId;
 use dtrain_recipes::Framework;
 use serde_json::json;
 use std::process::Command;
@@ -18,7 +20,7 @@ pub(super) struct Seat<'a> {
     /// Threads for compute on the CPU.
     pub(super) threads: u32,
     pub(super) trial: &'a str,
-    pub(super) attempt: u64,
+    pub(super) attempt: AttemptId,
     pub(super) rendezvous: &'a Rendezvous,
     /// The network interface towards the other ranks, when it is known.
     pub(super) interface: Option<String>,
@@ -30,7 +32,7 @@ const PROXIES: [&str; 6] =
 
 /// Gives a command the environment of a rank. What the user said about threads and networks stays.
 pub(super) fn put(command: &mut Command, framework: Framework, seat: &Seat<'_>) {
-    command.envs(common(seat));
+    command.envs(common(seat)).envs(marks(seat.trial, seat.attempt));
     command.envs(match framework {
         Framework::Pytorch => Vec::new(),
         Framework::Deepspeed => deepspeed(seat),
@@ -52,7 +54,7 @@ pub(super) fn put(command: &mut Command, framework: Framework, seat: &Seat<'_>) 
 
 type Variables = Vec<(&'static str, String)>;
 
-/// What torchrun sets, which many others read too, and dtrain's own.
+/// What torchrun sets, which many others read too.
 fn common(seat: &Seat<'_>) -> Variables {
     let Rendezvous { address, port, hosts, .. } = seat.rendezvous;
     vec![
@@ -69,11 +71,9 @@ fn common(seat: &Seat<'_>) -> Variables {
         ("MASTER_ADDR", address.clone()),
         ("MASTER_PORT", port.to_string()),
         ("TORCHELASTIC_RUN_ID", seat.trial.into()),
-        ("TORCHELASTIC_RESTART_COUNT", seat.attempt.saturating_sub(1).to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", seat.attempt.0.saturating_sub(1).to_string()),
         // Rank 0 itself keeps the store that the ranks meet at.
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
-        ("DTRAIN_TRIAL", seat.trial.into()),
-        ("DTRAIN_ATTEMPT", seat.attempt.to_string()),
     ]
 }
 
@@ -165,7 +165,7 @@ mod tests {
             host: 1,
             threads: 6,
             trial: "01T",
-            attempt: 2,
+            attempt: AttemptId(2),
             rendezvous: &rendezvous,
             interface: Some("eth1".into()),
         };

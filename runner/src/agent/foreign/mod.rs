@@ -87,7 +87,7 @@ pub(super) fn start(
         host: assignment.placement.host,
         threads: assignment.placement.threads,
         trial: &assignment.trial.0,
-        attempt: assignment.attempt.0,
+        attempt: assignment.attempt,
         rendezvous: ground.rendezvous,
         interface: meeting::interface_of(ground.bind),
     };
@@ -95,7 +95,7 @@ pub(super) fn start(
     // What the recipe says counts more than what suits most programs.
     command.envs(foreign.env.iter().map(|(name, text)| (name, fill(text))));
     command.env("DTRAIN_RUN_DIR", &folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
-    bind_to_this_thread(&mut command, Some(writer));
+    bind_to_this_thread(&mut command, vec![writer]);
     let missing = |code, reason: &str| stand_in(complaint, code, &format!("{program}: {reason}"));
     let started = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing(127, "not found"),
@@ -116,7 +116,7 @@ fn stand_in(mut log: File, code: u8, words: &str) -> io::Result<Child> {
     let mut command = Command::new("sh");
     command.args(["-c", "exit \"$1\"", "sh", &code.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log)).process_group(0);
-    bind_to_this_thread(&mut command, None);
+    bind_to_this_thread(&mut command, Vec::new());
     command.spawn()
 }
 

@@ -31,8 +31,10 @@ const AFTER_A_LOSS_MS: u64 = 2_000;
 /// The same once a whole host was lost: nobody knows more of it than that.
 const AFTER_A_HOST_MS: u64 = 200;
 
-/// How long the ranks may take to save and stop when the system wants the agent to end, or a program has reached its target.
-const AFTER_A_SIGNAL_MS: u64 = 30_000;
+/// How long the ranks may take to stop before they are killed: those of a foreign program always, others when the system wants an
+/// agent to end.
+pub const TO_STOP: Duration = Duration::from_millis(TO_STOP_MS);
+const TO_STOP_MS: u64 = 30_000;
 
 /// How long a host may take to answer a question that needs no work on checkpoints.
 const TO_ANSWER_MS: u64 = 60_000;
@@ -167,7 +169,7 @@ impl Leader {
             HostMessage::Committed { step, outcome } => self.committed(step, host, outcome),
             HostMessage::Terminated if self.phase == Phase::Running => {
                 self.stop(StopReason::Ordered);
-                self.kill_by(AFTER_A_SIGNAL_MS);
+                self.kill_by(TO_STOP_MS);
             }
             HostMessage::Terminated if matches!(self.phase, Phase::Sealing(_)) => {}
             HostMessage::Terminated => self.refuse("the system ended the agent of a host".to_owned().into()),
@@ -215,7 +217,7 @@ impl Leader {
         host.pulse = pulse;
     }
 
-    /// Asks the ranks, once, to finish their step, save and stop.
+    /// Asks the ranks, once, to finish their step, save and stop, and sees to it that they end.
     fn stop(&mut self, reason: StopReason) {
         match self.phase {
             Phase::Launching(_) => {
@@ -224,6 +226,12 @@ impl Leader {
             Phase::Running if self.stopping.is_none() => {
                 self.stopping = Some(reason);
                 self.order_all(Order::Stop);
+                if self.are_foreign() {
+                    self.kill_by(TO_STOP_MS);
+                } else {
+                    // One that says nothing from here on is ended as any other silent rank, though it may never have trained.
+                    self.heard_at.get_or_insert(self.now.moment);
+                }
             }
             Phase::Running | Phase::Sealing(_) | Phase::Over => {}
         }
@@ -264,7 +272,6 @@ impl Leader {
             }
             Event::Validated { .. } | Event::Metrics { .. } if self.reaches_target(rank, &event) => {
                 self.stop(StopReason::Target);
-                self.kill_by(AFTER_A_SIGNAL_MS);
             }
             Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } => {}
         }
@@ -308,6 +315,11 @@ impl Leader {
             .map_or_else(String::new, |s| format!("; the plan expects a step of {s:.1} s"));
         let words = format!("no rank has reported anything for {} s{expected}", limit.as_secs());
         self.heard_at = None;
+        if self.stopping.is_some() {
+            // Another attempt is not wanted, so that there is nobody to tell of a failure.
+            self.effects.push(Effect::Note(format!("{words} since the order to stop; killing the ranks")));
+            return self.kill_by(0);
+        }
         if let Some((_, rank)) = self.living().first().copied() {
             self.event(rank, Event::Failed(Failure::Other(words)));
         }

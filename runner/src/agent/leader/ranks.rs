@@ -76,6 +76,8 @@ impl RankState {
         Some(match (self.is_foreign, code, stopping) {
             (true, _, Some(reason)) => finished(reason),
             (true, Some(0), None) => finished(StopReason::Complete),
+            // It did not answer the order to stop.
+            (false, _, Some(reason)) if self.was_killed => finished(reason),
             // Its end is what was done about another failure, and explains nothing.
             _ if self.was_killed => {
                 let detail = "it did not exit and was killed".into();

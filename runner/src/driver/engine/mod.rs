@@ -267,7 +267,8 @@ impl<'a> Engine<'a> {
                     self.launch(attempt, from)?;
                 }
                 Effect::SendStop { attempt } => {
-                    self.show(Status::Stopping { attempt })?;
+                    let killed_after_seconds = self.drive.options.killed_after.map(|time| time.as_secs_f64());
+                    self.show(Status::Stopping { attempt, killed_after_seconds })?;
                     self.send_stop();
                 }
                 Effect::Kill { attempt } => {

@@ -5,14 +5,15 @@ use super::address::address;
 use super::put::Copy;
 use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
+use crate::channel;
 use crate::checkpoints::{Here, Holder};
 use crate::driver::{Programs, logs};
 use crate::files;
 use crate::home::{Home, TrialFolder};
-use crate::process::{bind_to_this_thread, for_compute};
+use crate::process::for_compute;
 use crate::store;
 use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -126,11 +127,10 @@ pub fn run(
             Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),
             Request::Measure { threads } => match probing(&programs.worker, threads) {
-                Ok(mut child) => {
+                Ok((mut child, messages)) => {
                     frame::write(&mut stdout, &Reply::Measuring)?;
-                    let pipes = child.stdin.take().zip(child.stdout.take());
-                    let (to, from) = pipes.expect("both are piped");
-                    let passed = pass_on(from, to);
+                    let to = child.stdin.take().expect("it is piped");
+                    let passed = pass_on(messages, to);
                     drop(child.kill());
                     drop(child.wait());
                     return passed;
@@ -228,13 +228,12 @@ fn at_home(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
     order
 }
 
-/// Starts a rank that measures. It ends with this process.
-fn probing(worker: &Program, threads: u32) -> io::Result<Child> {
+/// Starts a rank that measures. It ends with this process, whose standard output it must not write to.
+fn probing(worker: &Program, threads: u32) -> io::Result<(Child, PipeReader)> {
     let mut command = Command::new(&worker.path);
-    command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
     for_compute(&mut command, threads);
-    bind_to_this_thread(&mut command, None);
-    command.spawn()
+    channel::spawn_bound(command, &[])
 }
 
 /// Carries bytes between the controller and somebody here until that one ends, or the controller does: then this process ends.

@@ -4,8 +4,9 @@ use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::signals;
 use dtrain_protocol::{DeviceFindings, DeviceNews, DeviceRequest, frame};
+use dtrain_runner::channel;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -33,27 +34,22 @@ pub(super) fn examine(out: Output, request: &DeviceRequest) -> Result<Heard, Fai
     };
     let interrupts = signals::listen()?;
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-    let child = Command::new(program)
-        .args(["worker", "device"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.map_err(|error| failed(error.to_string()))?;
-    let pipes = child.stdin.take().zip(child.stdout.take()).zip(child.stderr.take());
-    let Some(((mut to, mut from), mut complaints)) = pipes else {
-        return Err(failed("its pipes are missing".into()));
-    };
+    let (mut printed, writer) = io::pipe().map_err(|error| failed(error.to_string()))?;
+    let again = writer.try_clone().map_err(|error| failed(error.to_string()))?;
+    let mut command = Command::new(program);
+    command.args(["worker", "device"]).stdin(Stdio::piped()).stdout(again).stderr(writer);
+    let (mut child, mut messages) = channel::spawn(command).map_err(|error| failed(error.to_string()))?;
+    let mut to = child.stdin.take().expect("it is piped");
     let said = thread::spawn(move || {
         let mut said = Vec::new();
-        drop(complaints.read_to_end(&mut said));
+        drop(printed.read_to_end(&mut said));
         String::from_utf8_lossy(&said).into_owned()
     });
     // What it does not read it need not be told: then it is at its end, which is heard below.
     drop(frame::write(&mut to, request));
     let (tell, news) = mpsc::channel();
     thread::spawn(move || {
-        while let Ok(one) = frame::read::<DeviceNews>(&mut from) {
+        while let Ok(one) = frame::read::<DeviceNews>(&mut messages) {
             if tell.send(one).is_err() {
                 break;
             }

@@ -1,0 +1,83 @@
+//! Limits that a shell sets for a process (`ulimit`), and what they have to do with a failure.
+
+use crate::failure::{Exit, Failure};
+use dtrain_recipes::Bytes;
+use rustix::process::{Resource, getrlimit};
+use std::borrow::Cow;
+
+/// What the standard library says of a write beyond the file size limit (EFBIG).
+const TOO_LARGE: &str = "(os error 27)";
+
+/// What SQLite says of the same, and of other failures.
+const OF_SQLITE: [&str; 3] = ["disk I/O error", "database or disk is full", "unable to open database file"];
+
+/// What to do about a file size limit.
+const HINT: &str = "raise the file size limit with `ulimit -f unlimited`, in the shell that starts dtrain";
+
+/// Most bytes that this process may write to a file; `None` where there is no limit.
+fn file_size() -> Option<Bytes> {
+    getrlimit(Resource::Fsize).current.map(Bytes)
+}
+
+/// The failure; one that the file size limit may have caused names the limit.
+pub(crate) fn explained(failure: Failure) -> Failure {
+    with_file_size(failure, file_size())
+}
+
+fn with_file_size(failure: Failure, limit: Option<Bytes>) -> Failure {
+    let is_certain = failure.says(&[TOO_LARGE]);
+    match limit {
+        Some(limit) if is_certain || failure.says(&OF_SQLITE) => {
+            failure.cause(format!("the file size limit (ulimit -f) of this process is {limit}")).hint(HINT)
+        }
+        // The limit of a process on another host, or the largest file of its file system.
+        None if is_certain => failure.cause("a file would exceed the file size limit (ulimit -f)").hint(HINT),
+        Some(_) | None => failure,
+    }
+}
+
+/// A line about a failure that training survives; one about a file that is too large names the limit.
+pub(crate) fn explain(line: &str) -> Cow<'_, str> {
+    if line.contains(TOO_LARGE) {
+        return Cow::Owned(line.replace(TOO_LARGE, "(os error 27: the file size limit, `ulimit -f`)"));
+    }
+    Cow::Borrowed(line)
+}
+
+/// Refuses to train what could never be saved: a rank writes `bytes` to one file of a checkpoint.
+pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), Failure> {
+    match file_size().filter(|limit| *limit < bytes) {
+        Some(limit) => Err(Failure::new(
+            Exit::Preflight,
+            format!("a file of a checkpoint needs {bytes}, and the file size limit (ulimit -f) is {limit}"),
+        )
+        .hint(HINT)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to begin where a process may open too few files for an attempt of one rank.
+pub(crate) fn refuse_few_files() -> Result<(), Failure> {
+    dtrain_runner::open_files::suffice_for_one_rank().map_err(|words| Failure::new(Exit::Preflight, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Paint;
+
+    fn text(message: &str, limit: Option<u64>) -> String {
+        with_file_size(Failure::new(Exit::Infrastructure, message), limit.map(Bytes)).render(Paint::plain())
+    }
+
+    #[test]
+    fn a_failure_by_the_file_size_limit_names_it() {
+        let large = std::io::Error::from_raw_os_error(27).to_string();
+        assert!(text(&large, Some(102_400)).contains("file size limit (ulimit -f) of this process is"));
+        assert!(text(&large, None).contains("file size limit"), "a rank elsewhere may have one");
+        assert!(text("cannot write: disk I/O error", Some(102_400)).contains("ulimit -f"));
+        assert!(!text("cannot write: disk I/O error", None).contains("ulimit"), "there is no limit");
+        assert!(!text("no such file", Some(102_400)).contains("ulimit"));
+        assert!(explain(&format!("not saved: {large}")).contains("file size limit"));
+    }
+}
