@@ -36,6 +36,7 @@ mod load;
 mod networks;
 mod output;
 mod packages;
+mod plan_file;
 mod precheck;
 mod pretrained;
 mod rates;

@@ -33,6 +33,7 @@ mod memory;
 mod parity;
 mod plans;
 mod power;
+mod saved_plans;
 mod scripts;
 mod security;
 mod signals;

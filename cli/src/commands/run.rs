@@ -2,11 +2,12 @@
 
 use crate::args::RunArgs;
 use crate::child::Origin;
-use crate::commands::{doctor, plan, resume};
+use crate::commands::{doctor, resume};
 use crate::context::Context;
 use crate::drive::{How, Task, drive};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
+use crate::plan_file::{Saved, Stored};
 use crate::pretrained::Weights;
 use crate::render::plan::short;
 use crate::trials::ledger;
@@ -25,16 +26,16 @@ const SAMPLE_TOKENS: u32 = 120;
 
 /// Plans where needed, records the trial, and trains.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
-    let what = match plan::read(Path::new(&args.target))? {
-        Some(plan) => What::Plan(plan),
+    let what = match Saved::read(Path::new(&args.target))? {
+        Some(saved) => What::Plan(Box::new(saved)),
         None => What::Recipe(loaded(args)?),
     };
     let recipe = match &what {
-        What::Plan(plan) => &plan.recipe,
+        What::Plan(saved) => &saved.plan.recipe,
         What::Recipe(loaded) => &loaded.checked.recipe,
     };
-    if let What::Plan(plan) = &what {
-        refuse_other_engine(plan, &args.target)?;
+    if let What::Plan(saved) = &what {
+        refuse_other_engine(&saved.plan, &args.target)?;
     }
     if let Some(exit) = job::sent(context, recipe, args.detach)? {
         return Ok(exit);
@@ -45,9 +46,10 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut history = trials::open_history(context)?;
     let beginning = args.from.as_ref().map(|from| Beginning::find(context, &history, from)).transpose()?;
     let (plan, sources, folder, recipe) = match what {
-        What::Plan(plan) => {
+        What::Plan(saved) => {
             refuse_layers(args)?;
-            refuse_stale(context, &history, &plan, args.stale_ok)?;
+            refuse_stale(context, &history, &saved, args.stale_ok)?;
+            let plan = saved.plan;
             let folder = plan.data_root.clone();
             (plan, BTreeMap::new(), folder, "saved plan".to_owned())
         }
@@ -151,7 +153,7 @@ impl Beginning {
 
 /// What is to be trained.
 enum What {
-    Plan(Plan),
+    Plan(Box<Saved>),
     Recipe(Loaded),
 }
 
@@ -195,7 +197,30 @@ fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), Failure> {
     })
 }
 
-fn refuse_stale(context: &Context, history: &History, plan: &Plan, is_allowed: bool) -> Result<(), Failure> {
+/// Refuses a plan that something has changed for since it was made; where it is allowed, says what.
+fn refuse_stale(
+    context: &Context,
+    history: &History,
+    saved: &Saved,
+    is_allowed: bool,
+) -> Result<(), Failure> {
+    let mut changes = saved.changes(context);
+    changes.extend(host_changes(context, history, &saved.plan)?);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    if is_allowed {
+        let warning = context.out.paint.yellow("warning");
+        context.out.say(&format!("{warning}: the plan is stale: {}", changes.join("; ")));
+        return Ok(());
+    }
+    let failure = Failure::new(Exit::StalePlan, "the plan is stale: something it depends on has changed");
+    let failure = changes.into_iter().fold(failure, Failure::cause);
+    Err(failure.hint("plan again, or run it anyway with --stale-ok"))
+}
+
+/// What has changed of the hosts, the program and what was measured, in words.
+fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, Failure> {
     let host = match plan.recipe.cluster.launcher {
         Launcher::Local => rates::host(),
         // Nobody has seen the hosts of a data sheet.
@@ -203,16 +228,10 @@ fn refuse_stale(context: &Context, history: &History, plan: &Plan, is_allowed: b
             hosts::facts(&mut hosts::of(context, &plan.recipe)?)?
         }
         // What became of other hosts is seen when they are reached.
-        Launcher::Ssh | Launcher::Slurm => return Ok(()),
+        Launcher::Ssh | Launcher::Slurm => return Ok(Vec::new()),
     };
     let known = history.rates(&host, &model_digest(&plan.recipe.model)).map_err(|error| ledger(&error))?;
-    let changes = plan.stale(&plan.recipe, &host, known.as_ref(), rates::PROGRAM);
-    if changes.is_empty() || is_allowed {
-        return Ok(());
-    }
-    let failure = Failure::new(Exit::StalePlan, "the plan is stale: something it depends on has changed");
-    let failure = changes.iter().fold(failure, |failure, change| failure.cause(change.to_string()));
-    Err(failure.hint("plan again, or run it anyway with --stale-ok"))
+    Ok(plan.stale(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
 }
 
 /// Refuses to train what could never be saved: the disk of the state folder has no room for one checkpoint.
@@ -265,7 +284,7 @@ pub(crate) fn keep_plan(
     plan: &Plan,
 ) -> Result<(), Failure> {
     let folder = context.home.trial(trial);
-    let stored = plan::Stored { digest: plan.digest(), plan: plan.clone() };
+    let stored = Stored::of(plan.clone(), None);
     let text = crate::output::document("plan", &stored, true)?;
     folder.create().and_then(|()| std::fs::write(folder.plan(), text)).map_err(|error| {
         Failure::new(Exit::Infrastructure, format!("cannot write {}", folder.plan().display()))

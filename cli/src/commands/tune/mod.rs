@@ -18,11 +18,11 @@ mod slots;
 mod trial;
 
 use crate::args::TuneArgs;
-use crate::commands::plan::{Stored, write};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
 use crate::output::word;
+use crate::plan_file::{MadeFrom, Stored};
 use crate::trials::ledger;
 use crate::{job, rates, signals, trials};
 use confirm::{Confirmed, Confirming};
@@ -324,10 +324,12 @@ fn finish(
             .hint("`dtrain history` shows how they ended"));
     };
     let found = kept.searched.pinned(&ran.settled, &best.values);
-    let plan = rates::plan_of(context, history, loaded, &found)?;
+    let inputs = rates::inputs(context, loaded)?;
+    let plan = rates::plan_with(context, history, loaded, (&found, None), inputs.as_ref())?;
     let path = saved(context, args, name)?;
-    let stored = Stored { digest: plan.digest(), plan };
-    write(&path, &stored)?;
+    let made_from = MadeFrom::of(loaded, &args.recipe.layers, &flags(args), inputs);
+    let stored = Stored::of(plan, Some(made_from));
+    stored.write(&path)?;
     let learned = Learned::of(context, history, kept, (search, confirmed), &best, name)?;
     let told = Told { kept, search, best: &best, confirmed, learned: &learned, stored: &stored, name };
     if let Some(file) = &args.recipe_out {

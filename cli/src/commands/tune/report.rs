@@ -3,7 +3,7 @@
 use super::confirm::Confirmed;
 use super::kept::Kept;
 use super::learned::Learned;
-use crate::commands::plan::Stored;
+use crate::plan_file::Stored;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::render::number::{counted, plain};

@@ -7,7 +7,7 @@ mod page;
 
 use super::{Finding, gpu};
 use crate::args::DeviceChoice;
-use crate::commands::plan::save;
+use crate::plan_file::save;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::{document, word};
