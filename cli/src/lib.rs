@@ -33,6 +33,7 @@ mod holders;
 mod hosts;
 mod job;
 mod load;
+mod names;
 mod networks;
 mod output;
 mod packages;

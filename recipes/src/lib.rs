@@ -31,7 +31,7 @@ mod tune;
 pub mod units;
 pub mod url;
 
-pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
+pub use check::{CheckContext, Checked, FilePattern, Resolved, check, is_name};
 pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
 pub use data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
 pub use decoder::{

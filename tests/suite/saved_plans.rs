@@ -175,3 +175,15 @@ fn recorded(house: &House, change: &dyn Fn(&mut Value)) -> String {
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
 }
+
+#[test]
+fn a_name_of_a_study_that_is_no_file_name_is_refused_before_the_study() {
+    let house = House::default();
+    planned(&house, &[]);
+    for name in ["a b/c", "../../../pwn", "", ".", "/tmp/x"] {
+        let said = words(&house.expect(2, ["tune", "project/notes.toml", "--study", name]));
+        assert!(said.contains("cannot be the name of a study"), "{said}");
+    }
+    let history = History::open_read_only(&house.history()).expect("a history");
+    assert!(history.find("last").is_err(), "nothing was trained");
+}

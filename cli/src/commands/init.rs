@@ -6,12 +6,13 @@ use crate::args::{InitArgs, LayerArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
+use crate::names::refuse_unusable;
 use crate::output::word;
 use crate::precheck;
 use crate::rates;
 use crate::render::number::{counted, whole};
 use clap::ValueEnum;
-use dtrain_recipes::Model;
+use dtrain_recipes::{Model, is_name};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -63,10 +64,7 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
 
 /// Writes the text of a recipe, and says so.
 fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), Failure> {
-    if !is_name(name) {
-        return Err(Failure::new(Exit::Usage, format!("{name:?} is not a valid recipe name"))
-            .hint("use letters, digits, - _ and . only"));
-    }
+    refuse_unusable(name, "a recipe")?;
     write_new(path, text)?;
     if context.out.json {
         context.out.json("init", &Written { path: path.to_owned() })?;
@@ -133,11 +131,6 @@ fn default_data(template: Template) -> &'static str {
         Template::Cnn => "train-images-idx3-ubyte",
         Template::Mlp => "train.csv",
     }
-}
-
-fn is_name(text: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !text.is_empty() && text.len() <= 128 && text.chars().all(is_plain)
 }
 
 /// Asks on the terminal; an empty answer takes what stands in brackets.

@@ -24,7 +24,7 @@ use crate::url::Url;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub(crate) use shape::is_name;
+pub use shape::is_name;
 
 /// What the document itself does not say.
 #[derive(Clone, Debug)]

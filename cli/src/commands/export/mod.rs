@@ -7,6 +7,7 @@ use crate::args::{AttemptChoice, ExportArgs, ExportFormat};
 use crate::context::Context;
 use crate::drive::catch_up;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::names::file_name;
 use crate::output::word;
 use crate::render::number::counted;
 use crate::trials::{self, ledger};
@@ -131,8 +132,8 @@ pub(super) fn keys(
 /// Where a format is written when nobody says.
 fn default_place(format: Format, args: &ExportArgs, trials: &[Trial]) -> PathBuf {
     let name = match (&args.study, trials) {
-        (Some(study), _) => study.clone(),
-        (None, [only]) => only.row.label.clone(),
+        (Some(study), _) => file_name(study),
+        (None, [only]) => file_name(&only.row.label),
         (None, _) => "trials".to_owned(),
     };
     match format {

@@ -6,6 +6,7 @@ use crate::args::ReportArgs;
 use crate::context::Context;
 use crate::drive::catch_up;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::names::file_name;
 use crate::output::word;
 use crate::plan_file::save;
 use crate::render::html::{Compared, Curve, Shown, of_comparison, of_study, of_trial};
@@ -61,7 +62,7 @@ pub(crate) fn run(context: &Context, args: &ReportArgs) -> Outcome {
         }
         (None, trials) => of_trials(context, &history, trials)?,
     };
-    let file = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{}.html", plain(&name))));
+    let file = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{}.html", file_name(&name))));
     save(&file, &page)?;
     if context.out.json {
         context.out.json("report", &Made { file, bytes: page.len() })?;
@@ -134,25 +135,4 @@ fn shown(context: &Context, history: &History, id: &TrialId) -> Result<Shown, Fa
         })
         .collect::<Result<_, Failure>>()?;
     Ok(Shown { trial, curves, now_ms: context.out.style().now_ms })
-}
-
-/// A name as one of a file.
-fn plain(name: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
-    let plain: String = name.chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
-    let plain = plain.trim_start_matches('.');
-    if plain.is_empty() { "report".to_owned() } else { plain.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::plain;
-
-    #[test]
-    fn a_file_is_named_in_this_folder_whatever_the_study_is_called() {
-        assert_eq!(plain("a/../b c"), "a-..-b-c");
-        assert_eq!(plain("../x"), "-x");
-        assert_eq!(plain(".."), "report");
-        assert_eq!(plain("gpt-tune-1"), "gpt-tune-1");
-    }
 }

@@ -21,6 +21,7 @@ use crate::args::TuneArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
+use crate::names::refuse_unusable;
 use crate::output::word;
 use crate::plan_file::{MadeFrom, Stored};
 use crate::trials::ledger;
@@ -58,6 +59,9 @@ const MEDIAN_TRIALS: usize = 4;
 /// Searches what the recipe leaves open, and saves the plan of what was found.
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     let begun = Instant::now();
+    if let Some(name) = &args.study {
+        refuse_unusable(name, "a study")?;
+    }
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &flags(args))?;
     if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
         return Ok(exit);

@@ -6,7 +6,7 @@ mod search;
 mod text;
 
 pub(in crate::check) use params::params;
-pub(crate) use text::is_name;
+pub use text::is_name;
 
 use super::parsed::Parsed;
 use crate::document::{Node, Value};

@@ -27,8 +27,8 @@ pub(super) fn text(path: &str, node: &Node) -> Result<String, Problem> {
     Ok(found)
 }
 
-/// Whether a text is a name: letters, digits, `-`, `_`, `.`; at most 128; not beginning with `-` or `.`.
-pub(crate) fn is_name(text: &str) -> bool {
+/// Whether a text is a name: letters, digits, `-`, `_`, `.`; at most 128; not beginning with `-` or `.`, and without `..`.
+pub fn is_name(text: &str) -> bool {
     let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=128).contains(&text.len())
         && text.chars().all(is_right)
