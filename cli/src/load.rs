@@ -5,6 +5,7 @@ use crate::context::settings_file;
 use crate::failure::{Exit, Failure};
 use crate::networks;
 use crate::packages::{failure, store, trust};
+use crate::pretrained::Weights;
 use crate::settings::{Layers, assignment, environment};
 use dtrain_recipes::{
     CheckContext, Checked, Document, FilePattern, Layer, Problem, Source, check, extended, library, sharing,
@@ -66,13 +67,19 @@ impl Over {
 
 /// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
 pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
-    let loaded = describe(name, layers, extra)?;
+    let mut loaded = describe(name, layers, extra)?;
     let Loaded { checked, folder, project, .. } = &loaded;
     // Not even whether files exist is found out for a package that may not read them.
     sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
     let unusable: Vec<Problem> =
         checked.files.iter().filter_map(|pattern| unusable(pattern, folder)).collect();
-    if unusable.is_empty() { Ok(loaded) } else { Err(unusable.into()) }
+    if !unusable.is_empty() {
+        return Err(unusable.into());
+    }
+    if let Some(weights) = Weights::of_recipe(&checked.recipe, folder)? {
+        loaded.tokenizer = weights.tokenizer()?;
+    }
+    Ok(loaded)
 }
 
 /// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.
@@ -228,7 +235,8 @@ fn optional(path: &Path, layer: Layer) -> Result<Option<Document>, Failure> {
 
 /// What is wrong with a pattern that names no file. What a URL names is downloaded by whoever reads it.
 fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
-    if pattern.url().is_some() {
+    // The folder of `train.from` is looked at by what reads weights.
+    if pattern.url().is_some() || pattern.key == "train.from" {
         return None;
     }
     let full = folder.join(&pattern.pattern);

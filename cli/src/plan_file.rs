@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::load::{Loaded, Over, described};
 use crate::output::document;
+use crate::pretrained::Weights;
 use crate::rates;
 use dtrain_planner::Plan;
 use dtrain_planner::rates::stale::recipe_changes;
@@ -182,7 +183,13 @@ impl Saved {
     }
 
     fn data_changes(&self, context: &Context, then: &Inputs) -> Vec<String> {
-        match rates::inputs_of(context, &self.plan.recipe, &self.plan.data_root) {
+        let Plan { recipe, data_root, .. } = &self.plan;
+        let weights = Weights::of_recipe(recipe, data_root);
+        let tokenizer = match weights.and_then(|weights| weights.map_or(Ok(None), |weights| weights.tokenizer())) {
+            Ok(tokenizer) => tokenizer,
+            Err(failure) => return vec![format!("its weights cannot be read: {}", failure.with_causes())],
+        };
+        match rates::inputs_of(context, recipe, data_root, tokenizer.as_deref()) {
             Ok(Some(now)) => {
                 then.differences(&now).into_iter().map(|difference| format!("data: {difference}")).collect()
             }

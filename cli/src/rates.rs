@@ -217,8 +217,9 @@ pub(crate) fn inputs_of(
     context: &Context,
     recipe: &Recipe,
     folder: &Path,
+    tokenizer: Option<&[u8]>,
 ) -> Result<Option<Inputs>, DataError> {
-    Ok(set_of(context, recipe, folder, None)?.map(|opened| opened.inputs()))
+    Ok(set_of(context, recipe, folder, tokenizer)?.map(|opened| opened.inputs()))
 }
 
 /// The samples of a recipe's data; text is made into tokens where that was not done before.

@@ -32,6 +32,7 @@ const OTHERS: [&str; 13] = [
     "docker",
     "export",
     "git",
+    "hf",
     "python3",
     "ssh",
     "tests/cuda-without-driver",

@@ -6,9 +6,9 @@ use crate::commands::{doctor, resume};
 use crate::context::Context;
 use crate::drive::{How, Task, drive};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::load::{Loaded, load};
+use crate::load::{Loaded, describe, load};
 use crate::plan_file::{Saved, Stored};
-use crate::pretrained::Weights;
+use crate::pretrained::{Weights, download};
 use crate::render::plan::short;
 use crate::trials::ledger;
 use crate::{audit, child, hosts, job, rates, trials};
@@ -44,7 +44,10 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
         return resume::take_up(context, &trial, How::Resume, false);
     }
     let mut history = trials::open_history(context)?;
-    let beginning = args.from.as_ref().map(|from| Beginning::find(context, &history, from)).transpose()?;
+    let beginning = match &args.from {
+        Some(from) => Some(Beginning::find(context, &history, from)?),
+        None => what.weights()?.map(Beginning::Folder),
+    };
     let (plan, sources, folder, recipe) = match what {
         What::Plan(saved) => {
             refuse_layers(args)?;
@@ -146,7 +149,18 @@ impl Beginning {
     fn find(context: &Context, history: &History, typed: &str) -> Result<Self, Failure> {
         match Weights::find(typed)? {
             Some(weights) => Ok(Self::Folder(weights)),
-            None => Ok(Self::Trial(Box::new(Origin::find(context, history, typed)?))),
+            None => Ok(Self::Trial(Box::new(Self::trial(context, history, typed)?))),
+        }
+    }
+
+    /// The checkpoint of a trial; what is neither a trial nor a folder may be a model of the Hugging Face Hub.
+    fn trial(context: &Context, history: &History, typed: &str) -> Result<Origin, Failure> {
+        let name = typed.split('@').next().unwrap_or(typed);
+        match trials::find(history, name) {
+            Err(failure) if failure.exit() == Exit::Usage => {
+                Err(failure.hint(format!("to begin with a model of the Hugging Face Hub, {}", download(Path::new(typed)))))
+            }
+            _ => Origin::find(context, history, typed),
         }
     }
 }
@@ -157,10 +171,27 @@ enum What {
     Recipe(Loaded),
 }
 
+impl What {
+    /// The weights that its recipe begins with.
+    fn weights(&self) -> Result<Option<Weights>, Failure> {
+        match self {
+            Self::Plan(saved) => Weights::of_recipe(&saved.plan.recipe, &saved.plan.data_root),
+            Self::Recipe(loaded) => Weights::of_recipe(&loaded.checked.recipe, &loaded.folder),
+        }
+    }
+}
+
 fn loaded(args: &RunArgs) -> Result<Loaded, Failure> {
     let mut extra = Vec::new();
     extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
     extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
+    if let Some(from) = &args.from
+        && describe(&args.target, &args.layers, &extra)?.checked.recipe.train.from.is_some()
+    {
+        // The flag counts more than the key.
+        let folder = Weights::find(from)?.map(|weights| weights.path().display().to_string());
+        extra.push(("train.from", format!("{:?}", folder.as_deref().unwrap_or("none"))));
+    }
     load(&args.target, &args.layers, &extra)
 }
 
