@@ -135,12 +135,16 @@ impl Saved {
         let digest = plan.digest();
         if stored.digest.as_ref() != Some(&digest) {
             let expected = stored.digest.as_deref().unwrap_or("none");
-            return Err(format!("its digest is {}, expected {expected}: the file was modified", &digest[..12]));
+            return Err(format!(
+                "its digest is {}, expected {expected}: the file was modified",
+                &digest[..12]
+            ));
         }
         let made_from = stored.made_from;
         let recipe = made_from.as_ref().and_then(|from| from.file_now(path));
         let was = made_from.as_ref().and_then(|from| from.file.as_ref());
-        if let (Some(was), Some(is)) = (was.and_then(|was| was.parent()), recipe.as_ref().and_then(|is| is.parent()))
+        if let (Some(was), Some(is)) =
+            (was.and_then(|was| was.parent()), recipe.as_ref().and_then(|is| is.parent()))
             && plan.data_root == was
         {
             plan.data_root = is.to_owned();
@@ -176,7 +180,10 @@ impl Saved {
                 changes.iter().map(ToString::to_string).collect()
             }
             Err(failure) => {
-                let why = failure.recipe_problems().first().map_or_else(|| failure.with_causes(), |problem| problem.message.clone());
+                let why = failure
+                    .recipe_problems()
+                    .first()
+                    .map_or_else(|| failure.with_causes(), |problem| problem.message.clone());
                 vec![format!("{shown}, the recipe that the plan was made from, cannot be read: {why}")]
             }
         }
@@ -185,7 +192,9 @@ impl Saved {
     fn data_changes(&self, context: &Context, then: &Inputs) -> Vec<String> {
         let Plan { recipe, data_root, .. } = &self.plan;
         let weights = Weights::of_recipe(recipe, data_root);
-        let tokenizer = match weights.and_then(|weights| weights.map_or(Ok(None), |weights| weights.tokenizer())) {
+        let tokenizer = match weights
+            .and_then(|weights| weights.map_or(Ok(None), |weights| weights.tokenizer()))
+        {
             Ok(tokenizer) => tokenizer,
             Err(failure) => return vec![format!("its weights cannot be read: {}", failure.with_causes())],
         };

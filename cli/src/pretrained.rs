@@ -197,7 +197,10 @@ mod tests {
         };
         let name = said("No-Such-Model-0.5B");
         assert!(name.starts_with("error: there is no folder No-Such-Model-0.5B, "), "{name}");
-        assert!(name.contains("`hf download ORG/No-Such-Model-0.5B --local-dir No-Such-Model-0.5B`"), "{name}");
+        assert!(
+            name.contains("`hf download ORG/No-Such-Model-0.5B --local-dir No-Such-Model-0.5B`"),
+            "{name}"
+        );
         let hub = said("No-Such-Org/Model");
         assert!(hub.contains("`hf download No-Such-Org/Model --local-dir Model`"), "{hub}");
         let folder = tempfile::tempdir().expect("a folder");

@@ -40,16 +40,24 @@ fn a_plan_is_held_against_its_recipe() {
     let folder = planned(&house, &[]);
     house.expect(0, ["run", "project/p.json"]);
     // A comment, a name and another order of keys change nothing.
-    house.file("project/notes.toml", format!("# notes\ndescription = \"d\"\n{}", RECIPE.replace("\"rows\"", "\"r\"")));
+    house.file(
+        "project/notes.toml",
+        format!("# notes\ndescription = \"d\"\n{}", RECIPE.replace("\"rows\"", "\"r\"")),
+    );
     house.expect(0, ["run", "project/p.json"]);
-    house.file("project/notes.toml", RECIPE.replace("hidden = [8]", "hidden = [9]").replace("seed = 7\n", ""));
+    house
+        .file("project/notes.toml", RECIPE.replace("hidden = [8]", "hidden = [9]").replace("seed = 7\n", ""));
     let changes = [
         "model.hidden: [8] in the plan, [9] in project/notes.toml",
         "train.seed: 7 in the plan, not set in project/notes.toml",
     ];
     refused(&house, "project/p.json", &changes);
     house.file("project/notes.toml", "[model\n");
-    refused(&house, "project/p.json", &["project/notes.toml, the recipe that the plan was made from, cannot be read"]);
+    refused(
+        &house,
+        "project/p.json",
+        &["project/notes.toml, the recipe that the plan was made from, cannot be read"],
+    );
     fs::remove_file(folder.join("notes.toml")).expect("it is there");
     refused(&house, "project/p.json", &["notes.toml, the recipe that the plan was made from, is gone"]);
 }
@@ -125,11 +133,30 @@ fn a_plan_of_an_older_program_says_not_what_it_was_made_from_and_is_carried_out(
 fn the_plan_of_a_study_is_held_against_its_recipe() {
     let house = House::default();
     planned(&house, &[]);
-    let tune = ["tune", "project/notes.toml", "--study", "s", "--trials", "2", "--steps", "2", "--layouts", "1"];
-    house.file("project/notes.toml", RECIPE.replace("seed = 7", "seed = 7\nlearning_rate = { log = [1e-4, 1e-2] }"));
+    let tune = [
+        "tune",
+        "project/notes.toml",
+        "--study",
+        "s",
+        "--trials",
+        "2",
+        "--steps",
+        "2",
+        "--layouts",
+        "1",
+        "--pruner",
+        "none",
+    ];
+    house.file(
+        "project/notes.toml",
+        RECIPE.replace("seed = 7", "seed = 7\nlearning_rate = { log = [1e-4, 1e-2] }"),
+    );
     house.expect(0, tune.iter().chain(&["--out", "best.json", "--quiet"]));
     house.expect(0, ["run", "best.json"]);
-    house.file("project/notes.toml", RECIPE.replace("seed = 7", "seed = 8\nlearning_rate = { log = [1e-4, 1e-2] }"));
+    house.file(
+        "project/notes.toml",
+        RECIPE.replace("seed = 7", "seed = 8\nlearning_rate = { log = [1e-4, 1e-2] }"),
+    );
     refused(&house, "best.json", &["train.seed: 7 in the plan, 8 in project/notes.toml"]);
 }
 
@@ -152,10 +179,12 @@ fn a_plan_of_another_format_or_without_a_field_is_refused_by_every_command() {
         let label = recorded(&house, change);
         for command in ["resume", "attach"] {
             let said = words(&house.expect(6, [command, &label]));
-            assert!(said.contains(&format!("the plan of {label} cannot be read = {why}")) || said.contains(why), "{said}");
+            assert!(
+                said.contains(&format!("the plan of {label} cannot be read")) && said.contains(why),
+                "{said}"
+            );
             assert!(!said.contains("dtrain resume"), "the same command would fail again: {said}");
         }
-        house.expect(6, ["resume", &label, "--set", "objective.stop.steps=9"]);
         let shown = words(&house.expect(0, ["show", &label]));
         assert!(shown.contains(why) && !shown.contains("next: dtrain resume"), "{shown}");
     }

@@ -157,9 +157,10 @@ impl Beginning {
     fn trial(context: &Context, history: &History, typed: &str) -> Result<Origin, Failure> {
         let name = typed.split('@').next().unwrap_or(typed);
         match trials::find(history, name) {
-            Err(failure) if failure.exit() == Exit::Usage => {
-                Err(failure.hint(format!("to begin with a model of the Hugging Face Hub, {}", download(Path::new(typed)))))
-            }
+            Err(failure) if failure.exit() == Exit::Usage => Err(failure.hint(format!(
+                "to begin with a model of the Hugging Face Hub, {}",
+                download(Path::new(typed))
+            ))),
             _ => Origin::find(context, history, typed),
         }
     }

@@ -58,8 +58,7 @@ impl Plan {
     /// known from a data sheet, their number and their GPUs count.
     pub fn stale(&self, host: &HostFacts, rates: Option<&Rates>, program: &str) -> Vec<Staleness> {
         let changes = if self.is_estimated() { gpu_changes } else { host_changes };
-        let mut found: Vec<Staleness> =
-            changes(&self.host, host).into_iter().map(Staleness::Host).collect();
+        let mut found: Vec<Staleness> = changes(&self.host, host).into_iter().map(Staleness::Host).collect();
         found.extend(self.rates_change(rates).map(Staleness::Rates));
         if self.program != program {
             found.push(Staleness::Program { was: self.program.clone(), is: program.into() });
@@ -182,9 +181,12 @@ mod tests {
         let settings = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };
-        let was = settings(&[("model.layers", "4"), ("name", "\"a\""), ("train.seed", "7"), ("train.batch", "8")]);
-        let is = settings(&[("model.layers", "3"), ("name", "\"b\""), ("train.batch", "8"), ("layout.data", "2")]);
-        let words: Vec<String> = recipe_changes("notes.toml", &was, &is).iter().map(ToString::to_string).collect();
+        let was =
+            settings(&[("model.layers", "4"), ("name", "\"a\""), ("train.seed", "7"), ("train.batch", "8")]);
+        let is =
+            settings(&[("model.layers", "3"), ("name", "\"b\""), ("train.batch", "8"), ("layout.data", "2")]);
+        let words: Vec<String> =
+            recipe_changes("notes.toml", &was, &is).iter().map(ToString::to_string).collect();
         assert_eq!(
             words,
             [

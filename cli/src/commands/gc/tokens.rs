@@ -54,7 +54,8 @@ pub(super) fn leftovers(
 /// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one that reads no text. `Err` where
 /// its recipe or its plan cannot be read.
 fn reading(trial: &Trial) -> Result<Option<Reading>, Failure> {
-    let Some(data) = recipe(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. })) else {
+    let Some(data) = recipe(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))
+    else {
         return Ok(None);
     };
     // Only one that was trained may be another than the recipe would give now.

@@ -42,7 +42,8 @@ const BYTES: u32 = 256;
 fn refuse_text(folder: &Folder, data: Option<&str>) -> Result<(), Failure> {
     let Some(data) = data.filter(|data| !data.ends_with(".bin")) else { return Ok(()) };
     let path = folder.path().display();
-    let message = format!("{path} has no {TOKENIZER}, and {data:?} is text: nothing says which tokens it has");
+    let message =
+        format!("{path} has no {TOKENIZER}, and {data:?} is text: nothing says which tokens it has");
     Err(Failure::new(Exit::Usage, message).hint(format!(
         "write one with transformers: `AutoTokenizer.from_pretrained({0:?}).save_pretrained({0:?})`; or name shards of token \
          numbers (.bin)",
