@@ -1,6 +1,7 @@
 //! Drives a trial to its end with somebody watching.
 
 use crate::audit;
+use crate::commands::resume::plan;
 use crate::context::Context;
 use crate::ending::tell;
 use crate::failure::{Exit, Failure, Outcome};
@@ -103,7 +104,13 @@ pub(crate) fn catch_up(context: &Context) {
     open.retain(|trial| !trials::is_alive(context, trial));
     for trial in &open {
         let Ok(known) = history.trial(trial, &|_| false) else { continue };
-        let Ok(plan) = serde_json::from_value::<Plan>(known.plan) else { continue };
+        let plan = match plan(&known) {
+            Ok(plan) => plan,
+            Err(failure) => {
+                context.out.say(&failure.warning(context.out.paint));
+                continue;
+            }
+        };
         let label = known.row.label.as_str();
         let task = Task { trial, label, plan: &plan, how: How::Attach, detach: false, sample: 0 };
         // A trial that was lost in the middle is nobody's news: it is listed as lost.

@@ -1,6 +1,6 @@
 //! Says how a trial ended: its figures, a sample, the next command and the exit code.
 
-use crate::commands::model::{Wish, data_root, request};
+use crate::commands::model::{Wish, request};
 use crate::context::Context;
 use crate::drive::{How, Task, expected};
 use crate::failure::{Exit, Failure, Outcome};
@@ -189,7 +189,6 @@ fn show_sample(context: &Context, task: &Task<'_>, trial: &Trial) -> Result<(), 
     let is_here = |saved: &&Checkpoint| saved.refused.is_none() && saved.folder.is_dir();
     let Some(newest) = trial.checkpoints.iter().rev().find(is_here) else { return Ok(()) };
     let Ok(request) = request(trial, wish, || Ok(newest.folder.clone())) else { return Ok(()) };
-    debug_assert_eq!(data_root(trial), task.plan.data_root, "plan and history name one folder");
     out.say("  sample:");
     let written = sampler::write(&request, &mut |more| out.words(more));
     out.bytes(b"\n")?;

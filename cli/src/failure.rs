@@ -139,6 +139,17 @@ impl Failure {
         &self.message
     }
 
+    /// One line for a person where the program goes on.
+    pub(crate) fn warning(&self, paint: Paint) -> String {
+        let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
+        format!("{}: {}{hint}", paint.yellow("warning"), self.with_causes())
+    }
+
+    /// What went wrong and why, on one line.
+    pub(crate) fn with_causes(&self) -> String {
+        self.causes.iter().fold(self.message.clone(), |text, cause| format!("{text}: {cause}"))
+    }
+
     /// What is wrong with a recipe; empty for any other failure.
     pub(crate) fn recipe_problems(&self) -> &[Problem] {
         &self.problems
@@ -270,5 +281,7 @@ mod tests {
         let text = failure.render(Paint::plain());
         assert_eq!(text, "error: cannot open the history\n  = disk is full\nhint: free some space\n");
         assert_eq!(failure.exit().code(), 6);
+        let warning = "warning: cannot open the history: disk is full; free some space";
+        assert_eq!(failure.warning(Paint::plain()), warning);
     }
 }

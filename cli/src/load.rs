@@ -5,11 +5,14 @@ use crate::context::{check_obeyed, settings_file};
 use crate::failure::{Exit, Failure};
 use crate::networks;
 use crate::packages::{failure, store, trust};
+use crate::pretrained::Weights;
 use crate::settings::{Layers, assignment, environment};
 use dtrain_recipes::{
     CheckContext, Checked, Document, FilePattern, Layer, Problem, Source, check, extended, library, sharing,
 };
 use dtrain_worker::data::downloaded;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A checked recipe and where it came from.
@@ -27,30 +30,76 @@ pub(crate) struct Loaded {
     pub(crate) tokenizer: Option<Vec<u8>>,
 }
 
+/// What is laid over a recipe; the later a field, the more it counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Over {
+    /// The file with the cluster section.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<PathBuf>,
+    /// Keys and values said by environment variables, by the name of the variable.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    environment: BTreeMap<String, (String, String)>,
+    /// Texts of `--set`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    set: Vec<String>,
+    /// Keys and values said by flags of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    flags: Vec<(String, String)>,
+}
+
+impl Over {
+    /// What this call of the program lays over its recipe.
+    pub(crate) fn of(layers: &LayerArgs, flags: &[(&str, String)]) -> Self {
+        Self {
+            cluster: layers.cluster.clone(),
+            environment: environment(std::env::vars_os()),
+            set: layers.set.clone(),
+            flags: flags.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
+        }
+    }
+
+    /// The same for a call from another folder.
+    pub(crate) fn with_absolute_paths(mut self) -> Self {
+        self.cluster = self.cluster.map(|path| std::path::absolute(&path).unwrap_or(path));
+        self
+    }
+}
+
 /// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
 pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
-    let loaded = describe(name, layers, extra)?;
+    let mut loaded = describe(name, layers, extra)?;
     let Loaded { checked, folder, project, .. } = &loaded;
     // Not even whether files exist is found out for a package that may not read them.
     sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
     let unusable: Vec<Problem> =
         checked.files.iter().filter_map(|pattern| unusable(pattern, folder)).collect();
-    if unusable.is_empty() { Ok(loaded) } else { Err(unusable.into()) }
+    if !unusable.is_empty() {
+        return Err(unusable.into());
+    }
+    if let Some(weights) = Weights::of_recipe(&checked.recipe, folder)? {
+        loaded.tokenizer = weights.tokenizer()?;
+    }
+    Ok(loaded)
 }
 
 /// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.
 pub(crate) fn describe(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<Loaded, Failure> {
-    let source = find(name)?;
+    described(name, Path::new("."), &Over::of(layers, extra))
+}
+
+/// The same for a recipe that was typed in the folder `place`, under what was laid over it.
+pub(crate) fn described(name: &str, place: &Path, over: &Over) -> Result<Loaded, Failure> {
+    let source = find_in(name, place)?;
     let folder = match &source.folder {
         Some(folder) => absolute(folder)?,
-        None => absolute(Path::new("."))?,
+        None => absolute(place)?,
     };
     let project = match &source.folder {
         Some(_) if source.shared.is_none() => folder.clone(),
-        Some(_) | None => absolute(Path::new("."))?,
+        Some(_) | None => absolute(place)?,
     };
     let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
-    let document = lay(&source, &project, layers, extra)?;
+    let document = lay(&source, &project, over)?;
     let mut checked = check(&document, &checking)?;
     networks::describe(&mut checked)?;
     let folder = package_of_command(&checked).unwrap_or(folder);
@@ -73,12 +122,7 @@ fn named(source: &Source, typed: &str) -> CheckContext {
 }
 
 /// All layers as one document.
-fn lay(
-    source: &Source,
-    project: &Path,
-    layers: &LayerArgs,
-    extra: &[(&str, String)],
-) -> Result<Document, Failure> {
+fn lay(source: &Source, project: &Path, over: &Over) -> Result<Document, Failure> {
     // The user cannot see the folder of a package: what is said over its recipe starts from the working folder.
     let base = if source.shared.is_some() { project } else { Path::new("") };
     let mut all = Layers::default();
@@ -90,18 +134,18 @@ fn lay(
     let packages = store(project, false)?;
     let recipe = extended(Document::parse(source)?, &sharing::resolver(Some(&packages)))?;
     all = all.over(Layer::Recipe, recipe)?;
-    if let Some(path) = &layers.cluster {
+    if let Some(path) = &over.cluster {
         all = all.over(Layer::Cluster, Document::parse(&read(path, Layer::Cluster)?)?)?;
     }
-    for (variable, (key, value)) in environment(std::env::vars_os()) {
+    for (variable, (key, value)) in &over.environment {
         let name = format!("environment variable {variable}");
-        let document = Document::from_assignment_in(base, Layer::Environment, &name, &key, &value)?;
+        let document = Document::from_assignment_in(base, Layer::Environment, &name, key, value)?;
         all = all.over(Layer::Environment, document)?;
     }
-    for text in &layers.set {
+    for text in &over.set {
         all = all.over(Layer::Assignment, assignment(text, base)?)?;
     }
-    for (key, value) in extra {
+    for (key, value) in &over.flags {
         let flag = format!("--{}", key.rsplit('.').next().unwrap_or(key));
         all =
             all.over(Layer::Assignment, Document::from_assignment(Layer::Assignment, &flag, key, value)?)?;
@@ -123,6 +167,11 @@ pub(crate) fn layered(recipe: Document, layers: &LayerArgs) -> Result<Document, 
 
 /// The text of the recipe called `name`: a file, a folder with a `recipe.toml`, `library/NAME`, `PACKAGE/RECIPE`.
 pub(crate) fn find(name: &str) -> Result<Source, Failure> {
+    find_in(name, Path::new("."))
+}
+
+/// The same for a name that was typed in the folder `place`.
+fn find_in(name: &str, place: &Path) -> Result<Source, Failure> {
     let path = Path::new(name);
     if path.is_dir() {
         return read(&path.join("recipe.toml"), Layer::Recipe);
@@ -133,13 +182,32 @@ pub(crate) fn find(name: &str) -> Result<Source, Failure> {
     if let Some(source) = name.strip_prefix("library/").and_then(library::get) {
         return Ok(Source { layer: Layer::Recipe, ..source });
     }
-    if !name.contains('/') || name.ends_with(".toml") {
-        return Err(Failure::new(Exit::Usage, format!("there is no recipe {name}"))
-            .hint("`dtrain init` writes a recipe, `dtrain recipe list` lists the available ones"));
+    if let Some(name) = name.strip_prefix("library/") {
+        let failure = Failure::new(Exit::Usage, format!("the library has no recipe {name:?}"))
+            .cause(format!("it has {}", library::names().collect::<Vec<_>>().join(", ")));
+        return Err(failure.hint(match of_library(name) {
+            Some(near) => format!("did you mean library/{near}?"),
+            None => "`dtrain recipe list` says what each is for".to_owned(),
+        }));
     }
-    let store = store(Path::new("."), false)?;
+    if !name.contains('/') || name.ends_with(".toml") {
+        let failure = Failure::new(Exit::Usage, format!("there is no recipe {name}"));
+        return Err(failure.hint(match of_library(name) {
+            Some(near) => format!("the library has one of this name: did you mean library/{near}?"),
+            None => "`dtrain init` writes a recipe, `dtrain recipe list` lists the available ones".to_owned(),
+        }));
+    }
+    let store = store(place, false)?;
     sharing::read_recipe(&store, name, Layer::Recipe)
         .map_err(|error| failure(&error).hint("`dtrain recipe list` lists the available recipes"))
+}
+
+/// The recipe of the library whose name is most like `name`; `None` where none is alike.
+fn of_library(name: &str) -> Option<&'static str> {
+    /// Likeness of a name that may be meant; 1 is equal.
+    const LIKE: f64 = 0.85;
+    let near = library::names().map(|known| (strsim::jaro_winkler(name, known), known));
+    near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness >= LIKE).map(|(_, known)| known)
 }
 
 /// Reads a file that must be there.
@@ -169,7 +237,8 @@ fn optional(path: &Path, layer: Layer) -> Result<Option<Document>, Failure> {
 
 /// What is wrong with a pattern that names no file. What a URL names is downloaded by whoever reads it.
 fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
-    if pattern.url().is_some() {
+    // The folder of `train.from` is looked at by what reads weights.
+    if pattern.url().is_some() || pattern.key == "train.from" {
         return None;
     }
     let full = folder.join(&pattern.pattern);

@@ -43,6 +43,7 @@ pub(crate) fn failure(error: &SharingError) -> Failure {
         | SharingError::Altered { .. }
         | SharingError::Untrusted { .. }
         | SharingError::File { .. }
+        | SharingError::Incomplete(_)
         | SharingError::Recipe(_) => Exit::Usage,
     };
     Failure::of(exit, error)

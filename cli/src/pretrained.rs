@@ -3,13 +3,14 @@
 use crate::child;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::output::word;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{Decoder, Model, Recipe};
 use dtrain_runner::checkpoints;
 use dtrain_runner::ledger::{History, Trial};
 use dtrain_runner::provenance::Provenance;
 use dtrain_worker::pretrained::{Folder, PretrainedError};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// What provenance calls the folder of the weights that a trial begins with.
 pub(crate) const FOLDER: &str = "weights.folder";
@@ -26,21 +27,26 @@ impl Weights {
     /// The folder that the user typed; `None` where it is the name of something else.
     pub(crate) fn find(typed: &str) -> Result<Option<Self>, Failure> {
         let path = Path::new(typed);
-        if Folder::is_one(path) {
+        if Folder::is_one(path) || path.is_dir() || typed.contains('/') {
             return Self::open(path).map(Some);
-        }
-        if path.is_dir() || typed.contains('/') {
-            return Err(Failure::new(
-                Exit::Usage,
-                format!("{typed} is not a folder with a model: it has no config.json"),
-            )
-            .hint("name a folder that transformers wrote with save_pretrained, or a trial"));
         }
         Ok(None)
     }
 
-    /// Opens the folder at `path`.
+    /// The folder that a recipe names as `train.from`, whose model must be that of the recipe; `None` where it names none.
+    /// `root` is the folder that the recipe's paths start from.
+    pub(crate) fn of_recipe(recipe: &Recipe, root: &Path) -> Result<Option<Self>, Failure> {
+        let Some(from) = &recipe.train.from else { return Ok(None) };
+        let weights = Self::open(&root.join(from))?;
+        weights.check(recipe)?;
+        Ok(Some(weights))
+    }
+
+    /// Opens the folder at `path`. `Err` says how to get one where there is none.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        if !Folder::is_one(path) {
+            return Err(no_model(path));
+        }
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Folder::open(&path).map(|folder| Self { folder }).map_err(|error| failure(&error))
     }
@@ -133,6 +139,31 @@ pub(crate) fn take_in_again(
     weights.take_in(context, history, &trial.row.id, recipe)
 }
 
+/// There is no folder with a model at `path`, which may be the name of a model of the Hugging Face Hub.
+fn no_model(path: &Path) -> Failure {
+    let shown = path.display();
+    let what = if path.is_dir() {
+        format!("{shown} is not a folder with a model: it has no config.json")
+    } else {
+        format!("there is no folder {shown}, which would have config.json and the weights")
+    };
+    Failure::new(Exit::Usage, what).hint(format!(
+        "name a folder that transformers wrote with save_pretrained, or download one: {}",
+        download(path)
+    ))
+}
+
+/// The command that downloads a model of the Hub to a folder of its name: `ORG/NAME` as it is, of any other path its end.
+pub(crate) fn download(path: &Path) -> String {
+    let name = path.file_name().map_or_else(|| "NAME".into(), |name| name.to_string_lossy());
+    let parts: Vec<_> = path.components().collect();
+    let org = match parts.as_slice() {
+        [Component::Normal(org), Component::Normal(_)] => org.to_string_lossy(),
+        _ => "ORG".into(),
+    };
+    format!("`hf download {} --local-dir {}`", word(format!("{org}/{name}")), word(&name))
+}
+
 fn decoder(recipe: &Recipe) -> Result<&Decoder, Failure> {
     match &recipe.model {
         Model::Decoder(decoder) => Ok(decoder),
@@ -150,5 +181,30 @@ pub(crate) fn failure(error: &PretrainedError) -> Failure {
     match reasons.len().checked_sub(SHOWN) {
         Some(more) if more > 0 => failure.cause(format!("and {more} more")),
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Paint;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_said_how_to_get() {
+        let said = |path: &str| {
+            let failure = Weights::open(Path::new(path)).expect_err("there is none");
+            failure.render(Paint::plain())
+        };
+        let name = said("No-Such-Model-0.5B");
+        assert!(name.starts_with("error: there is no folder No-Such-Model-0.5B, "), "{name}");
+        assert!(
+            name.contains("`hf download ORG/No-Such-Model-0.5B --local-dir No-Such-Model-0.5B`"),
+            "{name}"
+        );
+        let hub = said("No-Such-Org/Model");
+        assert!(hub.contains("`hf download No-Such-Org/Model --local-dir Model`"), "{hub}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let empty = said(&folder.path().display().to_string());
+        assert!(empty.contains("it has no config.json"), "{empty}");
     }
 }

@@ -22,6 +22,7 @@ use dtrain_runner::probe::{Probe, ProbeError, host_facts, rates};
 use dtrain_worker::comm::Progress;
 use dtrain_worker::data::{self, DataError, DataSet, Work};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::Path;
 use std::time::Duration;
 
 /// Version that plans and trials are stamped with.
@@ -133,17 +134,19 @@ pub(crate) fn plan_of(
     loaded: &Loaded,
     recipe: &Recipe,
 ) -> Result<Plan, Failure> {
-    plan_for(context, history, loaded, (recipe, None))
+    let inputs = inputs(context, loaded)?;
+    plan_with(context, history, loaded, (recipe, None), inputs.as_ref())
 }
 
-/// The same where the choice will be written for an engine.
-pub(crate) fn plan_for(
+/// The same for data that was read, and an engine that the choice will be written for.
+pub(crate) fn plan_with(
     context: &Context,
     history: &mut History,
     loaded: &Loaded,
     (recipe, engine): (&Recipe, Option<&'static dyn Engine>),
+    inputs: Option<&Inputs>,
 ) -> Result<Plan, Failure> {
-    let samples = count(context, loaded)?;
+    let samples = inputs.map(|inputs| (inputs.train_samples, inputs.valid_samples));
     let mut others = hosts::of(context, recipe)?;
     let host = hosts::facts(&mut others)?;
     if let Model::Command(_) = recipe.model {
@@ -209,15 +212,32 @@ pub(crate) fn open(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>,
     Ok(open_set(context, loaded)?.map(|opened| opened.inputs()))
 }
 
+/// The data of a recipe whose paths start from `folder`; `None` for a command, which reads its own.
+pub(crate) fn inputs_of(
+    context: &Context,
+    recipe: &Recipe,
+    folder: &Path,
+    tokenizer: Option<&[u8]>,
+) -> Result<Option<Inputs>, DataError> {
+    Ok(set_of(context, recipe, folder, tokenizer)?.map(|opened| opened.inputs()))
+}
+
 /// The samples of a recipe's data; text is made into tokens where that was not done before.
 pub(crate) fn open_set(context: &Context, loaded: &Loaded) -> Result<Option<DataSet>, DataError> {
-    let recipe = &loaded.checked.recipe;
+    set_of(context, &loaded.checked.recipe, &loaded.folder, loaded.tokenizer.as_deref())
+}
+
+fn set_of(
+    context: &Context,
+    recipe: &Recipe,
+    folder: &Path,
+    tokenizer: Option<&[u8]>,
+) -> Result<Option<DataSet>, DataError> {
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
-    let tokenizer = loaded.tokenizer.as_deref();
     let (progress, bar) = (Progress::default(), Preparing::new(context.out));
     let tell = |work: Work<'_>| bar.show(work);
-    data::open_with(data, &loaded.folder, &recipe.model, &cache, tokenizer, &progress, &tell).map(Some)
+    data::open_with(data, folder, &recipe.model, &cache, tokenizer, &progress, &tell).map(Some)
 }
 
 /// Downloads what the data names by URLs, with a line that shows how far it is.

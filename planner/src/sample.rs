@@ -128,6 +128,7 @@ pub(crate) fn recipe() -> Recipe {
             clip: Some(1.0),
             precision: Choice::Auto,
             fp8_recipe: None,
+            from: None,
             seed: 1,
         },
         layout: LayoutPins::default(),

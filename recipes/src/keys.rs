@@ -257,6 +257,8 @@ pub const KEYS: &[Key] = keys![
         "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling; fp8 is for plans with `--on`";
     "train.fp8_recipe", OneOf(&["tensorwise", "delayed", "blockwise", "mxfp8"]), Default("fp8: \"tensorwise\""), OURS,
         "Scaling of fp8: per tensor, from earlier steps, per block of 128, or per 32 values (Blackwell)";
+    "train.from", OrNone(&Shape::Folder), Optional("random weights"), DECODER,
+        "Folder of Hugging Face transformers whose weights training begins with, relative to the recipe's folder";
     "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), OURS, "Seed of weights and data order";
 
     "layout.data", AXIS, AUTO_AXIS, OURS, "Data-parallel replicas";

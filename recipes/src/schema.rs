@@ -90,6 +90,7 @@ fn shape(shape_of: Shape) -> Value {
         Shape::Period => either(at_least_one(), quantity("5 min")),
         Shape::OneOf(words) => json!({ "enum": words }),
         Shape::Files => either(text(), json!({ "type": "array", "items": text(), "minItems": 1 })),
+        Shape::Folder => text(),
         Shape::Texts => json!({ "type": "array", "items": text(), "minItems": 1 }),
         Shape::Environment => {
             json!({ "type": "object", "additionalProperties": { "type": ["string", "integer", "boolean"] } })

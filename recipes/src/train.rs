@@ -3,6 +3,7 @@
 use crate::search::Choice;
 use crate::units::{Samples, Tokens};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// How the weights are moved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,10 @@ pub struct Train {
     /// How values are scaled into fp8, where the precision is `Fp8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8_recipe: Option<Fp8Recipe>,
+    /// Folder of Hugging Face transformers whose weights training begins with, from the folder that data paths start from;
+    /// `None`: random weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<PathBuf>,
     /// Seed of weights and data order.
     pub seed: u64,
 }

@@ -25,13 +25,14 @@ stop = { steps = 1000 }
 "#;
 
 /// Programs that a block of other programs' commands may call.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 14] = [
     "apt-get",
     "cargo",
     "cli/packaging/static-build",
     "docker",
     "export",
     "git",
+    "hf",
     "python3",
     "ssh",
     "tests/cuda-without-driver",

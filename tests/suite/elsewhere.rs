@@ -57,7 +57,7 @@ fn one_call_saves_draws_and_writes_and_the_plan_is_not_run_here() {
     assert!(text(Path::new(&drawn)).contains("<svg"));
 
     let mut stored: Value = serde_json::from_str(&text(Path::new(&saved))).expect("JSON");
-    let plan: Plan = serde_json::from_value(stored["plan"].clone()).expect("a plan");
+    let plan = Plan::read(&stored["plan"]).expect("a plan");
     assert_eq!(plan.engine.as_deref(), Some("torchtitan"));
     assert_eq!((plan.host.hosts.get(), plan.host.gpus.len()), (1024, 8));
     assert!(plan.choices.len() > 1, "the next layouts are choices too");

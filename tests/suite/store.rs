@@ -55,7 +55,7 @@ fn a_parent_whose_checkpoint_is_still_to_be_taken_over_is_not_removed() {
     train(&house, "first", &[]);
     let parent = trial(&house, "first-1");
     let saved = parent.checkpoints.last().expect("a checkpoint");
-    let plan: Plan = serde_json::from_value(parent.plan.clone()).expect("a plan");
+    let plan = Plan::read(&parent.plan).expect("a plan");
     let begun = Parent {
         trial: parent.row.id.clone(),
         label: parent.row.label.clone(),

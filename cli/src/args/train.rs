@@ -240,7 +240,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_sample: bool,
 
-    /// Run a stale plan: one whose recipe, host or dtrain version has changed
+    /// Run a stale plan: one whose recipe, data, host or dtrain version has changed
     #[arg(long)]
     pub(crate) stale_ok: bool,
 }

@@ -21,6 +21,13 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Forma
     if context.out.json {
         context.out.json("emitted", &emitted)?;
     }
+    if let Some(from) = &plan.recipe.train.from {
+        context.out.say(&format!(
+            "{}: these files begin with random weights: `train.from` ({}) is for dtrain's own worker",
+            context.out.paint.yellow("warning"),
+            from.display()
+        ));
+    }
     for note in &emitted.notes {
         context.out.say(&format!("note: {note}"));
     }

@@ -6,6 +6,7 @@ use crate::args::{InitArgs, LayerArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
+use crate::names::refuse_unusable;
 use crate::output::word;
 use crate::precheck;
 use crate::rates;
@@ -64,11 +65,7 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
 
 /// Writes the text of a recipe, and says so.
 fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), Failure> {
-    if !is_plain_name(name) {
-        return Err(Failure::new(Exit::Usage, format!("{name:?} is not a valid recipe name")).hint(
-            "use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`",
-        ));
-    }
+    refuse_unusable(name, "a recipe")?;
     write_new(path, text)?;
     if context.out.json {
         context.out.json("init", &Written { path: path.to_owned() })?;

@@ -1,5 +1,6 @@
 //! `dtrain model`.
 
+use super::resume::plan;
 use crate::args::SampleArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -90,7 +91,7 @@ pub(crate) fn request(
     Ok(SampleRequest {
         model: recipe.model,
         data,
-        data_root: data_root(trial),
+        data_root: plan(trial)?.data_root,
         checkpoint: checkpoint()?,
         prompt: wish.prompt,
         tokens: wish.tokens,
@@ -129,7 +130,7 @@ pub(crate) fn trained(
     let trained = Trained {
         model: recipe.model,
         data,
-        data_root: data_root(trial),
+        data_root: plan(trial)?.data_root,
         checkpoint: checkpoint.folder,
         threads: threads(),
     };
@@ -138,9 +139,4 @@ pub(crate) fn trained(
 
 fn threads() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
-}
-
-/// Folder that the data paths of a trial start from.
-pub(crate) fn data_root(trial: &Trial) -> PathBuf {
-    trial.plan.get("data_root").and_then(serde_json::Value::as_str).map(PathBuf::from).unwrap_or_default()
 }

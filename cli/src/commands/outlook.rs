@@ -2,11 +2,12 @@
 
 mod on;
 
-use super::plan::{Made, Stored, TOP, deliver, depth};
+use super::plan::{Made, TOP, deliver, depth};
 use crate::args::{EngineName, PlanArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::describe;
+use crate::plan_file::{MadeFrom, Stored};
 use crate::rates;
 use crate::render::html::{of_outlook, page};
 use dtrain_planner::Plan;
@@ -40,7 +41,8 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
         let plan = as_plan(&request, &found, (loaded.folder.clone(), rates::PROGRAM));
         let plan = plan.map_err(|error| Failure::of(Exit::Usage, &error))?;
         let plan = Plan { settings: loaded.checked.settings(), ..plan };
-        stored = Some(Stored { digest: plan.digest(), plan });
+        // Its data may be elsewhere.
+        stored = Some(Stored::of(plan, Some(MadeFrom::of(&loaded, &args.recipe.layers, &[], None))));
     }
     let made = Made {
         stored: stored.as_ref(),

@@ -3,8 +3,10 @@
 use crate::args::{AddArgs, PublishArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::load::found;
 use crate::packages::{failure, store, trust, trust_file};
 use crate::render::number::counted;
+use dtrain_recipes::FilePattern;
 use dtrain_recipes::sharing::{self, Locked, Publication, Shown, State};
 use serde::Serialize;
 use std::path::Path;
@@ -17,7 +19,7 @@ struct Packages<'a> {
 /// Adds a package.
 pub(crate) fn add(context: &Context, args: &AddArgs) -> Outcome {
     let store = store(Path::new("."), args.allow_file)?;
-    let locked = sharing::add(&store, &args.url, args.rev.as_deref(), args.name.as_deref())
+    let locked = sharing::add(&store, &address(&args.url), args.rev.as_deref(), args.name.as_deref())
         .map_err(|error| failure(&error))?;
     let shown = sharing::show(&store, &locked.name).map_err(|error| failure(&error))?;
     if context.out.json {
@@ -29,6 +31,18 @@ pub(crate) fn add(context: &Context, args: &AddArgs) -> Outcome {
     let recipe = recipes(&shown).next().unwrap_or("RECIPE");
     context.out.next(&format!("dtrain recipe show {}/{recipe}", locked.name));
     Ok(Exit::Done)
+}
+
+/// A folder by its absolute path, from which it can be fetched again wherever the lock file goes on this machine; any other URL as it
+/// is.
+fn address(url: &str) -> String {
+    let path = Path::new(url);
+    match path.is_dir() {
+        true => {
+            std::fs::canonicalize(path).map_or_else(|_| url.to_owned(), |path| path.display().to_string())
+        }
+        false => url.to_owned(),
+    }
 }
 
 /// What a package is: where it came from, its recipes, and what they would do beyond training.
@@ -141,6 +155,8 @@ struct PublishedJson<'a> {
     commit: &'a str,
     branch: &'a str,
     path: &'a str,
+    /// Files that it names, and that went with it.
+    files: &'a [String],
     pushed: Option<&'a str>,
 }
 
@@ -155,12 +171,14 @@ pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
         remote: &args.remote,
         allow_file: args.allow_file,
     };
-    let published = sharing::publish(&publication, Some(&store)).map_err(|error| failure(&error))?;
+    let expand = |pattern: &FilePattern, folder: &Path| found(pattern, folder).collect();
+    let published = sharing::publish(&publication, Some(&store), &expand).map_err(|error| failure(&error))?;
     if context.out.json {
         let json = PublishedJson {
             commit: &published.commit,
             branch: &published.branch,
             path: &published.path,
+            files: &published.files,
             pushed: published.pushed.as_deref(),
         };
         context.out.json("published", &json)?;
@@ -172,6 +190,9 @@ pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
         published.branch,
         short(&published.commit)
     ));
+    if !published.files.is_empty() {
+        context.out.say(&format!("with {}", published.files.join(", ")));
+    }
     for command in &published.commands {
         context.out.next(command);
     }

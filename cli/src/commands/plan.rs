@@ -1,4 +1,4 @@
-//! `dtrain plan`, and plans as files.
+//! `dtrain plan`.
 
 use super::emit;
 use crate::args::PlanArgs;
@@ -6,28 +6,19 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::load;
 use crate::output::word;
+use crate::plan_file::{MadeFrom, Stored, save};
 use crate::render::html::{of_plan, page};
 use crate::render::plan::long;
 use crate::{job, rates, trials};
+use dtrain_planner::Plan;
 use dtrain_planner::choice::explain::Depth;
 use dtrain_planner::engine::emit::Format;
-use dtrain_planner::{Plan, plan};
 use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
-use serde::{Deserialize, Serialize};
-use std::path::Path;
+use serde::Serialize;
 
 /// Candidates that are shown unless `--top` says otherwise; for other hardware so many ties, and so many of the next.
 pub(super) const TOP: usize = 5;
-
-/// A plan as it is stored and printed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Stored {
-    /// blake3 of the plan in canonical JSON.
-    pub(crate) digest: String,
-    /// The plan.
-    pub(crate) plan: Plan,
-}
 
 /// Plans a recipe, explains the plan, and saves it where asked to.
 pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
@@ -40,13 +31,15 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
     }
     let mut history = trials::open_history(context)?;
     let engine = args.emit.and_then(Format::engine);
-    let plan = rates::plan_for(context, &mut history, &loaded, (&loaded.checked.recipe, engine))?;
+    let inputs = rates::inputs(context, &loaded)?;
+    let wanted = (&loaded.checked.recipe, engine);
+    let plan = rates::plan_with(context, &mut history, &loaded, wanted, inputs.as_ref())?;
     let page = match &args.html {
         Some(_) => Some(drawn(&history, &plan)?),
         None => None,
     };
     let text = long(&plan, depth(args), args.top.unwrap_or(TOP), context.out.paint_data);
-    let stored = Stored { digest: plan.digest(), plan };
+    let stored = Stored::of(plan, Some(MadeFrom::of(&loaded, &args.recipe.layers, &[], inputs)));
     let run = args.out.as_ref().map_or_else(|| word(&loaded.name), |path| word(path.display()));
     let made = Made {
         stored: Some(&stored),
@@ -88,7 +81,7 @@ pub(super) fn deliver<T: Serialize>(context: &Context, args: &PlanArgs, made: &M
     }
     let mut saved = None;
     if let (Some(path), Some(stored)) = (&args.out, made.stored) {
-        write(path, stored)?;
+        stored.write(path)?;
         saved = Some(format!("saved as {} (digest {})", path.display(), &stored.digest[..12]));
     }
     let say_saved = || saved.iter().for_each(|words| context.out.say(words));
@@ -113,57 +106,4 @@ pub(super) fn deliver<T: Serialize>(context: &Context, args: &PlanArgs, made: &M
 /// How much is told of what was not chosen.
 pub(super) fn depth(args: &PlanArgs) -> Depth {
     if args.explain { Depth::Full } else { Depth::Short }
-}
-
-pub(crate) fn write(path: &Path, stored: &Stored) -> Result<(), Failure> {
-    save(path, &(crate::output::document("plan", stored, true)? + "\n"))
-}
-
-/// Writes a file that the user named.
-pub(super) fn save(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| {
-        Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
-    })
-}
-
-/// Reads a plan from a file. `None` when the file is no JSON, and so may be a recipe.
-pub(crate) fn read(path: &Path) -> Result<Option<Plan>, Failure> {
-    let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
-    if !text.trim_start().starts_with('{') {
-        return Ok(None);
-    }
-    parse(&text).map(Some).map_err(|cause| {
-        Failure::new(Exit::Usage, format!("{} cannot be used as a plan", path.display()))
-            .cause(cause)
-            .hint("`dtrain plan RECIPE --out FILE` writes a plan; it is not meant to be edited")
-    })
-}
-
-fn parse(text: &str) -> Result<Plan, String> {
-    #[derive(Deserialize)]
-    struct Version {
-        plan: Numbered,
-    }
-    #[derive(Deserialize)]
-    struct Numbered {
-        format: u32,
-    }
-    let version: Version = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let found = version.plan.format;
-    if found > plan::FORMAT {
-        return Err(format!("it has format {found}; this version reads up to {}", plan::FORMAT));
-    }
-    let stored: Stored = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    if stored.plan.choices.is_empty() {
-        return Err("it has no choices".to_owned());
-    }
-    let digest = stored.plan.digest();
-    if digest != stored.digest {
-        return Err(format!(
-            "its digest is {}, expected {}: the file was modified",
-            &digest[..12],
-            stored.digest
-        ));
-    }
-    Ok(stored.plan)
 }

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{audit, child, job, packages, pretrained, trials};
-use dtrain_planner::Plan;
+use dtrain_planner::{Plan, ReadError};
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{Launcher, Model};
 use dtrain_runner::DriveError;
@@ -118,9 +118,16 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
 
 /// The plan that a trial carries out.
 pub(crate) fn plan(trial: &Trial) -> Result<Plan, Failure> {
-    serde_json::from_value(trial.plan.clone()).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("the plan of {} cannot be read", trial.row.label))
-            .cause(error.to_string())
-            .hint("it may have been written by a newer version of dtrain")
+    Plan::read(&trial.plan).map_err(|error| {
+        let label = &trial.row.label;
+        let failure = Failure::new(Exit::Infrastructure, format!("the plan of {label} cannot be read"));
+        let hint = match error {
+            ReadError::Newer { .. } => "use the version of dtrain that recorded it".to_owned(),
+            ReadError::Json(_) | ReadError::Empty => format!(
+                "it cannot go on without its plan: `dtrain show {label}` shows what is known of it, and `dtrain run RECIPE` \
+                 trains anew"
+            ),
+        };
+        failure.cause(error.to_string()).hint(hint)
     })
 }

@@ -2,12 +2,13 @@
 
 use crate::args::RunArgs;
 use crate::child::Origin;
-use crate::commands::{doctor, plan, resume};
+use crate::commands::{doctor, resume};
 use crate::context::Context;
 use crate::drive::{How, Task, drive};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::load::{Loaded, load};
-use crate::pretrained::Weights;
+use crate::load::{Loaded, describe, load};
+use crate::plan_file::{Saved, Stored};
+use crate::pretrained::{Weights, download};
 use crate::render::plan::short;
 use crate::trials::ledger;
 use crate::{audit, child, hosts, job, limits, rates, trials};
@@ -26,16 +27,16 @@ const SAMPLE_TOKENS: u32 = 120;
 
 /// Plans where needed, records the trial, and trains.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
-    let what = match plan::read(Path::new(&args.target))? {
-        Some(plan) => What::Plan(plan),
+    let what = match Saved::read(Path::new(&args.target))? {
+        Some(saved) => What::Plan(Box::new(saved)),
         None => What::Recipe(loaded(args)?),
     };
     let recipe = match &what {
-        What::Plan(plan) => &plan.recipe,
+        What::Plan(saved) => &saved.plan.recipe,
         What::Recipe(loaded) => &loaded.checked.recipe,
     };
-    if let What::Plan(plan) = &what {
-        refuse_other_engine(plan, &args.target)?;
+    if let What::Plan(saved) = &what {
+        refuse_other_engine(&saved.plan, &args.target)?;
     }
     if let Some(exit) = job::sent(context, recipe, args.detach)? {
         return Ok(exit);
@@ -44,11 +45,15 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
         return resume::take_up(context, &trial, How::Resume, false);
     }
     let mut history = trials::open_history(context)?;
-    let beginning = args.from.as_ref().map(|from| Beginning::find(context, &history, from)).transpose()?;
+    let beginning = match &args.from {
+        Some(from) => Some(Beginning::find(context, &history, from)?),
+        None => what.weights()?.map(Beginning::Folder),
+    };
     let (plan, sources, folder, recipe) = match what {
-        What::Plan(plan) => {
+        What::Plan(saved) => {
             refuse_layers(args)?;
-            refuse_stale(context, &history, &plan, args.stale_ok)?;
+            refuse_stale(context, &history, &saved, args.stale_ok)?;
+            let plan = saved.plan;
             let folder = plan.data_root.clone();
             (plan, BTreeMap::new(), folder, "saved plan".to_owned())
         }
@@ -145,21 +150,50 @@ impl Beginning {
     fn find(context: &Context, history: &History, typed: &str) -> Result<Self, Failure> {
         match Weights::find(typed)? {
             Some(weights) => Ok(Self::Folder(weights)),
-            None => Ok(Self::Trial(Box::new(Origin::find(context, history, typed)?))),
+            None => Ok(Self::Trial(Box::new(Self::trial(context, history, typed)?))),
+        }
+    }
+
+    /// The checkpoint of a trial; what is neither a trial nor a folder may be a model of the Hugging Face Hub.
+    fn trial(context: &Context, history: &History, typed: &str) -> Result<Origin, Failure> {
+        let name = typed.split('@').next().unwrap_or(typed);
+        match trials::find(history, name) {
+            Err(failure) if failure.exit() == Exit::Usage => Err(failure.hint(format!(
+                "to begin with a model of the Hugging Face Hub, {}",
+                download(Path::new(typed))
+            ))),
+            _ => Origin::find(context, history, typed),
         }
     }
 }
 
 /// What is to be trained.
 enum What {
-    Plan(Plan),
+    Plan(Box<Saved>),
     Recipe(Loaded),
+}
+
+impl What {
+    /// The weights that its recipe begins with.
+    fn weights(&self) -> Result<Option<Weights>, Failure> {
+        match self {
+            Self::Plan(saved) => Weights::of_recipe(&saved.plan.recipe, &saved.plan.data_root),
+            Self::Recipe(loaded) => Weights::of_recipe(&loaded.checked.recipe, &loaded.folder),
+        }
+    }
 }
 
 fn loaded(args: &RunArgs) -> Result<Loaded, Failure> {
     let mut extra = Vec::new();
     extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
     extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
+    if let Some(from) = &args.from
+        && describe(&args.target, &args.layers, &extra)?.checked.recipe.train.from.is_some()
+    {
+        // The flag counts more than the key.
+        let folder = Weights::find(from)?.map(|weights| weights.path().display().to_string());
+        extra.push(("train.from", format!("{:?}", folder.as_deref().unwrap_or("none"))));
+    }
     load(&args.target, &args.layers, &extra)
 }
 
@@ -196,7 +230,30 @@ fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), Failure> {
     })
 }
 
-fn refuse_stale(context: &Context, history: &History, plan: &Plan, is_allowed: bool) -> Result<(), Failure> {
+/// Refuses a plan that something has changed for since it was made; where it is allowed, says what.
+fn refuse_stale(
+    context: &Context,
+    history: &History,
+    saved: &Saved,
+    is_allowed: bool,
+) -> Result<(), Failure> {
+    let mut changes = saved.changes(context);
+    changes.extend(host_changes(context, history, &saved.plan)?);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    if is_allowed {
+        let warning = context.out.paint.yellow("warning");
+        context.out.say(&format!("{warning}: the plan is stale: {}", changes.join("; ")));
+        return Ok(());
+    }
+    let failure = Failure::new(Exit::StalePlan, "the plan is stale: something it depends on has changed");
+    let failure = changes.into_iter().fold(failure, Failure::cause);
+    Err(failure.hint("plan again, or run it anyway with --stale-ok"))
+}
+
+/// What has changed of the hosts, the program and what was measured, in words.
+fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, Failure> {
     let host = match plan.recipe.cluster.launcher {
         Launcher::Local => rates::host(),
         // Nobody has seen the hosts of a data sheet.
@@ -204,16 +261,10 @@ fn refuse_stale(context: &Context, history: &History, plan: &Plan, is_allowed: b
             hosts::facts(&mut hosts::of(context, &plan.recipe)?)?
         }
         // What became of other hosts is seen when they are reached.
-        Launcher::Ssh | Launcher::Slurm => return Ok(()),
+        Launcher::Ssh | Launcher::Slurm => return Ok(Vec::new()),
     };
     let known = history.rates(&host, &model_digest(&plan.recipe.model)).map_err(|error| ledger(&error))?;
-    let changes = plan.stale(&plan.recipe, &host, known.as_ref(), rates::PROGRAM);
-    if changes.is_empty() || is_allowed {
-        return Ok(());
-    }
-    let failure = Failure::new(Exit::StalePlan, "the plan is stale: something it depends on has changed");
-    let failure = changes.iter().fold(failure, |failure, change| failure.cause(change.to_string()));
-    Err(failure.hint("plan again, or run it anyway with --stale-ok"))
+    Ok(plan.stale(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
 }
 
 /// Refuses to train what could never be saved: a file of a checkpoint would be larger than files may be, or the disk of the state
@@ -269,7 +320,7 @@ pub(crate) fn keep_plan(
     plan: &Plan,
 ) -> Result<(), Failure> {
     let folder = context.home.trial(trial);
-    let stored = plan::Stored { digest: plan.digest(), plan: plan.clone() };
+    let stored = Stored::of(plan.clone(), None);
     let text = crate::output::document("plan", &stored, true)?;
     folder.create().and_then(|()| files::write(&folder.plan(), text.as_bytes())).map_err(|error| {
         Failure::new(Exit::Infrastructure, format!("cannot write {}", folder.plan().display()))

@@ -13,6 +13,7 @@ use crate::training::pace::Pace;
 use dtrain_protocol::{HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe, Samples};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -123,16 +124,17 @@ impl fmt::Display for Epochs {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// A newer program wrote it.
-    #[error(
-        "the plan has format {format}, this program reads up to {FORMAT}; use the program that wrote it, or plan again"
-    )]
+    #[error("it has format {format}; this version reads up to {FORMAT}")]
     Newer {
         /// Its format.
-        format: u32,
+        format: u64,
     },
-    /// It is not a plan.
-    #[error("this is not a plan")]
+    /// It is not a plan: a field is missing, or has another type.
+    #[error("it is not a plan: {0}")]
     Json(#[from] serde_json::Error),
+    /// It names nothing to train.
+    #[error("it has no choices")]
+    Empty,
 }
 
 /// Which rates a plan was made from.
@@ -178,17 +180,16 @@ impl Plan {
         self.host.cores == 0
     }
 
-    /// Reads a stored plan. `Err` when a newer program wrote it, or when it is not a plan.
-    pub fn parse(text: &str) -> Result<Self, ReadError> {
-        #[derive(Deserialize)]
-        struct Version {
-            format: u32,
-        }
-        let Version { format } = serde_json::from_str(text)?;
-        if format > FORMAT {
+    /// Reads a plan from JSON, as a file or the history stores it. The only way to read one.
+    ///
+    /// `Err` when a newer program wrote it, or when it is not a plan.
+    pub fn read(json: &Value) -> Result<Self, ReadError> {
+        let format = json.get("format").and_then(Value::as_u64);
+        if let Some(format) = format.filter(|format| *format > FORMAT.into()) {
             return Err(ReadError::Newer { format });
         }
-        Ok(serde_json::from_str(text)?)
+        let plan = Self::deserialize(json)?;
+        if plan.choices.is_empty() { Err(ReadError::Empty) } else { Ok(plan) }
     }
 
     /// How often the training sees each sample of its data, where steps and samples are known.

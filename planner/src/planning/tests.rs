@@ -46,11 +46,7 @@ proptest! {
     fn a_stored_plan_reads_back_the_same(cores in 1u32..5, measured: bool) {
         let (recipe, host, rates) = (sample::recipe(), sample::host(cores), sample::rates(cores));
         let plan = plan(&sample::request(&recipe, &host, measured.then_some(&rates))).expect("it fits");
-        let stored = serde_json::to_string_pretty(&plan).expect("it serializes");
-        let read: Plan = serde_json::from_str(&stored).expect("it is what we wrote");
-        prop_assert_eq!(&read, &Plan::parse(&stored).expect("the format is ours"));
-        let newer = stored.replacen("\"format\": 1", "\"format\": 2", 1);
-        prop_assert!(Plan::parse(&newer).is_err_and(|error| error.to_string().contains("format 2")));
+        let read = read(&serde_json::to_string_pretty(&plan).expect("it serializes"));
         prop_assert_eq!(read.digest(), plan.digest());
         prop_assert_eq!(read, plan);
     }
@@ -288,7 +284,32 @@ fn a_profile_that_rounds_to_nothing_still_gives_a_plan_that_reads_back() {
     }
     let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
     let stored = serde_json::to_string(&plan).expect("it serializes");
-    assert_eq!(Plan::parse(&stored).expect("every number is finite"), plan);
+    assert_eq!(read(&stored), plan);
+}
+
+/// The plan that a text stores.
+fn read(text: &str) -> Plan {
+    let json = serde_json::from_str(text).expect("it is JSON");
+    Plan::read(&json).expect("it is a plan of this format")
+}
+
+#[test]
+fn a_plan_of_another_format_or_without_a_field_is_not_read() {
+    let (recipe, host) = (sample::recipe(), sample::host(2));
+    let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
+    let stored = serde_json::to_value(&plan).expect("it serializes");
+    let refused = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut changed = stored.clone();
+        change(&mut changed);
+        Plan::read(&changed).expect_err("it was changed").to_string()
+    };
+    let newer = refused(&|plan| plan["format"] = 99.into());
+    assert_eq!(newer, "it has format 99; this version reads up to 1");
+    let huge = refused(&|plan| plan["format"] = u64::MAX.into());
+    assert!(huge.starts_with("it has format 18446744073709551615; "), "{huge}");
+    let partial = refused(&|plan| drop(plan.as_object_mut().expect("an object").remove("data_root")));
+    assert_eq!(partial, "it is not a plan: missing field `data_root`");
+    assert_eq!(refused(&|plan| plan["choices"] = serde_json::json!([])), "it has no choices");
 }
 
 #[test]
@@ -313,7 +334,7 @@ fn a_foreign_command_is_planned_without_a_price() {
     let of = |recipe: &Recipe, host: &HostFacts| plan(&sample::request(recipe, host, None));
     let planned = of(&recipe, &hosts(3)).expect("it is planned");
     assert_eq!((planned.best().candidate.arrangement.layout.world(), &planned.best().estimate), (3, &None));
-    assert_eq!(Plan::parse(&serde_json::to_string(&planned).expect("JSON")).expect("a plan"), planned);
+    assert_eq!(read(&serde_json::to_string(&planned).expect("JSON")), planned);
     let told = explain(&planned, crate::choice::explain::Depth::Short);
     assert!(told.contains("true") && told.contains("data 3"), "{told}");
     recipe.cluster.ranks = Some(4);

@@ -4,9 +4,12 @@ use crate::analytic::hardware::{gpu, squashed};
 use crate::planning::plan::{Plan, rates_digest};
 use crate::training::when;
 use dtrain_protocol::{HostFacts, Rates};
-use dtrain_recipes::{Bytes, Recipe};
-use serde_json::Value;
+use dtrain_recipes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+/// Values of a recipe that are not defaults, by dotted path, as TOML.
+type Settings = BTreeMap<String, String>;
 
 /// One thing that changed since the plan was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,10 +18,12 @@ pub enum Staleness {
     Recipe {
         /// Its key, such as `train.batch`.
         key: String,
-        /// In the plan.
-        was: String,
-        /// Now.
-        is: String,
+        /// In the plan, as TOML; `None` where the recipe did not set it.
+        was: Option<String>,
+        /// Now, as TOML; `None` where the recipe does not set it.
+        is: Option<String>,
+        /// Name of the recipe, such as that of its file.
+        recipe: String,
     },
     /// The host, in words.
     Host(String),
@@ -36,7 +41,10 @@ pub enum Staleness {
 impl fmt::Display for Staleness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Recipe { key, was, is } => write!(f, "the recipe's {key} changed from {was} to {is}"),
+            Self::Recipe { key, was, is, recipe } => {
+                let words = |value: &Option<String>| value.clone().unwrap_or_else(|| "not set".into());
+                write!(f, "{key}: {} in the plan, {} in {recipe}", words(was), words(is))
+            }
             Self::Host(words) | Self::Rates(words) => f.write_str(words),
             Self::Program { was, is } => {
                 write!(f, "the plan was made by dtrain {was}, this is dtrain {is}")
@@ -46,18 +54,11 @@ impl fmt::Display for Staleness {
 }
 
 impl Plan {
-    /// What changed since the plan was made; empty when it still holds. The recipe's name is a label and does
-    /// not count. Of hosts that were only known from a data sheet, their number and their GPUs count.
-    pub fn stale(
-        &self,
-        recipe: &Recipe,
-        host: &HostFacts,
-        rates: Option<&Rates>,
-        program: &str,
-    ) -> Vec<Staleness> {
-        let mut found = recipe_changes(&self.recipe, recipe);
+    /// What changed of host, rates and program since the plan was made; empty when it still holds. Of hosts that were only
+    /// known from a data sheet, their number and their GPUs count.
+    pub fn stale(&self, host: &HostFacts, rates: Option<&Rates>, program: &str) -> Vec<Staleness> {
         let changes = if self.is_estimated() { gpu_changes } else { host_changes };
-        found.extend(changes(&self.host, host).into_iter().map(Staleness::Host));
+        let mut found: Vec<Staleness> = changes(&self.host, host).into_iter().map(Staleness::Host).collect();
         found.extend(self.rates_change(rates).map(Staleness::Rates));
         if self.program != program {
             found.push(Staleness::Program { was: self.program.clone(), is: program.into() });
@@ -152,94 +153,65 @@ fn cores(n: u32) -> String {
     if n == 1 { "1 core".into() } else { format!("{n} cores") }
 }
 
-fn recipe_changes(was: &Recipe, is: &Recipe) -> Vec<Staleness> {
-    let json = |recipe: &Recipe| {
-        let mut value = serde_json::to_value(recipe).expect("a recipe has string keys only");
-        if let Value::Object(fields) = &mut value {
-            fields.remove("name");
-        }
-        value
+/// What changed of the recipe that is called `recipe`: its settings when a plan was made, and now. Its name and its description
+/// are labels and do not count.
+pub fn recipe_changes(recipe: &str, was: &Settings, is: &Settings) -> Vec<Staleness> {
+    const LABELS: [&str; 2] = ["name", "description"];
+    let keys: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+    let differs = |key: &&String| !LABELS.contains(&key.as_str()) && was.get(*key) != is.get(*key);
+    let change = |key: &String| Staleness::Recipe {
+        key: key.clone(),
+        was: was.get(key).cloned(),
+        is: is.get(key).cloned(),
+        recipe: recipe.to_owned(),
     };
-    let mut found = Vec::new();
-    differences("", &json(was), &json(is), &mut found);
-    found
-}
-
-/// Walks two values side by side and notes the leaves that differ.
-fn differences(key: &str, was: &Value, is: &Value, found: &mut Vec<Staleness>) {
-    match (unwrapped(was), unwrapped(is)) {
-        (was, is) if was == is => {}
-        (Value::Object(a), Value::Object(b)) => {
-            let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
-            keys.sort();
-            keys.dedup();
-            for inner in keys {
-                let path = if key.is_empty() { inner.clone() } else { format!("{key}.{inner}") };
-                differences(
-                    &path,
-                    a.get(inner).unwrap_or(&Value::Null),
-                    b.get(inner).unwrap_or(&Value::Null),
-                    found,
-                );
-            }
-        }
-        (was, is) => found.push(Staleness::Recipe { key: key.into(), was: words(was), is: words(is) }),
-    }
-}
-
-/// The value inside `{"pinned": value}`, as the user writes it.
-fn unwrapped(value: &Value) -> &Value {
-    match value {
-        Value::Object(fields) if fields.len() == 1 => fields.get("pinned").unwrap_or(value),
-        other => other,
-    }
-}
-
-fn words(value: &Value) -> String {
-    match value {
-        Value::Null => "nothing".into(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
+    keys.into_iter().filter(differs).map(change).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::recipe_changes;
     use crate::planning::plan;
     use crate::sample;
     use dtrain_protocol::{Gpu, HostFacts};
-    use dtrain_recipes::{Choice, Recompute, Samples};
     use std::num::NonZeroU32;
+
+    #[test]
+    fn changes_of_a_recipe_are_told_key_by_key() {
+        let settings = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let was =
+            settings(&[("model.layers", "4"), ("name", "\"a\""), ("train.seed", "7"), ("train.batch", "8")]);
+        let is =
+            settings(&[("model.layers", "3"), ("name", "\"b\""), ("train.batch", "8"), ("layout.data", "2")]);
+        let words: Vec<String> =
+            recipe_changes("notes.toml", &was, &is).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            words,
+            [
+                "layout.data: not set in the plan, 2 in notes.toml",
+                "model.layers: 4 in the plan, 3 in notes.toml",
+                "train.seed: 7 in the plan, not set in notes.toml",
+            ]
+        );
+    }
 
     #[test]
     fn every_change_is_told_in_words() {
         let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
         let request = sample::request(&recipe, &host, Some(&rates));
         let plan = plan(&request).expect("the sample fits");
-        let words = |recipe, host, rates, program| {
-            let stale = plan.stale(recipe, host, rates, program);
+        let words = |host, rates, program| {
+            let stale = plan.stale(host, rates, program);
             stale.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(words(&recipe, &host, Some(&rates), "0.1.0"), Vec::<String>::new());
-
-        let mut changed = recipe.clone();
-        changed.name = "another label".into();
-        changed.train.batch = Choice::Pinned(Samples(16));
-        changed.train.learning_rate = Choice::Pinned(0.001);
-        changed.layout.recompute = Some(Recompute::Full);
-        assert_eq!(
-            words(&changed, &host, Some(&rates), "0.1.0"),
-            [
-                "the recipe's layout.recompute changed from nothing to full",
-                "the recipe's train.batch changed from 32 to 16",
-                "the recipe's train.learning_rate changed from auto to 0.001",
-            ]
-        );
+        assert_eq!(words(&host, Some(&rates), "0.1.0"), Vec::<String>::new());
 
         let mut larger = sample::host(4);
         larger.memory_bytes = 32 << 30;
         assert_eq!(
-            words(&recipe, &larger, Some(&rates), "0.2.0"),
+            words(&larger, Some(&rates), "0.2.0"),
             [
                 "the host has 4 cores, the plan was made for 2",
                 "the host has 32.0 GiB of memory, the plan was made for 16.0 GiB",
@@ -250,10 +222,10 @@ mod tests {
         let mut again = rates.clone();
         again.measured_at_ms += 86_400_000;
         assert_eq!(
-            words(&recipe, &host, Some(&again), "0.1.0"),
+            words(&host, Some(&again), "0.1.0"),
             ["rates were measured again on 2023-11-15; the plan was made from those of 2023-11-14"]
         );
-        assert_eq!(words(&recipe, &host, None, "0.1.0"), ["the rates the plan was made from are gone"]);
+        assert_eq!(words(&host, None, "0.1.0"), ["the rates the plan was made from are gone"]);
     }
 
     #[test]
@@ -271,7 +243,7 @@ mod tests {
         plan.host.gpus = gpus(8, "H100", 80);
         let words = |hosts, gpus| {
             let is = HostFacts { hosts, gpus, ..here.clone() };
-            let stale = plan.stale(&recipe, &is, None, "0.1.0");
+            let stale = plan.stale(&is, None, "0.1.0");
             stale.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         // Cores, memory of the host and the vendor's way to write the name do not count.

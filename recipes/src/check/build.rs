@@ -17,6 +17,7 @@ use crate::train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Tra
 use crate::tune::{PrunerKind, SamplerKind, Tune};
 use crate::units::{Samples, Seconds, Tokens};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
     let (params, ranges) = params(values);
@@ -151,6 +152,7 @@ fn train(values: &Values) -> Option<Train> {
             "mxfp8" => Fp8Recipe::Mxfp8,
             _ => Fp8Recipe::Tensorwise,
         }),
+        from: values.patterns("train.from").pop().map(PathBuf::from),
         seed: values.whole("train.seed")?,
     })
 }

@@ -48,6 +48,8 @@ pub enum Shape {
     OneOf(&'static [&'static str]),
     /// One file or glob pattern, or a list of them.
     Files,
+    /// The path of a folder.
+    Folder,
     /// A list of texts, not empty.
     Texts,
     /// A table of environment variables, each with its text.
@@ -101,6 +103,7 @@ impl fmt::Display for Shape {
                 f.write_str(&quoted.join(", "))
             }
             Self::Files => f.write_str("a file or pattern, or a list of them"),
+            Self::Folder => f.write_str("the path of a folder"),
             Self::Texts => f.write_str("a list of texts"),
             Self::Environment => f.write_str("a table such as { NAME = \"a text\" }"),
             Self::Params => {

@@ -100,6 +100,12 @@ pub enum SharingError {
         /// Why.
         source: std::io::Error,
     },
+    /// The recipe to publish names what cannot go with it; each in words.
+    #[error(
+        "the recipe names what cannot be published with it:\n  {}\nput files into the recipe's folder, and data at a URL",
+        .0.join("\n  ")
+    )]
+    Incomplete(Vec<String>),
     /// The recipe to publish does not hold; the text is what a user reads.
     #[error("the recipe is invalid:\n{0}")]
     Recipe(String),

@@ -5,6 +5,7 @@
 //! kind "command" would run needs [`trust`]. This is the one part of the crate that touches files.
 
 mod change;
+mod contents;
 mod error;
 mod git;
 pub mod lock;
@@ -17,6 +18,7 @@ pub mod trust;
 mod url;
 
 pub use change::{Change, ChangeKind};
+pub use contents::Expand;
 pub use error::SharingError;
 pub use git::command as git_command;
 pub use lock::Locked;

@@ -1,15 +1,20 @@
 //! Putting a recipe into a git repository of the user's, on a branch of its own.
 
 use super::SharingError;
+use super::contents::{Expand, contents};
 use super::git::Git;
+use super::lock::{self, Locked};
 use super::store::Store;
-use super::url::{check_push, check_rev};
+use super::tree::{File, Tree};
+use super::url::{check_push, check_rev, is_local};
 use crate::check::{CheckContext, check};
 use crate::document::Document;
 use crate::extends::extended;
 use crate::problem::{Problem, render_all};
-use crate::source::Layer;
-use std::path::Path;
+use crate::source::{Layer, Source};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// What is to be published where.
 #[derive(Clone, Debug)]
@@ -37,18 +42,25 @@ pub struct Published {
     pub branch: String,
     /// Path of the recipe in the repository.
     pub path: String,
+    /// Paths of the files that it names, and that went with it.
+    pub files: Vec<String>,
     /// URL it was pushed to; `None` when the repository has no such remote.
     pub pushed: Option<String>,
     /// What is left to type: how to push, or how others get it.
     pub commands: Vec<String>,
 }
 
-/// Checks a recipe, commits it as `NAME.toml` and pushes the branch.
+/// Checks a recipe, commits it as `NAME.toml` with the files that it names, and pushes the branch. `expand` finds the files of
+/// a pattern.
 ///
 /// The work tree and the index of the repository are not touched and no hook runs: the commit is built from
-/// objects. `Err` when the recipe does not hold, or git refuses.
-pub fn publish(publication: &Publication<'_>, store: Option<&Store>) -> Result<Published, SharingError> {
-    let (name, text) = sound_recipe(publication.recipe, store)?;
+/// objects. `Err` when the recipe does not hold, when a file that it names cannot go along, or git refuses.
+pub fn publish(
+    publication: &Publication<'_>,
+    store: Option<&Store>,
+    expand: Expand<'_>,
+) -> Result<Published, SharingError> {
+    let Sound { name, files: tree, packages } = sound_recipe(publication.recipe, store, expand)?;
     let branch = publication.branch.map_or_else(|| format!("recipes/{name}"), ToOwned::to_owned);
     check_rev(&branch)?;
     check_rev(publication.remote)?;
@@ -63,7 +75,8 @@ pub fn publish(publication: &Publication<'_>, store: Option<&Store>) -> Result<P
         let urls = git.line(&["remote", "get-url", "--push", "--all", "--", publication.remote])?;
         urls.lines().try_for_each(|url| check_push(url, publication.allow_file))?;
     }
-    let commit = committed(git, &branch, &path, &text, &message)?;
+    let commit = committed(git, &branch, &tree, &message)?;
+    let files = tree.into_keys().filter(|file| *file != path).collect();
     let reference = format!("refs/heads/{branch}:refs/heads/{branch}");
     let folder = publication.repository.display();
     if !has_remote {
@@ -71,34 +84,82 @@ pub fn publish(publication: &Publication<'_>, store: Option<&Store>) -> Result<P
             format!("git -C {folder} remote add {} URL", publication.remote),
             format!("git -C {folder} push {} {reference}", publication.remote),
         ];
-        return Ok(Published { commit, branch, path, pushed: None, commands });
+        return Ok(Published { commit, branch, path, files, pushed: None, commands });
     }
     git.run(&["push", "-q", "--no-recurse-submodules", "--", publication.remote, &reference])?;
     let url = git.line(&["remote", "get-url", "--", publication.remote])?;
-    let commands = vec![format!("dtrain recipe add {url} --rev {branch}")];
-    Ok(Published { commit, branch, path, pushed: Some(url), commands })
+    let mut commands = Vec::new();
+    let known = store.map_or(Ok(Vec::new()), |store| lock::read(&store.lock))?;
+    // The recipe extends one of these packages.
+    for locked in known.into_iter().filter(|locked| packages.contains(&locked.name)) {
+        let allow = if is_local(&locked.url) { " --allow-file" } else { "" };
+        let Locked { url, rev, name, .. } = &locked;
+        commands.push(format!("dtrain recipe add {url} --rev {rev} --name {name}{allow}"));
+    }
+    let (address, allow) = address(&url, publication.repository);
+    commands.push(format!("dtrain recipe add {address} --rev {branch}{allow}"));
+    Ok(Published { commit, branch, path, files, pushed: Some(url), commands })
 }
 
-/// The name and text of a recipe that holds.
-fn sound_recipe(path: &Path, store: Option<&Store>) -> Result<(String, String), SharingError> {
+/// The address of a remote for whoever adds it from another folder, and the flag that it needs.
+fn address(url: &str, repository: &Path) -> (String, &'static str) {
+    if is_local(url) {
+        let path = repository.join(url);
+        let path = std::fs::canonicalize(&path).unwrap_or(path);
+        let address = if url.starts_with("file://") { url.to_owned() } else { path.display().to_string() };
+        return (address, " --allow-file");
+    }
+    match url.split_once(':') {
+        // A host without a user, which is only read as one within `ssh://`.
+        Some((host, path)) if !url.contains("://") && !host.contains('@') => {
+            let root = if path.starts_with('/') { "" } else { "/~/" };
+            (format!("ssh://{host}{root}{path}"), "")
+        }
+        _ => (url.to_owned(), ""),
+    }
+}
+
+/// A recipe that holds, with the files that go with it.
+struct Sound {
+    name: String,
+    /// All files, the recipe among them.
+    files: Tree,
+    /// Packages whose recipes it extends.
+    packages: BTreeSet<String>,
+}
+
+fn sound_recipe(path: &Path, store: Option<&Store>, expand: Expand<'_>) -> Result<Sound, SharingError> {
     let bytes = std::fs::read(path).map_err(SharingError::io(path))?;
+    let (bases, packages) = (RefCell::new(Vec::new()), RefCell::new(BTreeSet::new()));
+    let find = super::resolver(store);
+    let resolve = |reference: &str, from: &Source| -> Result<Source, String> {
+        let found = find(reference, from)?;
+        match &found.shared {
+            Some(package) => drop(packages.borrow_mut().insert(package.clone())),
+            None => bases.borrow_mut().push(PathBuf::from(&found.name)),
+        }
+        Ok(found)
+    };
     let checked = || -> Result<_, Vec<Problem>> {
         let document = Document::parse_bytes(path, Layer::Recipe, bytes.clone())?;
-        check(&extended(document, &super::resolver(store))?, &CheckContext::of_file(path))
+        check(&extended(document, &resolve)?, &CheckContext::of_file(path))
     };
     let checked = checked().map_err(|problems| SharingError::Recipe(render_all(&problems, false)))?;
-    let text = String::from_utf8(bytes).map_err(|_| SharingError::Recipe("not UTF-8 text".to_owned()))?;
-    Ok((checked.recipe.name, text))
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut files = contents(folder, &checked, &bases.into_inner(), expand)?;
+    let name = checked.recipe.name;
+    let own = format!("{name}.toml");
+    let file = File { is_executable: false, bytes };
+    if files.insert(own.clone(), file.clone()).is_some_and(|other| other.bytes != file.bytes) {
+        let what =
+            format!("{own}, which it names, is a file of another content, and the name that the recipe gets");
+        return Err(SharingError::Incomplete(vec![what]));
+    }
+    Ok(Sound { name, files, packages: packages.into_inner() })
 }
 
 /// A commit on a branch, over what the branch has, or over the checked-out commit for a new branch.
-fn committed(
-    git: Git<'_>,
-    branch: &str,
-    path: &str,
-    text: &str,
-    message: &str,
-) -> Result<String, SharingError> {
+fn committed(git: Git<'_>, branch: &str, files: &Tree, message: &str) -> Result<String, SharingError> {
     let full = format!("refs/heads/{branch}");
     let current = git.line(&["symbolic-ref", "-q", "HEAD"]).unwrap_or_default();
     if current == full {
@@ -116,9 +177,18 @@ fn committed(
     let with_index = Git { index: Some(&index), ..git };
     let built = || {
         with_index.run(&["read-tree", parent.as_deref().unwrap_or("--empty")])?;
-        let blob = with_index.feed(&["hash-object", "-w", "--stdin"], text.as_bytes())?;
-        let blob = String::from_utf8_lossy(&blob).trim_end().to_owned();
-        with_index.run(&["update-index", "--add", "--cacheinfo", &format!("100644,{blob},{path}")])?;
+        for (path, file) in files {
+            let blob = with_index.feed(&["hash-object", "-w", "--stdin"], &file.bytes)?;
+            let blob = String::from_utf8_lossy(&blob).trim_end().to_owned();
+            let mode = if file.is_executable { "100755" } else { "100644" };
+            with_index.run(&[
+                "update-index",
+                "--add",
+                "--replace",
+                "--cacheinfo",
+                &format!("{mode},{blob},{path}"),
+            ])?;
+        }
         with_index.line(&["write-tree"])
     };
     let tree = built();

@@ -1,6 +1,7 @@
 //! Finding the recipe that `extends`, or the user, names.
 
-use super::store::{Store, checkout, find, sound};
+use super::contents::inside;
+use super::store::{Store, checkout, find, place_to_run, sound};
 use super::{SharingError, tree};
 use crate::source::{LARGEST, Layer, Source};
 use std::io::Read;
@@ -39,7 +40,10 @@ pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<
     let is_file = reference.ends_with(".toml") || reference.starts_with(['.', '/']);
     match (&from.shared, store) {
         (Some(name), Some(store)) if is_file => {
-            let path = reference.trim_start_matches("./");
+            let path = in_package(store, name, reference, from).ok_or_else(|| SharingError::Name {
+                text: reference.to_owned(),
+                wanted: "the name of a shared recipe of the same package",
+            })?;
             read_recipe(store, &format!("{name}/{path}"), Layer::Extended)
         }
         (Some(_), None) => Err(SharingError::Refused("its repository has not been fetched".to_owned())),
@@ -47,6 +51,14 @@ pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<
         (_, Some(store)) => read_recipe(store, reference, Layer::Extended),
         (None, None) => Err(SharingError::Unknown { name: reference.to_owned(), known: "none".to_owned() }),
     }
+}
+
+/// The path in a package of the file that a text of it names, seen from the text's own folder; `None` where it leads out.
+fn in_package(store: &Store, name: &str, reference: &str, from: &Source) -> Option<String> {
+    let root = place_to_run(store, &find(store, name).ok()?);
+    let folder =
+        from.folder.as_ref().and_then(|folder| folder.strip_prefix(&root).ok()).unwrap_or(Path::new(""));
+    Some(inside(&folder.join(reference))?.to_string_lossy().into_owned())
 }
 
 /// [`resolve`] as the callback that [`crate::extended`] wants.

@@ -100,7 +100,8 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
         Value::Text(text) => Some(format!("{name}={text}")),
         _ => None,
     });
-    let files = ["data.train", "data.valid", "data.labels", "data.valid_labels", "data.tokenizer"];
+    let files =
+        ["data.train", "data.valid", "data.labels", "data.valid_labels", "data.tokenizer", "train.from"];
     let files: Vec<String> = files.into_iter().flat_map(texts).collect();
     let urls = files.iter().filter_map(|file| address(file)).collect();
     let outside = files.into_iter().filter(|path| leads_out(path)).collect();

@@ -50,15 +50,22 @@ pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
 /// `Err` unless the URL of a remote is reached over https or ssh, or is on this machine where that is allowed.
 pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError> {
     let refuse = |why| Err(SharingError::Push { url: without_secrets(url), why });
-    let is_local = match url.split_once("://") {
-        Some(("https" | "ssh", _)) => false,
-        Some(("file", _)) => true,
+    match url.split_once("://") {
+        Some(("https" | "ssh" | "file", _)) => {}
         Some(_) => return refuse("only https and ssh are used"),
         None if url.contains("::") => return refuse("remote helpers run programs"),
-        // As git reads it: a colon before any slash ends the name of a host.
+        None => {}
+    }
+    if is_local(url) && !allow_file { refuse("local repositories need `--allow-file`") } else { Ok(()) }
+}
+
+/// Whether git reads a URL as a repository on this machine.
+pub(super) fn is_local(url: &str) -> bool {
+    match url.split_once("://") {
+        Some((scheme, _)) => scheme == "file",
+        // A colon before any slash ends the name of a host.
         None => !url.split('/').next().unwrap_or("").contains(':'),
-    };
-    if is_local && !allow_file { refuse("local repositories need `--allow-file`") } else { Ok(()) }
+    }
 }
 
 /// `[user@]host[:port]` without anything that ssh would read as an option.

@@ -1,10 +1,130 @@
 //! Recipes on their way to others.
 
 use crate::place::{Place, RECIPE};
-use dtrain_recipes::Layer;
-use dtrain_recipes::sharing::{Publication, add, publish, read_recipe};
+use dtrain_recipes::sharing::{Publication, Published, SharingError, add, publish, read_recipe};
+use dtrain_recipes::{FilePattern, Layer};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// The files of a pattern: itself, or those that end as it does.
+fn files(pattern: &FilePattern, folder: &Path) -> Vec<PathBuf> {
+    let path = folder.join(&pattern.pattern);
+    let Some((start, end)) = pattern.pattern.split_once('*') else {
+        return if path.is_file() { vec![path] } else { Vec::new() };
+    };
+    let entries = fs::read_dir(folder.join(start)).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.to_string_lossy().ends_with(end)).collect()
+}
+
+/// A place with a repository that has a remote, `team.git` beside it.
+fn with_remote() -> Place {
+    let place = Place::new();
+    place.commit(&[("README", "recipes")]);
+    for (key, value) in [("user.name", "t"), ("user.email", "t@example.org"), ("commit.gpgsign", "false")] {
+        place.git(&["config", key, value]);
+    }
+    place.git(&["init", "-q", "--bare", &place.path("team.git").display().to_string()]);
+    place.git(&["remote", "add", "origin", "../team.git"]);
+    place
+}
+
+/// Publishes `project/mine.toml` with this text, beside these files.
+fn published(place: &Place, text: &str, beside: &[(&str, &str)]) -> Result<Published, SharingError> {
+    for (name, text) in beside.iter().chain(&[("mine.toml", text)]) {
+        let path = place.path("project").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let publication = Publication {
+        recipe: &place.path("project/mine.toml"),
+        repository: &place.repository(),
+        branch: None,
+        message: None,
+        remote: "origin",
+        allow_file: true,
+    };
+    publish(&publication, Some(&place.store()), &files)
+}
+
+#[test]
+fn what_a_recipe_names_goes_with_it() {
+    let place = with_remote();
+    let script = place.path("project/run.sh");
+    fs::create_dir(place.path("project")).unwrap();
+    fs::write(&script, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let text = "name = \"mine\"\n[model]\nkind = \"command\"\n\
+        argv = [\"./run.sh\", \"python3 src/train.py\", \"--config=conf.yaml\", \"-m\", \"tools.more\", \"--out\", \"new\"]\n\
+        env = { LIST = \"list.txt\" }\n";
+    let beside = [
+        ("src/train.py", "1"),
+        ("conf.yaml", "2"),
+        ("tools/more.py", "3"),
+        ("list.txt", "4"),
+        ("other.py", "5"),
+    ];
+    let published = published(&place, text, &beside).unwrap();
+    let names = ["conf.yaml", "list.txt", "run.sh", "src/train.py", "tools/more.py"];
+    assert_eq!(published.files, names);
+    let url = place.path("team.git").display().to_string();
+    let locked = add(&place.store(), &url, Some(&published.branch), Some("team")).unwrap();
+    read_recipe(&place.store(), "team/mine", Layer::Recipe).unwrap();
+    let copy = place.path("store").join("team").join(format!("run-{}", locked.commit));
+    for name in names {
+        assert!(copy.join(name).is_file(), "{name}");
+    }
+    assert_eq!(fs::metadata(copy.join("run.sh")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_recipe_goes_with_those_that_it_extends() {
+    let place = with_remote();
+    let beside = [
+        ("base/small.toml", "extends = \"smaller.toml\"\n[train]\nseed = 3\n"),
+        ("base/smaller.toml", &RECIPE.replace("data/*.txt", "texts/*.txt")),
+        ("base/texts/a.txt", "to be"),
+    ];
+    let text = "name = \"mine\"\nextends = \"base/small.toml\"\n";
+    let published = published(&place, text, &beside).unwrap();
+    assert_eq!(published.files, ["base/small.toml", "base/smaller.toml", "base/texts/a.txt"]);
+    let url = place.path("team.git").display().to_string();
+    add(&place.store(), &url, Some(&published.branch), Some("team")).unwrap();
+    let checked = place.checked("extends = \"team/mine\"\n");
+    assert_eq!(checked.recipe.train.seed, 3);
+}
+
+#[test]
+fn what_cannot_go_with_a_recipe_is_listed_and_nothing_is_committed() {
+    let place = with_remote();
+    let before = place.git(&["for-each-ref"]);
+    fs::create_dir(place.path("project")).unwrap();
+    fs::write(place.path("secret.py"), "1").unwrap();
+    symlink(place.path("secret.py"), place.path("project/link.py")).unwrap();
+    let command = |words: &str| format!("name = \"mine\"\n[model]\nkind = \"command\"\nargv = [{words}]\n");
+    let refused = |text: &str, beside: &[(&str, &str)], words: &[&str]| {
+        let error = published(&place, text, beside).unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        assert_eq!(place.git(&["for-each-ref"]), before);
+    };
+    let outside = "is outside of the recipe's folder";
+    let wanted = ["`model.argv`: train.py is not there", "`model.argv`: ../secret.py is outside"];
+    refused(&command("\"python3\", \"train.py\", \"../secret.py\""), &[], &wanted);
+    refused(&command("\"python3\", \"link.py\""), &[], &["link.py", outside]);
+    let absolute = place.path("secret.py").display().to_string();
+    refused(&command(&format!("\"python3\", {absolute:?}")), &[], &[&absolute, outside]);
+    refused(
+        &command("\"python3\", \"my file.py\", \"é.py\""),
+        &[("é.py", "1")],
+        &["é.py is not a plain path"],
+    );
+    refused(RECIPE, &[], &["`data.train`: data/*.txt matches no file"]);
+    refused(&RECIPE.replace("data/*.txt", "../*.txt"), &[], &["`data.train`: ../*.txt", outside]);
+    let large = "x".repeat(11 << 20);
+    refused(RECIPE, &[("data/a.txt", &large)], &["data/a.txt is too much: a package holds at most"]);
+}
 
 #[test]
 fn publishing_makes_a_commit_that_others_can_add() {
@@ -15,6 +135,8 @@ fn publishing_makes_a_commit_that_others_can_add() {
     place.git(&["config", "commit.gpgsign", "false"]);
     let recipe = place.path("mine.toml");
     fs::write(&recipe, RECIPE).unwrap();
+    fs::create_dir(place.path("data")).unwrap();
+    fs::write(place.path("data/a.txt"), "to be").unwrap();
     let publication = Publication {
         recipe: &recipe,
         repository: &place.repository(),
@@ -30,7 +152,7 @@ fn publishing_makes_a_commit_that_others_can_add() {
         fs::write(&hook, format!("#!/bin/sh\ntouch {}\n", trap.display())).unwrap();
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let published = publish(&publication, None).unwrap();
+    let published = publish(&publication, None, &files).unwrap();
     assert_eq!(
         (published.branch.as_str(), published.path.as_str(), published.pushed),
         ("recipes/mine", "mine.toml", None)
@@ -39,6 +161,7 @@ fn publishing_makes_a_commit_that_others_can_add() {
     assert!(!trap.exists(), "no hook runs");
     assert_eq!(place.git(&["status", "--porcelain"]), "", "the work tree is left alone");
     assert_eq!(place.git(&["show", "recipes/mine:mine.toml"]), RECIPE.trim());
+    assert_eq!(place.git(&["show", "recipes/mine:data/a.txt"]), "to be");
 
     let remote = place.path("remote");
     fs::remove_dir_all(place.repository().join(".git/hooks")).unwrap();
@@ -47,18 +170,25 @@ fn publishing_makes_a_commit_that_others_can_add() {
     fs::write(&recipe, RECIPE.replace("layers = 2", "layers = 3")).unwrap();
     let before = place.git(&["for-each-ref"]);
     let strict = Publication { allow_file: false, ..publication.clone() };
-    let refused = publish(&strict, None).unwrap_err().to_string();
+    let refused = publish(&strict, None, &files).unwrap_err().to_string();
     assert!(refused.contains("refused to push") && refused.contains("--allow-file"), "{refused}");
     assert_eq!(place.git(&["for-each-ref"]), before, "nothing is committed that cannot be pushed");
-    let again = publish(&publication, None).unwrap();
+    let again = publish(&publication, None, &files).unwrap();
     assert_eq!(place.git(&["rev-parse", "recipes/mine^"]), published.commit, "one commit over the other");
     assert_eq!(again.pushed.as_deref(), Some(remote.to_str().unwrap()));
+    let next = format!(
+        "dtrain recipe add {} --rev recipes/mine --allow-file",
+        fs::canonicalize(&remote).unwrap().display()
+    );
+    assert_eq!(again.commands, [next]);
     let locked = add(&place.store(), remote.to_str().unwrap(), Some("recipes/mine"), None).unwrap();
     assert_eq!(locked.commit, again.commit);
     assert!(read_recipe(&place.store(), "remote/mine", Layer::Recipe).unwrap().text.contains("layers = 3"));
 
     let checked_out = Publication { branch: Some("main"), ..publication.clone() };
-    assert!(publish(&checked_out, None).unwrap_err().to_string().contains("is checked out"));
+    assert!(publish(&checked_out, None, &files).unwrap_err().to_string().contains("is checked out"));
     fs::write(&recipe, "[model]\nkind = \"decodr\"\n").unwrap();
-    assert!(publish(&publication, None).unwrap_err().to_string().contains("did you mean \"decoder\"?"));
+    assert!(
+        publish(&publication, None, &files).unwrap_err().to_string().contains("did you mean \"decoder\"?")
+    );
 }

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 /// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
-const PASSES: [(&str, &str); 13] = [
+const PASSES: [(&str, &str); 14] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
@@ -23,6 +23,7 @@ const PASSES: [(&str, &str); 13] = [
     ("data.target", "data_may_be_called_anything"),
     ("data.field", "json_lines_may_have_any_field_and_separator"),
     ("data.separator", "json_lines_may_have_any_field_and_separator"),
+    ("train.from", "weights_may_be_said_to_be_anywhere"),
     ("cluster.slurm.options", "submitted.rs"),
     ("cluster.slurm.partition", "submitted.rs"),
     ("cluster.slurm.account", "submitted.rs"),
@@ -293,6 +294,22 @@ fn json_lines_may_have_any_field_and_separator() {
         data.insert("separator".into(), (*attack).into());
         let path = trap.house.file(&format!("{at}.toml"), toml::to_string(&recipe).expect("TOML"));
         trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
+    }
+}
+
+/// Weights in a folder of such a name, which is not there.
+#[test]
+fn weights_may_be_said_to_be_anywhere() {
+    let trap = Trap::set();
+    trap.house.file("text.txt", "to be or not to be\n".repeat(40));
+    for (at, attack) in ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains('\0')) {
+        let (text, _) = with(Kind::Decoder, "train.from", (*attack).into());
+        let path = trap.house.file(&format!("{at}.toml"), text);
+        let path = path.to_str().expect("UTF-8");
+        for command in ["check", "run"] {
+            trap.ends(trap.dtrain([command, path]), &[2]);
+        }
+        trap.ends(trap.dtrain(["init", "new.toml", &format!("--from={attack}")]), &[2]);
     }
 }
 

@@ -1,16 +1,20 @@
 //! Tokens that are kept in the state folder, and those of them that some trial would read.
 
-use crate::commands::model::data_root;
+use crate::commands::model::recipe;
+use crate::commands::resume::plan;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::trials::ledger;
 use dtrain_protocol::inputs::TOKENIZER;
-use dtrain_recipes::{Data, DataFormat, Recipe, Tokenizer};
+use dtrain_recipes::{Data, DataFormat, Tokenizer};
 use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial};
 use dtrain_runner::store::{Kind, Leftover};
 use dtrain_worker::data::{all_cached, cached};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+
+/// Data, the folder that its paths start from, and tokenizers.
+type Reading = (Data, PathBuf, Vec<Vec<u8>>);
 
 /// Tokens and tokenizers that no trial of the history would read. `Err` in words when that cannot be told: then all stay.
 pub(super) fn leftovers(
@@ -28,7 +32,11 @@ pub(super) fn leftovers(
         .map_err(|error| ledger(&error))?;
     for row in rows {
         let trial = history.trial(&row.id, &|_| false).map_err(|error| ledger(&error))?;
-        let Some(reading) = reading(&trial).filter(|reading| !seen.contains(reading)) else { continue };
+        let reading = match reading(&trial) {
+            Ok(reading) => reading.filter(|reading| !seen.contains(reading)),
+            Err(failure) => return Ok(Err(failure.with_causes())),
+        };
+        let Some(reading) = reading else { continue };
         let (data, root, trained) = &reading;
         match cached(data, root, &cache, trained) {
             Ok(names) => needed.extend(names),
@@ -43,16 +51,16 @@ pub(super) fn leftovers(
     Ok(Ok(others.map(|path| Leftover::new(Kind::Tokens, path, None)).collect()))
 }
 
-/// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one that reads no text.
-fn reading(trial: &Trial) -> Option<(Data, PathBuf, Vec<Vec<u8>>)> {
-    let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).ok()?;
-    let data = recipe.data?;
-    if !matches!(&data.format, DataFormat::Text { .. }) {
-        return None;
-    }
+/// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one that reads no text. `Err` where
+/// its recipe or its plan cannot be read.
+fn reading(trial: &Trial) -> Result<Option<Reading>, Failure> {
+    let Some(data) = recipe(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))
+    else {
+        return Ok(None);
+    };
     // Only one that was trained may be another than the recipe would give now.
     let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
     let newest = trial.checkpoints.iter().rev().filter(|_| is_trained);
     let trained = newest.map(|saved| saved.folder.join(TOKENIZER)).find_map(|path| std::fs::read(path).ok());
-    Some((data, data_root(trial), trained.into_iter().collect()))
+    Ok(Some((data, plan(trial)?.data_root, trained.into_iter().collect())))
 }

@@ -2,6 +2,7 @@
 
 mod bundle;
 
+use super::resume::plan;
 use crate::args::{HistoryArgs, HistoryCommand, ShowArgs};
 use crate::context::Context;
 use crate::drive::catch_up;
@@ -132,6 +133,7 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
     let trial = trials::trial(context, &history, name)?;
     let (label, status) = (trial.row.label.clone(), trial.row.status);
     let is_imported = trial.row.imported_from.is_some();
+    let unreadable = plan(&trial).err();
     if context.out.json {
         let series = series(&history, &trial, &args.series)?;
         context.out.json("trial", &Shown { trial, series })?;
@@ -149,9 +151,12 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
             .collect::<Result<Vec<_>, Failure>>()?;
         context.out.data(&one::show(&trial, &curves, args.all, context.out.style()))?;
     }
+    if let Some(failure) = &unreadable {
+        context.out.say(&failure.warning(context.out.paint));
+    }
     use dtrain_runner::ledger::Status as S;
     context.out.next(&match status {
-        _ if is_imported => "dtrain history".to_owned(),
+        _ if is_imported || unreadable.is_some() => "dtrain history".to_owned(),
         S::Running => format!("dtrain attach {label}"),
         S::Lost | S::Stopped | S::Failed | S::Created => format!("dtrain resume {label}"),
         S::Completed | S::Pruned | S::OutOfMemory | S::Diverged => "dtrain history".to_owned(),

@@ -3,7 +3,7 @@
 use super::{default_name, write};
 use crate::args::InitArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::output::word;
 use crate::pretrained::{Weights, failure};
 use dtrain_protocol::inputs::TOKENIZER;
@@ -18,12 +18,37 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
     let folder = weights.folder();
     let json = folder.tokenizer().map_err(|error| failure(&error))?;
     let tokenizer = json.map(|_| folder.path().join(TOKENIZER));
+    let is_bytes = folder.pretrained().model.vocab == BYTES;
+    if tokenizer.is_none() && !is_bytes {
+        refuse_text(folder, args.data.as_deref())?;
+        context.out.say(&format!(
+            "{}: {} has no {TOKENIZER}, so the recipe reads token numbers, not text",
+            context.out.paint.yellow("note"),
+            folder.path().display()
+        ));
+    }
     write(context, path, &name, &text(folder, tokenizer.as_deref(), &name, args))?;
     for note in &folder.pretrained().notes {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
-    context.out.next(&format!("dtrain run {} --from {}", word(path.display()), word(from.display())));
+    context.out.next(&format!("dtrain run {}", word(path.display())));
     Ok(Exit::Done)
+}
+
+/// Vocabulary of a model of bytes.
+const BYTES: u32 = 256;
+
+/// Refuses data that is no shards of token numbers: without its tokenizer, text means nothing to a model.
+fn refuse_text(folder: &Folder, data: Option<&str>) -> Result<(), Failure> {
+    let Some(data) = data.filter(|data| !data.ends_with(".bin")) else { return Ok(()) };
+    let path = folder.path().display();
+    let message =
+        format!("{path} has no {TOKENIZER}, and {data:?} is text: nothing says which tokens it has");
+    Err(Failure::new(Exit::Usage, message).hint(format!(
+        "write one with transformers: `AutoTokenizer.from_pretrained({0:?}).save_pretrained({0:?})`; or name shards of token \
+         numbers (.bin)",
+        path.to_string()
+    )))
 }
 
 /// Longest context of a recipe that nobody named one for, in tokens: longer ones need much memory.
@@ -54,7 +79,7 @@ fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) 
             tokenizer.display().to_string()
         ),
         // As dtrain exports a model that it trained on bytes.
-        (None, data) if model.vocab == 256 => format!(
+        (None, data) if model.vocab == BYTES => format!(
             "train = {:?}\nvalid = \"5%\"\nformat = \"text\"\ntokenizer = \"bytes\"\n",
             data.unwrap_or("data/*.txt")
         ),
@@ -73,8 +98,7 @@ fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) 
         None => (String::new(), "2e-5      # small: the weights are good already"),
     };
     format!(
-        r#"# The model of {path} ({kind}). Its weights are read with
-#   dtrain run FILE --from FOLDER
+        r#"# The model of {path} ({kind}).
 {notes}name = {name:?}
 
 [model]
@@ -100,9 +124,11 @@ tied = {tied}
 stop = {{ epochs = 1 }}
 
 [train]
+from = {from:?}       # training begins with the weights in this folder
 learning_rate = {rate}
 seed = 1
 "#,
+        from = path.to_string(),
         kind = pretrained.family.model_type(),
         layers = model.layers,
         hidden = model.hidden,

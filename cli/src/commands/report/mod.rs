@@ -2,12 +2,12 @@
 
 mod study;
 
-use super::plan::save;
 use crate::args::ReportArgs;
 use crate::context::Context;
 use crate::drive::catch_up;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::word;
+use crate::plan_file::save;
 use crate::render::html::{Compared, Curve, Shown, of_comparison, of_study, of_trial};
 use crate::trials::{self, ledger};
 use dtrain_protocol::{Rank, TrialId};

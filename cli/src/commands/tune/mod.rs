@@ -18,11 +18,12 @@ mod slots;
 mod trial;
 
 use crate::args::TuneArgs;
-use crate::commands::plan::{Stored, write};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::load::{Loaded, load};
+use crate::names::refuse_unusable;
 use crate::output::word;
+use crate::plan_file::{MadeFrom, Stored};
 use crate::trials::ledger;
 use crate::{job, rates, signals, trials};
 use confirm::{Confirmed, Confirming};
@@ -30,7 +31,6 @@ use dtrain_planner::tune::{
     Asha, Finish, Hyperband, Median, Pruner, Sampler, Search, Searched, Space, Study, StudyEvent, Threshold,
     Value, settled,
 };
-use dtrain_recipes::name::is_plain_name;
 use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::files;
 use dtrain_runner::ledger::History;
@@ -60,6 +60,9 @@ const MEDIAN_TRIALS: usize = 4;
 /// Searches what the recipe leaves open, and saves the plan of what was found.
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     let begun = Instant::now();
+    if let Some(name) = &args.study {
+        refuse_unusable(name, "a study")?;
+    }
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &flags(args))?;
     if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
@@ -189,11 +192,6 @@ fn begin(
     slots: &Slots,
     name: &str,
 ) -> Result<Option<Kept>, Failure> {
-    if args.study.as_ref().is_some_and(|name| !is_plain_name(name)) {
-        return Err(Failure::new(Exit::Usage, format!("{name:?} is not a name for a study")).hint(
-            "use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`",
-        ));
-    }
     let recipe = &loaded.checked.recipe;
     let is_command = matches!(recipe.model, Model::Command(_));
     let (searched, base, (steps, batch), first) = if is_command {
@@ -331,10 +329,12 @@ fn finish(
             .hint("`dtrain history` shows how they ended"));
     };
     let found = kept.searched.pinned(&ran.settled, &best.values);
-    let plan = rates::plan_of(context, history, loaded, &found)?;
+    let inputs = rates::inputs(context, loaded)?;
+    let plan = rates::plan_with(context, history, loaded, (&found, None), inputs.as_ref())?;
     let path = saved(context, args, name)?;
-    let stored = Stored { digest: plan.digest(), plan };
-    write(&path, &stored)?;
+    let made_from = MadeFrom::of(loaded, &args.recipe.layers, &flags(args), inputs);
+    let stored = Stored::of(plan, Some(made_from));
+    stored.write(&path)?;
     let learned = Learned::of(context, history, kept, (search, confirmed), &best, name)?;
     let told = Told { kept, search, best: &best, confirmed, learned: &learned, stored: &stored, name };
     if let Some(file) = &args.recipe_out {

@@ -3,9 +3,9 @@
 use super::confirm::Confirmed;
 use super::kept::Kept;
 use super::learned::Learned;
-use crate::commands::plan::Stored;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::plan_file::Stored;
 use crate::render::number::{counted, plain};
 use crate::render::table::{Column, Text, Tone, table};
 use dtrain_planner::tune::{Ended, Failure as Why, Outcome, Recommended, Search, Standing, Status, Verdict};

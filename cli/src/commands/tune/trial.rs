@@ -8,6 +8,7 @@ use crate::drive::{How, Task, drive_quietly};
 use crate::failure::{Exit, Failure};
 use crate::load::Loaded;
 use crate::output::Paint;
+use crate::pretrained::{Weights, take_in_again};
 use crate::trials::{self, ledger};
 use crate::{audit, rates};
 use dtrain_planner::Plan;
@@ -86,7 +87,7 @@ impl Job<'_> {
 
     fn drive(&self) -> Result<Over, Failure> {
         let mut history = trials::open_history(self.context)?;
-        let recorded = match self.recorded(&history)? {
+        let recorded = match self.recorded(&mut history)? {
             Some(recorded) => recorded,
             None => match self.create(&mut history)? {
                 Ok(created) => created,
@@ -117,7 +118,7 @@ impl Job<'_> {
     }
 
     /// The trial of this number, where it was recorded before.
-    fn recorded(&self, history: &History) -> Result<Option<Recorded>, Failure> {
+    fn recorded(&self, history: &mut History) -> Result<Option<Recorded>, Failure> {
         let tried = history.tried(self.name).map_err(|error| ledger(&error))?;
         let begun = tried.into_iter().find(|tried| tried.number == self.number).and_then(|tried| tried.trial);
         let Some(id) = begun else { return Ok(None) };
@@ -125,7 +126,11 @@ impl Job<'_> {
             .trial(&id, &|id: &TrialId| trials::is_alive(self.context, id))
             .map_err(|error| ledger(&error))?;
         let how = if trial.row.status == TrialStatus::Created { How::Start } else { How::Resume };
-        Ok(Some(Recorded { id, label: trial.row.label.clone(), plan: resume::plan(&trial)?, how }))
+        let plan = resume::plan(&trial)?;
+        if trial.checkpoints.is_empty() {
+            take_in_again(self.context, history, &trial, &plan.recipe)?;
+        }
+        Ok(Some(Recorded { id, label: trial.row.label.clone(), plan, how }))
     }
 
     /// Plans and records a new trial; an outcome where it cannot be planned.
@@ -148,11 +153,18 @@ impl Job<'_> {
         let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
         new.sources.extend(self.kept.searched.recorded().map(|path| (path, Source::Search)));
+        let weights = Weights::of_recipe(&plan.recipe, &plan.data_root)?;
+        if let Some(weights) = &weights {
+            weights.note(&mut new.provenance)?;
+        }
         let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
         history
             .keep_tried(self.name, &tried(Some(created.id.clone()), None))
             .map_err(|error| ledger(&error))?;
         run::keep_plan(self.context, &created.id, &plan)?;
+        if let Some(weights) = &weights {
+            weights.take_in(self.context, history, &created.id, &plan.recipe)?;
+        }
         Ok(Ok(Recorded { id: created.id, label: created.label, plan, how: How::Start }))
     }
 

@@ -40,7 +40,7 @@ fn a_plan_for_a_host_that_fails_says_what_the_failures_cost() {
     let (mut recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
     let rows = |recipe: &dtrain_recipes::Recipe| {
         let plan = plan(&sample::request(recipe, &host, Some(&rates))).expect("the sample fits");
-        let read = Plan::parse(&serde_json::to_string(&plan).expect("a plan is JSON"));
+        let read = Plan::read(&serde_json::to_value(&plan).expect("a plan is JSON"));
         assert_eq!(read.expect("it was just written"), plan);
         let mut text = String::new();
         saved::rows(&mut text, &plan, plan.best());

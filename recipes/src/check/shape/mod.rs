@@ -76,6 +76,7 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
         ),
         Shape::OneOf(words) => one_of(path, node, words),
         Shape::Files => files(path, node),
+        Shape::Folder => folder(path, node),
         Shape::Texts => list(path, node, "a list of texts", |item| text(path, item))
             .map(Parsed::Texts)
             .map_err(|problem| {
@@ -218,6 +219,18 @@ fn files(path: &str, node: &Node) -> Result<Parsed, Problem> {
         Value::Text(_) => one(node).map(|file| Parsed::Files(vec![file])),
         _ => Err(wrong(path, "a file, a glob pattern or a list of them", node)),
     }
+}
+
+/// A folder on this machine, as a list of one path.
+fn folder(path: &str, node: &Node) -> Result<Parsed, Problem> {
+    let folder = text(path, node)?;
+    if Url::is_one(&folder) || remote(&folder).is_some() {
+        let message = format!("`{path}`: a folder is wanted, found {}", kind_of(node));
+        return Err(Problem::new(message)
+            .at(&node.origin)
+            .hint("download it first, for example `hf download ORG/NAME --local-dir NAME`"));
+    }
+    Ok(Parsed::Files(vec![(folder, node.origin.clone())]))
 }
 
 /// How to download what a URL of another kind names; `None` for the path of a file.

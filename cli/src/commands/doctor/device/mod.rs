@@ -7,10 +7,10 @@ mod page;
 
 use super::{Finding, gpu};
 use crate::args::DeviceChoice;
-use crate::commands::plan::save;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::{document, word};
+use crate::plan_file::save;
 use crate::rates::PROGRAM;
 use crate::render::number::counted;
 use child::Heard;

@@ -1,0 +1,267 @@
+//! Plans as files: what a plan was made from, and what of that has changed since.
+
+use crate::args::LayerArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::load::{Loaded, Over, described};
+use crate::output::document;
+use crate::pretrained::Weights;
+use crate::rates;
+use dtrain_planner::Plan;
+use dtrain_planner::rates::stale::recipe_changes;
+use dtrain_protocol::Inputs;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Component, Path, PathBuf};
+
+/// A plan as it is stored and printed.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stored {
+    /// blake3 of the plan in canonical JSON.
+    pub(crate) digest: String,
+    /// The plan.
+    pub(crate) plan: Plan,
+    /// What it was made from; `None` for the plan of a trial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) made_from: Option<MadeFrom>,
+}
+
+/// The recipe and the data that a plan was made from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MadeFrom {
+    /// The recipe as it was typed: a file, a folder, or the name of a recipe of the library or of a package.
+    recipe: String,
+    /// Absolute path of the recipe's file; `None` where a name was typed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    /// Absolute path of the folder that the plan was saved in; `None` where it was only printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    saved_in: Option<PathBuf>,
+    /// Absolute path of the folder whose lock file names the packages.
+    project: PathBuf,
+    /// What was laid over the recipe.
+    over: Over,
+    /// The files of its data; `None` where they were not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inputs: Option<Inputs>,
+}
+
+impl Stored {
+    /// A plan with its digest and what it was made from.
+    pub(crate) fn of(plan: Plan, made_from: Option<MadeFrom>) -> Self {
+        Self { digest: plan.digest(), plan, made_from }
+    }
+
+    /// Writes the plan to a file of the user's.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
+        let mut stored = self.clone();
+        if let Some(made_from) = &mut stored.made_from {
+            made_from.saved_in = folder_of(path);
+        }
+        save(path, &(document("plan", &stored, true)? + "\n"))
+    }
+}
+
+impl MadeFrom {
+    /// What a plan of a recipe is made from; `flags` are keys said by flags of their own.
+    pub(crate) fn of(
+        loaded: &Loaded,
+        layers: &LayerArgs,
+        flags: &[(&str, String)],
+        inputs: Option<Inputs>,
+    ) -> Self {
+        let path = Path::new(&loaded.name);
+        let file = if path.is_dir() { path.join("recipe.toml") } else { path.to_owned() };
+        Self {
+            recipe: loaded.name.clone(),
+            file: std::fs::canonicalize(file).ok().filter(|file| file.is_file()),
+            saved_in: None,
+            project: loaded.project.clone(),
+            over: Over::of(layers, flags).with_absolute_paths(),
+            inputs,
+        }
+    }
+
+    /// The recipe's file now: where the plan was moved, the file that lies beside it as it did before, if there is one.
+    fn file_now(&self, plan: &Path) -> Option<PathBuf> {
+        let file = self.file.as_ref()?;
+        let moved = || {
+            let (was, is) = (self.saved_in.as_ref()?, folder_of(plan)?);
+            let beside = is.join(relative(was, file)?);
+            let beside = std::fs::canonicalize(beside).ok()?;
+            (*was != is && beside.is_file()).then_some(beside)
+        };
+        Some(moved().unwrap_or_else(|| file.clone()))
+    }
+}
+
+/// A plan that was read from a file.
+pub(crate) struct Saved {
+    /// The plan. Its data is beside its recipe, also where both were moved.
+    pub(crate) plan: Plan,
+    made_from: Option<MadeFrom>,
+    /// Where the recipe's file is now.
+    recipe: Option<PathBuf>,
+}
+
+impl Saved {
+    /// Reads a plan from a file. `None` when the file is no JSON, and so may be a recipe.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, Failure> {
+        let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
+        if !text.trim_start().starts_with('{') {
+            return Ok(None);
+        }
+        Self::parse(&text, path).map(Some).map_err(|cause| {
+            Failure::new(Exit::Usage, format!("{} cannot be used as a plan", path.display()))
+                .cause(cause)
+                .hint("`dtrain plan RECIPE --out FILE` writes a plan; it is not meant to be edited")
+        })
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Document {
+            digest: Option<String>,
+            made_from: Option<MadeFrom>,
+        }
+        let words = |error: &dyn std::error::Error| error.to_string();
+        // The format first: a newer one may have other fields.
+        let json: Value = serde_json::from_str(text).map_err(|error| words(&error))?;
+        let mut plan = match json.get("plan") {
+            Some(plan) => Plan::read(plan).map_err(|error| words(&error))?,
+            None => return Err("it has no plan".to_owned()),
+        };
+        let stored = Document::deserialize(&json).map_err(|error| words(&error))?;
+        let digest = plan.digest();
+        if stored.digest.as_ref() != Some(&digest) {
+            let expected = stored.digest.as_deref().unwrap_or("none");
+            return Err(format!(
+                "its digest is {}, expected {expected}: the file was modified",
+                &digest[..12]
+            ));
+        }
+        let made_from = stored.made_from;
+        let recipe = made_from.as_ref().and_then(|from| from.file_now(path));
+        let was = made_from.as_ref().and_then(|from| from.file.as_ref());
+        if let (Some(was), Some(is)) =
+            (was.and_then(|was| was.parent()), recipe.as_ref().and_then(|is| is.parent()))
+            && plan.data_root == was
+        {
+            plan.data_root = is.to_owned();
+        }
+        Ok(Self { plan, made_from, recipe })
+    }
+
+    /// What has changed of the recipe and of the data since the plan was made, in words. Nothing for the plan of a trial or of
+    /// an older program, which does not say what it was made from.
+    pub(crate) fn changes(&self, context: &Context) -> Vec<String> {
+        let Some(made_from) = &self.made_from else { return Vec::new() };
+        let mut changes = self.recipe_changes(made_from);
+        if let Some(inputs) = &made_from.inputs {
+            changes.extend(self.data_changes(context, inputs));
+        }
+        changes
+    }
+
+    fn recipe_changes(&self, made_from: &MadeFrom) -> Vec<String> {
+        let name = match &self.recipe {
+            Some(file) => file.display().to_string(),
+            None => made_from.recipe.clone(),
+        };
+        // As it was typed, where that is still it.
+        let is_typed = self.recipe == made_from.file && Path::new(&made_from.recipe).exists();
+        let shown = if is_typed { made_from.recipe.as_str() } else { name.as_str() };
+        if self.recipe.as_ref().is_some_and(|file| !file.exists()) {
+            return vec![format!("{shown}, the recipe that the plan was made from, is gone")];
+        }
+        match described(&name, &made_from.project, &made_from.over) {
+            Ok(loaded) => {
+                let changes = recipe_changes(shown, &self.plan.settings, &loaded.checked.settings());
+                changes.iter().map(ToString::to_string).collect()
+            }
+            Err(failure) => {
+                let why = failure
+                    .recipe_problems()
+                    .first()
+                    .map_or_else(|| failure.with_causes(), |problem| problem.message.clone());
+                vec![format!("{shown}, the recipe that the plan was made from, cannot be read: {why}")]
+            }
+        }
+    }
+
+    fn data_changes(&self, context: &Context, then: &Inputs) -> Vec<String> {
+        let Plan { recipe, data_root, .. } = &self.plan;
+        let weights = Weights::of_recipe(recipe, data_root);
+        let tokenizer = match weights
+            .and_then(|weights| weights.map_or(Ok(None), |weights| weights.tokenizer()))
+        {
+            Ok(tokenizer) => tokenizer,
+            Err(failure) => return vec![format!("its weights cannot be read: {}", failure.with_causes())],
+        };
+        match rates::inputs_of(context, recipe, data_root, tokenizer.as_deref()) {
+            Ok(Some(now)) => {
+                then.differences(&now).into_iter().map(|difference| format!("data: {difference}")).collect()
+            }
+            Ok(None) => Vec::new(),
+            Err(error) => vec![format!("the data cannot be read: {error}")],
+        }
+    }
+}
+
+/// The folder that a file is or will be in, absolute and without links.
+fn folder_of(file: &Path) -> Option<PathBuf> {
+    let file = std::path::absolute(file).ok()?;
+    std::fs::canonicalize(file.parent()?).ok()
+}
+
+/// The way from a folder to a file, both absolute; `None` where they share nothing but the root.
+fn relative(folder: &Path, file: &Path) -> Option<PathBuf> {
+    let shared = folder.components().zip(file.components()).take_while(|(a, b)| a == b).count();
+    if shared < 2 {
+        return None;
+    }
+    let up = folder.components().skip(shared).map(|_| Component::ParentDir);
+    Some(up.chain(file.components().skip(shared)).collect())
+}
+
+/// Writes a file that the user named.
+pub(crate) fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| {
+        Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_is_found_from_the_folder_of_its_plan() {
+        let way = |folder: &str, file: &str| relative(Path::new(folder), Path::new(file));
+        assert_eq!(way("/a/b", "/a/b/r.toml"), Some("r.toml".into()));
+        assert_eq!(way("/a/plans", "/a/b/r.toml"), Some("../b/r.toml".into()));
+        assert_eq!(way("/tmp", "/home/r.toml"), None);
+    }
+
+    #[test]
+    fn a_moved_plan_takes_the_recipe_that_was_moved_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = std::fs::canonicalize(folder.path()).expect("it is there");
+        let (was, is) = (root.join("was"), root.join("is"));
+        for place in [&was, &is] {
+            std::fs::create_dir(place).expect("a folder");
+            std::fs::write(place.join("r.toml"), "").expect("a file");
+        }
+        let made_from = MadeFrom {
+            recipe: "r.toml".into(),
+            file: Some(was.join("r.toml")),
+            saved_in: Some(was.clone()),
+            project: was.clone(),
+            over: Over::default(),
+            inputs: None,
+        };
+        assert_eq!(made_from.file_now(&was.join("p.json")), Some(was.join("r.toml")));
+        assert_eq!(made_from.file_now(&is.join("p.json")), Some(is.join("r.toml")));
+        assert_eq!(made_from.file_now(&root.join("p.json")), Some(was.join("r.toml")));
+    }
+}

@@ -1,0 +1,241 @@
+//! The files that a recipe names, and that have to go with it to whoever gets it.
+
+use super::SharingError;
+use super::tree::{self, File, MOST_BYTES, MOST_FILES, Tree};
+use crate::check::{Checked, FilePattern};
+use crate::model::{Command, Model};
+use crate::params::{ParamValue, Within};
+use crate::recipe::Recipe;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Finds the files that a pattern of a recipe names, seen from its folder.
+pub type Expand<'e> = &'e dyn Fn(&FilePattern, &Path) -> Vec<PathBuf>;
+
+/// Ends of the names of scripts: an argument that ends so is a file, also where there is none.
+const SCRIPTS: [&str; 4] = [".py", ".sh", ".jl", ".R"];
+
+/// Folders where the programs of a system lie, which others have as well.
+const SYSTEM: [&str; 4] = ["/bin", "/sbin", "/usr", "/opt"];
+
+/// The files that a recipe in `folder` names, by their paths from there: recipes that it `extends`, data, tokenizer, weights,
+/// scripts, and files that arguments, variables and params name.
+///
+/// `Err` lists what is missing, lies elsewhere, has no plain path, or is too much.
+pub(super) fn contents(
+    folder: &Path,
+    checked: &Checked,
+    bases: &[PathBuf],
+    expand: Expand<'_>,
+) -> Result<Tree, SharingError> {
+    let root = fs::canonicalize(folder).map_err(SharingError::io(folder))?;
+    let mut gathering = Gathering { root, paths: BTreeSet::new(), problems: BTreeSet::new() };
+    for base in bases {
+        gathering.absolute("extends", base);
+    }
+    for pattern in checked.files.iter().filter(|pattern| !is_shared(pattern.origin.source())) {
+        gathering.pattern(pattern, expand);
+    }
+    let said = checked.resolved.iter().find(|value| value.path == "model.argv");
+    if let Model::Command(command) = &checked.recipe.model
+        && !said.is_some_and(|value| is_shared(value.origin.source()))
+    {
+        gathering.command(command, &checked.recipe);
+    }
+    gathering.read()
+}
+
+/// Whether a text is that of another package, which has its files itself.
+fn is_shared(source: Option<&crate::source::Source>) -> bool {
+    source.is_some_and(|source| source.shared.is_some())
+}
+
+struct Gathering {
+    /// The recipe's folder, absolute and without links.
+    root: PathBuf,
+    /// Paths from there.
+    paths: BTreeSet<String>,
+    /// What cannot go along, in words.
+    problems: BTreeSet<String>,
+}
+
+impl Gathering {
+    fn problem(&mut self, key: &str, what: impl std::fmt::Display, why: &str) {
+        self.problems.insert(format!("`{key}`: {what} {why}"));
+    }
+
+    fn pattern(&mut self, pattern: &FilePattern, expand: Expand<'_>) {
+        let path = Path::new(&pattern.pattern);
+        if pattern.url().is_some() {
+            return;
+        }
+        if self.root.join(path).is_dir() || inside(path).is_none() {
+            return self.take(pattern.key, path);
+        }
+        let found = expand(pattern, &self.root);
+        if found.is_empty() {
+            self.problem(pattern.key, path.display(), "matches no file");
+        }
+        for file in found {
+            self.absolute(pattern.key, &file);
+        }
+    }
+
+    /// Takes a file by a path that does not start from the recipe's folder.
+    fn absolute(&mut self, key: &str, path: &Path) {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let folder = path.parent().and_then(|folder| fs::canonicalize(folder).ok());
+        let full = folder.zip(path.file_name()).map_or(path.clone(), |(folder, name)| folder.join(name));
+        let path = full.strip_prefix(&self.root).map_or(full.clone(), Path::to_path_buf);
+        self.take(key, &path);
+    }
+
+    /// Takes a file, or all files of a folder, by a path from the recipe's folder.
+    fn take(&mut self, key: &str, path: &Path) {
+        const ELSEWHERE: &str = "is outside of the recipe's folder";
+        let Some(plain) = inside(path) else { return self.problem(key, path.display(), ELSEWHERE) };
+        let Ok(real) = fs::canonicalize(self.root.join(&plain)) else {
+            return self.problem(key, path.display(), "is not there");
+        };
+        if !real.starts_with(&self.root) {
+            return self.problem(key, path.display(), ELSEWHERE);
+        }
+        if real.is_dir() {
+            return self.folder(key, &plain);
+        }
+        let name = plain.to_string_lossy().into_owned();
+        if !tree::is_path(&name) {
+            let why = "is not a plain path: each part has letters, digits, `.`, `_` and `-`, at most 128";
+            return self.problem(key, path.display(), why);
+        }
+        self.paths.insert(name);
+    }
+
+    fn folder(&mut self, key: &str, folder: &Path) {
+        for entry in fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            // What git and Python keep for themselves.
+            let is_own = name.as_encoded_bytes().starts_with(b".") || name == "__pycache__";
+            if !is_own && self.paths.len() <= MOST_FILES {
+                self.take(key, &folder.join(name));
+            }
+        }
+    }
+
+    fn command(&mut self, command: &Command, recipe: &Recipe) {
+        for (index, argument) in command.argv.iter().enumerate() {
+            let is_module = index > 0 && command.argv[index - 1] == "-m";
+            if is_module {
+                self.module(argument);
+            } else {
+                self.argument(index == 0, argument);
+            }
+        }
+        for value in command.env.values() {
+            self.perhaps("model.env", value);
+        }
+        let values =
+            recipe.params.values().chain(recipe.ranges.values().flat_map(|range| match &range.within {
+                Within::Choices(choices) => choices.as_slice(),
+                Within::Log(..) | Within::Uniform(..) => &[],
+            }));
+        for value in values {
+            if let ParamValue::Text(text) = value {
+                self.perhaps("params", text);
+            }
+        }
+    }
+
+    /// `-m NAME`: a module of Python beside the recipe, or one that is installed.
+    fn module(&mut self, name: &str) {
+        let path = name.replace('.', "/");
+        self.perhaps("model.argv", &format!("{path}.py"));
+        // A module within a package needs the package.
+        self.perhaps("model.argv", path.split('/').next().unwrap_or(&path));
+    }
+
+    /// An argument, which may be a line for a shell, or `--config=FILE`.
+    fn argument(&mut self, is_program: bool, argument: &str) {
+        for word in argument.split([' ', '=', ';', '&', '|']) {
+            let word = word.trim_matches(['"', '\'', '(', ')']);
+            let path = Path::new(word);
+            let is_of_system = is_program && SYSTEM.iter().any(|folder| path.starts_with(folder));
+            if word.is_empty() || word.contains(['{', '$']) || is_of_system || path.starts_with("/dev") {
+                continue;
+            }
+            let is_script = SCRIPTS.iter().any(|end| word.ends_with(end)) || is_program && word.contains('/');
+            if is_script || self.root.join(path).exists() {
+                self.named("model.argv", path);
+            }
+        }
+    }
+
+    /// Takes what a text names, if there is such a file.
+    fn perhaps(&mut self, key: &str, text: &str) {
+        let path = Path::new(text);
+        if !text.is_empty() && !path.starts_with("/dev") && self.root.join(path).exists() {
+            self.named(key, path);
+        }
+    }
+
+    /// Takes a file or a folder, but for the recipe's folder itself.
+    fn named(&mut self, key: &str, path: &Path) {
+        if inside(path).is_none_or(|plain| !plain.as_os_str().is_empty()) {
+            self.take(key, path);
+        }
+    }
+
+    fn read(mut self) -> Result<Tree, SharingError> {
+        let (mut tree, mut total) = (Tree::new(), 0u64);
+        for name in std::mem::take(&mut self.paths) {
+            let path = self.root.join(&name);
+            let facts = fs::metadata(&path).map_err(SharingError::io(&path))?;
+            total = total.saturating_add(facts.len());
+            if total <= MOST_BYTES && tree.len() < MOST_FILES {
+                let bytes = fs::read(&path).map_err(SharingError::io(&path))?;
+                tree.insert(name, File { is_executable: facts.permissions().mode() & 0o100 != 0, bytes });
+            } else {
+                self.problems.insert(format!(
+                    "{name} is too much: a package holds at most {MOST_FILES} files and {MOST_BYTES} bytes"
+                ));
+                break;
+            }
+        }
+        if self.problems.is_empty() {
+            return Ok(tree);
+        }
+        Err(SharingError::Incomplete(self.problems.into_iter().collect()))
+    }
+}
+
+/// A path below the folder that it starts from, without `.` and `..`; `None` where it leads out of it.
+pub(super) fn inside(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => plain.push(name),
+            Component::CurDir => {}
+            Component::ParentDir if plain.pop() => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inside;
+    use std::path::Path;
+
+    #[test]
+    fn paths_that_lead_out_are_told_from_those_that_do_not() {
+        let plain = |path: &str| inside(Path::new(path)).map(|path| path.display().to_string());
+        assert_eq!(plain("./a/../b/c.py").as_deref(), Some("b/c.py"));
+        assert_eq!(plain(".").as_deref(), Some(""));
+        for path in ["/a", "../a", "a/../../b"] {
+            assert_eq!(plain(path), None, "{path}");
+        }
+    }
+}
