@@ -65,6 +65,7 @@ impl Figures {
             }
             Event::Validated { .. }
             | Event::Metrics { .. }
+            | Event::Notice(_)
             | Event::Listening(_)
             | Event::Ready { .. }
             | Event::Saved { .. }
@@ -124,7 +125,9 @@ impl Figures {
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
         parts.extend(self.valid.map(|(_, value, _)| format!("valid {}", loss(value))));
         parts.extend(self.shown(expected).map(|(name, value)| format!("{name} {}", plain(*value))));
-        parts.extend(self.pace.map(|(_, rate)| format!("{} {}/s", count(rate), expected.unit)));
+        // A program may report steps and no tokens.
+        let rate = self.pace.map(|(_, rate)| rate).filter(|rate| *rate > 0.0);
+        parts.extend(rate.map(|rate| format!("{} {}/s", count(rate), expected.unit)));
         parts.join("   ")
     }
 

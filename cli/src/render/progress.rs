@@ -9,6 +9,7 @@ use dtrain_runner::machine::Blame;
 use dtrain_runner::strikes::LeftOut;
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Shows a trial.
 pub(crate) struct Progress {
@@ -26,6 +27,8 @@ pub(crate) struct Progress {
     lines: Option<RefCell<Vec<String>>>,
     /// When the first and the last line about a step were due, in milliseconds since the epoch, where there is no bar.
     steps_shown: Option<(u64, u64)>,
+    /// What ranks noticed; several may notice the same.
+    notices: BTreeSet<String>,
     /// Whoever read our JSON is gone.
     pub(crate) is_unheard: bool,
 }
@@ -52,6 +55,7 @@ impl Progress {
             bar,
             lines: None,
             steps_shown: None,
+            notices: BTreeSet::new(),
             is_unheard: false,
         }
     }
@@ -100,6 +104,9 @@ impl Progress {
                     self.say(&format!("{}: {notice}", self.warning()));
                 }
             }
+            Event::Notice(words) if self.notices.insert(words.clone()) => {
+                self.say(&format!("{}: {words}", self.warning()));
+            }
             Event::SaveFailed { step, reason, retries } => {
                 let words = if *retries {
                     format!(
@@ -126,6 +133,7 @@ impl Progress {
             | Event::Validated { .. }
             | Event::Metrics { .. }
             | Event::Ready { .. }
+            | Event::Notice(_)
             | Event::Listening(_)
             | Event::Saved { .. }
             | Event::Finished { .. } => {}

@@ -266,7 +266,11 @@ impl Leader {
                 self.stop(StopReason::Target);
                 self.kill_by(AFTER_A_SIGNAL_MS);
             }
-            Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } => {}
+            Event::Ready { .. }
+            | Event::Step(_)
+            | Event::Validated { .. }
+            | Event::Metrics { .. }
+            | Event::Notice(_) => {}
         }
     }
 
