@@ -10,12 +10,15 @@ use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::driver::Viewer;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::slurm;
-use dtrain_runner::ledger::Status;
+use dtrain_runner::ledger::{Status, Trial};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Bytes from the end of a log in which templates are tried.
+const PRINTED: u64 = 1 << 20;
 
 /// One line of a log as JSON.
 #[derive(Serialize)]
@@ -95,6 +98,34 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
         context.out.say("the logs are empty");
     }
     Ok(Exit::Done)
+}
+
+/// What a rank of a trial printed in its newest attempt.
+pub(crate) struct Printed {
+    /// The log, where it is on this machine.
+    pub(crate) path: Option<PathBuf>,
+    /// Its last bytes.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What the first rank that printed anything printed; `None` where none did, or the logs cannot be read now.
+pub(crate) fn printed(context: &Context, trial: &Trial) -> Option<Printed> {
+    let newest = trial.attempts.last()?.number;
+    let mut hosts = hosts::of_trial(context, trial).ok()?;
+    let id = &trial.row.id;
+    let mut readers = found(context, id, &mut hosts).ok()?;
+    readers.retain(|reader| reader.of.is_some_and(|(attempt, _)| attempt == newest));
+    readers.sort_by_key(|reader| reader.of);
+    readers.into_iter().find_map(|mut reader| {
+        let path = match &reader.place {
+            Place::Here(path) => Some(path.clone()),
+            Place::There(_) => None,
+        };
+        let length = path.as_ref().and_then(|path| Some(path.metadata().ok()?.len()));
+        reader.offset = length.unwrap_or(0).saturating_sub(PRINTED);
+        let bytes = reader.bytes(id, &mut hosts).ok()?;
+        (!bytes.is_empty()).then_some(Printed { path, bytes })
+    })
 }
 
 /// The logs there are now: on this machine, or on the hosts of the trial.
