@@ -30,6 +30,7 @@ mod layouts;
 mod library;
 mod lora;
 mod memory;
+mod output;
 mod parity;
 mod plans;
 mod power;

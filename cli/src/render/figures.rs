@@ -254,6 +254,15 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_reports_no_tokens_has_no_speed_in_tokens() {
+        let mut figures = Figures::default();
+        let Event::Step(told) = step(50, 0.11) else { panic!("a step") };
+        figures.take(&said(0, Event::Step(StepFigures { tokens: 0, ..told })));
+        let line = figures.line(&expected());
+        assert!(line.contains("110.0 ms/step") && !line.contains("tokens/s"), "{line}");
+    }
+
+    #[test]
     fn a_time_limit_tells_what_is_left_and_no_number_of_steps() {
         let timed = |number, seconds, elapsed| match step(number, seconds) {
             Event::Step(figures) => Event::Step(StepFigures { elapsed: Some(elapsed), ..figures }),

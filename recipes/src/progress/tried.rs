@@ -2,7 +2,7 @@
 
 use super::matching::{Fit, Search, Stop};
 use super::{Part, Template, beginning};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Characters of a line that are quoted from where a template stops to fit.
 const QUOTED: usize = 24;
@@ -40,6 +40,7 @@ pub struct Match {
     /// The line without colours.
     pub text: String,
     /// The numbers, with their names, in the order of the template.
+    #[serde(serialize_with = "as_map")]
     pub values: Vec<(String, f64)>,
 }
 
@@ -117,6 +118,10 @@ impl<'t> Tryout<'t> {
     pub fn has_match(&self) -> bool {
         self.tried.iter().any(|tried| tried.matched > 0)
     }
+}
+
+fn as_map<S: Serializer>(values: &[(String, f64)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(values.iter().map(|(name, value)| (name, value)))
 }
 
 fn nearest(template: &Template, line: u64, text: &str, stop: &Stop) -> Nearest {

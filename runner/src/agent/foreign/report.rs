@@ -162,7 +162,7 @@ impl Clock {
         if self.has_fractions && named.is_some() {
             // Fractions are printed with few digits: what comes a second time is a later step.
             let known = line.names().filter_map(|name| self.results.get(name));
-            let later = known.filter(|(known, _)| *known == value).map(|(_, step)| step + 1);
+            let later = known.filter(|(known, _)| *known <= value).map(|(_, step)| step + 1);
             step = later.max().map_or(step, |later| step.max(later));
             for name in line.names() {
                 self.results.insert(name.to_owned(), (value, step));
@@ -311,6 +311,7 @@ mod tests {
             ["`step` is 0.25, not a whole number: it is counted in thousandths, 0.25 as step 250"]
         );
         assert_eq!(of_one_kind(&[0.01, 0.01, 0.01, 0.02]).0, [10, 11, 12, 20], "none is lost to rounding");
+        assert_eq!(of_one_kind(&[0.001, 0.001, 0.001, 0.002]).0, [1, 2, 3, 4]);
         assert_eq!(of_one_kind(&[1.0, 2.0]).0, [1, 2]);
     }
 
