@@ -202,14 +202,23 @@ impl Reader {
             self.offset += bytes.len() as u64;
         }
         self.tail.extend(bytes);
-        let end = if all {
-            self.tail.len()
-        } else {
-            self.tail.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1)
-        };
+        let end = if all { self.tail.len() } else { ended(&self.tail) };
         let whole: Vec<u8> = self.tail.drain(..end).collect();
-        Ok(String::from_utf8_lossy(&whole).lines().map(str::to_owned).collect())
+        Ok(lines(&String::from_utf8_lossy(&whole)))
     }
+}
+
+/// Length of the lines that have ended. A carriage return at the very end waits: a newline may belong to it.
+fn ended(bytes: &[u8]) -> usize {
+    let is_end = |at: usize| bytes[at] == b'\n' || (bytes[at] == b'\r' && at + 1 < bytes.len());
+    (0..bytes.len()).rev().find(|at| is_end(*at)).map_or(0, |at| at + 1)
+}
+
+/// Lines of a text. A carriage return ends one too, by which a progress bar overwrites its line.
+fn lines(text: &str) -> Vec<String> {
+    let text = text.replace("\r\n", "\n");
+    let lines = text.split_inclusive(['\n', '\r']).filter(|line| *line != "\r");
+    lines.map(|line| line.trim_end_matches(['\n', '\r']).to_owned()).collect()
 }
 
 fn print(
@@ -228,4 +237,15 @@ fn print(
         context.out.data(&context.out.paint_data.bold(title))?;
     }
     context.out.data(&super::model::visible(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_a_bar_end_with_a_carriage_return() {
+        assert_eq!(lines("\rstep 1\rstep 2\r\n\nend"), ["step 1", "step 2", "", "end"]);
+        assert_eq!([ended(b"a\rb"), ended(b"a\r"), ended(b"a\r\n"), ended(b"ab")], [2, 0, 3, 0]);
+    }
 }
