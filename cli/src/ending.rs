@@ -7,7 +7,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::render::number::{against, count, loss, seconds};
 use crate::render::plan::unit;
 use crate::trials::ledger;
-use crate::{job, sampler, signals, trials, unigram};
+use crate::{job, sampler, signals, trials, unigram, unreported};
 use dtrain_planner::Plan;
 use dtrain_protocol::{StopReason, TrialId};
 use dtrain_recipes::{DataFormat, Model, Tokenizer};
@@ -142,6 +142,11 @@ fn ended(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) -
     };
     match verdict {
         Verdict::Completed(_) | Verdict::Pruned => {
+            if *verdict == Verdict::Completed(StopReason::Complete)
+                && let Some(failure) = unreported::failure(context, &task.plan.recipe, trial, false)
+            {
+                return Err(failure);
+            }
             show_sample(context, task, trial)?;
             let is_text = matches!(task.plan.recipe.model, Model::Decoder(_));
             let next =

@@ -155,6 +155,12 @@ impl Failure {
         &self.problems
     }
 
+    /// What went wrong and why, as text that another message quotes.
+    pub(crate) fn words(&self) -> String {
+        let causes = self.causes.iter().flat_map(|cause| cause.lines());
+        causes.fold(self.message.clone(), |text, line| format!("{text}\n  | {line}"))
+    }
+
     /// What goes to stderr; empty when there is nothing to say.
     pub(crate) fn render(&self, paint: Paint) -> String {
         let mut text = render_all(&self.problems, paint.is_coloured());

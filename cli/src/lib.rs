@@ -48,6 +48,7 @@ mod settings;
 mod signals;
 mod trials;
 mod unigram;
+mod unreported;
 mod viewer;
 mod watch;
 

@@ -57,6 +57,8 @@ pub enum Event {
         /// Each with its name; none twice.
         figures: Vec<NamedFigure>,
     },
+    /// Something that a person should know. Training goes on.
+    Notice(String),
     /// This rank's part of the checkpoint is durable under the `.partial` folder.
     Saved {
         /// Steps completed in it.

@@ -33,6 +33,7 @@ mod leftovers;
 mod library;
 mod lora;
 mod memory;
+mod output;
 mod parity;
 mod plans;
 mod power;

@@ -6,6 +6,11 @@ pub(super) const PLAN_EXAMPLE: &str = "Examples:
   dtrain plan recipe.toml --html plan.html
   dtrain plan recipe.toml --emit torchtitan --emit-to titan";
 
+pub(super) const CHECK_EXAMPLE: &str = "Examples:
+  dtrain check recipe.toml --set train.batch=64
+  dtrain check recipe.toml --try output.txt
+  python3 train.py 2>&1 | dtrain check recipe.toml --try -";
+
 pub(super) const DATA_EXAMPLE: &str = "Examples:
   dtrain data recipe.toml --samples 3
   dtrain data recipe.toml --prepare

@@ -17,7 +17,8 @@ pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{EvaluateArgs, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
-    EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs, TuneArgs,
+    CheckArgs, EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs,
+    TuneArgs,
 };
 pub(crate) use trial::{
     AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
@@ -29,7 +30,7 @@ use crate::failure::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use examples::{
-    DATA_EXAMPLE, DOCTOR_EXAMPLE, ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE,
+    CHECK_EXAMPLE, DATA_EXAMPLE, DOCTOR_EXAMPLE, ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE,
     HISTORY_EXAMPLE, HOSTS_EXAMPLE, PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE,
     WATCH_EXAMPLE,
 };
@@ -78,8 +79,8 @@ pub(crate) enum Command {
     Init(InitArgs),
 
     /// Check a recipe and report every problem in it
-    #[command(after_help = "Example:\n  dtrain check recipe.toml --set train.batch=64")]
-    Check(RecipeArgs),
+    #[command(after_help = CHECK_EXAMPLE)]
+    Check(CheckArgs),
 
     /// Show what is in the data of a recipe, and make its tokens
     #[command(after_help = DATA_EXAMPLE)]

@@ -18,6 +18,16 @@ pub(crate) struct RecipeArgs {
     pub(crate) layers: LayerArgs,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+
+    /// Try the templates of `model.progress` on the output of a program: a file, or `-` for stdin
+    #[arg(long = "try", value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
 /// Layers over a recipe.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LayerArgs {

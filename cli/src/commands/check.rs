@@ -1,6 +1,7 @@
 //! `dtrain check`.
 
-use crate::args::RecipeArgs;
+use super::check_output;
+use crate::args::CheckArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Outcome, ProblemJson};
 use crate::load::load;
@@ -11,7 +12,11 @@ use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
 /// Checks a recipe and the files it names.
-pub(crate) fn run(context: &Context, args: &RecipeArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &CheckArgs) -> Outcome {
+    let CheckArgs { recipe: args, output } = args;
+    if let Some(output) = output {
+        return check_output::run(context, args, output);
+    }
     let looked = load(&args.recipe, &args.layers, &[])
         .and_then(|loaded| precheck::look(context, &loaded).map(|warnings| (loaded, warnings)));
     match looked {

@@ -11,11 +11,14 @@ use dtrain_runner::driver::Viewer;
 use dtrain_runner::files;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::slurm;
-use dtrain_runner::ledger::Status;
+use dtrain_runner::ledger::{Status, Trial};
 use serde::Serialize;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Bytes from the end of a log in which templates are tried.
+const PRINTED: u64 = 1 << 20;
 
 /// One line of a log as JSON.
 #[derive(Serialize)]
@@ -97,6 +100,34 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// What a rank of a trial printed in its newest attempt.
+pub(crate) struct Printed {
+    /// The log, where it is on this machine.
+    pub(crate) path: Option<PathBuf>,
+    /// Its last bytes.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// What the first rank that printed anything printed; `None` where none did, or the logs cannot be read now.
+pub(crate) fn printed(context: &Context, trial: &Trial) -> Option<Printed> {
+    let newest = trial.attempts.last()?.number;
+    let mut hosts = hosts::of_trial(context, trial).ok()?;
+    let id = &trial.row.id;
+    let mut readers = found(context, id, &mut hosts).ok()?;
+    readers.retain(|reader| reader.of.is_some_and(|(attempt, _)| attempt == newest));
+    readers.sort_by_key(|reader| reader.of);
+    readers.into_iter().find_map(|mut reader| {
+        let path = match &reader.place {
+            Place::Here(path) => Some(path.clone()),
+            Place::There(_) => None,
+        };
+        let length = path.as_ref().and_then(|path| Some(path.metadata().ok()?.len()));
+        reader.offset = length.unwrap_or(0).saturating_sub(PRINTED);
+        let bytes = reader.bytes(id, &mut hosts).ok()?;
+        (!bytes.is_empty()).then_some(Printed { path, bytes })
+    })
+}
+
 /// The logs there are now: on this machine, or on the hosts of the trial.
 fn found(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<Reader>, Failure> {
     let reader = |of, place, name| Reader { of, place, name, offset: 0, tail: Vec::new() };
@@ -171,14 +202,23 @@ impl Reader {
             self.offset += bytes.len() as u64;
         }
         self.tail.extend(bytes);
-        let end = if all {
-            self.tail.len()
-        } else {
-            self.tail.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1)
-        };
+        let end = if all { self.tail.len() } else { ended(&self.tail) };
         let whole: Vec<u8> = self.tail.drain(..end).collect();
-        Ok(String::from_utf8_lossy(&whole).lines().map(str::to_owned).collect())
+        Ok(lines(&String::from_utf8_lossy(&whole)))
     }
+}
+
+/// Length of the lines that have ended. A carriage return at the very end waits: a newline may belong to it.
+fn ended(bytes: &[u8]) -> usize {
+    let is_end = |at: usize| bytes[at] == b'\n' || (bytes[at] == b'\r' && at + 1 < bytes.len());
+    (0..bytes.len()).rev().find(|at| is_end(*at)).map_or(0, |at| at + 1)
+}
+
+/// Lines of a text. A carriage return ends one too, by which a progress bar overwrites its line.
+fn lines(text: &str) -> Vec<String> {
+    let text = text.replace("\r\n", "\n");
+    let lines = text.split_inclusive(['\n', '\r']).filter(|line| *line != "\r");
+    lines.map(|line| line.trim_end_matches(['\n', '\r']).to_owned()).collect()
 }
 
 fn print(
@@ -197,4 +237,15 @@ fn print(
         context.out.data(&context.out.paint_data.bold(title))?;
     }
     context.out.words(&format!("{line}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_a_bar_end_with_a_carriage_return() {
+        assert_eq!(lines("\rstep 1\rstep 2\r\n\nend"), ["step 1", "step 2", "", "end"]);
+        assert_eq!([ended(b"a\rb"), ended(b"a\r"), ended(b"a\r\n"), ended(b"ab")], [2, 0, 3, 0]);
+    }
 }

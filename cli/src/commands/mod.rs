@@ -3,6 +3,7 @@
 mod agent;
 pub(crate) mod audit;
 pub(crate) mod check;
+pub(crate) mod check_output;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod completions;

@@ -65,6 +65,7 @@ impl Figures {
             }
             Event::Validated { .. }
             | Event::Metrics { .. }
+            | Event::Notice(_)
             | Event::Listening(_)
             | Event::Ready { .. }
             | Event::Saved { .. }
@@ -124,7 +125,9 @@ impl Figures {
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
         parts.extend(self.valid.map(|(_, value, _)| format!("valid {}", loss(value))));
         parts.extend(self.shown(expected).map(|(name, value)| format!("{name} {}", plain(*value))));
-        parts.extend(self.pace.map(|(_, rate)| format!("{} {}/s", count(rate), expected.unit)));
+        // A program may report steps and no tokens.
+        let rate = self.pace.map(|(_, rate)| rate).filter(|rate| *rate > 0.0);
+        parts.extend(rate.map(|rate| format!("{} {}/s", count(rate), expected.unit)));
         parts.join("   ")
     }
 
@@ -248,6 +251,15 @@ mod tests {
             figures.line(&expected()),
             "step 50/100   loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms   5.5 s left"
         );
+    }
+
+    #[test]
+    fn a_program_that_reports_no_tokens_has_no_speed_in_tokens() {
+        let mut figures = Figures::default();
+        let Event::Step(told) = step(50, 0.11) else { panic!("a step") };
+        figures.take(&said(0, Event::Step(StepFigures { tokens: 0, ..told })));
+        let line = figures.line(&expected());
+        assert!(line.contains("110.0 ms/step") && !line.contains("tokens/s"), "{line}");
     }
 
     #[test]

@@ -16,3 +16,4 @@ pub(crate) mod progress;
 pub(crate) mod show;
 pub(crate) mod sparkline;
 pub(crate) mod table;
+pub(crate) mod tried;

@@ -10,6 +10,7 @@ use dtrain_runner::machine::Blame;
 use dtrain_runner::strikes::LeftOut;
 use dtrain_runner::{Fact, Observer, Seen, Status};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Shows a trial.
 pub(crate) struct Progress {
@@ -27,6 +28,8 @@ pub(crate) struct Progress {
     lines: Option<RefCell<Vec<String>>>,
     /// When the first and the last line about a step were due, in milliseconds since the epoch, where there is no bar.
     steps_shown: Option<(u64, u64)>,
+    /// What ranks noticed; several may notice the same.
+    notices: BTreeSet<String>,
     /// Whoever read our JSON is gone.
     pub(crate) is_unheard: bool,
 }
@@ -53,6 +56,7 @@ impl Progress {
             bar,
             lines: None,
             steps_shown: None,
+            notices: BTreeSet::new(),
             is_unheard: false,
         }
     }
@@ -102,6 +106,9 @@ impl Progress {
                     self.say(&format!("{}: {notice}", self.warning()));
                 }
             }
+            Event::Notice(words) if self.notices.insert(words.clone()) => {
+                self.say(&format!("{}: {words}", self.warning()));
+            }
             Event::SaveFailed { step, reason, retries } => {
                 let words = if *retries {
                     format!(
@@ -128,6 +135,7 @@ impl Progress {
             | Event::Validated { .. }
             | Event::Metrics { .. }
             | Event::Ready { .. }
+            | Event::Notice(_)
             | Event::Listening(_)
             | Event::Saved { .. }
             | Event::Finished { .. } => {}

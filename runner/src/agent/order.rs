@@ -231,6 +231,7 @@ impl SpoolRecord {
                 | Event::Step(_)
                 | Event::Validated { .. }
                 | Event::Metrics { .. }
+                | Event::Notice(_)
                 | Event::SaveFailed { .. } => false,
             },
         }

@@ -185,6 +185,7 @@ pub fn points_of(stamped: &Stamped) -> Vec<Point> {
         | Event::Ready { .. }
         | Event::Validated { .. }
         | Event::Metrics { .. }
+        | Event::Notice(_)
         | Event::SaveFailed { .. }
         | Event::Finished { .. }
         | Event::Failed(_) => Vec::new(),

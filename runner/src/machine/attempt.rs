@@ -63,6 +63,7 @@ impl Machine {
             | Event::Step(_)
             | Event::Validated { .. }
             | Event::Metrics { .. }
+            | Event::Notice(_)
             | Event::SaveFailed { .. } => {}
         }
     }

@@ -10,7 +10,7 @@ use crate::load::Loaded;
 use crate::output::Paint;
 use crate::pretrained::{Weights, take_in_again};
 use crate::trials::{self, ledger};
-use crate::{audit, rates};
+use crate::{audit, rates, unreported};
 use dtrain_planner::Plan;
 use dtrain_planner::tune::{Failure as Why, Outcome, Value};
 use dtrain_protocol::{Event, Rank, TrialId};
@@ -114,7 +114,13 @@ impl Job<'_> {
         let trial = history
             .trial(id, &|id: &TrialId| trials::is_alive(self.context, id))
             .map_err(|error| ledger(&error))?;
-        Ok(of_verdict(&verdict, &trial).map_or(Over::Stopped, Over::Ended))
+        let outcome = of_verdict(&verdict, &trial);
+        if matches!(outcome, Some(Outcome::Failed { why: Why::Unmeasured }))
+            && let Some(failure) = unreported::failure(self.context, &plan.recipe, &trial, true)
+        {
+            self.tell(Message::Failed(failure.words()));
+        }
+        Ok(outcome.map_or(Over::Stopped, Over::Ended))
     }
 
     /// The trial of this number, where it was recorded before.

@@ -224,6 +224,9 @@ impl Trial {
                 };
                 self.tell(stamped.at_ms, Tone::Bad, format!("rank {}: {failure}", stamped.rank));
             }
+            Event::Notice(words) => {
+                self.tell(stamped.at_ms, Tone::Bad, format!("rank {}: {words}", stamped.rank));
+            }
             Event::Ready { .. }
             | Event::Listening(_)
             | Event::Validated { .. }

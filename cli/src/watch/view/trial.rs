@@ -117,7 +117,9 @@ fn speed(trial: &Trial) -> Vec<Text> {
     };
     if let Some((step, rate)) = trial.figures.pace {
         let planned = trial.rate.filter(|rate| *rate > 0.0).map(count);
-        add(format!("{} {}/s", count(rate), trial.expected.unit), planned);
+        if rate > 0.0 {
+            add(format!("{} {}/s", count(rate), trial.expected.unit), planned);
+        }
         add(format!("{}/step", seconds(step)), trial.expected.step_seconds.map(seconds));
     }
     let heaviest = trial.ranks.values().map(|rank| rank.memory).fold(0.0, f64::max);

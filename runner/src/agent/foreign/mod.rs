@@ -10,6 +10,7 @@
 mod environment;
 mod meeting;
 mod progress;
+mod report;
 mod store;
 
 pub(super) use meeting::{Rendezvous, free_ports, meeting_port};

@@ -273,7 +273,11 @@ impl Leader {
             Event::Validated { .. } | Event::Metrics { .. } if self.reaches_target(rank, &event) => {
                 self.stop(StopReason::Target);
             }
-            Event::Ready { .. } | Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } => {}
+            Event::Ready { .. }
+            | Event::Step(_)
+            | Event::Validated { .. }
+            | Event::Metrics { .. }
+            | Event::Notice(_) => {}
         }
     }
 

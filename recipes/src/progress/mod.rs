@@ -1,7 +1,17 @@
 //! How the lines of a foreign program tell of its progress: a template such as `step {step} * loss {loss}`.
 
+mod lines;
+mod matching;
+mod number;
+mod tried;
+
+pub use lines::{LineSplitter, plain};
+pub use tried::{Match, Nearest, Tried, Tryout};
+
+use matching::Search;
+
 /// Longest part of a line that is looked at, in bytes.
-const LONGEST: usize = 4096;
+const LONGEST: usize = 64 << 10;
 
 /// Names that dtrain itself knows; every other name is that of a metric.
 pub const KNOWN: [&str; 8] =
@@ -22,9 +32,12 @@ pub fn is_metric_name(name: &str) -> bool {
 /// A checked template.
 ///
 /// `{name}` stands for a number, `*` for anything, a blank for one or more blanks, and all else for itself. It may
-/// begin anywhere in a line.
+/// begin anywhere in a line. The blanks before and after a `*` may be the same: ` * ` also fits a single blank.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Template(Vec<Part>);
+pub struct Template {
+    text: String,
+    parts: Vec<Part>,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
@@ -78,62 +91,26 @@ impl Template {
         if !parts.iter().any(is_result) {
             return Err(TemplateError::Nothing);
         }
-        Ok(Self(parts))
+        Ok(Self { text: text.trim().to_owned(), parts })
+    }
+
+    /// The template as it stands in a recipe.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// The numbers of a line, by name; `None` when it is another line.
+    ///
+    /// A number is as long as it can be, and a `*` as short. Time is bounded by the length of the line times that of the
+    /// template.
     pub fn read(&self, line: &str) -> Option<Vec<(&str, f64)>> {
-        let end = (0..=line.len().min(LONGEST)).rev().find(|at| line.is_char_boundary(*at))?;
-        let line = &line[..end];
-        line.char_indices().find_map(|(at, _)| {
-            let mut found = Vec::new();
-            // A number begins where it begins, and not in its middle.
-            let is_inside = matches!(self.0.first(), Some(Part::Number(_)))
-                && line[..at].ends_with(|c: char| c.is_ascii_digit() || ".-+".contains(c));
-            (!is_inside && follows(&self.0, &line[at..], &mut found)).then_some(found)
-        })
+        Search::new(&self.parts, beginning(line), false).run().ok()
     }
 }
 
-/// Whether `line` begins as `parts` say; what they name is added to `found`.
-fn follows<'t>(parts: &'t [Part], line: &str, found: &mut Vec<(&'t str, f64)>) -> bool {
-    let Some((part, others)) = parts.split_first() else { return true };
-    match part {
-        Part::Text(text) => line.strip_prefix(text.as_str()).is_some_and(|rest| follows(others, rest, found)),
-        Part::Blanks => {
-            let rest = line.trim_start();
-            rest.len() < line.len() && follows(others, rest, found)
-        }
-        Part::Number(figure) => {
-            let Some((value, length)) = number(line) else { return false };
-            found.push((figure.as_str(), value));
-            follows(others, &line[length..], found) || {
-                found.pop();
-                false
-            }
-        }
-        Part::Anything => {
-            let before = found.len();
-            let ends = line.char_indices().map(|(at, _)| at).chain([line.len()]);
-            ends.into_iter().any(|at| {
-                found.truncate(before);
-                follows(others, &line[at..], found)
-            })
-        }
-    }
-}
-
-/// The number that a text begins with, and its length: `1`, `0.25`, `1e-3`, `1,000`, `nan`.
-fn number(text: &str) -> Option<(f64, usize)> {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || ".,_+-".contains(c);
-    let end = text.find(|c| !is_part(c)).unwrap_or(text.len());
-    (1..=end).rev().find_map(|length| {
-        let word = &text[..length];
-        if word.ends_with([',', '_']) {
-            return None;
-        }
-        Some((word.replace([',', '_'], "").parse().ok()?, length))
-    })
+/// The part of a line that is looked at.
+fn beginning(line: &str) -> &str {
+    &line[..line.floor_char_boundary(LONGEST)]
 }
 
 /// The figure that a text begins with, and what follows it.
@@ -196,6 +173,19 @@ mod tests {
             "8192 tokens, step 1, loss 1",
             &[("tokens", 8192.0), ("step", 1.0), ("loss", 1.0)],
         );
+        check("step {step} * loss {loss}", "step 3 loss 0.5", &[("step", 3.0), ("loss", 0.5)]);
+        check("step {step} * loss {loss}", "step 3   loss 0.5", &[("step", 3.0), ("loss", 0.5)]);
+        check("step {step} * loss {loss}", "step 3 | loss 0.5", &[("step", 3.0), ("loss", 0.5)]);
+        check("* step {step} loss {loss} *", "step 3 loss 0.5", &[("step", 3.0), ("loss", 0.5)]);
+        check("step {step}*loss {loss}", "step 12, val_loss 9 loss 1", &[("step", 12.0), ("loss", 9.0)]);
+        check("step {step} * loss {loss}", "step 12 val_loss 9 loss 1", &[("step", 12.0), ("loss", 1.0)]);
+        let csv = |step, loss, acc| [("step", step), ("loss", loss), ("acc", acc)];
+        check("{step},{loss},{acc}", "3,0.5,0.91", &csv(3.0, 0.5, 0.91));
+        check("{step},{loss},{acc}", "1,512,0.5", &csv(1.0, 512.0, 0.5));
+        check("{step},{loss},{acc}", "1,234,512,0.5", &csv(1234.0, 512.0, 0.5));
+        check("{step}, {loss}", "1,512, 3", &[("step", 1512.0), ("loss", 3.0)]);
+        check("{epoch}.{step} {loss}", "3.17 0.5", &[("epoch", 3.0), ("step", 17.0), ("loss", 0.5)]);
+        check("{loss}.", "loss 5.", &[("loss", 5.0)]);
         let nan = read("step {step} loss {loss}", "step 1 loss nan").expect("a line of training");
         assert!(nan[1].1.is_nan());
     }
@@ -205,7 +195,30 @@ mod tests {
         for line in ["", "loading", "step one loss 2", "step 1loss 2", "steps: 1 loss 2", "step 1 loss"] {
             assert_eq!(read("step {step} loss {loss}", line), None, "{line}");
         }
-        assert_eq!(read("step {step} loss {loss}", &format!("{}step 1 loss 2", "x".repeat(5000))), None);
+        let long = format!("{}step 1 loss 2", "x".repeat(LONGEST));
+        assert_eq!(read("step {step} loss {loss}", &long), None, "the end of a long line is not looked at");
+    }
+
+    #[test]
+    fn no_number_is_cut_out_of_another_one() {
+        for (template, line) in [
+            ("{step}*{loss}", "12"),
+            ("{step}*{loss}", "0.25"),
+            ("{step}*{loss}", "1,512"),
+            ("{loss} done", "12,34,567 done"),
+            ("loss {loss}", "loss info"),
+            ("loss {loss}", "loss 0,25"),
+        ] {
+            assert_eq!(read(template, line), None, "{template}: {line}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_line_takes_no_longer_than_its_length_times_the_template() {
+        let template = "{a}*{b}*{c}*{d}*{e}*{f} * x {g},{h},{i},{j}.{k} end";
+        for piece in ["1", "1,", "1 ", " ", "1,111,111,111,", "1.1e1.", "x 1,1,1,1.", "é,1_000"] {
+            assert_eq!(read(template, &piece.repeat(LONGEST)), None, "{piece}");
+        }
     }
 
     #[test]

@@ -1,0 +1,90 @@
+//! `dtrain check --try`: the templates of a recipe and the output of a program.
+
+use crate::args::RecipeArgs;
+use crate::context::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::load::load;
+use crate::output::word;
+use crate::render::number::counted;
+use crate::render::tried;
+use dtrain_recipes::progress::{LineSplitter, Template, Tried, Tryout, plain};
+use dtrain_recipes::{Model, Recipe};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Bytes that are read at once.
+const CHUNK: usize = 64 << 10;
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// Lines of the output; empty ones do not count.
+    lines: u64,
+    templates: &'a [Tried],
+}
+
+/// Tries the templates of a recipe on the output of a program: a file, or `-` for standard input.
+pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Outcome {
+    let loaded = load(&args.recipe, &args.layers, &[])?;
+    let templates = templates(&loaded.checked.recipe)?;
+    if templates.is_empty() {
+        let message = format!("{} has no templates to try", args.recipe);
+        return Err(Failure::new(Exit::Usage, message)
+            .hint("a recipe of a command has them in `progress`, below `[model]`"));
+    }
+    let is_standard_input = output == Path::new("-");
+    let mut tryout = Tryout::new(&templates);
+    let read = if is_standard_input {
+        try_on(io::stdin().lock(), &mut tryout)
+    } else {
+        File::open(output).and_then(|file| try_on(file, &mut tryout))
+    };
+    read.map_err(|error| {
+        Failure::new(Exit::Usage, format!("cannot read {}", output.display())).cause(error.to_string())
+    })?;
+    if context.out.json {
+        context.out.json("tried", &Report { lines: tryout.lines(), templates: tryout.tried() })?;
+    } else {
+        let page: Vec<String> = tryout.tried().iter().flat_map(tried::lines).collect();
+        context.out.data(&page.join("\n"))?;
+    }
+    if tryout.has_match() {
+        context.out.next(&format!("dtrain run {}", word(&args.recipe)));
+        return Ok(Exit::Done);
+    }
+    let name = if is_standard_input { "standard input".to_owned() } else { output.display().to_string() };
+    let message = format!("no line of {name} matches a template; it has {}", counted(tryout.lines(), "line"));
+    Err(Failure::new(Exit::Usage, message)
+        .hint("`{name}` stands for a number, `*` for any text, a blank for blanks, all else for itself"))
+}
+
+/// The templates of a recipe; none where its model is no command.
+pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<Template>, Failure> {
+    let Model::Command(command) = &recipe.model else { return Ok(Vec::new()) };
+    let parse = |text: &String| {
+        Template::parse(text).map_err(|error| Failure::new(Exit::Usage, format!("`{text}`: {error}")))
+    };
+    command.progress.iter().map(parse).collect()
+}
+
+/// Tries templates on all lines of an output.
+pub(crate) fn try_on(mut from: impl Read, tryout: &mut Tryout<'_>) -> io::Result<()> {
+    let mut take = |number: u64, line: &[u8]| {
+        let text = plain(line);
+        text.lines().filter(|line| !line.is_empty()).for_each(|line| tryout.line(number, line));
+    };
+    let mut lines = LineSplitter::default();
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match from.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(length) => lines.feed(&chunk[..length], &mut take),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    lines.finish(take);
+    Ok(())
+}

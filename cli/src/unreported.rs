@@ -1,0 +1,117 @@
+//! A program that ended well and did not report what its recipe reads.
+
+use crate::commands::check_output::{templates, try_on};
+use crate::commands::logs::{Printed, printed};
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::render::tried::{pointed, words};
+use dtrain_recipes::progress::{LineSplitter, Tried, Tryout, plain};
+use dtrain_recipes::{Metric, Model, Recipe};
+use dtrain_runner::ledger::{Source, Trial};
+use std::collections::BTreeSet;
+
+/// Lines of the output that are shown.
+const LAST_LINES: usize = 5;
+
+/// Series of the host, which no program reports.
+const OF_THE_HOST: &str = "system.";
+
+/// Why the end of a completed trial is a failure: no line of its output matched a template, or its metric was never
+/// reported though the recipe names it, or `needs_metric`. None where all that was asked for was reported, and for models
+/// of dtrain's own.
+pub(crate) fn failure(
+    context: &Context,
+    recipe: &Recipe,
+    trial: &Trial,
+    needs_metric: bool,
+) -> Option<Failure> {
+    let Model::Command(command) = &recipe.model else { return None };
+    let reported: BTreeSet<&str> = trial
+        .figures
+        .iter()
+        .map(|figure| figure.key.as_str())
+        .filter(|key| !key.starts_with(OF_THE_HOST))
+        .collect();
+    let label = &trial.row.label;
+    let metric = recipe.objective.metric.name();
+    let has_metric = reported.contains(metric) || reported.contains(format!("script/{metric}").as_str());
+    let message = if reported.is_empty() && !command.progress.is_empty() {
+        format!(
+            "no line of the output of {label} matched `progress` of its recipe, and it reported nothing else"
+        )
+    } else if !has_metric && (needs_metric || names_metric(recipe, trial)) {
+        format!("{label} never reported `{metric}`, its `objective.metric`")
+    } else {
+        return None;
+    };
+    let mut failure = Failure::new(Exit::WorkerFailed, message);
+    if !reported.is_empty() {
+        let names: Vec<&str> = reported.into_iter().collect();
+        failure = failure.cause(format!("it reported {}", names.join(", ")));
+    }
+    let output = printed(context, trial);
+    for cause in causes(recipe, output.as_ref()) {
+        failure = failure.cause(cause);
+    }
+    Some(failure.hint(hint(recipe, label, output.as_ref())))
+}
+
+/// Whether a recipe says which metric counts, and does not leave it at the default.
+fn names_metric(recipe: &Recipe, trial: &Trial) -> bool {
+    let is_said = trial.params.iter().any(|param| {
+        param.path == "objective.metric" && matches!(param.source, Source::Recipe | Source::Setting)
+    });
+    is_said || recipe.objective.metric != Metric::ValidLoss || recipe.objective.stop.target.is_some()
+}
+
+/// Where each template that read no line stops matching, and the last lines of the output.
+fn causes(recipe: &Recipe, output: Option<&Printed>) -> Vec<String> {
+    let Some(output) = output else { return vec!["it printed nothing".to_owned()] };
+    let mut causes = Vec::new();
+    if let Ok(templates) = templates(recipe) {
+        let mut tryout = Tryout::new(&templates);
+        // Bytes in memory can be read.
+        drop(try_on(output.bytes.as_slice(), &mut tryout));
+        causes.extend(tryout.tried().iter().filter(|tried| tried.first.is_none()).map(stop));
+    }
+    let last = last_lines(&output.bytes);
+    causes.push(format!("the last lines of its output:\n{}", last.join("\n")));
+    causes
+}
+
+fn stop(tried: &Tried) -> String {
+    let template = format!("template `{}`", tried.template);
+    let Some(nearest) = &tried.nearest else { return format!("{template} matched no line") };
+    let [line, caret] = pointed(nearest);
+    format!("{template}: {}:\n{line}\n{caret}", words(nearest))
+}
+
+fn last_lines(bytes: &[u8]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut take = |_, line: &[u8]| {
+        lines.extend(plain(line).lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
+    };
+    let mut splitter = LineSplitter::default();
+    splitter.feed(bytes, &mut take);
+    splitter.finish(&mut take);
+    lines.split_off(lines.len().saturating_sub(LAST_LINES))
+}
+
+fn hint(recipe: &Recipe, label: &str, output: Option<&Printed>) -> String {
+    let has_templates = matches!(&recipe.model, Model::Command(command) if !command.progress.is_empty());
+    match output.map(|output| &output.path) {
+        Some(Some(path)) if has_templates => {
+            format!(
+                "`dtrain check RECIPE --try {}` tries the templates on its output",
+                crate::output::word(path.display())
+            )
+        }
+        _ if has_templates => {
+            format!(
+                "`dtrain logs {label} > output.txt` and `dtrain check RECIPE --try output.txt` try the templates"
+            )
+        }
+        _ => "print it and add a template to `progress`, or report it as docs/your-own-script.md says"
+            .to_owned(),
+    }
+}
