@@ -11,6 +11,7 @@ mod checkpoint;
 mod children;
 mod cluster;
 mod cuda;
+mod damaged;
 mod digits;
 mod docs;
 mod elsewhere;

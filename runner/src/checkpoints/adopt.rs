@@ -196,6 +196,20 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_state_is_taken_over_again() {
+        let (_, point, root) = adopted(&Adoption::State { inputs: None });
+        let path = point.folder.join(FILE);
+        // Another file in place of the link: the parent has what was written.
+        fs::remove_file(&path).expect("it is there");
+        fs::write(&path, b"weighed").expect("written");
+        let (from, to) =
+            (root.path().join("step-000000020.a3"), TrialFolder::at(root.path().join("child")));
+        let what = Adoption::State { inputs: None };
+        adopt(&from, &TrialId("child".into()), &to, &what).expect("the parent is intact");
+        assert_eq!(fs::read(&path).expect("a file"), b"weights");
+    }
+
+    #[test]
     fn other_data_takes_the_place_of_that_of_the_checkpoint() {
         let inputs = Inputs { train_samples: 5, ..Inputs::default() };
         let (manifest, point, _root) = adopted(&Adoption::State { inputs: Some(inputs.clone()) });

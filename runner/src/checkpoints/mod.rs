@@ -14,7 +14,7 @@ pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
 pub use examine::{Damaged, Examined, examine};
 pub use holder::{Folder, Here, Holder};
 pub use inventory::{Inventory, Listed, Place, State};
-pub use pull::pull;
+pub use pull::{pull, remove_unfinished};
 
 pub(crate) use inventory::table;
 
