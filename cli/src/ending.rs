@@ -190,12 +190,19 @@ fn show_sample(context: &Context, task: &Task<'_>, trial: &Trial) -> Result<(), 
     let Some(newest) = trial.checkpoints.iter().rev().find(is_here) else { return Ok(()) };
     let Ok(request) = request(trial, wish, || Ok(newest.folder.clone())) else { return Ok(()) };
     debug_assert_eq!(data_root(trial), task.plan.data_root, "plan and history name one folder");
-    out.say("  sample:");
-    let written = sampler::write(&request, &mut |more| out.bytes(visible(more).as_bytes()));
-    out.bytes(b"\n")?;
+    let mut has_begun = false;
+    let written = sampler::write(&request, &mut |more| {
+        if !std::mem::replace(&mut has_begun, true) {
+            out.say("  sample:");
+        }
+        out.bytes(visible(more).as_bytes())
+    });
+    if has_begun {
+        out.bytes(b"\n")?;
+    }
     // The training is done and kept; a sample that fails takes nothing from it.
     if let Err(failure) = written {
-        out.say(&failure.render(out.paint));
+        out.say(&format!("  no sample: {}", failure.in_one_line()));
     }
     Ok(())
 }

@@ -133,6 +133,12 @@ impl Failure {
         &self.message
     }
 
+    /// What went wrong, with its causes, on one line.
+    pub(crate) fn in_one_line(&self) -> String {
+        let parts = std::iter::once(&self.message).chain(&self.causes);
+        parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(": ")
+    }
+
     /// What is wrong with a recipe; empty for any other failure.
     pub(crate) fn recipe_problems(&self) -> &[Problem] {
         &self.problems

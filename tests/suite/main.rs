@@ -42,6 +42,7 @@ mod ssh;
 mod store;
 mod studies;
 mod tidy;
+mod tokenizers;
 mod tune;
 mod using_models;
 mod viewers;
