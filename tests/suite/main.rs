@@ -38,6 +38,7 @@ mod scripts;
 mod security;
 mod signals;
 mod slurm;
+mod special_files;
 mod ssh;
 mod store;
 mod studies;
