@@ -64,12 +64,7 @@ pub(crate) fn checkpoint(context: &Context, trial: &Trial, wanted: Wanted) -> Re
 }
 
 /// What is said where no checkpoint is intact of those that are `wanted`; `other` is the newest intact one of the rest.
-fn none(
-    label: &str,
-    wanted: Wanted,
-    damaged: Vec<(StepId, String)>,
-    other: Option<&Checkpoint>,
-) -> Failure {
+fn none(label: &str, wanted: Wanted, damaged: Vec<(StepId, String)>, other: Option<&Checkpoint>) -> Failure {
     let hint = match other {
         Some(other) => format!("the newest intact checkpoint is of step {0}: {label}@{0}", other.step),
         None => format!("`dtrain checkpoint ls {label}` lists what there is"),
@@ -166,7 +161,10 @@ impl Search<'_> {
     /// The folders of this machine that may hold a checkpoint. A state folder that was copied or moved has its own.
     fn folders(&self, saved: &Checkpoint) -> Vec<PathBuf> {
         let own = self.own(saved).filter(|own| *own != saved.folder);
-        own.into_iter().chain(std::iter::once(saved.folder.clone())).filter(|folder| folder.is_dir()).collect()
+        own.into_iter()
+            .chain(std::iter::once(saved.folder.clone()))
+            .filter(|folder| folder.is_dir())
+            .collect()
     }
 
     fn own(&self, saved: &Checkpoint) -> Option<PathBuf> {

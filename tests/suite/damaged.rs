@@ -2,6 +2,7 @@
 
 use dtrain_runner::ledger::{History, Status, Trial};
 use dtrain_tests::{House, root};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -56,8 +57,11 @@ fn words(house: &House, code: i32, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-const GOES_BACK: [&str; 3] =
-    ["the checkpoint at step 30 of table-mlp-1 is damaged (", "rank-00000.safetensors", "going back to step 28"];
+const GOES_BACK: [&str; 3] = [
+    "the checkpoint at step 30 of table-mlp-1 is damaged (",
+    "rank-00000.safetensors",
+    "going back to step 28",
+];
 
 fn assert_goes_back(said: &str) {
     for part in GOES_BACK {
@@ -142,4 +146,16 @@ fn a_trial_whose_first_checkpoint_is_damaged_takes_it_over_from_its_parent_again
     assert_eq!(again.row.id, diverged.row.id);
     let from = again.attempts.iter().map(|attempt| attempt.from.map(|step| step.0)).collect::<Vec<_>>();
     assert_eq!(from, [Some(30), Some(28)]);
+}
+
+#[test]
+fn checkpoints_that_were_removed_are_not_shown() {
+    let house = trained();
+    let shown: Value =
+        serde_json::from_slice(&house.expect(0, ["show", "last", "--json"]).stdout).expect("JSON");
+    let saved = shown["trial"]["checkpoints"].as_array().expect("a list");
+    let steps: Vec<_> = saved.iter().filter_map(|saved| saved["step"].as_u64()).collect();
+    assert_eq!(steps, [21, 28, 30], "those of step 7 and 14 made room");
+    let page = String::from_utf8(house.expect(0, ["show", "last"]).stdout).expect("UTF-8");
+    assert!(page.contains("samples/s") && !page.contains("tokens/s"), "{page}");
 }

@@ -42,7 +42,8 @@ fn house(model: &str) -> House {
     house
 }
 
-const WORDS: &str = r#"{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"the":1,"quick":2,"fox":9}}"#;
+const WORDS: &str =
+    r#"{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"the":1,"quick":2,"fox":9}}"#;
 
 /// Numbers 3 and 7 to 63 have no token.
 const HOLES: &str = r#"{"type":"BPE","unk_token":"?","vocab":{"?":0,"t":1,"h":2,"e":4,"th":5,"the":6},

@@ -261,7 +261,11 @@ mod tests {
         for dice in [0.0, 0.3, 0.6, 0.999] {
             assert!(words.has(choose(&logits, &request(1.0, None, None), dice)));
         }
-        assert_eq!(words.decode(&[2, 3, 5, 900]).expect("it has text"), "the fox", "what is left out has none");
+        assert_eq!(
+            words.decode(&[2, 3, 5, 900]).expect("it has text"),
+            "the fox",
+            "what is left out has none"
+        );
     }
 
     #[test]

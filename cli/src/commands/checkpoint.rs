@@ -5,7 +5,9 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::holders::{Kept, inventory};
 use crate::render::checkpoint::{Transfer, checkpoints, findings};
-use dtrain_runner::checkpoints::{Examined, Holder, Inventory, Listed, State, examine, pull, remove_unfinished};
+use dtrain_runner::checkpoints::{
+    Examined, Holder, Inventory, Listed, State, examine, pull, remove_unfinished,
+};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -175,7 +177,9 @@ fn no_intact(label: &str, wanted: &[&Listed], intact: Option<&Listed>) -> Failur
         return none(label);
     }
     let hint = match intact {
-        Some(Listed { step, .. }) => format!("the newest intact checkpoint is of step {step}: {label}@{step}"),
+        Some(Listed { step, .. }) => {
+            format!("the newest intact checkpoint is of step {step}: {label}@{step}")
+        }
         None => format!("`dtrain checkpoint verify {label}` names what is damaged"),
     };
     Failure::new(Exit::Infrastructure, format!("{label} has no intact checkpoint to copy")).hint(hint)

@@ -202,8 +202,7 @@ mod tests {
         // Another file in place of the link: the parent has what was written.
         fs::remove_file(&path).expect("it is there");
         fs::write(&path, b"weighed").expect("written");
-        let (from, to) =
-            (root.path().join("step-000000020.a3"), TrialFolder::at(root.path().join("child")));
+        let (from, to) = (root.path().join("step-000000020.a3"), TrialFolder::at(root.path().join("child")));
         let what = Adoption::State { inputs: None };
         adopt(&from, &TrialId("child".into()), &to, &what).expect("the parent is intact");
         assert_eq!(fs::read(&path).expect("a file"), b"weights");

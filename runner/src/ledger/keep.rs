@@ -247,7 +247,9 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
 /// refused.
 fn newest_about<'a>(known: &'a [Fact], folder: &Path) -> Option<&'a Fact> {
     known.iter().rev().find(|fact| match fact {
-        Fact::CheckpointDurable { folder: of, .. } | Fact::CheckpointRefused { folder: of, .. } => of == folder,
+        Fact::CheckpointDurable { folder: of, .. } | Fact::CheckpointRefused { folder: of, .. } => {
+            of == folder
+        }
         _ => false,
     })
 }

@@ -144,7 +144,8 @@ fn only_a_checkpoint_of_another_trial_counts_again_after_it_was_refused() {
         folder: folder.into(),
         reason: "torn".into(),
     };
-    let told = [durable(0, "a"), durable(0, "a"), refused("a"), refused("a"), durable(0, "a"), durable(0, "a")];
+    let told =
+        [durable(0, "a"), durable(0, "a"), refused("a"), refused("a"), durable(0, "a"), durable(0, "a")];
     history.keep(&trial.id, &facts(told.to_vec())).expect("kept");
     assert_eq!(history.facts(&trial.id).expect("read"), [durable(0, "a"), refused("a"), durable(0, "a")]);
     let checkpoints = history.checkpoints(&trial.id).expect("read");

@@ -170,8 +170,7 @@ fn forget_removed(context: &Context, trial: &mut Trial) {
         return;
     }
     let own = folder.checkpoints();
-    let is_there = |saved: &Path| {
-        saved.is_dir() || saved.file_name().is_some_and(|name| own.join(name).is_dir())
-    };
+    let is_there =
+        |saved: &Path| saved.is_dir() || saved.file_name().is_some_and(|name| own.join(name).is_dir());
     trial.checkpoints.retain(|saved| saved.refused.is_some() || is_there(&saved.folder));
 }

@@ -37,7 +37,12 @@ fn a_shard_of_an_unknown_kind_is_not_read_as_raw_tokens() {
     for (magic, version) in [(20_240_520, 2), (20_240_801, 8), (20_240_522, 1), (20_260_131, 3)] {
         let found = format!("llm.c shard {magic} of version {version}");
         let expected = ["a.bin", "byte 0", found.as_str(), "20240520 version 1 (u16)"];
-        check_error(&[("a.bin", &llm_c(magic, version, 64, &tokens))], &shards, &decoder(2, 65_536), &expected);
+        check_error(
+            &[("a.bin", &llm_c(magic, version, 64, &tokens))],
+            &shards,
+            &decoder(2, 65_536),
+            &expected,
+        );
     }
     // Tokens that only begin like a date.
     let raw: Vec<u8> = [20_260_131u32.to_le_bytes().to_vec(), u16s((0..2000).map(|i| i % 300))].concat();
