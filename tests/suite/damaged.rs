@@ -132,7 +132,14 @@ fn a_damaged_checkpoint_that_is_named_is_refused_before_a_trial_is_made() {
 fn a_trial_whose_first_checkpoint_is_damaged_takes_it_over_from_its_parent_again() {
     let house = trained();
     // It diverges before it saves anything of its own.
-    let wild = ["--set", "objective.stop.steps=40", "--set", "train.learning_rate=1e30"];
+    let wild = [
+        "objective.stop.steps=90",
+        "train.learning_rate=999",
+        "train.optimizer.weight_decay=99",
+        "train.schedule=constant",
+        "checkpoint.every=\"100 steps\"",
+    ];
+    let wild: Vec<&str> = wild.iter().flat_map(|setting| ["--set", setting]).collect();
     let child = |code: i32, more: &[&str]| words(&house, code, &[&["resume", "last"][..], more].concat());
     child(5, &wild);
     let diverged = newest(&house);
