@@ -43,3 +43,8 @@ pub(crate) fn ask<Answer: DeserializeOwned, Found>(
 pub(crate) fn failed(what: &'static str) -> impl Fn(String) -> Failure {
     move |cause| Failure::new(Exit::WorkerFailed, what).cause(cause)
 }
+
+/// What is told when a worker could not do `what` because of data that the user named.
+pub(crate) fn refused(what: &'static str, cause: String) -> Failure {
+    Failure::new(Exit::Usage, what).cause(cause)
+}

@@ -5,7 +5,7 @@ use crate::commands::resume;
 use crate::commands::run::{self, Begin};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::holders::checkpoint_here;
+use crate::intact::{self, Wanted};
 use crate::load::{Loaded, layered};
 use crate::trials::ledger;
 use crate::{job, networks, rates, trials};
@@ -18,6 +18,7 @@ use dtrain_runner::ledger::{Checkpoint, History, Parent, Status, Trial};
 use dtrain_runner::{Fact, Ledger, News};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
+use std::path::Path;
 
 /// A checkpoint that another trial can begin with.
 pub(crate) struct Origin {
@@ -32,7 +33,7 @@ impl Origin {
         let (name, step) = named_step(typed)?;
         let trial = trials::trial(context, history, name)?;
         trials::refuse_imported(&trial)?;
-        let checkpoint = checkpoint_here(context, &trial, step)?;
+        let checkpoint = intact::checkpoint(context, &trial, Wanted::of(step))?;
         let plan = resume::plan(&trial)?;
         Ok(Self { trial, plan, checkpoint })
     }
@@ -233,6 +234,36 @@ pub(crate) fn adopt(
                 .hint("`dtrain checkpoint verify` reads all of it")
         })?;
     record(history, trial, point)
+}
+
+/// Takes the checkpoint of its parent over again for a trial that has no other to continue from: it ended before it was taken over, or
+/// what was taken over is damaged.
+pub(crate) fn adopt_again(
+    context: &Context,
+    history: &mut History,
+    trial: &Trial,
+    parent: &Parent,
+) -> Result<(), Failure> {
+    let damage = |folder: &Path| checkpoints::verify_checksums(folder, &mut |_, _| ()).err();
+    let (id, label) = (&trial.row.id, &trial.row.label);
+    let mut news = News::default();
+    for saved in trial.checkpoints.iter().filter(|saved| saved.refused.is_none()) {
+        let reason = if saved.attempt == checkpoints::ADOPTED { damage(&saved.folder) } else { None };
+        let Some(reason) = reason else { return Ok(()) };
+        let what = format!("the checkpoint at step {} that {label} begins with is damaged", saved.step);
+        context.out.say(&format!("{what} ({reason}); taking it over from {} again", parent.label));
+        let folder = saved.folder.clone();
+        news.facts.push(Fact::CheckpointRefused { step: saved.step, folder, reason });
+    }
+    history.keep(id, &news).map_err(|error| ledger(&error))?;
+    if damage(&parent.folder).is_none() {
+        return adopt(context, history, id, parent);
+    }
+    let wanted = Wanted::UpTo(parent.step);
+    let origin = history.trial(&parent.trial, &|id| trials::is_alive(context, id));
+    let found = intact::checkpoint(context, &origin.map_err(|error| ledger(&error))?, wanted)?;
+    let parent = Parent { step: found.step, folder: found.folder, ..parent.clone() };
+    adopt(context, history, id, &parent)
 }
 
 /// Records the checkpoint that a trial begins with.

@@ -194,12 +194,19 @@ fn show_sample(context: &Context, task: &Task<'_>, trial: &Trial) -> Result<(), 
     let is_here = |saved: &&Checkpoint| saved.refused.is_none() && saved.folder.is_dir();
     let Some(newest) = trial.checkpoints.iter().rev().find(is_here) else { return Ok(()) };
     let Ok(request) = request(trial, wish, || Ok(newest.folder.clone())) else { return Ok(()) };
-    out.say("  sample:");
-    let written = sampler::write(&request, &mut |more| out.words(more));
-    out.bytes(b"\n")?;
+    let mut has_begun = false;
+    let written = sampler::write(&request, &mut |more| {
+        if !std::mem::replace(&mut has_begun, true) {
+            out.say("  sample:");
+        }
+        out.words(more)
+    });
+    if has_begun {
+        out.bytes(b"\n")?;
+    }
     // The training is done and kept; a sample that fails takes nothing from it.
     if let Err(failure) = written {
-        out.say(&failure.render(out.paint));
+        out.say(&format!("  no sample: {}", failure.in_one_line()));
     }
     Ok(())
 }

@@ -142,12 +142,13 @@ impl Failure {
     /// One line for a person where the program goes on.
     pub(crate) fn warning(&self, paint: Paint) -> String {
         let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
-        format!("{}: {}{hint}", paint.yellow("warning"), self.with_causes())
+        format!("{}: {}{hint}", paint.yellow("warning"), self.in_one_line())
     }
 
-    /// What went wrong and why, on one line.
-    pub(crate) fn with_causes(&self) -> String {
-        self.causes.iter().fold(self.message.clone(), |text, cause| format!("{text}: {cause}"))
+    /// What went wrong, with its causes, on one line.
+    pub(crate) fn in_one_line(&self) -> String {
+        let parts = std::iter::once(&self.message).chain(&self.causes);
+        parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(": ")
     }
 
     /// What is wrong with a recipe; empty for any other failure.

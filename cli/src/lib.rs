@@ -31,6 +31,7 @@ mod ending;
 mod failure;
 mod holders;
 mod hosts;
+mod intact;
 mod job;
 mod limits;
 mod load;

@@ -10,7 +10,7 @@ use crate::settings::{Layers, assignment, environment};
 use dtrain_recipes::{
     CheckContext, Checked, Document, FilePattern, Layer, Problem, Source, check, extended, library, sharing,
 };
-use dtrain_worker::data::downloaded;
+use dtrain_worker::data::{downloaded, kind_of_file};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -247,6 +247,9 @@ fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
     }
     if full.is_dir() {
         return Some(pattern.is_folder(folder));
+    }
+    if let Ok(about) = full.metadata() {
+        return Some(pattern.is_special(folder, kind_of_file(&about)));
     }
     if found(pattern, folder).next().is_some() {
         return None;

@@ -183,7 +183,7 @@ impl Saved {
                 let why = failure
                     .recipe_problems()
                     .first()
-                    .map_or_else(|| failure.with_causes(), |problem| problem.message.clone());
+                    .map_or_else(|| failure.in_one_line(), |problem| problem.message.clone());
                 vec![format!("{shown}, the recipe that the plan was made from, cannot be read: {why}")]
             }
         }
@@ -196,7 +196,7 @@ impl Saved {
             .and_then(|weights| weights.map_or(Ok(None), |weights| weights.tokenizer()))
         {
             Ok(tokenizer) => tokenizer,
-            Err(failure) => return vec![format!("its weights cannot be read: {}", failure.with_causes())],
+            Err(failure) => return vec![format!("its weights cannot be read: {}", failure.in_one_line())],
         };
         match rates::inputs_of(context, recipe, data_root, tokenizer.as_deref()) {
             Ok(Some(now)) => {

@@ -1,6 +1,6 @@
 //! Asks a worker process to continue a text.
 
-use crate::asked::{ask, failed};
+use crate::asked::{ask, failed, refused};
 use crate::failure::Failure;
 use dtrain_protocol::{SampleRequest, Sampled, Written};
 use std::ops::ControlFlow;
@@ -11,13 +11,15 @@ pub(crate) fn write(
     more: &mut dyn FnMut(&str) -> Result<(), Failure>,
 ) -> Result<Written, Failure> {
     let mut done = Written::default();
-    let failed = failed("the model could not write");
+    let what = "the model could not write";
+    let failed = failed(what);
     ask("sample", request, &failed, &mut |answer| match answer {
         Sampled::Text(text) => more(&text).map(ControlFlow::Continue),
         Sampled::Done(written) => {
             done = written;
             Ok(ControlFlow::Break(()))
         }
+        Sampled::Refused(reason) => Err(refused(what, reason)),
         Sampled::Failed(reason) => Err(failed(reason)),
     })?;
     Ok(done)

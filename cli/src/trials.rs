@@ -6,6 +6,11 @@ use crate::job;
 use dtrain_protocol::TrialId;
 use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{History, LookupError, Trial};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How long the history may keep a command waiting without a word.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The history, for reading. `Err` tells a user without one how to begin.
 pub(crate) fn read_history(context: &Context) -> Result<History, Failure> {
@@ -19,7 +24,24 @@ pub(crate) fn read_history(context: &Context) -> Result<History, Failure> {
 
 /// The history, for writing; made where there is none.
 pub(crate) fn open_history(context: &Context) -> Result<History, Failure> {
-    History::open(&context.home.history()).map_err(|error| ledger(&error))
+    let path = context.home.history();
+    waiting(context, || History::open(&path)).map_err(|error| ledger(&error))
+}
+
+/// Does what needs the history, and says so where another program keeps it from going on.
+pub(crate) fn waiting<T>(context: &Context, work: impl FnOnce() -> T) -> T {
+    let (done, is_done) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let path = context.home.history();
+                context.out.say(&format!("waiting for {}: another program has locked it", path.display()));
+            }
+        });
+        let found = work();
+        drop(done);
+        found
+    })
 }
 
 /// The trial that the user typed.

@@ -30,7 +30,7 @@ pub struct PredictRequest {
     pub top: u32,
 }
 
-/// An answer to a [`PredictRequest`]; any number of `Rows`, then `Done` or `Failed`.
+/// An answer to a [`PredictRequest`]; any number of `Rows`, then `Done`, `Refused` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Predicted {
@@ -38,6 +38,8 @@ pub enum Predicted {
     Rows(Vec<Prediction>),
     /// All samples are classified.
     Done,
+    /// What the user named is not what the model reads, and why.
+    Refused(String),
     /// The request cannot be met, and why.
     Failed(String),
 }
@@ -76,7 +78,8 @@ pub struct EvaluateRequest {
     pub labels: Vec<String>,
 }
 
-/// An answer to an [`EvaluateRequest`]; any number of `Progress`, then `Done` or `Failed`.
+/// An answer to an [`EvaluateRequest`]; any number of `Progress`, then `Done`, `Refused`
+/// or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evaluated {
@@ -89,6 +92,8 @@ pub enum Evaluated {
     },
     /// What was measured.
     Done(Evaluation),
+    /// What the user named is not what the model reads, and why.
+    Refused(String),
     /// The request cannot be met, and why.
     Failed(String),
 }

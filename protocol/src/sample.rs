@@ -35,7 +35,7 @@ pub struct SampleRequest {
     pub threads: u32,
 }
 
-/// An answer to a [`SampleRequest`]; any number of `Text`, then `Done` or `Failed`.
+/// An answer to a [`SampleRequest`]; any number of `Text`, then `Done`, `Refused` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampled {
@@ -43,6 +43,8 @@ pub enum Sampled {
     Text(String),
     /// The continuation is written.
     Done(Written),
+    /// The prompt or the tokenizer is not what the model reads, and why.
+    Refused(String),
     /// The request cannot be met, and why.
     Failed(String),
 }

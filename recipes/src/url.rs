@@ -54,6 +54,10 @@ impl Url {
         if host.is_empty() {
             return wrong("the URL names no host", "write for example https://example.org/corpus.txt");
         }
+        if let Some(port) = port_in(host).filter(|port| !is_port(port)) {
+            let message = format!("expected a port from 1 to 65535 in the URL, found `{port}`");
+            return wrong(&message, "correct the port, or leave it and the `:` before it out");
+        }
         if name_in(address).is_empty() {
             return wrong("the URL names no file: its path is empty or ends with `/`", "name one file");
         }
@@ -104,6 +108,16 @@ fn is_web(scheme: &str) -> bool {
     scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http")
 }
 
+/// What stands behind the `:` of a host; an IPv6 address in brackets has colons of its own.
+fn port_in(host: &str) -> Option<&str> {
+    let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    behind.split_once(':').map(|(_, port)| port)
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
 /// The last part of the path of an address; empty where there is none.
 fn name_in(address: &str) -> &str {
     let (_, rest) = address.split_once("://").unwrap_or_default();
@@ -140,6 +154,9 @@ mod tests {
         assert_eq!(url.sha256(), Some(digits.to_ascii_lowercase().as_str()));
         let plain = Url::parse("HTTP://host/x").unwrap();
         assert_eq!((plain.sha256(), plain.file_name()), (None, "x"));
+        for host in ["host:1", "host:65535", "[::1]", "[::1]:8080"] {
+            assert_eq!(Url::parse(&format!("https://{host}/x")).unwrap().host(), host);
+        }
     }
 
     #[test]
@@ -151,6 +168,11 @@ mod tests {
             ("https://host/", "no file"),
             ("https://host/a b", "spaces"),
             ("https://me:hunter2@host/a", "password"),
+            ("https://host:99999/a", "found `99999`"),
+            ("https://host:0/a", "found `0`"),
+            ("https://host:/a", "found ``"),
+            ("https://host:+80/a", "found `+80`"),
+            ("https://[::1]:70000/a", "found `70000`"),
             ("https://host/a#md5=00", "sha256="),
             ("https://host/a#sha256=00", "found 2 digits"),
         ] {

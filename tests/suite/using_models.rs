@@ -104,10 +104,13 @@ fn predictions_of_a_table_need_neither_its_target_nor_the_training_data() {
     assert_eq!(fs::read_to_string(below(&house, "out.csv")).expect("it was written"), rows);
 
     house.file("other.csv", "a,b,c\n1,2,3\n");
-    let refused = house.expect(5, ["model", "predict", "last", "other.csv", "--output", "none.csv"]);
+    let refused = house.expect(2, ["model", "predict", "last", "other.csv", "--output", "none.csv"]);
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(words.contains("other.csv, line 1") && words.contains("a, b, c, d"), "{words}");
     assert!(!below(&house, "none.csv").exists(), "nothing is left of what failed");
+    let refused = house.expect(2, ["model", "predict", "last", "other.csv"]);
+    assert!(refused.stdout.is_empty(), "no titles stand before what failed");
+    house.expect(2, ["model", "evaluate", "last", "--data", "other.csv"]);
 }
 
 #[test]

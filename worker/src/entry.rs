@@ -65,10 +65,12 @@ pub fn probe(channel: File) -> ExitCode {
     }
 }
 
-/// Says how a request ended: with `done` of its result, or with `failed` of the reason.
+/// Says how a request ended: with `done` of its result, with `refused` of what is wrong with the user's data, or with `failed` of
+/// any other reason.
 fn ended<Found, Answer: Serialize>(
     result: Result<Found, Failure>,
     done: impl FnOnce(Found) -> Answer,
+    refused: impl FnOnce(String) -> Answer,
     failed: impl FnOnce(String) -> Answer,
 ) -> ExitCode {
     match result {
@@ -77,7 +79,10 @@ fn ended<Found, Answer: Serialize>(
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            say(&failed(failure.to_string()));
+            say(&match failure {
+                Failure::Data(reason) => refused(reason),
+                failure => failed(failure.to_string()),
+            });
             ExitCode::FAILURE
         }
     }
@@ -94,43 +99,46 @@ pub fn examine(channel: File) -> ExitCode {
         let _orders = listen();
         device_check::examine(&request, &mut |news| say(&news))
     });
-    ended(examined, |()| DeviceNews::Done, DeviceNews::Failed)
+    ended(examined, |()| DeviceNews::Done, DeviceNews::Failed, DeviceNews::Failed)
 }
 
 /// Continues a prompt as the first frame on standard input, a [`SampleRequest`], says; writes [`Sampled`] frames,
-/// the last of which is `Done` (ends with 0) or `Failed` (ends with 1).
+/// the last of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
 pub fn sample(channel: File) -> ExitCode {
     begin(channel);
+    print_no_panics();
     let written = guarded(|| {
         let request: SampleRequest = first_frame()?;
         let _orders = listen();
         text::write(&request, &mut |more| say(&Sampled::Text(more)))
     });
-    ended(written, Sampled::Done, Sampled::Failed)
+    ended(written, Sampled::Done, Sampled::Refused, Sampled::Failed)
 }
 
 /// Classifies what the first frame on standard input, a [`PredictRequest`], names; writes [`Predicted`] frames, the last
-/// of which is `Done` (ends with 0) or `Failed` (ends with 1).
+/// of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
 pub fn predict(channel: File) -> ExitCode {
     begin(channel);
+    print_no_panics();
     let predicted = guarded(|| {
         let request: PredictRequest = first_frame()?;
         let _orders = listen();
         trained::predict(&request, &mut |rows| say(&Predicted::Rows(rows)))
     });
-    ended(predicted, |()| Predicted::Done, Predicted::Failed)
+    ended(predicted, |()| Predicted::Done, Predicted::Refused, Predicted::Failed)
 }
 
 /// Measures a model as the first frame on standard input, an [`EvaluateRequest`], says; writes [`Evaluated`] frames, the
-/// last of which is `Done` (ends with 0) or `Failed` (ends with 1).
+/// last of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
 pub fn evaluate(channel: File) -> ExitCode {
     begin(channel);
+    print_no_panics();
     let evaluated = guarded(|| {
         let request: EvaluateRequest = first_frame()?;
         let _orders = listen();
         trained::evaluate(&request, &mut |done, of| say(&Evaluated::Progress { done, of }))
     });
-    ended(evaluated, Evaluated::Done, Evaluated::Failed)
+    ended(evaluated, Evaluated::Done, Evaluated::Refused, Evaluated::Failed)
 }
 
 /// The first frame, which says what is to be done.
@@ -192,6 +200,11 @@ fn vanish() -> ! {
 /// Runs `work`; a panic becomes a failure with its message.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(of_panic(panic.as_ref())))
+}
+
+/// Lets panics of this process be told by [`guarded`] alone: the answer has the message, and whoever reads it is no developer.
+fn print_no_panics() {
+    std::panic::set_hook(Box::new(|_| ()));
 }
 
 /// The failure behind a panic. Device runtimes tell of exhausted memory in the message only.

@@ -20,16 +20,15 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<Wr
         None => tokenizer(request)?,
     };
 
-    // A model continues something: without a prompt, a new line.
-    let prompt = if request.prompt.is_empty() { "\n" } else { &request.prompt };
-    let wrong = |error: data::DataError| Failure::Data(error.to_string());
-    let mut tokens = tokenizer.encode(prompt).map_err(wrong)?;
+    let mut tokens = prompt(&tokenizer, &request.prompt)?;
     let begin = tokens.len();
     let began = Instant::now();
     let mut text = Text { stop: &request.stop, told: 0 };
     let mut generator = Generator::new(stage, decoder);
+    let is_token: Vec<bool> = (0..decoder.vocab).map(|token| tokenizer.has(token)).collect();
     for index in 0..request.tokens {
-        let logits = generator.logits(&tokens);
+        let mut logits = generator.logits(&tokens);
+        forbid_unknown(&mut logits, &is_token);
         let dice = unit(mix(request.seed, u64::from(index)));
         tokens.push(choose(&logits, request, dice));
         let all = tokenizer.decode(&tokens[begin..]).map_err(wrong)?;
@@ -44,6 +43,39 @@ pub fn write(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<Wr
     }
     let tokens = u32::try_from(tokens.len() - begin).expect("no more than were asked for");
     Ok(Written { tokens, seconds: began.elapsed().as_secs_f64() })
+}
+
+fn wrong(error: data::DataError) -> Failure {
+    Failure::Data(error.to_string())
+}
+
+/// The tokens that the model continues, at least one: those of `text`, or of a new line where it is empty. A text without any word may
+/// have no tokens; then the model begins with [`TextTokenizer::first_token`].
+///
+/// `Err` where the tokenizer knows no part of `text`.
+fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
+    let tokens = if text.is_empty() {
+        // A tokenizer that has no token for a new line need not take one.
+        tokenizer.encode("\n").unwrap_or_default()
+    } else {
+        tokenizer.encode(text).map_err(wrong)?
+    };
+    if !tokens.is_empty() {
+        return Ok(tokens);
+    }
+    let first = tokenizer.first_token().filter(|_| text.trim().is_empty());
+    first.map(|token| vec![token]).ok_or_else(|| {
+        Failure::Data(format!(
+            "the tokenizer of this model has no token for any part of the prompt {text:?}; use words of the training text"
+        ))
+    })
+}
+
+/// Lets no number be chosen that the tokenizer has no token for: it would have no text.
+fn forbid_unknown(logits: &mut [f32], is_token: &[bool]) {
+    for (logit, _) in logits.iter_mut().zip(is_token).filter(|(_, is_token)| !**is_token) {
+        *logit = f32::NEG_INFINITY;
+    }
 }
 
 /// Gives the scores of the next token, one text after the other.
@@ -185,6 +217,55 @@ mod tests {
             seed: 0,
             threads: 1,
         }
+    }
+
+    /// A tokenizer of words, without a token for a new line; numbers 3 and 4 are left out.
+    fn of_words(more: &str) -> TextTokenizer {
+        let json = format!(
+            r#"{{"version":"1.0","truncation":null,"padding":null,"normalizer":null,"post_processor":null,"decoder":null,
+            "added_tokens":[],"pre_tokenizer":{{"type":"Whitespace"}},
+            "model":{{"type":"WordLevel","unk_token":"[UNK]","vocab":{{"[UNK]":0,",":1,"the":2,"fox":5{more}}}}}}}"#
+        );
+        TextTokenizer::parse(json.as_bytes()).expect("a tokenizer")
+    }
+
+    #[test]
+    fn a_prompt_always_has_a_token_to_begin_with() {
+        let words = of_words("");
+        assert_eq!(prompt(&words, "the fox").expect("it has tokens"), [2, 5]);
+        for blank in ["", " ", "\n \t"] {
+            assert_eq!(prompt(&words, blank).expect("it begins somewhere"), [2], "the first word");
+        }
+        for (special, token) in [("<s>", 7), ("</s>", 8)] {
+            let tokenizer = of_words(&format!(r#","{special}":{token}"#));
+            assert_eq!(prompt(&tokenizer, "").expect("it has one"), [token]);
+        }
+        assert_eq!(prompt(&TextTokenizer::Bytes, "").expect("a byte"), [10]);
+        let silent = r#"{"version":"1.0","truncation":null,"padding":null,"normalizer":null,"post_processor":null,
+            "decoder":null,"added_tokens":[],"pre_tokenizer":null,
+            "model":{"type":"BPE","vocab":{"a":0},"merges":[]}}"#;
+        let silent = TextTokenizer::parse(silent.as_bytes()).expect("a tokenizer");
+        assert_eq!(prompt(&silent, "").expect("it has one"), [0]);
+        let error = prompt(&silent, "xyz").expect_err("it knows no letter of it").to_string();
+        assert!(error.contains("tokenizer") && error.contains("\"xyz\""), "{error}");
+    }
+
+    #[test]
+    fn numbers_without_a_token_are_never_chosen() {
+        let words = of_words("");
+        assert_eq!(words.vocabulary(), 6);
+        let is_token: Vec<bool> = (0..8).map(|token| words.has(token)).collect();
+        let mut logits = [0.0, 0.0, 0.5, 9.0, 9.0, 1.0, 9.0, 9.0];
+        forbid_unknown(&mut logits, &is_token);
+        assert_eq!(choose(&logits, &request(0.0, None, None), 0.0), 5);
+        for dice in [0.0, 0.3, 0.6, 0.999] {
+            assert!(words.has(choose(&logits, &request(1.0, None, None), dice)));
+        }
+        assert_eq!(
+            words.decode(&[2, 3, 5, 900]).expect("it has text"),
+            "the fox",
+            "what is left out has none"
+        );
     }
 
     #[test]

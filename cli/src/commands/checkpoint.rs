@@ -5,9 +5,11 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::holders::{Kept, inventory};
 use crate::render::checkpoint::{Transfer, checkpoints, findings};
-use dtrain_runner::checkpoints::{Examined, Listed, State, examine, pull};
+use dtrain_runner::checkpoints::{
+    Examined, Holder, Inventory, Listed, State, examine, pull, remove_unfinished,
+};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Lists, verifies and copies checkpoints.
 pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> Outcome {
@@ -111,17 +113,16 @@ fn copy(context: &Context, args: &PullArgs) -> Outcome {
     let mut holders = kept.holders(context);
     let inventory = inventory(context, &mut holders)?;
     let listed = inventory.list(&mut holders, &refused);
-    let one = match args.step {
-        Some(step) => at(&listed, step, &label)?,
-        None => listed.iter().rev().find(|one| one.state == State::Committed).ok_or_else(|| none(&label))?,
+    let wanted: Vec<&Listed> = match args.step {
+        Some(step) => vec![at(&listed, step, &label)?],
+        None => listed.iter().rev().filter(|one| one.state == State::Committed).collect(),
     };
-    let mut transfer = Transfer::new(&context.out, format!("copying step {}", one.step));
-    let copied =
-        pull(&mut holders, &inventory, &one.name, &args.to, &mut |done, total| transfer.tell(done, total));
-    transfer.end();
-    copied.map_err(|reason| {
-        Failure::new(Exit::Infrastructure, format!("{} of {label} cannot be copied", one.name)).cause(reason)
-    })?;
+    let one = copy_first(context, &mut holders, &inventory, &label, &wanted, &args.to)?;
+    let Some(one) = one else {
+        let mut others = listed.iter().rev().filter(|one| one.state == State::Committed);
+        let intact = others.find(|one| !is_damaged(&mut holders, &inventory, &one.name));
+        return Err(no_intact(&label, &wanted, intact));
+    };
     if context.out.json {
         let (checkpoint, step, bytes) = (one.name.as_str(), one.step, one.bytes);
         context.out.json("pulled", &Pulled { trial: &label, checkpoint, step, bytes, folder: &args.to })?;
@@ -129,6 +130,59 @@ fn copy(context: &Context, args: &PullArgs) -> Outcome {
         context.out.say(&format!("step {} of {label} lies in {}", one.step, args.to.display()));
     }
     Ok(Exit::Done)
+}
+
+/// Copies the first of the checkpoints that is not damaged, and says which are; `None` where all are.
+fn copy_first<'a>(
+    context: &Context,
+    holders: &mut [Box<dyn Holder + '_>],
+    inventory: &Inventory,
+    label: &str,
+    wanted: &[&'a Listed],
+    to: &Path,
+) -> Result<Option<&'a Listed>, Failure> {
+    for one in wanted {
+        let mut transfer = Transfer::new(&context.out, format!("copying step {}", one.step));
+        let copied = pull(holders, inventory, &one.name, to, &mut |done, total| transfer.tell(done, total));
+        transfer.end();
+        let Err(reason) = copied else {
+            if one.name != wanted[0].name {
+                context.out.say(&format!("going back to step {}", one.step));
+            }
+            return Ok(Some(one));
+        };
+        let failed = |reason: String| {
+            let what = format!("{} of {label} cannot be copied", one.name);
+            Failure::new(Exit::Infrastructure, what).cause(reason)
+        };
+        if !is_damaged(holders, inventory, &one.name) {
+            return Err(failed(reason));
+        }
+        remove_unfinished(to).map_err(failed)?;
+        context.out.say(&format!("the checkpoint at step {} of {label} is damaged ({reason})", one.step));
+    }
+    Ok(None)
+}
+
+/// Whether a part of a checkpoint cannot be had as it was written, though all answer that could be asked before.
+fn is_damaged(holders: &mut [Box<dyn Holder + '_>], inventory: &Inventory, name: &str) -> bool {
+    let all_answer = Inventory::take(holders).is_ok_and(|now| now.away.len() <= inventory.away.len());
+    let examined = examine(holders, inventory, name, &mut |_, _| ());
+    all_answer && examined.is_ok_and(|found| !found.lost.is_empty())
+}
+
+/// What is said where none of the checkpoints that are `wanted` is intact; `intact` is the newest of all that is.
+fn no_intact(label: &str, wanted: &[&Listed], intact: Option<&Listed>) -> Failure {
+    if wanted.is_empty() {
+        return none(label);
+    }
+    let hint = match intact {
+        Some(Listed { step, .. }) => {
+            format!("the newest intact checkpoint is of step {step}: {label}@{step}")
+        }
+        None => format!("`dtrain checkpoint verify {label}` names what is damaged"),
+    };
+    Failure::new(Exit::Infrastructure, format!("{label} has no intact checkpoint to copy")).hint(hint)
 }
 
 /// Whether training goes on from a checkpoint, or would if it were whole.

@@ -30,6 +30,7 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
     let opened =
         if args.prepare || !is_text { rates::open_set(context, &loaded).map_err(wrong)? } else { None };
     let classes = opened.as_ref().map(data::DataSet::classes).transpose().map_err(wrong)?.flatten();
+    let preprocessing = opened.as_ref().and_then(|opened| opened.preprocessing.clone()).unwrap_or_default();
     let context_length = match recipe.model.reads() {
         Some(Reads::Tokens { context, .. }) => Some(u64::from(context)),
         Some(Reads::Rows { .. }) | None => None,
@@ -46,6 +47,7 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
         valid_samples: samples.map(|(_, valid)| valid),
         tokens: samples.zip(context_length).map(|((train, valid), length)| (train + valid) * length),
         classes,
+        class_names: preprocessing.classes,
         samples: corpus.map(|facts| facts.samples).unwrap_or_default(),
     };
     if context.out.json {
@@ -80,7 +82,8 @@ fn page(report: &Report) -> String {
         line("tokens", whole(tokens));
     }
     for (class, count) in report.classes.iter().flatten().enumerate() {
-        line(&format!("class {class}"), whole(*count));
+        let name = report.class_names.as_ref().and_then(|names| names.get(class));
+        line(&format!("class {}", name.cloned().unwrap_or_else(|| class.to_string())), whole(*count));
     }
     for (number, sample) in (1..).zip(&report.samples) {
         line(&format!("document {number}"), format!("{sample:?}"));
@@ -112,6 +115,9 @@ struct Report {
     /// Samples of each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     classes: Option<Vec<u64>>,
+    /// The names of the classes, in the same order, where they have names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class_names: Option<Vec<String>>,
     /// The beginnings of documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     samples: Vec<String>,
@@ -130,7 +136,7 @@ mod tests {
     #[test]
     fn the_page_has_a_line_for_each_fact() {
         let files = vec![FileJson { name: "a".into(), bytes: 12_345 }];
-        let report = Report {
+        let mut report = Report {
             files,
             bytes: 12_345,
             documents: Some(3),
@@ -140,12 +146,16 @@ mod tests {
             valid_samples: Some(1),
             tokens: Some(80),
             classes: Some(vec![4, 6]),
+            class_names: None,
             samples: vec!["a \"b\"\n".into()],
         };
-        let page = page(&report);
+        let found = page(&report);
         for line in ["documents    3", "duplicates   1", "class 1      6", "document 1   \"a \\\"b\\\"\\n\""]
         {
-            assert!(page.lines().any(|found| found == line), "`{line}` in:\n{page}");
+            assert!(found.lines().any(|found| found == line), "`{line}` in:\n{found}");
         }
+        report.class_names = Some(vec!["no".into(), "yes".into()]);
+        let found = page(&report);
+        assert!(found.lines().any(|line| line == "class yes    6"), "{found}");
     }
 }

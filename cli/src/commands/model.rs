@@ -4,7 +4,7 @@ use super::resume::plan;
 use crate::args::SampleArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::holders::checkpoint_here;
+use crate::intact::{self, Wanted};
 use crate::render::number::counted;
 use crate::{sampler, trials};
 use dtrain_protocol::{SampleRequest, StepId, Trained};
@@ -35,13 +35,8 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
         stop: args.stop.clone(),
         seed: args.seed,
     };
-    let newest =
-        trial.checkpoints.iter().rev().find(|saved| saved.refused.is_none() && saved.folder.is_dir());
-    let request = request(&trial, asked, || match newest {
-        // What is wrong with it is told by whoever reads it.
-        Some(newest) => Ok(newest.folder.clone()),
-        None => Ok(checkpoint_here(context, &trial, None)?.folder),
-    })?;
+    let newest = || intact::checkpoint(context, &trial, Wanted::Newest).map(|found| found.folder);
+    let request = request(&trial, asked, newest)?;
     let mut text = String::new();
     if !context.out.json {
         context.out.words(&args.prompt)?;
@@ -126,7 +121,7 @@ pub(crate) fn trained(
     let Some(data) = recipe.data else {
         return Err(Failure::new(Exit::Usage, format!("{label} is a program that reads its own data")));
     };
-    let checkpoint = checkpoint_here(context, trial, step.map(StepId))?;
+    let checkpoint = intact::checkpoint(context, trial, Wanted::of(step.map(StepId)))?;
     let trained = Trained {
         model: recipe.model,
         data,

@@ -2,7 +2,7 @@
 
 use super::model::trained;
 use crate::args::EvaluateArgs;
-use crate::asked::{ask, failed};
+use crate::asked::{ask, failed, refused};
 use crate::context::Context;
 use crate::failure::{Exit, Outcome};
 use crate::render::number::{loss, plain};
@@ -67,7 +67,8 @@ pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> Outcome {
     let is_decoder = matches!(trained.model, Model::Decoder(_));
     let request = EvaluateRequest { trained, files: args.data.clone(), labels: args.labels.clone() };
     let bar = bar(context);
-    let failed = failed("the model could not be evaluated");
+    let what = "the model could not be evaluated";
+    let failed = failed(what);
     let found = ask("evaluate", &request, &failed, &mut |answer| match answer {
         Evaluated::Progress { done, of } => {
             bar.set_length(of);
@@ -75,6 +76,7 @@ pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> Outcome {
             Ok(ControlFlow::Continue(()))
         }
         Evaluated::Done(found) => Ok(ControlFlow::Break(found)),
+        Evaluated::Refused(reason) => Err(refused(what, reason)),
         Evaluated::Failed(reason) => Err(failed(reason)),
     });
     bar.finish_and_clear();

@@ -3,7 +3,7 @@
 use crate::args::{ModelExportArgs, ModelFormat};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::holders::checkpoint_here;
+use crate::intact::{self, Wanted};
 use crate::output::word;
 use crate::{pretrained, trials};
 use dtrain_protocol::StepId;
@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> Outcome {
             format!("{label} is a program of yours, which keeps its own weights"),
         ));
     }
-    let checkpoint = checkpoint_here(context, &trial, args.step.map(StepId))?;
+    let checkpoint = intact::checkpoint(context, &trial, Wanted::of(args.step.map(StepId)))?;
     let format = match args.to {
         ModelFormat::Hf => Format::HuggingFace,
         ModelFormat::Onnx => Format::Onnx,

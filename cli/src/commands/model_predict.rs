@@ -2,7 +2,7 @@
 
 use super::model::trained;
 use crate::args::PredictArgs;
-use crate::asked::{ask, failed};
+use crate::asked::{ask, failed, refused};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::document;
@@ -29,17 +29,18 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
     })?;
     let request = PredictRequest { trained, inputs: args.inputs.clone(), top: args.top };
     let mut to = To::open(context, args.output.as_deref())?;
-    if !context.out.json {
-        let titles = ["file", "row", "rank", "class", "probability"];
-        to.write(&csv([titles.map(Cow::Borrowed).to_vec()]))?;
-    }
-    let failed = failed("the model could not predict");
+    // The titles come with the first rows: what fails before prints nothing that looks like a result.
+    let titles = ["file", "row", "rank", "class", "probability"].map(Cow::Borrowed).to_vec();
+    let mut titles = if context.out.json { String::new() } else { csv([titles]) };
+    let what = "the model could not predict";
+    let failed = failed(what);
     ask("predict", &request, &failed, &mut |answer| match answer {
         Predicted::Rows(predictions) => {
             let text = if context.out.json { lines(&predictions)? } else { rows(&predictions) };
-            to.write(&text).map(ControlFlow::Continue)
+            to.write(&(std::mem::take(&mut titles) + &text)).map(ControlFlow::Continue)
         }
-        Predicted::Done => Ok(ControlFlow::Break(())),
+        Predicted::Done => to.write(&titles).map(ControlFlow::Break),
+        Predicted::Refused(reason) => Err(refused(what, reason)),
         Predicted::Failed(reason) => Err(failed(reason)),
     })?;
     to.finish()?;

@@ -101,8 +101,8 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
     }
     job::remember(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());
-    if let Some(parent) = trial.parent.as_ref().filter(|_| trial.checkpoints.is_empty()) {
-        child::adopt(context, &mut history, id, parent)?;
+    if let Some(parent) = trial.parent.as_ref().filter(|_| trial.row.status != Status::Running) {
+        child::adopt_again(context, &mut history, &trial, parent)?;
     }
     if trial.checkpoints.is_empty() {
         pretrained::take_in_again(context, &mut history, &trial, &plan.recipe)?;

@@ -114,7 +114,7 @@ pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) 
     if let Some(weights) = &weights {
         weights.note(&mut new.provenance)?;
     }
-    let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
+    let created = trials::waiting(context, || history.create_trial(&new)).map_err(|error| ledger(&error))?;
     keep_plan(context, &created.id, plan)?;
     job::remember(context, &plan.recipe, &created.id)?;
     context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));

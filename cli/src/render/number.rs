@@ -59,11 +59,12 @@ pub(crate) fn deviation(measured: f64, predicted: f64) -> String {
     format!("{:+.0}%", (measured / predicted - 1.0) * 100.0)
 }
 
-/// The same in words, for a time: `3% slower than predicted`.
+/// The same in words, for a time: `3% slower than predicted`, or `2.5× the predicted time` from twice the time on.
 pub(crate) fn against(measured: f64, predicted: f64) -> String {
     let percent = (measured / predicted - 1.0) * 100.0;
     match percent.round() {
         0.0 => "as predicted".to_owned(),
+        slower if slower >= 100.0 => format!("{:.1}× the predicted time", measured / predicted),
         slower if slower > 0.0 => format!("{slower:.0}% slower than predicted"),
         faster => format!("{:.0}% faster than predicted", -faster),
     }
@@ -90,6 +91,9 @@ mod tests {
         assert_eq!(deviation(103.0, 100.0), "+3%");
         assert_eq!(deviation(90.0, 100.0), "-10%");
         assert_eq!(against(110.0, 100.0), "10% slower than predicted");
+        assert_eq!(against(1006.0, 100.0), "10.1× the predicted time");
+        assert_eq!(against(200.0, 100.0), "2.0× the predicted time");
+        assert_eq!(against(199.0, 100.0), "99% slower than predicted");
         assert_eq!(against(99.9, 100.0), "as predicted");
         assert_eq!(against(80.0, 100.0), "20% faster than predicted");
     }

@@ -8,6 +8,7 @@ use super::sparkline::sparkline;
 use super::table::{Style, Tone, age, cut, painted, width};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
+use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::{Attempt, Parent, Source, Trial};
 use dtrain_runner::{Ended, Verdict};
 
@@ -151,7 +152,7 @@ pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
     let (said, row) = (&trial.predicted, &trial.row);
     let lines = [
         told("step", said.step_seconds, row.step_seconds, &seconds),
-        told("tokens/s", said.tokens_per_second, row.tokens_per_second, &count),
+        told(per_second(trial), said.tokens_per_second, row.tokens_per_second, &count),
         told("memory", said.memory_bytes.map(|bytes| bytes as f64), memory, &bytes),
     ]
     .into_iter()
@@ -159,6 +160,12 @@ pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
     let titles = vec![String::new(), "predicted".to_owned(), "measured".to_owned()];
     let all: Vec<_> = std::iter::once(titles).chain(lines).collect();
     if all.len() > 1 { all } else { Vec::new() }
+}
+
+/// What is counted in a second: a model of rows reads one token a sample, which people call a sample.
+fn per_second(trial: &Trial) -> &'static str {
+    let recipe = serde_json::from_value::<Recipe>(trial.recipe.clone());
+    if recipe.is_ok_and(|recipe| recipe.model.sample_tokens() == 1) { "samples/s" } else { "tokens/s" }
 }
 
 fn drawn(curves: &[(String, Vec<Option<f64>>)], style: Style) -> Vec<Vec<String>> {

@@ -1,6 +1,7 @@
 //! A screen that shows what runs: a model folded from what was seen, a view of it, and a loop that feeds both.
 
 mod app;
+mod bounded;
 mod feed;
 mod keys;
 mod model;

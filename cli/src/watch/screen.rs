@@ -1,9 +1,9 @@
 //! The terminal while a page is on it: taken, lent to a shell, given back whatever happens.
 
+use super::bounded::Bounded;
 use super::keys::Keys;
 use crate::failure::{Exit, Failure};
 use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::KeyEvent;
 use ratatui::crossterm::execute;
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
-use std::io::{self, Stdout, stdin, stdout};
+use std::io::{self, stdin, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,7 +24,7 @@ const ESCAPE: Duration = Duration::from_millis(50);
 
 /// The terminal, which is given back when this is dropped.
 pub(super) struct Screen {
-    pub(super) terminal: Terminal<CrosstermBackend<Stdout>>,
+    pub(super) terminal: Terminal<Bounded>,
     signals: Signals,
     keys: Keys,
 }
@@ -58,7 +58,7 @@ impl Screen {
             tell(panic);
         }));
         enter().map_err(|error| failure(&error))?;
-        let terminal = Terminal::new(CrosstermBackend::new(stdout())).map_err(|error| failure(&error))?;
+        let terminal = Terminal::new(Bounded::new()).map_err(|error| failure(&error))?;
         Ok(Self { terminal, signals, keys: Keys::default() })
     }
 

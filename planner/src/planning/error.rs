@@ -129,7 +129,12 @@ fn telling(rejection: &Rejection) -> u8 {
 }
 
 fn hint(group: &Rejected) -> Option<&'static str> {
+    let has_ranks_of_threads = group.nearest.contains("thread") && !group.nearest.starts_with("one rank");
     match &group.rejection {
+        // Ranks of one host share its memory, and each needs some of its own.
+        Rejection::TooMuchMemory { .. } if has_ranks_of_threads => Some(
+            "use fewer ranks (cluster.ranks), a smaller model, a shorter model.context or layout.recompute = \"full\"",
+        ),
         // All of it is computed again already.
         Rejection::TooMuchMemory { .. } if group.nearest.contains("full recompute") => {
             Some("use a smaller model, a shorter model.context, or more or larger devices")
@@ -169,6 +174,9 @@ mod tests {
         let text = PlanError::NothingFits { rejected: vec![full] }.to_string();
         assert!(text.contains("full recompute: it needs 3.0 GiB"), "{text}");
         assert!(!text.contains("layout.recompute"), "nothing is advised that is done already: {text}");
+        let many = Rejected { nearest: "data 512, 1 thread each".into(), ..group(memory.clone(), 7) };
+        let text = PlanError::NothingFits { rejected: vec![many] }.to_string();
+        assert!(text.contains("use fewer ranks (cluster.ranks), a smaller model"), "{text}");
         let text = PlanError::NothingFits { rejected: vec![group(worker, 90), group(memory, 7)] }.to_string();
         assert_eq!(
             text,

@@ -128,6 +128,14 @@ impl FilePattern {
             .at(&self.origin)
             .hint(format!("name the files in it, for example \"{name}/*.txt\""))
     }
+
+    /// The problem to report when the pattern names what is neither file nor folder; `kind` says what it is, such as "a FIFO".
+    pub fn is_special(&self, folder: &Path, kind: &str) -> Problem {
+        let place = folder.join(&self.pattern);
+        Problem::new(format!("`{}`: {} is {kind}, expected a regular file", self.key, place.display()))
+            .at(&self.origin)
+            .hint("write what it gives to a file first, and name that file")
+    }
 }
 
 /// Checks a document. `Err` lists every problem, in the order of their places.

@@ -31,7 +31,8 @@ pub enum Adoption {
 
 /// Makes the committed checkpoint in the folder `from` the first checkpoint of `trial`, whose folder is `to`.
 ///
-/// Its files are linked, and copied only where `to` is on another file system. Doing it twice changes nothing.
+/// Its files are linked, and copied only where `to` is on another file system. Doing it twice changes nothing, unless what was taken
+/// over is damaged: then it is taken over again.
 ///
 /// `Err` says in words which file cannot be read or written.
 pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) -> Result<ResumePoint, String> {
@@ -55,7 +56,7 @@ pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) ->
     }
     let step = manifest.step;
     let point = ResumePoint { folder: to.checkpoint(step, ADOPTED), step };
-    if super::verify(&point.folder).is_ok() {
+    if super::verify_checksums(&point.folder, &mut |_, _| ()).is_ok() {
         return Ok(point);
     }
     let partial = to.partial_checkpoint(step, ADOPTED);
@@ -71,7 +72,8 @@ pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) ->
                 _ => take(&from.join(&file.name), &path)?,
             }
         }
-        Ok(())
+        // What was taken over before and is damaged makes room.
+        if point.folder.exists() { fs::remove_dir_all(&point.folder) } else { Ok(()) }
     };
     link().map_err(|error| format!("{}: {error}", partial.display()))?;
     let text = serde_json::to_string(&manifest).expect("a manifest has string keys only");
@@ -192,6 +194,19 @@ mod tests {
         // The parent may go: its files stay as long as the child has them.
         fs::remove_dir_all(root.path().join("step-000000020.a3")).expect("removed");
         assert!(super::super::verify(&point.folder).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_state_is_taken_over_again() {
+        let (_, point, root) = adopted(&Adoption::State { inputs: None });
+        let path = point.folder.join(FILE);
+        // Another file in place of the link: the parent has what was written.
+        fs::remove_file(&path).expect("it is there");
+        fs::write(&path, b"weighed").expect("written");
+        let (from, to) = (root.path().join("step-000000020.a3"), TrialFolder::at(root.path().join("child")));
+        let what = Adoption::State { inputs: None };
+        adopt(&from, &TrialId("child".into()), &to, &what).expect("the parent is intact");
+        assert_eq!(fs::read(&path).expect("a file"), b"weights");
     }
 
     #[test]

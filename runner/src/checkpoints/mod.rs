@@ -14,14 +14,14 @@ pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
 pub use examine::{Damaged, Examined, examine};
 pub use holder::{Folder, Here, Holder};
 pub use inventory::{Inventory, Listed, Place, State};
-pub use pull::pull;
+pub use pull::{pull, remove_unfinished};
 
 pub(crate) use inventory::table;
 
-use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::{Manifest, ResumePoint};
-use std::fs;
-use std::io;
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, parse_folder_name};
+use dtrain_protocol::{FileEntry, Manifest, ResumePoint};
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
 /// Name of the table of contents.
@@ -71,6 +71,49 @@ pub fn verify(folder: &Path) -> Result<Manifest, String> {
         }
     }
     Ok(manifest)
+}
+
+/// Like [`verify`], and compares the contents of every file with its checksums, which reads all of the checkpoint; `read` gets
+/// the bytes that were read so far, and the bytes of all files.
+///
+/// `Err` names the file, the place in it and what is wrong.
+pub fn verify_checksums(folder: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Manifest, String> {
+    let manifest = verify(folder)?;
+    let total = manifest.files.iter().map(|file| file.bytes).sum();
+    let mut done = 0;
+    for file in &manifest.files {
+        verify_file(folder, file, &manifest, &mut |bytes| {
+            done += bytes;
+            read(done, total);
+        })?;
+    }
+    Ok(manifest)
+}
+
+/// Compares one file of a checkpoint with its checksums; `read` gets the bytes of each chunk.
+fn verify_file(
+    folder: &Path,
+    file: &FileEntry,
+    manifest: &Manifest,
+    read: &mut dyn FnMut(u64),
+) -> Result<(), String> {
+    let path = folder.join(&file.name);
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let mut opened = File::open(&path).map_err(failed)?;
+    let mut chunk = Vec::new();
+    for index in 0..file.chunks.len() as u64 {
+        chunk.clear();
+        (&mut opened).take(CHUNK_BYTES).read_to_end(&mut chunk).map_err(failed)?;
+        let hash = blake3::hash(&chunk).to_hex();
+        file.check(index, &hash).map_err(|detail| {
+            // The names of tensors would hide the name of the file.
+            let mut damage = manifest.damage(&file.name, None, file.chunk(index), detail);
+            damage.tensors.clear();
+            damage.to_string()
+        })?;
+        read(chunk.len() as u64);
+    }
+    Ok(())
 }
 
 /// The table of contents of a checkpoint, as text too, if it is what was committed.

@@ -59,6 +59,19 @@ pub fn pull(
     renamed.map_err(|error| format!("{}: {error}", to.display()))
 }
 
+/// Removes what an unfinished [`pull`] to the folder `to` left.
+///
+/// `Err` names the folder that cannot be removed.
+pub fn remove_unfinished(to: &Path) -> Result<(), String> {
+    let partial = beside(to)?;
+    match fs::remove_dir_all(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", partial.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// `TO.partial`.
 fn beside(to: &Path) -> Result<PathBuf, String> {
     let name = to.file_name().ok_or_else(|| format!("{} is not the name of a folder", to.display()))?;

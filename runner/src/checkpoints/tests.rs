@@ -141,6 +141,22 @@ fn look_at_flip(trial: &TrialFolder, file: &str) -> dtrain_protocol::checkpoint:
 }
 
 #[test]
+fn reading_all_of_a_checkpoint_finds_what_its_lengths_do_not_show() {
+    let root = tempfile::tempdir().expect("a folder");
+    let trial = trial(root.path());
+    let folder = trial.checkpoint(STEP, ATTEMPT);
+    let mut told = Vec::new();
+    let manifest =
+        verify_checksums(&folder, &mut |done, total| told.push((done, total))).expect("it is intact");
+    let total = manifest.files.iter().map(|file| file.bytes).sum();
+    assert_eq!(told.last(), Some(&(total, total)));
+    flip(&trial, "rank-00001.safetensors", CHUNK_BYTES + 9);
+    verify(&folder).expect("every file has its length");
+    let error = verify_checksums(&folder, &mut |_, _| ()).expect_err("a bit flipped");
+    assert!(error.starts_with("rank-00001.safetensors at byte 4194304: the content has changed"), "{error}");
+}
+
+#[test]
 fn what_one_lost_another_has() {
     let (first, second) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let one = trial(first.path());

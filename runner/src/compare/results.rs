@@ -200,7 +200,11 @@ fn measured_over_predicted(seen: &Seen) -> Option<Value> {
     plain(steady(seen, "step_seconds")?.value / seen.trial.predicted.step_seconds?)
 }
 
+/// The share of a step that a rank waits for others; `None` for one rank, which has no others.
 fn communication(seen: &Seen) -> Option<Value> {
+    if seen.trial.figures.iter().all(|summary| summary.rank.0 == 0) {
+        return None;
+    }
     let share = steady(seen, "communication_seconds")?.value / steady(seen, "step_seconds")?.value;
     plain(share)
 }

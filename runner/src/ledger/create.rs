@@ -236,7 +236,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
     values.extend(flatten("plan", &new.candidate, Source::Planner));
     values.retain(|param| concerns(&new.recipe.model, &param.path));
     for param in values {
-        let source = new.sources.get(&param.path).copied().unwrap_or(param.source);
+        let source = said_by(&new.sources, &param);
         transaction
             .prepare_cached(
                 "INSERT OR REPLACE INTO param(trial, key, value, number, source) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -250,6 +250,19 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
             ])?;
     }
     Ok(created)
+}
+
+/// Who said a value: who said it or the list that it is in. A recipe says nothing that is empty.
+fn said_by(sources: &BTreeMap<String, Source>, param: &Param) -> Source {
+    let parents = std::iter::successors(Some(param.path.as_str()), |path| Some(path.rsplit_once('.')?.0));
+    let is_empty = match &param.value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    let unsaid = if is_empty && param.source == Source::Recipe { Source::Default } else { param.source };
+    parents.into_iter().find_map(|path| sources.get(path).copied()).unwrap_or(unsaid)
 }
 
 /// Whether a value can have any effect on the training of a model. Of what concerns dtrain's own models, a command gets only

@@ -3,11 +3,13 @@
 use super::log::{Head, Log};
 use super::state::State;
 use super::{Fault, History, figures, hosts, live, now_ms, points, stored, unstored};
+use crate::checkpoints::ADOPTED;
 use crate::fact::{Ended, Fact, Ledger, LedgerError, News};
 use crate::strikes::Strike;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Facts of the trial that was written of last, so that they are read once.
 #[derive(Debug)]
@@ -217,11 +219,14 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
         Fact::AttemptStarted { attempt, .. } => {
             known.iter().any(|k| matches!(k, Fact::AttemptStarted { attempt: a, .. } if a == attempt))
         }
+        Fact::CheckpointDurable { attempt: ADOPTED, folder, .. } => {
+            newest_about(known, folder).is_some_and(|k| matches!(k, Fact::CheckpointDurable { .. }))
+        }
         Fact::CheckpointDurable { attempt, step, .. } => known.iter().any(
             |k| matches!(k, Fact::CheckpointDurable { attempt: a, step: s, .. } if (a, s) == (attempt, step)),
         ),
         Fact::CheckpointRefused { folder, .. } => {
-            known.iter().any(|k| matches!(k, Fact::CheckpointRefused { folder: f, .. } if f == folder))
+            newest_about(known, folder).is_some_and(|k| matches!(k, Fact::CheckpointRefused { .. }))
         }
         Fact::AttemptEnded { attempt, ended } => known.iter().any(|k| match k {
             Fact::AttemptEnded { attempt: a, ended: kept } if a == attempt => {
@@ -236,6 +241,17 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
             .is_some_and(|k| matches!(k, Fact::TrialEnded { .. })),
         Fact::Resumed => matches!(known.last(), Some(Fact::Resumed)),
     }
+}
+
+/// The newest fact about the checkpoint in a folder. One that was taken over from another trial can be taken over again after it was
+/// refused.
+fn newest_about<'a>(known: &'a [Fact], folder: &Path) -> Option<&'a Fact> {
+    known.iter().rev().find(|fact| match fact {
+        Fact::CheckpointDurable { folder: of, .. } | Fact::CheckpointRefused { folder: of, .. } => {
+            of == folder
+        }
+        _ => false,
+    })
 }
 
 /// Adds a fact that became known at a moment, and what follows from it.

@@ -72,6 +72,8 @@ fn only_what_differs_is_marked_and_noise_is_not_called_better() {
     assert_eq!(differing.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["train.learning_rate"]);
     assert_eq!(differing[0].ratio(), Some(2.0));
     assert!(two.params.len() > 20);
+    let communicates = two.results.iter().any(|figure| figure.name == "exposed communication");
+    assert!(!communicates, "one rank has nobody to wait for");
     assert_eq!(two.environment.iter().filter(|e| e.differs).count(), 1);
 
     assert_eq!(call(&two, "step"), Call::Same, "one percent is within the noise");

@@ -76,6 +76,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     assert_eq!(source("train.seed"), Some(Source::Default));
     assert_eq!(source("train.learning_rate"), Some(Source::Recipe));
     assert_eq!(source("plan.micro_batch"), Some(Source::Planner));
+    assert_eq!(source("cluster.hosts"), Some(Source::Default), "a recipe says nothing that is empty");
     assert_eq!(shown.notes[0].text, "looks fine");
     assert_eq!(shown.tags["keep"], "yes");
 

@@ -131,6 +131,30 @@ fn facts_are_kept_once_and_a_late_finish_corrects_a_presumed_loss() {
 }
 
 #[test]
+fn only_a_checkpoint_of_another_trial_counts_again_after_it_was_refused() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    let durable = |attempt: u64, folder: &str| Fact::CheckpointDurable {
+        attempt: AttemptId(attempt),
+        step: StepId(2),
+        folder: folder.into(),
+    };
+    let refused = |folder: &str| Fact::CheckpointRefused {
+        step: StepId(2),
+        folder: folder.into(),
+        reason: "torn".into(),
+    };
+    let told =
+        [durable(0, "a"), durable(0, "a"), refused("a"), refused("a"), durable(0, "a"), durable(0, "a")];
+    history.keep(&trial.id, &facts(told.to_vec())).expect("kept");
+    assert_eq!(history.facts(&trial.id).expect("read"), [durable(0, "a"), refused("a"), durable(0, "a")]);
+    let checkpoints = history.checkpoints(&trial.id).expect("read");
+    assert_eq!(checkpoints.iter().filter(|saved| saved.refused.is_none()).count(), 1);
+    history.keep(&trial.id, &facts(vec![durable(1, "b"), refused("b"), durable(1, "b")])).expect("kept");
+    assert_eq!(history.facts(&trial.id).expect("read").len(), 5, "what an attempt saved stays refused");
+}
+
+#[test]
 fn a_status_is_never_taken_on_trust() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);

@@ -238,6 +238,17 @@ fn a_file_that_is_not_there_is_asked_for_once() {
 }
 
 #[test]
+fn a_file_that_the_disk_has_no_room_for_is_refused_before_it_is_written() {
+    let manners = Manners { announces: Some(1 << 60), ..Manners::default() };
+    let (user, server) = (User::new(), Server::with([("a.txt", text())], manners));
+    let said = words(&user.data(2, &server.url("a.txt")).stderr);
+    for part in ["0 of 1152921504606846976 bytes are here", "has no room for the rest", "XDG_CACHE_HOME"] {
+        assert!(said.contains(part), "expected `{part}` in: {said}");
+    }
+    assert_eq!((server.asked().len(), user.downloads()), (1, Vec::<PathBuf>::new()));
+}
+
+#[test]
 fn a_broken_download_goes_on_where_it_broke_off() {
     let manners = Manners { breaks: AtomicUsize::new(2), ..Manners::default() };
     let (user, server) = (User::new(), Server::with([("a.txt", text())], manners));

@@ -22,6 +22,8 @@ pub(super) struct Asked {
 pub(super) struct Manners {
     /// Answers of which only half is sent before the connection ends.
     pub(super) breaks: AtomicUsize,
+    /// The length that it announces in place of that of the file.
+    pub(super) announces: Option<u64>,
     /// Whether it sends whole files only.
     pub(super) is_whole: bool,
     /// Whether answers wait until [`Server::open`].
@@ -130,7 +132,7 @@ impl Shared {
         } else {
             ("206 Partial Content", format!("Content-Range: bytes {begin}-{}/{of}\r\n", of - 1))
         };
-        let length = rest.len();
+        let length = self.manners.announces.unwrap_or(rest.len() as u64);
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{range}ETag: \"one\"\r\nConnection: close\r\n\r\n"
         );
@@ -139,7 +141,7 @@ impl Shared {
             .breaks
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
             .is_ok();
-        let sent = if is_broken { &rest[..length / 2] } else { rest };
+        let sent = if is_broken { &rest[..rest.len() / 2] } else { rest };
         // Whoever asked may have gone.
         drop(stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent)));
         drop(stream.shutdown(Shutdown::Write));

@@ -8,7 +8,7 @@ use super::http::{Client, Trouble};
 use super::prepared::{Watch, Work};
 use super::{DataError, cache};
 use aws_lc_rs::digest;
-use dtrain_recipes::{Data, DataFormat, Tokenizer, Url, Valid};
+use dtrain_recipes::{Bytes, Data, DataFormat, Tokenizer, Url, Valid};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,15 @@ const TRIES: u32 = 5;
 
 /// The wait behind the first of them; it doubles.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// Bytes of a download after which it is looked how much room is left.
+const LOOK_EVERY: u64 = 16 << 20;
+
+/// Bytes that stay free on the disk of the cache, at most; of a small disk a twentieth.
+const KEPT_FREE: u64 = 64 << 20;
+
+/// The same where the server does not say how long the file is: it may have no end.
+const KEPT_FREE_OF_UNKNOWN: u64 = 1 << 30;
 
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 128 << 10;
@@ -145,6 +154,19 @@ fn on_disk(action: &str, path: &Path, error: &std::io::Error) -> String {
     format!("{action} {}: {error}{hint}", path.display())
 }
 
+/// Bytes of a disk that has no room.
+#[derive(Debug, PartialEq, Eq)]
+struct Shortage {
+    free: u64,
+    /// Of those, what stays free.
+    kept: u64,
+}
+
+/// Whether a disk with `free` bytes, of which `kept` stay free, has no room for `more`; `None` where it has.
+fn shortage(more: u64, free: u64, kept: u64) -> Option<Shortage> {
+    (free < kept.saturating_add(more)).then_some(Shortage { free, kept })
+}
+
 /// A file on its way. An `Err` of its functions goes on after "downloading URL: ".
 struct Download<'a> {
     url: &'a Url,
@@ -236,6 +258,8 @@ impl<'a> Download<'a> {
         let part = self.part;
         let unwritten = |error: std::io::Error| Trouble::Final(on_disk("writing", part, &error));
         self.file.set_len(self.bytes).map_err(unwritten)?;
+        self.expect_room(self.of.map_or(0, |of| of.saturating_sub(self.bytes)))?;
+        let mut looked_at = self.bytes;
         self.file.seek(SeekFrom::Start(self.bytes)).map_err(unwritten)?;
         let mut piece = vec![0; PIECE_BYTES];
         loop {
@@ -251,6 +275,10 @@ impl<'a> Download<'a> {
             };
             self.file.write_all(&piece[..count]).map_err(unwritten)?;
             self.bytes += count as u64;
+            if self.bytes - looked_at >= LOOK_EVERY {
+                looked_at = self.bytes;
+                self.expect_room(0)?;
+            }
         }
         match self.of {
             Some(of) if of != self.bytes => {
@@ -258,6 +286,25 @@ impl<'a> Download<'a> {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Refuses to go on where the disk has no room for `more` bytes beside what is kept free. Then nothing of the file stays there.
+    fn expect_room(&self, more: u64) -> Result<(), Trouble> {
+        let folder = self.part.parent().unwrap_or(self.part);
+        let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        let most = if self.of.is_some() { KEPT_FREE } else { KEPT_FREE_OF_UNKNOWN };
+        let found = shortage(more, bytes(disk.f_bavail), most.min(bytes(disk.f_blocks) / 20));
+        let Some(Shortage { free, kept }) = found else { return Ok(()) };
+        drop(fs::remove_file(self.part));
+        Err(Trouble::Final(format!(
+            "{} are here, and {} has no room for the rest: {} are free, of which {} stay free; free some space, let \
+             XDG_CACHE_HOME name a folder that has more, or download the file yourself and name it",
+            self.words(),
+            folder.display(),
+            Bytes(free),
+            Bytes(kept)
+        )))
     }
 
     fn start_over(&mut self) {
@@ -292,5 +339,18 @@ impl<'a> Download<'a> {
             self.watch.progress.advance();
         }
         Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_every_disk_stays_free() {
+        assert_eq!(shortage(0, 5, 5), None);
+        assert_eq!(shortage(2, 7, 5), None);
+        assert_eq!(shortage(3, 7, 5), Some(Shortage { free: 7, kept: 5 }));
+        assert!(shortage(u64::MAX, 1 << 39, 5).is_some(), "a length that cannot be");
     }
 }

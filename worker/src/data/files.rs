@@ -4,9 +4,9 @@ use super::{DataError, download};
 use dtrain_protocol::InputFile;
 use dtrain_recipes::{Url, url};
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufReader, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,6 +121,24 @@ fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(found)
 }
 
+/// What something in the file system is, in words: `a FIFO`.
+pub fn kind_of_file(about: &Metadata) -> &'static str {
+    let kind = about.file_type();
+    if kind.is_file() {
+        "a regular file"
+    } else if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_char_device() || kind.is_block_device() {
+        "a device"
+    } else {
+        "no file"
+    }
+}
+
 impl DataFile {
     pub(super) fn open(path: &Path, root: &Path) -> Result<Self, DataError> {
         Found::at(path.to_owned(), root).open()
@@ -128,12 +146,17 @@ impl DataFile {
 
     fn open_as(path: &Path, name: String) -> Result<Self, DataError> {
         let io = |source| DataError::Io { file: path.display().to_string(), source };
-        let file = File::open(path).map_err(io)?;
-        let about = file.metadata().map_err(io)?;
+        // Looked at before it is opened: opening a FIFO waits for whoever writes to it.
+        let about = path.metadata().map_err(io)?;
         if about.is_dir() {
             let detail = format!("this is a folder; name the files in it, such as `{name}/*`");
             return Err(DataError::content(&name, "the whole", detail));
         }
+        if !about.is_file() {
+            let detail = format!("this is {}, expected a regular file", kind_of_file(&about));
+            return Err(DataError::content(&name, "the whole", detail));
+        }
+        let file = File::open(path).map_err(io)?;
         if about.len() == 0 {
             return Err(DataError::content(
                 &name,

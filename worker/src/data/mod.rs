@@ -34,6 +34,7 @@ mod tests;
 pub use describe::{CorpusFacts, FileFacts, corpus, files};
 pub use download::{Fetched, downloaded};
 pub use error::DataError;
+pub use files::kind_of_file;
 pub use inputs::{Inputs as Unlabelled, Origin};
 pub use labelled::{Fixed, labelled};
 pub use prefetch::Prefetch;

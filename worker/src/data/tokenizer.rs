@@ -17,28 +17,39 @@ pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 const ENDS_OF_TEXT: [&str; 6] =
     [END_OF_TEXT, "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "[EOS]"];
 
+/// What tokenizers call the token before a text; the first that a tokenizer has is taken.
+const BEGINS_OF_TEXT: [&str; 7] =
+    ["<s>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "<bos>", "[BOS]", "[CLS]"];
+
 /// How text becomes tokens and back.
 #[derive(Clone, Debug)]
 pub enum TextTokenizer {
     /// Each byte is a token.
     Bytes,
     /// Parts of words, as a `tokenizer.json` says.
-    Subword(Box<tokenizers::Tokenizer>),
+    Subword(Box<Subword>),
+}
+
+/// A tokenizer that was read from JSON.
+#[derive(Clone, Debug)]
+pub struct Subword {
+    tokenizer: tokenizers::Tokenizer,
+    /// What it was read from. The library does not write every tokenizer as it was, and prints a warning about some.
+    json: String,
 }
 
 impl TextTokenizer {
     /// The tokenizer of a checkpoint or of a `tokenizer.json`, from its JSON.
     pub fn parse(json: &[u8]) -> Result<Self, DataError> {
-        Ok(Self::Subword(Box::new(bpe::parse(json)?)))
+        let tokenizer = bpe::parse(json)?;
+        Ok(Self::Subword(Box::new(Subword { tokenizer, json: String::from_utf8_lossy(json).into_owned() })))
     }
 
     /// Its JSON, in the format of Hugging Face tokenizers; `None` where bytes are the tokens.
     pub fn json(&self) -> Option<String> {
         match self {
             Self::Bytes => None,
-            Self::Subword(tokenizer) => {
-                Some(tokenizer.to_string(false).expect("a tokenizer can be written as JSON"))
-            }
+            Self::Subword(subword) => Some(subword.json.clone()),
         }
     }
 
@@ -46,14 +57,14 @@ impl TextTokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Self::Subword(tokenizer) => {
-                let encoding = tokenizer.encode_fast(text, false).map_err(failed("tokenizing"))?;
+            Self::Subword(subword) => {
+                let encoding = subword.tokenizer.encode_fast(text, false).map_err(failed("tokenizing"))?;
                 Ok(encoding.get_ids().to_vec())
             }
         }
     }
 
-    /// The text of `tokens`; what is not valid UTF-8 (such as half a character) becomes `U+FFFD`.
+    /// The text of `tokens`; what is not valid UTF-8 (such as half a character) becomes `U+FFFD`. A number that is no token has no text.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
         match self {
             Self::Bytes => {
@@ -61,7 +72,29 @@ impl TextTokenizer {
                     tokens.iter().map(|token| u8::try_from(*token).unwrap_or(b'?')).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Self::Subword(tokenizer) => tokenizer.decode(tokens, false).map_err(failed("decoding")),
+            Self::Subword(subword) => subword.tokenizer.decode(tokens, false).map_err(failed("decoding")),
+        }
+    }
+
+    /// Whether a number is a token. Numbers may be left out, and a model may have more than its tokenizer.
+    pub fn has(&self, token: u32) -> bool {
+        match self {
+            Self::Bytes => token < 256,
+            Self::Subword(subword) => subword.tokenizer.id_to_token(token).is_some(),
+        }
+    }
+
+    /// A token that a text can begin with: that of the begin of a text, otherwise that of its end, otherwise the first word; `None`
+    /// where there are no tokens.
+    pub fn first_token(&self) -> Option<u32> {
+        let special = BEGINS_OF_TEXT.iter().chain(&ENDS_OF_TEXT).find_map(|name| self.token(name));
+        match self {
+            Self::Bytes => Some(u32::from(b'\n')),
+            Self::Subword(subword) => special.or_else(|| {
+                let is_word = |text: &str| !text.is_empty() && text.chars().all(char::is_alphanumeric);
+                let tokens = subword.tokenizer.get_vocab(true).into_iter();
+                tokens.map(|(text, token)| (!is_word(&text), token)).min().map(|(_, token)| token)
+            }),
         }
     }
 
@@ -70,8 +103,9 @@ impl TextTokenizer {
         match self {
             Self::Bytes => 256,
             // Numbers may be left out, so the largest says more than how many there are.
-            Self::Subword(tokenizer) => {
-                tokenizer.get_vocab(true).into_values().max().map_or(0, |largest| largest + 1)
+            Self::Subword(subword) => {
+                let largest = subword.tokenizer.get_vocab(true).into_values().max();
+                largest.map_or(0, |largest| largest.saturating_add(1))
             }
         }
     }
@@ -80,7 +114,7 @@ impl TextTokenizer {
     pub(super) fn key(&self) -> Result<String, DataError> {
         let json = match self {
             Self::Bytes => "bytes".to_owned(),
-            Self::Subword(tokenizer) => tokenizer.to_string(false).map_err(failed("writing"))?,
+            Self::Subword(subword) => subword.json.clone(),
         };
         Ok(blake3::hash(json.as_bytes()).to_hex()[..32].to_owned())
     }
@@ -88,7 +122,7 @@ impl TextTokenizer {
     fn token(&self, text: &str) -> Option<u32> {
         match self {
             Self::Bytes => None,
-            Self::Subword(tokenizer) => tokenizer.token_to_id(text),
+            Self::Subword(subword) => subword.tokenizer.token_to_id(text),
         }
     }
 

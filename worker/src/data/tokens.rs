@@ -45,7 +45,14 @@ impl Segment {
         };
         let known =
             LLM_C.iter().find(|(magic, version, _)| (word(0), word(1)) == (Some(*magic), Some(*version)));
-        let (Some((.., width)), Some(tokens)) = (known, word(2)) else { return Self::raw(file, 2) };
+        let (Some((.., width)), Some(tokens)) = (known, word(2)) else {
+            return match (word(0), word(1)) {
+                (Some(magic), Some(version)) if is_unknown_header(&file, magic, version)? => {
+                    Err(unknown_header(&file, magic, version))
+                }
+                _ => Self::raw(file, 2),
+            };
+        };
         let (tokens, width) = (u64::from(tokens), *width);
         let expected = LLM_C_HEADER + tokens * width;
         if file.bytes != expected || tokens == 0 {
@@ -58,6 +65,34 @@ impl Segment {
         }
         Ok(Self { file, begin: LLM_C_HEADER, tokens, width })
     }
+}
+
+/// Whether a file begins as an llm.c shard of a kind that is not known. Such a header has a date as its first number, a small version,
+/// and zeros behind the numbers that it uses; no text has tokens like that.
+fn is_unknown_header(file: &DataFile, magic: u32, version: u32) -> Result<bool, DataError> {
+    /// Dates that llm.c may use: of 2024 to 2099.
+    const DATES: std::ops::Range<u32> = 20_240_101..21_000_101;
+    /// Bytes of a header that may not be zero: of 16 numbers.
+    const USED: u64 = 64;
+    if LLM_C.iter().any(|(known, ..)| *known == magic) {
+        return Ok(true);
+    }
+    let (month, day) = (magic / 100 % 100, magic % 100);
+    let is_date = DATES.contains(&magic) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !is_date || version > 1000 || file.bytes < LLM_C_HEADER {
+        return Ok(false);
+    }
+    Ok(file.read_up_to(USED, LLM_C_HEADER - USED)?.iter().all(|byte| *byte == 0))
+}
+
+fn unknown_header(file: &DataFile, magic: u32, version: u32) -> DataError {
+    let known = LLM_C.map(|(magic, version, width)| format!("{magic} version {version} (u{})", 8 * width));
+    let detail = format!(
+        "this is an llm.c shard {magic} of version {version}, expected {}; write its tokens as raw little-endian u16, \
+         or with a version of llm.c that writes one of these",
+        known.join(" or ")
+    );
+    DataError::content(&file.name, "byte 0", detail)
 }
 
 /// The tokens of several files, end to end.

@@ -34,7 +34,7 @@ pub(super) fn leftovers(
         let trial = history.trial(&row.id, &|_| false).map_err(|error| ledger(&error))?;
         let reading = match reading(&trial) {
             Ok(reading) => reading.filter(|reading| !seen.contains(reading)),
-            Err(failure) => return Ok(Err(failure.with_causes())),
+            Err(failure) => return Ok(Err(failure.in_one_line())),
         };
         let Some(reading) = reading else { continue };
         let (data, root, trained) = &reading;

@@ -14,6 +14,7 @@ use dtrain_runner::compare::buckets;
 use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Trial, is_own_series};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Characters of the curve of one trial in the list.
 const LIST_CURVE: usize = 12;
@@ -130,7 +131,8 @@ fn series(history: &History, trial: &Trial, asked: &[String]) -> Result<Option<V
 pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
     catch_up(context);
     let history = trials::read_history(context)?;
-    let trial = trials::trial(context, &history, name)?;
+    let mut trial = trials::trial(context, &history, name)?;
+    forget_removed(context, &mut trial);
     let (label, status) = (trial.row.label.clone(), trial.row.status);
     let is_imported = trial.row.imported_from.is_some();
     let unreadable = plan(&trial).err();
@@ -162,4 +164,18 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
         S::Completed | S::Pruned | S::OutOfMemory | S::Diverged => "dtrain history".to_owned(),
     });
     Ok(Exit::Done)
+}
+
+/// Leaves out the checkpoints of a trial on this machine that newer ones took the place of. Of those on other hosts nobody knows
+/// without asking.
+fn forget_removed(context: &Context, trial: &mut Trial) {
+    let folder = context.home.trial(&trial.row.id);
+    let are_here = !folder.elsewhere().exists() || folder.job().exists();
+    if trial.row.imported_from.is_some() || !are_here {
+        return;
+    }
+    let own = folder.checkpoints();
+    let is_there =
+        |saved: &Path| saved.is_dir() || saved.file_name().is_some_and(|name| own.join(name).is_dir());
+    trial.checkpoints.retain(|saved| saved.refused.is_some() || is_there(&saved.folder));
 }

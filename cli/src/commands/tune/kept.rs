@@ -1,5 +1,6 @@
 //! What the history keeps of a study, and what it learns of how a trial ended.
 
+use crate::child::differences;
 use crate::failure::{Exit, Failure};
 use crate::render::number::counted;
 use crate::trials::ledger;
@@ -11,6 +12,9 @@ use dtrain_runner::Verdict;
 use dtrain_runner::ledger::{History, Summary, Trial};
 use dtrain_runner::machine::Blame;
 use serde::{Deserialize, Serialize};
+
+/// Most differences that are told between the recipe of a study and that of the command.
+const DIFFERENCES: usize = 8;
 
 /// Version of what is kept; any other is refused.
 const FORMAT: u32 = 2;
@@ -58,6 +62,12 @@ impl Kept {
     pub(super) fn with_trials(mut self, trials: u64) -> Self {
         self.study.trials = Some(trials + self.learned);
         self
+    }
+
+    /// How many of its own trials are over, of all that happened in it.
+    pub(super) fn done(&self, log: &[StudyEvent]) -> u64 {
+        let over = log.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
+        over.saturating_sub(self.learned)
     }
 
     /// The recipe of a trial with these values.
@@ -109,8 +119,12 @@ impl Kept {
             |why: String| Failure::new(Exit::Usage, format!("the study {name} cannot be resumed")).cause(why);
         let kept = Self::parse(json).map_err(cannot)?;
         if kept.recipe != as_searched(recipe) {
-            return Err(cannot("it was started with another recipe or other settings".to_owned())
-                .hint("use the original recipe and settings, or omit --study to start a new study"));
+            let failure = cannot("it was started with another recipe or other settings".to_owned());
+            let differences = differences("", &kept.recipe, &as_searched(recipe));
+            let failure = differences.into_iter().take(DIFFERENCES).fold(failure, Failure::cause);
+            return Err(failure.hint(format!(
+                "use the original recipe and settings; `--from {name}` and a new name for --study begin a study that learns from it"
+            )));
         }
         if let Some(steps) = steps.filter(|steps| Some(*steps) != kept.steps) {
             let known = kept.steps.map_or("those of the command".to_owned(), |steps| steps.to_string());

@@ -24,6 +24,7 @@ use crate::load::{Loaded, load};
 use crate::names::refuse_unusable;
 use crate::output::word;
 use crate::plan_file::{MadeFrom, Stored};
+use crate::render::number::counted;
 use crate::trials::ledger;
 use crate::{job, rates, signals, trials};
 use confirm::{Confirmed, Confirming};
@@ -78,7 +79,9 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     };
     let limit = recipe.tune.time.map(|time| Duration::from_secs_f64(time.0));
     let call = Call { again: again(args, &name), deadline: limit.map(|limit| begun + limit) };
-    let kept = match history.study(&name).map_err(|error| ledger(&error))? {
+    let stored = history.study(&name).map_err(|error| ledger(&error))?;
+    let is_continued = stored.is_some();
+    let kept = match stored {
         Some(json) => Kept::read(json, &name, recipe, args.steps)?,
         None => match begin(context, &mut history, &loaded, (args, &call), &slots, &name)? {
             Some(kept) => kept,
@@ -87,7 +90,13 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     };
     let kept = kept.with_trials(recipe.tune.trials);
     let named = context.out.paint.bold(&name);
-    context.out.say(&format!("study {named}; if interrupted, `{}` resumes it", call.again));
+    let so_far = if is_continued {
+        let done = kept.done(&kept::log(&history, &name)?);
+        format!(", continuing: {done} of {} done", counted(recipe.tune.trials, "trial"))
+    } else {
+        String::new()
+    };
+    context.out.say(&format!("study {named}{so_far}; if interrupted, `{}` resumes it", call.again));
     let Some(ran) = search(context, &mut history, &loaded, (&kept, &name), &call)? else {
         return Ok(Exit::Interrupted);
     };

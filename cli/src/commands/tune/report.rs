@@ -116,9 +116,20 @@ pub(super) fn tell(context: &Context, told: &Told<'_>) -> Result<(), Failure> {
         plain(best.low),
         plain(best.high),
     )];
+    lines.extend(surprise(best));
     lines.extend(confirmed.map(|confirmed| verdict(confirmed, goal)));
     lines.extend(learned.lines());
     context.out.data(&lines.join("\n"))
+}
+
+/// Why an estimate can leave out what was measured, as a sentence; `None` where it does not.
+fn surprise(best: &Recommended) -> Option<String> {
+    let is_inside = (best.low..=best.high).contains(&best.measured);
+    (!is_inside).then(|| {
+        "the measurement lies outside the interval: the estimate also follows the trials with similar settings, and takes the rest \
+         for chance; `--confirm N` repeats it with other seeds"
+            .to_owned()
+    })
 }
 
 /// What the confirming trials say, as a sentence.
@@ -237,6 +248,20 @@ mod tests {
         }
         let same = verdict(&confirmed(Verdict::NotDistinguishable, 0.02), Goal::Max);
         assert!(same.starts_with("not distinguishable: ") && same.contains("by -0.0200"), "{same}");
+    }
+
+    #[test]
+    fn a_measurement_outside_its_interval_is_explained() {
+        let best = |measured| Recommended {
+            trial: 0,
+            values: Vec::new(),
+            measured,
+            mean: 77.6,
+            low: 68.7,
+            high: 86.5,
+        };
+        assert_eq!((surprise(&best(68.7)), surprise(&best(86.5))), (None, None));
+        assert!(surprise(&best(92.3)).is_some_and(|text| text.contains("outside the interval")));
     }
 
     #[test]

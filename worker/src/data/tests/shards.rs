@@ -31,6 +31,27 @@ fn shards_of_three_kinds_are_read_and_joined() {
 }
 
 #[test]
+fn a_shard_of_an_unknown_kind_is_not_read_as_raw_tokens() {
+    let shards = data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], Valid::Fraction(0.5));
+    let tokens = u16s((0..64).map(|i| i % 9));
+    for (magic, version) in [(20_240_520, 2), (20_240_801, 8), (20_240_522, 1), (20_260_131, 3)] {
+        let found = format!("llm.c shard {magic} of version {version}");
+        let expected = ["a.bin", "byte 0", found.as_str(), "20240520 version 1 (u16)"];
+        check_error(
+            &[("a.bin", &llm_c(magic, version, 64, &tokens))],
+            &shards,
+            &decoder(2, 65_536),
+            &expected,
+        );
+    }
+    // Tokens that only begin like a date.
+    let raw: Vec<u8> = [20_260_131u32.to_le_bytes().to_vec(), u16s((0..2000).map(|i| i % 300))].concat();
+    let root = folder(&[("a.bin", &raw)]);
+    let set = opened(&root, &shards, &decoder(2, 65_536)).expect("raw tokens");
+    assert_eq!(self::tokens(&*set.train)[0].0, [9507, 309]);
+}
+
+#[test]
 fn wrong_shards_are_told_with_file_and_offset() {
     let shards = |valid| data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], valid);
     let half = || shards(Valid::Fraction(0.5));
