@@ -17,6 +17,7 @@ pub mod machine;
 pub mod probe;
 mod process;
 pub mod provenance;
+pub mod reporters;
 mod secrets;
 pub mod seen;
 pub mod store;

@@ -3,27 +3,34 @@
 use super::*;
 use crate::agent::peers::PeerAddress;
 use crate::agent::sample;
-use dtrain_protocol::{AttemptId, TrialId};
-use dtrain_recipes::{Activation, Mlp, Model};
+use dtrain_protocol::{AttemptId, HeldBytes, NamedFigure, PhaseTimes, StepFigures, Target, TrialId};
+use dtrain_recipes::{Activation, Goal, Metric, Mlp, Model};
 use std::path::PathBuf;
 
 /// A leader of so many hosts with a rank each, all of which are started.
 fn leading(hosts: u32) -> Leader {
+    leading_with(hosts, false, None)
+}
+
+/// The same, of ranks that run a script or not, with a target.
+fn leading_with(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
     let model = Model::Mlp(Mlp { inputs: 1, hidden: Vec::new(), classes: 1, activation: Activation::Relu });
+    let mut first = sample::assignment(TrialId("01T".into()), AttemptId(1), model);
+    first.until.target = target;
     let settings = Settings {
         attempt: AttemptId(1),
         keep: 2,
         gathers: false,
         checkpoints: PathBuf::new(),
         resume: None,
-        first: sample::assignment(TrialId("01T".into()), AttemptId(1), model),
+        first,
         address: String::new(),
     };
     let host = |index| {
         let peer = PeerAddress { host: index, name: format!("node{index}"), address: String::new() };
         (index, Host::new(peer, index..index + 1, Moment(0)))
     };
-    let (mut leader, _) = Leader::begin(settings, (0..hosts).map(host).collect(), false, now());
+    let (mut leader, _) = Leader::begin(settings, (0..hosts).map(host).collect(), are_foreign, now());
     for host in (1..hosts).chain([OWN]) {
         leader.step(now(), Input::Host(host, HostMessage::Started { outcome: Ok(()) }));
     }
@@ -56,4 +63,53 @@ fn data_that_cannot_be_used_is_told_with_its_host_where_there_are_several() {
         [Failure::DataOn { host: None, detail: detail() }],
         "its controller knows"
     );
+}
+
+/// Whether a leader asks its ranks to stop when the rank of `host` reports `event`.
+fn stops(leader: &mut Leader, host: u32, event: Event) -> bool {
+    let effects = leader.step(now(), Input::Host(host, HostMessage::Event { rank: Rank(host), event }));
+    let is_stop = |effect: &Effect| matches!(effect, Effect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
+    effects.iter().any(is_stop)
+}
+
+fn printed(loss: f64, learning_rate: f64, gradient_norm: Option<f64>) -> Event {
+    Event::Step(StepFigures {
+        step: StepId(5),
+        loss,
+        gradient_norm,
+        learning_rate,
+        elapsed: None,
+        noise: None,
+        tokens: 0,
+        times: PhaseTimes::default(),
+        memory_bytes: 0,
+        sent_bytes: 0,
+        held: HeldBytes::default(),
+    })
+}
+
+#[test]
+fn a_script_reaches_a_target_on_any_figure_that_it_reports() {
+    for (metric, reached, missed) in [
+        ("loss", printed(0.1, 1.0, None), printed(0.3, 0.1, None)),
+        ("learning_rate", printed(1.0, 0.1, None), printed(0.1, f64::NAN, None)),
+        ("gradient_norm", printed(1.0, 1.0, Some(0.1)), printed(0.1, 0.1, None)),
+    ] {
+        let target = Target { metric: Metric::from(metric.to_owned()), goal: Goal::Min, value: 0.2 };
+        let leader = || leading_with(2, true, Some(target.clone()));
+        // Where only the last rank reports, its figures count.
+        assert!(stops(&mut leader(), 1, reached.clone()), "{metric}");
+        assert!(!stops(&mut leader(), 1, missed), "{metric}");
+    }
+}
+
+#[test]
+fn a_target_is_held_against_the_lowest_rank_that_reports() {
+    let target = Target { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
+    let mut leader = leading_with(3, true, Some(target));
+    let f1 =
+        |value| Event::Metrics { step: StepId(1), figures: vec![NamedFigure { name: "f1".into(), value }] };
+    assert!(!stops(&mut leader, 1, f1(0.5)));
+    assert!(!stops(&mut leader, 2, f1(0.95)));
+    assert!(stops(&mut leader, 1, f1(0.9)));
 }
