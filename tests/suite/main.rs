@@ -4,12 +4,14 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod any_rank;
 mod broken;
 mod bundles;
 mod check;
 mod checkpoint;
 mod children;
 mod cluster;
+mod continued;
 mod cuda;
 mod digits;
 mod docs;
